@@ -1,0 +1,110 @@
+"""What can be measured: one file a benchmark, found by its name.
+
+Adding one is adding a file here and its test. A benchmark is a frozen dataclass whose fields are its YAML keys. Its
+describing half (``points``, ``objection``, ``predict``, ``derive``) is pure and is read by ``plan`` and ``report`` on
+machines without torch, so torch is imported inside ``prepare`` only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from clusterbench.discover import things
+from clusterbench.options import Option, option, options_of
+from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step
+
+if TYPE_CHECKING:
+    from clusterbench.engine.rig import Rig
+    from clusterbench.rows import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark(ABC):
+    """Something to repeat and time, and what to make of the samples.
+
+    Attributes
+    ----------
+    version
+        Raised when a change makes old observations incomparable; part of every case's identity.
+    own_start
+        True when each case wants fresh processes; False when hundreds of points share one start.
+    metrics
+        Every metric ``derive`` may yield.
+    """
+
+    version: ClassVar[int] = 1
+    own_start: ClassVar[bool] = False
+    metrics: ClassVar[tuple[MetricKind, ...]] = ()
+
+    iterations: int = option(20, "timed repetitions of a case", minimum=1, maximum=1_000_000)
+    warmup: int = option(3, "repetitions before them, run and not timed", minimum=0, maximum=1_000_000)
+    time_limit_s: float | None = option(
+        None, "seconds after which a case is stopped; by default it grows with ranks", minimum=0.1, maximum=604_800
+    )
+    expect: tuple[str, ...] = option(
+        (),
+        "outcomes that are no failure of the run",
+        choices=("wrong", "failed", "timeout", "out_of_memory"),
+    )
+
+    @classmethod
+    def options(cls) -> Mapping[str, Option]:
+        """The YAML keys, by name."""
+        return options_of(cls)
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any]) -> Self:
+        """The benchmark with these values; sweeps are already resolved to one value each."""
+        return cls(**values)
+
+    def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+        """Keys among ``given`` that cannot change anything here, each with the reason. They are mistakes of the suite."""
+        return ()
+
+    @abstractmethod
+    def points(self, place: Place) -> Iterable[Point]:
+        """Everything to measure at ``place``, each point complete and flat. Finite and without duplicates."""
+
+    @abstractmethod
+    def label(self, point: Point) -> str:
+        """What tells this point from its neighbours, short, without spaces or slashes: ``64MiB-bfloat16``."""
+
+    def world_size(self, point: Point, place: Place) -> int:
+        """Ranks the point needs. All of the place unless the point says otherwise."""
+        return place.world_size
+
+    def layout(self, point: Point) -> str | None:
+        """The parallel layout whose mesh the worker builds for this point."""
+        return None
+
+    def objection(self, point: Point, place: Place) -> str | None:
+        """Why the point cannot be, on any machine of this kind; None when it can."""
+        return None
+
+    def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
+        """What a case should show, by metric key. Empty where nothing is known: never a guess."""
+        return {}
+
+    @abstractmethod
+    def prepare(self, rig: Rig, point: Point) -> Step:
+        """Allocates on this rank's device and returns what to run. Never communicates."""
+
+    @abstractmethod
+    def derive(self, case: Case, observation: Observation) -> Iterable[Metric]:
+        """Metrics of one case, from seconds and bytes."""
+
+    @classmethod
+    def across(cls, rows: Sequence[Row]) -> Iterable[Row]:
+        """Rows that need more than one case of the run: efficiencies, shares of a measured peak.
+
+        ``rows`` are all rows of the run.
+        """
+        return ()
+
+
+def benchmarks() -> dict[str, type[Benchmark]]:
+    """All benchmarks by name."""
+    return things("clusterbench.benchmarks", Benchmark)  # type: ignore[type-abstract]

@@ -1,0 +1,59 @@
+"""What a report draws: one file a chart, found by its name.
+
+A chart picks its own rows and shows itself only when they say something. Its docstring has a section *How to read it*,
+which becomes the caption. It draws panels, each a figure of its own, so that a page can set them side by side or, on a
+phone, below each other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from clusterbench.discover import things
+from clusterbench.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Data = TypeVar("Data")
+
+CAPTION = "How to read it"
+
+
+class Chart(ABC, Generic[Data]):
+    """A question to the rows, and its picture.
+
+    Attributes
+    ----------
+    title
+        What is drawn against what.
+    place
+        Charts stand in the report from low to high. The first that has an answer gives the report's own.
+    """
+
+    title: ClassVar[str]
+    place: ClassVar[int]
+
+    @abstractmethod
+    def select(self, rows: Sequence[Row]) -> Data | None:
+        """What is to be drawn; None when the rows hold nothing to show."""
+
+    @abstractmethod
+    def draw(self, data: Data) -> list[Figure]:
+        """The panels, made with the tools of ``charts/_drawing.py`` so that all look alike."""
+
+    def answer(self, data: Data) -> str:
+        """What the chart says in one sentence with measured figures, or nothing."""
+        return ""
+
+    def left_out(self, data: Data) -> str:
+        """A sentence about what was too much to draw, or nothing."""
+        return ""
+
+
+def charts() -> dict[str, type[Chart[object]]]:
+    """All charts by name, in the order of the report."""
+    found: dict[str, type[Chart[object]]] = things("clusterbench.charts", Chart)
+    return dict(sorted(found.items(), key=lambda item: (item[1].place, item[0])))

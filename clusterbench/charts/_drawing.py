@@ -1,0 +1,352 @@
+"""One look for all charts, and SVG that takes its colours from the page around it."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from clusterbench.errors import LayoutError
+from clusterbench.layout import ParallelLayout
+from clusterbench.rows import Row
+from clusterbench.scale import Scale, digits, scale
+
+INK, MUTED, GRID, PAPER = "#1b2028", "#66707c", "#d9dee5", "#fdfdfe"
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#a97d00", "#4aa5d8", "#7a828c", "#8c564b")
+"""After Okabe and Ito: told apart with every kind of colour vision. Shapes and dashes differ as well."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
+
+# The page's style sheet sets these, for light and for dark; a figure on its own keeps the light ones.
+_VARIABLES = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--grid",
+    PAPER: "--paper",
+    **{colour: f"--series-{number}" for number, colour in enumerate(PALETTE)},
+}
+_STYLE = {
+    "svg.fonttype": "none",
+    "font.size": 8.5,
+    "font.family": "DejaVu Sans",
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 12,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.5,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One point of a curve; ``value`` is None where the case ended otherwise, and ``status`` then says how."""
+
+    x: float
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    expected: float | None = None
+    status: str = "ok"
+
+
+@dataclass(frozen=True)
+class Series:
+    name: str
+    marks: tuple[Mark, ...]
+
+    @property
+    def measured(self) -> list[Mark]:
+        return [mark for mark in self.marks if mark.value is not None]
+
+
+def mark(x: float, row: Row) -> Mark:
+    return Mark(x, row.value, row.low, row.high, row.expected, row.status)
+
+
+@cache
+def layout_of(text: str) -> ParallelLayout | None:
+    try:
+        return ParallelLayout.parse(text)
+    except LayoutError:
+        return None
+
+
+def panel(title: str, width: float = 5.2, height: float = 3.3) -> tuple[Figure, Axes]:
+    """An empty figure in the common style, with one pair of axes."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_title(title)
+    return figure, axes
+
+
+def lines(
+    title: str,
+    series: Sequence[Series],
+    unit: str,
+    x_ticks: Mapping[float, str],
+    *,
+    x_label: str,
+    logarithmic: bool = False,
+    ideal: float | None = None,
+    ideal_name: str = "ideal",
+) -> Figure:
+    """Curves with their low and high, named at their ends, with a cross where a case has no figure.
+
+    ``ideal`` draws a dotted level. Expected values are hollow diamonds.
+    """
+    figure, axes = panel(title)
+    values = [value for one in series for mark in one.marks for value in (mark.value, mark.high) if value is not None]
+    of = scale(unit, [*values, ideal or 0.0])
+    positions = sorted(x_ticks)
+    place = {x: position for position, x in enumerate(positions)}
+    if ideal is not None:
+        axes.axhline(of(ideal), color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
+        axes.annotate(
+            ideal_name, (0, of(ideal)), (2, 3), textcoords="offset points", color=MUTED, fontsize=7.5, ha="left"
+        )
+    for number, one in enumerate(series):
+        _line(axes, one, number, of, place)
+    _missing(axes, series, place)
+    if logarithmic:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        top = max([of(value) for value in values] + [of(ideal or 0.0)], default=1.0)
+        axes.set_ylim(0, top * 1.16 or 1)
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
+    step = max(1, math.ceil(len(positions) / 9))
+    axes.set_xticks(range(0, len(positions), step), [x_ticks[x] for x in positions[::step]])
+    axes.set_xlim(-0.35, len(positions) - 0.65)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(of.unit)
+    if len(positions) <= 6 and len(series) <= 2:
+        _value_labels(axes, series, of, place)
+    _end_labels(figure, axes, series, of, place, logarithmic)
+    return figure
+
+
+def _line(axes: Axes, one: Series, number: int, of: Scale, place: Mapping[float, int]) -> None:
+    colour, shape = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
+    marks = sorted(one.marks, key=lambda mark: mark.x)
+    x = [place[mark.x] for mark in marks]
+    y = [math.nan if mark.value is None else of(mark.value) for mark in marks]
+    axes.plot(
+        x,
+        y,
+        color=colour,
+        linestyle=DASHES[number % len(DASHES)],
+        marker=shape if len(marks) <= 40 else "",
+        markeredgecolor=PAPER,
+        markeredgewidth=0.8,
+        zorder=3,
+    )
+    spread = [
+        (place[mark.x], of(mark.low), of(mark.high))
+        for mark in marks
+        if mark.value is not None and mark.low is not None and mark.high is not None
+    ]
+    if spread:
+        axes.vlines(*zip(*spread, strict=True), color=colour, linewidth=4, alpha=0.3, zorder=2)
+    expected = [(place[mark.x], of(mark.expected)) for mark in marks if mark.expected is not None]
+    if expected:
+        axes.plot(
+            *zip(*expected, strict=True), linestyle="", marker="D", markersize=6, markerfacecolor="none",
+            markeredgecolor=INK, markeredgewidth=0.9, zorder=4,
+        )  # fmt: skip
+
+
+def _missing(axes: Axes, series: Sequence[Series], place: Mapping[float, int]) -> None:
+    """A cross at the foot of the axes for every case without a figure: a gap must have a reason."""
+    seen: dict[float, int] = {}
+    for number, one in enumerate(series):
+        for gap in one.marks:
+            if gap.value is not None:
+                continue
+            shift = seen.get(gap.x, 0)
+            seen[gap.x] = shift + 1
+            x = place[gap.x] + 0.16 * shift
+            colour = PALETTE[number % len(PALETTE)]
+            foot = axes.get_xaxis_transform()
+            axes.plot([x], [0.035], "x", color=colour, transform=foot, markersize=6, markeredgewidth=1.8, clip_on=False)
+            axes.text(
+                x, 0.09, gap.status.replace("_", " "), transform=foot, color=colour, rotation=90, fontsize=7.5,
+                ha="center", va="bottom",
+            )  # fmt: skip
+
+
+def _value_labels(axes: Axes, series: Sequence[Series], of: Scale, place: Mapping[float, int]) -> None:
+    """Figures at the points: the upper curve's above, the lower curve's below."""
+    for position in place:
+        here = sorted(
+            ((mark.value, number) for number, one in enumerate(series) for mark in one.measured if mark.x == position),
+            key=lambda pair: pair[0] or 0.0,
+            reverse=True,
+        )
+        texts: set[str] = set()
+        for order, (value, number) in enumerate(here):
+            assert value is not None
+            text = of.text(value)
+            if text in texts:
+                continue
+            texts.add(text)
+            axes.annotate(
+                text, (place[position], of(value)), (0, 7 if order == 0 else -8), textcoords="offset points",
+                ha="center", va="bottom" if order == 0 else "top", fontsize=7.5, color=PALETTE[number % len(PALETTE)],
+            )  # fmt: skip
+
+
+def _end_labels(
+    figure: Figure, axes: Axes, series: Sequence[Series], of: Scale, place: Mapping[float, int], logarithmic: bool
+) -> None:
+    """Names at the right ends of the curves, moved apart where they would touch."""
+    bottom, top = axes.get_ylim()
+    ends = []
+    for number, one in enumerate(series):
+        if one.measured:
+            last = max(one.measured, key=lambda mark: mark.x)
+            value = of(last.value or 0.0)
+            if logarithmic:
+                height = math.log(max(value, 1e-300) / bottom) / math.log(top / bottom)
+            else:
+                height = (value - bottom) / (top - bottom)
+            ends.append((height, number, one.name))
+    apart, previous = 0.062, -1.0
+    for height, number, name in sorted(ends):
+        previous = max(height, previous + apart)
+        axes.annotate(
+            name, (1.0, previous), (4, 0), xycoords="axes fraction", textcoords="offset points", va="center",
+            color=PALETTE[number % len(PALETTE)], fontsize=8.5, fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
+
+
+def bars(
+    title: str,
+    labels: Sequence[str],
+    parts: Mapping[str, Sequence[float | None]],
+    unit: str,
+    *,
+    markers: Sequence[float | None] = (),
+    marker_name: str = "formula",
+    missing: Mapping[int, str] | None = None,
+) -> Figure:
+    """Horizontal stacked bars, the first label on top, with the total at the end of each.
+
+    ``parts[name][bar]``; ``markers`` are hollow diamonds; ``missing`` says how a bar without a figure ended.
+    """
+    num_bars = len(labels)
+    figure, axes = panel(title, height=max(1.9, 1.25 + 0.29 * num_bars))
+    totals = [sum(values[bar] or 0.0 for values in parts.values()) for bar in range(num_bars)]
+    marked = [value for value in markers if value is not None]
+    of = scale(unit, [*totals, *marked])
+    rows = range(num_bars)
+    left = [0.0] * num_bars
+    for number, (name, values) in enumerate(parts.items()):
+        widths = [of(value or 0.0) for value in values]
+        axes.barh(
+            rows, widths, 0.66, left, color=PALETTE[number % len(PALETTE)], edgecolor=PAPER, linewidth=0.7, label=name
+        )
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    for bar, total in enumerate(totals):
+        if missing and bar in missing:
+            axes.annotate(
+                f"× {missing[bar].replace('_', ' ')}", (0, bar), (4, 0), textcoords="offset points", va="center",
+                color=MUTED, fontsize=7.5,
+            )  # fmt: skip
+        elif total:
+            reach = max(of(total), of(markers[bar] or 0.0) if markers else 0.0)
+            axes.annotate(
+                of.text(total), (reach, bar), (7, 0), textcoords="offset points", va="center", fontsize=7.5, color=INK
+            )
+    if marked:
+        at = [(of(value), bar) for bar, value in enumerate(markers) if value is not None]
+        axes.plot(
+            *zip(*at, strict=True), linestyle="", marker="D", markersize=5.5, markerfacecolor=PAPER,
+            markeredgecolor=INK, markeredgewidth=1, label=marker_name, zorder=4,
+        )  # fmt: skip
+    axes.set_yticks(rows, labels)
+    axes.set_ylim(num_bars - 0.4, -0.6)
+    axes.set_xlim(0, max([of(total) for total in totals] + [of(value) for value in marked], default=1.0) * 1.15 or 1)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
+    axes.grid(True, axis="x")
+    axes.grid(False, axis="y")
+    axes.set_xlabel(of.unit)
+    if len(parts) > 1 or marked:
+        figure.legend(
+            *axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False, fontsize=8,
+            handlelength=1.0, handleheight=0.8, columnspacing=1.2, labelcolor=INK,
+        )  # fmt: skip
+    return figure
+
+
+def svg(figure: Figure, name: str, label: str) -> str:
+    """The figure as an ``<svg>`` element to be put into a page, small, the same bytes every time.
+
+    Parameters
+    ----------
+    name
+        Unique in the page: every id starts with it, since two figures would otherwise share theirs.
+    label
+        What a screen reader says.
+    """
+    text = io.StringIO()
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+        FigureCanvasSVG(figure).print_svg(
+            text, metadata={"Date": None, "Creator": None, "Format": None, "Type": None, "Title": None}
+        )
+    found = text.getvalue()
+    found = found[found.index("<svg") :]
+    found = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", found, flags=re.DOTALL)
+    used = set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', found))
+    found = re.sub(r' id="([^"]+)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", found)
+    found = re.sub(r'(xlink:href="|url\()#', rf"\1#{name}-", found)
+    for colour, variable in _VARIABLES.items():
+        found = found.replace(colour, f"var({variable}, {colour})")
+    found = re.sub(r"(\d+\.\d{2})\d+", r"\1", found)  # a hundredth of a point is finer than any screen
+    found = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", re.sub(r">\s+<", "><", found))
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', found)
+    assert size is not None
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{size[0][9:-1]}" '
+        f'role="img" aria-label="{_attribute(label)}">'
+    )
+    return head + found[found.index(">") + 1 :].strip()
+
+
+def _attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def shortened(series: Series, name: str) -> Series:
+    return replace(series, name=name)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import bars
+from clusterbench.charts._selection import curves_note, variant, workload
+from clusterbench.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 24
+
+
+class Traffic(Chart[list[Row]]):
+    """Bytes a rank sends per step on each axis of the mesh, counted against the formula.
+
+    How to read it
+    --------------
+    A bar is what was counted where PyTorch dispatches its collectives, weighted as bus bandwidth is: what the busiest
+    link has to carry, whatever the backend makes of it. A diamond is the formula, written down before the run; it has
+    to sit on the end of its bar.
+    """
+
+    title: ClassVar[str] = "Traffic per step and axis, counted against the formula"
+    place: ClassVar[int] = 30
+
+    def select(self, rows: Sequence[Row]) -> list[Row] | None:
+        # An axis that is silent and was expected to be says nothing.
+        counted = [row for row in rows if row.metric == "traffic_bytes" and (row.value or row.expected)]
+        return counted or None
+
+    def draw(self, data: list[Row]) -> list[Figure]:
+        alike = len({workload(row) for row in data}) == 1
+        figures = []
+        for axis in sorted({row.detail.get("axis", "") for row in data}):
+            shown = [row for row in data if row.detail.get("axis", "") == axis][:MOST]
+            figures.append(
+                bars(
+                    f"Axis {axis}, per rank and step",
+                    [str(row.point.get("layout")) if alike else variant(row) for row in shown],
+                    {"counted": [row.value for row in shown]},
+                    "B",
+                    markers=[row.expected for row in shown],
+                )
+            )
+        return figures
+
+    def answer(self, data: list[Row]) -> str:
+        held = [row for row in data if row.expected is not None and row.value is not None]
+        if not held:
+            return ""
+        equal = sum(abs((row.value or 0.0) - (row.expected or 0.0)) <= 0.5 for row in held)
+        if equal == len(held):
+            return f"Counted traffic equals the formula to the byte in all {len(held)} of {len(held)} comparisons."
+        return f"Counted traffic equals the formula in {equal} of {len(held)} comparisons."
+
+    def left_out(self, data: list[Row]) -> str:
+        return curves_note(len({row.case for row in data}), MOST, "cases")

@@ -1,0 +1,175 @@
+"""What the machine is said to be: nodes, ranks, devices, and the vendor's figures for them.
+
+Nothing here looks at a device. Who does (the agent, by NVML) hands in the product name, and the figures are looked up
+by that exact name: a wrong near miss would be a wrong MFU that nobody notices.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+_HARDWARE = Path(__file__).parent / "hardware"
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A GPU by its data sheet. None means that no source is on record, not zero.
+
+    Parameters
+    ----------
+    peak_flops_per_s
+        FLOP/s by dtype (``bfloat16``, ``float16``, ``float8``, ``float4``), dense.
+    memory_bytes
+        As sold, in GB of 1e9; the driver reports another figure.
+    link_bytes_per_s
+        Scale-up link (NVLink, XGMI), one direction.
+    pcie_bytes_per_s
+        To the host, one direction.
+    nvml_names
+        Exact product names under which drivers report it.
+    """
+
+    name: str
+    nvml_names: tuple[str, ...]
+    peak_flops_per_s: Mapping[str, float]
+    memory_bytes: float | None
+    memory_bytes_per_s: float | None
+    link_bytes_per_s: float | None
+    pcie_bytes_per_s: float | None
+    source: str
+    note: str
+
+
+@cache
+def accelerators() -> dict[str, Accelerator]:
+    """All accelerators of ``hardware/*.toml``, by their names there."""
+    found: dict[str, Accelerator] = {}
+    for path in sorted(_HARDWARE.glob("*.toml")):
+        for name, entry in tomllib.loads(path.read_text(encoding="utf-8")).items():
+            found[name] = _accelerator(name, entry, path.name)
+    return found
+
+
+def _accelerator(name: str, entry: dict[str, Any], file: str) -> Accelerator:
+    optional = ("memory_bytes", "memory_bytes_per_s", "link_bytes_per_s", "pcie_bytes_per_s")
+    required = ("nvml_names", "peak_flops_per_s", "source")
+    if unknown := sorted(set(entry) - {*optional, *required, "note"}):
+        raise ValueError(f"hardware/{file}: [{name}] has unknown keys {', '.join(unknown)}.")
+    if missing := [key for key in required if not entry.get(key)]:
+        raise ValueError(f"hardware/{file}: [{name}] lacks {', '.join(missing)}.")
+    return Accelerator(
+        name=name,
+        nvml_names=tuple(entry["nvml_names"]),
+        peak_flops_per_s=dict(entry["peak_flops_per_s"]),
+        source=entry["source"],
+        note=entry.get("note", ""),
+        **{key: entry.get(key) for key in optional},
+    )
+
+
+def find_accelerator(nvml_name: str) -> Accelerator | None:
+    """The accelerator a driver calls exactly so; None if nobody has recorded the name.
+
+    >>> find_accelerator("NVIDIA H100 PCIe").peak_flops_per_s["bfloat16"]
+    756000000000000.0
+    >>> find_accelerator("NVIDIA H200 NVL") is None
+    True
+    """
+    return next((found for found in accelerators().values() if nvml_name in found.nvml_names), None)
+
+
+def nearest_accelerator(name: str) -> str | None:
+    """The recorded product name most like this one, for a hint and never for a figure.
+
+    The words a name starts with say more than its letters: 'NVIDIA H200 NVL' is nearer to 'NVIDIA H200' than to
+    'NVIDIA H100 NVL'.
+
+    >>> nearest_accelerator("NVIDIA H200 NVL")
+    'NVIDIA H200'
+    """
+    known = [nvml_name for found in accelerators().values() for nvml_name in found.nvml_names]
+
+    def likeness(other: str) -> tuple[int, float]:
+        return _common_words(name, other), difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio()
+
+    best = max(known, key=likeness)
+    return best if likeness(best)[1] >= 0.6 else None
+
+
+def _common_words(first: str, second: str) -> int:
+    common = 0
+    for left, right in zip(re.split(r"[ -]", first.lower()), re.split(r"[ -]", second.lower()), strict=False):
+        if left != right:
+            break
+        common += 1
+    return common
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes that are alike, and the ranks on each: one per GPU, or as many as were asked for on a CPU.
+
+    Parameters
+    ----------
+    device
+        What the ranks compute on.
+    gpu_name
+        Product name as the driver reports it; None on a CPU.
+    hosts
+        Names in the order of ``node_rank``.
+
+    Examples
+    --------
+    >>> cluster = Cluster(2, 8, "cuda", "NVIDIA H100 80GB HBM3", None, ("gpu-01", "gpu-02"))
+    >>> cluster.world_size, cluster.peak_flops_per_s("bfloat16")[0]
+    (16, 989000000000000.0)
+    """
+
+    num_nodes: int
+    ranks_per_node: int
+    device: Literal["cpu", "cuda"]
+    gpu_name: str | None = None
+    cpu_name: str | None = None
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        """Ranks on all nodes."""
+        return self.num_nodes * self.ranks_per_node
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """The data sheet of the GPUs; None on a CPU and for a GPU that is not on record."""
+        return find_accelerator(self.gpu_name) if self.device == "cuda" and self.gpu_name else None
+
+    def peak_flops_per_s(self, dtype: str) -> tuple[float, str] | None:
+        """Dense peak of one rank in FLOP/s, with its source; None where nobody has published one that we know of."""
+        if self.accelerator is None or dtype not in self.accelerator.peak_flops_per_s:
+            return None
+        return self.accelerator.peak_flops_per_s[dtype], self.accelerator.source
+
+    def missing_peak(self, dtype: str, num_rows: int | None = None) -> str:
+        """Why ``mfu`` is empty, and what to do about it; to be said once, not per row.
+
+        >>> print(Cluster(1, 4, "cpu").missing_peak("float32"))
+        A CPU has no peak FLOP/s on record, so mfu is left empty.
+        hint: the benchmark 'matmul' measures one for this machine
+        """
+        empty = "so mfu is left empty" + {None: "", 1: " in 1 row"}.get(num_rows, f" in {num_rows} rows")
+        if self.device == "cpu":
+            hint = "hint: the benchmark 'matmul' measures one for this machine"
+            return f"A CPU has no peak FLOP/s on record, {empty}.\n{hint}"
+        name = self.gpu_name or "unknown GPU"
+        file = "amd.toml" if name.lower().startswith("amd") else "nvidia.toml"
+        hint = f"hint: add it with its source to clusterbench/hardware/{file}"
+        near = None if self.accelerator else nearest_accelerator(name)
+        if near:
+            hint += f"; the nearest entry is '{near}'"
+        return f"No peak FLOP/s on record for '{name}' in {dtype}, {empty}.\n{hint}"

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from clusterbench.diagnoses import Diagnosis, Finding, Severity
+from clusterbench.history import Reading
+
+_SEVERITY: Mapping[str, Severity] = {
+    "hw_slowdown": "warning",
+    "hw_thermal_slowdown": "warning",
+    "hw_power_brake_slowdown": "warning",
+    "sw_thermal_slowdown": "warning",
+    # The power limit is where a busy GPU is meant to be.
+    "sw_power_cap": "note",
+    "sync_boost": "note",
+}
+_HARMLESS = ("gpu_idle", "idle", "none", "applications_clocks_setting", "display_clock_setting")
+_WORST_FIRST = ("error", "warning", "note")
+
+
+class Throttling(Diagnosis):
+    """GPUs whose clocks were lowered by heat or power while they were timed.
+
+    What it looks for
+    -----------------
+    Reasons that NVML gave for lowered clocks while a case ran: hardware slowdown, heat, power brake, and, as a note, the
+    power limit. Idle and the clocks an administrator set are not reasons to worry.
+
+    Why it matters
+    --------------
+    A hot GPU is slower than its peers and all of them wait for it. The figures of the case are those of the cooling, not
+    of the layout.
+
+    How to confirm
+    --------------
+    nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER on that host while the case runs again; compare clocks with a GPU that
+    is not named.
+
+    What usually fixes it
+    ---------------------
+    Air flow, inlet temperature, dust, a fan or pump, a loose power cable (power brake), a power limit below the default.
+    A note about the power limit at full load needs no action.
+    """
+
+    def findings(self, reading: Reading) -> list[Finding]:
+        cases: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        for history in reading.histories:
+            for observation in history.observations:
+                for host, gpu, reason in _reasons(observation.telemetry):
+                    seen = cases[host, gpu, reason]
+                    if history.case.id not in seen[-1:]:
+                        seen.append(history.case.id)
+        found = [
+            Finding(
+                f"host {host}, GPU {gpu}",
+                f"clocks lowered: {reason.replace('_', ' ')}",
+                _SEVERITY.get(reason, "warning"),
+                f"in {len(seen)} of {len(reading.histories)} cases, first in {seen[0]}",
+            )
+            for (host, gpu, reason), seen in sorted(cases.items())
+        ]
+        return sorted(found, key=lambda finding: _WORST_FIRST.index(finding.severity))
+
+
+def _reasons(telemetry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Host, GPU and reason of everything that was seen and is not harmless."""
+    for host, gpus in telemetry.items():
+        numbered = gpus.items() if isinstance(gpus, Mapping) else enumerate(gpus if isinstance(gpus, list) else [])
+        for number, gpu in numbered:
+            if not isinstance(gpu, Mapping):
+                continue
+            for reason in gpu.get("throttle_reasons") or ():
+                if str(reason) not in _HARMLESS:
+                    yield host, str(gpu.get("index", number)), str(reason)

@@ -1,0 +1,47 @@
+"""The one loop that times things."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+from clusterbench.engine.clock import Clock
+
+
+def warm_up(run: Callable[[], object], clock: Clock, iterations: int, at: Callable[[int], None]) -> None:
+    """Runs what is not timed: first calls build caches, connections and kernels."""
+    for iteration in range(iterations):
+        at(iteration)
+        run()
+    clock.settle()
+
+
+def measure(run: Callable[[], object], clock: Clock, iterations: int, at: Callable[[int], None]) -> list[float]:
+    """Seconds of each of ``iterations`` calls of ``run``, back to back.
+
+    Parameters
+    ----------
+    at
+        Told the number of the iteration about to start, so that whoever watches knows where a rank hangs. Must cost
+        next to nothing: it is inside the timed stretch.
+
+    Notes
+    -----
+    Consecutive iterations share a mark, so the samples add up to the whole stretch: nothing that happens in between is
+    lost. Python's garbage collector is run before and rests during the loop; a collection in the middle would be
+    charged to whichever iteration it fell into, and never to the same one on two ranks.
+    """
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        marks = [clock.mark()]
+        for iteration in range(iterations):
+            at(iteration)
+            run()
+            marks.append(clock.mark())
+        clock.settle()
+    finally:
+        if collecting:
+            gc.enable()
+    return clock.seconds(marks)

@@ -1,0 +1,105 @@
+"""What a worker hands a benchmark: device, communicators, mesh, allocation, checks."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from clusterbench.engine.communicator import Communicator
+from clusterbench.errors import WrongResult
+from clusterbench.layout import AXES, ParallelLayout
+
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int32": torch.int32,
+}
+
+
+class Rig:
+    """One rank of one case.
+
+    Attributes
+    ----------
+    rank, world_size, local_rank, host
+        Of the case; ``host`` and ``rank`` stand in the messages of failed checks.
+    device
+        Where this rank allocates.
+    layout, mesh
+        The parallel layout of the case and its DeviceMesh with axes pp, dp, cp, tp (all four, also of degree 1);
+        None where the benchmark asked for none.
+    """
+
+    def __init__(
+        self, *, rank: int, world_size: int, local_rank: int, host: str, device: torch.device
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.local_rank = local_rank
+        self.host = host
+        self.device = device
+        self.layout: ParallelLayout | None = None
+        self.rank_order = "megatron"
+        self.mesh: DeviceMesh | None = None
+
+    @cached_property
+    def comm(self) -> Communicator:
+        """All ranks of the case."""
+        return Communicator()
+
+    def build_mesh(self, layout: ParallelLayout, rank_order: str) -> None:
+        """The mesh of ``layout``; a collective, as creating groups is."""
+        self.layout = layout
+        self.rank_order = rank_order
+        ranks = torch.tensor(layout.mesh_ranks(rank_order), dtype=torch.int)
+        self.mesh = DeviceMesh(self.device.type, ranks, mesh_dim_names=AXES)
+
+    def dtype(self, name: str) -> torch.dtype:
+        return DTYPES[name]
+
+    def empty(self, numel: int, dtype: str) -> torch.Tensor:
+        """Uninitialised memory of ``numel`` elements."""
+        return torch.empty(numel, dtype=DTYPES[dtype], device=self.device)
+
+    def full(self, numel: int, dtype: str, value: float) -> torch.Tensor:
+        """``numel`` elements of ``value``."""
+        return torch.full((numel,), value, dtype=DTYPES[dtype], device=self.device)
+
+    def addends(self, numel: int, dtype: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """What this rank adds to a sum over all ranks, and the sum: exact in every dtype, whatever the order.
+
+        Element i gets ``1 + (i // world_size) % 7`` from rank ``i % world_size`` and nothing from the others, so a lost,
+        doubled or misplaced contribution shows.
+        """
+        index = torch.arange(7 * self.world_size, device=self.device)
+        whole = (1 + index // self.world_size).to(DTYPES[dtype])
+        mine = torch.where(index % self.world_size == self.rank, whole, torch.zeros_like(whole))
+        times = -(-numel // len(index))
+        return mine.repeat(times)[:numel], whole.repeat(times)[:numel]
+
+    def expect_equal(self, what: str, got: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
+        """Compares every element, and counts and locates those that differ.
+
+        Returns
+        -------
+        ``{"wrong_elements": 0.0}``, the evidence of a right result.
+
+        Raises
+        ------
+        WrongResult
+            With count, first index, both values, rank and host.
+        """
+        differs = (got != expected) | got.isnan() if got.is_floating_point() else got != expected
+        wrong = int(differs.sum())
+        if wrong:
+            index = int(differs.flatten().nonzero()[0])
+            raise WrongResult(
+                f"{what} gave wrong results on rank {self.rank} (host {self.host}): {wrong} of {got.numel()} elements "
+                f"differ. First at index {index}: got {got.flatten()[index].item()}, "
+                f"expected {expected.expand_as(got).flatten()[index].item()}."
+            )
+        return {"wrong_elements": 0.0}

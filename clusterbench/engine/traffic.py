@@ -1,0 +1,211 @@
+"""What this rank sends and receives in one step, counted where operators are dispatched.
+
+The counter sees what is asked of the communication library, whoever asks: DDP's reducer in C++, DTensor, FSDP2,
+ZeroRedundancyOptimizer, pipeline schedules, or a call by hand. It knows nothing of the formulas it is compared with,
+and nothing of what a backend puts on the wire (Gloo's reduce_scatter is an all_reduce there). Not seen:
+device-initiated communication (NVSHMEM, symmetric memory outside ``torch.ops.symm_mem``, DeepEP's kernels), and what
+passes through the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from clusterbench.engine.compat import (
+    COMMUNICATION_NAMESPACES,
+    TorchDispatchMode,
+    flattened_axes,
+    group_of,
+    is_wrapper_type,
+)
+from clusterbench.formulas.collectives import BUS_FACTOR
+
+OPS = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_reduce_coalesced_": "all_reduce",
+    "allgather_": "all_gather",
+    "allgather_coalesced_": "all_gather",
+    "_allgather_base_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_out": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "shard_dim_alltoall": "all_to_all",
+    "broadcast_": "broadcast",
+    "broadcast": "broadcast",
+    "reduce_": "reduce",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "send": "send",
+    "isend": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv",
+    "irecv": "recv",
+    "barrier": "barrier",
+    "monitored_barrier_": "barrier",
+}
+"""Operator of torch -> canonical name. Coalesced calls are one collective that carries the sum of their tensors."""
+
+SILENT = frozenset({"wait_tensor", "_wrap_tensor_autograd", "check_for_nan", "mesh_get_process_group"})
+"""Operators of the same namespaces that move nothing."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One intercepted call, as this rank saw it."""
+
+    op: str
+    """Canonical name, or ``namespace::operator`` for one this version of clusterbench does not know."""
+    axis: str
+    """Axis of the mesh, ``world`` for the default group, ``?`` for a group nobody named."""
+    size_bytes: int
+    """The larger of what goes in and what comes out on this rank; 0 for a barrier."""
+    dtype: str
+    group_size: int
+    """Ranks in the group, 0 if the group could not be read off the call."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """All calls of one op along one axis."""
+
+    count: int
+    size_bytes: int
+    traffic_bytes: float | None
+    """``size_bytes`` times the bus factor, summed; None if the op has no factor."""
+
+
+class TrafficCounter(TorchDispatchMode):
+    """Records every collective this rank issues while the context is open, in order, backward and optimizer included.
+
+    Dispatch modes travel with autograd's thread-local state, so backward threads of CUDA devices are seen as well. Keep
+    it out of timed iterations: each operator passes through Python.
+
+    Parameters
+    ----------
+    axes
+        Name of a process group -> axis, see :func:`axes_of_mesh`. Put groups that belong to no mesh in by hand.
+    """
+
+    def __init__(self, axes: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.axes = dict(axes or {})
+        self.records: list[Collective] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(is_wrapper_type(kind) for kind in types):
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        # Higher-order operators have no namespace and never communicate themselves.
+        if getattr(func, "namespace", None) in COMMUNICATION_NAMESPACES:
+            self._record(func, args, kwargs or {}, result)
+        return result
+
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name: str = func._schema.name.split("::")[1]
+        if name in SILENT:
+            return
+        axis, group_size = self._axis([*args, *kwargs.values()])
+        if name == "batch_p2p_ops":  # (op_list, peer_list, tag_list, tensors, group_name)
+            for kind, tensor in zip(args[0], args[3], strict=True):
+                self.records.append(Collective(OPS[kind], axis, *_size([tensor]), group_size))
+            return
+        op = OPS.get(name, func._schema.name)
+        size_bytes, dtype = _size([*args, *kwargs.values(), result])
+        # The tensor of a barrier is a dummy that tells the backend its device.
+        self.records.append(Collective(op, axis, 0 if op == "barrier" else size_bytes, dtype, group_size))
+
+    def _axis(self, arguments: list[object]) -> tuple[str, int]:
+        group = next((group for group in map(group_of, arguments) if group is not None), None)
+        if group is None:
+            return "?", 0
+        default = dist.distributed_c10d.GroupMember.WORLD
+        unnamed = "world" if default is not None and default.group_name == group.group_name else "?"
+        return self.axes.get(group.group_name, unnamed), group.size()
+
+    def totals(self) -> dict[tuple[str, str], Total]:
+        """Sums of what was recorded, by ``(axis, op)``."""
+        return totals(self.records)
+
+
+def totals(records: list[Collective]) -> dict[tuple[str, str], Total]:
+    """Sums by ``(axis, op)``.
+
+    >>> totals([Collective("all_reduce", "dp", 1000, "float32", 4)] * 2)
+    {('dp', 'all_reduce'): Total(count=2, size_bytes=2000, traffic_bytes=3000.0)}
+    """
+    sums: dict[tuple[str, str], Total] = {}
+    for record in records:
+        key = record.axis, record.op
+        before = sums.get(key, Total(0, 0, 0.0))
+        traffic_bytes = traffic_of(record)
+        known = traffic_bytes is not None and before.traffic_bytes is not None
+        sums[key] = Total(
+            before.count + 1,
+            before.size_bytes + record.size_bytes,
+            before.traffic_bytes + traffic_bytes if known else None,  # type: ignore[operator]
+        )
+    return sums
+
+
+def traffic_of(record: Collective) -> float | None:
+    """Bytes the busiest link has to carry for one call, or None where nobody gave the factor."""
+    if record.size_bytes == 0 or record.group_size == 1:
+        return 0.0
+    # The two halves of what nccl-tests calls send_recv; each is one message of this rank.
+    factor = BUS_FACTOR.get("send_recv" if record.op in ("send", "recv") else record.op)
+    if factor is None or record.group_size == 0:
+        return None
+    return record.size_bytes * factor(record.group_size)
+
+
+def axes_of_mesh(mesh: DeviceMesh) -> dict[str, str]:
+    """Name of the process group -> axis, for each axis of a mesh and for the axes flattened from it (``dp_cp``).
+
+    An axis that spans all ranks may share its group with another; the plain axis wins over the flattened one.
+    """
+    axes: dict[str, str] = {}
+    for name, flat in flattened_axes(mesh).items():
+        axes[flat.get_group().group_name] = name
+    for name in mesh.mesh_dim_names or ():
+        axes[mesh.get_group(name).group_name] = name
+    return axes
+
+
+def _size(values: list[Any]) -> tuple[int, str]:
+    """Bytes of the largest of some arguments (a list of tensors counts as one), and the dtype of its tensors."""
+    largest, dtype = 0, ""
+    for value in values:
+        tensors = list(_tensors(value))
+        size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if tensors and (size_bytes > largest or not dtype):
+            largest, dtype = size_bytes, str(tensors[0].dtype).removeprefix("torch.")
+    return largest, dtype
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)

@@ -1,0 +1,139 @@
+"""What happened to one case, and all that was read from a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from clusterbench.rows import Row
+from clusterbench.types import Case, Observation, Outcome, Plan
+
+FAULTS = ("wrong", "failed", "timeout", "out_of_memory")
+"""Ways to end that are a failure of the run, unless the suite expected them."""
+
+NOT_RUN = "not_run"
+"""The status of a case without any outcome yet."""
+
+UNSTABLE_MAX_OVER_MEDIAN = 1.5  # nccl-tests' second threshold, beside a coefficient of variation of 5 %
+
+
+@dataclass(frozen=True)
+class History:
+    """One case with every attempt at it, and what was seen in the good ones.
+
+    Attributes
+    ----------
+    outcomes
+        In order of time.
+    observations
+        At most one a repeat: of its last attempt that ended ``ok`` and left a whole record.
+    """
+
+    case: Case
+    outcomes: tuple[Outcome, ...] = ()
+    observations: tuple[Observation, ...] = ()
+
+    @cached_property
+    def deciding(self) -> tuple[Outcome, ...]:
+        """One outcome a repeat: its last good attempt, or its last one. A failed attempt never hides a good one."""
+        last: dict[int, Outcome] = {}
+        for outcome in self.outcomes:
+            before = last.get(outcome.repeat)
+            if before is None or outcome.status == "ok" or before.status != "ok":
+                last[outcome.repeat] = outcome
+        return tuple(last.values())
+
+    @cached_property
+    def outcome(self) -> Outcome | None:
+        """What the case as a whole came to: a good repeat if there is one, otherwise the last fault."""
+        good = [outcome for outcome in self.deciding if outcome.status == "ok"]
+        return (good or list(self.deciding) or [None])[-1]
+
+    @property
+    def status(self) -> str:
+        return self.outcome.status if self.outcome else NOT_RUN
+
+    @property
+    def faults(self) -> list[Outcome]:
+        """Repeats that ended badly, and for which the suite did not ask to."""
+        return [
+            outcome
+            for outcome in self.deciding
+            if outcome.status in FAULTS and outcome.status not in self.case.expected_outcomes
+        ]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to run: every repeat was measured, or one ended in a way that repeating cannot change."""
+        if any(outcome.status != "ok" for outcome in self.deciding):
+            return True
+        return len(self.observations) >= max(1, self.case.repeats)
+
+    @cached_property
+    def pooled(self) -> Observation | None:
+        """All good repeats as one observation: samples one after the other, passes from the last repeat that has them."""
+        if len(self.observations) < 2:
+            return self.observations[0] if self.observations else None
+        last = self.observations[-1]
+        passes: dict[str, Sequence[Any]] = {}
+        for observation in self.observations:
+            passes.update(observation.passes)
+        return Observation(
+            case=last.case,
+            hash=last.hash,
+            repeat=last.repeat,
+            attempt=last.attempt,
+            hosts=last.hosts,
+            seconds=[
+                [second for observation in self.observations for second in observation.seconds[rank]]
+                for rank in range(self.case.world_size)
+            ],
+            evidence=last.evidence,
+            passes=passes,
+            telemetry=last.telemetry,
+        )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A run as it was read from disk: the plan, what happened, and every row that follows from it.
+
+    ``problems`` are sentences about what could not be read.
+    """
+
+    run: str
+    plan: Plan
+    histories: tuple[History, ...]
+    rows: list[Row]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+def complaint(case: Case, observation: Observation) -> str:
+    """Why a record cannot be believed; nothing when every rank left as many finite samples as every other.
+
+    A case passed if every rank's record is whole, whatever an exit code said.
+    """
+    lengths = {len(samples) for samples in observation.seconds}
+    if len(observation.seconds) != case.world_size:
+        return f"the record holds {len(observation.seconds)} ranks, but the case ran on {case.world_size}"
+    if len(lengths) != 1 or 0 in lengths:
+        return f"ranks left {min(lengths)} to {max(lengths)} samples each; every rank must leave as many, and at least one"
+    if not all(0 < second < math.inf for samples in observation.seconds for second in samples):
+        return "the record holds a time that is not a positive number"
+    return ""
+
+
+def host_of(observation: Observation, rank: int) -> str:
+    """The host a rank ran on. ``hosts`` names one host per rank, or each host once, filled in order."""
+    if not observation.hosts:
+        return ""
+    return observation.hosts[rank * len(observation.hosts) // len(observation.seconds)]
+
+
+def iteration_times(observation: Observation) -> list[float]:
+    """Seconds of each iteration: it takes as long as its slowest rank."""
+    return [max(samples) for samples in zip(*observation.seconds, strict=True)]

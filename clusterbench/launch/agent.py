@@ -1,0 +1,328 @@
+"""Owns some ranks of one host: has them forked, hears them, and ends them whatever state they are in.
+
+An agent is small on purpose. It imports no torch, touches no device, and survives anything a worker does.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clusterbench.launch.channel import Channel, Message
+from clusterbench.launch.launcher import without_launcher
+from clusterbench.launch.progress_page import ProgressPage
+from clusterbench.launch.spawner import start_module
+from clusterbench.types import PHASES
+
+SECONDS_TO_IMPORT_TORCH = 120.0
+SECONDS_FOR_A_STACK = 0.5
+
+
+@dataclass
+class Zygote:
+    """A process that forks workers, for one set of variables that are read when torch is imported."""
+
+    channel: Channel
+    errors: Path
+    ready: bool = False
+
+
+@dataclass
+class Worker:
+    """A forked rank as its agent sees it."""
+
+    rank: int
+    slot: int
+    channel: Channel
+    log: Path
+    pid: int = 0
+    exit_code: int | None = None
+
+
+@dataclass
+class Agent:
+    """The local ranks of one process of the launcher.
+
+    Attributes
+    ----------
+    host
+        This host's name, as it stands in every message about its ranks.
+    local_ranks
+        The ranks this agent owns, counted on its host; ``local_ranks[slot]`` selects the device.
+    """
+
+    host: str
+    scratch: Path
+    local_ranks: Sequence[int] = ()
+    _spawner: Channel = field(init=False)
+    _spawner_process: subprocess.Popen[bytes] = field(init=False)
+    _zygotes: dict[tuple[tuple[str, str], ...], Zygote] = field(default_factory=dict)
+    _workers: dict[int, Worker] = field(default_factory=dict)
+    _page: ProgressPage | None = None
+    _store: Channel | None = None
+    _telemetry: Channel | None = None
+    _start_id: int = -1
+    _events: list[Message] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._spawner, given = Channel.pair()
+        self._spawner_process = start_module(
+            "clusterbench.launch.spawner", [str(os.getpid())], given, 2, without_launcher(os.environ)
+        )
+        given.close()
+
+    # Orders. Each arrives from the conductor, in this process or over the control plane.
+
+    def execute(self, order: Message) -> None:
+        """Does what the conductor asks; whatever comes of it is an event."""
+        getattr(self, "_do_" + order["order"])(**{key: value for key, value in order.items() if key != "order"})
+
+    def _do_own(self, local_ranks: Sequence[int]) -> None:
+        self.local_ranks = local_ranks
+
+    def _do_warm(self, environment: Mapping[str, str]) -> None:
+        """Has torch imported ahead of the first start."""
+        self._zygote(environment)
+
+    def _do_store(self, environment: Mapping[str, str]) -> None:
+        """Hosts the store of the next start; only the head's agent is asked."""
+        self._close_store()
+        zygote = self._zygote(environment)
+        self._store, given = Channel.pair()
+        zygote.channel.send({"store": True}, [given.fileno()])
+        given.close()
+        self._selector.register(self._store, selectors.EVENT_READ)
+
+    def _do_start(self, start: Mapping[str, Any], first_rank: int) -> None:
+        """Forks this agent's share of a start: the ranks below its world size."""
+        owned = range(first_rank, min(first_rank + len(self.local_ranks), start["world_size"]))
+        self._start_id = start["id"]
+        if not owned:
+            return
+        zygote = self._zygote(start["environment"])
+        self._page = ProgressPage.create(len(owned))
+        given_ends, places = [], []
+        for slot, rank in enumerate(owned):
+            channel, given = Channel.pair()
+            given_ends.append(given)
+            places.append({"rank": rank, "local_rank": self.local_ranks[slot], "slot": slot})
+            self._workers[rank] = Worker(rank, slot, channel, Path(start["logs"][str(rank)]))
+            self._selector.register(channel, selectors.EVENT_READ)
+        own = {**start, "host": self.host, "num_slots": len(owned)}
+        descriptors = [self._page.descriptor, *(end.fileno() for end in given_ends)]
+        zygote.channel.send({"start": own, "ranks": places}, descriptors)
+        for end in given_ends:
+            end.close()
+
+    def _do_tell(self, message: Message) -> None:
+        """Passes a message on to this agent's workers of the start."""
+        for worker in self._workers.values():
+            worker.channel.send(message)
+
+    def _do_inspect(self, stacks: bool) -> None:
+        """Says how far each local rank got, in what state its process is, and where in the code it stands."""
+        sizes = {rank: _size(worker.log) for rank, worker in self._workers.items()}
+        if stacks:
+            for worker in self._workers.values():
+                _signal(worker.pid, signal.SIGUSR1)
+            time.sleep(SECONDS_FOR_A_STACK)
+        ranks = []
+        for rank, worker in self._workers.items():
+            phase, iteration = self._page.read(worker.slot) if self._page else (0, -1)
+            ranks.append(
+                {
+                    "rank": rank,
+                    "host": self.host,
+                    "phase": PHASES[phase],
+                    "iteration": iteration,
+                    "state": _state(worker.pid),
+                    "stack": _stack(worker.log, sizes[rank]) if stacks else [],
+                    "log": str(worker.log),
+                }
+            )
+        self._events.append({"event": "inspected", "ranks": ranks})
+
+    def _do_end(self, start: int, kill: bool) -> None:
+        """Ends the start's workers: they leave by themselves, or are killed. An ``ended`` event follows."""
+        deadline = time.monotonic() + (0.0 if kill else 5.0)
+        for worker in self._workers.values():
+            if kill:
+                _signal(worker.pid, signal.SIGKILL)  # a stopped process does not act on SIGTERM
+            else:
+                worker.channel.send({"leave": True})
+        while any(worker.exit_code is None for worker in self._workers.values()):
+            self._collect(0.05)
+            if time.monotonic() > deadline:
+                for worker in self._workers.values():
+                    _signal(worker.pid, signal.SIGKILL)
+                if time.monotonic() > deadline + 5:
+                    break  # in an uninterruptible wait; the kernel ends it when the wait does
+        for worker in self._workers.values():
+            self._forget(worker.channel)
+        self._workers.clear()
+        if self._page:
+            self._page.close()
+            self._page = None
+        self._close_store()
+        self._start_id = -1
+        self._events.append({"event": "ended", "start": start})
+
+    def _do_telemetry(self, interval_s: float) -> None:
+        """Has the GPUs of this host sampled by a process of their own."""
+        self._telemetry, given = Channel.pair()
+        arguments = ["--interval", str(interval_s)]
+        self._spawn("clusterbench.engine.telemetry", arguments, given, {}, self.scratch / "telemetry.log")
+        self._selector.register(self._telemetry, selectors.EVENT_READ)
+
+    # Events.
+
+    def events(self, timeout_s: float) -> list[Message]:
+        """What happened here since the last call; waits up to ``timeout_s`` for the first."""
+        if not self._events:
+            self._collect(timeout_s)
+        events, self._events = self._events, []
+        return events
+
+    def _collect(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            channel = key.fileobj
+            assert isinstance(channel, Channel)
+            for message in channel.receive():
+                self._hear(channel, message)
+            if channel.closed:
+                self._lose(channel)
+
+    def _hear(self, channel: Channel, message: Message) -> None:
+        if channel is self._store:
+            self._events.append({"event": "store", "port": message["port"]})
+        elif channel is self._telemetry:
+            self._events.append({"event": "telemetry", "host": self.host, "sample": message})
+        elif "forked" in message:
+            self._pid(message["forked"], message["pid"])
+        elif "exited" in message:
+            self._exit(message["exited"], message["code"])
+        elif "ready" in message:
+            for zygote in self._zygotes.values():
+                if zygote.channel is channel:
+                    zygote.ready = True
+        else:
+            (rank,) = [worker.rank for worker in self._workers.values() if worker.channel is channel]
+            self._events.append({"event": "worker", "rank": rank, "host": self.host, **message})
+
+    def _pid(self, label: Mapping[str, Any], pid: int) -> None:
+        if label.get("start") == self._start_id and label["rank"] in self._workers:
+            self._workers[label["rank"]].pid = pid
+        elif "rank" in label:
+            _signal(pid, signal.SIGKILL)  # its start is over already
+
+    def _exit(self, label: Mapping[str, Any], code: int) -> None:
+        if label.get("start") == self._start_id and label["rank"] in self._workers:
+            worker = self._workers[label["rank"]]
+            for message in worker.channel.receive():  # what it said before it went comes first
+                self._hear(worker.channel, message)
+            worker.exit_code = code
+            self._events.append(
+                {"event": "exit", "rank": worker.rank, "host": self.host, "code": code, "log": str(worker.log)}
+            )
+
+    def _lose(self, channel: Channel) -> None:
+        self._selector.unregister(channel)
+        for environment, zygote in list(self._zygotes.items()):
+            if zygote.channel is channel:
+                del self._zygotes[environment]
+                self._lose_zygote(zygote)
+        if channel is self._telemetry:
+            self._telemetry = None
+
+    def _lose_zygote(self, zygote: Zygote) -> None:
+        """The zygote is gone and the kernel has killed its workers; the next start gets a new one."""
+        said = zygote.errors.read_text(errors="replace").strip()[-2000:] if zygote.errors.exists() else ""
+        reason = "the process that forks workers ended" if zygote.ready else "torch could not be imported"
+        for worker in self._workers.values():
+            if worker.exit_code is None:
+                worker.exit_code = -signal.SIGKILL
+        self._events.append({"event": "lost_zygote", "host": self.host, "reason": reason, "said": said})
+
+    # Helpers.
+
+    def _zygote(self, environment: Mapping[str, str]) -> Zygote:
+        key = tuple(sorted(environment.items()))
+        if key not in self._zygotes:
+            channel, given = Channel.pair()
+            errors = self.scratch / f"zygote-{len(list(self.scratch.glob('zygote-*'))):04d}.log"
+            # One thread: a forked child of a process that has run a multi-threaded kernel hangs.
+            variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **environment}
+            self._spawn("clusterbench.launch.zygote", [], given, variables, errors)
+            self._selector.register(channel, selectors.EVENT_READ)
+            self._zygotes[key] = Zygote(channel, errors)
+        return self._zygotes[key]
+
+    def _spawn(
+        self, module: str, arguments: list[str], channel: Any, environment: Mapping[str, str], errors: Path
+    ) -> None:
+        with open(errors, "ab") as log, channel:
+            order = {"module": module, "arguments": arguments, "environment": dict(environment)}
+            self._spawner.send(order, [channel.fileno(), log.fileno()])
+
+    def _close_store(self) -> None:
+        if self._store:
+            self._forget(self._store)
+            self._store = None
+
+    def _forget(self, channel: Channel) -> None:
+        if channel in self._selector.get_map():
+            self._selector.unregister(channel)
+        channel.close()
+
+    def close(self) -> None:
+        """Ends every process this agent ever started."""
+        for worker in self._workers.values():
+            _signal(worker.pid, signal.SIGKILL)
+        self._spawner.close()  # the spawner kills the zygotes, the kernel their workers
+        try:
+            self._spawner_process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._spawner_process.kill()
+
+
+def _signal(pid: int, number: int) -> None:
+    if pid:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def _state(pid: int) -> str:
+    """The kernel's letter for what the process does: R runs, S and D wait, T is stopped, Z is dead; empty when gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _stack(log: Path, start: int) -> list[str]:
+    """The main thread's Python frames, innermost first, from what faulthandler has just added to a worker's log."""
+    try:
+        with open(log, errors="replace") as file:
+            file.seek(start)
+            text = file.read(200_000)
+    except OSError:
+        return []
+    main = text.split("Current thread" if "Current thread" in text else "Thread", 1)[-1].split("\n\n")[0]
+    return [line.strip() for line in main.splitlines() if line.strip().startswith("File ")]

@@ -1,0 +1,82 @@
+"""JSON lines over a Unix socket, with file descriptors beside them where asked."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Message = dict[str, Any]
+
+
+class Channel:
+    """One end of a connection between two processes of a host.
+
+    Attributes
+    ----------
+    closed
+        True once the other end is gone and everything it sent has been read.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self.closed = False
+        self._unread = b""
+        self._descriptors: list[int] = []
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, socket.socket]:
+        """A channel to keep and the bare end to hand to another process."""
+        kept, given = socket.socketpair()
+        return cls(kept), given
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> bool:
+        """False when nobody is there to read it any more."""
+        data = json.dumps({**message, "descriptors": len(descriptors)} if descriptors else message).encode() + b"\n"
+        try:
+            if descriptors:
+                sent = socket.send_fds(self.socket, [data], list(descriptors))
+                data = data[sent:]
+            self.socket.sendall(data)
+        except OSError:
+            return False
+        return True
+
+    def receive(self, wait: bool = False) -> list[Message]:
+        """Everything that has arrived; with ``wait``, blocks until something has or the other end is gone.
+
+        A message that came with file descriptors holds them under ``descriptors``.
+        """
+        flags = 0 if wait else socket.MSG_DONTWAIT
+        messages: list[Message] = []
+        while not self.closed and not (messages and wait):
+            try:
+                # MSG_CMSG_CLOEXEC: what one child is handed must not leak into the next.
+                data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 64, flags | socket.MSG_CMSG_CLOEXEC)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                data, descriptors = b"", []
+            self._descriptors += descriptors
+            if not data:
+                self.closed = True
+            messages += self._parse(data)
+        return messages
+
+    def _parse(self, data: bytes) -> Iterable[Message]:
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            message: Message = json.loads(line)
+            if count := message.get("descriptors"):
+                message["descriptors"], self._descriptors = self._descriptors[:count], self._descriptors[count:]
+            yield message
+
+    def close(self) -> None:
+        self.closed = True
+        self.socket.close()
+
+

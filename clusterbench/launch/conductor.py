@@ -1,0 +1,418 @@
+"""Walks through a plan: starts workers, takes each case through its phases, and puts down how it ended.
+
+What a case came to is read from the records of its ranks, never from an exit code: launchers have returned 0 after
+losing a host. A case is ``ok`` when every rank's record is there.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Protocol
+
+from clusterbench.errors import LaunchError
+from clusterbench.launch.channel import Message
+from clusterbench.launch.crew import Crew
+from clusterbench.launch.ranks import name_ranks
+from clusterbench.run_directory import RunDirectory
+from clusterbench.types import PHASES, Case, Observation, Outcome, Status
+
+SECONDS_FOR_THE_OTHERS = 1.0
+"""After a rank has failed, how long the others are heard before the start is ended. Peers notice within 20 ms."""
+
+_PEER_LOST = re.compile(
+    r"closed by peer|reset by peer|Broken pipe|Timed out waiting|remote process exited|unhandled system error"
+    r"|Connection refused|wait timeout|clients joined"
+)
+"""What a rank raises because *another* one is gone. Source: Gloo and c10d, measured with torch 2.13."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One pass over a case: which repeat, and how often that has been tried before."""
+
+    case: Case
+    repeat: int
+    attempt: int
+
+
+class Progress(Protocol):
+    """Who watches the run."""
+
+    def begin(self, number: int, total: int, execution: Execution) -> None: ...
+
+    def end(self, outcome: Outcome) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Trouble(Exception):
+    """Why a case ended before its time."""
+
+    status: Status
+    reason: str
+    phase: str = ""
+    rank: int | None = None
+    host: str = ""
+    log: str = ""
+    evidence: Sequence[dict[str, float]] = ()
+
+
+@dataclass
+class Conductor:
+    """The head's walk through a plan.
+
+    Parameters
+    ----------
+    store_host
+        Address at which workers of other hosts reach this one; None when all ranks share a host.
+    """
+
+    crew: Crew
+    run: RunDirectory
+    progress: Progress
+    store_host: str | None = None
+    _start: int = field(default=-1, init=False)
+    _next_start: int = field(default=0, init=False)
+    _telemetry: list[Message] = field(default_factory=list, init=False)
+    _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="clusterbench-")
+
+    def conduct(self, executions: Sequence[Execution]) -> None:
+        """Runs every execution and records how each ended.
+
+        Whatever interrupts it, no worker is left behind and everything that was finished is on disk.
+        """
+        done = 0
+        try:
+            for batch in _batches(executions):
+                waiting = deque(batch)
+                while waiting:
+                    execution = waiting.popleft()
+                    self.progress.begin(done + 1, len(executions), execution)
+                    outcome, observation = self._execute(execution)
+                    self.run.record(outcome, observation)
+                    self.progress.end(outcome)
+                    done += 1
+                self._end_start(kill=False)
+        finally:
+            with suppress(LaunchError):
+                self._end_start(kill=True)
+            self._scratch.cleanup()
+
+    def _execute(self, execution: Execution) -> tuple[Outcome, Observation | None]:
+        case = execution.case
+        started, clock = datetime.now(UTC), time.monotonic()
+        self._telemetry.clear()
+        identity = {
+            "case": case.id,
+            "hash": case.hash,
+            "repeat": execution.repeat,
+            "attempt": execution.attempt,
+        }
+
+        def outcome(**how: Any) -> Outcome:
+            elapsed_s = round(time.monotonic() - clock, 6)
+            return Outcome(**identity, **how, started=started.isoformat(timespec="seconds"), elapsed_s=elapsed_s)  # type: ignore[arg-type]
+
+        try:
+            records = self._take_through(case, clock + case.time_limit_s)
+        except _Trouble as trouble:
+            self._end_start(kill=True)
+            return outcome(
+                status=trouble.status,
+                reason=trouble.reason,
+                phase=trouble.phase,
+                rank=trouble.rank,
+                host=trouble.host,
+                log=trouble.log,
+            ), self._evidence_of_a_failure(identity, trouble)
+        names = list(records[0]["passes"])
+        observation = Observation(
+            **identity,
+            hosts=tuple(dict.fromkeys(record["host"] for record in records)),
+            seconds=[record["seconds"] for record in records],
+            evidence=[record["evidence"] for record in records],
+            passes={name: [record["passes"][name] for record in records] for name in names},
+            telemetry=self._telemetry_of_the_case(),
+        )
+        return outcome(status="ok", phase="done"), observation
+
+    def _evidence_of_a_failure(self, identity: dict[str, Any], trouble: _Trouble) -> Observation | None:
+        """What the check measured before it said no; a wrong case has no seconds."""
+        if not trouble.evidence:
+            return None
+        return Observation(**identity, hosts=self.crew.hosts, seconds=[], evidence=trouble.evidence)
+
+    def _take_through(self, case: Case, deadline: float) -> list[Message]:
+        """Every rank's record, in rank order."""
+        try:
+            if self._start < 0:
+                self._begin_start(case, deadline)
+                ready = self._await("ready", case, deadline)
+                self._keep_loaded(ready)
+            self.crew.order("tell", message={"case": _for_worker(case)})
+            self._await("prepared", case, deadline)
+            self.crew.order("tell", message={"go": "check"})
+            self._await("checked", case, deadline)
+            self.crew.order("tell", message={"go": "time"})
+            return self._await("done", case, deadline)
+        except LaunchError as error:
+            raise _Trouble("failed", str(error), phase="spawned") from None
+
+    # A start.
+
+    def _begin_start(self, case: Case, deadline: float) -> None:
+        self._start, self._next_start = self._next_start, self._next_start + 1
+        ranks = range(case.world_size)
+        self.crew.order_start(
+            {
+                "id": self._start,
+                "world_size": case.world_size,
+                "device": case.device,
+                "environment": dict(case.environment),
+                "store": self._store(case, deadline),
+                # Above every deadline: a hang is the conductor's to find, not the transport's.
+                "timeout_s": 2 * case.time_limit_s + 60,
+                "logs": {str(rank): str(self.run.log(self._start, rank).resolve()) for rank in ranks},
+            }
+        )
+
+    def _store(self, case: Case, deadline: float) -> dict[str, Any]:
+        if self.store_host is None:
+            return {"file": str(Path(self._scratch.name) / f"store-{self._start}")}
+        self.crew.order_head("store", environment=dict(case.environment))
+        for event in self._events_until(deadline):
+            if event["event"] == "store":
+                return {"host": self.store_host, "port": event["port"]}
+            self._notice(event)
+        raise LaunchError("the store on which ranks of different hosts meet did not open")
+
+    def _end_start(self, kill: bool) -> None:
+        """Returns once no worker of the start is left on any host."""
+        if self._start < 0:
+            return
+        start, self._start = self._start, -1
+        self.crew.order("end", start=start, kill=kill)
+        ended = 0
+        for event in self._events_until(time.monotonic() + 30):
+            ended += event["event"] == "ended" and event["start"] == start
+            if ended == len(self.crew.members):
+                return
+        raise LaunchError(
+            f"{len(self.crew.members) - ended} of {len(self.crew.members)} agents did not end their ranks within 30 s"
+        )
+
+    # Waiting.
+
+    def _await(self, stage: str, case: Case, deadline: float) -> list[Message]:
+        """Every rank's message of ``stage``, in rank order; a _Trouble as soon as one cannot come."""
+        heard: dict[int, Message] = {}
+        for event in self._events_until(deadline):
+            if event["event"] == "worker" and event["stage"] == stage:
+                heard[event["rank"]] = event
+                if len(heard) == case.world_size:
+                    return [heard[rank] for rank in range(case.world_size)]
+            elif _is_bad(event):
+                raise self._culprit(event, case)
+            else:
+                self._notice(event)
+        raise self._late(case)
+
+    def _events_until(self, deadline: float) -> Iterator[Message]:
+        while (left := deadline - time.monotonic()) > 0:
+            yield from self.crew.events(min(left, 0.5))
+
+    def _notice(self, event: Message) -> None:
+        if event["event"] == "telemetry":
+            self._telemetry.append(event)
+
+    def _inspect(self, stacks: bool) -> dict[int, Message]:
+        """Phase, iteration, process state and stack of every rank of the start."""
+        self.crew.order("inspect", stacks=stacks)
+        ranks: dict[int, Message] = {}
+        answers = 0
+        for event in self._events_until(time.monotonic() + 5):
+            if event["event"] == "inspected":
+                answers += 1
+                ranks |= {rank["rank"]: rank for rank in event["ranks"]}
+                if answers == len(self.crew.members):
+                    break
+        return ranks
+
+    # Naming who it was.
+
+    def _culprit(self, first: Message, case: Case) -> _Trouble:
+        """Hears the other ranks for a moment and picks the one the trouble began with."""
+        bad = [first]
+        for event in self._events_until(time.monotonic() + SECONDS_FOR_THE_OTHERS):
+            if _is_bad(event):
+                bad.append(event)
+            if len({event.get("rank") for event in bad}) >= case.world_size:
+                break
+        worst = min(bad, key=_suspicion)
+        seen = self._inspect(stacks=False)
+        if worst["event"] == "lost_zygote":
+            return _Trouble("failed", _lost_zygote(worst), host=worst["host"], phase="spawned")
+        rank, host = worst["rank"], worst["host"]
+        at = seen.get(rank, {})
+        where = {"rank": rank, "host": host, "log": self._relative(at.get("log", ""))}
+        if worst["event"] == "exit":
+            phase = at.get("phase", "")
+            return _Trouble("failed", f"rank {rank} (host {host}) {_death(worst['code'], at)}", phase, **where)
+        alike = [event for event in bad if event.get("status") == worst["status"] and event.get("reason")]
+        same = sorted({event["rank"] for event in alike if _suspicion(event)[0] == _suspicion(worst)[0]} - {rank})
+        also = f" ({name_ranks(same)} failed alike)" if same else ""
+        evidence = [event.get("evidence", {}) for event in sorted(alike, key=lambda event: event["rank"])]
+        return _Trouble(
+            worst["status"],
+            worst["reason"] + also if worst["status"] == "wrong" else f"rank {rank} (host {host}): {worst['reason']}{also}",
+            worst["phase"],
+            evidence=evidence if any(evidence) else (),
+            **where,
+        )
+
+    def _late(self, case: Case) -> _Trouble:
+        """Names the ranks that are behind; the others wait for them and are not to blame."""
+        seen = self._inspect(stacks=True)
+        if not seen:
+            return _Trouble("timeout", f"stopped after {case.time_limit_s:g} s, and no agent answers any more")
+        behind = _behind(seen)
+        first = seen[behind[0]]
+        waiting = case.world_size - len(behind)
+        hosts = sorted({seen[rank]["host"] for rank in behind})
+        who = f"{name_ranks(behind)} (host{'s' if len(hosts) > 1 else ''} {', '.join(hosts)})"
+        have = "has" if len(behind) == 1 else "have"
+        others = f"; the other {waiting} ranks wait for {'it' if len(behind) == 1 else 'them'}" if waiting > 1 else ""
+        others = "; the other rank waits for it" if waiting == 1 else others
+        for rank in seen.values():
+            self._keep_stack(rank)
+        return _Trouble(
+            "timeout",
+            f"stopped after {case.time_limit_s:g} s: {who} {have} {_standing(first)}{others}",
+            first["phase"],
+            rank=behind[0],
+            host=first["host"],
+            log=self._relative(first["log"]),
+        )
+
+    def _keep_stack(self, rank: Message) -> None:
+        """The stacks are in the logs already; a rank that could not write its own gets a line that says so."""
+        if not rank["stack"]:
+            with suppress(OSError), open(rank["log"], "a") as log:
+                log.write(f"clusterbench: rank {rank['rank']} did not answer; its process state is {rank['state']!r}\n")
+
+    def _relative(self, log: str) -> str:
+        return f"logs/{Path(log).name}" if log else ""
+
+    # What is learnt on the way.
+
+    def _keep_loaded(self, ready: Sequence[Message]) -> None:
+        """Adds what the first workers really loaded to environment.json."""
+        environment = self.run.environment()
+        loaded = environment.setdefault("loaded", {})
+        new = {message["host"]: message["loaded"] for message in ready if message["loaded"]}
+        if not new.keys() <= loaded.keys():
+            import json
+
+            loaded.update(new)
+            self.run.write("environment.json", json.dumps(environment, indent=1, sort_keys=True) + "\n")
+
+    def _telemetry_of_the_case(self) -> dict[str, Any]:
+        if not self._telemetry:
+            return {}
+        from clusterbench.engine.telemetry import summarise
+
+        hosts = sorted({event["host"] for event in self._telemetry})
+        return {
+            host: summarise([event["sample"] for event in self._telemetry if event["host"] == host]) for host in hosts
+        }
+
+
+def _batches(executions: Sequence[Execution]) -> Iterator[list[Execution]]:
+    """Neighbours that can share a start: same ranks, same variables, and none that wants fresh processes."""
+
+    def start_of(numbered: tuple[int, Execution]) -> object:
+        number, execution = numbered
+        case = execution.case
+        alone = number if case.own_start else None
+        return case.device, case.num_nodes, case.world_size, sorted(case.environment.items()), alone
+
+    for _, batch in groupby(enumerate(executions), key=start_of):
+        yield [execution for _, execution in batch]
+
+
+def _for_worker(case: Case) -> dict[str, Any]:
+    names = ("benchmark", "point", "layout", "rank_order", "iterations", "warmup")
+    return {name: getattr(case, name) for name in names}
+
+
+def _is_bad(event: Message) -> bool:
+    return event["event"] in ("exit", "lost_zygote") or (event["event"] == "worker" and event["stage"] == "failed")
+
+
+def _suspicion(event: Message) -> tuple[int, int]:
+    """Smaller is more suspect; a rank that only reports the loss of a peer comes last."""
+    rank = event.get("rank", -1)
+    if event["event"] == "lost_zygote":
+        return 0, rank
+    if event["event"] == "exit":
+        return (1 if event["code"] < 0 else 2), rank
+    if event["status"] == "failed":
+        return (6 if _PEER_LOST.search(event["reason"]) else 4), rank
+    return {"out_of_memory": 3, "wrong": 5, "skipped": 5}[event["status"]], rank
+
+
+def _death(code: int, seen: Message) -> str:
+    where = f" after it was {seen['phase']}" if seen.get("phase") else ""
+    if code >= 0:
+        return f"ended by itself with exit code {code}{where}"
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else "a signal"
+    why = ": by someone, by the batch system, or by the kernel for want of memory (dmesg tells)" if code == -9 else ""
+    return f"was killed by signal {-code} ({name}){where}{why}"
+
+
+def _lost_zygote(event: Message) -> str:
+    said = f": {event['said'].splitlines()[-1]}" if event["said"] else ""
+    return f"{event['reason']} on host {event['host']}{said}"
+
+
+_WAITING = re.compile(r"/torch/distributed/|/torch/autograd/graph\.py|/engine/communicator\.py")
+"""Code in which a rank stands that waits for others: collectives, also those that backward issues."""
+
+
+def _behind(seen: dict[int, Message]) -> list[int]:
+    """The ranks the others wait for: the least advanced, and among equals those that are stopped or busy elsewhere."""
+    least = min((PHASES.index(rank["phase"]), rank["iteration"]) for rank in seen.values())
+    last = [
+        number for number, rank in sorted(seen.items()) if (PHASES.index(rank["phase"]), rank["iteration"]) == least
+    ]
+    if stopped := [number for number in last if seen[number]["state"] in ("T", "t", "Z", "")]:
+        return stopped
+    elsewhere = [
+        number for number in last if not any(_WAITING.search(frame) for frame in seen[number]["stack"])
+    ]
+    return elsewhere or last
+
+
+def _standing(rank: Message) -> str:
+    """How far a rank got, as the end of a sentence that begins with "has"."""
+    what = f"not left the phase after '{rank['phase']}'"
+    if rank["iteration"] >= 0:
+        kind = "warm-up iteration" if rank["phase"] == "checked" else "iteration"
+        what = f"not finished {kind} {rank['iteration']}"
+    if rank["state"] == "T":
+        return f"{what}: its process is stopped (SIGSTOP)"
+    frame = rank["stack"][0] if rank["stack"] else ""
+    found = re.match(r'File "(.*)", line (\d+)(?: in (.*))?', frame)
+    return f"{what}, in {found[3]} ({Path(found[1]).name}:{found[2]})" if found else what

@@ -1,0 +1,97 @@
+"""Who started this process, read from the environment without touching MPI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The launcher's name and this process's place among those it started.
+
+    ``local_rank`` and ``local_size`` count the processes of one host.
+    """
+
+    name: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+    @property
+    def is_mpi(self) -> bool:
+        return self.name in ("openmpi", "mpich")
+
+
+# In this order, and with both variables where two are named. mpirun inside salloc starts its daemons with srun, so its
+# ranks also carry SLURM_PROCID (the daemon's): MPI comes before Slurm. A batch script has SLURM_PROCID=0 but no step:
+# without the second test it would take itself for rank 0 of many and wait for ever. srun with MpiDefault=pmi2 sets
+# PMI_RANK but no MPI_LOCALRANKID.
+_LAUNCHERS: tuple[tuple[str, tuple[str, ...], tuple[str, str, str, str]], ...] = (
+    ("torchrun", ("TORCHELASTIC_RUN_ID",), ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")),
+    ("environment", ("RANK", "WORLD_SIZE"), ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")),
+    (
+        "openmpi",
+        ("OMPI_COMM_WORLD_RANK",),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ),
+    ("mpich", ("PMI_RANK", "MPI_LOCALRANKID"), ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")),
+    (
+        "slurm",
+        ("SLURM_PROCID", "SLURM_STEP_ID"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    ),
+)
+
+# What a launcher puts into the environment of its processes. A worker must see none of it: torchrun's variables make
+# init_process_group a client of a store that is not there, and PMI's make a child take itself for an MPI rank.
+_LAUNCHERS_OWN = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+|MASTER_(ADDR|PORT)"
+    r"|(TORCHELASTIC|PMI|PMIX|OMPI|PRTE|HYDI|HYDRA|MPI_LOCAL|SLURM|FLUX|PALS)\w*)"
+)
+
+
+def detect(environment: Mapping[str, str]) -> Launcher | None:
+    """The launcher that started this process, or None for a plain start.
+
+    Source: measured with torchrun 2.13, Open MPI 5.0, MPICH 5.0 and Slurm 22.05.
+    """
+    for name, tests, (rank, size, local_rank, local_size) in _LAUNCHERS:
+        if all(test in environment for test in tests):
+            own_rank = int(environment[rank])
+            return Launcher(
+                name,
+                own_rank,
+                int(environment.get(size) or environment.get("SLURM_NTASKS") or 1),
+                int(environment.get(local_rank) or 0),
+                _local_size(environment.get(local_size, "1"), int(environment.get("SLURM_NODEID", "0"))),
+            )
+    return None
+
+
+def _local_size(text: str, node: int) -> int:
+    """A count, or Slurm's ``2(x2),1``: so many tasks on so many nodes, in order.
+
+    >>> _local_size("2(x2),1", 2)
+    1
+    """
+    counts: list[int] = []
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(tasks)] * int(times or 1)
+    return counts[min(node, len(counts) - 1)] if counts else 1
+
+
+def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
+    """``environment`` less everything a launcher put there."""
+    return {name: value for name, value in environment.items() if not _LAUNCHERS_OWN.fullmatch(name)}
+
+
+def is_launchers(name: str) -> bool:
+    """True for a variable that belongs to the launcher, which no suite may set.
+
+    >>> is_launchers("MASTER_ADDR"), is_launchers("NCCL_ALGO")
+    (True, False)
+    """
+    return _LAUNCHERS_OWN.fullmatch(name) is not None

@@ -1,0 +1,64 @@
+"""Starts and reaps the helpers of an agent: zygotes and the telemetry reader.
+
+It exists because the agent may be an MPI rank, and forking one of those is forbidden on many fabrics. The spawner is
+started before MPI is, with an environment free of launchers; it imports nothing heavy and owns no state. When its agent
+goes, however that happens, so does it, and so do its children.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from clusterbench.launch.channel import Channel
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """Has the kernel kill this process when ``parent`` does not live any more, even after ``kill -9``."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the request was made
+        os._exit(1)
+
+
+def start_module(
+    module: str, arguments: list[str], channel: socket.socket, errors: int, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """A Python process running ``module`` with ``channel`` as standard input and output, in a session of its own."""
+    return subprocess.Popen(
+        # -P: the folder someone stands in must not shadow a module.
+        [sys.executable, "-P", "-m", module, *arguments],
+        stdin=channel,
+        stdout=channel,
+        stderr=errors,
+        env=dict(environment),
+        start_new_session=True,  # a Ctrl-C at the terminal is the agent's to handle
+    )
+
+
+def main() -> None:
+    die_with(int(sys.argv[1]))
+    agent = Channel(socket.socket(fileno=0))
+    children: list[subprocess.Popen[bytes]] = []
+    while not agent.closed:
+        for order in agent.receive(wait=True):
+            channel_descriptor, errors = order["descriptors"]
+            with socket.socket(fileno=channel_descriptor) as channel:
+                arguments = [str(os.getpid()), *order["arguments"]]
+                children.append(
+                    start_module(order["module"], arguments, channel, errors, {**os.environ, **order["environment"]})
+                )
+            os.close(errors)
+        children = [child for child in children if child.poll() is None]
+    for child in children:
+        child.kill()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Runs one rank of one start: forked, expendable, and always able to say how far it got."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from clusterbench.benchmarks import benchmarks
+from clusterbench.engine.clock import clock_for
+from clusterbench.engine.loop import measure, warm_up
+from clusterbench.engine.rig import Rig
+from clusterbench.errors import LaunchError, NotHere, WrongResult
+from clusterbench.launch import store
+from clusterbench.launch.channel import Channel, Message
+from clusterbench.launch.progress_page import ProgressPage
+from clusterbench.layout import ParallelLayout
+from clusterbench.types import PHASES
+
+
+def import_ahead() -> None:
+    """Imports in the zygote what workers would otherwise each import again. Nothing here may compute."""
+    import torch.distributed.fsdp
+    import torch.distributed.tensor.parallel
+    import torch.profiler
+    import torch.utils.checkpoint  # noqa: F401
+
+    benchmarks()
+
+
+def work(start: Mapping[str, Any], rank: Mapping[str, int], descriptor: int, page: int) -> None:
+    """The whole life of a worker; ends its process.
+
+    Parameters
+    ----------
+    start
+        ``id``, ``world_size``, ``device``, ``store``, ``environment``, ``host``, ``log_folder``, ``timeout_s``.
+    rank
+        ``rank`` in the start, ``local_rank`` on its host, ``slot`` among its agent's ranks.
+    """
+    worker = _Worker(start, rank, Channel(socket.socket(fileno=descriptor)), page)
+    try:
+        worker.live()
+    except Exception as error:  # noqa: BLE001  whatever it was, it becomes a record
+        worker.report_failure(error)
+        # Peers may be waiting inside a collective for what will never come: the agent ends them, and this one too.
+        worker.channel.receive(wait=True)
+    os._exit(0)
+
+
+@dataclass
+class _Worker:
+    start: Mapping[str, Any]
+    place: Mapping[str, int]
+    channel: Channel
+    page_descriptor: int
+
+    def live(self) -> None:
+        self.page = ProgressPage(self.page_descriptor, self.start["num_slots"])
+        self.phase("spawned")
+        self.rank, self.world_size = self.place["rank"], self.start["world_size"]
+        self.write_to_log()
+        os.environ.update(self.start["environment"])
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        self.phase("imported")
+        self.rig = Rig(
+            rank=self.rank,
+            world_size=self.world_size,
+            local_rank=self.place["local_rank"],
+            host=self.start["host"],
+            device=self.open_device(),
+        )
+        self.phase("device")
+        self.meet()
+        self.phase("rendezvous")
+        self.channel.send({"stage": "ready", "loaded": self.loaded()})
+        while True:
+            order = self.next_order()
+            if "case" not in order:
+                return
+            self.run_case(order["case"])
+
+    def write_to_log(self) -> None:
+        log = os.open(self.start["logs"][str(self.rank)], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        faulthandler.enable(2)
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)  # the agent asks where a silent rank stands
+
+    def open_device(self) -> torch.device:
+        if self.start["device"] == "cpu":
+            return torch.device("cpu")
+        if not torch.cuda.is_available():
+            raise NotHere(f"this torch ({torch.__version__}) sees no CUDA device; install a CUDA build of torch")
+        # A launcher that binds shows each process its own GPU only.
+        device = torch.device("cuda", self.place["local_rank"] % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        return device
+
+    def meet(self) -> None:
+        """Joins the other ranks, and counts them: N jobs of one rank must not pass for one job of N."""
+        timeout = timedelta(seconds=self.start["timeout_s"])
+        cuda = self.rig.device.type == "cuda"
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if cuda else "gloo",
+            store=store.join(self.start["store"], self.world_size, timeout),
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=timeout,
+            device_id=self.rig.device if cuda else None,
+        )
+        counted = torch.ones(1, dtype=torch.int64, device=self.rig.device)
+        dist.all_reduce(counted)
+        if int(counted) != self.world_size:
+            raise LaunchError(f"{self.world_size} ranks were started, but {int(counted)} answered the first all-reduce")
+
+    def loaded(self) -> Mapping[str, Any]:
+        """What this process really loaded; told once per host."""
+        if self.place["local_rank"] != 0:
+            return {}
+        from clusterbench.engine.environment import torch_environment
+
+        return torch_environment()
+
+    def run_case(self, case: Mapping[str, Any]) -> None:
+        point = case["point"]
+        benchmark = benchmarks()[case["benchmark"]]()
+        if case["layout"] is not None:
+            self.phase("device")
+            self.rig.build_mesh(ParallelLayout.parse(case["layout"]), case["rank_order"])
+        self.phase("rendezvous")
+        step = benchmark.prepare(self.rig, point)
+        self.phase("prepared")
+        self.agree("prepared")
+        evidence = step.check()
+        self.phase("checked")
+        self.agree("checked")
+        clock = clock_for(self.rig.device)
+        warm_up(step.run, clock, case["warmup"], self.at("checked"))
+        # Ranks leave the warm-up at different moments; the first timed iteration must not pay for that.
+        self.rig.comm.barrier()
+        clock.settle()
+        self.phase("warm")
+        seconds = measure(step.run, clock, case["iterations"], self.at("warm"))
+        self.phase("timed")
+        passes = {name: observe() for name, observe in step.passes.items()}
+        self.phase("done")
+        self.channel.send({"stage": "done", "seconds": seconds, "evidence": evidence, "passes": passes})
+
+    def agree(self, stage: str) -> None:
+        """Waits until the conductor has heard ``stage`` from every rank, so that all stop at one place or none does."""
+        self.channel.send({"stage": stage})
+        self.next_order()
+
+    def next_order(self) -> Message:
+        for order in self.channel.receive(wait=True):
+            return order
+        os._exit(0)  # the agent is gone
+
+    def phase(self, name: str) -> None:
+        self._phase = name
+        self.page.write(self.place["slot"], PHASES.index(name), -1)
+
+    def at(self, phase: str) -> Any:
+        """The callback that notes which iteration is about to start."""
+        index, slot, write = PHASES.index(phase), self.place["slot"], self.page.write
+        return lambda iteration: write(slot, index, iteration)
+
+    def report_failure(self, error: Exception) -> None:
+        traceback.print_exc()
+        evidence = dict(getattr(error, "evidence", {}))
+        self.channel.send(
+            {"stage": "failed", "status": _status(error), "reason": _reason(error), "phase": self._phase} | (
+                {"evidence": evidence} if evidence else {}
+            )
+        )
+
+
+def _status(error: Exception) -> str:
+    if isinstance(error, WrongResult):
+        return "wrong"
+    if isinstance(error, NotHere):
+        return "skipped"
+    # CUDA has a class of its own; the CPU allocator raises a RuntimeError.
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
+        return "out_of_memory"
+    return "failed"
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).split("\nException raised from")[0].strip()  # the C++ stack is in the log
+    if isinstance(error, (WrongResult, NotHere, LaunchError)):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

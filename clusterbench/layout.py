@@ -1,0 +1,334 @@
+"""How ranks share one training step: degrees of parallelism, what rides on them, and which rank sits where.
+
+A layout is written ``pp2-dp4-tp8+sp+zero1``: axes in the order pp, dp, cp, tp, then riders after a plus in the order
+sp, ep, zero. There is one spelling per layout, so that a row, a log and a suite can be joined by the text alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Literal
+
+from clusterbench.errors import LayoutError, nearest
+
+AXES = ("pp", "dp", "cp", "tp")
+RIDERS = ("sp", "ep", "zero")
+MOST_RANKS = 1_000_000
+
+RANK_ORDERS: dict[str, tuple[str, ...]] = {
+    # Inner to outer: ranks that differ in the first axis only are neighbours. Axes a framework lacks stand where they
+    # leave its own order unchanged.
+    # NVIDIA/Megatron-LM, megatron/core/parallel_state.py, initialize_model_parallel(order="tp-cp-ep-dp-pp").
+    "megatron": ("tp", "cp", "dp", "pp"),
+    # pytorch/torchtitan, torchtitan/distributed/parallel_dims.py: tp, cp, dp_shard, dp_replicate, pp.
+    "torchtitan": ("tp", "cp", "dp", "pp"),
+    # deepspeedai/DeepSpeed, deepspeed/runtime/pipe/topology.py, axes=["pipe", "data", "model"].
+    "deepspeed": ("tp", "cp", "dp", "pp"),
+    # huggingface/nanotron, src/nanotron/parallel/context.py, arange.reshape(ep, pp, dp, cp, tp).
+    "nanotron": ("tp", "cp", "dp", "pp"),
+    # huggingface/picotron, picotron/process_group_manager.py, view(dp, pp, cp, tp).
+    "picotron": ("tp", "cp", "pp", "dp"),
+    # Grattafiori et al. 2024, arXiv:2407.21783, section 3.3.2 and figure 5: "[TP, CP, PP, DP]".
+    "llama3": ("tp", "cp", "pp", "dp"),
+    # calculon-ai/calculon, calculon/llm/llm.py, Llm.Execution.get_peers_json: tp, pp, dp.
+    "calculon": ("tp", "cp", "pp", "dp"),
+}
+
+_SEPARATORS = re.compile(r"[\s+,;/_-]+")
+_PIECE = re.compile(r"([a-z]+)\s*[=:]?\s*([0-9]+|\*)?")
+_ALLOWED = "Allowed are the axes pp, dp, cp, tp with a degree, then +sp, +epN, +zeroN: 'pp2-dp4-tp8+sp+zero1'."
+
+
+@dataclass(frozen=True)
+class ParallelLayout:
+    """Degrees of the four axes and the riders on them; always a legal one.
+
+    Parameters
+    ----------
+    pp, dp, cp, tp
+        Ranks along the axis; their product is :attr:`world_size`.
+    sp
+        Megatron's sequence parallelism: norms and residuals split over the sequence within ``tp``.
+    ep
+        Ranks that share one set of experts. A second view of the ranks of one pipeline stage, so it multiplies nothing.
+    zero
+        ZeRO stage, 0 to 3.
+
+    Raises
+    ------
+    LayoutError
+        If a degree or a combination of riders is not possible.
+
+    Examples
+    --------
+    >>> layout = ParallelLayout.parse("pp2-dp2-tp4+sp")
+    >>> layout.world_size, layout.tp, layout.riders
+    (16, 4, ('sp',))
+    >>> str(ParallelLayout.parse("dp*-tp4", world_size=16))
+    'dp4-tp4'
+    """
+
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    tp: int = 1
+    sp: bool = False
+    ep: int = 1
+    zero: int = 0
+
+    def __post_init__(self) -> None:
+        for name in (*AXES, "ep"):
+            degree = getattr(self, name)
+            if not 1 <= degree <= MOST_RANKS:
+                raise self._error(f"gives {name} the degree {_short(degree)}; allowed are 1 to {MOST_RANKS}.")
+        if self.world_size > MOST_RANKS:
+            raise self._error(f"needs {self._equation(AXES)} ranks; allowed are at most {MOST_RANKS}.")
+        if self.zero not in (0, 1, 2, 3):
+            raise self._error(
+                f"asks for ZeRO stage {_short(self.zero)}; allowed are zero1 (optimizer states), zero2 (and "
+                "gradients), zero3 (and parameters), or none."
+            )
+        if self.sp and self.tp == 1:
+            raise self._error("has +sp, which splits the sequence over tp ranks, but tp is 1. Write tp2 or more.")
+        if self.ep > 1 and self.world_size // self.pp % self.ep:
+            stage = self._equation(("dp", "cp", "tp"))
+            raise self._error(f"has ep{self.ep}, which does not divide {stage} ranks of one pipeline stage.")
+        if self.ep > 1 and self.tp > 1 and not self.sp:
+            raise self._error(
+                f"has ep{self.ep} with tp{self.tp}; experts over tp ranks need '+sp': each token must be once."
+            )
+
+    @classmethod
+    def parse(cls, text: str, world_size: int | None = None) -> ParallelLayout:
+        """The layout that ``text`` names.
+
+        Parameters
+        ----------
+        text
+            The canonical spelling; ``dp*`` stands for all ranks that the other axes leave.
+        world_size
+            Ranks there are. Read by ``dp*`` only: whether a layout without it fits the ranks is for the planner, which
+            may leave some idle.
+
+        Raises
+        ------
+        LayoutError
+            If the text is not a layout, is one in another spelling, or has a ``dp*`` that does not come out even.
+
+        Examples
+        --------
+        >>> ParallelLayout.parse("tp2-dp2")
+        Traceback (most recent call last):
+        ...
+        clusterbench.errors.LayoutError: layout 'tp2-dp2' is written 'dp2-tp2'.
+        """
+        said = _degrees(text)
+        takes_rest = "dp" in said and said["dp"] is None
+        degrees = {
+            name: _ranks_left(text, said, world_size) if degree is None else degree for name, degree in said.items()
+        }
+        layout = cls(
+            **{axis: degrees.get(axis, 1) for axis in AXES},
+            sp="sp" in degrees,
+            ep=degrees.get("ep", 1),
+            zero=degrees.get("zero", 0),
+        )
+        canonical = layout._text(dp="*" if takes_rest else layout.dp)
+        if text != canonical:
+            raise LayoutError(f"layout '{text}' is written '{canonical}'.")
+        return layout
+
+    def __str__(self) -> str:
+        return self._text(dp=self.dp)
+
+    def _text(self, dp: int | Literal["*"]) -> str:
+        degrees = {"pp": self.pp, "dp": dp, "cp": self.cp, "tp": self.tp}
+        axes = [f"{axis}{degree}" for axis, degree in degrees.items() if degree != 1] or ["tp1"]
+        written = {"sp": "sp", "ep": f"ep{self.ep}", "zero": f"zero{self.zero}"}
+        return "+".join(["-".join(axes), *(written[rider] for rider in self.riders)])
+
+    def _error(self, what: str) -> LayoutError:
+        return LayoutError(f"layout '{_short(self)}' {what}")
+
+    def _equation(self, axes: tuple[str, ...]) -> str:
+        return _equation({axis: self.degree(axis) for axis in axes})
+
+    @property
+    def world_size(self) -> int:
+        """Ranks the layout needs."""
+        return self.pp * self.dp * self.cp * self.tp
+
+    @property
+    def riders(self) -> tuple[str, ...]:
+        """Names of the active riders, in the order they are written."""
+        active = {"sp": self.sp, "ep": self.ep > 1, "zero": self.zero > 0}
+        return tuple(rider for rider in RIDERS if active[rider])
+
+    def degree(self, axis: str) -> int:
+        """Ranks along one axis."""
+        if axis not in AXES:
+            raise LayoutError(f"'{axis}' is not an axis of a layout.{nearest(axis, AXES)} Allowed: {', '.join(AXES)}.")
+        return {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}[axis]
+
+    def uses(self, name: str) -> bool:
+        """Whether an axis has more than one rank, or a rider is active.
+
+        >>> ParallelLayout.parse("dp2-tp2+sp").uses("sp"), ParallelLayout.parse("dp2-tp2+sp").uses("cp")
+        (True, False)
+        """
+        return name in self.riders if name in RIDERS else self.degree(name) > 1
+
+    def coordinates(self, rank: int, rank_order: str = "megatron") -> dict[str, int]:
+        """Where a rank sits on each axis.
+
+        >>> ParallelLayout(pp=4, dp=2, tp=2).coordinates(6)
+        {'pp': 1, 'dp': 1, 'cp': 0, 'tp': 0}
+        """
+        if not 0 <= rank < self.world_size:
+            raise self._error(f"has ranks 0 to {self.world_size - 1}, not {rank}.")
+        found = {}
+        for axis in _order(rank_order):
+            rank, found[axis] = divmod(rank, self.degree(axis))
+        return {axis: found[axis] for axis in AXES}
+
+    def rank_of(self, coordinates: Mapping[str, int], rank_order: str = "megatron") -> int:
+        """The rank at a place of the mesh; an axis that is left out is at 0.
+
+        >>> ParallelLayout(pp=4, dp=2, tp=2).rank_of({"pp": 1, "dp": 1})
+        6
+        """
+        for axis, coordinate in coordinates.items():
+            if not 0 <= coordinate < self.degree(axis):
+                raise self._error(f"has {axis} coordinates 0 to {self.degree(axis) - 1}, not {coordinate}.")
+        rank, stride = 0, 1
+        for axis in _order(rank_order):
+            rank += stride * coordinates.get(axis, 0)
+            stride *= self.degree(axis)
+        return rank
+
+    def groups(self, axis: str, rank_order: str = "megatron") -> list[list[int]]:
+        """Ranks that share all coordinates but one, each group in the order of that axis, groups by their first rank.
+
+        >>> ParallelLayout(pp=4, dp=2, tp=2).groups("pp")
+        [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
+        """
+        degree = self.degree(axis)
+        stride = 1
+        for inner in _order(rank_order):
+            if inner == axis:
+                break
+            stride *= self.degree(inner)
+        firsts = (rank for rank in range(self.world_size) if rank // stride % degree == 0)
+        return [[first + stride * place for place in range(degree)] for first in firsts]
+
+    def expert_groups(self, rank_order: str = "megatron") -> list[list[int]]:
+        """Ranks that share one set of experts: ``ep`` consecutive ones of a pipeline stage, in the order tp, cp, dp.
+
+        Notes
+        -----
+        As in Megatron-Core with expert-tp 1, this is a second view of the same ranks, and not a factor of the dense
+        mesh. nanotron makes ep the outermost axis instead; that arrangement cannot be expressed here.
+
+        >>> ParallelLayout.parse("pp2-dp2-tp2+sp+ep4").expert_groups()
+        [[0, 1, 2, 3], [4, 5, 6, 7]]
+        """
+        groups = []
+        for stage in range(self.pp):
+            places = product(range(self.dp), range(self.cp), range(self.tp))
+            ranks = [self.rank_of({"pp": stage, "dp": dp, "cp": cp, "tp": tp}, rank_order) for dp, cp, tp in places]
+            groups += [ranks[start : start + self.ep] for start in range(0, len(ranks), self.ep)]
+        return sorted(groups)
+
+    def mesh_shape(self) -> tuple[int, int, int, int]:
+        """Degrees in the order of ``AXES``: pp, dp, cp, tp."""
+        return self.pp, self.dp, self.cp, self.tp
+
+    def mesh_ranks(self, rank_order: str = "megatron") -> list[list[list[list[int]]]]:
+        """Ranks as a nested list indexed ``[pp][dp][cp][tp]``, as a DeviceMesh takes them.
+
+        >>> ParallelLayout(pp=2, tp=2).mesh_ranks()
+        [[[[0, 1]]], [[[2, 3]]]]
+        """
+
+        def rank(pp: int, dp: int, cp: int, tp: int) -> int:
+            return self.rank_of({"pp": pp, "dp": dp, "cp": cp, "tp": tp}, rank_order)
+
+        return [
+            [[[rank(pp, dp, cp, tp) for tp in range(self.tp)] for cp in range(self.cp)] for dp in range(self.dp)]
+            for pp in range(self.pp)
+        ]
+
+
+def _degrees(text: str) -> dict[str, int | None]:
+    """What each piece of a layout's text says, in whatever order it is written; None stands for ``dp*``."""
+    degrees: dict[str, int | None] = {}
+    for piece in filter(None, _SEPARATORS.split(text.strip().lower())):
+        name, degree = _piece(text, piece)
+        if name in degrees:
+            raise LayoutError(f"layout '{_short(text)}' says {name} twice.")
+        degrees[name] = degree
+    if not degrees:
+        raise LayoutError(f"layout '{_short(text)}' is empty; one rank alone is written 'tp1'. {_ALLOWED}")
+    return degrees
+
+
+def _piece(text: str, piece: str) -> tuple[str, int | None]:
+    where = f"layout '{_short(text)}': "
+    match = _PIECE.fullmatch(piece)
+    if match is None:
+        raise LayoutError(f"{where}'{_short(piece)}' cannot be read. {_ALLOWED}")
+    name, number = match.groups()
+    if name not in AXES and name not in RIDERS:
+        raise LayoutError(f"{where}unknown name '{_short(name)}'.{nearest(name, (*AXES, *RIDERS))} {_ALLOWED}")
+    if number == "*":
+        if name != "dp":
+            raise LayoutError(f"{where}'{piece}' is not possible; only 'dp*' takes the ranks that are left.")
+        return name, None
+    if name == "sp":
+        if number is not None:
+            raise LayoutError(f"{where}'{_short(piece)}' has a number, but sp goes over all tp ranks. Write '+sp'.")
+        return name, 1
+    if number is None:
+        raise LayoutError(f"{where}'{name}' lacks its number, as in '{name}2'.")
+    if len(number.lstrip("0")) > len(str(MOST_RANKS)):  # int() of thousands of digits raises an error of its own
+        raise LayoutError(f"{where}'{_short(piece)}' is too large; allowed are at most {MOST_RANKS} ranks.")
+    return name, int(number)
+
+
+def _ranks_left(text: str, degrees: Mapping[str, int | None], world_size: int | None) -> int:
+    if world_size is None:
+        raise LayoutError(
+            f"layout '{text}' takes the ranks that are left, but how many ranks there are is not known here."
+        )
+    others = {axis: degrees.get(axis, 1) or 0 for axis in ("pp", "cp", "tp")}
+    ranks = prod(others.values())
+    if ranks == 0:
+        return 1  # a degree of 0 is refused with its own message
+    if world_size < ranks or world_size % ranks:
+        raise LayoutError(
+            f"layout '{_short(text)}' leaves no whole number of ranks to dp: "
+            f"{world_size} ranks / ({_equation(others)}) = {world_size / ranks:.4g}."
+        )
+    return world_size // ranks
+
+
+def _equation(degrees: Mapping[str, int]) -> str:
+    """``pp2 x tp4 = 8``; axes of degree 1 are left out."""
+    factors = [f"{axis}{degree}" for axis, degree in degrees.items() if degree != 1]
+    return f"{' x '.join(factors) or 'tp1'} = {prod(degrees.values())}"
+
+
+def _order(rank_order: str) -> tuple[str, ...]:
+    if rank_order not in RANK_ORDERS:
+        allowed = ", ".join(RANK_ORDERS)
+        raise LayoutError(f"unknown rank order '{rank_order}'.{nearest(rank_order, RANK_ORDERS)} Allowed: {allowed}.")
+    return RANK_ORDERS[rank_order]
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

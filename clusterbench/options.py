@@ -1,0 +1,176 @@
+"""A YAML key as a dataclass field: its type, its default, what it accepts and the sentence that explains it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from clusterbench.errors import nearest
+from clusterbench.units import parse_bytes
+
+Scalar = str | int | float | bool
+"""One value of an option."""
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    help: str = "",
+    *,
+    unit: str = "",
+    choices: typing.Iterable[Scalar] | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Any:
+    """A dataclass field that a suite may set.
+
+    Parameters
+    ----------
+    help
+        One line for ``clusterbench list``; says what the option changes, not its name again.
+    unit
+        ``"B"`` accepts ``"64MiB"``; any other unit is documentation.
+    choices, minimum, maximum
+        What is accepted. Bounds are inclusive, and stand for every element of a list.
+    """
+    metadata = {
+        "help": help,
+        "unit": unit,
+        "choices": None if choices is None else tuple(choices),
+        "minimum": minimum,
+        "maximum": maximum,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a suite may write under one key. ``is_list`` means that a list is one value, not a sweep."""
+
+    name: str
+    kind: type
+    is_list: bool
+    optional: bool
+    default: Any
+    help: str
+    unit: str
+    choices: tuple[Scalar, ...] | None
+    minimum: float | None
+    maximum: float | None
+
+    @property
+    def required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+    def allowed(self) -> str:
+        """What is accepted, in words.
+
+        >>> Option("n", int, False, False, 1, "", "", None, 1, 64).allowed()
+        'a whole number from 1 to 64'
+        """
+        if self.choices is not None:
+            return "one of " + ", ".join(as_yaml(choice) for choice in self.choices)
+        noun = _NOUNS[self.kind] if self.unit != "B" else "a size in bytes such as 64MiB"
+        if self.minimum is not None and self.maximum is not None:
+            return (
+                f"{noun} from {self.minimum:g} to {self.maximum:g}"
+                if self.maximum < 1e6
+                else (f"{noun} of at least {self.minimum:g} and at most {int(self.maximum)}")
+            )
+        if self.minimum is not None:
+            return f"{noun} of at least {self.minimum:g}"
+        if self.maximum is not None:
+            return f"{noun} of at most {self.maximum:g}"
+        return noun
+
+    def parse(self, value: Any) -> Scalar | None:
+        """One value in the option's own type.
+
+        Raises
+        ------
+        ValueError
+            With the words that follow "option 'x' ": what was given, what is accepted, the nearest match.
+        """
+        if value is None and self.optional:
+            return None
+        parsed = self._converted(value)
+        if self.choices is not None and parsed not in self.choices:
+            raise ValueError(f"{self._not(value)}{nearest(str(value), [str(choice) for choice in self.choices])}")
+        if isinstance(parsed, (int, float)) and not isinstance(parsed, bool):
+            too_small = self.minimum is not None and parsed < self.minimum
+            too_large = self.maximum is not None and parsed > self.maximum
+            if too_small or too_large or not math.isfinite(parsed):
+                raise ValueError(self._not(value))
+        return parsed
+
+    def _converted(self, value: Any) -> Scalar:
+        if self.unit == "B" and isinstance(value, (str, int)) and not isinstance(value, bool):
+            try:
+                return parse_bytes(value)
+            except ValueError as error:
+                raise ValueError(f"{self._not(value)}{_unit_advice(value, error)}") from None
+        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value) if abs(value) < 2**53 else math.inf
+        if type(value) is not self.kind:
+            raise ValueError(self._not(value))
+        return typing.cast(Scalar, value)
+
+    def _not(self, value: Any) -> str:
+        return f"must be {self.allowed()}, not {as_yaml(value)}"
+
+
+def _unit_advice(value: Any, error: ValueError) -> str:
+    """What :func:`parse_bytes` knows of a unit it does not take: ``: 'M' is read both ways; write '64MiB'.``"""
+    head = f"'{value}' is not a size: "
+    return f": {str(error).removeprefix(head)}" if str(error).startswith(head) and len(str(value)) <= 80 else ""
+
+
+_NOUNS: Mapping[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def as_yaml(value: Any) -> str:
+    """A value as a message shows it: text in quotes, at most a line of it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "nothing"
+    if isinstance(value, str):
+        return repr(value if len(value) <= 80 else value[:77] + "...")
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+@cache
+def options_of(thing: type) -> dict[str, Option]:
+    """The options of a dataclass, by name, in the order of its fields; fields without :func:`option` are none."""
+    hints = typing.get_type_hints(thing)
+    found = {}
+    for field in dataclasses.fields(thing):
+        if "help" not in field.metadata:
+            continue
+        kind, is_list, optional = _kind_of(hints[field.name])
+        found[field.name] = Option(
+            name=field.name,
+            kind=kind,
+            is_list=is_list,
+            optional=optional,
+            default=field.default,
+            **field.metadata,
+        )
+    return found
+
+
+def _kind_of(hint: Any) -> tuple[type, bool, bool]:
+    """``int``, ``int | None`` and ``tuple[int, ...]`` as (element type, is a list, may be absent)."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        (inner,) = [argument for argument in arguments if argument is not type(None)]
+        return _kind_of(inner)[0], _kind_of(inner)[1], True
+    if typing.get_origin(hint) is tuple:
+        return arguments[0], True, False
+    return hint, False, False

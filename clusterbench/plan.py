@@ -1,0 +1,354 @@
+"""From what is asked to what will run: cases with their expectations, and refusals with their reasons.
+
+Pure: no device is touched, no clock read, torch is not imported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Any
+
+from clusterbench.benchmarks import Benchmark
+from clusterbench.cluster import Cluster
+from clusterbench.errors import SuiteError
+from clusterbench.layout import ParallelLayout
+from clusterbench.suite import Entry, Settings, Suite, Written
+from clusterbench.types import Case, Place, Plan, Point, Refusal
+
+MOST_CASES = 100_000
+
+
+def default_time_limit_s(world_size: int, iterations: int) -> float:
+    """Seconds a case may take when its suite does not say.
+
+    One minute to start, two seconds a rank for groups and stores to form, five seconds an iteration up to ten minutes:
+    where iterations are many, each is short. A case that is slower for a good reason sets ``time_limit_s``.
+
+    >>> default_time_limit_s(world_size=4, iterations=20)
+    168.0
+    """
+    return 60.0 + 2.0 * world_size + min(5.0 * iterations, 600.0)
+
+
+def make_plan(suite: Suite, cluster: Cluster) -> Plan:
+    """All that ``suite`` asks for on ``cluster``: fewer nodes first, otherwise in the suite's order.
+
+    A point that does not fit here is a :class:`Refusal`; one that fits nowhere is a mistake.
+
+    Raises
+    ------
+    SuiteError
+        For a written value of which nothing can ever run, an entry of which nothing runs here, an option without
+        effect, one case asked for twice, and more than ``MOST_CASES`` cases.
+    """
+    suite = suite.on(cluster.device)
+    places = [Place(cluster, num_nodes) for num_nodes in sorted(suite.num_nodes)]
+    planned: list[_Planned] = []
+    for entry in suite.entries:
+        planned += _planned(suite, entry, places, room=MOST_CASES - len(planned))
+    planned.sort(key=lambda one: one.asked.place.num_nodes)  # stable: within a node count the suite's order stays
+    _expect_unique([one.record for one in planned if isinstance(one.record, Case)])
+    records = _told_apart(planned)
+    return Plan(
+        suite=suite.name,
+        question=suite.question,
+        cluster=cluster,
+        repeats=suite.repeats,
+        cases=tuple(record for record in records if isinstance(record, Case)),
+        refusals=tuple(record for record in records if isinstance(record, Refusal)),
+    )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One point of an entry at one place.
+
+    ``by`` are the written values that ask for it, the most telling first; ``objection`` says why it can never be.
+    """
+
+    benchmark: Benchmark
+    point: Point
+    place: Place
+    environment: Mapping[str, str]
+    by: tuple[Written, ...]
+    objection: str | None
+
+    def features(self) -> dict[str, Any]:
+        """All that may tell it from another point of the same label: what was swept first."""
+        names = [name for name, option in self.benchmark.options().items() if not option.is_list]
+        options = {name: getattr(self.benchmark, name, None) for name in names}
+        every = {**options, **self.point, **self.environment}
+        return {**{written.name: every[written.name] for written in self.by if written.name in every}, **every}
+
+
+@dataclass(frozen=True)
+class _Planned:
+    asked: _Asked
+    record: Case | Refusal
+
+
+def _planned(suite: Suite, entry: Entry, places: Sequence[Place], room: int) -> list[_Planned]:
+    """What becomes of every point of one entry, at all places."""
+    _expect_reasonable(suite, entry, len(places), room)
+    asked: list[_Asked] = []
+    for one in _asked(suite, entry, places):
+        asked.append(one)
+        if len(asked) > room:
+            raise _too_many(suite, entry, f"more than {MOST_CASES}")
+    _expect_sound_values(suite, asked)
+    planned = [_Planned(one, _case_or_refusal(suite, entry, one)) for one in asked]
+    if not any(isinstance(one.record, Case) for one in planned):
+        raise _nothing_left(suite, entry, [one.record for one in planned if isinstance(one.record, Refusal)])
+    return planned
+
+
+# What is asked
+
+
+def _asked(suite: Suite, entry: Entry, places: Sequence[Place]) -> Iterator[_Asked]:
+    """Every point at every place, for every combination of swept options and variables."""
+    without_effect: list[dict[str, str]] = []
+    for place in places:
+        for values, swept in _combinations(entry.settings):
+            benchmark, points = _points(suite, entry, values, swept, place)
+            without_effect.append(dict(benchmark.ineffective(entry.own, place)))
+            elements = _elements(entry, values, place)
+            objections = [benchmark.objection(point, place) for point in points]
+            for variables, swept_variables in _combinations(entry.environment):
+                for point, objection in zip(points, objections, strict=True):
+                    by = (*elements.get(_key(point), ()), *reversed((*swept, *swept_variables)))
+                    yield _Asked(benchmark, point, place, variables, by, objection)
+    _expect_effect(suite, entry, without_effect)
+
+
+def _combinations(settings: Settings) -> Iterator[tuple[dict[str, Any], tuple[Written, ...]]]:
+    """One value for each setting, in all combinations, and which of them were swept; the last key varies fastest."""
+    lists = {name: tuple(one.value for one in setting.values) for name, setting in settings.items() if setting.is_list}
+    single = [setting for setting in settings.values() if not setting.is_list]
+    for chosen in product(*(setting.values for setting in single)):
+        swept = tuple(one for one, setting in zip(chosen, single, strict=True) if len(setting.values) > 1)
+        yield {**lists, **{one.name: one.value for one in chosen}}, swept
+
+
+def _points(
+    suite: Suite, entry: Entry, values: Mapping[str, Any], swept: Sequence[Written], place: Place
+) -> tuple[Benchmark, list[Point]]:
+    """The benchmark with these values and all it measures at ``place``; what it cannot read is a mistake."""
+    try:
+        benchmark = entry.kind.from_options(values)
+        return benchmark, list(benchmark.points(place))
+    except SuiteError as error:
+        suspects = [element for element, points in _one_by_one(entry, values, place) if points is None]
+        line = next((written.line for written in (*suspects, *swept)), entry.line)
+        raise suite.mistake(line, error) from None
+
+
+def _elements(entry: Entry, values: Mapping[str, Any], place: Place) -> dict[Any, list[Written]]:
+    """Which elements of the entry's lists bring about each point: those that do so alone."""
+    found: dict[Any, list[Written]] = defaultdict(list)
+    for element, points in _one_by_one(entry, values, place):
+        for point in points or ():
+            found[_key(point)].append(element)
+    return found
+
+
+def _one_by_one(
+    entry: Entry, values: Mapping[str, Any], place: Place
+) -> Iterator[tuple[Written, Sequence[Point] | None]]:
+    """Each element of each list, and the points it has alone in its list; None where it cannot be read alone."""
+    for setting in entry.settings.values():
+        if not setting.is_list or setting.name in Benchmark.options():  # those that all share bring no points
+            continue
+        for element in setting.values:
+            try:
+                alone = entry.kind.from_options({**values, setting.name: (element.value,)})
+                points: Sequence[Point] | None = list(alone.points(place))
+            except SuiteError:
+                points = None
+            yield element, points
+
+
+def _key(point: Point) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(point.items()))
+
+
+# What becomes of it
+
+
+def _case_or_refusal(suite: Suite, entry: Entry, asked: _Asked) -> Case | Refusal:
+    benchmark, point, place = asked.benchmark, asked.point, asked.place
+    world_size = benchmark.world_size(point, place)
+    name = f"{entry.benchmark}/{place.num_nodes}n{world_size}/{_tidy(benchmark.label(point))}"
+    source = suite.where(asked.by[0].line if asked.by else entry.line)
+    reason, hint = (asked.objection, "") if asked.objection else _misfit(entry, asked, world_size)
+    if reason:
+        return Refusal(name, entry.benchmark, point, place.num_nodes, reason, source, hint)
+    return Case(
+        id=name,
+        benchmark=entry.benchmark,
+        version=benchmark.version,
+        point=point,
+        device=place.device,
+        num_nodes=place.num_nodes,
+        world_size=world_size,
+        iterations=benchmark.iterations,
+        warmup=benchmark.warmup,
+        time_limit_s=benchmark.time_limit_s or default_time_limit_s(world_size, benchmark.iterations),
+        layout=benchmark.layout(point),
+        rank_order=str(point.get("rank_order", "megatron")),
+        own_start=benchmark.own_start,
+        environment=asked.environment,
+        repeats=suite.repeats,
+        expected=benchmark.predict(point, place),
+        expected_outcomes=benchmark.expect,
+        source=source,
+    )
+
+
+def _misfit(entry: Entry, asked: _Asked, world_size: int) -> tuple[str, str]:
+    """Why a sound point does not fit its place, and what to do about it; two empty texts when it fits."""
+    place = asked.place
+    cluster = place.cluster
+    layout = asked.benchmark.layout(asked.point)
+    subject = f"layout '{layout}'" if layout else f"'{asked.benchmark.label(asked.point)}'"
+    fits_on = -(-world_size // cluster.ranks_per_node)
+    stretch = "write 'dp*' to let data parallelism take the ranks that are left" if _stretches(layout, place) else ""
+    if place.num_nodes > cluster.num_nodes:
+        return (
+            f"'{entry.benchmark}' needs {_nodes(place.num_nodes)}, but the allocation has {cluster.num_nodes}.",
+            f"run it on {_nodes(place.num_nodes)}, or take {place.num_nodes} out of num_nodes",
+        )
+    if world_size > place.world_size:
+        more = f"ask for {_nodes(fits_on)}"
+        if cluster.device == "cpu" and place.num_nodes == 1:
+            more = f"give it more CPU ranks with '--num-ranks {world_size}'"
+        return (
+            f"{subject} needs {world_size} ranks, but {_supply(place)}.",
+            f"{stretch}, or {more}" if stretch else more,
+        )
+    if fits_on < place.num_nodes:
+        idle = f"{place.num_nodes - fits_on} of {_nodes(place.num_nodes)} idle"
+        return f"{subject} leaves {idle}: {_count(world_size, 'rank')} fit on {_nodes(fits_on)}.", stretch
+    return "", ""
+
+
+def _stretches(layout: str | None, place: Place) -> bool:
+    """Whether ``dp*`` in place of the layout's own dp would fill the place."""
+    if layout is None:
+        return False
+    parsed = ParallelLayout.parse(layout)
+    return place.world_size % (parsed.world_size // parsed.dp) == 0
+
+
+def _supply(place: Place) -> str:
+    """``8 nodes x 8 GPUs give 64``."""
+    each = place.cluster.ranks_per_node
+    gives = "gives" if place.num_nodes == each == 1 else "give"
+    kind = "GPU" if place.device == "cuda" else "CPU rank"
+    return f"{_nodes(place.num_nodes)} x {_count(each, kind)} {gives} {place.world_size}"
+
+
+def _nodes(number: int) -> str:
+    return _count(number, "node")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# What the suite must not ask
+
+
+def _too_many(suite: Suite, entry: Entry, number: str) -> SuiteError:
+    return suite.mistake(
+        entry.line, f"with benchmark '{entry.benchmark}' the suite asks for {number} cases; {MOST_CASES} are the most."
+    )
+
+
+def _expect_reasonable(suite: Suite, entry: Entry, num_places: int, room: int) -> None:
+    """Counts combinations before any is made: a few lines of YAML can ask for more than there is memory."""
+    axes = [setting for setting in (*entry.settings.values(), *entry.environment.values()) if not setting.is_list]
+    number = num_places * prod(len(setting.values) for setting in axes)
+    if number > room:
+        raise _too_many(suite, entry, f"{MOST_CASES - room + number} or more")
+
+
+def _expect_sound_values(suite: Suite, asked: Sequence[_Asked]) -> None:
+    """A value that is objected to at every place and in every combination was a mistake to write."""
+    objections: dict[Written, list[str | None]] = defaultdict(list)
+    for one in asked:
+        for written in one.by:
+            objections[written].append(one.objection)
+    for written, reasons in objections.items():
+        if all(reasons):
+            raise suite.mistake(written.line, reasons[0])
+
+
+def _expect_effect(suite: Suite, entry: Entry, without_effect: Sequence[Mapping[str, str]]) -> None:
+    """An option that changes nothing, whatever is combined with it, was a mistake to write."""
+    for name in without_effect[0]:
+        if all(name in reasons for reasons in without_effect):
+            line = entry.settings[name].line
+            raise suite.mistake(
+                line, f"benchmark '{entry.benchmark}': option '{name}' has no effect: {without_effect[0][name]}"
+            )
+
+
+def _nothing_left(suite: Suite, entry: Entry, refusals: Sequence[Refusal]) -> SuiteError:
+    if not refusals:
+        return suite.mistake(entry.line, f"benchmark '{entry.benchmark}' has nothing to measure here.")
+    first = refusals[0]
+    return SuiteError(f"{first.source}: {first.reason}" + (f"\nhint: {first.hint}" if first.hint else ""))
+
+
+def _expect_unique(cases: Iterable[Case]) -> None:
+    first: dict[str, Case] = {}
+    for case in cases:
+        before = first.setdefault(case.hash, case)
+        if before is not case:
+            raise SuiteError(f"{case.source}: {case.id} is asked for twice, first at {before.source}.")
+
+
+# What they are called
+
+
+def _told_apart(planned: Sequence[_Planned]) -> list[Case | Refusal]:
+    """The records with ids of their own: those that would share one get what they differ in, what was swept first."""
+    alike: dict[str, list[int]] = defaultdict(list)
+    for index, one in enumerate(planned):
+        alike[one.record.id].append(index)
+    records = [one.record for one in planned]
+    taken = {name for name, indices in alike.items() if len(indices) == 1}
+    for name, indices in alike.items():
+        if len(indices) == 1:
+            continue
+        for index, suffix in zip(indices, _differences([planned[index].asked for index in indices]), strict=True):
+            wanted, number = f"{name}{suffix}", 1
+            while (unique := wanted if number == 1 else f"{wanted}-{number}") in taken:
+                number += 1
+            taken.add(unique)
+            records[index] = replace(records[index], id=unique)
+    return records
+
+
+def _differences(alike: Sequence[_Asked]) -> list[str]:
+    """``-seq_len=512`` for each, with as few features as tell them all apart."""
+    every = [asked.features() for asked in alike]
+    suffixes = [""] * len(every)
+    for name in {name: None for features in every for name in features}:
+        values = [_tidy(features.get(name, "none")) for features in every]
+        longer = [f"{suffix}-{name}={value}" for suffix, value in zip(suffixes, values, strict=True)]
+        if len(set(longer)) > len(set(suffixes)):
+            suffixes = longer
+    return suffixes
+
+
+def _tidy(value: Any) -> str:
+    """As part of an id: no spaces and no slashes."""
+    text = str(value).lower() if value is None or isinstance(value, bool) else str(value)
+    return re.sub(r"[^A-Za-z0-9_.,:=+*-]", "_", text)[:120]

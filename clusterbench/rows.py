@@ -1,0 +1,43 @@
+"""The long table: one row per figure of a case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from clusterbench.types import Point
+
+COLUMNS = (
+    "run case benchmark version status shape layout num_nodes world_size hosts device "
+    "metric category axis flops_convention peak unit value low high iterations expected basis"
+).split()
+"""Columns every table has; the point's own columns follow."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. ``value`` is None where nothing could be said, and ``basis`` then says why.
+
+    ``detail`` tells figures of one metric apart; its keys are among ``category``, ``axis``, ``flops_convention`` and
+    ``peak``.
+    """
+
+    run: str
+    case: str
+    benchmark: str
+    version: int
+    status: str
+    point: Point
+    num_nodes: int
+    world_size: int
+    hosts: str
+    device: str
+    metric: str
+    unit: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    iterations: int = 0
+    expected: float | None = None
+    basis: str = ""
+    detail: Mapping[str, str] = field(default_factory=dict)

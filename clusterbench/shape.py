@@ -1,0 +1,222 @@
+"""What a model is, as numbers: a Llama-like decoder (RMSNorm, rotary positions, grouped-query attention, SwiGLU).
+
+No weight has a bias. The parameter counts are exact, and the layers of a benchmark's model are built from these fields
+alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import lcm
+
+from clusterbench.errors import SuiteError, nearest
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The dimensions of one decoder.
+
+    Parameters
+    ----------
+    hidden_size
+        Width of the residual stream. Attention is ``num_heads * head_dim`` wide, which need not be the same.
+    ffn_hidden_size
+        Width between the gate and up projections and the down projection.
+    num_kv_heads
+        Heads of keys and values; divides ``num_heads``.
+    vocab_size
+        Rows of the embedding, as trained: padded if the published model is.
+    tied_embeddings
+        The output head is the input embedding, stored and updated once.
+    rope_theta, norm_eps
+        Base of the rotary frequencies, and what keeps RMSNorm from dividing by zero. Neither changes speed. Llama 3's
+        frequency scaling for long contexts is left out for the same reason.
+    source
+        Where the numbers were published.
+
+    Examples
+    --------
+    >>> shape = named_shape("llama-8b")
+    >>> f"{shape.num_parameters:,}"
+    '8,030,261,248'
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    ffn_hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    vocab_size: int
+    head_dim: int
+    tied_embeddings: bool
+    rope_theta: float
+    norm_eps: float
+    source: str
+
+    def __post_init__(self) -> None:
+        sizes = ("num_layers", "hidden_size", "ffn_hidden_size", "num_heads", "num_kv_heads", "vocab_size", "head_dim")
+        for field in sizes:
+            if getattr(self, field) < 1:
+                raise SuiteError(f"shape '{self.name}': {field} is {getattr(self, field)}; it must be 1 or more.")
+        if self.num_heads % self.num_kv_heads:
+            raise SuiteError(
+                f"shape '{self.name}': {self.num_kv_heads} kv heads do not divide {self.num_heads} heads; "
+                "each kv head serves the same number of heads."
+            )
+        if self.head_dim % 2:
+            raise SuiteError(
+                f"shape '{self.name}': head_dim is {self.head_dim}; rotary positions turn pairs, so it is even."
+            )
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Weights of the input embedding, which are also the head's if they are tied."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def head_parameters(self) -> int:
+        """Weights the output head has of its own: none if they are tied."""
+        return 0 if self.tied_embeddings else self.vocab_size * self.hidden_size
+
+    @property
+    def attention_parameters_per_layer(self) -> int:
+        """Weights of the query, key, value and output projections."""
+        return 2 * self.hidden_size * self.head_dim * (self.num_heads + self.num_kv_heads)
+
+    @property
+    def ffn_parameters_per_layer(self) -> int:
+        """Weights of the gate, up and down projections."""
+        return 3 * self.hidden_size * self.ffn_hidden_size
+
+    @property
+    def parameters_per_layer(self) -> int:
+        """Weights of one layer with its two norms."""
+        return self.attention_parameters_per_layer + self.ffn_parameters_per_layer + 2 * self.hidden_size
+
+    @property
+    def num_parameters(self) -> int:
+        """All weights, with the final norm; a tied embedding counts once."""
+        layers = self.num_layers * self.parameters_per_layer
+        return self.embedding_parameters + layers + self.hidden_size + self.head_parameters
+
+    def twin(self, num_layers: int) -> ModelShape:
+        """The small model on which a layout is checked against one rank.
+
+        Heads, kv heads and tying are the same, so a layout that shards this shape shards the twin at the same places.
+        What only costs time is shrunk: head size to 8 at most (2 at least), the feed-forward to three times
+        ``num_heads * head_dim``, and the vocabulary to about 256. Up to ``num_heads`` ranks of tp that divide the heads
+        also divide the feed-forward and the vocabulary.
+
+        Parameters
+        ----------
+        num_layers
+            Layers of the twin: at least ``pp`` times the chunks per stage.
+
+        Examples
+        --------
+        >>> twin = named_shape("llama-8b").twin(num_layers=4)
+        >>> twin.hidden_size, twin.num_heads, twin.num_kv_heads, twin.vocab_size
+        (256, 32, 8, 256)
+        """
+        head_dim = min(self.head_dim, 8 if self.num_heads <= 32 else 4 if self.num_heads <= 64 else 2)
+        vocab_unit = lcm(64, self.num_heads)
+        return replace(
+            self,
+            name=f"{self.name}-twin",
+            num_layers=num_layers,
+            hidden_size=self.num_heads * head_dim,
+            ffn_hidden_size=3 * self.num_heads * head_dim,
+            vocab_size=-(-256 // vocab_unit) * vocab_unit,
+            head_dim=head_dim,
+            source=f"small twin of {self.name}, to check layouts",
+        )
+
+
+def _llama3(
+    name: str, layers: int, hidden: int, ffn: int, heads: int, *, head_dim: int = 128, tied: bool = False, source: str
+) -> ModelShape:
+    return ModelShape(
+        name=name,
+        num_layers=layers,
+        hidden_size=hidden,
+        ffn_hidden_size=ffn,
+        num_heads=heads,
+        num_kv_heads=8,
+        vocab_size=128_256,
+        head_dim=head_dim,
+        tied_embeddings=tied,
+        rope_theta=500_000.0,
+        norm_eps=1e-5,
+        source=source,
+    )
+
+
+def _playbook(name: str, layers: int, hidden: int, ffn: int, heads: int, *, tied: bool) -> ModelShape:
+    # Multi-head attention on purpose: the Playbook wanted tp above 8. Rotary base and epsilon are nanotron's defaults.
+    return ModelShape(
+        name=name,
+        num_layers=layers,
+        hidden_size=hidden,
+        ffn_hidden_size=ffn,
+        num_heads=heads,
+        num_kv_heads=heads,
+        vocab_size=131_072,
+        head_dim=hidden // heads,
+        tied_embeddings=tied,
+        rope_theta=10_000.0,
+        norm_eps=1e-6,
+        source="Ultra-Scale Playbook; huggingface/nanotron, scripts/scaling_benchmarks.py",
+    )
+
+
+def _small(name: str, layers: int, hidden: int, ffn: int, vocab: int, source: str) -> ModelShape:
+    return ModelShape(
+        name=name,
+        num_layers=layers,
+        hidden_size=hidden,
+        ffn_hidden_size=ffn,
+        num_heads=8,
+        num_kv_heads=4,
+        vocab_size=vocab,
+        head_dim=hidden // 8,
+        tied_embeddings=False,
+        rope_theta=500_000.0,
+        norm_eps=1e-5,
+        source=source,
+    )
+
+
+_HERD = "Grattafiori et al. 2024, arXiv:2407.21783, table 3; vocabulary as in the released config.json"
+
+SHAPES: dict[str, ModelShape] = {
+    shape.name: shape
+    for shape in (
+        _small(
+            "llama-tiny", 4, 128, 384, 1024, "made for this project: a step in well under a second on two CPU cores"
+        ),
+        _small("llama-small", 8, 512, 1536, 4096, "made for this project: 29 million parameters"),
+        _llama3("llama-1b", 16, 2048, 8192, 32, head_dim=64, tied=True, source="meta-llama/Llama-3.2-1B, config.json"),
+        _llama3("llama-3b", 28, 3072, 8192, 24, tied=True, source="meta-llama/Llama-3.2-3B, config.json"),
+        _llama3("llama-8b", 32, 4096, 14336, 32, source=_HERD),
+        _llama3("llama-70b", 80, 8192, 28672, 64, source=_HERD),
+        _llama3("llama-405b", 126, 16384, 53248, 128, source=_HERD),
+        _playbook("playbook-1b", 16, 2048, 8192, 32, tied=True),
+        _playbook("playbook-3b", 28, 3072, 8192, 32, tied=True),
+        _playbook("playbook-8b", 32, 4096, 14336, 32, tied=False),
+        _playbook("playbook-80b", 80, 8192, 28672, 64, tied=False),
+    )
+}
+
+
+def named_shape(name: str) -> ModelShape:
+    """One of ``SHAPES``.
+
+    Raises
+    ------
+    SuiteError
+        If there is none of this name.
+    """
+    if name not in SHAPES:
+        raise SuiteError(f"unknown shape '{name}'.{nearest(name, SHAPES)}\nShapes: {', '.join(sorted(SHAPES))}.")
+    return SHAPES[name]

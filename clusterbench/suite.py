@@ -1,0 +1,393 @@
+"""What a suite asks for: benchmarks, their options and what is swept, every value with the line that says so."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from clusterbench.benchmarks import Benchmark, benchmarks
+from clusterbench.errors import SuiteError, nearest
+from clusterbench.options import Option, as_yaml, option, options_of
+from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
+
+BENCHMARK_KEY = "benchmark"
+LAUNCHER_VARIABLES = re.compile(
+    "RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_.*|TORCHELASTIC_.*|PMI.*|OMPI_.*|SLURM_.*"
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """One value where it stands in the file; ``name`` is the key it was given for."""
+
+    name: str
+    value: Any
+    line: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key and what it was given.
+
+    ``is_list`` tells a list that is one value (``layouts``) from values that are tried in turn.
+    """
+
+    name: str
+    line: int
+    values: tuple[Written, ...]
+    is_list: bool = False
+
+
+Settings = Mapping[str, Setting]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One item of ``benchmarks``.
+
+    Attributes
+    ----------
+    kind
+        The benchmark's class.
+    settings, environment
+        Options and variables as written, by name.
+    own
+        Names of the settings that were written for this kind of device where it has its own, else of all.
+    """
+
+    benchmark: str
+    kind: type[Benchmark]
+    line: int
+    settings: Settings
+    environment: Settings
+    own: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Override:
+    """What the block ``cpu`` or ``gpu`` changes; None where it says nothing."""
+
+    num_ranks: int | None = None
+    num_nodes: tuple[int, ...] | None = None
+    repeats: int | None = None
+    environment: Settings = field(default_factory=dict)
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite as it was read, for every kind of device at once.
+
+    Attributes
+    ----------
+    path
+        As the user gave it; messages begin with it.
+    text
+        The file, byte for byte.
+    """
+
+    name: str
+    question: str
+    num_nodes: tuple[int, ...]
+    repeats: int
+    entries: tuple[Entry, ...]
+    environment: Settings
+    cpu: Override
+    gpu: Override
+    path: str
+    text: bytes
+
+    def on(self, device: str) -> Suite:
+        """The suite for ``cpu`` or ``cuda``: its block applied, every entry complete.
+
+        Raises
+        ------
+        SuiteError
+            If an entry lacks an option that has no default.
+        """
+        block = self.gpu if device == "cuda" else self.cpu
+        common = {**self.environment, **block.environment}
+        applied = replace(
+            self,
+            num_nodes=block.num_nodes or self.num_nodes,
+            repeats=block.repeats or self.repeats,
+            entries=tuple(_overridden(entry, block.entries.get(entry.benchmark), common) for entry in self.entries),
+            environment=common,
+        )
+        for entry in applied.entries:
+            applied._expect_complete(entry, "gpu" if device == "cuda" else "cpu")
+        return applied
+
+    def where(self, line: int) -> str:
+        """``path:line``."""
+        return f"{self.path}:{line}"
+
+    def mistake(self, line: int, what: object) -> SuiteError:
+        """The error that says what is wrong with ``line``."""
+        return SuiteError(f"{self.where(line)}: {what}")
+
+    def _expect_complete(self, entry: Entry, device: str) -> None:
+        for name, wanted in entry.kind.options().items():
+            if wanted.required and name not in entry.settings:
+                raise self.mistake(
+                    entry.line,
+                    f"benchmark '{entry.benchmark}' needs '{name}', {wanted.allowed()}.\n"
+                    f"hint: write '{name}: ...' here or under '{device}: {entry.benchmark}:'",
+                )
+
+
+def _overridden(entry: Entry, override: Entry | None, environment: Settings) -> Entry:
+    changed = override.settings if override else {}
+    variables = override.environment if override else {}
+    return replace(
+        entry,
+        settings={**entry.settings, **changed},
+        environment={**environment, **entry.environment, **variables},
+        # A block may take from an inherited key what it would have worked on; that is no mistake of either.
+        own=tuple(changed if override else entry.settings),
+    )
+
+
+def load_suite(path: Path | str, known: Mapping[str, type[Benchmark]] | None = None) -> Suite:
+    """The suite in a file.
+
+    Parameters
+    ----------
+    known
+        The benchmarks there are; by default all that are found.
+
+    Raises
+    ------
+    SuiteError
+        For every mistake that the file alone shows, with file, line, what was given and what is allowed.
+    """
+    data = _read(Path(path))
+    root = read_yaml(data, str(path))
+    return _Reader(str(path), benchmarks() if known is None else known).suite(root, data)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        folders = dict.fromkeys((path.parent, Path("suites")))
+        there = [str(file) for folder in folders for file in sorted(folder.glob("*.yaml"))]
+        close = [file for file in there if Path(file).stem == path.stem] or difflib.get_close_matches(str(path), there)
+        meant = f" Did you mean '{close[0]}'?" if close else ""
+        hint = "" if meant else "\nhint: 'clusterbench list suites' shows those that come with it"
+        raise SuiteError(f"{path}: there is no such file.{meant}{hint}") from None
+    except IsADirectoryError:
+        raise SuiteError(f"{path} is a folder; name one suite in it, e.g. {path / 'tp_scale.yaml'}") from None
+    except (OSError, ValueError) as error:
+        raise SuiteError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+
+
+@dataclass(frozen=True)
+class _SuiteKeys:
+    """A suite's own keys are options like any other."""
+
+    suite: str = option(help="its name; the folders of its runs carry it")
+    question: str = option("", "what the run answers")
+    num_nodes: tuple[int, ...] = option((1,), "node counts, within the allocation", minimum=1, maximum=100_000)
+    repeats: int = option(1, "of the whole list, interleaved", minimum=1, maximum=1000)
+
+
+@dataclass(frozen=True)
+class _BlockKeys:
+    """What ``cpu`` and ``gpu`` may change beside the options of benchmarks."""
+
+    num_ranks: int = option(help="CPU ranks per node", minimum=1, maximum=4096)
+    num_nodes: tuple[int, ...] = option(help="instead of the suite's", minimum=1, maximum=100_000)
+    repeats: int = option(help="instead of the suite's", minimum=1, maximum=1000)
+
+
+class _Reader:
+    """Reads the nodes of one file; holds what every message needs."""
+
+    def __init__(self, path: str, known: Mapping[str, type[Benchmark]]) -> None:
+        self.path = path
+        self.known = known
+
+    def mistake(self, line: int, what: object) -> SuiteError:
+        return SuiteError(f"{self.path}:{line}: {what}")
+
+    def suite(self, root: Node, text: bytes) -> Suite:
+        own = options_of(_SuiteKeys)
+        table = self.table(root, "a suite", [*own, "environment", "benchmarks", "cpu", "gpu"])
+        for required in ("suite", "benchmarks"):
+            if required not in table.values:
+                raise self.mistake(table.line, f"a suite needs '{required}'.")
+        values = {name: self.fixed(wanted, table) for name, wanted in own.items()}
+        entries = self.entries(table.values["benchmarks"])
+        listed = {entry.benchmark for entry in entries}
+        return Suite(
+            name=self.name(table),
+            question=str(values["question"] or ""),
+            num_nodes=values["num_nodes"] or own["num_nodes"].default,
+            repeats=values["repeats"] or own["repeats"].default,
+            entries=entries,
+            environment=self.environment(table),
+            cpu=self.override("cpu", table, listed),
+            gpu=self.override("gpu", table, listed),
+            path=self.path,
+            text=text,
+        )
+
+    def name(self, table: Table) -> str:
+        node = table.values["suite"]
+        text = node.text if isinstance(node, Scalar) else ""
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", text):
+            raise self.mistake(
+                node.line, "'suite' is the name of a folder: letters, digits, '_', '-' and '.', such as tp_scale."
+            )
+        return text
+
+    def entries(self, node: Node) -> tuple[Entry, ...]:
+        if not isinstance(node, Items) or not node.items:
+            raise self.mistake(node.line, "'benchmarks' must be a list, with an item '- benchmark: NAME' for each.")
+        return tuple(self.entry(item) for item in node.items)
+
+    def entry(self, node: Node) -> Entry:
+        name_node = node.values.get(BENCHMARK_KEY) if isinstance(node, Table) else None
+        if not isinstance(name_node, Scalar):
+            raise self.mistake(node.line, "an item of 'benchmarks' begins with '- benchmark: NAME'.")
+        name = name_node.text
+        if name not in self.known:
+            raise self.mistake(
+                name_node.line,
+                f"there is no benchmark {as_yaml(name)}.{nearest(name, self.known)}\n"
+                f"Benchmarks: {', '.join(sorted(self.known))}.",
+            )
+        assert isinstance(node, Table)
+        return self.options(name, node, [BENCHMARK_KEY])
+
+    def options(self, benchmark: str, table: Table, more: list[str]) -> Entry:
+        """The options of ``benchmark`` in ``table``, which may hold ``more`` keys."""
+        kind = self.known[benchmark]
+        wanted = kind.options()
+        refused: Mapping[str, str] = getattr(kind, "refused_options", {})
+        for name, line in table.lines.items():
+            if name in refused:
+                raise self.mistake(line, f"benchmark '{benchmark}' has no option '{name}': {refused[name]}")
+            if name not in wanted and name not in ("environment", *more):
+                raise self.mistake(
+                    line,
+                    f"benchmark '{benchmark}' has no option {as_yaml(name)}.{nearest(name, wanted)}\n"
+                    f"Options: {', '.join(sorted(wanted))}.",
+                )
+        of = f"benchmark '{benchmark}': option "
+        settings = {name: self.setting(wanted[name], table, of) for name in table.values if name in wanted}
+        return Entry(benchmark, kind, table.line, settings, self.environment(table), tuple(settings))
+
+    def override(self, device: str, suite: Table, listed: Iterable[str]) -> Override:
+        if device not in suite.values:
+            return Override()
+        own = options_of(_BlockKeys)
+        node = suite.values[device]
+        if device == "gpu" and isinstance(node, Table) and "num_ranks" in node.lines:
+            raise self.mistake(node.lines["num_ranks"], "'gpu' has no key 'num_ranks': every GPU is one rank.")
+        keys = [name for name in own if device == "cpu" or name != "num_ranks"]
+        table = self.table(node, f"'{device}'", [*keys, "environment", *sorted(self.known)])
+        entries = {}
+        for name in table.values:
+            if name not in self.known:
+                continue
+            if name not in listed:
+                raise self.mistake(
+                    table.lines[name], f"'{name}' is not among the suite's benchmarks; this has no effect."
+                )
+            options = self.any_table(table.values[name], f"'{name}' under '{device}'", "options and their values")
+            entries[name] = self.options(name, options, [])
+        values = {name: self.fixed(wanted, table) for name, wanted in own.items()}
+        return Override(**values, environment=self.environment(table), entries=entries)
+
+    def table(self, node: Node, what: str, keys: list[str]) -> Table:
+        """``node`` as a mapping that has none but these keys."""
+        table = self.any_table(node, what, f"keys and values; the keys are {', '.join(sorted(keys))}")
+        for name, line in table.lines.items():
+            if name not in keys:
+                raise self.mistake(
+                    line, f"{what} has no key {as_yaml(name)}.{nearest(name, keys)}\nKeys: {', '.join(sorted(keys))}."
+                )
+        return table
+
+    def any_table(self, node: Node, what: str, wanted: str) -> Table:
+        if not isinstance(node, Table):
+            raise self.mistake(node.line, f"{what} must be {wanted}.")
+        return node
+
+    def fixed(self, wanted: Option, table: Table) -> Any:
+        """The one value of an option that cannot be swept; None where it is not given."""
+        if wanted.name not in table.values:
+            return None
+        setting = self.setting(wanted, table)
+        values = tuple(written.value for written in setting.values)
+        if wanted.is_list:
+            return values
+        if isinstance(table.values[wanted.name], Items):
+            raise self.mistake(setting.line, f"'{wanted.name}' must be one value: {wanted.allowed()}, not a list.")
+        return values[0]
+
+    def setting(self, wanted: Option, table: Table, of: str = "") -> Setting:
+        name = wanted.name
+        what = f"{of}'{name}'"
+
+        def parse(node: Scalar) -> Any:
+            try:
+                return wanted.parse(node.value)
+            except ValueError as error:
+                raise self.mistake(node.line, f"{what} {error}") from None
+
+        written = self.values(name, table.values[name], what, wanted.allowed(), parse)
+        return Setting(name, table.lines[name], written, wanted.is_list)
+
+    def values(self, name: str, node: Node, what: str, allowed: str, parse: Any) -> tuple[Written, ...]:
+        """One value, or the items of a list; each once."""
+        if isinstance(node, Items) and not node.items:
+            raise self.mistake(node.line, f"{what} is an empty list. Leave it out, or give {allowed}.")
+        written: list[Written] = []
+        for item in node.items if isinstance(node, Items) else (node,):
+            if not isinstance(item, Scalar):
+                given = "a list" if isinstance(item, Items) else "keys and values"
+                raise self.mistake(item.line, f"{what} must be {allowed}, not {given}.")
+            value = parse(item)
+            if any(value == other.value and type(value) is type(other.value) for other in written):
+                raise self.mistake(item.line, f"{what} lists {as_yaml(value)} twice.")
+            written.append(Written(name, value, item.line))
+        return tuple(written)
+
+    def environment(self, table: Table) -> Settings:
+        if "environment" not in table.values:
+            return {}
+        variables = self.any_table(table.values["environment"], "'environment'", "variables and their values")
+        return {name: self.variable(name, variables) for name in variables.values}
+
+    def variable(self, name: str, table: Table) -> Setting:
+        line = table.lines[name]
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+            raise self.mistake(line, f"{as_yaml(name)} is not the name of an environment variable.")
+        if LAUNCHER_VARIABLES.fullmatch(name):
+            raise self.mistake(line, f"environment variable '{name}' is set by the launcher; a suite cannot change it.")
+        what = f"environment variable '{name}'"
+
+        def parse(node: Scalar) -> str:
+            if node.value is None:
+                raise self.mistake(node.line, f"{what} has no value. Write '' for an empty one.")
+            return node.text
+
+        return Setting(name, line, self.values(name, table.values[name], what, "text", parse))
+
+
+__all__ = [
+    "Entry",
+    "Override",
+    "Setting",
+    "Suite",
+    "Written",
+    "load_suite",
+]

@@ -1,0 +1,28 @@
+"""Synthetic tokens: a function of seed and global position, so that every rank computes its own share of the batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clusterbench.training.job import TrainingJob
+from clusterbench.training.noise import noise
+
+
+def tokens(job: TrainingJob, sequences: Tensor, positions: Tensor) -> Tensor:
+    """Tokens at the given sequence indices and positions, shape (sequences, positions)."""
+    return noise(job.seed, "tokens", sequences, positions) % job.shape.vocab_size
+
+
+def micro_batches(job: TrainingJob, dp_rank: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """This data-parallel rank's share of one step: inputs and the tokens that follow them, each (micro batch, sequence).
+
+    Forward ``i`` of all ranks together takes sequences ``i * dp * micro_batch_size`` onwards, rank by rank.
+    """
+    positions = torch.arange(job.seq_len + 1, device=device)
+    shares = []
+    for forward in range(job.gradient_accumulation_steps):
+        first = (forward * job.layout.dp + dp_rank) * job.micro_batch_size
+        table = tokens(job, torch.arange(first, first + job.micro_batch_size, device=device), positions)
+        shares.append((table[:, :-1].contiguous(), table[:, 1:].contiguous()))
+    return shares

@@ -1,0 +1,163 @@
+"""A Llama-like decoder on one device: RMSNorm, rotary positions, grouped-query attention, SwiGLU. No bias, no dropout.
+
+Shapes: B sequences of the micro-batch, S tokens of a sequence, H hidden, N query heads, K key-value heads, D head size,
+V vocabulary. Under tensor parallelism N, K and the feed-forward width are this rank's share, so no number of heads is
+read from the shape: attention takes what its projections give.
+
+Weights are kept in the master dtype and rounded to the dtype of the activations where they are used. That is what
+autocast does, without its cache and its thread-local state, so recomputation and dry runs see plain operators.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from clusterbench.shape import ModelShape
+
+
+class Linear(nn.Linear):
+    """A matrix product without bias, in the dtype of its input."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype))
+
+
+class Embedding(nn.Embedding):
+    """Rows of a table, in the compute dtype, which everything after it then has."""
+
+    def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__(rows, width)
+        self.dtype = dtype
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        # Rounded before the look-up: behind it, a table split over ranks would sum its parts in the master dtype.
+        return F.embedding(tokens, self.weight.to(self.dtype))
+
+
+class TiedHead(nn.Module):
+    """The output head whose weight is the input embedding."""
+
+    def __init__(self, embedding: Embedding) -> None:
+        super().__init__()
+        # In a list, so that it is no submodule: the weight exists once, and stays where the embedding has it.
+        self._embedding = [embedding]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self._embedding[0].weight.to(x.dtype))
+
+
+class RMSNorm(nn.Module):
+    """Scales each token to unit mean square, then each channel by a weight."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention with rotary positions."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.head_dim = shape.head_dim
+        self.query = Linear(shape.hidden_size, shape.num_heads * shape.head_dim)
+        self.key = Linear(shape.hidden_size, shape.num_kv_heads * shape.head_dim)
+        self.value = Linear(shape.hidden_size, shape.num_kv_heads * shape.head_dim)
+        self.output = Linear(shape.num_heads * shape.head_dim, shape.hidden_size)
+
+    def forward(self, x_BSH: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
+        q_BNSD = rotate(self._heads(self.query(x_BSH)), cos_SD, sin_SD)
+        k_BKSD = rotate(self._heads(self.key(x_BSH)), cos_SD, sin_SD)
+        v_BKSD = self._heads(self.value(x_BSH))
+        grouped = q_BNSD.shape[1] != k_BKSD.shape[1]
+        o_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BKSD, v_BKSD, is_causal=True, enable_gqa=grouped)
+        return cast(Tensor, self.output(o_BNSD.transpose(1, 2).flatten(2)))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        # The sequence is read from the projection, not from x: under sequence parallelism x comes in shorter.
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: ``down(silu(gate(x)) * up(x))``."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.gate = Linear(shape.hidden_size, shape.ffn_hidden_size)
+        self.up = Linear(shape.hidden_size, shape.ffn_hidden_size)
+        self.down = Linear(shape.ffn_hidden_size, shape.hidden_size)
+
+    def forward(self, x_BSH: Tensor) -> Tensor:
+        return cast(Tensor, self.down(F.silu(self.gate(x_BSH)) * self.up(x_BSH)))
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward, each behind a norm and added to the residual stream."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(shape.hidden_size, shape.norm_eps)
+        self.attention = Attention(shape)
+        self.feed_forward_norm = RMSNorm(shape.hidden_size, shape.norm_eps)
+        self.feed_forward = FeedForward(shape)
+
+    def forward(self, x_BSH: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
+        x_BSH = x_BSH + self.attention(self.attention_norm(x_BSH), cos_SD, sin_SD)
+        return cast(Tensor, x_BSH + self.feed_forward(self.feed_forward_norm(x_BSH)))
+
+
+class Decoder(nn.Module):
+    """Tokens (B, S) to logits (B, S, V)."""
+
+    def __init__(self, shape: ModelShape, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.shape, self.dtype = shape, dtype
+        self.embedding = Embedding(shape.vocab_size, shape.hidden_size, dtype)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_layers))
+        self.norm = RMSNorm(shape.hidden_size, shape.norm_eps)
+        self.head = TiedHead(self.embedding) if shape.tied_embeddings else Linear(shape.hidden_size, shape.vocab_size)
+        self.rope: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        if self.rope is None:  # on the device of the tokens, once: a meta model has none
+            self.rope = rope_tables(self.shape, torch.arange(tokens_BS.shape[1], device=tokens_BS.device), self.dtype)
+        x_BSH = self.embedding(tokens_BS)
+        for layer in self.layers:
+            x_BSH = layer(x_BSH, *self.rope)
+        return cast(Tensor, self.head(self.norm(x_BSH)))
+
+
+def rope_tables(shape: ModelShape, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary angles at the given positions, each (positions, head size).
+
+    Angles are computed in float64: at position 100 000 a float32 angle is off by 1e-2.
+
+    Source: Su et al. 2021, arXiv:2104.09864, in the half-split arrangement of Llama.
+    """
+    exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float64, device=positions.device) / shape.head_dim
+    angles = torch.outer(positions.double(), shape.rope_theta**-exponents)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x_BNSD: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
+    """Turns each pair of channels by the angle of its position."""
+    first, second = x_BNSD.chunk(2, dim=-1)
+    return x_BNSD * cos_SD + torch.cat((-second, first), dim=-1) * sin_SD
+
+
+def loss_of(logits_BSV: Tensor, labels_BS: Tensor) -> Tensor:
+    """Mean cross-entropy over all tokens, in float32 at least: sums over a vocabulary need it."""
+    logits = logits_BSV.flatten(0, 1)
+    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels_BS.flatten())

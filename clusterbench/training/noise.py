@@ -1,0 +1,71 @@
+"""Random numbers that are a function of where they stand, so that any rank can compute any part of anything.
+
+A counter-based generator: no state, no order, the same bits on every device and for every way of cutting a tensor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFF_FFFF
+_BLOCK = 1 << 22  # elements hashed at once: the temporaries stay near 100 MB
+
+
+def noise(seed: int, name: str, rows: Tensor, columns: Tensor) -> Tensor:
+    """A table of integers in [0, 2**32), each a function of seed, name, its row and its column alone.
+
+    Parameters
+    ----------
+    rows, columns
+        int64 indices below 2**32, shapes (R,) and (C,), on the device that is to compute.
+
+    Returns
+    -------
+    int64 of shape (R, C).
+
+    Examples
+    --------
+    Any part of the table is that part of the whole:
+
+    >>> whole = noise(0, "tokens", torch.arange(4), torch.arange(6))
+    >>> part = noise(0, "tokens", torch.arange(2, 4), torch.arange(3, 6))
+    >>> torch.equal(part, whole[2:, 3:])
+    True
+    """
+    key = int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=4).digest(), "little")
+    return _scramble(_scramble((rows + key) & _MASK)[:, None] ^ columns)
+
+
+def _scramble(x: Tensor) -> Tensor:
+    """A bijection of 32-bit integers under which neighbours end up unrelated.
+
+    Source: "lowbias32" of Chris Wellons' hash-prospector. Products stay below 2**64, of which the low half is kept.
+    """
+    x = ((x >> 16) ^ x) * 0x7FEB352D & _MASK
+    x = ((x >> 15) ^ x) * 0x846CA68B & _MASK
+    return (x >> 16) ^ x
+
+
+def fill_uniform(part: Tensor, seed: int, name: str, offset: tuple[int, ...], mean: float, std: float) -> None:
+    """Fills a part of a named weight with its values, block by block.
+
+    Parameters
+    ----------
+    part
+        One or two dimensions, any floating type; all types get the same values up to their rounding.
+    offset
+        Where the part begins in the whole weight.
+    """
+    table = part if part.dim() == 2 else part[None]
+    first_row, first_column = offset if part.dim() == 2 else (0, *offset)
+    columns = torch.arange(first_column, first_column + table.shape[1], device=part.device)
+    rows_per_block = max(1, _BLOCK // max(1, table.shape[1]))
+    with torch.no_grad():
+        for start in range(0, table.shape[0], rows_per_block):
+            block = table[start : start + rows_per_block]
+            rows = torch.arange(first_row + start, first_row + start + len(block), device=part.device)
+            unit = noise(seed, name, rows, columns).double() / 2**31 - 1  # uniform in [-1, 1), variance 1/3
+            block.copy_(mean + std * 3**0.5 * unit)

@@ -1,0 +1,213 @@
+"""The records that pass between the stages: suite -> plan -> observations -> rows -> report.
+
+All are frozen, hold plain values, and are written as one line of JSON each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from clusterbench.cluster import Cluster
+
+Value = str | int | float | bool | None
+Point = Mapping[str, Value]
+"""All that distinguishes one measurement from another: every option of the benchmark, resolved to one value each."""
+
+Status = Literal["ok", "wrong", "failed", "timeout", "out_of_memory", "skipped", "refused"]
+"""How a case ended. ``skipped``: the machine lacks something it needs. ``refused``: the plan says why it cannot be."""
+
+PHASES = ("spawned", "imported", "device", "rendezvous", "prepared", "checked", "warm", "timed", "done")
+"""What a worker has behind it, in order."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A value written down before the run, with the sentence that justifies it."""
+
+    value: float
+    unit: str
+    basis: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where cases may run: some nodes of the cluster and all of their ranks."""
+
+    cluster: Cluster
+    num_nodes: int
+
+    @property
+    def device(self) -> str:
+        return self.cluster.device
+
+    @property
+    def world_size(self) -> int:
+        return self.num_nodes * self.cluster.ranks_per_node
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement to make: a benchmark at a point, on so many ranks.
+
+    Examples
+    --------
+    ``id`` reads ``train_step/1n4/tp4+sp``: benchmark, nodes and ranks, and what the benchmark calls the point.
+    """
+
+    id: str
+    benchmark: str
+    version: int
+    point: Point
+    device: str
+    num_nodes: int
+    world_size: int
+    iterations: int
+    warmup: int
+    time_limit_s: float
+    layout: str | None = None
+    rank_order: str = "megatron"
+    own_start: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    repeats: int = 1
+    expected: Mapping[str, Expected] = field(default_factory=dict)
+    expected_outcomes: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def hash(self) -> str:
+        """Identity of what is measured, whatever it is called and wherever in the suite it stands.
+
+        Two cases with one hash are the same measurement; ``--resume`` goes by it.
+        """
+        identity = {
+            name: getattr(self, name)
+            for name in (
+                "benchmark version point device num_nodes world_size iterations warmup layout rank_order environment"
+            ).split()
+        }
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A point the plan does not run, and the sentence that says why."""
+
+    id: str
+    benchmark: str
+    point: Point
+    num_nodes: int
+    reason: str
+    source: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cases in the order they run within one repeat, and what was refused."""
+
+    suite: str
+    question: str
+    cluster: Cluster
+    repeats: int
+    cases: tuple[Case, ...]
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a benchmark hands the worker that times it.
+
+    Attributes
+    ----------
+    run
+        One iteration. Called ``warmup + iterations`` times, back to back; reads no clock.
+    check
+        Communicates once and proves the result: returns the evidence by name (a deviation, a count), or raises
+        :class:`~clusterbench.errors.WrongResult`. Called before anything is timed.
+    passes
+        Measurements that must not share an iteration with the clock (memory, traffic, a trace), by name. Each runs
+        after timing, on all ranks in the same order, and returns what JSON can hold.
+    """
+
+    run: Callable[[], object]
+    check: Callable[[], Mapping[str, float]]
+    passes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was seen of one case: every rank's every sample, and each pass's record per rank.
+
+    ``seconds[rank][iteration]``; ``evidence[rank]`` is what the check proved; ``passes[name][rank]``.
+    """
+
+    case: str
+    hash: str
+    repeat: int
+    attempt: int
+    hosts: tuple[str, ...]
+    seconds: Sequence[Sequence[float]]
+    evidence: Sequence[Mapping[str, float]] = ()
+    passes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    telemetry: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one attempt at a case ended; ``rank`` and ``host`` name the culprit where there is one."""
+
+    case: str
+    hash: str
+    repeat: int
+    attempt: int
+    status: Status
+    reason: str = ""
+    phase: str = ""
+    rank: int | None = None
+    host: str = ""
+    started: str = ""
+    elapsed_s: float = 0.0
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class MetricKind:
+    """A metric that a benchmark declares: its unit, which direction is better, and what it means."""
+
+    name: str
+    unit: str
+    better: Literal["higher", "lower", "neither"]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One derived figure of a case. ``detail`` tells figures of one name apart, e.g. ``{"axis": "tp"}``."""
+
+    name: str
+    unit: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    iterations: int = 1
+    detail: Mapping[str, str] = field(default_factory=dict)
+    expected: float | None = None
+    basis: str = ""
+
+    @property
+    def key(self) -> str:
+        return metric_key(self.name, **self.detail)
+
+
+def metric_key(name: str, **detail: str) -> str:
+    """How a figure is named in a plan's ``expected``.
+
+    >>> metric_key("traffic_bytes", axis="tp")
+    'traffic_bytes[axis=tp]'
+    """
+    inner = ",".join(f"{key}={value}" for key, value in sorted(detail.items()))
+    return f"{name}[{inner}]" if inner else name

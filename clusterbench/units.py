@@ -1,0 +1,161 @@
+"""Sizes as people write them, and values as people read them.
+
+Inside, everything is in base units; this is the edge. Sizes are binary (MiB is 2**20 bytes), rates are decimal (GB/s is
+1e9 bytes per second), as in nccl-tests.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+UNITS: dict[str, str] = {
+    "s": "seconds",
+    "B": "bytes",
+    "B/s": "bytes per second",
+    "FLOP": "floating-point operations",
+    "FLOP/s": "floating-point operations per second",
+    "tokens/s": "tokens per second",
+    "fraction": "a part of one",
+    "1": "a count",
+    "J": "joules",
+    "W": "watts",
+    "Hz": "clock cycles per second",
+    "C": "degrees Celsius",
+}
+
+_BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
+_DECIMAL = ("KB", "MB", "GB", "TB", "PB")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)")
+_SIZE_HELP = "Write a whole number of bytes, or one with a unit: 8B, 64KiB, 1MiB, 4GiB."
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes in a size, exact.
+
+    Raises
+    ------
+    ValueError
+        If it is not a size, is not a whole number of bytes, or has a unit that is decimal (MB) or read both ways (M):
+        nccl-tests' ``1M`` is 2**20 and a disk's is 1e6.
+
+    Examples
+    --------
+    >>> parse_bytes("64KiB"), parse_bytes("1.5MiB"), parse_bytes(4096)
+    (65536, 1572864, 4096)
+    """
+    if isinstance(text, bool):
+        raise ValueError(f"{text} is not a size. {_SIZE_HELP}")
+    if isinstance(text, int):
+        if text < 0:
+            raise ValueError(f"{text} is not a size: it is negative. {_SIZE_HELP}")
+        return text
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"'{text}' is not a size. {_SIZE_HELP}")
+    number, unit = match.groups()
+    unit = unit or "B"
+    if unit not in _BINARY:
+        raise ValueError(f"'{text}' is not a size: {_unit_hint(number, unit)}")
+    whole, _, decimals = number.partition(".")
+    numerator = int(whole + decimals) * _BINARY[unit]
+    denominator: int = 10 ** len(decimals)
+    size, rest = divmod(numerator, denominator)
+    if rest:
+        raise ValueError(f"'{text}' is not a whole number of bytes. {_SIZE_HELP}")
+    return size
+
+
+def _unit_hint(number: str, unit: str) -> str:
+    folded = {name.lower(): name for name in _BINARY}
+    if unit.lower() in folded:
+        return f"write '{number}{folded[unit.lower()]}'."
+    if f"{unit.upper()}iB" in _BINARY:
+        binary = f"{unit.upper()}iB"
+        return f"'{unit}' is read both ways; write '{number}{binary}' for {number} x {_BINARY[binary]} bytes."
+    if unit.upper() in _DECIMAL:
+        return f"sizes are binary here; write '{number}{unit[0].upper()}iB', or the number of bytes."
+    return f"unknown unit '{unit}'. {_SIZE_HELP}"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """A size in the largest binary unit that keeps it at 1 or more; exact powers have no decimals.
+
+    >>> format_bytes(65536), format_bytes(85899345920), format_bytes(1000)
+    ('64KiB', '80GiB', '1000B')
+    >>> format_bytes(1.5e9)
+    '1.40GiB'
+    """
+    magnitude = abs(size_bytes)
+    unit = max((name for name in _BINARY if _BINARY[name] <= magnitude), key=_BINARY.__getitem__, default="B")
+    if unit == "KiB" and magnitude % 2**10 and magnitude < 10_000:
+        unit = "B"
+    scaled = size_bytes / _BINARY[unit]
+    return f"{scaled:.0f}{unit}" if scaled == int(scaled) else f"{scaled:.2f}{unit}"
+
+
+def format_value(value: float, unit: str) -> str:
+    """A value of a row as a person reads it; the inverse of nothing, for tables and messages only.
+
+    Parameters
+    ----------
+    value
+        In base units.
+    unit
+        One of ``UNITS``.
+
+    Raises
+    ------
+    ValueError
+        If the unit is not one a row may have.
+
+    Examples
+    --------
+    >>> format_value(375.8e9, "B/s"), format_value(0.00123, "s"), format_value(0.4099, "fraction")
+    ('375.8 GB/s', '1.230 ms', '41.0 %')
+    >>> format_value(989e12, "FLOP/s"), format_value(40150, "tokens/s")
+    ('989.0 TFLOP/s', '40,150 tokens/s')
+    """
+    if unit not in UNITS:
+        raise ValueError(f"unknown unit '{unit}'. Known: {', '.join(UNITS)}.")
+    if math.isnan(value) or math.isinf(value):
+        return f"{value} {unit}".removesuffix(" 1")
+    if unit == "B":
+        return format_bytes(value)
+    if unit == "s":
+        return _seconds(value)
+    if unit == "B/s":
+        return _rate(value, "B/s")
+    if unit in ("FLOP", "FLOP/s", "Hz"):
+        return _rate(value, unit)
+    if unit == "tokens/s":
+        return f"{value:,.0f} tokens/s" if abs(value) >= 100 else f"{value:.3g} tokens/s"
+    if unit == "fraction":
+        return f"{100 * value:.1f} %"
+    if unit == "1":
+        return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
+    return f"{value:.1f} °C" if unit == "C" else f"{value:,.1f} {unit}"
+
+
+def _seconds(time_s: float) -> str:
+    magnitude = abs(time_s)
+    if magnitude == 0:
+        return "0 s"
+    if magnitude < 1e-3:
+        return f"{time_s * 1e6:.2f} us"
+    if magnitude < 1:
+        return f"{time_s * 1e3:.3f} ms"
+    return f"{time_s:.3f} s" if magnitude < 100 else f"{time_s:,.1f} s"
+
+
+def _rate(value: float, unit: str) -> str:
+    """Decimal prefixes; bytes stop at GB/s, because links are compared in it."""
+    prefixes = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
+    if unit == "B/s":
+        prefixes = {"G": 1e9, "M": 1e6, "k": 1e3}
+    if unit == "FLOP/s":
+        prefixes.pop("P")  # peaks are quoted in TFLOP/s
+    for prefix, factor in prefixes.items():
+        if abs(value) >= factor:
+            return f"{value / factor:,.1f} {prefix}{unit}"
+    return f"{value:,.0f} {unit}" if value == int(value) else f"{value:.4g} {unit}"

@@ -1,0 +1,154 @@
+"""Accelerators: exact names, dense figures, a source for each."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from clusterbench.cluster import Cluster, accelerators, find_accelerator, nearest_accelerator
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+RECORDED_AS = {
+    "V100-SXM2-32GB": "v100-sxm2-32gb",
+    "A100-SXM-80GB": "a100-sxm4-80gb",
+    "A100-PCIe-80GB": "a100-pcie-80gb",
+    "A800-SXM-80GB": "a800-sxm4-80gb",
+    "H100-SXM-80GB": "h100-sxm-80gb",
+    "H100-PCIe-80GB": "h100-pcie-80gb",
+    "H100-NVL": "h100-nvl",
+    "H200-SXM-141GB": "h200-sxm-141gb",
+    "GH200-SXM": "gh200-96gb",
+    "H800-SXM-80GB": "h800-sxm-80gb",
+    "H20-96GB": "h20-96gb",
+    "B200-SXM": "b200-sxm",
+    "B300-SXM": "b300-sxm",
+    "GB200": "gb200",
+    "GB300": "gb300",
+    "L40S": "l40s",
+    "RTX 4090": "rtx-4090",
+    "MI250X (2 GCDs)": "mi250x-gcd",
+    "MI300X": "mi300x",
+    "MI325X": "mi325x",
+    "MI355X": "mi355x",
+}
+
+
+@pytest.mark.parametrize("name", accelerators())
+def test_every_entry_has_a_source_a_peak_and_a_name(name):
+    found = accelerators()[name]
+    assert found.source
+    assert found.nvml_names
+    assert found.peak_flops_per_s
+    assert all(1e13 < peak < 2e16 for peak in found.peak_flops_per_s.values())
+    assert set(found.peak_flops_per_s) <= {"bfloat16", "float16", "float8", "float4"}
+
+
+def test_no_name_belongs_to_two_entries():
+    names = [name for found in accelerators().values() for name in found.nvml_names]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("nvml_name", "bfloat16"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A100-PCIE-40GB", 312e12),
+        ("NVIDIA A100 80GB PCIe", 312e12),
+        ("NVIDIA B200", 2250e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA GH200 480GB", 989e12),
+        ("NVIDIA GeForce RTX 4090", 165.2e12),
+    ],
+)
+def test_peaks_are_dense(nvml_name, bfloat16):
+    assert find_accelerator(nvml_name).peak_flops_per_s["bfloat16"] == bfloat16
+
+
+def test_v100_has_no_bfloat16():
+    assert dict(find_accelerator("Tesla V100-SXM2-32GB").peak_flops_per_s) == {"float16": 125e12}
+
+
+@pytest.mark.parametrize(
+    "nvml_name",
+    [
+        "NVIDIA H200 NVL",
+        "NVIDIA H100",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA L40",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "nvidia h200",
+        "H200",
+        "",
+    ],
+)
+def test_a_name_that_only_looks_alike_is_unknown(nvml_name):
+    assert find_accelerator(nvml_name) is None
+
+
+def test_nearest_goes_by_the_first_words():
+    assert nearest_accelerator("NVIDIA H200 NVL") == "NVIDIA H200"
+    assert nearest_accelerator("NVIDIA L40") == "NVIDIA L40S"
+    assert nearest_accelerator("Intel Data Center GPU Max 1550") is None
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="../shared absent")
+def test_figures_agree_with_the_collected_table():
+    with (SHARED / "data" / "hardware_peaks.csv").open(newline="") as file:
+        rows = {row["gpu"]: row for row in csv.DictReader(file)}
+    assert set(rows) == set(RECORDED_AS)
+    for gpu, row in rows.items():
+        found = accelerators()[RECORDED_AS[gpu]]
+        dies = 2 if "2 GCDs" in gpu else 1
+        peaks = found.peak_flops_per_s
+        pairs = [
+            (peaks.get("bfloat16", peaks.get("float16")), row["bf16_dense_tflops"], 1e12),
+            (peaks.get("float8"), row["fp8_dense_tflops"], 1e12),
+            (found.memory_bytes, row["mem_gb"], 1e9),
+            (found.memory_bytes_per_s, row["mem_bw_TBps"], 1e12),
+            (found.pcie_bytes_per_s, row["pcie_unidir_GBps"], 1e9),
+        ]
+        if dies == 1:  # the table's link figure is the card's
+            pairs.append((found.link_bytes_per_s, row["scaleup_unidir_GBps"], 1e9))
+        if gpu != "B300-SXM":  # its sources disagree about float4, so none is recorded
+            pairs.append((peaks.get("float4"), row["fp4_dense_tflops"], 1e12))
+        for recorded, collected, unit in pairs:
+            assert recorded == (pytest.approx(float(collected) * unit / dies) if collected else None), gpu
+
+
+def test_a_cluster_looks_its_gpus_up():
+    cluster = Cluster(8, 8, "cuda", "NVIDIA H100 80GB HBM3", None, tuple(f"gpu-{node:02}" for node in range(8)))
+    assert cluster.world_size == 64
+    assert cluster.accelerator.link_bytes_per_s == 450e9
+    peak, source = cluster.peak_flops_per_s("bfloat16")
+    assert peak == 989e12
+    assert "H100 datasheet, halved" in source
+    assert cluster.peak_flops_per_s("float32") is None
+
+
+def test_a_cpu_has_no_peak_even_where_a_gpu_is_named():
+    cluster = Cluster(1, 4, "cpu", gpu_name="NVIDIA H200")
+    assert cluster.accelerator is None
+    assert cluster.peak_flops_per_s("bfloat16") is None
+
+
+def test_an_unknown_gpu_is_a_sentence_and_a_hint():
+    cluster = Cluster(1, 8, "cuda", "NVIDIA H200 NVL")
+    assert cluster.missing_peak("bfloat16", num_rows=12) == (
+        "No peak FLOP/s on record for 'NVIDIA H200 NVL' in bfloat16, so mfu is left empty in 12 rows.\n"
+        "hint: add it with its source to clusterbench/hardware/nvidia.toml; the nearest entry is 'NVIDIA H200'"
+    )
+
+
+def test_a_known_gpu_without_the_dtype_names_no_neighbour():
+    assert Cluster(1, 8, "cuda", "NVIDIA H200").missing_peak("float64", num_rows=1) == (
+        "No peak FLOP/s on record for 'NVIDIA H200' in float64, so mfu is left empty in 1 row.\n"
+        "hint: add it with its source to clusterbench/hardware/nvidia.toml"
+    )

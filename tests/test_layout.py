@@ -1,0 +1,208 @@
+"""Layouts: one spelling each, and the rank orders of the frameworks, against their published examples."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterbench.errors import LayoutError
+from clusterbench.layout import AXES, RANK_ORDERS, ParallelLayout
+
+degrees = st.sampled_from([1, 2, 3, 4, 8])
+layouts = st.builds(ParallelLayout, pp=degrees, dp=degrees, cp=degrees, tp=degrees, zero=st.integers(0, 3))
+
+
+@given(layouts)
+def test_text_and_layout_are_the_same_thing(layout):
+    assert ParallelLayout.parse(str(layout)) == layout
+
+
+def test_riders_come_in_the_order_sp_ep_zero():
+    layout = ParallelLayout(pp=2, dp=2, cp=2, tp=2, sp=True, ep=2, zero=1)
+    assert str(layout) == "pp2-dp2-cp2-tp2+sp+ep2+zero1"
+    assert ParallelLayout.parse(str(layout)) == layout
+    assert layout.riders == ("sp", "ep", "zero")
+    assert layout.world_size == 16
+
+
+def test_one_rank_is_written_tp1():
+    assert str(ParallelLayout()) == "tp1"
+    assert ParallelLayout.parse("tp1") == ParallelLayout()
+    assert str(ParallelLayout(zero=1)) == "tp1+zero1"
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [
+        ("tp2-dp2", "dp2-tp2"),
+        ("dp1-tp2", "tp2"),
+        ("TP2", "tp2"),
+        (" tp2", "tp2"),
+        ("tp02", "tp2"),
+        ("tp2-sp", "tp2+sp"),
+        ("tp2+", "tp2"),
+        ("dp1", "tp1"),
+        ("tp=2, dp=2", "dp2-tp2"),
+        ("dp2+zero0", "dp2"),
+        ("dp2+ep1", "dp2"),
+        ("dp2+zero1+ep2", "dp2+ep2+zero1"),
+        ("dp2--tp2", "dp2-tp2"),
+    ],
+)
+def test_another_spelling_is_refused_with_the_canonical_one(written, canonical):
+    with pytest.raises(LayoutError) as error:
+        ParallelLayout.parse(written)
+    assert str(error.value) == f"layout '{written}' is written '{canonical}'."
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "layout '' is empty; one rank alone is written 'tp1'."),
+        ("ttp2", "layout 'ttp2': unknown name 'ttp'. Did you mean 'tp'?"),
+        ("zer1", "layout 'zer1': unknown name 'zer'. Did you mean 'zero'?"),
+        ("tp", "layout 'tp': 'tp' lacks its number, as in 'tp2'."),
+        ("2tp", "layout '2tp': '2tp' cannot be read. Allowed are the axes pp, dp, cp, tp with a degree"),
+        ("tp0", "layout 'tp0' gives tp the degree 0; allowed are 1 to 1000000."),
+        ("tp1000001", "layout 'tp1000001' gives tp the degree 1000001; allowed are 1 to 1000000."),
+        ("dp1000-tp2000", "layout 'dp1000-tp2000' needs dp1000 x tp2000 = 2000000 ranks; allowed are at most 1000000."),
+        ("tp2-tp2", "layout 'tp2-tp2' says tp twice."),
+        ("tp*", "layout 'tp*': 'tp*' is not possible; only 'dp*' takes the ranks that are left."),
+        ("tp2+sp2", "layout 'tp2+sp2': 'sp2' has a number, but sp goes over all tp ranks. Write '+sp'."),
+        ("dp2+sp", "layout 'dp2+sp' has +sp, which splits the sequence over tp ranks, but tp is 1."),
+        ("dp4+ep3", "layout 'dp4+ep3' has ep3, which does not divide dp4 = 4 ranks of one pipeline stage."),
+        ("tp2+ep2", "layout 'tp2+ep2' has ep2 with tp2; experts over tp ranks need '+sp'"),
+        ("pp2+ep2", "layout 'pp2+ep2' has ep2, which does not divide tp1 = 1 ranks of one pipeline stage."),
+        ("dp2+zero4", "layout 'dp2+zero4' asks for ZeRO stage 4; allowed are zero1 (optimizer states)"),
+        ("dp*-tp2", "layout 'dp*-tp2' takes the ranks that are left, but how many ranks there are is not known here."),
+        ("tp-2", "layout 'tp-2': 'tp' lacks its number"),
+        ("tp²", "layout 'tp²': 'tp²' cannot be read."),
+    ],
+)
+def test_nonsense_is_answered_with_what_is_allowed(text, message):
+    with pytest.raises(LayoutError) as error:
+        ParallelLayout.parse(text)
+    assert str(error.value).startswith(message)
+
+
+def test_thousands_of_digits_are_an_error_like_any_other():
+    with pytest.raises(LayoutError, match="too large") as error:
+        ParallelLayout.parse("tp" + "9" * 10_000)
+    assert len(str(error.value)) < 300
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_layout_or_a_layout_error(text):
+    with contextlib.suppress(LayoutError):
+        assert str(ParallelLayout.parse(text, world_size=8)) == text or "dp*" in text
+
+
+def test_dp_star_takes_the_ranks_that_are_left():
+    assert ParallelLayout.parse("pp2-dp*-tp4+sp", world_size=64) == ParallelLayout(pp=2, dp=8, tp=4, sp=True)
+    assert str(ParallelLayout.parse("dp*-tp4", world_size=4)) == "tp4"
+    assert ParallelLayout.parse("dp*", world_size=1).world_size == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "world_size", "message"),
+    [
+        ("dp*-tp3", 8, "layout 'dp*-tp3' leaves no whole number of ranks to dp: 8 ranks / (tp3 = 3) = 2.667."),
+        (
+            "pp2-dp*-tp8",
+            8,
+            "layout 'pp2-dp*-tp8' leaves no whole number of ranks to dp: 8 ranks / (pp2 x tp8 = 16) = 0.5.",
+        ),
+        ("tp2-dp*", 8, "layout 'tp2-dp*' is written 'dp*-tp2'."),
+    ],
+)
+def test_dp_star_that_does_not_come_out_even_shows_the_equation(text, world_size, message):
+    with pytest.raises(LayoutError) as error:
+        ParallelLayout.parse(text, world_size)
+    assert str(error.value) == message
+
+
+def test_dp_star_beside_a_degree_of_zero_blames_the_zero():
+    with pytest.raises(LayoutError, match="gives tp the degree 0"):
+        ParallelLayout.parse("dp*-tp0", world_size=8)
+
+
+def test_uses_covers_axes_and_riders():
+    layout = ParallelLayout.parse("pp2-tp2+sp")
+    used = {name for name in ("pp", "dp", "cp", "tp", "sp", "ep", "zero") if layout.uses(name)}
+    assert used == {"pp", "tp", "sp"}
+    with pytest.raises(LayoutError, match="not an axis"):
+        layout.uses("fsdp")
+
+
+def test_megatron_groups_are_those_of_its_docstring():
+    # NVIDIA/Megatron-LM, parallel_state.initialize_model_parallel: 16 GPUs, TP 2, PP 4, so DP 2.
+    layout = ParallelLayout(pp=4, dp=2, tp=2)
+    assert layout.groups("tp") == [[rank, rank + 1] for rank in range(0, 16, 2)]
+    assert layout.groups("dp") == [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11], [12, 14], [13, 15]]
+    assert layout.groups("pp") == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
+    assert layout.groups("cp") == [[rank] for rank in range(16)]
+
+
+def test_llama3_groups_are_those_of_its_figure_5():
+    # arXiv:2407.21783, figure 5: TP 2, CP 2, PP 2, DP 2. GPU0 and GPU1 share TP, 0 and 2 CP, 0 and 4 PP, 0 and 8 DP.
+    layout = ParallelLayout(pp=2, dp=2, cp=2, tp=2)
+    firsts = {axis: layout.groups(axis, "llama3")[0] for axis in AXES}
+    assert firsts == {"tp": [0, 1], "cp": [0, 2], "pp": [0, 4], "dp": [0, 8]}
+
+
+def test_megatron_and_llama3_differ_in_what_is_outermost():
+    layout = ParallelLayout(pp=2, dp=2)
+    assert layout.groups("dp", "megatron") == layout.groups("pp", "picotron") == [[0, 1], [2, 3]]
+    assert layout.groups("pp", "megatron") == layout.groups("dp", "picotron") == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize("rank_order", RANK_ORDERS)
+def test_ranks_coordinates_groups_and_mesh_agree(rank_order):
+    layout = ParallelLayout(pp=2, dp=3, cp=2, tp=4)
+    mesh = layout.mesh_ranks(rank_order)
+    for rank in range(layout.world_size):
+        place = layout.coordinates(rank, rank_order)
+        assert layout.rank_of(place, rank_order) == rank
+        assert mesh[place["pp"]][place["dp"]][place["cp"]][place["tp"]] == rank
+    for axis in AXES:
+        groups = layout.groups(axis, rank_order)
+        assert sorted(rank for group in groups for rank in group) == list(range(layout.world_size))
+        assert groups == sorted(groups)
+        for group in groups:
+            places = [layout.coordinates(rank, rank_order) for rank in group]
+            assert [place.pop(axis) for place in places] == list(range(layout.degree(axis)))
+            assert all(place == places[0] for place in places)
+    assert layout.mesh_shape() == (2, 3, 2, 4)
+
+
+@pytest.mark.parametrize("rank_order", RANK_ORDERS)
+def test_expert_groups_stay_within_a_pipeline_stage(rank_order):
+    layout = ParallelLayout.parse("pp2-dp2-cp2-tp2+sp+ep4")
+    groups = layout.expert_groups(rank_order)
+    assert sorted(rank for group in groups for rank in group) == list(range(16))
+    assert all(len({layout.coordinates(rank, rank_order)["pp"] for rank in group}) == 1 for group in groups)
+
+
+def test_expert_groups_are_consecutive_when_pp_is_outermost():
+    # Megatron-Core's expert generator: etp, ep, edp, pp from inner to outer.
+    layout = ParallelLayout.parse("pp2-dp4+ep2")
+    assert layout.expert_groups() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    # picotron has dp outside pp, so the ranks of one stage are every second one.
+    assert layout.expert_groups("picotron") == [[0, 2], [1, 3], [4, 6], [5, 7]]
+
+
+def test_an_unknown_rank_order_suggests_the_nearest():
+    with pytest.raises(LayoutError) as error:
+        ParallelLayout(tp=2).groups("tp", "megatorn")
+    assert str(error.value).startswith("unknown rank order 'megatorn'. Did you mean 'megatron'? Allowed: megatron, ")
+
+
+def test_a_rank_or_place_outside_the_mesh_is_refused():
+    layout = ParallelLayout(tp=2)
+    with pytest.raises(LayoutError, match="layout 'tp2' has ranks 0 to 1, not 2"):
+        layout.coordinates(2)
+    with pytest.raises(LayoutError, match="has tp coordinates 0 to 1, not 2"):
+        layout.rank_of({"tp": 2})
