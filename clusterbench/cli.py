@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from clusterbench.errors import ClusterbenchError
+from clusterbench.errors import ClusterbenchError, SuiteError
 
 if TYPE_CHECKING:
-    from clusterbench.plan import Plan
+    from clusterbench.cluster import Cluster
+    from clusterbench.suite import Suite
+    from clusterbench.types import Plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -42,7 +44,9 @@ def main() -> None:
 def cluster_options(command: Command) -> Command:
     """The options that say which machine is meant, spelled alike in every verb."""
     for decorate in (
-        click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: those found]"),
+        click.option(
+            "--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: those found]"
+        ),
         click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Nodes of the allocation.  [default: 1]"),
         click.option(
             "--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]"
@@ -53,7 +57,7 @@ def cluster_options(command: Command) -> Command:
     return command
 
 
-@main.command()
+@main.command(short_help="Show what a suite will run, and what is expected.")
 @click.argument("suite", type=click.Path())
 @cluster_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
@@ -66,17 +70,39 @@ def plan(
     as_json: bool,
 ) -> None:
     """Show the cases of SUITE, what is expected of each, and what is refused and why. Runs nothing."""
-    from clusterbench.plan import describe_cluster, make_plan
+    from clusterbench.plan import make_plan
+    from clusterbench.plan_text import plan_text
     from clusterbench.suite import load_suite
 
     asked = load_suite(suite)
     made = make_plan(asked, describe_cluster(asked, device, num_ranks, num_nodes, gpus_per_node))
-    if as_json:
-        click.echo(_plan_as_json(made))
-    else:
-        from clusterbench.tables import plan_text
+    click.echo(_plan_as_json(made) if as_json else plan_text(made))
 
-        click.echo(plan_text(made))
+
+def describe_cluster(
+    suite: Suite, device: str | None, num_ranks: int | None, num_nodes: int | None, gpus_per_node: int | None
+) -> Cluster:
+    """The machine that the command line means; what it leaves open is what is here.
+
+    Raises
+    ------
+    SuiteError
+        If an option belongs to the other kind of device, or there are no GPUs to count.
+    """
+    from clusterbench.cluster import Cluster
+    from clusterbench.engine.telemetry import list_gpus
+
+    gpus = list_gpus()
+    if (device or ("cuda" if gpus or gpus_per_node else "cpu")) == "cpu":
+        if gpus_per_node is not None:
+            raise SuiteError("--gpus-per-node has no effect with --device cpu. Say --num-ranks.")
+        return Cluster(num_nodes or 1, num_ranks or suite.cpu.num_ranks or 2, "cpu")
+    if num_ranks is not None:
+        raise SuiteError("--num-ranks counts CPU ranks and has no effect on GPUs. Say --gpus-per-node or --device cpu.")
+    if not (gpus or gpus_per_node):
+        why = f": {gpus.reason}" if gpus.reason else "."
+        raise SuiteError(f"no GPU was found here{why}\nhint: '--gpus-per-node 8' plans for a machine elsewhere")
+    return Cluster(num_nodes or 1, gpus_per_node or len(gpus), "cuda", gpu_name=gpus[0].name if gpus else None)
 
 
 def _plan_as_json(plan: Plan) -> str:
@@ -86,7 +112,7 @@ def _plan_as_json(plan: Plan) -> str:
     return json.dumps({**vars(plan), "cases": cases}, default=vars, indent=1)
 
 
-@main.command(name="list")
+@main.command(name="list", short_help="Show benchmarks, parallelisms, shapes, suites ...")
 @click.argument("kind", required=False)
 @click.argument("name", required=False)
 def list_things(kind: str | None, name: str | None) -> None:

@@ -7,7 +7,7 @@ would be accepted and what to do next.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class ClusterbenchError(Exception):
@@ -37,7 +37,14 @@ class LaunchError(ClusterbenchError):
 
 
 class WrongResult(ClusterbenchError):
-    """A check that compared what a step computed with what it had to compute, and found a difference."""
+    """A check that compared what a step computed with what it had to compute, and found a difference.
+
+    ``evidence`` is what the check measured, as it would have returned it.
+    """
+
+    def __init__(self, message: str, evidence: Mapping[str, float] | None = None) -> None:
+        super().__init__(message)
+        self.evidence = dict(evidence or {})
 
 
 class NotHere(ClusterbenchError):

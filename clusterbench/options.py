@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from clusterbench.errors import nearest
-from clusterbench.units import parse_bytes
+from clusterbench.units import format_bytes, parse_bytes
 
 Scalar = str | int | float | bool
 """One value of an option."""
@@ -75,18 +75,18 @@ class Option:
         """
         if self.choices is not None:
             return "one of " + ", ".join(as_yaml(choice) for choice in self.choices)
-        noun = _NOUNS[self.kind] if self.unit != "B" else "a size in bytes such as 64MiB"
-        if self.minimum is not None and self.maximum is not None:
-            return (
-                f"{noun} from {self.minimum:g} to {self.maximum:g}"
-                if self.maximum < 1e6
-                else (f"{noun} of at least {self.minimum:g} and at most {int(self.maximum)}")
-            )
-        if self.minimum is not None:
-            return f"{noun} of at least {self.minimum:g}"
-        if self.maximum is not None:
-            return f"{noun} of at most {self.maximum:g}"
-        return noun
+        noun = "a size such as 64MiB" if self.unit == "B" else _NOUNS[self.kind]
+        if self.minimum is None and self.maximum is None:
+            return noun
+        comma = "," if self.unit == "B" else ""
+        if self.maximum is None:
+            return f"{noun}{comma} of at least {self._bound(self.minimum)}"
+        if self.minimum is None:
+            return f"{noun}{comma} of at most {self._bound(self.maximum)}"
+        return f"{noun}{comma} from {self._bound(self.minimum)} to {self._bound(self.maximum)}"
+
+    def _bound(self, bound: float | None) -> str:
+        return format_bytes(bound or 0) if self.unit == "B" else f"{bound:.15g}"
 
     def parse(self, value: Any) -> Scalar | None:
         """One value in the option's own type.
@@ -121,13 +121,13 @@ class Option:
         return typing.cast(Scalar, value)
 
     def _not(self, value: Any) -> str:
-        return f"must be {self.allowed()}, not {as_yaml(value)}"
+        return f"must be {self.allowed()}, not {as_yaml(value)}."
 
 
 def _unit_advice(value: Any, error: ValueError) -> str:
-    """What :func:`parse_bytes` knows of a unit it does not take: ``: 'M' is read both ways; write '64MiB'.``"""
+    """What :func:`parse_bytes` knows of a unit it does not take: ``'M' is read both ways; write '64MiB'.``"""
     head = f"'{value}' is not a size: "
-    return f": {str(error).removeprefix(head)}" if str(error).startswith(head) and len(str(value)) <= 80 else ""
+    return f" {str(error).removeprefix(head)}" if str(error).startswith(head) and len(str(value)) <= 80 else ""
 
 
 _NOUNS: Mapping[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -6,10 +6,10 @@ Pure: no device is touched, no clock read, torch is not imported.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import Any
 
@@ -68,22 +68,30 @@ def make_plan(suite: Suite, cluster: Cluster) -> Plan:
 class _Asked:
     """One point of an entry at one place.
 
-    ``by`` are the written values that ask for it, the most telling first; ``objection`` says why it can never be.
+    ``swept`` are the written values that were chosen for it, ``elements`` those of its lists that bring it about;
+    ``objection`` says why it can never be.
     """
 
     benchmark: Benchmark
     point: Point
     place: Place
     environment: Mapping[str, str]
-    by: tuple[Written, ...]
+    swept: tuple[Written, ...]
+    elements: tuple[Written, ...]
     objection: str | None
+
+    @property
+    def by(self) -> tuple[Written, ...]:
+        """All values that ask for it, the most telling first: what is in a list, what was swept last, variables."""
+        last_first = self.swept[::-1]
+        return (*self.elements, *sorted(last_first, key=lambda one: one.name in self.environment))
 
     def features(self) -> dict[str, Any]:
         """All that may tell it from another point of the same label: what was swept first."""
         names = [name for name, option in self.benchmark.options().items() if not option.is_list]
         options = {name: getattr(self.benchmark, name, None) for name in names}
         every = {**options, **self.point, **self.environment}
-        return {**{written.name: every[written.name] for written in self.by if written.name in every}, **every}
+        return {**{written.name: every[written.name] for written in self.swept if written.name in every}, **every}
 
 
 @dataclass(frozen=True)
@@ -117,12 +125,12 @@ def _asked(suite: Suite, entry: Entry, places: Sequence[Place]) -> Iterator[_Ask
         for values, swept in _combinations(entry.settings):
             benchmark, points = _points(suite, entry, values, swept, place)
             without_effect.append(dict(benchmark.ineffective(entry.own, place)))
-            elements = _elements(entry, values, place)
+            elements = _elements(entry, values, place, points)
             objections = [benchmark.objection(point, place) for point in points]
             for variables, swept_variables in _combinations(entry.environment):
-                for point, objection in zip(points, objections, strict=True):
-                    by = (*elements.get(_key(point), ()), *reversed((*swept, *swept_variables)))
-                    yield _Asked(benchmark, point, place, variables, by, objection)
+                chosen = (*swept, *swept_variables)
+                for point, by, objection in zip(points, elements, objections, strict=True):
+                    yield _Asked(benchmark, point, place, variables, chosen, by, objection)
     _expect_effect(suite, entry, without_effect)
 
 
@@ -141,19 +149,28 @@ def _points(
     """The benchmark with these values and all it measures at ``place``; what it cannot read is a mistake."""
     try:
         benchmark = entry.kind.from_options(values)
-        return benchmark, list(benchmark.points(place))
+        return benchmark, _all_points(benchmark, place)
     except SuiteError as error:
-        suspects = [element for element, points in _one_by_one(entry, values, place) if points is None]
-        line = next((written.line for written in (*suspects, *swept)), entry.line)
-        raise suite.mistake(line, error) from None
+        unreadable = [element for element, points in _one_by_one(entry, values, place) if points is None]
+        named = [setting.line for name, setting in entry.settings.items() if re.search(rf"\b{name}\b", str(error))]
+        lines = [*(written.line for written in (*unreadable, *swept)), *named, entry.line]
+        raise suite.mistake(lines[0], error) from None
 
 
-def _elements(entry: Entry, values: Mapping[str, Any], place: Place) -> dict[Any, list[Written]]:
-    """Which elements of the entry's lists bring about each point: those that do so alone."""
-    found: dict[Any, list[Written]] = defaultdict(list)
-    for element, points in _one_by_one(entry, values, place):
-        for point in points or ():
-            found[_key(point)].append(element)
+def _elements(
+    entry: Entry, values: Mapping[str, Any], place: Place, points: Sequence[Point]
+) -> list[tuple[Written, ...]]:
+    """For each point the elements of the entry's lists that bring it about: those that do so alone."""
+    bringing: dict[Any, list[Written]] = defaultdict(list)
+    for element, brought in _one_by_one(entry, values, place):
+        for point in brought or ():
+            bringing[_key(point)].append(element)
+    times: Counter[Any] = Counter()
+    found = []
+    for point in points:
+        elements = bringing.get(_key(point), [])
+        found.append(tuple(elements[times[_key(point)] :]))  # of 'dp2, dp*' the second asks for the second dp2
+        times[_key(point)] += 1
     return found
 
 
@@ -167,10 +184,14 @@ def _one_by_one(
         for element in setting.values:
             try:
                 alone = entry.kind.from_options({**values, setting.name: (element.value,)})
-                points: Sequence[Point] | None = list(alone.points(place))
+                points: Sequence[Point] | None = _all_points(alone, place)
             except SuiteError:
                 points = None
             yield element, points
+
+
+def _all_points(benchmark: Benchmark, place: Place) -> list[Point]:
+    return list(islice(benchmark.points(place), MOST_CASES + 1))  # one too many is enough to see
 
 
 def _key(point: Point) -> tuple[tuple[str, Any], ...]:
@@ -292,7 +313,7 @@ def _expect_sound_values(suite: Suite, asked: Sequence[_Asked]) -> None:
 def _expect_effect(suite: Suite, entry: Entry, without_effect: Sequence[Mapping[str, str]]) -> None:
     """An option that changes nothing, whatever is combined with it, was a mistake to write."""
     for name in without_effect[0]:
-        if all(name in reasons for reasons in without_effect):
+        if name in entry.settings and all(name in reasons for reasons in without_effect):
             line = entry.settings[name].line
             raise suite.mistake(
                 line, f"benchmark '{entry.benchmark}': option '{name}' has no effect: {without_effect[0][name]}"

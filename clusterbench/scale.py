@@ -27,13 +27,13 @@ class Scale:
     def __call__(self, value: float) -> float:
         return value / self.divisor
 
-    def text(self, value: float) -> str:
-        """The value as a person reads it, without its unit: four digits that count, thousands apart.
+    def text(self, value: float, count: int = 4) -> str:
+        """The value as a person reads it, without its unit: ``count`` digits that count, thousands apart.
 
         >>> Scale(1e9, "GB/s").text(375.84e9), Scale(1.0, "tokens/s").text(40150), Scale(1.0, "").text(0)
         ('375.8', '40,150', '0')
         """
-        return digits(value / self.divisor)
+        return digits(value / self.divisor, count)
 
 
 def scale(unit: str, values: Iterable[float]) -> Scale:
@@ -48,8 +48,8 @@ def scale(unit: str, values: Iterable[float]) -> Scale:
     return Scale(*(fitting[0] if fitting else steps[-1]))
 
 
-def digits(value: float) -> str:
-    """Four digits that count, and no exponent where a person would not write one.
+def digits(value: float, count: int = 4) -> str:
+    """``count`` digits that count, and no exponent where a person would not write one.
 
     >>> digits(1629.96), digits(12.3456), digits(0.00012345), digits(3.0), digits(2.5e-9)
     ('1,630', '12.35', '0.0001234', '3', '2.5e-09')
@@ -58,5 +58,5 @@ def digits(value: float) -> str:
         return str(value)
     if abs(value) >= 1000 or value == int(value):
         return f"{value:,.0f}"
-    text = f"{value:.4g}"
+    text = f"{value:.{count}g}"
     return f"{value:.7f}".rstrip("0") if "e-" in text and abs(value) >= 1e-4 else text

@@ -14,9 +14,10 @@ from clusterbench.errors import SuiteError, nearest
 from clusterbench.options import Option, as_yaml, option, options_of
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 
-BENCHMARK_KEY = "benchmark"
+# Workers see none of what a launcher sets for its own processes, so a suite could not change it either.
 LAUNCHER_VARIABLES = re.compile(
-    "RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_.*|TORCHELASTIC_.*|PMI.*|OMPI_.*|SLURM_.*"
+    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+|MASTER_\w+"
+    r"|(TORCHELASTIC|PMI|OMPI|PRTE|HYDI|HYDRA|MPI_LOCAL|SLURM|FLUX|PALS)\w*)"
 )
 
 
@@ -223,10 +224,11 @@ class _Reader:
             if required not in table.values:
                 raise self.mistake(table.line, f"a suite needs '{required}'.")
         values = {name: self.fixed(wanted, table) for name, wanted in own.items()}
+        name = self.name(table)
         entries = self.entries(table.values["benchmarks"])
         listed = {entry.benchmark for entry in entries}
         return Suite(
-            name=self.name(table),
+            name=name,
             question=str(values["question"] or ""),
             num_nodes=values["num_nodes"] or own["num_nodes"].default,
             repeats=values["repeats"] or own["repeats"].default,
@@ -253,7 +255,7 @@ class _Reader:
         return tuple(self.entry(item) for item in node.items)
 
     def entry(self, node: Node) -> Entry:
-        name_node = node.values.get(BENCHMARK_KEY) if isinstance(node, Table) else None
+        name_node = node.values.get("benchmark") if isinstance(node, Table) else None
         if not isinstance(name_node, Scalar):
             raise self.mistake(node.line, "an item of 'benchmarks' begins with '- benchmark: NAME'.")
         name = name_node.text
@@ -264,7 +266,7 @@ class _Reader:
                 f"Benchmarks: {', '.join(sorted(self.known))}.",
             )
         assert isinstance(node, Table)
-        return self.options(name, node, [BENCHMARK_KEY])
+        return self.options(name, node, ["benchmark"])
 
     def options(self, benchmark: str, table: Table, more: list[str]) -> Entry:
         """The options of ``benchmark`` in ``table``, which may hold ``more`` keys."""
@@ -378,16 +380,8 @@ class _Reader:
         def parse(node: Scalar) -> str:
             if node.value is None:
                 raise self.mistake(node.line, f"{what} has no value. Write '' for an empty one.")
+            if len(node.text) > 4096:
+                raise self.mistake(node.line, f"{what} has {len(node.text)} characters; 4096 are the most.")
             return node.text
 
         return Setting(name, line, self.values(name, table.values[name], what, "text", parse))
-
-
-__all__ = [
-    "Entry",
-    "Override",
-    "Setting",
-    "Suite",
-    "Written",
-    "load_suite",
-]

@@ -14,7 +14,9 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed.tensor.parallel", "torch.distributed.fsdp"])
 
 
-def _rank(function: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int, store: str, queue: Any) -> None:
+def _rank(
+    function: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int, store: str, queue: Any
+) -> None:
     import torch
     import torch.distributed as dist
 

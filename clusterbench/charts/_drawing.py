@@ -6,7 +6,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -130,12 +130,8 @@ def lines(
     place = {x: position for position, x in enumerate(positions)}
     if ideal is not None:
         axes.axhline(of(ideal), color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
-        axes.annotate(
-            ideal_name, (0, of(ideal)), (2, 3), textcoords="offset points", color=MUTED, fontsize=7.5, ha="left"
-        )
     for number, one in enumerate(series):
         _line(axes, one, number, of, place)
-    _missing(axes, series, place)
     if logarithmic:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
@@ -145,14 +141,24 @@ def lines(
         axes.set_ylim(0, top * 1.16 or 1)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
-    step = max(1, math.ceil(len(positions) / 9))
+    step = max(1, math.ceil(len(positions) / 6)) if len(positions) > 8 else 1
     axes.set_xticks(range(0, len(positions), step), [x_ticks[x] for x in positions[::step]])
     axes.set_xlim(-0.35, len(positions) - 0.65)
     axes.set_xlabel(x_label)
     axes.set_ylabel(of.unit)
+    bottom, top = axes.get_ylim()
+
+    def height(value: float | None) -> float:
+        """Where a value stands between the foot and the top of the axes, from 0 to 1."""
+        shown = max(of(value or 0.0), bottom)
+        return math.log(shown / bottom) / math.log(top / bottom) if logarithmic else (shown - bottom) / (top - bottom)
+
     if len(positions) <= 6 and len(series) <= 2:
         _value_labels(axes, series, of, place)
-    _end_labels(figure, axes, series, of, place, logarithmic)
+    heights = {one.name: [(place[mark.x], height(mark.value)) for mark in one.measured] for one in series}
+    _missing(axes, series, place, [point for points in heights.values() for point in points])
+    ends = [(max(points)[1], number, name) for number, (name, points) in enumerate(heights.items()) if points]
+    _end_labels(axes, [*ends, (height(ideal), None, ideal_name)] if ideal else ends)
     return figure
 
 
@@ -186,22 +192,27 @@ def _line(axes: Axes, one: Series, number: int, of: Scale, place: Mapping[float,
         )  # fmt: skip
 
 
-def _missing(axes: Axes, series: Sequence[Series], place: Mapping[float, int]) -> None:
-    """A cross at the foot of the axes for every case without a figure: a gap must have a reason."""
-    seen: dict[float, int] = {}
+def _missing(
+    axes: Axes, series: Sequence[Series], place: Mapping[float, int], points: Sequence[tuple[int, float]]
+) -> None:
+    """A cross for every case without a figure, where the curves leave room: a gap must have a reason."""
+    crowd: dict[float, int] = {}
     for number, one in enumerate(series):
         for gap in one.marks:
             if gap.value is not None:
                 continue
-            shift = seen.get(gap.x, 0)
-            seen[gap.x] = shift + 1
-            x = place[gap.x] + 0.16 * shift
-            colour = PALETTE[number % len(PALETTE)]
-            foot = axes.get_xaxis_transform()
-            axes.plot([x], [0.035], "x", color=colour, transform=foot, markersize=6, markeredgewidth=1.8, clip_on=False)
+            shift = crowd.get(gap.x, 0)
+            crowd[gap.x] = shift + 1
+            near = [height for position, height in points if abs(position - place[gap.x]) <= 1]
+            at_top = bool(near) and sum(near) / len(near) < 0.5
+            x, colour = place[gap.x] + 0.16 * shift, PALETTE[number % len(PALETTE)]
+            across = axes.get_xaxis_transform()
+            axes.plot(
+                [x], [0.95 if at_top else 0.04], "x", color=colour, transform=across, markersize=6, markeredgewidth=1.8
+            )
             axes.text(
-                x, 0.09, gap.status.replace("_", " "), transform=foot, color=colour, rotation=90, fontsize=7.5,
-                ha="center", va="bottom",
+                x, 0.90 if at_top else 0.09, gap.status.replace("_", " "), transform=across, color=colour, rotation=90,
+                fontsize=7.5, ha="center", va="top" if at_top else "bottom",
             )  # fmt: skip
 
 
@@ -216,7 +227,7 @@ def _value_labels(axes: Axes, series: Sequence[Series], of: Scale, place: Mappin
         texts: set[str] = set()
         for order, (value, number) in enumerate(here):
             assert value is not None
-            text = of.text(value)
+            text = of.text(value, 3)
             if text in texts:
                 continue
             texts.add(text)
@@ -226,27 +237,15 @@ def _value_labels(axes: Axes, series: Sequence[Series], of: Scale, place: Mappin
             )  # fmt: skip
 
 
-def _end_labels(
-    figure: Figure, axes: Axes, series: Sequence[Series], of: Scale, place: Mapping[float, int], logarithmic: bool
-) -> None:
-    """Names at the right ends of the curves, moved apart where they would touch."""
-    bottom, top = axes.get_ylim()
-    ends = []
-    for number, one in enumerate(series):
-        if one.measured:
-            last = max(one.measured, key=lambda mark: mark.x)
-            value = of(last.value or 0.0)
-            if logarithmic:
-                height = math.log(max(value, 1e-300) / bottom) / math.log(top / bottom)
-            else:
-                height = (value - bottom) / (top - bottom)
-            ends.append((height, number, one.name))
-    apart, previous = 0.062, -1.0
-    for height, number, name in sorted(ends):
+def _end_labels(axes: Axes, ends: Sequence[tuple[float, int | None, str]]) -> None:
+    """Names at the right ends of the curves, from the lowest up, moved apart where they would touch."""
+    apart, previous = 0.07, -1.0
+    for height, number, name in sorted(ends, key=lambda end: end[0]):
         previous = max(height, previous + apart)
         axes.annotate(
             name, (1.0, previous), (4, 0), xycoords="axes fraction", textcoords="offset points", va="center",
-            color=PALETTE[number % len(PALETTE)], fontsize=8.5, fontweight="bold", annotation_clip=False,
+            color=MUTED if number is None else PALETTE[number % len(PALETTE)], fontsize=8.5,
+            fontweight="normal" if number is None else "bold", annotation_clip=False,
         )  # fmt: skip
 
 
@@ -286,7 +285,7 @@ def bars(
         elif total:
             reach = max(of(total), of(markers[bar] or 0.0) if markers else 0.0)
             axes.annotate(
-                of.text(total), (reach, bar), (7, 0), textcoords="offset points", va="center", fontsize=7.5, color=INK
+                of.text(total, 3), (reach, bar), (7, 0), textcoords="offset points", va="center", fontsize=7.5, color=INK
             )
     if marked:
         at = [(of(value), bar) for bar, value in enumerate(markers) if value is not None]
@@ -303,8 +302,10 @@ def bars(
     axes.grid(False, axis="y")
     axes.set_xlabel(of.unit)
     if len(parts) > 1 or marked:
+        handles, names = axes.get_legend_handles_labels()
+        order = sorted(range(len(names)), key=lambda number: names[number] == marker_name)
         figure.legend(
-            *axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False, fontsize=8,
+            [handles[number] for number in order], [names[number] for number in order], loc="outside lower left", ncols=4, frameon=False, fontsize=8,
             handlelength=1.0, handleheight=0.8, columnspacing=1.2, labelcolor=INK,
         )  # fmt: skip
     return figure
@@ -323,7 +324,7 @@ def svg(figure: Figure, name: str, label: str) -> str:
     text = io.StringIO()
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
         FigureCanvasSVG(figure).print_svg(
-            text, metadata={"Date": None, "Creator": None, "Format": None, "Type": None, "Title": None}
+            text, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
     found = text.getvalue()
     found = found[found.index("<svg") :]
@@ -333,7 +334,8 @@ def svg(figure: Figure, name: str, label: str) -> str:
     found = re.sub(r'(xlink:href="|url\()#', rf"\1#{name}-", found)
     for colour, variable in _VARIABLES.items():
         found = found.replace(colour, f"var({variable}, {colour})")
-    found = re.sub(r"(\d+\.\d{2})\d+", r"\1", found)  # a hundredth of a point is finer than any screen
+    # A hundredth of a point is finer than any screen. Only inside tags: what is between them is for reading.
+    found = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0]), found)
     found = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", re.sub(r">\s+<", "><", found))
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', found)
     assert size is not None
@@ -347,6 +349,3 @@ def svg(figure: Figure, name: str, label: str) -> str:
 def _attribute(text: str) -> str:
     return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
 
-
-def shortened(series: Series, name: str) -> Series:
-    return replace(series, name=name)

@@ -10,6 +10,7 @@ from clusterbench.charts._drawing import Mark, Series, layout_of, lines, mark
 from clusterbench.charts._selection import TOTAL_MEMORY, curves_note, variant, workload
 from clusterbench.layout import ParallelLayout
 from clusterbench.rows import Row
+from clusterbench.scale import scale
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class TensorScaling(Chart[list[Curve]]):
     --------------
     Left: tokens per second and rank; the dotted level is what perfect scaling from the smallest degree would give, and the
     distance below it is paid for communication and smaller matrices. Right: the highest memory any rank held. The pale bar
-    behind a point runs from the 5th to the 95th percentile of its iterations; a cross at the foot is a case without a
-    figure, and how it ended.
+    behind a point runs from the 5th to the 95th percentile of its iterations; a cross is a case without a figure, and
+    how it ended.
     """
 
     title: ClassVar[str] = "Throughput per rank and peak memory against tensor parallelism"
@@ -140,11 +141,11 @@ def _fall(curve: Curve) -> str:
     sentence = (
         f"From tp{first.x:.0f} to tp{last.x:.0f} throughput per rank {went} from "
         f"{format_value(first.value, 'tokens/s').removesuffix(' tokens/s')} to {format_value(last.value, 'tokens/s')} "
-        f"({100 * last.value / first.value:.0f} % of tp{first.x:.0f})"
+        f"({100 * last.value / first.value:.0f} % of tp{first.x:.0f}"
     )
     gaps = [mark for mark in curve.throughput["TP"].marks if mark.value is None]
-    lost = ", ".join(f"tp{mark.x:.0f} {mark.status.replace('_', ' ')}" for mark in gaps)
-    return sentence + (f" ({lost})" if lost else "") + ("." if not _saving(curve) else ";")
+    lost = "".join(f"; tp{mark.x:.0f}: {mark.status.replace('_', ' ')}" for mark in gaps)
+    return f"{sentence}{lost}){';' if _saving(curve) else '.'}"
 
 
 def _saving(curve: Curve) -> str:
@@ -162,7 +163,8 @@ def _saving(curve: Curve) -> str:
         return ""
     change = after / before - 1
     verb = "lowered" if change < 0 else "raised"
-    sizes = f"{format_value(before, 'B')} to {format_value(after, 'B')}"
+    of = scale("B", [before, after])
+    sizes = f"from {of.text(before, 3)} to {of.text(after, 3)} {of.unit}"
     if abs(change) < 0.005:
-        return f"sequence parallelism left peak memory at tp{degree:.0f} as it was ({sizes})."
-    return f"sequence parallelism {verb} peak memory at tp{degree:.0f} by {100 * abs(change):.0f} % ({sizes})."
+        return f"sequence parallelism left peak memory at tp{degree:.0f} as it was, at {of.text(before, 3)} {of.unit}."
+    return f"sequence parallelism {verb} peak memory at tp{degree:.0f} by {100 * abs(change):.0f} %, {sizes}."

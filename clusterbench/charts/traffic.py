@@ -54,7 +54,7 @@ class Traffic(Chart[list[Row]]):
             return ""
         equal = sum(abs((row.value or 0.0) - (row.expected or 0.0)) <= 0.5 for row in held)
         if equal == len(held):
-            return f"Counted traffic equals the formula to the byte in all {len(held)} of {len(held)} comparisons."
+            return f"Counted traffic equals the formula to the byte in all {len(held)} comparisons."
         return f"Counted traffic equals the formula in {equal} of {len(held)} comparisons."
 
     def left_out(self, data: list[Row]) -> str:

@@ -7,16 +7,13 @@ from typing import Any
 from clusterbench.diagnoses import Diagnosis, Finding, Severity
 from clusterbench.history import Reading
 
+# Names of engine/telemetry.py. Reasons not listed here are warnings, so that a new one is never silent.
 _SEVERITY: Mapping[str, Severity] = {
-    "hw_slowdown": "warning",
-    "hw_thermal_slowdown": "warning",
-    "hw_power_brake_slowdown": "warning",
-    "sw_thermal_slowdown": "warning",
     # The power limit is where a busy GPU is meant to be.
     "sw_power_cap": "note",
     "sync_boost": "note",
 }
-_HARMLESS = ("gpu_idle", "idle", "none", "applications_clocks_setting", "display_clock_setting")
+_HARMLESS = ("gpu_idle", "application_clocks", "display_clocks")
 _WORST_FIRST = ("error", "warning", "note")
 
 
@@ -45,32 +42,29 @@ class Throttling(Diagnosis):
     """
 
     def findings(self, reading: Reading) -> list[Finding]:
-        cases: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        cases: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
         for history in reading.histories:
             for observation in history.observations:
-                for host, gpu, reason in _reasons(observation.telemetry):
+                for host, gpu, reason, share in _reasons(observation.telemetry):
                     seen = cases[host, gpu, reason]
-                    if history.case.id not in seen[-1:]:
-                        seen.append(history.case.id)
+                    seen[history.case.id] = max(share, seen.get(history.case.id, 0.0))
         found = [
             Finding(
                 f"host {host}, GPU {gpu}",
-                f"clocks lowered: {reason.replace('_', ' ')}",
+                f"clocks were lowered ({reason.replace('_', ' ')})",
                 _SEVERITY.get(reason, "warning"),
-                f"in {len(seen)} of {len(reading.histories)} cases, first in {seen[0]}",
+                f"in {len(seen)} of {len(reading.histories)} cases; most in {max(seen, key=lambda case: seen[case])}, "
+                f"in {100 * max(seen.values()):.0f} % of the samples",
             )
             for (host, gpu, reason), seen in sorted(cases.items())
         ]
         return sorted(found, key=lambda finding: _WORST_FIRST.index(finding.severity))
 
 
-def _reasons(telemetry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Host, GPU and reason of everything that was seen and is not harmless."""
+def _reasons(telemetry: Mapping[str, Any]) -> Iterator[tuple[str, str, str, float]]:
+    """Host, GPU, reason and share of samples of everything that was seen and is not harmless."""
     for host, gpus in telemetry.items():
-        numbered = gpus.items() if isinstance(gpus, Mapping) else enumerate(gpus if isinstance(gpus, list) else [])
-        for number, gpu in numbered:
-            if not isinstance(gpu, Mapping):
-                continue
-            for reason in gpu.get("throttle_reasons") or ():
-                if str(reason) not in _HARMLESS:
-                    yield host, str(gpu.get("index", number)), str(reason)
+        for uuid, gpu in gpus.items():
+            for reason, share in (gpu.get("throttle_reasons") or {}).items():
+                if reason not in _HARMLESS and share > 0:
+                    yield host, str(gpu.get("index", uuid)), reason, share

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import array
 import json
 import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 Message = dict[str, Any]
+
+_ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(253 * array.array("i").itemsize)  # the most the kernel passes at once
 
 
 class Channel:
@@ -55,13 +58,18 @@ class Channel:
         messages: list[Message] = []
         while not self.closed and not (messages and wait):
             try:
-                # MSG_CMSG_CLOEXEC: what one child is handed must not leak into the next.
-                data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 64, flags | socket.MSG_CMSG_CLOEXEC)
+                # Not socket.recv_fds: up to Python 3.13 it drops its flags. MSG_CMSG_CLOEXEC: what one child is handed
+                # must not leak into the next.
+                data, ancillary, _, _ = self.socket.recvmsg(
+                    1 << 16, _ROOM_FOR_DESCRIPTORS, flags | socket.MSG_CMSG_CLOEXEC
+                )
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
-                data, descriptors = b"", []
-            self._descriptors += descriptors
+                data, ancillary = b"", []
+            for _, kind, packed in ancillary:
+                if kind == socket.SCM_RIGHTS:
+                    self._descriptors += array.array("i", packed)
             if not data:
                 self.closed = True
             messages += self._parse(data)

@@ -26,8 +26,10 @@ from clusterbench.launch.ranks import name_ranks
 from clusterbench.run_directory import RunDirectory
 from clusterbench.types import PHASES, Case, Observation, Outcome, Status
 
-SECONDS_FOR_THE_OTHERS = 1.0
-"""After a rank has failed, how long the others are heard before the start is ended. Peers notice within 20 ms."""
+SECONDS_FOR_THE_OTHERS = 0.2
+SECONDS_FOR_THE_CULPRIT = 1.0
+"""After a rank has failed, how long the others are heard before the start is ended: longer if it only says that a peer is
+gone. Peers notice within 20 ms."""
 
 _PEER_LOST = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Timed out waiting|remote process exited|unhandled system error"
@@ -255,7 +257,9 @@ class Conductor:
     def _culprit(self, first: Message, case: Case) -> _Trouble:
         """Hears the other ranks for a moment and picks the one the trouble began with."""
         bad = [first]
-        for event in self._events_until(time.monotonic() + SECONDS_FOR_THE_OTHERS):
+        is_victim = _suspicion(first)[0] == _A_VICTIM
+        wait_s = SECONDS_FOR_THE_CULPRIT if is_victim else SECONDS_FOR_THE_OTHERS
+        for event in self._events_until(time.monotonic() + wait_s):
             if _is_bad(event):
                 bad.append(event)
             if len({event.get("rank") for event in bad}) >= case.world_size:
@@ -361,6 +365,9 @@ def _is_bad(event: Message) -> bool:
     return event["event"] in ("exit", "lost_zygote") or (event["event"] == "worker" and event["stage"] == "failed")
 
 
+_A_VICTIM = 6
+
+
 def _suspicion(event: Message) -> tuple[int, int]:
     """Smaller is more suspect; a rank that only reports the loss of a peer comes last."""
     rank = event.get("rank", -1)
@@ -369,12 +376,12 @@ def _suspicion(event: Message) -> tuple[int, int]:
     if event["event"] == "exit":
         return (1 if event["code"] < 0 else 2), rank
     if event["status"] == "failed":
-        return (6 if _PEER_LOST.search(event["reason"]) else 4), rank
+        return (_A_VICTIM if _PEER_LOST.search(event["reason"]) else 4), rank
     return {"out_of_memory": 3, "wrong": 5, "skipped": 5}[event["status"]], rank
 
 
 def _death(code: int, seen: Message) -> str:
-    where = f" after it was {seen['phase']}" if seen.get("phase") else ""
+    where = f" after the phase '{seen['phase']}'" if seen.get("phase") else ""
     if code >= 0:
         return f"ended by itself with exit code {code}{where}"
     name = signal.Signals(-code).name if -code in signal.valid_signals() else "a signal"

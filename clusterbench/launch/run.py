@@ -255,7 +255,7 @@ def _cluster(
         ranks_per_node=ranks_per_node,
         device=device,  # type: ignore[arg-type]
         gpu_name=first["gpus"][0]["name"] if num_gpus else None,
-        cpu_name=first.get("cpu", {}).get("model"),
+        cpu_name=first.get("cpu_model"),
         hosts=names,
     )
 

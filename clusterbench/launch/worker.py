@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -36,6 +37,9 @@ def import_ahead() -> None:
     import torch.utils.checkpoint  # noqa: F401
 
     benchmarks()
+    # Workers never look again at what was imported here: a collection in each costs 0.1 s less, and pages stay shared.
+    gc.collect()
+    gc.freeze()
 
 
 def work(start: Mapping[str, Any], rank: Mapping[str, int], descriptor: int, page: int) -> None:

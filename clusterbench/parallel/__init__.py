@@ -18,10 +18,25 @@ from clusterbench.discover import things
 from clusterbench.formulas.collectives import traffic_bytes
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import options_of
-from clusterbench.training.job import TrainingJob, saved_activations, weight_shapes
+from clusterbench.training.job import TrainingJob, activations, weight_shapes
 
 if TYPE_CHECKING:
     from clusterbench.training.assembly import Assembly
+
+
+MATERIALIZE = "materialize"
+PHASES = (
+    "tensor",  # first: it replaces plain weights, and everything else must see the parts
+    "sequence",  # rides tensor's regions: it arranges what lies between them
+    "expert",  # like tensor, a cut of single weights
+    "context",  # changes what attention does with the local heads that tensor left it
+    "recompute",  # around whole layers, so that what was put inside a layer is computed again with it
+    "pipeline",  # takes layers away: their insides are complete, and nothing yet holds on to their parameters
+    "shard",  # ZeRO 2 and 3: shards what the others left, whatever it is
+    MATERIALIZE,  # only now memory is touched, and only for the parts that stayed on this rank
+    "replicate",  # DDP, ZeRO 1: buckets and optimizer hold real parameters, so they come last
+)
+"""The order in which things happen to a model, each with the reason for its place."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +63,7 @@ class Parallelism(ABC):
     Attributes
     ----------
     phase
-        When it is applied: a name of :data:`clusterbench.training.assembly.PHASES`.
+        When it is applied: a name of :data:`PHASES`.
     """
 
     phase: ClassVar[str]
@@ -69,9 +84,9 @@ class Parallelism(ABC):
         """Whether a weight whole on every tp rank gets only a part of its gradient there, to be summed over tp."""
         return False
 
-    def activation(self, name: str, size_bytes: float, job: TrainingJob) -> float:
-        """Bytes one rank keeps of an entry of :func:`saved_activations`."""
-        return size_bytes
+    def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        """What is left on one rank of the entries of :func:`clusterbench.training.job.activations`."""
+        return held
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         """What it sends in one step, exactly. Asked only when active."""
@@ -92,6 +107,11 @@ def from_options(values: Mapping[str, Any]) -> tuple[Parallelism, ...]:
     return tuple(
         kind(**{name: values[name] for name in options_of(kind) if name in values}) for kind in parallelisms().values()
     )
+
+
+def active_in(layout: ParallelLayout, every: Iterable[Parallelism]) -> list[Parallelism]:
+    """Those that do something in ``layout``, in the order in which they are applied."""
+    return sorted((one for one in every if one.active(layout)), key=lambda one: PHASES.index(one.phase))
 
 
 def local_weights(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, tuple[int, ...]]:
@@ -131,24 +151,22 @@ def _all_traffic(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[Tr
 
 
 def expected_memory(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
-    """Bytes on one rank by category: parameters, gradients and optimizer state exactly, activations by what is saved.
+    """Bytes on one rank by category: parameters, gradients and optimizer state exactly, activations by what is held.
 
-    ``activations`` is the most autograd holds between forward and backward of one micro-batch, with the batch itself.
+    ``activations`` is what lives when the loss of a micro-batch has been computed, with the batch itself; or, under full
+    recomputation of a model whose layers outweigh its logits, when the last layer has been computed again.
     """
     weights = local_weights(active, job)
-    numel = sum(map(prod, weights.values()))
-    parameters = numel * job.master_bytes
-    activations = saved_activations(job)
-    if job.compute_bytes != job.master_bytes:
-        # the rounded copy of each weight, saved by the operator that uses it
-        activations |= {f"rounded.{name}": float(prod(size) * job.compute_bytes) for name, size in weights.items()}
+    parameters = sum(map(prod, weights.values())) * job.master_bytes
+    held = activations(job)
     for parallelism in active:
-        activations = {name: parallelism.activation(name, size, job) for name, size in activations.items()}
+        held = parallelism.activations(held, job)
     batch = 2 * job.gradient_accumulation_steps * job.tokens_per_micro_batch * 8  # tokens and labels, int64
+    rope = 2 * job.seq_len * job.shape.head_dim * job.compute_bytes
     return {
         "parameters": parameters,
         "gradients": parameters,
         # Adam's two moments, and a float32 step count for each tensor
         "optimizer_state": 2 * parameters + 4 * len(weights),
-        "activations": sum(activations.values()) + batch,
+        "activations": sum(held.values()) + batch + rope,
     }

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
 from clusterbench.training.job import TrainingJob
 
 if TYPE_CHECKING:
@@ -39,10 +39,8 @@ class DataParallel(Parallelism):
         return layout.uses("dp")
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
-        from clusterbench.parallel import local_weights, parallelisms
-
-        others = [kind() for kind in parallelisms().values() if kind is not DataParallel]
-        weights = local_weights([other for other in others if other.active(job.layout)], job)
+        others = [kind() for kind in parallelisms().values() if kind is not type(self)]
+        weights = local_weights(active_in(job.layout, others), job)
         sizes = [prod(weights[name]) * job.master_bytes for name in gradient_order(list(weights))]
         yield Traffic("dp", "all_reduce", num_buckets(sizes), sum(sizes))
 

@@ -15,6 +15,16 @@ from clusterbench.training.job import TrainingJob
 if TYPE_CHECKING:
     from clusterbench.training.assembly import Assembly
 
+KEPT_BY_SELECTIVE = (
+    "layer.attention.query",
+    "layer.attention.key",
+    "layer.attention.value",
+    "layer.attention.output",
+    "layer.attention.logsumexp",
+    "layer.feed_forward.gate",
+    "layer.feed_forward.up",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recompute(Parallelism):
@@ -38,11 +48,33 @@ class Recompute(Parallelism):
     def active(self, layout: ParallelLayout) -> bool:
         return self.recompute != "none"
 
-    def activation(self, name: str, size_bytes: float, job: TrainingJob) -> float:
-        return size_bytes
+    def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        residual = job.tokens_per_micro_batch * job.shape.hidden_size * job.compute_bytes
+        inputs = {"layer.inputs": float(residual / (job.layout.tp if job.layout.sp else 1) * job.shape.num_layers)}
+        inside = {name: size for name, size in held.items() if name.startswith(("layer.", "rounded.layers."))}
+        outside = {name: size for name, size in held.items() if name not in inside}
+        if self.recompute == "selective":
+            kept = {name: size for name, size in inside.items() if name in KEPT_BY_SELECTIVE}
+            products = {"layer.products": float(2 * residual * job.shape.num_layers)}  # of output and down, before sums
+            return inputs | kept | products | outside
+        # In backward one layer at a time comes to life again. By then the loss has let go of its logits, and norm and
+        # head of what they held; the layer's input is the input its norm keeps, unless that is a copy in float32.
+        one_layer = {name: size / job.shape.num_layers for name, size in inside.items()}
+        if job.device == "cuda" or job.compute_bytes >= 4:
+            one_layer["layer.inputs"] = inputs["layer.inputs"] * (1 - 1 / job.shape.num_layers)
+        at_loss, in_backward = inputs | outside, inputs | one_layer
+        return max(at_loss, in_backward, key=lambda moment: sum(moment.values()))
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
-        return ()
+        if self.recompute == "full" and job.layout.uses("tp"):
+            # Recomputing a layer repeats its collectives but the last: nothing after `down` is needed for backward.
+            calls = job.gradient_accumulation_steps * job.shape.num_layers
+            size_bytes = calls * crossing_bytes(job)
+            if job.layout.sp:
+                yield Traffic("tp", "all_gather", 2 * calls, 2 * size_bytes)  # into attention, into feed-forward
+                yield Traffic("tp", "reduce_scatter", calls, size_bytes)  # out of attention
+            else:
+                yield Traffic("tp", "all_reduce", calls, size_bytes)  # out of attention
 
     def apply(self, assembly: Assembly) -> None:
         from functools import partial

@@ -52,8 +52,8 @@ class SequenceParallel(Parallelism):
     def partial(self, name: str, job: TrainingJob) -> bool:
         return name.endswith("norm.weight")  # each rank has seen its own tokens only
 
-    def activation(self, name: str, size_bytes: float, job: TrainingJob) -> float:
-        return size_bytes / job.layout.tp if name in SPLIT_ACTIVATIONS else size_bytes
+    def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        return {name: size / job.layout.tp if name in SPLIT_ACTIVATIONS else size for name, size in held.items()}
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         # Entering a region gathers the sequence and, in backward, sums and cuts the gradient; leaving it sums and cuts,

@@ -93,12 +93,20 @@ class TensorParallel(Parallelism):
             return None
         return next((dim for module, dim in SPLIT_DIM.items() if name.endswith(f"{module}.weight")), None)
 
-    def activation(self, name: str, size_bytes: float, job: TrainingJob) -> float:
-        if name == "loss.log_softmax" and self.loss_parallel:
-            return size_bytes / job.layout.tp
-        if name in ("layer.attention.key", "layer.attention.value"):
-            return size_bytes / min(job.layout.tp, job.shape.num_kv_heads)
-        return size_bytes / job.layout.tp if name in SPLIT_ACTIVATIONS else size_bytes
+    def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        if self.loss_parallel:
+            held = held | {"loss.shifted": held["loss.log_softmax"]}  # logits minus their maximum, while they are summed
+        return {name: size_bytes / self._ranks_sharing(name, job) for name, size_bytes in held.items()}
+
+    def _ranks_sharing(self, name: str, job: TrainingJob) -> int:
+        if name.startswith("loss."):
+            return job.layout.tp if self.loss_parallel else 1
+        if name in ("layer.attention.key", "layer.attention.value") or _is_kv(name):
+            # also the rounded weights: of those kept whole, a rank rounds the head it uses
+            return min(job.layout.tp, job.shape.num_kv_heads)
+        if name.startswith("rounded."):
+            return 1 if self._split_dim(name, job) is None else job.layout.tp
+        return job.layout.tp if name in SPLIT_ACTIVATIONS else 1
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         forwards, tokens = job.gradient_accumulation_steps, job.tokens_per_micro_batch

@@ -14,26 +14,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 
-from clusterbench.parallel import Parallelism, partial_weights
+from clusterbench.parallel import MATERIALIZE, PHASES, Parallelism, partial_weights
 from clusterbench.training.job import TrainingJob
 from clusterbench.training.model import Decoder
 from clusterbench.training.noise import fill_uniform
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
-
-PHASES = (
-    "tensor",  # first: it replaces plain weights, and everything else must see the parts
-    "sequence",  # rides tensor's regions: it arranges what lies between them
-    "expert",  # like tensor, a cut of single weights
-    "context",  # changes what attention does with the local heads that tensor left it
-    "recompute",  # around whole layers, so that what was put inside a layer is computed again with it
-    "pipeline",  # takes layers away: their insides are complete, and nothing yet holds on to their parameters
-    "shard",  # ZeRO 2 and 3: shards what the others left, whatever it is
-    "materialize",  # only now memory is touched, and only for the parts that stayed on this rank
-    "replicate",  # DDP, ZeRO 1: buckets and optimizer hold real parameters, so they come last
-)
-"""The order in which things happen to a model, each with the reason for its place."""
 
 MASTER_DTYPES = {"bfloat16": torch.float32, "float32": torch.float32, "float64": torch.float64}
 COMPUTE_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -119,7 +106,7 @@ def assemble(
         decoder = Decoder(job.shape, COMPUTE_DTYPES[job.dtype]).to(MASTER_DTYPES[job.dtype])
     assembly = Assembly(decoder, mesh, job, device)  # type: ignore[arg-type]
     for phase in PHASES:
-        if phase == "materialize":
+        if phase == MATERIALIZE:
             assembly.weights = materialize(decoder, job, partial_weights(parallelisms, job), device)
         for parallelism in parallelisms:
             if parallelism.phase == phase:

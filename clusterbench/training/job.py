@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from clusterbench.layout import ParallelLayout
 from clusterbench.shape import ModelShape
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
+
+# AdamW as Llama 3 has it (arXiv:2407.21783, section 3.4.1), but for the schedule: no step depends on its values.
+LEARNING_RATE = 3e-4
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.1
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,8 @@ class TrainingJob:
         Of the arithmetic. Parameters, gradients and optimizer state are kept in :attr:`master_bytes` each.
     max_grad_norm
         Gradients are scaled down to this global norm; None leaves them alone.
+    device
+        ``cpu`` or ``cuda``: some operators keep other things for backward.
 
     Examples
     --------
@@ -41,6 +49,7 @@ class TrainingJob:
     dtype: str = "float32"
     max_grad_norm: float | None = 1.0
     seed: int = 0
+    device: str = "cpu"
 
     @property
     def gradient_accumulation_steps(self) -> int:
@@ -127,17 +136,21 @@ def weight_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     return weights
 
 
-def saved_activations(job: TrainingJob) -> dict[str, float]:
-    """Bytes autograd keeps from forward to backward on one rank without any parallelism, by name, per micro-batch.
+def activations(job: TrainingJob) -> dict[str, float]:
+    """Bytes one rank holds at the end of a forward without any parallelism, by what they are, for one micro-batch.
 
-    What the model of :mod:`clusterbench.training.model` saves, operator by operator. ``layer.*`` is the sum over all
-    layers. Flash attention saves its output and one float per head and token, not the scores.
+    What the model of :mod:`clusterbench.training.model` saves for backward, operator by operator, and the copies of the
+    logits that live while the loss is computed. ``layer.*`` is the sum over all layers. Flash attention saves its output
+    and one float per head and token, not the scores.
     """
     shape, tokens, size = job.shape, job.tokens_per_micro_batch, job.compute_bytes
-    statistic = max(4, size)  # norms and log-sum-exps are kept in float32 at least
+    statistic = max(4, size)  # norms, log-sum-exps and the loss are computed in float32 at least
+    # CUDA's norm keeps its input. On a CPU it is made of plain operators, which keep the input and the input before the
+    # weight is applied, both at the precision they compute in.
+    norm_input = shape.hidden_size * (size if job.device == "cuda" else 2 * statistic)
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     per_token_and_layer = {
-        "attention_norm.input": shape.hidden_size * size,
+        "attention_norm.input": norm_input,
         "attention_norm.rstd": statistic,
         "attention.input": shape.hidden_size * size,
         "attention.query": queries * size,
@@ -145,7 +158,7 @@ def saved_activations(job: TrainingJob) -> dict[str, float]:
         "attention.value": keys * size,
         "attention.output": queries * size,
         "attention.logsumexp": shape.num_heads * statistic,
-        "feed_forward_norm.input": shape.hidden_size * size,
+        "feed_forward_norm.input": norm_input,
         "feed_forward_norm.rstd": statistic,
         "feed_forward.input": shape.hidden_size * size,
         "feed_forward.gate": shape.ffn_hidden_size * size,
@@ -153,9 +166,23 @@ def saved_activations(job: TrainingJob) -> dict[str, float]:
         "feed_forward.up": shape.ffn_hidden_size * size,
         "feed_forward.product": shape.ffn_hidden_size * size,
     }
-    saved = {f"layer.{name}": float(n * tokens * shape.num_layers) for name, n in per_token_and_layer.items()}
-    saved["norm.input"] = shape.hidden_size * tokens * size
-    saved["norm.rstd"] = tokens * statistic
-    saved["head.input"] = shape.hidden_size * tokens * size
-    saved["loss.log_softmax"] = shape.vocab_size * tokens * statistic
-    return saved
+    per_token = {
+        "norm.input": norm_input,
+        "norm.rstd": statistic,
+        "head.input": shape.hidden_size * size,
+        "loss.logits": shape.vocab_size * size,
+        "loss.logits_in_float32": shape.vocab_size * 4 * (size < 4),
+        "loss.log_softmax": shape.vocab_size * statistic,
+    }
+    held = {f"layer.{name}": float(number * tokens * shape.num_layers) for name, number in per_token_and_layer.items()}
+    held |= {name: float(number * tokens) for name, number in per_token.items()}
+    if job.compute_bytes != job.master_bytes:
+        held |= {name: float(prod(part) * size) for name, part in _rounded_weights(shape).items()}
+    return held
+
+
+def _rounded_weights(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    """Weights whose rounded copy a product or a norm keeps for backward; a look-up in the embedding keeps none."""
+    weights = weight_shapes(shape)
+    table = weights.pop("embedding.weight")
+    return {f"rounded.{name}": part for name, part in ({"head.weight": table} | weights).items()}

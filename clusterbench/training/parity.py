@@ -6,6 +6,7 @@ compared with one rank, which every rank computes for itself: loss, every gradie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,44 +19,17 @@ from clusterbench.errors import WrongResult
 from clusterbench.parallel import Parallelism
 from clusterbench.training.job import TrainingJob
 from clusterbench.training.step import TrainingStep
-from clusterbench.training.tolerances import Tolerance, tolerances
+from clusterbench.training.tolerances import tolerances
 
 TWIN_LAYERS = 2
 TWIN_TOKENS = 16
-BFLOAT16_ROUNDING = 2**-9
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What two steps showed: loss and gradients of the first, parameters after the second, by name."""
-
-    loss: Tensor
-    gradients: Mapping[str, Tensor]
-    parameters: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Deviations:
-    """How far a step is from the reference: loss and gradients relative to their largest value, parameters absolute."""
-
-    loss: float
-    gradients: Mapping[str, float]
-    parameters: Mapping[str, float]
-
-    @property
-    def worst(self) -> dict[str, tuple[str, float]]:
-        """Metric -> the name of what deviates most, and by how much."""
-        return {
-            "parity_loss": ("loss", self.loss),
-            "parity_gradients": max(self.gradients.items(), key=lambda item: item[1]),
-            "parity_parameters": max(self.parameters.items(), key=lambda item: item[1]),
-        }
+BFLOAT16_ROUNDING = 2.0**-9
 
 
 def twin_of(job: TrainingJob) -> TrainingJob:
     """The small job a layout is checked on.
 
-    Two micro-batches whatever the case has, so that one left out shows; a sequence that every tp rank has a part of.
+    Two micro-batches whatever the case has, so that one left out shows; a sequence of which every tp rank has a part.
     """
     tp = job.layout.tp
     return replace(
@@ -74,24 +48,108 @@ def check_parity(
 
     Returns
     -------
-    ``parity_loss``, ``parity_gradients``, ``parity_parameters``: the largest deviation of each. In bfloat16 they are
-    multiples of what one rank in bfloat16 deviates, see :mod:`clusterbench.training.tolerances`.
+    The largest deviation of each kind: ``parity_loss``, ``parity_gradients``, ``parity_parameters``. In bfloat16 they are
+    multiples of what one rank in bfloat16 deviates, see :func:`~clusterbench.training.tolerances.tolerances`.
 
     Raises
     ------
     WrongResult
-        On every rank, with the worst parameter, its deviation and the tolerance.
+        On every rank, naming the worst parameter, its deviation and the tolerance.
     """
     twin = twin_of(job)
+    alone = two_steps(TrainingStep(twin.on_one_rank(), (), None, device))
     seen = two_steps(TrainingStep(twin, parallelisms, mesh, device))
-    places = {weight.name: weight.place for weight in TrainingStep(twin, parallelisms, mesh, device).weights}
-    exact = two_steps(TrainingStep(twin.on_one_rank(_reference_dtype(job)), (), None, device))
-    found = deviations(seen, exact, places, mesh).worst
-    if job.dtype == "bfloat16":
-        alone = two_steps(TrainingStep(twin.on_one_rank(), (), None, device))
-        rounding = deviations(alone, exact, {}, None).worst
-        found = {
-            metric: (name, deviation / max(rounding[metric][1], BFLOAT16_ROUNDING if metric == "parity_loss" else 0.0))
-            for metric, (name, deviation) in found.items()
-        }
-    return _judge(found, job)
+    if job.dtype != "bfloat16":
+        found = worst(_over_all_ranks(deviations(seen, alone), device))
+    else:
+        exact = two_steps(TrainingStep(twin.on_one_rank("float32"), (), None, device))
+        rounding = worst(deviations(alone, exact))
+        found = {}
+        for metric, (name, deviation) in worst(_over_all_ranks(deviations(seen, exact), device)).items():
+            # A loss is one number, and may be right by luck: it is never trusted to less than its own rounding.
+            least = BFLOAT16_ROUNDING if metric == "parity_loss" else 0.0
+            found[metric] = name, deviation / max(rounding[metric][1], least)
+    evidence = {metric: deviation for metric, (_, deviation) in found.items()}
+    for metric, (name, deviation) in found.items():
+        allowed = tolerances(job.dtype)[metric]
+        if not deviation <= allowed.value:
+            raise WrongResult(
+                f"{job.layout} does not compute what one rank computes: {name} deviates by {deviation:.3g} in "
+                f"{job.dtype}; allowed is {allowed.value:g}, {allowed.basis}. "
+                f"Checked on {twin.shape.name}, {twin.shape.num_layers} layers, {twin.equation}, seq_len {twin.seq_len}.",
+                evidence,
+            )
+    return evidence
+
+
+@dataclass(frozen=True)
+class TwoSteps:
+    """What two steps showed on this rank: its parts of everything, and where they lie in the whole."""
+
+    loss: Tensor
+    norm: Tensor
+    gradients: Mapping[str, Tensor]
+    parameters: Mapping[str, Tensor]
+    places: Mapping[str, tuple[slice, ...]]
+
+
+def two_steps(step: TrainingStep) -> TwoSteps:
+    """Runs two steps, and keeps loss, gradients (before clipping, which hides a common factor) and norm of the first."""
+    loss = step.forward_backward()
+    if step.mesh is not None and step.job.layout.uses("dp"):
+        dist.all_reduce(loss, group=step.mesh.get_group("dp"))
+        loss = loss / step.job.layout.dp
+    step.reduce()
+    gradients = {weight.name: weight.gradient.clone() for weight in step.weights}
+    norm = step.clip()
+    step.update()
+    step()
+    return TwoSteps(
+        loss,
+        torch.zeros_like(loss) if norm is None else norm,
+        gradients,
+        {weight.name: weight.parameter.detach() for weight in step.weights},
+        {weight.name: weight.place for weight in step.weights},
+    )
+
+
+Deviations = dict[str, dict[str, float]]
+"""Metric -> what was compared -> how far it is off: loss and gradients relative to the largest value, parameters absolute."""
+
+
+def deviations(seen: TwoSteps, reference: TwoSteps) -> Deviations:
+    """How far this rank's parts are from the same places of the reference."""
+    gradients = {"the norm of all gradients": _relative(seen.norm, reference.norm, reference.norm)}
+    parameters = {}
+    for name, place in seen.places.items():
+        whole = reference.gradients[name]
+        gradients[f"the gradient of {name}"] = _relative(seen.gradients[name], whole[place], whole)
+        parameters[f"{name} after two steps"] = _distance(seen.parameters[name], reference.parameters[name][place])
+    return {
+        "parity_loss": {"the loss": _relative(seen.loss, reference.loss, reference.loss)},
+        "parity_gradients": gradients,
+        "parity_parameters": parameters,
+    }
+
+
+def _distance(got: Tensor, expected: Tensor) -> float:
+    distance = float((got.double() - expected.double()).abs().max())
+    return math.inf if math.isnan(distance) else distance
+
+
+def _relative(got: Tensor, expected: Tensor, scale: Tensor) -> float:
+    distance, largest = _distance(got, expected), float(scale.abs().max())
+    return distance / largest if largest else (math.inf if distance else 0.0)
+
+
+def _over_all_ranks(found: Deviations, device: torch.device) -> Deviations:
+    """The largest of each deviation over all ranks, so that all of them come to the same verdict."""
+    values = torch.tensor([value for group in found.values() for value in group.values()], device=device)
+    dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    largest = iter(values.tolist())
+    return {metric: {name: next(largest) for name in group} for metric, group in found.items()}
+
+
+def worst(found: Deviations) -> dict[str, tuple[str, float]]:
+    """Metric -> what deviates most, and by how much."""
+    return {metric: max(group.items(), key=lambda item: item[1]) for metric, group in found.items()}

@@ -11,15 +11,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from clusterbench.parallel import Parallelism
+from clusterbench.parallel import Parallelism, active_in
 from clusterbench.training.assembly import Assembly, assemble
 from clusterbench.training.data import micro_batches
-from clusterbench.training.job import TrainingJob
+from clusterbench.training.job import BETAS, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
 from clusterbench.training.model import loss_of
-
-LEARNING_RATE = 3e-4
-BETAS = (0.9, 0.95)
-WEIGHT_DECAY = 0.1
 
 
 class TrainingStep:
@@ -42,8 +38,7 @@ class TrainingStep:
         self, job: TrainingJob, parallelisms: Sequence[Parallelism], mesh: DeviceMesh | None, device: torch.device
     ) -> None:
         self.job, self.mesh = job, mesh
-        active = [parallelism for parallelism in parallelisms if parallelism.active(job.layout)]
-        self.assembly: Assembly = assemble(job, active, mesh, device)
+        self.assembly: Assembly = assemble(job, active_in(job.layout, parallelisms), mesh, device)
         self.model, self.weights = self.assembly.model, self.assembly.weights
         self.micro_batches = micro_batches(job, mesh.get_local_rank("dp") if mesh else 0, device)
         # fused: one kernel for all weights and no temporaries, on CPU as on CUDA

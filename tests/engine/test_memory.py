@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from clusterbench.engine.memory import CATEGORIES, MemoryTracker
@@ -132,6 +133,25 @@ def sharded():
     return dict(peak.at_rest), dict(peak.peak_by_category), torch.UntypedStorage.resize_.__qualname__
 
 
+def zero_1():
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # warns on import, by scripting its own code
+
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)]))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
+
+    def step():
+        model(torch.ones(4, 512)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return peak_of(model, step, optimizer).at_rest["optimizer_state"]
+
+
+@pytest.mark.gloo
+def test_the_state_of_zero_1_is_found_on_the_rank_that_owns_it():
+    assert run_ranks(2, zero_1) == [2 * (2 * 512 * 512 * 4) + 2 * 4] * 2
+
+
 @pytest.mark.gloo
 def test_fsdp_rests_on_shards_and_gathers_layers_one_by_one():
     shards = 4 * 1024 * 1024 * 4 // 2
@@ -211,6 +231,16 @@ def test_the_peak_is_the_allocators_within_one_percent():
             allocator = max(allocator, live)
     optimizer.zero_grad()
     assert peak_of(model, step, optimizer).total_bytes == pytest.approx(allocator, rel=0.01)
+
+
+def test_a_dry_run_on_fake_tensors_gives_the_same_peak():
+    def peak():
+        model, optimizer, _, step = transformer_step()
+        return peak_of(model, step, optimizer)
+
+    real = peak()
+    with FakeTensorMode():
+        assert peak() == real
 
 
 def test_the_step_computes_the_same_under_the_tracker_and_leaves_no_hooks():

@@ -1,0 +1,147 @@
+"""What there is: every kind of thing the folders hold, a line each, and all about one."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from clusterbench.errors import SuiteError, nearest
+from clusterbench.options import Option, as_yaml, options_of
+from clusterbench.tables import WIDTH, aligned, comment
+from clusterbench.units import format_bytes
+
+
+def kinds() -> tuple[str, ...]:
+    """Names of all kinds."""
+    return tuple(_FOUND)
+
+
+def listing(kind: str) -> str:
+    """The things of one kind, a line each.
+
+    Raises
+    ------
+    SuiteError
+        If there is no such kind.
+    """
+    found = _things(kind)
+    room = WIDTH - 4 - max(map(len, (kind, *found)))
+    rows = [[name, textwrap.shorten(_line_about(thing), room, placeholder=" ...")] for name, thing in found.items()]
+    return "\n".join(aligned([kind, "what it is"], rows))
+
+
+def about(kind: str, name: str) -> str:
+    """All about one thing: what it is, and what a suite may set.
+
+    Raises
+    ------
+    SuiteError
+        If there is no such kind or thing.
+    """
+    found = _things(kind)
+    if name not in found:
+        names = ", ".join(found) or "none"
+        raise SuiteError(f"there is no '{name}' among the {kind}.{nearest(name, found)}\n{kind.capitalize()}: {names}.")
+    thing = found[name]
+    if isinstance(thing, Path):
+        return thing.read_text(encoding="utf-8", errors="replace").rstrip()
+    lines = [f"# {line}".rstrip() for line in _doc(thing).splitlines()]
+    if not inspect.isclass(thing):
+        values = [[field.name, getattr(thing, field.name)] for field in fields(thing)]
+        return "\n".join([*comment(f"{name}: {_line_about(thing)}"), *aligned(["field", "value"], values)])
+    options = _options(thing)
+    return "\n".join([*lines, "#", *options] if options else lines)
+
+
+def _things(kind: str) -> Mapping[str, Any]:
+    if kind not in _FOUND:
+        raise SuiteError(f"there are no '{kind}' to list.{nearest(kind, _FOUND)}\nKinds: {', '.join(_FOUND)}.")
+    return _FOUND[kind]()
+
+
+def _options(thing: type) -> list[str]:
+    """A line for each key a suite may write, and one more for what it accepts."""
+    options: Mapping[str, Option] = {}
+    if hasattr(thing, "options"):
+        options = thing.options()
+    elif is_dataclass(thing):
+        options = options_of(thing)
+    rows = [[name, _kind_of(one), _default_of(one), one.help] for name, one in options.items()]
+    lines = aligned(["option", "type", "default", "what it changes"], rows) if rows else []
+    allowed = [line for name, one in options.items() for line in comment(f"{name}: {one.allowed()}", indent="    ")]
+    return [*lines, "#", "# Accepted:", *allowed] if rows else []
+
+
+def _kind_of(option: Option) -> str:
+    name = "size" if option.unit == "B" else {int: "int", float: "float", bool: "bool", str: "text"}[option.kind]
+    return f"list of {name}" if option.is_list else name
+
+
+def _default_of(option: Option) -> str:
+    if option.required:
+        return "required"
+    if option.is_list:
+        return f"[{', '.join(map(str, option.default))}]"
+    if option.unit == "B":
+        return format_bytes(option.default)
+    return "-" if option.default is None else as_yaml(option.default).strip("'")
+
+
+def _line_about(thing: Any) -> str:
+    if isinstance(thing, Path):
+        return _question(thing)
+    if inspect.isclass(thing):
+        return _doc(thing).partition("\n\n")[0].replace("\n", " ")
+    billions = thing.num_parameters / 1e9
+    size = f"{billions:.3g} billion" if billions >= 1 else f"{1e3 * billions:.3g} million"
+    return f"{size} parameters; {thing.source}"
+
+
+def _doc(thing: Any) -> str:
+    return inspect.getdoc(thing) or "no description"
+
+
+def _question(path: Path) -> str:
+    from clusterbench.suite import load_suite
+
+    try:
+        suite = load_suite(path)
+    except SuiteError as error:
+        return f"mistaken: {str(error).splitlines()[0]}"
+    return suite.question or "asks no question"
+
+
+def _found_in(module: str, base: str) -> Mapping[str, Any]:
+    import importlib
+
+    from clusterbench.discover import things
+
+    return things(module, getattr(importlib.import_module(module), base))
+
+
+def _shapes() -> Mapping[str, Any]:
+    from clusterbench.shape import SHAPES
+
+    return SHAPES
+
+
+def _suites() -> Mapping[str, Any]:
+    """Those of the working directory, else those beside the package in a checkout."""
+    folders = (Path("suites"), Path(__file__).parent.parent / "suites")
+    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+_FOUND: dict[str, Callable[[], Mapping[str, Any]]] = {
+    "benchmarks": partial(_found_in, "clusterbench.benchmarks", "Benchmark"),
+    "parallelisms": partial(_found_in, "clusterbench.parallel", "Parallelism"),
+    "shapes": _shapes,
+    "suites": _suites,
+    "charts": partial(_found_in, "clusterbench.charts", "Chart"),
+    "diagnoses": partial(_found_in, "clusterbench.diagnoses", "Diagnosis"),
+}

@@ -1,0 +1,193 @@
+"""What this host is: the part of ``environment.json`` that one agent can see, and what a worker adds.
+
+:func:`host_environment` is for agents: it imports no torch and initialises nothing. :func:`torch_environment` is for
+workers: it says what was really loaded, which need not be what is installed (``LD_PRELOAD``, ``LD_LIBRARY_PATH``,
+another NCCL on the path). Everything can go into JSON; what cannot be known is null.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from clusterbench.engine.telemetry import list_gpus
+
+PREFIXES = ("NCCL_", "GLOO_", "UCX_", "FI_", "OMP_", "CUDA_", "TORCH_", "MKL_")
+NAMES = ("LD_PRELOAD", "LD_LIBRARY_PATH")
+"""Variables that are recorded; no other ever is, so that a run folder can be shared."""
+_SECRET = re.compile("TOKEN|KEY|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
+
+_PACKAGES = ("torch", "numpy", "mpi4py", "nvidia-ml-py", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "triton", "deepspeed")
+
+
+def host_environment(root: Path = Path("/")) -> dict[str, Any]:
+    """Hardware, system and installed versions of this host.
+
+    ``root`` is where ``/sys``, ``/proc`` and ``/etc`` are looked for, for tests.
+    """
+    gpus = list_gpus()
+    return {
+        "hostname": socket.gethostname(),
+        "cpu_model": _cpu_model(root),
+        "num_cores": psutil.cpu_count(logical=False),
+        "num_logical_cpus": psutil.cpu_count(),
+        "num_usable_cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "os": _os_name(root),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "mpi": mpi_version(),
+        "gpus": [asdict(gpu) for gpu in gpus],
+        "gpus_reason": gpus.reason,
+        "network": _network(),
+        "infiniband": infiniband_ports(root),
+        "numa_nodes": numa_nodes(root),
+        "variables": recorded_variables(os.environ),
+    }
+
+
+def torch_environment() -> dict[str, Any]:
+    """What a worker really loaded. Call it after the device was chosen: naming it may initialise CUDA."""
+    import torch
+    import torch.distributed as dist
+
+    nccl = None
+    # The version of the library in memory: `LD_PRELOAD=.../libnccl.so.2` changes it, the package's metadata does not.
+    if dist.is_available() and dist.is_nccl_available() and torch.cuda.is_available():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "nccl": nccl,
+        "nccl_path": mapped_library("libnccl"),
+        "mpi_path": mapped_library("libmpi"),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu_model(Path("/")),
+        "num_threads": torch.get_num_threads(),
+    }
+
+
+def mpi_version() -> dict[str, str] | None:
+    """The MPI this process runs on, if mpi4py was imported here; null otherwise, since importing it would start MPI."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is None:
+        return None
+    major, minor = mpi.Get_version()
+    library = mpi.Get_library_version().replace("\0", "").strip()
+    return {"standard": f"{major}.{minor}", "library": library.splitlines()[0] if library else ""}
+
+
+def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those variables that change how a run behaves and can be shown to anybody, sorted.
+
+    >>> recorded_variables({"NCCL_DEBUG": "INFO", "HF_TOKEN": "x", "NCCL_API_KEY": "x", "HOME": "/root"})
+    {'NCCL_DEBUG': 'INFO'}
+    """
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if (name.startswith(PREFIXES) or name in NAMES) and not _SECRET.search(name)
+    }
+
+
+def mapped_library(name: str, maps: Path = Path("/proc/self/maps")) -> str | None:
+    """Path of the library that is mapped into this process and whose file name begins so, such as ``libnccl``."""
+    for line in (_read(maps) or "").splitlines():
+        # 7f5c-7f5d r-xp 00000000 fe:01 4711    /usr/lib/libnccl.so.2.27.3 (deleted)
+        fields = line.split(maxsplit=5)
+        path = fields[5].removesuffix(" (deleted)") if len(fields) == 6 else ""
+        if re.match(rf"{re.escape(name)}[.\-\d]*so\b", path.rsplit("/", 1)[-1]):
+            return path
+    return None
+
+
+def numa_nodes(root: Path = Path("/")) -> list[dict[str, Any]] | None:
+    """NUMA nodes with their CPUs, as the kernel writes them (``0-31,64-95``), and memory; null if it lists none."""
+    nodes = sorted(root.glob("sys/devices/system/node/node[0-9]*"), key=lambda path: int(path.name[4:]))
+    return [
+        {"node": int(path.name[4:]), "cpus": _read(path / "cpulist"), "memory_bytes": _node_memory(path)}
+        for path in nodes
+    ] or None
+
+
+def infiniband_ports(root: Path = Path("/")) -> list[dict[str, Any]]:
+    """InfiniBand and RoCE ports, state and rate in the kernel's words (``4: ACTIVE``, ``400 Gb/sec (4X NDR)``)."""
+    return [
+        {
+            "device": port.parts[-3],
+            "port": int(port.name),
+            "state": _read(port / "state"),
+            "physical_state": _read(port / "phys_state"),
+            "rate": _read(port / "rate"),
+            "bits_per_s": _rate(_read(port / "rate")),
+            "link_layer": _read(port / "link_layer"),
+            "firmware": _read(port.parents[1] / "fw_ver"),
+            "numa_node": _integer(_read(port.parents[1] / "device/numa_node")),
+        }
+        for port in sorted(root.glob("sys/class/infiniband/*/ports/[0-9]*"))
+    ]
+
+
+def _network() -> list[dict[str, Any]]:
+    """Interfaces that are up, loopback included: on one machine it carries the test."""
+    return [
+        # psutil gives 0 where the driver tells no speed (virtio, loopback)
+        {"name": name, "speed_bits_per_s": seen.speed * 10**6 or None, "mtu_bytes": seen.mtu}
+        for name, seen in sorted(psutil.net_if_stats().items())
+        if seen.isup
+    ]
+
+
+def _cpu_model(root: Path) -> str | None:
+    found = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
+    return found[1] if found else platform.processor() or platform.machine() or None  # Arm has no model name
+
+
+def _os_name(root: Path) -> str | None:
+    found = re.search(r'^PRETTY_NAME="?([^"\n]+)"?$', _read(root / "etc/os-release") or "", re.MULTILINE)
+    return found[1] if found else None
+
+
+def _node_memory(path: Path) -> int | None:
+    found = re.search(r"MemTotal:\s*(\d+) kB", _read(path / "meminfo") or "")
+    return int(found[1]) * 1024 if found else None
+
+
+def _rate(text: str | None) -> float | None:
+    found = re.match(r"([\d.]+) Gb/sec", text or "")
+    return float(found[1]) * 1e9 if found else None
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch(r"-?\d+", text) else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _read(path: Path) -> str | None:
+    # Files of /sys exist and still refuse: a port that is down, a device without a NUMA node, a container.
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    # A process of its own: an agent must not load a driver's library, which could take it down.
+    print(json.dumps(host_environment()))

@@ -1,0 +1,359 @@
+"""What NVIDIA's management library says of the GPUs of this host, sampled by a process of its own.
+
+``python -m clusterbench.engine.telemetry --interval 0.5`` writes one JSON line per sample to stdout until its stdin
+closes, so it cannot outlive who started it. It imports no torch and never initialises CUDA. A value the driver does not
+give is null; nothing is guessed. A GPU that is lost keeps its line, with the error in place of values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+import pynvml
+
+# nvml.h, nvmlClocksEventReason* (before driver 535: nvmlClocksThrottleReason*, same bits).
+REASONS = {
+    0x001: "gpu_idle",
+    0x002: "application_clocks",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal",
+    0x040: "hw_thermal",
+    0x080: "hw_power_brake",
+    0x100: "display_clocks",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+"""Why clocks are not at their highest. ``gpu_idle`` is no fault; ``hw_slowdown`` has its cause in a second bit."""
+
+# What a driver answers for things it or the board does not have. Anything else is worth telling.
+_NOT_THERE = (
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+)
+_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_GPU_NOT_FOUND)
+
+
+@dataclass(frozen=True)
+class GpuInfo:
+    """One GPU as it stands before a run; None where the driver does not say."""
+
+    index: int
+    """What CUDA calls it in a process with this environment: its place in ``CUDA_VISIBLE_DEVICES``."""
+    name: str | None
+    uuid: str | None
+    memory_bytes: int | None
+    driver_version: str | None
+    cuda_driver_version: str | None
+    """Newest CUDA the driver can run, such as ``13.0``."""
+    max_sm_clock_hz: float | None = None
+    power_limit_w: float | None = None
+    error: str | None = None
+    """Why there are no values: the GPU is lost or needs a reset."""
+
+
+class GpuList(list[GpuInfo]):
+    """GPUs, and where there are none or fewer than asked for, the sentence that says why."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """One GPU at one moment; None where the driver does not say."""
+
+    index: int
+    uuid: str | None = None
+    name: str | None = None
+    sm_clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    power_w: float | None = None
+    """On Ampere and later the driver's mean over the last second."""
+    temperature_c: float | None = None
+    memory_used_bytes: int | None = None
+    """By all processes, with contexts and NCCL's buffers."""
+    utilization: float | None = None
+    """Share of time in which any kernel ran; 1.0 says nothing about how well it ran."""
+    throttle_reasons: list[str] | None = None
+    energy_j: float | None = None
+    """Counter since the driver was loaded; differences count."""
+    error: str | None = None
+
+
+def list_gpus() -> GpuList:
+    """GPUs a CUDA process started from here would see, in its order.
+
+    ``CUDA_VISIBLE_DEVICES`` is honoured: indices, or UUIDs (abbreviated, too); like CUDA, the list ends at the first
+    entry that names no GPU. Indices are taken in PCI order, which is CUDA's as well unless a host mixes models and
+    ``CUDA_DEVICE_ORDER`` is unset. MIG instances are not supported: they are left out with a reason.
+    """
+    gpus = GpuList()
+    with _nvml() as reason:
+        gpus.reason = reason
+        if reason is None:
+            handles, gpus.reason = _visible_handles()
+            gpus += [_info(index, handle) for index, handle in enumerate(handles)]
+    return gpus
+
+
+def samples(interval_s: float, wait: Callable[[float], bool]) -> Iterator[dict[str, Any]]:
+    """One mapping per sample, ready for JSON, until ``wait(seconds)`` says True.
+
+    Without a driver, or without GPUs, there is one sample with no GPUs and a ``reason``.
+    """
+    with _nvml() as reason:
+        handles: list[_Handle] = []
+        if reason is None:
+            handles, reason = _visible_handles()
+        if not handles:
+            yield {"time_s": time.time(), "gpus": [], "reason": reason}
+            return
+        while True:
+            due_s = time.monotonic() + interval_s
+            yield {"time_s": time.time(), "gpus": [asdict(_sample(i, handle)) for i, handle in enumerate(handles)]}
+            if wait(max(0.0, due_s - time.monotonic())):
+                return
+
+
+def summarise(
+    samples: Iterable[Mapping[str, Any]], start_s: float = float("-inf"), end_s: float = float("inf")
+) -> dict[str, dict[str, Any]]:
+    """What happened to each GPU between two times (seconds since 1970), by UUID.
+
+    Each entry has ``index, name, num_samples``, ``min_`` and ``mean_sm_clock_hz``, ``min_`` and
+    ``mean_memory_clock_hz``, ``mean_`` and ``max_power_w``, ``max_temperature_c``, ``max_memory_used_bytes``,
+    ``energy_j`` (last minus first), ``throttle_reasons`` (reason -> share of the samples that gave reasons, idleness
+    left out) and ``errors``. None stands where no sample had a value: no sample, no statement.
+    """
+    of_gpu: dict[str, list[Mapping[str, Any]]] = {}
+    for sample in samples:
+        if start_s <= sample["time_s"] <= end_s:
+            for gpu in sample["gpus"]:
+                of_gpu.setdefault(gpu["uuid"] or f"index {gpu['index']}", []).append(gpu)
+    return {key: _summary(seen) for key, seen in of_gpu.items()}
+
+
+def _summary(seen: list[Mapping[str, Any]]) -> dict[str, Any]:
+    def over(field: str, reduce: Callable[[list[float]], float]) -> float | None:
+        values = [gpu[field] for gpu in seen if gpu[field] is not None]
+        return reduce(values) if values else None
+
+    reasons = [gpu["throttle_reasons"] for gpu in seen if gpu["throttle_reasons"] is not None]
+    named = sorted({name for given in reasons for name in given} - {"gpu_idle"})
+    return {
+        "index": seen[0]["index"],
+        "name": next((gpu["name"] for gpu in seen if gpu["name"] is not None), None),
+        "num_samples": len(seen),
+        "min_sm_clock_hz": over("sm_clock_hz", min),
+        "mean_sm_clock_hz": over("sm_clock_hz", fmean),
+        "min_memory_clock_hz": over("memory_clock_hz", min),
+        "mean_memory_clock_hz": over("memory_clock_hz", fmean),
+        "mean_power_w": over("power_w", fmean),
+        "max_power_w": over("power_w", max),
+        "max_temperature_c": over("temperature_c", max),
+        "max_memory_used_bytes": over("memory_used_bytes", max),
+        "energy_j": over("energy_j", lambda values: values[-1] - values[0]),
+        "throttle_reasons": {name: sum(name in given for given in reasons) / len(reasons) for name in named}
+        if reasons
+        else None,
+        "errors": sorted({gpu["error"] for gpu in seen if gpu["error"] is not None}),
+    }
+
+
+# NVML
+
+
+@dataclass(frozen=True)
+class _Handle:
+    """A GPU as NVML knows it, or why it gave none."""
+
+    device: Any
+    uuid: str | None
+    name: str | None
+    error: str | None
+
+
+@contextmanager
+def _nvml() -> Iterator[str | None]:
+    """NVML initialised, or the reason why not. Leaves nothing open."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        hint = "no NVIDIA driver on this host" if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else "NVML failed"
+        yield f"{hint}: {error}"
+        return
+    try:
+        yield None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _visible_handles() -> tuple[list[_Handle], str | None]:
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as error:
+        return [], f"NVML failed: {error}"
+    handles = [_handle(index) for index in range(count)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return handles, None if handles else "the NVIDIA driver finds no GPU"
+    chosen: list[_Handle] = []
+    for entry in visible.split(","):
+        found = _named(entry.strip(), handles)
+        if found is None or found in chosen:
+            return chosen, f"CUDA_VISIBLE_DEVICES={visible!r} ends before {entry!r}: {_objection(entry, found, count)}"
+        chosen.append(found)
+    return chosen, None
+
+
+def _named(entry: str, handles: list[_Handle]) -> _Handle | None:
+    if entry.isdecimal():
+        return handles[int(entry)] if int(entry) < len(handles) else None
+    matching = [handle for handle in handles if entry and (handle.uuid or "").startswith(entry)]
+    return matching[0] if len(matching) == 1 else None
+
+
+def _objection(entry: str, found: _Handle | None, count: int) -> str:
+    if entry.strip().startswith("MIG-"):
+        return "MIG instances are not supported"
+    return "named twice" if found else f"the driver has {count} GPUs and none of that name"
+
+
+def _handle(index: int) -> _Handle:
+    try:
+        device = pynvml.nvmlDeviceGetHandleByIndex(index)
+        return _Handle(device, pynvml.nvmlDeviceGetUUID(device), pynvml.nvmlDeviceGetName(device), None)
+    except pynvml.NVMLError as error:
+        return _Handle(None, None, None, f"GPU {index} of the driver: {error}")
+
+
+class _Reader:
+    """Asks one GPU; remembers the first error that is more than a missing function."""
+
+    def __init__(self, handle: _Handle) -> None:
+        self.device, self.error = handle.device, handle.error
+
+    def __call__(self, names: str, *arguments: Any) -> Any:
+        """The answer of the first function (of ``a|b``) that this pynvml and this driver have."""
+        for name in names.split("|"):
+            function = getattr(pynvml, name, None)
+            if function is None or self.device is None:
+                continue
+            try:
+                return function(self.device, *arguments)
+            except pynvml.NVMLError as error:
+                if error.value in _NOT_THERE:
+                    continue
+                self.error = self.error or str(error)
+                if error.value in _LOST:  # every further call would fail, some of them after seconds
+                    self.device = None
+        return None
+
+
+def _sample(index: int, handle: _Handle) -> GpuSample:
+    read = _Reader(handle)
+    sample = GpuSample(
+        index,
+        handle.uuid,
+        handle.name,
+        sm_clock_hz=_scaled(read("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM), 1e6),
+        memory_clock_hz=_scaled(read("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM), 1e6),
+        power_w=_scaled(read("nvmlDeviceGetPowerUsage"), 1e-3),
+        temperature_c=_scaled(
+            read("nvmlDeviceGetTemperatureV|nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU), 1.0
+        ),
+        memory_used_bytes=getattr(read("nvmlDeviceGetMemoryInfo"), "used", None),
+        utilization=_scaled(getattr(read("nvmlDeviceGetUtilizationRates"), "gpu", None), 0.01),
+        throttle_reasons=reason_names(
+            read("nvmlDeviceGetCurrentClocksEventReasons|nvmlDeviceGetCurrentClocksThrottleReasons")
+        ),
+        energy_j=_scaled(read("nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
+    )
+    # What was read before the GPU was lost belongs to no moment at which it worked.
+    lost = read.device is None
+    return GpuSample(index, handle.uuid, handle.name, error=read.error) if lost else _with_error(sample, read.error)
+
+
+def _with_error(sample: GpuSample, error: str | None) -> GpuSample:
+    return sample if error is None else GpuSample(**{**asdict(sample), "error": error})
+
+
+def _info(index: int, handle: _Handle) -> GpuInfo:
+    read = _Reader(handle)
+    memory = read("nvmlDeviceGetMemoryInfo")
+    max_sm_clock = read("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
+    power_limit = read("nvmlDeviceGetEnforcedPowerLimit")
+    cuda = _system("nvmlSystemGetCudaDriverVersion_v2") or _system("nvmlSystemGetCudaDriverVersion")
+    return GpuInfo(
+        index,
+        handle.name,
+        handle.uuid,
+        memory_bytes=getattr(memory, "total", None),
+        driver_version=_system("nvmlSystemGetDriverVersion"),
+        cuda_driver_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+        max_sm_clock_hz=_scaled(max_sm_clock, 1e6),
+        power_limit_w=_scaled(power_limit, 1e-3),
+        error=read.error,
+    )
+
+
+def _system(name: str) -> Any:
+    try:
+        return getattr(pynvml, name)()
+    except (pynvml.NVMLError, AttributeError):
+        return None
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def reason_names(bits: int | None) -> list[str] | None:
+    """Names of a bit mask of clock reasons; bits newer than this file keep their number.
+
+    >>> reason_names(0x48), reason_names(0), reason_names(0x8001)
+    (['hw_slowdown', 'hw_thermal'], [], ['gpu_idle', 'reason_0x8000'])
+    """
+    if bits is None:
+        return None
+    return [REASONS.get(1 << i, f"reason_{1 << i:#x}") for i in range(bits.bit_length()) if bits >> i & 1]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Samples until stdin closes or nobody reads stdout any more."""
+    parser = argparse.ArgumentParser(prog="python -m clusterbench.engine.telemetry", description=__doc__)
+    parser.add_argument("--interval", type=float, default=0.5, metavar="SECONDS", help="between samples (0.5)")
+    interval_s = parser.parse_args(arguments).interval
+    try:
+        for sample in samples(interval_s, _stdin_closed):
+            print(json.dumps(sample), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains when it flushes stdout at exit
+    return 0
+
+
+def _stdin_closed(timeout_s: float) -> bool:
+    """Waits so long, or until stdin closes. Whatever is written to it is read and ignored."""
+    end_s = time.monotonic() + timeout_s
+    while True:
+        readable, _, _ = select.select([0], [], [], max(0.0, end_s - time.monotonic()))
+        if not readable:
+            return False
+        if not os.read(0, 4096):
+            return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""One self-contained page a run: its answer, its verdict, what is wrong, and every figure."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+import clusterbench
+from clusterbench.charts import CAPTION, Chart, charts
+from clusterbench.derive import read, write_rows
+from clusterbench.diagnoses import HEADINGS, Diagnosis, Finding, diagnoses, examine
+from clusterbench.discover import summary
+from clusterbench.history import Reading
+from clusterbench.prose import sections
+from clusterbench.report.statements import can_say, cannot_say
+from clusterbench.report.table import FIRST_PAGE, columns, details, facts
+from clusterbench.report.verdict import Verdict, verdict
+from clusterbench.run_directory import RunDirectory
+
+__all__ = ["Verdict", "render_report", "verdict_of"]
+
+_HERE = Path(__file__).parent
+_SHOWN, _MOST = 5, 100  # findings of one diagnosis on the page at once, and at all
+_MOST_SET_ASIDE = 200
+
+
+def render_report(run: RunDirectory) -> Path:
+    """Writes ``index.html`` and ``rows.csv`` into the run's folder and returns the page."""
+    with _uncollected():
+        reading = read(run)
+        write_rows(run, reading.rows)
+        return run.write("index.html", page(reading))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection: walking a million live records again and again is a third of a large report's time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def verdict_of(run: RunDirectory) -> Verdict:
+    """What the page would say, without making it; its ``exit_code`` is that of the command line."""
+    reading = read(run)
+    return verdict(reading, examine(reading))
+
+
+def page(reading: Reading) -> str:
+    """The page as text. Pure, but for the files of this package."""
+    findings = examine(reading)
+    figures = list(_figures(reading))
+    table = columns(reading)
+    unfolded = details(reading)
+    set_aside = _set_aside(reading)
+    answer = _answer(reading, figures)
+    return _template().render(
+        suite=reading.plan.suite,
+        question=reading.plan.question,
+        run=reading.run,
+        answer=answer,
+        verdict=verdict(reading, findings),
+        summary=list(_summary(reading)),
+        findings=[_group(name, found) for name, found in _worst_first(findings)],
+        num_diagnoses=len(diagnoses()),
+        problems=[f"{problem}." for problem in reading.problems[:_MOST]],
+        figures=figures,
+        columns=table,
+        num_cases=len(reading.histories),
+        first_lines=range(min(FIRST_PAGE, len(reading.histories))),
+        has_details=unfolded is not None,
+        set_aside=set_aside[:_MOST_SET_ASIDE],
+        set_aside_left_out=_more(len(set_aside), _MOST_SET_ASIDE, "reasons"),
+        can=can_say(reading),
+        cannot=cannot_say(reading),
+        environment=list(_environment(reading.environment)),
+        version=clusterbench.__version__,
+        css=Markup((_HERE / "page.css").read_text()),
+        js=Markup((_HERE / "page.js").read_text()),
+        data=_json({"columns": [column.packed() for column in table], "details": unfolded}),
+    )
+
+
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string((_HERE / "page.html").read_text())
+
+
+def _json(value: object) -> Markup:
+    """JSON inside a script element: no text in it may end the element or open a comment."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _figures(reading: Reading) -> Iterator[dict[str, Any]]:
+    from clusterbench.charts._drawing import svg
+
+    for name, kind in charts().items():
+        chart: Chart[object] = kind()
+        data = chart.select(reading.rows)
+        if data is None:
+            continue
+        yield {
+            "name": name,
+            "title": chart.title,
+            "answer": chart.answer(data),
+            "left_out": chart.left_out(data),
+            "caption": sections(kind)[CAPTION],
+            "panels": [
+                Markup(svg(figure, f"{name}-{number}", f"{chart.title}, panel {number + 1}"))
+                for number, figure in enumerate(chart.draw(data))
+            ],
+        }
+
+
+def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> str:
+    """What the first chart with something to say says; otherwise plainly that nothing answers the question."""
+    for figure in figures:
+        if figure["answer"]:
+            return str(figure["answer"])
+    measured = sum(history.pooled is not None for history in reading.histories)
+    if measured == 0:
+        return f"Nothing was measured that could answer this: none of {len(reading.histories)} cases has a figure."
+    return f"{measured} of {len(reading.histories)} cases have a figure; no chart draws a conclusion from them, so see the table."
+
+
+def _worst_first(findings: Mapping[str, list[Finding]]) -> list[tuple[str, list[Finding]]]:
+    return sorted(findings.items(), key=lambda item: _severity(item[1]))
+
+
+def _severity(findings: Sequence[Finding]) -> int:
+    return min(("error", "warning", "note").index(finding.severity) for finding in findings)
+
+
+def _group(name: str, findings: list[Finding]) -> dict[str, Any]:
+    kind: type[Diagnosis] = diagnoses()[name]
+    advice = sections(kind)
+    return {
+        "title": summary(kind).rstrip("."),
+        "severity": ("error", "warning", "note")[_severity(findings)],
+        "total": len(findings),
+        "shown": findings[:_SHOWN],
+        "more": findings[_SHOWN:_MOST],
+        "left_out": _more(len(findings), _MOST, "findings"),
+        "advice": {heading: advice[heading] for heading in HEADINGS},
+    }
+
+
+def _more(found: int, shown: int, what: str) -> str:
+    return f"The first {shown} of {found:,} {what} are listed." if found > shown else ""
+
+
+def _set_aside(reading: Reading) -> list[dict[str, str]]:
+    """Refusals and skipped cases, those with one reason together."""
+    found: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    for refusal in reading.plan.refusals:
+        found.setdefault(("refused", refusal.reason, refusal.hint), []).append((refusal.id, refusal.source))
+    for history in reading.histories:
+        if history.outcome is not None and history.outcome.status == "skipped":
+            found.setdefault(("skipped", history.outcome.reason, ""), []).append((history.case.id, history.case.source))
+    return [
+        {
+            "status": status,
+            "reason": reason,
+            "hint": hint,
+            "names": ", ".join(name for name, _ in items[:8]) + (f" and {len(items) - 8} more" if len(items) > 8 else ""),
+            "source": ", ".join(dict.fromkeys(source for _, source in items[:8] if source)),
+        }
+        for (status, reason, hint), items in found.items()
+    ]
+
+
+def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
+    """What was run on what."""
+    cluster = reading.plan.cluster
+    device = cluster.gpu_name or cluster.cpu_name or cluster.device
+    nodes = f"{cluster.num_nodes} node{'s' * (cluster.num_nodes != 1)}"
+    yield "machine", f"{nodes} × {cluster.ranks_per_node} {'GPUs' if cluster.device == 'cuda' else 'CPU ranks'}"
+    yield "device", device if cluster.device == "cuda" else f"{device} (Gloo)".replace("cpu (Gloo)", "CPU (Gloo)")
+    if cluster.hosts:
+        more = f" and {len(cluster.hosts) - 4} more" if len(cluster.hosts) > 4 else ""
+        yield "hosts", ", ".join(cluster.hosts[:4]) + more
+    versions = [f"{name} {text}" for name in ("torch", "cuda", "nccl", "driver", "python") if (text := _find(reading.environment, name))]
+    if versions:
+        yield "versions", ", ".join(versions)
+    outcomes = [outcome for history in reading.histories for outcome in history.outcomes]
+    started = min((outcome.started for outcome in outcomes if outcome.started), default="")
+    if started:
+        yield "started", _when(started)
+    elapsed_s = sum(outcome.elapsed_s for outcome in outcomes)
+    if elapsed_s:
+        yield "time in cases", f"{elapsed_s:.0f} s" if elapsed_s < 120 else f"{elapsed_s / 60:.0f} min"
+    yield "cases", f"{len(reading.histories):,} × {reading.plan.repeats} repeat{'s' * (reading.plan.repeats != 1)}"
+
+
+def _when(started: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M}"
+    except ValueError:
+        return started
+
+
+def _find(environment: Mapping[str, Any], wanted: str) -> str:
+    """The first plain value under ``wanted`` or ``wanted_version``, at any depth."""
+    for key, value in environment.items():
+        if isinstance(value, Mapping):
+            if found := _find(value, wanted):
+                return found
+        elif key in (wanted, f"{wanted}_version") and isinstance(value, (str, int, float)):
+            return str(value)
+    return ""
+
+
+def _environment(environment: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Groups as they stand in environment.json; single values come first, as one group."""
+    single = {key: value for key, value in environment.items() if not isinstance(value, Mapping)}
+    if pairs := list(facts(single)):
+        yield "run", pairs
+    for key, value in environment.items():
+        if isinstance(value, Mapping) and (pairs := list(facts(value))):
+            yield key, pairs

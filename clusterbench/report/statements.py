@@ -1,0 +1,94 @@
+"""What a run is evidence for, and what it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from clusterbench.history import Reading
+
+
+def can_say(reading: Reading) -> list[str]:
+    """Statements the figures support."""
+    return list(_can(reading))
+
+
+def cannot_say(reading: Reading) -> list[str]:
+    """Statements a reader might draw from the figures, and must not."""
+    return list(_cannot(reading))
+
+
+def _can(reading: Reading) -> Iterator[str]:
+    seen = {row.metric for row in reading.rows if row.value is not None}
+    on_cpu = reading.plan.cluster.device == "cpu"
+    if not seen:
+        yield "Nothing: no case has a figure."
+        return
+    if seen & {"parity_loss", "parity_gradients", "parity_parameters"}:
+        yield (
+            "Correctness: each layout was held against one rank on a small twin of the model before it was timed; the "
+            "deviations stand in the parity columns beside their tolerance."
+        )
+    if "peak_memory" in seen:
+        yield "Memory: peaks by category come from live storages, and hold for this model, batch and layout" + (
+            " on a CPU; a GPU's allocator adds its own rounding and reserve." if on_cpu else "."
+        )
+    if "traffic_bytes" in seen:
+        yield "Traffic: bytes per axis are counted where PyTorch dispatches them, and are the same on any machine."
+    if on_cpu:
+        yield "Method: the same code runs under NCCL on GPUs, with the same checks, files and report."
+    else:
+        yield f"Speed: of this job on these {reading.plan.cluster.gpu_name or 'GPUs'}, as they were during the run."
+
+
+def _cannot(reading: Reading) -> Iterator[str]:
+    cluster = reading.plan.cluster
+    layouts = " ".join(str(history.case.layout or "") for history in reading.histories)
+    if cluster.device == "cpu":
+        yield (
+            "Cluster speed: the ranks are CPU processes that talk over Gloo. How throughput falls with more ranks here says "
+            "nothing about GPUs and their links."
+        )
+        if "+sp" in layouts or "zero" in layouts:
+            yield (
+                "That sequence parallelism or ZeRO is slow: Gloo's reduce-scatter is an all-reduce underneath, so both pay "
+                "here for what they save over NCCL."
+            )
+        cores, most = _cores(reading.environment), max((h.case.world_size for h in reading.histories), default=0)
+        if cores and most > cores:
+            yield (
+                f"Scaling beyond {cores} ranks: up to {most} ranks shared {cores} cores, so they took turns instead of "
+                "working side by side."
+            )
+    if cluster.num_nodes == 1:
+        yield "Links between nodes: everything ran on one."
+    if reading.plan.repeats == 1 and reading.histories:
+        yield "Whether a small difference would repeat: every case was measured once. Set repeats in the suite."
+    yield from dict.fromkeys(
+        row.basis for row in reading.rows if row.metric in ("mfu", "hfu") and row.value is None and row.basis
+    )
+    open_cases = sum(history.pooled is None for history in reading.histories)
+    if open_cases:
+        which = "one case" if open_cases == 1 else f"{open_cases} cases"
+        yield f"Anything about the {which} without a figure; the table says why."
+
+
+def _cores(environment: Mapping[str, Any]) -> int | None:
+    """The smallest number of cores any host reports, under whichever of the usual names."""
+    found = [
+        value
+        for key, value in _walk(environment)
+        if key in ("cores", "num_cores", "physical_cores", "cpu_count", "cpus_allowed") and type(value) is int and value > 0
+    ]
+    return min(found, default=None)
+
+
+def _walk(value: Any, key: str = "") -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _walk(inner, str(name))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _walk(inner, key)
+    else:
+        yield key, value

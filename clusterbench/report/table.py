@@ -1,0 +1,202 @@
+"""Every case as one line of a table: columns of plain values, which the page sorts, filters and pages through."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterbench.charts._selection import TOTAL_MEMORY
+from clusterbench.history import History, Reading
+from clusterbench.rows import Row
+from clusterbench.scale import digits, scale
+from clusterbench.units import UNITS, format_value
+
+FIRST_PAGE = 50
+MOST_METRICS = 14
+MOST_OPTIONS = 6
+MOST_FIGURES = 20_000
+"""Beyond this many rows the page holds one line a case, and the rest is in rows.csv."""
+
+# Said by the flag 'unstable' instead.
+_NO_COLUMN = ("", "time_cv", "time_max_over_median")
+_NO_OPTION = ("layout", "shape")
+
+
+@dataclass(frozen=True)
+class Column:
+    """``kind`` is ``text``, ``status`` or ``number``; numbers are scaled to ``unit`` and cut to the digits that count."""
+
+    name: str
+    unit: str
+    kind: str
+    values: list[Any]
+
+    def text(self, line: int) -> str:
+        value = self.values[line]
+        if value is None:
+            return ""
+        if self.kind == "status":
+            return str(value).replace("_", " ")
+        return digits(value) if self.kind == "number" else str(value)
+
+    def packed(self) -> dict[str, Any]:
+        """For the page: a column that repeats itself is sent as its distinct values and numbers into them."""
+        packed = {"name": self.name, "unit": self.unit, "kind": self.kind}
+        words = list(dict.fromkeys(self.values))
+        if self.kind != "number" and len(words) * 2 < len(self.values):
+            index = {word: number for number, word in enumerate(words)}
+            return {**packed, "words": words, "values": [index[value] for value in self.values]}
+        return {**packed, "values": self.values}
+
+
+def columns(reading: Reading) -> list[Column]:
+    """One value per case in each column, in the order of the plan."""
+    by_case: dict[str, list[Row]] = defaultdict(list)
+    for row in reading.rows:
+        by_case[row.case].append(row)
+    histories = reading.histories
+    lines = [by_case[history.case.id] for history in histories]
+    flags = [_flag(history, rows) for history, rows in zip(histories, lines, strict=True)]
+    found = [
+        Column("case", "", "text", [history.case.id for history in histories]),
+        Column("outcome", "", "status", [history.status for history in histories]),
+        Column("layout", "", "text", [history.case.layout or history.case.point.get("layout") for history in histories]),
+        Column("nodes", "", "number", [history.case.num_nodes for history in histories]),
+        Column("ranks", "", "number", [history.case.world_size for history in histories]),
+        *_options(histories),
+        *_metrics(lines),
+        Column("note", "", "text", flags),
+    ]
+    return [column for column in found if column.name in ("case", "outcome", "ranks") or _says_something(column)]
+
+
+def _says_something(column: Column) -> bool:
+    return len(set(column.values)) > 1 if column.name == "nodes" else any(value is not None for value in column.values)
+
+
+def details(reading: Reading) -> list[dict[str, Any]] | None:
+    """What unfolds below a line: how the case went and every figure of it; None when there are too many."""
+    if len(reading.rows) > MOST_FIGURES:
+        return None
+    by_case: dict[str, list[list[str]]] = defaultdict(list)
+    for row in reading.rows:
+        if row.metric:
+            by_case[row.case].append(_figure(row))
+    return [
+        {"about": list(_about(history)), "figures": by_case.get(history.case.id, [])} for history in reading.histories
+    ]
+
+
+def _figure(row: Row) -> list[str]:
+    detail = ", ".join(row.detail.values())
+    spread = f"{_text(row.low, row.unit)} – {_text(row.high, row.unit)}" if row.low is not None else ""
+    name = f"{row.metric} ({detail})" if detail else row.metric
+    return [name, _text(row.value, row.unit), spread, _text(row.expected, row.unit), row.basis]
+
+
+def _about(history: History) -> Iterator[tuple[str, str]]:
+    case = history.case
+    if case.source:
+        yield "asked for at", case.source
+    yield "identity", case.hash
+    options = ", ".join(f"{name} {value}" for name, value in case.point.items() if value is not None)
+    if options:
+        yield "options", options
+    if case.environment:
+        yield "environment", " ".join(f"{name}={value}" for name, value in case.environment.items())
+    for outcome in history.outcomes:
+        where = f" · rank {outcome.rank}" if outcome.rank is not None else ""
+        where += f" · {outcome.host}" if outcome.host else ""
+        where += f" · {outcome.phase}" if outcome.phase and outcome.status != "ok" else ""
+        why = f": {outcome.reason}" if outcome.reason else ""
+        took = f" · {outcome.elapsed_s:.1f} s" if outcome.elapsed_s else ""
+        name = f"repeat {outcome.repeat}, attempt {outcome.attempt}"
+        yield name, f"{outcome.status.replace('_', ' ')}{where}{took}{why}"
+        if outcome.log and outcome.status != "ok":
+            yield "log", outcome.log
+
+
+def _text(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    if unit in ("1", "fraction") and 0 < abs(value) < 1e-3:
+        return f"{value:.1e}"  # parity deviations
+    return format_value(value, unit) if unit in UNITS else f"{digits(value)} {unit}"
+
+
+def _options(histories: Sequence[History]) -> Iterator[Column]:
+    """Options of the benchmarks that differ between cases: what the suite sweeps."""
+    names = dict.fromkeys(name for history in histories for name in history.case.point if name not in _NO_OPTION)
+    swept = 0
+    for name in names:
+        values = [history.case.point.get(name) for history in histories]
+        if swept < MOST_OPTIONS and len(set(values)) > 1:
+            swept += 1
+            numbers = all(value is None or type(value) in (int, float) for value in values)
+            yield Column(name, "B" if name.endswith("_bytes") else "", "number" if numbers else "text", values)
+
+
+def _metrics(lines: Sequence[Sequence[Row]]) -> Iterator[Column]:
+    units: dict[str, str] = {}
+    figures: dict[str, list[float | None]] = {}
+    for line, rows in enumerate(lines):
+        for row in rows:
+            if row.metric in _NO_COLUMN or row.value is None or not math.isfinite(row.value) or not _is_headline(row):
+                continue
+            if row.metric not in figures:
+                figures[row.metric] = [None] * len(lines)
+            values = figures[row.metric]
+            if values[line] is None:
+                units[row.metric] = row.unit
+                values[line] = row.value
+    for name, values in list(figures.items())[:MOST_METRICS]:
+        of = scale(units[name], [value for value in values if value is not None])
+        if of.unit == "" and name.startswith("parity"):
+            yield Column(name, "", "number", [None if v is None else float(f"{v:.1e}") for v in values])
+        else:
+            yield Column(name, of.unit, "number", [None if v is None else _cut(of(v)) for v in values])
+
+
+def _is_headline(row: Row) -> bool:
+    """One figure a metric and case: the whole rather than a part, the first rather than another convention."""
+    if row.metric == "peak_memory":
+        return row.detail.get("category", "") in TOTAL_MEMORY
+    return "axis" not in row.detail and "category" not in row.detail
+
+
+def _cut(value: float) -> float | int:
+    """The digits that are shown and no more, so that the page stays small."""
+    cut = float(f"{value:.4g}") if abs(value) < 1000 else round(value)
+    return int(cut) if cut == int(cut) else cut
+
+
+def _flag(history: History, rows: Sequence[Row]) -> str | None:
+    if history.pooled is None:
+        return rows[0].basis[:300] if rows else None
+    flags = []
+    if any(_is_above(row) for row in rows if row.metric in _NO_COLUMN):
+        flags.append("unstable")
+    if len(history.faults):
+        flags.append(f"{len(history.faults)} of {history.case.repeats} repeats ended badly")
+    elif any(outcome.status != "ok" for outcome in history.outcomes):
+        flags.append("an earlier attempt failed")
+    return ", ".join(flags) or None
+
+
+def _is_above(row: Row) -> bool:
+    return row.value is not None and row.expected is not None and row.value > row.expected
+
+
+def facts(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """A nested record as flat pairs, for the environment."""
+    for key, value in mapping.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from facts(value, f"{name} · ")
+        elif isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
+            yield from facts({str(number): item for number, item in enumerate(value)}, f"{name} · ")
+        elif value not in (None, "", [], {}):
+            yield name, ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)

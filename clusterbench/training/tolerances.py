@@ -1,0 +1,43 @@
+"""How far a parallel step may be from one rank, each figure with its reason; no torch."""
+
+from __future__ import annotations
+
+from clusterbench.training.job import LEARNING_RATE
+from clusterbench.types import Expected
+
+PARITY_METRICS = ("parity_loss", "parity_gradients", "parity_parameters")
+
+_SUMS = "the sums are the same in another order"
+_RELATIVE = {
+    "float64": (1e-9, f"{_SUMS}: about 1e-15 in float64, and what the optimizer makes of it"),
+    "float32": (1e-5, f"{_SUMS}: about 1e-6 in float32"),
+}
+
+
+def tolerances(dtype: str) -> dict[str, Expected]:
+    """Metric -> the largest value that still counts as the same result.
+
+    Loss and gradients are relative to their largest element, parameters after two AdamW steps absolute. In bfloat16 all
+    three are multiples of what a step on one rank in bfloat16 deviates from float32: no figure fits every depth and width,
+    and the rounding of one rank is there to be measured.
+
+    >>> tolerances("float64")["parity_gradients"].value
+    1e-09
+    """
+    if dtype == "bfloat16":
+        reason = (
+            "at most; deviation from one rank in float32, as a multiple of what one rank in bfloat16 deviates: parallel "
+            "sums round elsewhere, not coarser"
+        )
+        return {metric: Expected(2.0, "1", reason) for metric in PARITY_METRICS}
+    value, reason = _RELATIVE[dtype]
+    same = Expected(value, "1", f"at most; {reason}")
+    if dtype == "float64":
+        return dict.fromkeys(PARITY_METRICS, same)
+    amplified = Expected(
+        2 * LEARNING_RATE,
+        "1",
+        f"at most; 2 x learning rate {LEARNING_RATE:g}: Adam divides by the gradient's size, so where it is near 0 its "
+        "rounding decides the sign of an update",
+    )
+    return {"parity_loss": same, "parity_gradients": same, "parity_parameters": amplified}

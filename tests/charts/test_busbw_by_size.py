@@ -1,0 +1,28 @@
+from clusterbench.charts.busbw_by_size import BusbwBySize
+from clusterbench.rows import Row
+from tests.report.synthetic import case, row
+
+
+def call(size_bytes: int, busbw: float | None) -> list[Row]:
+    one = case(str(size_bytes), 8, point={"size_bytes": size_bytes, "dtype": "float32"})
+    if busbw is None:
+        return [row(one, "", None, status="timeout")]
+    return [row(one, "busbw", busbw, unit="B/s"), row(one, "latency", 1e-5, unit="s")]
+
+
+def test_the_answer_is_the_highest_bandwidth_and_its_size() -> None:
+    sweep = BusbwBySize().select([*call(1024, 1e9), *call(2**30, 359.5e9)])
+    assert sweep is not None
+    assert BusbwBySize().answer(sweep) == "planted, 8 ranks, float32 reaches 359.5 GB/s bus bandwidth at 1GiB."
+
+
+def test_a_size_that_timed_out_is_a_gap_in_both_panels() -> None:
+    sweep = BusbwBySize().select([*call(8, 1e6), *call(64, None), *call(512, 1e8)])
+    assert sweep is not None
+    for series in (*sweep.bandwidth, *sweep.latency):
+        assert [(mark.x, mark.status) for mark in series.marks] == [(8, "ok"), (64, "timeout"), (512, "ok")]
+    assert len(BusbwBySize().draw(sweep)) == 2
+
+
+def test_one_size_alone_shows_nothing() -> None:
+    assert BusbwBySize().select(call(1024, 1e9)) is None

@@ -1,0 +1,48 @@
+import re
+
+from clusterbench.charts._drawing import INK, PALETTE, Mark, Series, bars, lines, svg
+
+
+def picture(name: str = "chart-0") -> str:
+    series = [Series("TP", (Mark(1, 5.0, 4.0, 6.0), Mark(2, None, status="out_of_memory"), Mark(4, 0.0012)))]
+    return svg(lines("Title & more", series, "s", {1: "tp1", 2: "tp2", 4: "tp4"}, x_label="degree"), name, 'a "label"')
+
+
+def test_the_same_figure_gives_the_same_bytes() -> None:
+    assert picture() == picture()
+
+
+def test_ids_are_unique_in_a_page_and_every_reference_is_met() -> None:
+    page = picture("first") + picture("second")
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', page)) <= set(ids)
+
+
+def test_colours_are_those_of_the_page_around_it() -> None:
+    drawn = picture()
+    assert f"var(--ink, {INK})" in drawn
+    assert f"var(--series-0, {PALETTE[0]})" in drawn
+
+
+def test_it_fetches_nothing_and_says_what_it_is() -> None:
+    drawn = picture()
+    assert drawn.startswith("<svg ")
+    assert 'aria-label="a &quot;label&quot;"' in drawn
+    assert set(re.findall(r"https?://[^\"]+", drawn)) == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_figures_in_text_keep_their_digits() -> None:
+    series = [Series("a", (Mark(1, 0.00123456), Mark(2, 0.00123456)))]
+    assert ">0.123%" not in svg(lines("t", series, "fraction", {1: "1", 2: "2"}, x_label="x"), "n", "l")
+    assert ">0.123<" in svg(lines("t", series, "fraction", {1: "1", 2: "2"}, x_label="x"), "n", "l")
+
+
+def test_a_gap_is_marked_with_how_the_case_ended() -> None:
+    assert ">out of memory<" in picture()
+
+
+def test_a_bar_names_its_total_and_one_that_is_missing_its_reason() -> None:
+    drawn = svg(bars("Memory", ["tp1", "tp2"], {"a": [2.0**20, None], "b": [2.0**20, None]}, "B", missing={1: "timeout"}), "n", "l")
+    assert ">2<" in drawn
+    assert ">× timeout<" in drawn

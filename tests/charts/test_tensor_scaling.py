@@ -1,0 +1,68 @@
+from clusterbench.charts.tensor_scaling import TensorScaling
+from clusterbench.rows import Row
+from tests.report.synthetic import case, row
+
+MIB = 2**20
+
+
+def step(layout: str, speed: float | None, memory: float | None = None, **options: object) -> list[Row]:
+    one = case(layout, int(layout.split("+")[0][-1]), point={"shape": "tiny", "layout": layout, **options})
+    if speed is None:
+        return [row(one, "", None, status="out_of_memory", basis="no room")]
+    rows = [row(one, "tokens_per_s_per_rank", speed, unit="tokens/s")]
+    return rows + ([row(one, "peak_memory", memory, unit="B", detail={"category": "total"})] if memory else [])
+
+
+def answer(rows: list[Row]) -> str:
+    data = TensorScaling().select(rows)
+    assert data is not None
+    return TensorScaling().answer(data)
+
+
+def test_the_answer_names_the_fall_and_the_saving() -> None:
+    rows = [
+        *step("tp1", 5120, 100 * MIB),
+        *step("tp2", 2810, 60 * MIB),
+        *step("tp4", 1630, 40 * MIB),
+        *step("tp4+sp", 1490, 30 * MIB),
+    ]
+    assert answer(rows) == (
+        "From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s (32 % of tp1); sequence parallelism lowered "
+        "peak memory at tp4 by 25 %, from 40 to 30 MiB."
+    )
+
+
+def test_the_answer_names_the_degree_that_did_not_fit() -> None:
+    rows = [*step("tp1", None), *step("tp2", 2000), *step("tp4", 1000)]
+    assert answer(rows) == (
+        "From tp2 to tp4 throughput per rank fell from 2,000 to 1,000 tokens/s (50 % of tp2; tp1: out of memory)."
+    )
+
+
+def test_a_case_without_a_figure_is_a_gap_and_not_nothing() -> None:
+    (curve,) = TensorScaling().select([*step("tp1", None), *step("tp2", 2000), *step("tp4", 1000)]) or []
+    assert [(mark.x, mark.status) for mark in curve.throughput["TP"].marks] == [(1, "out_of_memory"), (2, "ok"), (4, "ok")]
+
+
+def test_workloads_are_not_mixed() -> None:
+    rows = [*step("tp1", 9, seq_len=256), *step("tp2", 8, seq_len=256), *step("tp1", 5, seq_len=512), *step("tp2", 4, seq_len=512)]
+    assert len(TensorScaling().select(rows) or []) == 2
+
+
+def test_layouts_of_equal_ranks_are_one_curve() -> None:
+    rows = [*step("dp4-tp1", 9), *step("dp2-tp2", 8), *step("tp4", 7)]
+    (curve,) = TensorScaling().select(rows) or []
+    assert [mark.value for mark in curve.throughput["TP"].marks] == [9, 8, 7]
+
+
+def test_one_degree_alone_shows_nothing() -> None:
+    assert TensorScaling().select(step("tp2", 2000)) is None
+
+
+def test_it_draws_throughput_and_memory_side_by_side() -> None:
+    data = TensorScaling().select([*step("tp1", 9, MIB), *step("tp2", 8, MIB)])
+    assert data is not None
+    assert [figure.axes[0].get_title(loc="left") for figure in TensorScaling().draw(data)] == [
+        "Throughput per rank",
+        "Peak memory per rank",
+    ]

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clusterbench.cli import main
+from clusterbench.engine import telemetry
+
+ROOT = Path(__file__).parent.parent
+SUITE = """\
+suite: s
+question: Which link is slow?
+num_nodes: [1, 2]
+benchmarks:
+  - benchmark: all_reduce
+    max_size: 32
+cpu:
+  num_ranks: 3
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a command line beside ``s.yaml``, on a machine without GPUs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(SUITE)
+    monkeypatch.setattr(telemetry, "list_gpus", telemetry.GpuList)
+
+    def run(*arguments):
+        return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+    return run
+
+
+def test_a_plan_goes_to_stdout_and_refusals_do_not_change_the_exit_code(run):
+    done = run("plan", "s.yaml")
+    assert done.exit_code == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith(
+        "# s: Which link is slow?\n# 1 node x 3 CPU ranks: 2 cases, 1 repeat, 2 refused\n#\n# case "
+    )
+    assert "# refused: 'all_reduce' needs 2 nodes, but the allocation has 1.\n" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 120
+
+
+def test_a_plan_for_programs_is_one_object(run):
+    plan = json.loads(run("plan", "s.yaml", "--json", "--num-ranks", "2").stdout)
+    assert plan["suite"] == "s"
+    assert plan["cluster"]["ranks_per_node"] == 2
+    assert [case["id"] for case in plan["cases"]] == ["all_reduce/1n2/8B-float32", "all_reduce/1n2/32B-float32"]
+    assert all(case["hash"] for case in plan["cases"])
+    assert len(plan["refusals"]) == 2
+
+
+def test_a_machine_elsewhere_can_be_planned_for(run):
+    done = run("plan", "s.yaml", "--device", "cuda", "--num-nodes", "2", "--gpus-per-node", "8")
+    assert "# 2 nodes x 8 GPUs: 4 cases, 1 repeat, 0 refused" in done.stdout
+
+
+def test_gpus_that_are_here_are_the_default(run, monkeypatch):
+    gpus = telemetry.GpuList([telemetry.GpuInfo(0, "NVIDIA H200", None, None, None, None)] * 4)
+    monkeypatch.setattr(telemetry, "list_gpus", lambda: gpus)
+    assert "# 1 node x 4 GPUs (NVIDIA H200): " in run("plan", "s.yaml").stdout
+    assert "# 1 node x 3 CPU ranks: " in run("plan", "s.yaml", "--device", "cpu").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("plan", "t.yaml"), "error: t.yaml: there is no such file. Did you mean 's.yaml'?\n"),
+        (
+            ("plan", "s.yaml", "--device", "cuda"),
+            "error: no GPU was found here.\nhint: '--gpus-per-node 8' plans for a machine elsewhere\n",
+        ),
+        (
+            ("plan", "s.yaml", "--device", "cpu", "--gpus-per-node", "8"),
+            "error: --gpus-per-node has no effect with --device cpu. Say --num-ranks.\n",
+        ),
+        (
+            ("plan", "s.yaml", "--gpus-per-node", "8", "--num-ranks", "8"),
+            "error: --num-ranks counts CPU ranks and has no effect on GPUs. Say --gpus-per-node or --device cpu.\n",
+        ),
+        (
+            ("list", "benchmark"),
+            "error: there are no 'benchmark' to list. Did you mean 'benchmarks'?\n"
+            "Kinds: benchmarks, parallelisms, shapes, suites, charts, diagnoses.\n",
+        ),
+        (("list", "suites", "t"), "error: there is no 't' among the suites.\nSuites: none.\n"),
+    ],
+)
+def test_a_mistake_is_said_on_stderr_with_exit_code_2(run, tmp_path, arguments, said):
+    (tmp_path / "suites").mkdir()
+    done = run(*arguments)
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
+
+
+@pytest.mark.parametrize("arguments", [("plan",), ("plan", "s.yaml", "--num-nodes", "0"), ("paln",)])
+def test_usage_errors_end_with_2(run, arguments):
+    assert run(*arguments).exit_code == 2
+
+
+def test_a_bug_keeps_its_traceback(run, monkeypatch):
+    monkeypatch.setattr("clusterbench.plan.make_plan", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("plan", "s.yaml")
+
+
+@pytest.mark.parametrize("kind", ["benchmarks", "parallelisms", "shapes", "suites", "charts", "diagnoses"])
+def test_every_kind_is_listed_a_line_each(run, kind):
+    (header, *lines) = run("list", kind).stdout.splitlines()
+    assert header.split()[:2] == ["#", kind]
+    assert all(line.startswith("  ") and len(line) <= 120 for line in lines)
+    assert kind == "suites" or lines
+
+
+def test_everything_is_listed_when_nothing_is_asked(run):
+    done = run("list")
+    assert done.exit_code == 0
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("#")] == (
+        ["benchmarks", "parallelisms", "shapes", "suites", "charts", "diagnoses"]
+    )
+
+
+def test_the_options_of_a_benchmark_are_explained(run):
+    lines = run("list", "benchmarks", "all_reduce").stdout.splitlines()
+    assert "  max_size      size          64MiB    largest array, whole" in lines
+    assert "# max_size: a size such as 64MiB, from 2B to 1TiB" in lines
+
+
+def test_every_thing_can_be_asked_about(run):
+    for kind in ("benchmarks", "parallelisms", "shapes", "charts", "diagnoses"):
+        for line in run("list", kind).stdout.splitlines()[1:]:
+            assert run("list", kind, line.split()[0]).exit_code == 0
+
+
+def test_a_suite_is_shown_as_it_is_written(run, tmp_path):
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "fabric.yaml").write_text(SUITE)
+    assert "  fabric  Which link is slow?" in run("list", "suites").stdout
+    assert run("list", "suites", "fabric").stdout == SUITE
+
+
+def test_the_suites_that_come_with_it_are_plans():
+    for path in sorted((ROOT / "suites").glob("*.yaml")):
+        for machine in (["--device", "cpu"], ["--device", "cuda", "--gpus-per-node", "8", "--num-nodes", "64"]):
+            done = CliRunner().invoke(main, ["plan", str(path), *machine], catch_exceptions=False)
+            assert done.exit_code == 0, done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_traceback(tmp_path):
+    (tmp_path / "s.yaml").write_text(SUITE.replace("[1, 2]", f"[{', '.join(map(str, range(1, 3000)))}]"))
+    program = [sys.executable, "-m", "clusterbench.cli", "plan", str(tmp_path / "s.yaml"), "--device", "cpu"]
+    with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""

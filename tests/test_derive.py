@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import clusterbench
+from clusterbench.derive import derive_rows, read, write_rows
+from clusterbench.types import Expected, Refusal
+from tests.report.synthetic import case, good_run, observation, outcome, plant, tp_scale_run, write_run
+
+
+@pytest.fixture(autouse=True)
+def _planted() -> Iterator[None]:
+    undo = plant()
+    yield
+    undo()
+
+
+def test_every_figure_is_one_row_in_the_order_of_the_plan(tmp_path: Path) -> None:
+    rows = derive_rows(good_run(tmp_path / "run"))
+    assert [(row.case, row.metric) for row in rows] == [
+        (f"planted/1n4/{label}", metric)
+        for label in "ab"
+        for metric in ("step_time", "time_cv", "time_max_over_median")
+    ]
+
+
+def test_samples_of_all_good_repeats_are_pooled(tmp_path: Path) -> None:
+    one = case("a", repeats=2)
+    slow = [[0.020] * 20] * 4
+    run = write_run(
+        tmp_path / "run",
+        [one],
+        [(outcome(one), observation(one)), (outcome(one, repeat=2), observation(one, slow, repeat=2))],
+    )
+    step_time = derive_rows(run)[0]
+    assert step_time.iterations == 40
+    assert step_time.high == 0.020
+
+
+def test_a_failed_attempt_never_hides_a_good_one(tmp_path: Path) -> None:
+    one = case("a")
+    run = write_run(
+        tmp_path / "run",
+        [one],
+        [(outcome(one), observation(one)), (outcome(one, "failed", attempt=2, reason="later"), None)],
+    )
+    assert {row.status for row in derive_rows(run)} == {"ok"}
+
+
+def test_the_last_good_attempt_wins(tmp_path: Path) -> None:
+    one = case("a")
+    again = observation(one, [[0.5] * 20] * 4, attempt=2)
+    run = write_run(tmp_path / "run", [one], [(outcome(one), observation(one)), (outcome(one, attempt=2), again)])
+    assert derive_rows(run)[0].value == 0.5
+
+
+def test_an_observation_without_its_outcome_does_not_count(tmp_path: Path) -> None:
+    one = case("a")
+    run = write_run(tmp_path / "run", [one], [])
+    run._append("observations.jsonl", observation(one))
+    (row,) = derive_rows(run)
+    assert (row.status, row.metric, row.value, row.basis) == ("not_run", "", None, "not run yet")
+
+
+def test_what_was_not_measured_is_a_row_with_its_reason(tmp_path: Path) -> None:
+    lost = case("lost")
+    refusal = Refusal("planted/tp3", "planted", {"layout": "tp3"}, 1, "tp3 does not divide 8 heads")
+    run = write_run(
+        tmp_path / "run", [lost], [(outcome(lost, "timeout", reason="rank 2 hung"), None)], refusals=[refusal]
+    )
+    assert [(row.case, row.status, row.metric, row.basis) for row in derive_rows(run)] == [
+        ("planted/1n4/lost", "timeout", "", "rank 2 hung"),
+        ("planted/tp3", "refused", "", "tp3 does not divide 8 heads"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "why"),
+    [
+        ([[0.1] * 20] * 3, "the record holds 3 ranks, but the case ran on 4"),
+        (
+            [[0.1] * 20] * 3 + [[0.1]],
+            "ranks left 1 to 20 samples each; every rank must leave as many, and at least one",
+        ),
+        ([[0.1] * 20] * 3 + [[float("nan")] * 20], "the record holds a time that is not a positive number"),
+    ],
+)
+def test_a_record_that_is_not_whole_gives_no_figure(tmp_path: Path, seconds: list[list[float]], why: str) -> None:
+    one = case("a")
+    reading = read(write_run(tmp_path / "run", [one], [(outcome(one), observation(one, seconds))]))
+    assert [row.value for row in reading.rows] == [None]
+    assert reading.problems == (f"planted/1n4/a, repeat 1: {why}; it was left out",)
+
+
+def test_the_plans_expectation_stands_beside_the_figure_and_alone_where_there_is_none(tmp_path: Path) -> None:
+    promised = {"step_time": Expected(0.01, "s", "a guess"), "traffic_bytes[axis=tp]": Expected(64.0, "B", "formula")}
+    rows = derive_rows(good_run(tmp_path / "run", [case("a", expected=promised)]))
+    assert [(row.metric, row.expected, row.basis) for row in rows if row.metric == "step_time"] == [
+        ("step_time", 0.01, "a guess")
+    ]
+    (traffic,) = [row for row in rows if row.metric == "traffic_bytes"]
+    assert (traffic.value, traffic.expected, traffic.detail) == (None, 64.0, {"axis": "tp"})
+
+
+def test_the_spread_of_iterations_stands_beside_its_limit(tmp_path: Path) -> None:
+    one = case("a")
+    seconds = [[0.9, 1.0, 1.1, 1.0]] * 4
+    rows = {
+        row.metric: row
+        for row in derive_rows(write_run(tmp_path / "run", [one], [(outcome(one), observation(one, seconds))]))
+    }
+    # Deviations -0.1, 0, 0.1, 0 from 1.0: sqrt(0.02 / 3).
+    assert rows["time_cv"].value == pytest.approx(0.0816497)
+    assert rows["time_cv"].expected == 0.05
+    assert rows["time_max_over_median"].value == pytest.approx(1.1)
+
+
+def test_a_benchmark_this_version_does_not_have_is_named(tmp_path: Path) -> None:
+    one = case("a", benchmark="gone")
+    (row,) = derive_rows(write_run(tmp_path / "run", [one], [(outcome(one), observation(one))]))
+    assert row.basis == "this clusterbench has no benchmark 'gone'"
+
+
+def test_deriving_twice_gives_the_same_rows(tmp_path: Path) -> None:
+    run = tp_scale_run(tmp_path / "run")
+    assert derive_rows(run) == derive_rows(run)
+
+
+def test_rows_csv_comes_back_after_it_was_deleted(tmp_path: Path) -> None:
+    run = tp_scale_run(tmp_path / "run")
+    first = write_rows(run).read_text()
+    (tmp_path / "run" / "rows.csv").unlink()
+    assert write_rows(run).read_text() == first
+    records = list(csv.DictReader(first.splitlines()))
+    assert [record["layout"] for record in records if record["metric"] == "step_time"][:3] == ["tp1", "tp2", "tp2+sp"]
+    assert {record["seq_len"] for record in records if record["status"] == "ok"} == {"256"}
+
+
+def test_read_rows_is_tidy_and_long(tmp_path: Path) -> None:
+    tp_scale_run(tmp_path / "run")
+    rows = clusterbench.read_rows(tmp_path / "run")
+    speed = rows[rows.metric == "tokens_per_s_per_rank"].set_index("layout").value
+    assert speed["tp2"] == pytest.approx(2810)
+    assert set(rows.status) == {"ok", "out_of_memory", "refused"}
+
+
+def test_wide_rows_has_one_line_per_case(tmp_path: Path) -> None:
+    run = tp_scale_run(tmp_path / "run")
+    wide = clusterbench.wide_rows(run)
+    assert wide.equals(clusterbench.wide_rows(clusterbench.read_rows(run)))
+    assert list(wide.layout) == ["tp1", "tp2", "tp2+sp", "tp4", "tp4+sp", "tp8", "tp8+sp", "tp3"]
+    assert wide.set_index("layout")["traffic_bytes[axis=tp]"]["tp4"] == 48 * 2**20
+
+
+def test_a_run_without_a_case_gives_an_empty_table(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [], [])
+    assert len(clusterbench.read_rows(run)) == 0
+    assert len(clusterbench.wide_rows(run)) == 0
+
+
+def test_renaming_a_case_does_not_lose_its_observation(tmp_path: Path) -> None:
+    one = case("a")
+    renamed = replace(one, id="another name")
+    assert {
+        row.status for row in derive_rows(write_run(tmp_path / "run", [renamed], [(outcome(one), observation(one))]))
+    } == {"ok"}
+
+
+def test_importing_clusterbench_waits_neither_for_pandas_nor_for_torch() -> None:
+    code = (
+        "import sys, clusterbench; print([name for name in ('pandas', 'torch', 'matplotlib') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
