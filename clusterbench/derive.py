@@ -137,11 +137,7 @@ def _histories(
 
 def _rows(run: str, plan: Plan, histories: Sequence[History]) -> list[Row]:
     known = benchmarks()
-    rows = [
-        row
-        for history in histories
-        for row in _case_rows(run, history, known.get(history.case.benchmark))
-    ]
+    rows = [row for history in histories for row in _case_rows(run, history, known.get(history.case.benchmark))]
     derived = tuple(rows)
     for name in sorted({history.case.benchmark for history in histories} & known.keys()):
         rows.extend(known[name].across(derived))
@@ -176,14 +172,19 @@ def _steadiness(observation: Observation) -> Iterator[Metric]:
         cv, slowest = _cv(times_s), max(times_s) / median(times_s)
         yield Metric("time_cv", "fraction", cv, iterations=count, expected=UNSTABLE_CV, basis=_LIMIT_BASIS)
         yield Metric(
-            "time_max_over_median", "1", slowest, iterations=count, expected=UNSTABLE_MAX_OVER_MEDIAN, basis=_LIMIT_BASIS
+            "time_max_over_median",
+            "1",
+            slowest,
+            iterations=count,
+            expected=UNSTABLE_MAX_OVER_MEDIAN,
+            basis=_LIMIT_BASIS,
         )
 
 
 def _cv(times_s: Sequence[float]) -> float:
-    """What ``coefficient_of_variation`` gives, in floats: its exact fractions would take a report of 20,000 cases 2 s."""
-    mean_s = math.fsum(times_s) / len(times_s)
-    return math.sqrt(math.fsum((time_s - mean_s) ** 2 for time_s in times_s) / (len(times_s) - 1)) / mean_s
+    """What ``coefficient_of_variation`` gives, in floats: its exact fractions would take a report of 20,000 cases 2
+    s.""" mean_s = math.fsum(times_s) / len(times_s) return math.sqrt(math.fsum((time_s - mean_s) ** 2 for time_s in
+    times_s) / (len(times_s) - 1)) / mean_s
 
 
 def _metric_row(run: str, history: History, hosts: str, metric: Metric) -> Row:

@@ -49,8 +49,8 @@ class History:
     @cached_property
     def outcome(self) -> Outcome | None:
         """What the case as a whole came to: a good repeat if there is one, otherwise the last fault."""
-        good = [outcome for outcome in self.deciding if outcome.status == "ok"]
-        return (good or list(self.deciding) or [None])[-1]
+        good = tuple(outcome for outcome in self.deciding if outcome.status == "ok")
+        return (good or self.deciding or (None,))[-1]
 
     @property
     def status(self) -> str:
@@ -67,15 +67,15 @@ class History:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to run: every repeat was measured, or one ended in a way that repeating cannot change."""
-        if any(outcome.status != "ok" for outcome in self.deciding):
+        """Whether nothing is left to run: every repeat was measured, or one ended in a way that repeating cannot
+        change.""" if any(outcome.status != "ok" for outcome in self.deciding):
             return True
         return len(self.observations) >= max(1, self.case.repeats)
 
     @cached_property
     def pooled(self) -> Observation | None:
-        """All good repeats as one observation: samples one after the other, passes from the last repeat that has them."""
-        if len(self.observations) < 2:
+        """All good repeats as one observation: samples one after the other, passes from the last repeat that has
+        them.""" if len(self.observations) < 2:
             return self.observations[0] if self.observations else None
         last = self.observations[-1]
         passes: dict[str, Sequence[Any]] = {}
@@ -121,7 +121,9 @@ def complaint(case: Case, observation: Observation) -> str:
     if len(observation.seconds) != case.world_size:
         return f"the record holds {len(observation.seconds)} ranks, but the case ran on {case.world_size}"
     if len(lengths) != 1 or 0 in lengths:
-        return f"ranks left {min(lengths)} to {max(lengths)} samples each; every rank must leave as many, and at least one"
+        return (
+            f"ranks left {min(lengths)} to {max(lengths)} samples each; every rank must leave as many, and at least one"
+        )
     if not all(0 < second < math.inf for samples in observation.seconds for second in samples):
         return "the record holds a time that is not a positive number"
     return ""

@@ -52,7 +52,11 @@ def _expected(cases: Iterable[Case]) -> list[str]:
             number = basis_number.setdefault(expected.basis, len(basis_number) + 1)
             value = format_value(expected.value, expected.unit)
             rows.append([case.id, metric, value, f"[{number}]"])
-    notes = [line for basis, number in basis_number.items() for line in comment(f"[{number}] {basis}", indent="    ")]
+    notes = [
+        line
+        for basis, number in basis_number.items()
+        for line in comment(f"[{number}] {basis}", indent=" " * len(f"[{number}] "))
+    ]
     return [*aligned(["case", "metric", "expected", "basis"], rows), *notes]
 
 

@@ -33,11 +33,14 @@ class Benchmark(ABC):
         True when each case wants fresh processes; False when hundreds of points share one start.
     metrics
         Every metric ``derive`` may yield.
+    refused_options
+        Options people look for and will not find, each with the reason.
     """
 
     version: ClassVar[int] = 1
     own_start: ClassVar[bool] = False
     metrics: ClassVar[tuple[MetricKind, ...]] = ()
+    refused_options: ClassVar[Mapping[str, str]] = {}
 
     iterations: int = option(20, "timed repetitions of a case", minimum=1, maximum=1_000_000)
     warmup: int = option(3, "repetitions before them, run and not timed", minimum=0, maximum=1_000_000)

@@ -12,7 +12,6 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
@@ -36,7 +35,8 @@ _VARIABLES = {
     PAPER: "--paper",
     **{colour: f"--series-{number}" for number, colour in enumerate(PALETTE)},
 }
-_STYLE = {
+# Keys are matplotlib's; its stubs list every one of them in a type that no plain dict fits.
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 8.5,
     "font.family": "DejaVu Sans",
@@ -133,7 +133,9 @@ def lines(
     for number, one in enumerate(series):
         _line(axes, one, number, of, place)
     if logarithmic:
+        positive = [of(value) for value in values if value > 0] or [1.0]
         axes.set_yscale("log")
+        axes.set_ylim(min(positive) / 1.6, max(positive) * 1.6)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
@@ -285,7 +287,13 @@ def bars(
         elif total:
             reach = max(of(total), of(markers[bar] or 0.0) if markers else 0.0)
             axes.annotate(
-                of.text(total, 3), (reach, bar), (7, 0), textcoords="offset points", va="center", fontsize=7.5, color=INK
+                of.text(total, 3),
+                (reach, bar),
+                (7, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7.5,
+                color=INK,
             )
     if marked:
         at = [(of(value), bar) for bar, value in enumerate(markers) if value is not None]
@@ -323,9 +331,7 @@ def svg(figure: Figure, name: str, label: str) -> str:
     """
     text = io.StringIO()
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
-        FigureCanvasSVG(figure).print_svg(
-            text, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     found = text.getvalue()
     found = found[found.index("<svg") :]
     found = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", found, flags=re.DOTALL)
@@ -348,4 +354,3 @@ def svg(figure: Figure, name: str, label: str) -> str:
 
 def _attribute(text: str) -> str:
     return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
-

@@ -11,7 +11,18 @@ OTHER_VIEWS = ("reserved", "nvml")
 """Categories that measure the same memory another way."""
 
 # These follow from the layout or are measured along it, so they do not tell two workloads apart.
-_FOLLOWS_LAYOUT = {"layout", "gradient_accumulation_steps", "num_microbatches", "dp", "tp", "pp", "cp", "ep", "sp", "zero"}
+_FOLLOWS_LAYOUT = {
+    "layout",
+    "gradient_accumulation_steps",
+    "num_microbatches",
+    "dp",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "sp",
+    "zero",
+}
 
 
 def workload(row: Row) -> tuple[object, ...]:

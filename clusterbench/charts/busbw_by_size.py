@@ -28,9 +28,9 @@ class BusbwBySize(Chart[Sweep]):
 
     How to read it
     --------------
-    Bus bandwidth rescales bytes per second by what the busiest link has to carry, so its plateau at large sizes may be
-    held against one direction of a link. At small sizes the right panel counts: its floor is the latency of a call. Both
-    axes are logarithmic. Hollow diamonds are expected values.
+    Bus bandwidth rescales bytes per second by what the busiest link has to carry, so its plateau at large sizes may
+    be held against one direction of a link. At small sizes the right panel counts: its floor is the latency of a
+    call. Both axes are logarithmic. Hollow diamonds are expected values.
     """
 
     title: ClassVar[str] = "Bus bandwidth and latency by message size"

@@ -39,9 +39,9 @@ class Memory(Chart[list[Bar]]):
 
     How to read it
     --------------
-    One bar a layout; its parts are what the fullest rank held when its memory peaked, seen from live storages and not from
-    a formula. A diamond is the whole that was expected before the run. Parameters, gradients and optimizer state shrink
-    with tp; activations shrink with tp only where sequence parallelism splits the norms and residuals as well.
+    One bar a layout; its parts are what the fullest rank held when its memory peaked, seen from live storages and not
+    from a formula. A diamond is the whole that was expected before the run. Parameters, gradients and optimizer state
+    shrink with tp; activations shrink with tp only where sequence parallelism splits the norms and residuals as well.
     """
 
     title: ClassVar[str] = "Peak memory by category"

@@ -57,10 +57,8 @@ class ScalingEfficiency(Chart[list[Series]]):
 
 
 def _kind(row: Row) -> str:
-    """The layout without its degrees, and without axes of one rank: ``pp2-dp1-tp4+sp`` is a ``pp-tp+sp``."""
-    text = re.sub(r"\b(pp|dp|cp|tp|ep)1\b-?", "", str(row.point.get("layout") or ""))
-    kind = re.sub(r"\d+", "", text).strip("-").removeprefix("+")
-    return "" if row.world_size == 1 else kind or "ranks"
+    """The layout without its degrees: ``pp2-tp4+sp`` is a ``pp-tp+sp``."""
+    return "" if row.world_size == 1 else re.sub(r"\d+", "", str(row.point.get("layout") or "ranks"))
 
 
 def _best(rows: Sequence[Row]) -> list[Mark]:

@@ -33,10 +33,10 @@ class TensorScaling(Chart[list[Curve]]):
 
     How to read it
     --------------
-    Left: tokens per second and rank; the dotted level is what perfect scaling from the smallest degree would give, and the
-    distance below it is paid for communication and smaller matrices. Right: the highest memory any rank held. The pale bar
-    behind a point runs from the 5th to the 95th percentile of its iterations; a cross is a case without a figure, and
-    how it ended.
+    Left: tokens per second and rank; the dotted level is what perfect scaling from the smallest degree would give,
+    and the distance below it is paid for communication and smaller matrices. Right: the highest memory any rank held.
+    The pale bar behind a point runs from the 5th to the 95th percentile of its iterations; a cross is a case without
+    a figure, and how it ended.
     """
 
     title: ClassVar[str] = "Throughput per rank and peak memory against tensor parallelism"

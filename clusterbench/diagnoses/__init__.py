@@ -24,7 +24,8 @@ HEADINGS = ("What it looks for", "Why it matters", "How to confirm", "What usual
 class Finding:
     """Something wrong: where it is, what it is, and the figures that show it.
 
-    ``where`` is a case, a rank, a host or a GPU, as narrow as the evidence allows; ``log`` is a file of the run's folder.
+    ``where`` is a case, a rank, a host or a GPU, as narrow as the evidence allows; ``log`` is a file of the run's
+    folder.
     """
 
     where: str

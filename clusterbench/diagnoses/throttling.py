@@ -22,23 +22,23 @@ class Throttling(Diagnosis):
 
     What it looks for
     -----------------
-    Reasons that NVML gave for lowered clocks while a case ran: hardware slowdown, heat, power brake, and, as a note, the
-    power limit. Idle and the clocks an administrator set are not reasons to worry.
+    Reasons that NVML gave for lowered clocks while a case ran: hardware slowdown, heat, power brake, and, as a note,
+    the power limit. Idle and the clocks an administrator set are not reasons to worry.
 
     Why it matters
     --------------
-    A hot GPU is slower than its peers and all of them wait for it. The figures of the case are those of the cooling, not
-    of the layout.
+    A hot GPU is slower than its peers and all of them wait for it. The figures of the case are those of the cooling,
+    not of the layout.
 
     How to confirm
     --------------
-    nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER on that host while the case runs again; compare clocks with a GPU that
-    is not named.
+    nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER on that host while the case runs again; compare clocks with a GPU
+    that is not named.
 
     What usually fixes it
     ---------------------
-    Air flow, inlet temperature, dust, a fan or pump, a loose power cable (power brake), a power limit below the default.
-    A note about the power limit at full load needs no action.
+    Air flow, inlet temperature, dust, a fan or pump, a loose power cable (power brake), a power limit below the
+    default. A note about the power limit at full load needs no action.
     """
 
     def findings(self, reading: Reading) -> list[Finding]:

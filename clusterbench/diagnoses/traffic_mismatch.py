@@ -20,13 +20,13 @@ class TrafficMismatch(Diagnosis):
 
     How to confirm
     --------------
-    Compare the collectives of that axis one by one with the list of the layout; a factor of two points at a forward that
-    is recomputed, a constant excess at something that is sent once a step.
+    Compare the collectives of that axis one by one with the list of the layout; a factor of two points at a forward
+    that is recomputed, a constant excess at something that is sent once a step.
 
     What usually fixes it
     ---------------------
-    A missing or a second reduction in the model, recomputation that the formula was not told of, a bucket or a dtype that
-    differs from the suite's.
+    A missing or a second reduction in the model, recomputation that the formula was not told of, a bucket or a dtype
+    that differs from the suite's.
     """
 
     def findings(self, reading: Reading) -> list[Finding]:
@@ -41,7 +41,9 @@ class TrafficMismatch(Diagnosis):
                 f"formula {format_value(row.expected, 'B')} ({row.expected:,.0f} B) per rank and step",
             )
             for row in reading.rows
-            if row.metric == "traffic_bytes" and row.value is not None and row.expected is not None
+            if row.metric == "traffic_bytes"
+            and row.value is not None
+            and row.expected is not None
             # Both are whole bytes; anything else is the rounding of a float.
             and abs(row.value - row.expected) > 0.5
         ]

@@ -10,8 +10,8 @@ class Unstable(Diagnosis):
 
     What it looks for
     -----------------
-    A coefficient of variation (standard deviation over mean of the iteration times, all repeats together) above 5 %, or a
-    slowest iteration above 1.5 times the median. These are nccl-tests' own limits.
+    A coefficient of variation (standard deviation over mean of the iteration times, all repeats together) above 5 %,
+    or a slowest iteration above 1.5 times the median. These are nccl-tests' own limits.
 
     Why it matters
     --------------
@@ -34,7 +34,9 @@ class Unstable(Diagnosis):
         for row in reading.rows:
             if row.metric in ("time_cv", "time_max_over_median") and _above(row):
                 found.setdefault(row.case, []).append(_words(row))
-        return [Finding(case, "iterations differ too much", "warning", "; ".join(words)) for case, words in found.items()]
+        return [
+            Finding(case, "iterations differ too much", "warning", "; ".join(words)) for case, words in found.items()
+        ]
 
 
 def _above(row: Row) -> bool:

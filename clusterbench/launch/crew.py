@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agent import Agent
@@ -120,21 +120,31 @@ class Crew:
             left = max(deadline - time.monotonic(), 0.0)
             events = self._agent.events(min(self._pause.seconds, left))
             events += [message for _, message in self._plane.receive()]
+            if any(event["event"] == "interrupted" for event in events):
+                raise KeyboardInterrupt
             self._pause.after(bool(events))
             if events or left == 0.0:
                 return events
 
-    def dismiss(self, exit_code: int) -> None:
-        """Tells every other agent to go home with ``exit_code``."""
-        for member in self.members:
-            if member.agent != HEAD:
-                self._plane.send(member.agent, {"order": "quit", "exit_code": exit_code})
-        self._plane.close()
+
+def dismiss(plane: ControlPlane, exit_code: int) -> None:
+    """Tells every other agent to go home with ``exit_code``."""
+    for agent in range(plane.size):
+        if agent != HEAD:
+            plane.send(agent, {"order": "quit", "exit_code": exit_code})
+    plane.close()
 
 
-def follow(agent: Agent, plane: ControlPlane) -> int:
+class Interruption(Protocol):
+    """Whether somebody asked this process to stop."""
+
+    asked: bool
+
+
+def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int:
     """A member agent's whole life: does what the head orders, tells what happens, and ends with the head's exit code."""
     pause = Pause()
+    told = False
     while True:
         orders = [message for _, message in plane.receive()]
         for order in orders:
@@ -143,6 +153,9 @@ def follow(agent: Agent, plane: ControlPlane) -> int:
                 return int(order["exit_code"])
             agent.execute(order)
         events = agent.events(pause.seconds)
+        if interruption.asked and not told:
+            events.append({"event": "interrupted"})
+            told = True
         for event in events:
             plane.send(HEAD, event)
         pause.after(bool(orders or events))

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.conductor import Conductor, Execution
 from clusterbench.launch.control import HEAD, Alone, ControlPlane, MpiPlane
-from clusterbench.launch.crew import Crew, follow, members_of
+from clusterbench.launch.crew import Crew, dismiss, follow, members_of
 from clusterbench.launch.launcher import Launcher, detect, without_launcher
 from clusterbench.launch.progress import progress_on
 from clusterbench.plan import make_plan
@@ -71,25 +72,37 @@ def run(options: RunOptions) -> int:
             if launcher is None:
                 raise
             mistake = error  # the other agents are waiting in MPI_Init and must hear of it first
-    with _interruptible(), tempfile.TemporaryDirectory(prefix="clusterbench-agent-") as scratch:
+    with _interruptible() as interruption, tempfile.TemporaryDirectory(prefix="clusterbench-agent-") as scratch:
         # The spawner comes first of all: forking is forbidden on many fabrics once MPI is up.
         agent = Agent(host=socket.gethostname(), scratch=Path(scratch))
         try:
             environment = _capture() if launcher is None or launcher.local_rank == 0 else {}
             plane = _plane(launcher)
             try:
-                if plane.rank != HEAD:
-                    plane.send(HEAD, {"host": agent.host, "environment": environment})
-                    return follow(agent, plane)
-                return _lead(agent, plane, environment, options, suite, mistake)
-            except (Exception, KeyboardInterrupt):
-                if plane.size > 1:
-                    agent.close()
-                    _say_why()
-                    plane.abort(1)
+                if plane.rank == HEAD:
+                    return _lead(agent, plane, environment, options, suite, mistake)
+                interruption.only_noted()
+                plane.send(HEAD, {"host": agent.host, "environment": environment})
+                return follow(agent, plane, interruption)
+            except _Settled:
                 raise
+            except BaseException:
+                # Nobody has told the other agents, who would wait for ever.
+                agent.close()
+                _say_why()
+                plane.abort(1)
+                raise
+        except _Settled as settled:
+            raise settled.error from None
         finally:
             agent.close()
+
+
+class _Settled(Exception):
+    """Carries an error of which every agent has been told."""
+
+    def __init__(self, error: ClusterbenchError) -> None:
+        self.error = error
 
 
 def _lead(
@@ -100,27 +113,21 @@ def _lead(
     suite: Suite | None,
     mistake: ClusterbenchError | None,
 ) -> int:
-    """The head's part. Mistakes that it finds end every agent with their exit code."""
-    hosts, environments = _hosts(agent, plane, environment)
-    members = members_of(hosts, [0] * len(hosts))
+    """The head's part. An error that explains itself ends every agent with its exit code."""
     try:
+        hosts, environments = _hosts(agent, plane, environment)
         if mistake:
             raise mistake
         assert suite is not None
         cluster = _cluster(options, suite, hosts, environments, alone=plane.size == 1)
-        share = cluster.ranks_per_node * cluster.num_nodes // len(hosts)
+        share = cluster.world_size // len(hosts)
         members = members_of(hosts, [share] * len(hosts))
         directory, plan = _folder(options, suite, cluster, environments)
-        crew = Crew(agent, plane, members)
+        exit_code = _conduct(Crew(agent, plane, members), directory, plan)
     except ClusterbenchError as error:
-        Crew(agent, plane, members).dismiss(error.exit_code)
-        raise
-    try:
-        exit_code = _conduct(crew, directory, plan)
-    except Interrupted as error:
-        crew.dismiss(error.exit_code)
-        raise
-    crew.dismiss(exit_code)
+        dismiss(plane, error.exit_code)
+        raise _Settled(error) from None
+    dismiss(plane, exit_code)
     return exit_code
 
 
@@ -190,8 +197,6 @@ def _hosts(
     agent: Agent, plane: ControlPlane, environment: dict[str, Any]
 ) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Every agent's host, in the order of their ranks, and each host's environment."""
-    import time
-
     hosts = {HEAD: agent.host}
     environments = {agent.host: environment} if environment else {}
     deadline = time.monotonic() + SECONDS_TO_GATHER
@@ -294,18 +299,30 @@ def _count(executions: Sequence[Execution]) -> str:
     return f"{len(executions)} case{'' if len(executions) == 1 else 's'}"
 
 
+class _Interruption:
+    """SIGTERM, as batch systems send it at the end of a job's time, and Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._raises = True
+
+    def only_noted(self) -> None:
+        """From here on a signal is passed to the head, which ends the run in order on all agents."""
+        self._raises = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._raises and not self.asked:  # once is enough: tidying up must not be interrupted
+            self.asked = True
+            raise KeyboardInterrupt
+        self.asked = True
+
+
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM, as batch systems send it at the end of a job's time, ends a run in order, as Ctrl-C does."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; what follows must not be interrupted
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+def _interruptible() -> Iterator[_Interruption]:
+    interruption = _Interruption()
+    before = {number: signal.signal(number, interruption) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield interruption
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -316,6 +333,6 @@ def _say_why() -> None:
     error = sys.exception()
     if isinstance(error, ClusterbenchError):
         print(f"error: {error}", file=sys.stderr)
-    elif not isinstance(error, KeyboardInterrupt):
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    elif error is not None and not isinstance(error, KeyboardInterrupt):
+        sys.excepthook(type(error), error, error.__traceback__)
     sys.stderr.flush()

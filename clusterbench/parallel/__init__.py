@@ -72,6 +72,10 @@ class Parallelism(ABC):
     def active(self, layout: ParallelLayout) -> bool:
         """Whether it does anything in this layout, with these options."""
 
+    def concerned(self, layout: ParallelLayout) -> bool:
+        """Whether its options can change anything in this layout."""
+        return self.active(layout)
+
     def objection(self, job: TrainingJob) -> str | None:
         """Why this job cannot be shared this way, with the numbers; None when it can. Asked only when active."""
         return None
@@ -99,7 +103,7 @@ class Parallelism(ABC):
 
 def parallelisms() -> dict[str, type[Parallelism]]:
     """All parallelisms by name."""
-    return things("clusterbench.parallel", Parallelism)  # type: ignore[type-abstract]
+    return things("clusterbench.parallel", Parallelism)
 
 
 def from_options(values: Mapping[str, Any]) -> tuple[Parallelism, ...]:
@@ -141,7 +145,8 @@ def expected_traffic(active: Sequence[Parallelism], job: TrainingJob) -> list[Tr
 def _all_traffic(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[Traffic]:
     for parallelism in active:
         yield from parallelism.traffic(job)
-    # What training/step.py does itself, after the last backward: the gradients that are parts travel in one flat buffer,
+    # What training/step.py does itself, after the last backward: the gradients that are parts travel in one flat
+    # buffer,
     weights = local_weights(active, job)
     parts = sum(prod(weights[name]) for name in partial_weights(active, job))
     yield Traffic("tp", "all_reduce", int(parts > 0), parts * job.master_bytes)
@@ -153,8 +158,8 @@ def _all_traffic(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[Tr
 def expected_memory(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
     """Bytes on one rank by category: parameters, gradients and optimizer state exactly, activations by what is held.
 
-    ``activations`` is what lives when the loss of a micro-batch has been computed, with the batch itself; or, under full
-    recomputation of a model whose layers outweigh its logits, when the last layer has been computed again.
+    ``activations`` is what lives when the loss of a micro-batch has been computed, with the batch itself; or, under
+    full recomputation of a model whose layers outweigh its logits, when the last layer has been computed again.
     """
     weights = local_weights(active, job)
     parameters = sum(map(prod, weights.values())) * job.master_bytes

@@ -25,8 +25,8 @@ class DataParallel(Parallelism):
 
     Notes
     -----
-    Gradients are views of DDP's buckets, so they exist once. While micro-batches accumulate nothing is sent. Buckets are
-    built anew after the first step, in the order in which gradients came.
+    Gradients are views of DDP's buckets, so they exist once. While micro-batches accumulate nothing is sent. Buckets
+    are built anew after the first step, in the order in which gradients came.
 
     Source
     ------

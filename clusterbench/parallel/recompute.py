@@ -30,8 +30,8 @@ KEPT_BY_SELECTIVE = (
 class Recompute(Parallelism):
     """Trades arithmetic for memory, layer by layer (torch.utils.checkpoint). No axis of its own.
 
-    ``full`` keeps the input of each layer. ``selective`` keeps what matrix products, attention and collectives gave, and
-    computes norms, rotations and SwiGLU again: nothing expensive twice.
+    ``full`` keeps the input of each layer. ``selective`` keeps what matrix products, attention and collectives gave,
+    and computes norms, rotations and SwiGLU again: nothing expensive twice.
 
     Source
     ------
@@ -47,6 +47,9 @@ class Recompute(Parallelism):
 
     def active(self, layout: ParallelLayout) -> bool:
         return self.recompute != "none"
+
+    def concerned(self, layout: ParallelLayout) -> bool:
+        return True
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         residual = job.tokens_per_micro_batch * job.shape.hidden_size * job.compute_bytes

@@ -47,8 +47,8 @@ class TensorParallel(Parallelism):
 
     Notes
     -----
-    With fewer kv heads than ranks, keys and values are kept whole on every rank, which computes the head it needs; their
-    gradients are parts then.
+    With fewer kv heads than ranks, keys and values are kept whole on every rank, which computes the head it needs;
+    their gradients are parts then.
 
     Source
     ------
@@ -72,7 +72,8 @@ class TensorParallel(Parallelism):
             ("rows of the vocabulary", shape.vocab_size),
         ):
             if number % tp:
-                return f"tp{tp} does not divide the {number} {what} of {shape.name}: {number} / {tp} = {number / tp:.4g}"
+                share = f"{number} / {tp} = {number / tp:.4g}"
+                return f"tp{tp} does not divide the {number} {what} of {shape.name}: {share}"
         larger, smaller = max(shape.num_kv_heads, tp), min(shape.num_kv_heads, tp)
         if larger % smaller:
             return (
@@ -95,7 +96,8 @@ class TensorParallel(Parallelism):
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         if self.loss_parallel:
-            held = held | {"loss.shifted": held["loss.log_softmax"]}  # logits minus their maximum, while they are summed
+            # the logits minus their maximum, which live while their exponentials are summed over tp
+            held = held | {"loss.shifted": held["loss.log_softmax"]}
         return {name: size_bytes / self._ranks_sharing(name, job) for name, size_bytes in held.items()}
 
     def _ranks_sharing(self, name: str, job: TrainingJob) -> int:
@@ -120,9 +122,7 @@ class TensorParallel(Parallelism):
             yield Traffic("tp", "all_reduce", calls, calls * tokens * max(4, job.compute_bytes))
         else:
             # the head gathers its logits; in backward each rank cuts its part out of the gradient
-            yield Traffic(
-                "tp", "all_gather", forwards, forwards * tokens * job.shape.vocab_size * job.compute_bytes
-            )
+            yield Traffic("tp", "all_gather", forwards, forwards * tokens * job.shape.vocab_size * job.compute_bytes)
 
     def apply(self, assembly: Assembly) -> None:
         from torch.distributed.tensor import Replicate, Shard
@@ -219,7 +219,8 @@ def _key_value_style(job: TrainingJob) -> ParallelStyle:
                 return F.linear(local, weight.to_local(grad_placements=part)[rows].to(local.dtype))
 
             def replicate(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
-                module.weight = nn.Parameter(DTensor.from_local(module.weight, mesh, [Replicate()], run_check=False))
+                whole: Tensor = module.weight  # type: ignore[assignment]
+                module.weight = nn.Parameter(DTensor.from_local(whole, mesh, [Replicate()], run_check=False))
 
             module.forward = forward
             return distribute_module(module, device_mesh, replicate)

@@ -42,10 +42,8 @@ def render_report(run: RunDirectory) -> Path:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without garbage collection: walking a million live records again and again is a third of a large report's time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
+    """Without garbage collection: walking a million live records again and again is a third of a large report's
+    time.""" was_on = gc.isenabled() gc.disable() try:
         yield
     finally:
         if was_on:
@@ -179,7 +177,8 @@ def _set_aside(reading: Reading) -> list[dict[str, str]]:
             "status": status,
             "reason": reason,
             "hint": hint,
-            "names": ", ".join(name for name, _ in items[:8]) + (f" and {len(items) - 8} more" if len(items) > 8 else ""),
+            "names": ", ".join(name for name, _ in items[:8])
+            + (f" and {len(items) - 8} more" if len(items) > 8 else ""),
             "source": ", ".join(dict.fromkeys(source for _, source in items[:8] if source)),
         }
         for (status, reason, hint), items in found.items()
@@ -196,7 +195,11 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
     if cluster.hosts:
         more = f" and {len(cluster.hosts) - 4} more" if len(cluster.hosts) > 4 else ""
         yield "hosts", ", ".join(cluster.hosts[:4]) + more
-    versions = [f"{name} {text}" for name in ("torch", "cuda", "nccl", "driver", "python") if (text := _find(reading.environment, name))]
+    versions = [
+        f"{name} {text}"
+        for name in ("torch", "cuda", "nccl", "driver", "python")
+        if (text := _find(reading.environment, name))
+    ]
     if versions:
         yield "versions", ", ".join(versions)
     outcomes = [outcome for history in reading.histories for outcome in history.outcomes]

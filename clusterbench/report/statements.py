@@ -78,7 +78,9 @@ def _cores(environment: Mapping[str, Any]) -> int | None:
     found = [
         value
         for key, value in _walk(environment)
-        if key in ("cores", "num_cores", "physical_cores", "cpu_count", "cpus_allowed") and type(value) is int and value > 0
+        if key in ("cores", "num_cores", "physical_cores", "cpu_count", "cpus_allowed")
+        and type(value) is int
+        and value > 0
     ]
     return min(found, default=None)
 

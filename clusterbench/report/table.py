@@ -27,7 +27,8 @@ _NO_OPTION = ("layout", "shape")
 
 @dataclass(frozen=True)
 class Column:
-    """``kind`` is ``text``, ``status`` or ``number``; numbers are scaled to ``unit`` and cut to the digits that count."""
+    """``kind`` is ``text``, ``status`` or ``number``; numbers are scaled to ``unit`` and cut to the digits that
+    count."""
 
     name: str
     unit: str
@@ -63,7 +64,9 @@ def columns(reading: Reading) -> list[Column]:
     found = [
         Column("case", "", "text", [history.case.id for history in histories]),
         Column("outcome", "", "status", [history.status for history in histories]),
-        Column("layout", "", "text", [history.case.layout or history.case.point.get("layout") for history in histories]),
+        Column(
+            "layout", "", "text", [history.case.layout or history.case.point.get("layout") for history in histories]
+        ),
         Column("nodes", "", "number", [history.case.num_nodes for history in histories]),
         Column("ranks", "", "number", [history.case.world_size for history in histories]),
         *_options(histories),

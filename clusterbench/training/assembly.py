@@ -119,8 +119,8 @@ def materialize(decoder: Decoder, job: TrainingJob, partial: set[str], device: t
 
     A weight that is a DTensor becomes a plain parameter (``weight_part``) which the module sees through a DTensor view.
     The optimizer, the norm and DDP then work on plain tensors: a mixture of both kinds stops foreach kernels and DDP's
-    buckets (``aten.cat.default got mixed torch.Tensor and DTensor``), and DTensor's dispatch would cost each of them more
-    than the arithmetic. The view is made once: its backward keeps nothing, so it serves every step.
+    buckets (``aten.cat.default got mixed torch.Tensor and DTensor``), and DTensor's dispatch would cost each of them
+    more than the arithmetic. The view is made once: its backward keeps nothing, so it serves every step.
     """
     weights = []
     for path, module in decoder.named_modules():

@@ -74,8 +74,9 @@ class TrainingJob:
     def master_bytes(self) -> int:
         """Bytes of one parameter, of its gradient, and of each of Adam's two moments.
 
-        With bfloat16 arithmetic all four are float32: 16 bytes per parameter at rest. Each weight is rounded to bfloat16
-        where it is used, and that copy (2 bytes) lives from forward to backward of a micro-batch, as under autocast.
+        With bfloat16 arithmetic all four are float32: 16 bytes per parameter at rest. Each weight is rounded to
+        bfloat16 where it is used, and that copy (2 bytes) lives from forward to backward of a micro-batch, as under
+        autocast.
         """
         return max(4, self.compute_bytes)
 
@@ -116,7 +117,7 @@ def weight_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     """
     hidden, ffn = shape.hidden_size, shape.ffn_hidden_size
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    layer = {
+    layer: dict[str, tuple[int, ...]] = {
         "attention_norm": (hidden,),
         "attention.query": (queries, hidden),
         "attention.key": (keys, hidden),
@@ -127,7 +128,7 @@ def weight_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
         "feed_forward.up": (ffn, hidden),
         "feed_forward.down": (hidden, ffn),
     }
-    weights = {"embedding.weight": (shape.vocab_size, hidden)}
+    weights: dict[str, tuple[int, ...]] = {"embedding.weight": (shape.vocab_size, hidden)}
     for index in range(shape.num_layers):
         weights |= {f"layers.{index}.{name}.weight": size for name, size in layer.items()}
     weights["norm.weight"] = (hidden,)
@@ -140,8 +141,8 @@ def activations(job: TrainingJob) -> dict[str, float]:
     """Bytes one rank holds at the end of a forward without any parallelism, by what they are, for one micro-batch.
 
     What the model of :mod:`clusterbench.training.model` saves for backward, operator by operator, and the copies of the
-    logits that live while the loss is computed. ``layer.*`` is the sum over all layers. Flash attention saves its output
-    and one float per head and token, not the scores.
+    logits that live while the loss is computed. ``layer.*`` is the sum over all layers. Flash attention saves its
+    output and one float per head and token, not the scores.
     """
     shape, tokens, size = job.shape, job.tokens_per_micro_batch, job.compute_bytes
     statistic = max(4, size)  # norms, log-sum-exps and the loss are computed in float32 at least

@@ -86,7 +86,7 @@ class Attention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         # The sequence is read from the projection, not from x: under sequence parallelism x comes in shorter.
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
 
 
 class FeedForward(nn.Module):

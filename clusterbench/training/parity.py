@@ -48,8 +48,8 @@ def check_parity(
 
     Returns
     -------
-    The largest deviation of each kind: ``parity_loss``, ``parity_gradients``, ``parity_parameters``. In bfloat16 they are
-    multiples of what one rank in bfloat16 deviates, see :func:`~clusterbench.training.tolerances.tolerances`.
+    The largest deviation of each kind: ``parity_loss``, ``parity_gradients``, ``parity_parameters``. In bfloat16 they
+    are multiples of what one rank in bfloat16 deviates, see :func:`~clusterbench.training.tolerances.tolerances`.
 
     Raises
     ------
@@ -76,8 +76,8 @@ def check_parity(
             raise WrongResult(
                 f"{job.layout} does not compute what one rank computes: {name} deviates by {deviation:.3g} in "
                 f"{job.dtype}; allowed is {allowed.value:g}, {allowed.basis}. "
-                f"Checked on {twin.shape.name}, {twin.shape.num_layers} layers, {twin.equation}, seq_len {twin.seq_len}.",
-                evidence,
+                f"Checked on {twin.shape.name}, {twin.shape.num_layers} layers, {twin.equation}, seq_len
+                {twin.seq_len}.", evidence,
             )
     return evidence
 
@@ -94,7 +94,7 @@ class TwoSteps:
 
 
 def two_steps(step: TrainingStep) -> TwoSteps:
-    """Runs two steps, and keeps loss, gradients (before clipping, which hides a common factor) and norm of the first."""
+    """Runs two steps and keeps the first one's loss, norm and gradients, those before clipping: it hides a common factor."""
     loss = step.forward_backward()
     if step.mesh is not None and step.job.layout.uses("dp"):
         dist.all_reduce(loss, group=step.mesh.get_group("dp"))
@@ -114,7 +114,7 @@ def two_steps(step: TrainingStep) -> TwoSteps:
 
 
 Deviations = dict[str, dict[str, float]]
-"""Metric -> what was compared -> how far it is off: loss and gradients relative to the largest value, parameters absolute."""
+"""Metric -> what was compared -> how far it is off: relative to the largest value, or absolute for parameters."""
 
 
 def deviations(seen: TwoSteps, reference: TwoSteps) -> Deviations:

@@ -87,7 +87,7 @@ class TrainingStep:
         if parts:
             flat = torch.cat([part.flatten() for part in parts])
             self._all_reduce(flat, "tp")
-            for part, summed in zip(parts, flat.split([part.numel() for part in parts]), strict=True):
+            for part, summed in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
                 part.copy_(summed.view_as(part))
 
     def clip(self) -> Tensor | None:

@@ -18,16 +18,16 @@ def tolerances(dtype: str) -> dict[str, Expected]:
     """Metric -> the largest value that still counts as the same result.
 
     Loss and gradients are relative to their largest element, parameters after two AdamW steps absolute. In bfloat16 all
-    three are multiples of what a step on one rank in bfloat16 deviates from float32: no figure fits every depth and width,
-    and the rounding of one rank is there to be measured.
+    three are multiples of what a step on one rank in bfloat16 deviates from float32: no figure fits every width, and
+    the rounding of one rank is there to be measured.
 
     >>> tolerances("float64")["parity_gradients"].value
     1e-09
     """
     if dtype == "bfloat16":
         reason = (
-            "at most; deviation from one rank in float32, as a multiple of what one rank in bfloat16 deviates: parallel "
-            "sums round elsewhere, not coarser"
+            "at most; deviation from one rank in float32, as a multiple of what one rank in bfloat16 deviates: "
+            "parallel sums round elsewhere, not coarser"
         )
         return {metric: Expected(2.0, "1", reason) for metric in PARITY_METRICS}
     value, reason = _RELATIVE[dtype]

@@ -43,6 +43,10 @@ def test_a_gap_is_marked_with_how_the_case_ended() -> None:
 
 
 def test_a_bar_names_its_total_and_one_that_is_missing_its_reason() -> None:
-    drawn = svg(bars("Memory", ["tp1", "tp2"], {"a": [2.0**20, None], "b": [2.0**20, None]}, "B", missing={1: "timeout"}), "n", "l")
+    drawn = svg(
+        bars("Memory", ["tp1", "tp2"], {"a": [2.0**20, None], "b": [2.0**20, None]}, "B", missing={1: "timeout"}),
+        "n",
+        "l",
+    )
     assert ">2<" in drawn
     assert ">× timeout<" in drawn

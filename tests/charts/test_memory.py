@@ -6,7 +6,10 @@ from tests.report.synthetic import case, row
 def memory(layout: str, expected: float | None = None, **parts: float) -> list[Row]:
     one = case(layout, point={"layout": layout})
     rows = [row(one, "peak_memory", size, unit="B", detail={"category": name}) for name, size in parts.items()]
-    return [*rows, row(one, "peak_memory", sum(parts.values()), unit="B", detail={"category": "total"}, expected=expected)]
+    return [
+        *rows,
+        row(one, "peak_memory", sum(parts.values()), unit="B", detail={"category": "total"}, expected=expected),
+    ]
 
 
 def test_parts_are_stacked_and_the_whole_is_not_one_of_them() -> None:
@@ -17,7 +20,9 @@ def test_parts_are_stacked_and_the_whole_is_not_one_of_them() -> None:
 
 def test_expected_parts_add_up_only_when_none_is_missing() -> None:
     one = case("tp2", point={"layout": "tp2"})
-    rows = [row(one, "peak_memory", 10.0, detail={"category": name}, expected=9.0) for name in ("parameters", "gradients")]
+    rows = [
+        row(one, "peak_memory", 10.0, detail={"category": name}, expected=9.0) for name in ("parameters", "gradients")
+    ]
     assert [bar.marker for bar in Memory().select(rows) or []] == [18.0]
     rows.append(row(one, "peak_memory", 10.0, detail={"category": "temporary"}))
     assert [bar.marker for bar in Memory().select(rows) or []] == [None]

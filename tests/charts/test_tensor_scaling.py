@@ -6,7 +6,7 @@ MIB = 2**20
 
 
 def step(layout: str, speed: float | None, memory: float | None = None, **options: object) -> list[Row]:
-    one = case(layout, int(layout.split("+")[0][-1]), point={"shape": "tiny", "layout": layout, **options})
+    one = case(f"{layout} {options}", point={"shape": "tiny", "layout": layout, **options})
     if speed is None:
         return [row(one, "", None, status="out_of_memory", basis="no room")]
     rows = [row(one, "tokens_per_s_per_rank", speed, unit="tokens/s")]
@@ -41,16 +41,25 @@ def test_the_answer_names_the_degree_that_did_not_fit() -> None:
 
 def test_a_case_without_a_figure_is_a_gap_and_not_nothing() -> None:
     (curve,) = TensorScaling().select([*step("tp1", None), *step("tp2", 2000), *step("tp4", 1000)]) or []
-    assert [(mark.x, mark.status) for mark in curve.throughput["TP"].marks] == [(1, "out_of_memory"), (2, "ok"), (4, "ok")]
+    assert [(mark.x, mark.status) for mark in curve.throughput["TP"].marks] == [
+        (1, "out_of_memory"),
+        (2, "ok"),
+        (4, "ok"),
+    ]
 
 
 def test_workloads_are_not_mixed() -> None:
-    rows = [*step("tp1", 9, seq_len=256), *step("tp2", 8, seq_len=256), *step("tp1", 5, seq_len=512), *step("tp2", 4, seq_len=512)]
+    rows = [
+        *step("tp1", 9, seq_len=256),
+        *step("tp2", 8, seq_len=256),
+        *step("tp1", 5, seq_len=512),
+        *step("tp2", 4, seq_len=512),
+    ]
     assert len(TensorScaling().select(rows) or []) == 2
 
 
 def test_layouts_of_equal_ranks_are_one_curve() -> None:
-    rows = [*step("dp4-tp1", 9), *step("dp2-tp2", 8), *step("tp4", 7)]
+    rows = [*step("dp4", 9), *step("dp2-tp2", 8), *step("tp4", 7)]
     (curve,) = TensorScaling().select(rows) or []
     assert [mark.value for mark in curve.throughput["TP"].marks] == [9, 8, 7]
 

@@ -24,7 +24,11 @@ def test_a_skipped_case_is_no_finding() -> None:
 def test_a_failure_that_went_away_is_a_warning() -> None:
     one = case("a")
     found = FailedCase().findings(
-        reading((outcome(one, "failed", reason="killed"), None), (outcome(one, attempt=2), observation(one, attempt=2)), cases=[one])
+        reading(
+            (outcome(one, "failed", reason="killed"), None),
+            (outcome(one, attempt=2), observation(one, attempt=2)),
+            cases=[one],
+        )
     )
     assert [(finding.severity, finding.what) for finding in found] == [
         ("warning", "failed at attempt 1, and ended well when tried again")
@@ -34,7 +38,11 @@ def test_a_failure_that_went_away_is_a_warning() -> None:
 def test_one_bad_repeat_among_good_ones_is_an_error() -> None:
     one = case("a", repeats=2)
     (finding,) = FailedCase().findings(
-        reading((outcome(one), observation(one)), (outcome(one, "wrong", repeat=2, reason="rank 1 differs"), None), cases=[one])
+        reading(
+            (outcome(one), observation(one)),
+            (outcome(one, "wrong", repeat=2, reason="rank 1 differs"), None),
+            cases=[one],
+        )
     )
     assert finding.what == "computed a wrong result and was not timed in one repeat; 1 of 2 repeats were measured"
 

@@ -10,7 +10,11 @@ def findings(reasons: dict[str, float] | None) -> list:
 
 def test_a_hot_gpu_is_named() -> None:
     (finding,) = findings({"hw_thermal": 0.4})
-    assert (finding.where, finding.what, finding.severity) == ("host n1, GPU 2", "clocks were lowered (hw thermal)", "warning")
+    assert (finding.where, finding.what, finding.severity) == (
+        "host n1, GPU 2",
+        "clocks were lowered (hw thermal)",
+        "warning",
+    )
     assert finding.evidence == "in 1 of 1 cases; most in planted/1n4/a, in 40 % of the samples"
 
 

@@ -59,7 +59,9 @@ def case(label: str, world_size: int = 4, **changes: Any) -> Case:
 
 
 def outcome(of: Case, status: Any = "ok", *, repeat: int = 1, attempt: int = 1, **changes: Any) -> Outcome:
-    return Outcome(of.id, of.hash, repeat, attempt, status, **{"started": "2026-03-02T14:10:00", "elapsed_s": 2.5, **changes})
+    return Outcome(
+        of.id, of.hash, repeat, attempt, status, **{"started": "2026-03-02T14:10:00", "elapsed_s": 2.5, **changes}
+    )
 
 
 def observation(
@@ -146,18 +148,30 @@ def tp_scale_run(path: Path, noise: float = 0.02) -> RunDirectory:
             expected_outcomes=("out_of_memory",),
             source="suites/tp_scale.yaml:12",
             point={
-                "shape": "llama-tiny", "layout": layout, "seq_len": 256, "global_batch_size": 8, "micro_batch_size": 1,
-                "dtype": "float32", "schedule": "1f1b", "recompute": "none",
+                "shape": "llama-tiny",
+                "layout": layout,
+                "seq_len": 256,
+                "global_batch_size": 8,
+                "micro_batch_size": 1,
+                "dtype": "float32",
+                "schedule": "1f1b",
+                "recompute": "none",
             },
-        )  # fmt: skip
+        )
         cases.append(one)
         for repeat in (1, 2, 3):
             if not speed:
                 why = "rank 5 asked for 1.5 GiB and the host had 0.9 GiB left"
                 ended = outcome(
-                    one, "out_of_memory", repeat=repeat, reason=why, rank=5, host="laptop", phase="rendezvous",
+                    one,
+                    "out_of_memory",
+                    repeat=repeat,
+                    reason=why,
+                    rank=5,
+                    host="laptop",
+                    phase="rendezvous",
                     log="logs/start-0006-rank-0005.log",
-                )  # fmt: skip
+                )
                 records.append((ended, None))
                 break
             step_s = 2048 / speed / degree
@@ -201,12 +215,27 @@ def _figures(degree: int, split: bool, step_s: float) -> list[dict[str, Any]]:
     speed = 2048 / step_s / degree
     figures: list[dict[str, Any]] = [
         {"name": "tokens_per_s", "unit": "tokens/s", "value": speed * degree},
-        {"name": "tokens_per_s_per_rank", "unit": "tokens/s", "value": speed, "low": speed * 0.95, "high": speed * 1.04},
-        {"name": "mfu", "unit": "fraction", "value": 0.41 * speed / 5120,
-         "detail": {"flops_convention": "palm", "peak": "measured"}},
-        {"name": "mfu", "unit": "fraction", "value": None, "detail": {"flops_convention": "palm", "peak": "datasheet"},
-         "basis": "A CPU has no peak FLOP/s on record, so mfu against a datasheet is left empty."},
-    ]  # fmt: skip
+        {
+            "name": "tokens_per_s_per_rank",
+            "unit": "tokens/s",
+            "value": speed,
+            "low": speed * 0.95,
+            "high": speed * 1.04,
+        },
+        {
+            "name": "mfu",
+            "unit": "fraction",
+            "value": 0.41 * speed / 5120,
+            "detail": {"flops_convention": "palm", "peak": "measured"},
+        },
+        {
+            "name": "mfu",
+            "unit": "fraction",
+            "value": None,
+            "detail": {"flops_convention": "palm", "peak": "datasheet"},
+            "basis": "A CPU has no peak FLOP/s on record, so mfu against a datasheet is left empty.",
+        },
+    ]
     for category, size in _memory(degree, split).items():
         figures.append({"name": "peak_memory", "unit": "B", "value": size, "detail": {"category": category}})
     total = sum(_memory(degree, split).values())
@@ -224,11 +253,15 @@ def all_reduce_run(path: Path) -> RunDirectory:
     draw, cases, records = random.Random(3), [], []
     for power in range(3, 29):
         size_bytes = 2**power
-        one = case(f"{size_bytes}B", 8, num_nodes=2, point={"size_bytes": size_bytes, "dtype": "float32"}, device="cuda")
+        one = case(
+            f"{size_bytes}B", 8, num_nodes=2, point={"size_bytes": size_bytes, "dtype": "float32"}, device="cuda"
+        )
         cases.append(one)
         if power == 20:
             why = "<script>alert('reason')</script> made no progress for 60 s"
-            ended = outcome(one, "timeout", reason=why, rank=5, host="gpu-02", phase="warm", log="logs/start-0001-rank-0005.log")
+            ended = outcome(
+                one, "timeout", reason=why, rank=5, host="gpu-02", phase="warm", log="logs/start-0001-rank-0005.log"
+            )
             records.append((ended, None))
             continue
         time_s = 12e-6 + size_bytes * 1.75 / 350e9
@@ -236,16 +269,28 @@ def all_reduce_run(path: Path) -> RunDirectory:
         seconds = [[time_s * factor * draw.gauss(1, 0.01) for _ in range(30)] for factor in slow]
         figures = [
             {"name": "latency", "unit": "s", "value": time_s, "low": time_s * 0.95, "high": time_s * 1.2},
-            {"name": "busbw", "unit": "B/s", "value": size_bytes * 1.75 / time_s, "low": size_bytes * 1.6 / time_s,
-             "high": size_bytes * 1.8 / time_s, "expected": 400e9 if power == 28 else None, "basis": "one direction of NVLink"},
-        ]  # fmt: skip
+            {
+                "name": "busbw",
+                "unit": "B/s",
+                "value": size_bytes * 1.75 / time_s,
+                "low": size_bytes * 1.6 / time_s,
+                "high": size_bytes * 1.8 / time_s,
+                "expected": 400e9 if power == 28 else None,
+                "basis": "one direction of NVLink",
+            },
+        ]
         hot = {"gpu-02": {"GPU-77": {"index": 1, "throttle_reasons": {"hw_thermal_slowdown": 0.4}}}}
         records.append((outcome(one), observation(one, seconds, figures, hosts=("gpu-01", "gpu-02"), telemetry=hot)))
     cluster = Cluster(2, 4, "cuda", "NVIDIA H100 80GB HBM3", hosts=("gpu-01", "gpu-02"))
     return write_run(
-        path, cases, records, suite="fabric", question="Are all links as fast as they should be?", cluster=cluster,
+        path,
+        cases,
+        records,
+        suite="fabric",
+        question="Are all links as fast as they should be?",
+        cluster=cluster,
         environment={"loaded": {"gpu-01": {"torch": "2.13.0", "cuda": "13.0", "nccl": "2.28.3", "driver": "580.65"}}},
-    )  # fmt: skip
+    )
 
 
 def plant() -> Callable[[], None]:

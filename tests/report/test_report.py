@@ -32,7 +32,9 @@ def test_the_page_stands_alone(tmp_path: Path) -> None:
 def test_the_question_is_answered_with_measured_figures(tmp_path: Path) -> None:
     page = render_report(tp_scale_run(tmp_path / "run")).read_text()
     assert "<h1>How far does tensor parallelism scale, and what does sequence parallelism save?</h1>" in page
-    assert '<p class="answer">From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s (32 % of tp1;' in page
+    assert (
+        '<p class="answer">From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s (32 % of tp1;' in page
+    )
     assert '<p class="verdict pass"><strong>PASS</strong>' in page
 
 
@@ -71,7 +73,10 @@ def test_whatever_a_run_says_is_text_and_never_markup(tmp_path: Path) -> None:
     run = write_run(
         tmp_path / "run",
         [one, case("b")],
-        [(outcome(one, "failed", reason=HOSTILE, host=HOSTILE, log=HOSTILE), None), (outcome(case("b")), observation(case("b")))],
+        [
+            (outcome(one, "failed", reason=HOSTILE, host=HOSTILE, log=HOSTILE), None),
+            (outcome(case("b")), observation(case("b"))),
+        ],
         refusals=[Refusal(HOSTILE, HOSTILE, {HOSTILE: HOSTILE}, 1, HOSTILE, HOSTILE, HOSTILE)],
         question=HOSTILE,
         suite=HOSTILE,

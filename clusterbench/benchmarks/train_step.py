@@ -1,0 +1,478 @@
+"""A training step for real: model, loss, backward, gradient reduction, clipping, AdamW, shared as a layout says."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from clusterbench.benchmarks import Benchmark
+from clusterbench.formulas.memory import megatron_activation_bytes
+from clusterbench.formulas.scaling import scaling_efficiency
+from clusterbench.formulas.statistics import Summary, summarise
+from clusterbench.formulas.transformer import CONVENTIONS, hardware_flops, model_flops
+from clusterbench.layout import RANK_ORDERS, ParallelLayout
+from clusterbench.options import Option, option, options_of
+from clusterbench.parallel import (
+    Parallelism,
+    Traffic,
+    active_in,
+    expected_memory,
+    expected_traffic,
+    from_options,
+    parallelisms,
+)
+from clusterbench.rows import Row
+from clusterbench.shape import SHAPES, named_shape
+from clusterbench.training.job import DTYPE_BYTES, TrainingJob
+from clusterbench.training.tolerances import PARITY_METRICS, tolerances
+from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step, metric_key
+from clusterbench.units import format_bytes
+
+if TYPE_CHECKING:
+    from clusterbench.engine.rig import Rig
+    from clusterbench.training.step import TrainingStep
+
+_NOT_YET = {
+    "pp": "pipeline parallelism",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+    "zero": "ZeRO",
+}
+_REFUSED = {
+    "dropout": "the models here have none, as none of the models they stand for was pretrained with it; "
+    "it would also make every parity check a comparison of random numbers",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainStep(Benchmark):
+    """How fast a decoder trains in each of some layouts, with what memory and traffic, and that it trains right.
+
+    Before it is timed, each layout is run on a small twin of the model and compared with one rank: loss, every
+    gradient, parameters after two steps. Memory, traffic and exposed communication are taken in steps of their own.
+    """
+
+    version: ClassVar[int] = 1
+    own_start: ClassVar[bool] = True
+    refused_options: ClassVar[Mapping[str, str]] = _REFUSED
+    metrics: ClassVar[tuple[MetricKind, ...]] = (
+        MetricKind("step_time", "s", "lower", "one optimizer step, from the slowest rank"),
+        MetricKind("tokens_per_s", "tokens/s", "higher", "tokens of the global batch over the step time"),
+        MetricKind("tokens_per_s_per_rank", "tokens/s", "higher", "the same over the number of ranks"),
+        MetricKind("model_flops_per_s_per_rank", "FLOP/s", "higher", "what the mathematics needs, over time and ranks"),
+        MetricKind("mfu", "fraction", "higher", "model FLOP/s over the peak; both conventions stand beside it"),
+        MetricKind("hfu", "fraction", "higher", "the same with the forward passes that are computed twice"),
+        MetricKind("peak_memory", "B", "lower", "most bytes in live tensors during a step, on the fullest rank"),
+        MetricKind(
+            "traffic_bytes", "B", "neither", "bytes x bus factor one rank moves along an axis in a step, counted"
+        ),
+        MetricKind(
+            "collectives", "1", "neither", "collectives one rank takes part in along an axis in a step, counted"
+        ),
+        MetricKind("exposed_communication", "s", "lower", "communicating and not computing in a step; median rank"),
+        MetricKind("scaling_efficiency", "fraction", "higher", "tokens/s per rank over those of the smallest run"),
+        MetricKind("parity_loss", "1", "lower", "how far the loss is from one rank's"),
+        MetricKind("parity_gradients", "1", "lower", "how far the worst gradient is from one rank's"),
+        MetricKind("parity_parameters", "1", "lower", "how far the worst parameter is from one rank's after two steps"),
+    )
+
+    shape: str = option("llama-tiny", "model, by name", choices=tuple(SHAPES))
+    seq_len: int = option(256, "tokens of a sequence", unit="tokens", minimum=2, maximum=2**24)
+    global_batch_size: int = option(8, "sequences of one step, of all ranks", minimum=1, maximum=2**24)
+    micro_batch_size: int = option(1, "sequences of one forward, of one dp rank", minimum=1, maximum=2**20)
+    layouts: tuple[str, ...] = option(
+        ("tp1",), "how ranks share the step, as 'dp2-tp4+sp'; dp* takes all that are left"
+    )
+    dtype: str = option(
+        "float32", "of the arithmetic; bfloat16 keeps float32 parameters and optimizer", choices=tuple(DTYPE_BYTES)
+    )
+    rank_order: str = option("megatron", "which ranks are neighbours, by the framework", choices=tuple(RANK_ORDERS))
+    seed: int = option(0, "of weights and tokens", minimum=0, maximum=2**31 - 1)
+    max_grad_norm: float | None = option(1.0, "global norm gradients are clipped to; empty for none", minimum=1e-9)
+    parity: bool = option(True, "check each layout against one rank before it is timed")
+    # Every parallelism with its options; a suite's are set by `from_options`.
+    shared_by: tuple[Parallelism, ...] = ()
+
+    @classmethod
+    def options(cls) -> Mapping[str, Option]:
+        own = dict(options_of(cls))
+        for kind in parallelisms().values():
+            own |= options_of(kind)
+        return own
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any]) -> Self:
+        own = options_of(cls)
+        return cls(**{name: value for name, value in values.items() if name in own}, shared_by=from_options(values))
+
+    def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+        layouts = [ParallelLayout.parse(str(point["layout"])) for point in self.points(place)]
+        for one in self._all_parallelisms():
+            if not any(one.concerned(layout) for layout in layouts):
+                for name in options_of(type(one)).keys() & set(given):
+                    yield name, f"it belongs to {type(one).__name__}, which none of the layouts {self.layouts} uses"
+
+    def _all_parallelisms(self) -> tuple[Parallelism, ...]:
+        return self.shared_by or from_options({})
+
+    def points(self, place: Place) -> Iterable[Point]:
+        for text in self.layouts:
+            layout = ParallelLayout.parse(text, place.world_size)
+            job = self._job(layout)
+            point: dict[str, Any] = {
+                "layout": str(layout),
+                "shape": self.shape,
+                "seq_len": self.seq_len,
+                "global_batch_size": self.global_batch_size,
+                "micro_batch_size": self.micro_batch_size,
+                "gradient_accumulation_steps": job.gradient_accumulation_steps,
+                **{axis: layout.degree(axis) for axis in ("pp", "dp", "cp", "tp")},
+                "sp": layout.sp,
+                "ep": layout.ep,
+                "zero": layout.zero,
+                "dtype": self.dtype,
+                "rank_order": self.rank_order,
+                "seed": self.seed,
+                "max_grad_norm": self.max_grad_norm,
+                "parity": self.parity,
+            }
+            for one in self._all_parallelisms():
+                if one.concerned(layout):
+                    point |= {name: getattr(one, name) for name in options_of(type(one))}
+            yield point
+
+    def _job(self, layout: ParallelLayout) -> TrainingJob:
+        return TrainingJob(
+            shape=named_shape(self.shape),
+            layout=layout,
+            seq_len=self.seq_len,
+            global_batch_size=self.global_batch_size,
+            micro_batch_size=self.micro_batch_size,
+        )
+
+    def label(self, point: Point) -> str:
+        return str(point["layout"])
+
+    def layout(self, point: Point) -> str | None:
+        return str(point["layout"])
+
+    def world_size(self, point: Point, place: Place) -> int:
+        return ParallelLayout.parse(str(point["layout"])).world_size
+
+    def objection(self, point: Point, place: Place) -> str | None:
+        job = job_of(point, place.device)
+        missing = [words for name, words in _NOT_YET.items() if job.layout.uses(name)]
+        if missing:
+            return f"this version has no {' and no '.join(missing)}"
+        reasons = (job.objection(), *(one.objection(job) for one in active_in(job.layout, from_options(point))))
+        return next((reason for reason in reasons if reason), None)
+
+    def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
+        job, active = job_of(point, place.device), active_in(job_of(point).layout, from_options(point))
+        expected = dict(_expected_traffic(job, active)) | dict(_expected_memory(job, active))
+        if (peak := place.cluster.peak_flops_per_s(job.dtype)) is not None:
+            bound = Expected(peak[0], "FLOP/s", f"dense peak, an upper bound: {peak[1]}")
+            expected |= {_flops_key(convention): bound for convention in CONVENTIONS}
+        if point["parity"]:
+            expected |= tolerances(job.dtype)
+        return expected
+
+    def prepare(self, rig: Rig, point: Point) -> Step:
+        from clusterbench.training.parity import check_parity
+        from clusterbench.training.step import TrainingStep
+
+        job, shared_by = job_of(point, rig.device.type), from_options(point)
+        assert rig.mesh is not None
+        step, mesh = TrainingStep(job, shared_by, rig.mesh, rig.device), rig.mesh
+
+        def check() -> Mapping[str, float]:
+            return check_parity(job, shared_by, mesh, rig.device) if point["parity"] else {}
+
+        # Memory first: DDP builds its buckets anew in its second step, and that would show in the traffic.
+        return Step(
+            run=step,
+            check=check,
+            passes={
+                "memory": lambda: _memory_of(step, rig),
+                "traffic": lambda: _traffic_of(step, rig),
+                "exposed": lambda: _exposure_of(step, rig),
+            },
+        )
+
+    def derive(self, case: Case, observation: Observation) -> Iterable[Metric]:
+        job = job_of(case.point, case.device)
+        time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
+        yield Metric("step_time", "s", time.value, time.low, time.high, time.n)
+        yield _rate("tokens_per_s", "tokens/s", job.tokens_per_step, time)
+        yield _rate("tokens_per_s_per_rank", "tokens/s", job.tokens_per_step / case.world_size, time)
+        yield from _utilization(case, job, time)
+        yield from _memory_metrics(observation)
+        yield from _traffic_metrics(observation)
+        exposed = [seen["exposed_s"] for seen in observation.passes.get("exposed", ())]
+        if exposed:
+            yield _over_ranks("exposed_communication", "s", exposed)
+        for name in PARITY_METRICS:
+            values = [evidence[name] for evidence in observation.evidence if name in evidence]
+            if values:
+                yield Metric(name, "1", max(values))
+
+    @classmethod
+    def across(cls, rows: Sequence[Row]) -> Iterable[Row]:
+        own = [row for row in rows if row.benchmark == "train_step" and row.value is not None]
+        yield from _scaling([row for row in own if row.metric == "tokens_per_s_per_rank"])
+        peaks = _measured_peaks(rows)
+        for row in own:
+            if row.metric == "model_flops_per_s_per_rank":
+                yield from _held_against_matmul(row, peaks)
+
+
+def job_of(point: Point, device: str = "cpu") -> TrainingJob:
+    """What a point asks one step to do."""
+    values: Mapping[str, Any] = point
+    return TrainingJob(
+        shape=named_shape(values["shape"]),
+        layout=ParallelLayout.parse(values["layout"]),
+        seq_len=values["seq_len"],
+        global_batch_size=values["global_batch_size"],
+        micro_batch_size=values["micro_batch_size"],
+        dtype=values["dtype"],
+        max_grad_norm=values["max_grad_norm"],
+        seed=values["seed"],
+        device=device,
+    )
+
+
+# What is expected
+
+
+def _expected_traffic(job: TrainingJob, active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
+    by_axis: dict[str, list[Traffic]] = defaultdict(list)
+    for sent in expected_traffic(active, job):
+        by_axis[sent.axis].append(sent)
+    for axis, along in by_axis.items():
+        words = " + ".join(f"{sent.count} {sent.op} of {format_bytes(sent.size_bytes)} in all" for sent in along)
+        basis = f"{words}; {job.equation}"
+        link = sum(sent.bytes_on_link(job.layout.degree(axis)) for sent in along)
+        yield metric_key("traffic_bytes", axis=axis), Expected(link, "B", f"{basis}; x bus factor")
+        yield metric_key("collectives", axis=axis), Expected(sum(sent.count for sent in along), "1", basis)
+
+
+def _expected_memory(job: TrainingJob, active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
+    shape, tp = job.shape, job.layout.tp
+    bases = {
+        "parameters": f"{shape.num_parameters:,} of {job.master_bytes} B, matrices over tp{tp}, norms on every rank",
+        "gradients": "as parameters",
+        "optimizer_state": "two moments as large as the parameters, and a step count per tensor",
+        "activations": _activations_basis(job),
+    }
+    for category, size_bytes in expected_memory(active, job).items():
+        yield metric_key("peak_memory", category=category), Expected(size_bytes, "B", bases[category])
+
+
+def _activations_basis(job: TrainingJob) -> str:
+    shape, layout = job.shape, job.layout
+    megatron = shape.num_layers * megatron_activation_bytes(
+        job.seq_len, job.micro_batch_size, shape.hidden_size, shape.num_heads, layout.tp, layout.sp, "selective"
+    )
+    kept = (
+        f"norm and residual activations 1/{layout.tp}, gathered inputs of column-parallel layers whole"
+        if layout.sp
+        else "norm and residual activations and inputs of column-parallel layers whole on every rank"
+    )
+    return (
+        f"what PyTorch's operators keep for backward, and the logits; {kept}. Megatron's form for a GPT in 16 bit,
+        without " f"logits: {format_bytes(megatron)} (Korthikanti et al. 2022, equation 6 with sp, 2 without)"
+    )
+
+
+def _flops_key(convention: str) -> str:
+    return metric_key("model_flops_per_s_per_rank", flops_convention=convention)
+
+
+# What is seen in steps that are not timed
+
+
+def _memory_of(step: TrainingStep, rig: Rig) -> dict[str, int]:
+    from clusterbench.engine.memory import MemoryTracker, cuda_memory_stats, reset_cuda_memory
+
+    with MemoryTracker(step.model, step.optimizer, rig.device) as tracker:
+        step()
+    peak = tracker.peak()
+    seen = {"total": peak.total_bytes, **peak.peak_by_category}
+    if rig.device.type == "cuda":
+        reset_cuda_memory(rig.device)
+        step()
+        stats = cuda_memory_stats(rig.device)
+        seen |= {"allocated": stats.peak_allocated_bytes, "reserved": stats.peak_reserved_bytes}
+    return seen
+
+
+def _traffic_of(step: TrainingStep, rig: Rig) -> list[dict[str, Any]]:
+    from clusterbench.engine.traffic import TrafficCounter, axes_of_mesh
+
+    assert rig.mesh is not None
+    with TrafficCounter(axes_of_mesh(rig.mesh)) as counter:
+        step()
+    return [{"axis": axis, "op": op, **vars(total)} for (axis, op), total in sorted(counter.totals().items())]
+
+
+def _exposure_of(step: TrainingStep, rig: Rig) -> dict[str, float | None]:
+    from clusterbench.engine.trace import exposure, trace_step
+
+    return dict(vars(exposure(trace_step(step, rig.device))))
+
+
+# What is made of it
+
+
+def _rate(name: str, unit: str, amount: float, time: Summary, **detail: str) -> Metric:
+    # The slow end of the time is the low end of the rate.
+    return Metric(name, unit, amount / time.value, amount / time.high, amount / time.low, time.n, detail)
+
+
+def _over_ranks(name: str, unit: str, values: Sequence[float], **detail: str) -> Metric:
+    """Median rank, and the extremes as low and high."""
+    return Metric(name, unit, summarise(values).value, min(values), max(values), 1, detail)
+
+
+def _utilization(case: Case, job: TrainingJob, time: Summary) -> Iterator[Metric]:
+    steps = {convention: _flops(job, "none", convention) for convention in CONVENTIONS}
+    for convention, flops in steps.items():
+        rate = flops / case.world_size
+        yield _rate("model_flops_per_s_per_rank", "FLOP/s", rate, time, flops_convention=convention)
+    peak = case.expected.get(_flops_key("palm"))
+    if peak is None:
+        why = (
+            "a CPU has no datasheet peak; see peak=measured"
+            if case.device == "cpu"
+            else f"no peak FLOP/s in {job.dtype} is on record for this device"
+        )
+        yield Metric("mfu", "fraction", None, detail={"flops_convention": "palm", "peak": "datasheet"}, basis=why)
+        return
+    available = case.world_size * peak.value
+    for convention, flops in steps.items():
+        detail = {"flops_convention": convention, "peak": "datasheet"}
+        yield replace(_rate("mfu", "fraction", flops / available, time, **detail), basis=peak.basis)
+        executed = _flops(job, _recompute(case.point), convention)
+        yield replace(_rate("hfu", "fraction", executed / available, time, **detail), basis=peak.basis)
+
+
+def _flops(job: TrainingJob, recompute: str, convention: str) -> float:
+    """Of one step of all ranks: the model's for ``none``, else what is executed."""
+    if recompute == "full":
+        return hardware_flops(job.shape, job.seq_len, job.global_batch_size, "full", convention)
+    return model_flops(job.shape, job.seq_len, job.global_batch_size, convention)
+
+
+def _recompute(point: Point) -> str:
+    """``full`` or ``none``: selective recomputation here repeats no product and no attention, see parallel/recompute.py."""
+    return "full" if point.get("recompute") == "full" else "none"
+
+
+def _memory_metrics(observation: Observation) -> Iterator[Metric]:
+    ranks = observation.passes.get("memory", ())
+    for category in dict.fromkeys(category for seen in ranks for category in seen):
+        values = [seen.get(category, 0) for seen in ranks]
+        yield Metric("peak_memory", "B", max(values), min(values), max(values), detail={"category": category})
+
+
+def _traffic_metrics(observation: Observation) -> Iterator[Metric]:
+    ranks = observation.passes.get("traffic", ())
+    for axis in sorted({one["axis"] for seen in ranks for one in seen}):
+        along = [[one for one in seen if one["axis"] == axis] for seen in ranks]
+        counts = [sum(one["count"] for one in seen) for seen in along]
+        yield Metric("collectives", "1", max(counts), min(counts), max(counts), detail={"axis": axis})
+        unknown = sorted({one["op"] for seen in along for one in seen if one["traffic_bytes"] is None})
+        if unknown:
+            why = f"no bus factor is known for {', '.join(unknown)}"
+            yield Metric("traffic_bytes", "B", None, detail={"axis": axis}, basis=why)
+            continue
+        sizes = [sum(one["traffic_bytes"] for one in seen) for seen in along]
+        yield Metric("traffic_bytes", "B", max(sizes), min(sizes), max(sizes), detail={"axis": axis})
+
+
+# What needs more than one case
+
+
+def _scaling(rows: Sequence[Row]) -> Iterator[Row]:
+    """Each run against the smallest of the same total work, or, where that is itself, of the same work per rank."""
+    for row in rows:
+        strong = [other for other in rows if _work(other) == _work(row)]
+        weak = [other for other in rows if _work(other, per_rank=True) == _work(row, per_rank=True)]
+        if min(other.world_size for other in strong) < row.world_size:
+            kind, runs = "strong", strong
+        elif min(other.world_size for other in weak) < row.world_size:
+            kind, runs = "weak", weak
+        else:
+            kind, runs = "strong", strong
+        # Several layouts may be the smallest run; scaling is held against the best of them.
+        fewest = min(other.world_size for other in runs)
+        smallest = max((other for other in runs if other.world_size == fewest), key=lambda other: other.value or 0.0)
+        assert row.value is not None
+        assert smallest.value is not None
+        value = scaling_efficiency(
+            row.value * row.world_size, row.world_size, smallest.value * smallest.world_size, smallest.world_size
+        )
+        basis = (
+            f"{kind} scaling: tokens/s per rank over those of {smallest.point['layout']} "
+            f"on {smallest.world_size} rank{'s' if smallest.world_size > 1 else ''}"
+        )
+        yield replace(
+            row,
+            metric="scaling_efficiency",
+            unit="fraction",
+            value=value,
+            low=None,
+            high=None,
+            expected=None,
+            basis=basis,
+        )
+
+
+def _work(row: Row, per_rank: bool = False) -> tuple[object, ...]:
+    """What two runs share if one is the other on more ranks."""
+    batch: Any = row.point["global_batch_size"]
+    names = ("shape", "seq_len", "dtype")
+    same = tuple(row.point[name] for name in names)
+    return (row.device, row.point.get("recompute"), *same, batch / row.world_size if per_rank else batch)
+
+
+def _measured_peaks(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:
+    """Device, dtype and ranks -> the best matmul of this run."""
+    best: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        if row.benchmark == "matmul" and row.metric == "flops_per_s_per_rank" and row.value is not None:
+            key = (row.device, row.point["dtype"], row.world_size)
+            if key not in best or row.value > (best[key].value or 0.0):
+                best[key] = row
+    return best
+
+
+def _held_against_matmul(row: Row, peaks: Mapping[tuple[object, ...], Row]) -> Iterator[Row]:
+    peak = peaks.get((row.device, row.point["dtype"], row.world_size))
+    detail = {**row.detail, "peak": "measured"}
+    empty = replace(row, metric="mfu", unit="fraction", detail=detail, value=None, low=None, high=None, expected=None)
+    if peak is None:
+        if row.detail["flops_convention"] == "palm":
+            why = f"no matmul in {row.point['dtype']} on {row.world_size} ranks was measured in this run"
+            yield replace(empty, basis=why)
+        return
+    assert row.value is not None
+    assert peak.value is not None
+    job = job_of(row.point)
+    executed = _flops(job, _recompute(row.point), row.detail["flops_convention"]) / _flops(
+        job, "none", row.detail["flops_convention"]
+    )
+    basis = f"peak is {peak.value / 1e9:,.1f} GFLOP/s per rank, measured by {peak.case}"
+    for name, factor in (("mfu", 1.0), ("hfu", executed)):
+        scale = factor / peak.value
+        yield replace(
+            empty,
+            metric=name,
+            value=row.value * scale,
+            low=None if row.low is None else row.low * scale,
+            high=None if row.high is None else row.high * scale,
+            basis=basis,
+        )
