@@ -6,6 +6,7 @@ What a verb needs is imported when it runs, so that ``--help`` answers at once a
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -77,6 +78,53 @@ def plan(
     asked = load_suite(suite)
     made = make_plan(asked, describe_cluster(asked, device, num_ranks, num_nodes, gpus_per_node))
     click.echo(_plan_as_json(made) if as_json else plan_text(made))
+
+
+@main.command(short_help="Run a suite, or what is left of one.")
+@click.argument("suite", type=click.Path(path_type=Path), required=False)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: reports/DATE-TIME-SUITE]")
+@click.option("--resume", type=click.Path(path_type=Path), help="Run what has no outcome yet in this run's folder.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there are GPUs]")
+@click.option("--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]")
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: those found]")
+@click.option(
+    "--ranks-per-agent",
+    metavar="N|all",
+    callback=lambda _, __, text: _ranks_per_agent(text),
+    help="Ranks that each process of a launcher owns.  [default: 1]",
+)
+def run(suite: Path | None, resume: Path | None, **options: Any) -> None:
+    """Run SUITE and write a report, alone or in every process that mpirun starts.
+
+    Ends in order on Ctrl-C and SIGTERM; '--resume FOLDER' then does the rest.
+    """
+    from clusterbench.launch.run import RunOptions
+    from clusterbench.launch.run import run as run_suite
+
+    if (suite is None) == (resume is None):
+        raise click.UsageError("give either a SUITE or --resume FOLDER")
+    if resume is not None and options["out"] is not None:
+        raise click.UsageError("--out has no effect with --resume, which continues in its own folder")
+    click.get_current_context().exit(run_suite(RunOptions(suite, resume, **options)))
+
+
+def _ranks_per_agent(text: str | None) -> int | None:
+    """None where nothing was said, 0 for all."""
+    if text is None or text == "all":
+        return None if text is None else 0
+    if text.isdecimal() and 0 < int(text) <= 4096:
+        return int(text)
+    raise click.BadParameter(f"must be a whole number from 1 to 4096 or 'all', not {text!r}")
+
+
+@main.command(short_help="Make a run's report again.")
+@click.argument("folder", type=click.Path(path_type=Path))
+def report(folder: Path) -> None:
+    """Derive rows.csv and index.html of the run in FOLDER again, from what was observed."""
+    from clusterbench.report import render_report
+    from clusterbench.run_directory import RunDirectory
+
+    click.echo(render_report(RunDirectory.open(folder)))
 
 
 def describe_cluster(

@@ -67,15 +67,15 @@ class History:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to run: every repeat was measured, or one ended in a way that repeating cannot
-        change.""" if any(outcome.status != "ok" for outcome in self.deciding):
+        """Whether nothing is left to run: each repeat was measured, or one ended as repeating it cannot change."""
+        if any(outcome.status != "ok" for outcome in self.deciding):
             return True
         return len(self.observations) >= max(1, self.case.repeats)
 
     @cached_property
     def pooled(self) -> Observation | None:
-        """All good repeats as one observation: samples one after the other, passes from the last repeat that has
-        them.""" if len(self.observations) < 2:
+        """All good repeats as one: samples one after the other, passes from the last repeat that has them."""
+        if len(self.observations) < 2:
             return self.observations[0] if self.observations else None
         last = self.observations[-1]
         passes: dict[str, Sequence[Any]] = {}

@@ -78,7 +78,7 @@ class _Asked:
     environment: Mapping[str, str]
     swept: tuple[Written, ...]
     elements: tuple[Written, ...]
-    objection: str | None
+    objection: str
 
     @property
     def by(self) -> tuple[Written, ...]:
@@ -126,7 +126,7 @@ def _asked(suite: Suite, entry: Entry, places: Sequence[Place]) -> Iterator[_Ask
             benchmark, points = _points(suite, entry, values, swept, place)
             without_effect.append(dict(benchmark.ineffective(entry.own, place)))
             elements = _elements(entry, values, place, points)
-            objections = [benchmark.objection(point, place) for point in points]
+            objections = [_sentence(benchmark.objection(point, place) or "") for point in points]
             for variables, swept_variables in _combinations(entry.environment):
                 chosen = (*swept, *swept_variables)
                 for point, by, objection in zip(points, elements, objections, strict=True):
@@ -301,7 +301,7 @@ def _expect_reasonable(suite: Suite, entry: Entry, num_places: int, room: int) -
 
 def _expect_sound_values(suite: Suite, asked: Sequence[_Asked]) -> None:
     """A value that is objected to at every place and in every combination was a mistake to write."""
-    objections: dict[Written, list[str | None]] = defaultdict(list)
+    objections: dict[Written, list[str]] = defaultdict(list)
     for one in asked:
         for written in one.by:
             objections[written].append(one.objection)
@@ -314,10 +314,9 @@ def _expect_effect(suite: Suite, entry: Entry, without_effect: Sequence[Mapping[
     """An option that changes nothing, whatever is combined with it, was a mistake to write."""
     for name in without_effect[0]:
         if name in entry.settings and all(name in reasons for reasons in without_effect):
-            line = entry.settings[name].line
-            raise suite.mistake(
-                line, f"benchmark '{entry.benchmark}': option '{name}' has no effect: {without_effect[0][name]}"
-            )
+            why = _sentence(without_effect[0][name])
+            what = f"benchmark '{entry.benchmark}': option '{name}' has no effect: {why}"
+            raise suite.mistake(entry.settings[name].line, what)
 
 
 def _nothing_left(suite: Suite, entry: Entry, refusals: Sequence[Refusal]) -> SuiteError:
@@ -333,6 +332,11 @@ def _expect_unique(cases: Iterable[Case]) -> None:
         before = first.setdefault(case.hash, case)
         if before is not case:
             raise SuiteError(f"{case.source}: {case.id} is asked for twice, first at {before.source}.")
+
+
+def _sentence(text: str) -> str:
+    """Benchmarks say why in their own way; what is printed ends with a period."""
+    return text if not text or text.endswith((".", "?")) else f"{text}."
 
 
 # What they are called

@@ -24,6 +24,21 @@ PHASES = ("spawned", "imported", "device", "rendezvous", "prepared", "checked", 
 """What a worker has behind it, in order."""
 
 
+_IDENTITY = (
+    "benchmark",
+    "version",
+    "point",
+    "device",
+    "num_nodes",
+    "world_size",
+    "iterations",
+    "warmup",
+    "layout",
+    "rank_order",
+    "environment",
+)
+
+
 @dataclass(frozen=True)
 class Expected:
     """A value written down before the run, with the sentence that justifies it."""
@@ -83,12 +98,7 @@ class Case:
 
         Two cases with one hash are the same measurement; ``--resume`` goes by it.
         """
-        identity = {
-            name: getattr(self, name)
-            for name in (
-                "benchmark version point device num_nodes world_size iterations warmup layout rank_order environment"
-            ).split()
-        }
+        identity = {name: getattr(self, name) for name in _IDENTITY}
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 

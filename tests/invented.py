@@ -56,7 +56,7 @@ class Train(Ping):
 
     def ineffective(self, given: Iterable[str], place: Place) -> Iterable[tuple[str, str]]:
         if "schedule" in given and not any("pp" in layout for layout in self.layouts):
-            yield "schedule", "no layout has pp."
+            yield "schedule", "no layout has pp"
 
     def points(self, place: Place) -> Iterable[Point]:
         for layout in self.layouts:

@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from clusterbench.benchmarks import benchmarks
 from clusterbench.cluster import Cluster
 from clusterbench.errors import SuiteError
 from clusterbench.plan import make_plan
@@ -273,6 +274,8 @@ gpu:
   repeats: 1
 """
 
+SUITES = [VALID, *(path.read_text() for path in sorted((Path(__file__).parent.parent / "suites").glob("*.yaml")))]
+
 WORDS = st.sampled_from(
     [
         "ping",
@@ -329,9 +332,10 @@ def changed(node: Any, path: tuple[Any, ...], new: Any, drop: bool) -> Any:
 
 def expect_a_plan_or_a_sentence(folder: Path, data: bytes) -> None:
     (folder / "s.yaml").write_bytes(data)
-    for device in ("cpu", "cuda"):
+    devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
+    for device in devices:
         try:
-            plan = make_plan(load_suite(folder / "s.yaml", KNOWN), Cluster(2, 4, device))  # type: ignore[arg-type]
+            plan = make_plan(load_suite(folder / "s.yaml", {**KNOWN, **benchmarks()}), Cluster(2, 4, device))
         except SuiteError as error:
             assert str(error).startswith(str(folder / "s.yaml"))  # noqa: PT017
         else:
@@ -345,7 +349,7 @@ def expect_a_plan_or_a_sentence(folder: Path, data: bytes) -> None:
 @MUTATIONS
 @given(data=st.data())
 def test_no_change_of_structure_makes_a_traceback(tmp_path, data):
-    suite = yaml.safe_load(VALID)
+    suite = yaml.safe_load(data.draw(st.sampled_from(SUITES)))
     for _ in range(data.draw(st.integers(1, 3))):
         path = data.draw(st.sampled_from(places_in(suite)))
         suite = changed(suite, path, data.draw(VALUES), data.draw(st.booleans()))
@@ -356,7 +360,7 @@ def test_no_change_of_structure_makes_a_traceback(tmp_path, data):
 @MUTATIONS
 @given(data=st.data())
 def test_no_change_of_bytes_makes_a_traceback(tmp_path, data):
-    text = VALID.encode()
+    text = data.draw(st.sampled_from(SUITES)).encode()
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, len(text)))
         stop = data.draw(st.integers(start, min(start + 12, len(text))))

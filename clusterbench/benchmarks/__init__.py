@@ -64,7 +64,7 @@ class Benchmark(ABC):
         return cls(**values)
 
     def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
-        """Keys among ``given`` that cannot change anything here, each with the reason. They are mistakes of the suite."""
+        """Keys among ``given`` that cannot change anything here, each with the reason: mistakes of the suite."""
         return ()
 
     @abstractmethod

@@ -65,7 +65,8 @@ class Matmul(Benchmark):
 
         def small_whole_numbers() -> torch.Tensor:
             # One in eight is 1 or -1: every partial sum stays a small whole number, exact in any dtype and any order.
-            return torch.randint(-8, 9, (size, size), generator=generator, device=rig.device).div(8, rounding_mode="trunc").to(dtype)
+            eighths = torch.randint(-8, 9, (size, size), generator=generator, device=rig.device)
+            return eighths.div(8, rounding_mode="trunc").to(dtype)
 
         a_NK, b_KN, c_NN = normal(), normal(), torch.empty(size, size, dtype=dtype, device=rig.device)
 

@@ -282,8 +282,8 @@ def _activations_basis(job: TrainingJob) -> str:
         else "norm and residual activations and inputs of column-parallel layers whole on every rank"
     )
     return (
-        f"what PyTorch's operators keep for backward, and the logits; {kept}. Megatron's form for a GPT in 16 bit,
-        without " f"logits: {format_bytes(megatron)} (Korthikanti et al. 2022, equation 6 with sp, 2 without)"
+        f"what PyTorch's operators keep for backward, and the logits; {kept}. Megatron's form, for a GPT in 16 bit "
+        f"without logits: {format_bytes(megatron)} (Korthikanti et al. 2022, equation 6 with sp, 2 without)"
     )
 
 
@@ -367,7 +367,7 @@ def _flops(job: TrainingJob, recompute: str, convention: str) -> float:
 
 
 def _recompute(point: Point) -> str:
-    """``full`` or ``none``: selective recomputation here repeats no product and no attention, see parallel/recompute.py."""
+    """``full`` or ``none``: selective recomputation repeats no product and no attention, see parallel/recompute.py."""
     return "full" if point.get("recompute") == "full" else "none"
 
 

@@ -134,8 +134,9 @@ def lines(
         _line(axes, one, number, of, place)
     if logarithmic:
         positive = [of(value) for value in values if value > 0] or [1.0]
-        axes.set_yscale("log")
+        # Limits first: scaling to one value repeated is a warning on a logarithmic axis.
         axes.set_ylim(min(positive) / 1.6, max(positive) * 1.6)
+        axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
@@ -257,13 +258,21 @@ def bars(
     parts: Mapping[str, Sequence[float | None]],
     unit: str,
     *,
+    expected: Mapping[str, Sequence[float | None]] | None = None,
     markers: Sequence[float | None] = (),
     marker_name: str = "formula",
     missing: Mapping[int, str] | None = None,
 ) -> Figure:
-    """Horizontal stacked bars, the first label on top, with the total at the end of each.
+    """Horizontal stacked bars, the first label on top.
 
-    ``parts[name][bar]``; ``markers`` are hollow diamonds; ``missing`` says how a bar without a figure ended.
+    Parameters
+    ----------
+    parts, expected
+        By name and bar. What was expected of a part is a tick, where the part should have ended.
+    markers
+        A hollow diamond for each bar: a total that is not the sum of the parts.
+    missing
+        How a bar without a figure ended.
     """
     num_bars = len(labels)
     figure, axes = panel(title, height=max(1.9, 1.25 + 0.29 * num_bars))
@@ -272,11 +281,14 @@ def bars(
     of = scale(unit, [*totals, *marked])
     rows = range(num_bars)
     left = [0.0] * num_bars
+    ticks: list[tuple[float, int]] = []
     for number, (name, values) in enumerate(parts.items()):
         widths = [of(value or 0.0) for value in values]
         axes.barh(
             rows, widths, 0.66, left, color=PALETTE[number % len(PALETTE)], edgecolor=PAPER, linewidth=0.7, label=name
         )
+        planned = (expected or {}).get(name, ())
+        ticks += [(left[bar] + of(value), bar) for bar, value in enumerate(planned) if value is not None]
         left = [start + width for start, width in zip(left, widths, strict=True)]
     for bar, total in enumerate(totals):
         if missing and bar in missing:
@@ -285,16 +297,17 @@ def bars(
                 color=MUTED, fontsize=7.5,
             )  # fmt: skip
         elif total:
-            reach = max(of(total), of(markers[bar] or 0.0) if markers else 0.0)
+            marker = markers[bar] if markers else None
+            shown = total if expected is None or marker is None else marker
             axes.annotate(
-                of.text(total, 3),
-                (reach, bar),
-                (7, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=7.5,
-                color=INK,
-            )
+                of.text(shown, 3), (max(of(total), of(marker or 0.0)), bar),
+                (7, 0), textcoords="offset points", va="center", fontsize=7.5, color=INK,
+            )  # fmt: skip
+    if ticks:
+        axes.plot(
+            *zip(*ticks, strict=True), linestyle="", marker="|", markersize=15, markeredgecolor=INK,
+            markeredgewidth=1.3, label="expected", zorder=3,
+        )  # fmt: skip
     if marked:
         at = [(of(value), bar) for bar, value in enumerate(markers) if value is not None]
         axes.plot(
@@ -309,12 +322,13 @@ def bars(
     axes.grid(True, axis="x")
     axes.grid(False, axis="y")
     axes.set_xlabel(of.unit)
-    if len(parts) > 1 or marked:
+    if len(parts) > 1 or marked or ticks:
         handles, names = axes.get_legend_handles_labels()
-        order = sorted(range(len(names)), key=lambda number: names[number] == marker_name)
+        order = sorted(range(len(names)), key=lambda number: names[number] not in parts)
         figure.legend(
-            [handles[number] for number in order], [names[number] for number in order], loc="outside lower left", ncols=4, frameon=False, fontsize=8,
-            handlelength=1.0, handleheight=0.8, columnspacing=1.2, labelcolor=INK,
+            [handles[number] for number in order], [names[number] for number in order], loc="outside lower left",
+            ncols=4, frameon=False, fontsize=8,
+            handlelength=1.0, handleheight=0.8, markerscale=0.75, columnspacing=1.2, labelcolor=INK,
         )  # fmt: skip
     return figure
 

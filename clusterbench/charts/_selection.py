@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from clusterbench.rows import Row
 
 TOTAL_MEMORY = ("", "total", "allocated")
@@ -10,24 +12,23 @@ TOTAL_MEMORY = ("", "total", "allocated")
 OTHER_VIEWS = ("reserved", "nvml")
 """Categories that measure the same memory another way."""
 
-# These follow from the layout or are measured along it, so they do not tell two workloads apart.
-_FOLLOWS_LAYOUT = {
-    "layout",
-    "gradient_accumulation_steps",
-    "num_microbatches",
-    "dp",
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "sp",
-    "zero",
-}
+FOLLOWS_LAYOUT = frozenset(
+    ("layout", "gradient_accumulation_steps", "num_microbatches", "pp", "dp", "cp", "tp", "sp", "ep", "zero")
+)
+"""Options that follow from the layout, so they do not tell two workloads apart."""
 
 
-def workload(row: Row) -> tuple[object, ...]:
-    """What is computed, whatever ranks share it: rows of one workload may be compared across layouts."""
-    return (row.benchmark, *((key, value) for key, value in sorted(row.point.items()) if key not in _FOLLOWS_LAYOUT))
+def workloads(rows: Iterable[Row]) -> Callable[[Row], tuple[object, ...]]:
+    """Tells what a row of ``rows`` computes, whatever ranks share it; equal workloads may be compared across layouts.
+
+    An option that only some of the layouts have (one of tensor parallelism, say) does not tell two workloads apart.
+    """
+    common: dict[str, set[str]] = {}
+    points = {id(row.point): row for row in rows}
+    for row in points.values():
+        common.setdefault(row.benchmark, set(row.point)).intersection_update(row.point)
+    names = {benchmark: sorted(shared - FOLLOWS_LAYOUT) for benchmark, shared in common.items()}
+    return lambda row: (row.benchmark, *(row.point[name] for name in names[row.benchmark]))
 
 
 def variant(row: Row, without: tuple[str, ...] = ()) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import Mark, Series, lines, mark
-from clusterbench.charts._selection import curves_note, variant, workload
+from clusterbench.charts._selection import curves_note, variant, workloads
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
@@ -30,9 +30,10 @@ class ScalingEfficiency(Chart[list[Series]]):
 
     def select(self, rows: Sequence[Row]) -> list[Series] | None:
         groups: dict[tuple[object, ...], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-        for row in rows:
-            if row.metric == "scaling_efficiency" and row.value is not None:
-                groups[workload(row)][_kind(row)].append(row)
+        measured = [row for row in rows if row.metric == "scaling_efficiency" and row.value is not None]
+        workload = workloads(measured)
+        for row in measured:
+            groups[workload(row)][_kind(row)].append(row)
         series = []
         for kinds in groups.values():
             start = kinds.pop("", [])  # one rank: every kind of layout starts there
@@ -50,7 +51,8 @@ class ScalingEfficiency(Chart[list[Series]]):
     def answer(self, data: list[Series]) -> str:
         ends = [(max(one.measured, key=lambda mark: mark.x), one.name) for one in data[:MOST]]
         best, name = max(ends, key=lambda end: (end[0].x, end[0].value or 0.0))
-        return f"At {best.x:.0f} ranks the best layout, {name}, keeps {100 * (best.value or 0.0):.0f} % of the throughput per rank."
+        kept = f"{100 * (best.value or 0.0):.0f} %"
+        return f"At {best.x:.0f} ranks the best layout, {name}, keeps {kept} of the throughput per rank."
 
     def left_out(self, data: list[Series]) -> str:
         return curves_note(len(data), MOST, "curves")

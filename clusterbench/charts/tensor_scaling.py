@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import Mark, Series, layout_of, lines, mark
-from clusterbench.charts._selection import TOTAL_MEMORY, curves_note, variant, workload
+from clusterbench.charts._selection import TOTAL_MEMORY, curves_note, variant, workloads
 from clusterbench.layout import ParallelLayout
 from clusterbench.rows import Row
 from clusterbench.scale import scale
@@ -35,8 +35,8 @@ class TensorScaling(Chart[list[Curve]]):
     --------------
     Left: tokens per second and rank; the dotted level is what perfect scaling from the smallest degree would give,
     and the distance below it is paid for communication and smaller matrices. Right: the highest memory any rank held.
-    The pale bar behind a point runs from the 5th to the 95th percentile of its iterations; a cross is a case without
-    a figure, and how it ended.
+    A pale bar behind a point runs from its low to its high: the 5th and 95th percentile over iterations, the least
+    and the most over ranks. A cross is a case without a figure, and how it ended.
     """
 
     title: ClassVar[str] = "Throughput per rank and peak memory against tensor parallelism"
@@ -45,12 +45,13 @@ class TensorScaling(Chart[list[Curve]]):
     def select(self, rows: Sequence[Row]) -> list[Curve] | None:
         curves: dict[frozenset[str], Curve] = {}
         steps = [row for row in rows if row.point.get("layout") and _is_wanted(row)]
+        workload = workloads(steps)
         for alike in (_same_replicas, _same_ranks):
             groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
             for row in steps:
                 layout = layout_of(str(row.point["layout"]))
                 if layout is not None:
-                    groups[alike(row, layout)].append(row)
+                    groups[*workload(row), *alike(layout)].append(row)
             for group in groups.values():
                 degrees = {_layout(row).tp for row in group}
                 if len(degrees) > 1 and any(row.value is not None for row in group):
@@ -82,12 +83,12 @@ def _layout(row: Row) -> ParallelLayout:
     return layout
 
 
-def _same_replicas(row: Row, layout: ParallelLayout) -> tuple[object, ...]:
-    return (*workload(row), layout.pp, layout.cp, layout.ep, layout.zero, "dp", layout.dp)
+def _same_replicas(layout: ParallelLayout) -> tuple[object, ...]:
+    return layout.pp, layout.cp, layout.ep, layout.zero, "dp", layout.dp
 
 
-def _same_ranks(row: Row, layout: ParallelLayout) -> tuple[object, ...]:
-    return (*workload(row), layout.pp, layout.cp, layout.ep, layout.zero, "ranks", layout.world_size)
+def _same_ranks(layout: ParallelLayout) -> tuple[object, ...]:
+    return layout.pp, layout.cp, layout.ep, layout.zero, "ranks", layout.world_size
 
 
 def _curve(group: Sequence[Row]) -> Curve:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import bars
-from clusterbench.charts._selection import curves_note, variant, workload
+from clusterbench.charts._selection import curves_note, variant, workloads
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Traffic(Chart[list[Row]]):
         return counted or None
 
     def draw(self, data: list[Row]) -> list[Figure]:
-        alike = len({workload(row) for row in data}) == 1
+        alike = len(set(map(workloads(data), data))) == 1
         figures = []
         for axis in sorted({row.detail.get("axis", "") for row in data}):
             shown = [row for row in data if row.detail.get("axis", "") == axis][:MOST]

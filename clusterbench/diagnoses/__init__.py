@@ -45,7 +45,7 @@ class Diagnosis(ABC):
 
 def diagnoses() -> dict[str, type[Diagnosis]]:
     """All diagnoses by name."""
-    return things("clusterbench.diagnoses", Diagnosis)  # type: ignore[type-abstract]
+    return things("clusterbench.diagnoses", Diagnosis)
 
 
 def examine(reading: Reading) -> dict[str, list[Finding]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -32,7 +33,7 @@ class WallClock:
         pass
 
     def seconds(self, marks: Sequence[float]) -> list[float]:
-        return [stop - start for start, stop in zip(marks, marks[1:], strict=False)]
+        return [stop - start for start, stop in pairwise(marks)]
 
 
 class CudaClock:
@@ -47,7 +48,7 @@ class CudaClock:
         torch.cuda.synchronize()
 
     def seconds(self, marks: Sequence[torch.cuda.Event]) -> list[float]:
-        return [start.elapsed_time(stop) / 1e3 for start, stop in zip(marks, marks[1:], strict=False)]
+        return [start.elapsed_time(stop) / 1e3 for start, stop in pairwise(marks)]
 
 
 def clock_for(device: torch.device) -> Clock:

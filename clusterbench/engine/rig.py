@@ -72,8 +72,8 @@ class Rig:
     def addends(self, numel: int, dtype: str) -> tuple[torch.Tensor, torch.Tensor]:
         """What this rank adds to a sum over all ranks, and the sum: exact in every dtype, whatever the order.
 
-        Element i gets ``1 + (i // world_size) % 7`` from rank ``i % world_size`` and nothing from the others, so a lost,
-        doubled or misplaced contribution shows.
+        Element i gets ``1 + (i // world_size) % 7`` from rank ``i % world_size`` and nothing from the others, so a
+        lost, doubled or misplaced contribution shows.
         """
         index = torch.arange(7 * self.world_size, device=self.device)
         whole = (1 + index // self.world_size).to(DTYPES[dtype])

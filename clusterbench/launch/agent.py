@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -238,8 +239,10 @@ class Agent:
         for environment, zygote in list(self._zygotes.items()):
             if zygote.channel is channel:
                 del self._zygotes[environment]
+                channel.close()
                 self._lose_zygote(zygote)
         if channel is self._telemetry:
+            channel.close()
             self._telemetry = None
 
     def _lose_zygote(self, zygote: Zygote) -> None:
@@ -291,14 +294,17 @@ class Agent:
             self._spawner_process.wait(5)
         except subprocess.TimeoutExpired:
             self._spawner_process.kill()
+            self._spawner_process.wait()
+        for channel in [key.fileobj for key in self._selector.get_map().values()]:
+            assert isinstance(channel, Channel)
+            channel.close()
+        self._selector.close()
 
 
 def _signal(pid: int, number: int) -> None:
     if pid:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass
 
 
 def _state(pid: int) -> str:

@@ -86,5 +86,3 @@ class Channel:
     def close(self) -> None:
         self.closed = True
         self.socket.close()
-
-

@@ -28,8 +28,8 @@ from clusterbench.types import PHASES, Case, Observation, Outcome, Status
 
 SECONDS_FOR_THE_OTHERS = 0.2
 SECONDS_FOR_THE_CULPRIT = 1.0
-"""After a rank has failed, how long the others are heard before the start is ended: longer if it only says that a peer is
-gone. Peers notice within 20 ms."""
+"""After a rank has failed, how long the others are heard before the start is ended: longer if it only says that a peer
+is gone. Peers notice within 20 ms."""
 
 _PEER_LOST = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Timed out waiting|remote process exited|unhandled system error"
@@ -85,6 +85,7 @@ class Conductor:
     _start: int = field(default=-1, init=False)
     _next_start: int = field(default=0, init=False)
     _telemetry: list[Message] = field(default_factory=list, init=False)
+    _unheard: deque[Message] = field(default_factory=deque, init=False)
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -232,8 +233,11 @@ class Conductor:
         raise self._late(case)
 
     def _events_until(self, deadline: float) -> Iterator[Message]:
+        """Events one by one. Whoever stops in the middle leaves the rest to the next who asks."""
         while (left := deadline - time.monotonic()) > 0:
-            yield from self.crew.events(min(left, 0.5))
+            self._unheard.extend(self.crew.events(0.0 if self._unheard else min(left, 0.5)))
+            if self._unheard:
+                yield self._unheard.popleft()
 
     def _notice(self, event: Message) -> None:
         if event["event"] == "telemetry":
@@ -280,7 +284,9 @@ class Conductor:
         evidence = [event.get("evidence", {}) for event in sorted(alike, key=lambda event: event["rank"])]
         return _Trouble(
             worst["status"],
-            worst["reason"] + also if worst["status"] == "wrong" else f"rank {rank} (host {host}): {worst['reason']}{also}",
+            worst["reason"] + also
+            if worst["status"] == "wrong"
+            else f"rank {rank} (host {host}): {worst['reason']}{also}",
             worst["phase"],
             evidence=evidence if any(evidence) else (),
             **where,
@@ -406,9 +412,7 @@ def _behind(seen: dict[int, Message]) -> list[int]:
     ]
     if stopped := [number for number in last if seen[number]["state"] in ("T", "t", "Z", "")]:
         return stopped
-    elsewhere = [
-        number for number in last if not any(_WAITING.search(frame) for frame in seen[number]["stack"])
-    ]
+    elsewhere = [number for number in last if not any(_WAITING.search(frame) for frame in seen[number]["stack"])]
     return elsewhere or last
 
 

@@ -196,6 +196,7 @@ class TcpMember:
         self.rank = rank
         self.size = size
         where = f"{address[0]}:{address[1]}"
+        connection = None
         try:
             connection = socket.create_connection(address, timeout=_SECONDS_TO_GREET)
             greeting = _read_line(connection)
@@ -205,8 +206,11 @@ class TcpMember:
             )
             proof = str(_read_line(connection)["proof"])
         except (OSError, ValueError, KeyError, TypeError) as error:
+            if connection:
+                connection.close()
             raise LaunchError(f"agent {rank} was not let in by the head at {where}: {error}") from None
         if not hmac.compare_digest(proof, _proof(secret, "head", theirs, nonce, rank)):
+            connection.close()
             raise LaunchError(f"{where} is not the head of this run: it does not know the run's secret")
         connection.settimeout(None)
         self._head = Channel(connection)

@@ -142,7 +142,7 @@ class Interruption(Protocol):
 
 
 def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int:
-    """A member agent's whole life: does what the head orders, tells what happens, and ends with the head's exit code."""
+    """A member agent's whole life: does what the head orders, tells what happens, ends with the head's exit code."""
     pause = Pause()
     told = False
     while True:

@@ -91,7 +91,9 @@ class Bar:
     def end(self, outcome: Outcome) -> None:
         mark = "[green]ok[/green]" if outcome.status == "ok" else f"[bold red]{outcome.status}[/bold red]"
         text = f"{mark} {outcome.elapsed_s:.1f} s"
-        self._console.print(f"[dim][{self._number}/{self._total}][/dim] {self._name} ".replace("[dim][", "[dim]\\["), text)
+        self._console.print(
+            f"[dim][{self._number}/{self._total}][/dim] {self._name} ".replace("[dim][", "[dim]\\["), text
+        )
         if outcome.reason:
             self._console.print(f"    {outcome.reason}", markup=False)
         left = self._clock.text(self._number, self._total).partition(", ")[2]

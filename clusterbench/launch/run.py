@@ -206,7 +206,9 @@ def _hosts(
             if message["environment"]:
                 environments[message["host"]] = message["environment"]
         if time.monotonic() > deadline:
-            raise LaunchError(f"{plane.size - len(hosts)} of {plane.size} agents said nothing for {SECONDS_TO_GATHER:g} s")
+            raise LaunchError(
+                f"{plane.size - len(hosts)} of {plane.size} agents said nothing for {SECONDS_TO_GATHER:g} s"
+            )
         time.sleep(0.002)
     return [hosts[rank] for rank in range(plane.size)], environments
 
@@ -242,8 +244,12 @@ def _cluster(
     num_gpus = len(first.get("gpus") or [])
     device = options.device or ("cuda" if num_gpus else "cpu")
     if device == "cuda" and not num_gpus:
-        raise SuiteError("--device cuda needs a GPU, but NVML finds none on this host.\nhint: leave --device out, or cpu")
-    everything = (options.gpus_per_node or num_gpus) if device == "cuda" else (options.num_ranks or suite.cpu.num_ranks or 2)
+        raise SuiteError(
+            "--device cuda needs a GPU, but NVML finds none on this host.\nhint: leave --device out, or cpu"
+        )
+    everything = (
+        (options.gpus_per_node or num_gpus) if device == "cuda" else (options.num_ranks or suite.cpu.num_ranks or 2)
+    )
     if alone:
         ranks_per_node = everything
     elif options.ranks_per_agent is None:

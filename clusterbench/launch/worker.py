@@ -186,9 +186,8 @@ class _Worker:
         traceback.print_exc()
         evidence = dict(getattr(error, "evidence", {}))
         self.channel.send(
-            {"stage": "failed", "status": _status(error), "reason": _reason(error), "phase": self._phase} | (
-                {"evidence": evidence} if evidence else {}
-            )
+            {"stage": "failed", "status": _status(error), "reason": _reason(error), "phase": self._phase}
+            | ({"evidence": evidence} if evidence else {})
         )
 
 

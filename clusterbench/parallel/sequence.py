@@ -1,4 +1,4 @@
-"""Megatron's sequence parallelism: between the regions of tensor parallelism, each rank holds a part of the sequence."""
+"""Megatron's sequence parallelism: between the regions of tensor parallelism, a rank holds a part of the sequence."""
 
 from __future__ import annotations
 

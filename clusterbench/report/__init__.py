@@ -42,8 +42,10 @@ def render_report(run: RunDirectory) -> Path:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without garbage collection: walking a million live records again and again is a third of a large report's
-    time.""" was_on = gc.isenabled() gc.disable() try:
+    """Without garbage collection: walking a million live records again and again takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
         yield
     finally:
         if was_on:
@@ -133,9 +135,10 @@ def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> str:
         if figure["answer"]:
             return str(figure["answer"])
     measured = sum(history.pooled is not None for history in reading.histories)
+    planned = len(reading.histories)
     if measured == 0:
-        return f"Nothing was measured that could answer this: none of {len(reading.histories)} cases has a figure."
-    return f"{measured} of {len(reading.histories)} cases have a figure; no chart draws a conclusion from them, so see the table."
+        return f"Nothing was measured that could answer this: none of {planned} cases has a figure."
+    return f"{measured} of {planned} cases have a figure; no chart draws a conclusion from them, so see the table."
 
 
 def _worst_first(findings: Mapping[str, list[Finding]]) -> list[tuple[str, list[Finding]]]:

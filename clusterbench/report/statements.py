@@ -46,13 +46,13 @@ def _cannot(reading: Reading) -> Iterator[str]:
     layouts = " ".join(str(history.case.layout or "") for history in reading.histories)
     if cluster.device == "cpu":
         yield (
-            "Cluster speed: the ranks are CPU processes that talk over Gloo. How throughput falls with more ranks here says "
-            "nothing about GPUs and their links."
+            "Cluster speed: the ranks are CPU processes that talk over Gloo. How throughput falls with more ranks here "
+            "says nothing about GPUs and their links."
         )
         if "+sp" in layouts or "zero" in layouts:
             yield (
-                "That sequence parallelism or ZeRO is slow: Gloo's reduce-scatter is an all-reduce underneath, so both pay "
-                "here for what they save over NCCL."
+                "That sequence parallelism or ZeRO is slow: Gloo's reduce-scatter is an all-reduce underneath, so both "
+                "pay here for what they save over NCCL."
             )
         cores, most = _cores(reading.environment), max((h.case.world_size for h in reading.histories), default=0)
         if cores and most > cores:

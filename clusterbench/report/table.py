@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterbench.charts._selection import TOTAL_MEMORY
+from clusterbench.charts._selection import FOLLOWS_LAYOUT, TOTAL_MEMORY
 from clusterbench.history import History, Reading
 from clusterbench.rows import Row
 from clusterbench.scale import digits, scale
@@ -22,7 +22,6 @@ MOST_FIGURES = 20_000
 
 # Said by the flag 'unstable' instead.
 _NO_COLUMN = ("", "time_cv", "time_max_over_median")
-_NO_OPTION = ("layout", "shape")
 
 
 @dataclass(frozen=True)
@@ -132,11 +131,11 @@ def _text(value: float | None, unit: str) -> str:
 
 def _options(histories: Sequence[History]) -> Iterator[Column]:
     """Options of the benchmarks that differ between cases: what the suite sweeps."""
-    names = dict.fromkeys(name for history in histories for name in history.case.point if name not in _NO_OPTION)
+    names = dict.fromkeys(name for history in histories for name in history.case.point)
     swept = 0
     for name in names:
         values = [history.case.point.get(name) for history in histories]
-        if swept < MOST_OPTIONS and len(set(values)) > 1:
+        if name not in FOLLOWS_LAYOUT and swept < MOST_OPTIONS and len(set(values)) > 1:
             swept += 1
             numbers = all(value is None or type(value) in (int, float) for value in values)
             yield Column(name, "B" if name.endswith("_bytes") else "", "number" if numbers else "text", values)

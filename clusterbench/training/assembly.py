@@ -159,7 +159,7 @@ def materialize(decoder: Decoder, job: TrainingJob, partial: set[str], device: t
 
 
 def _place(whole: torch.Tensor) -> tuple[tuple[slice, ...], tuple[str, ...]]:
-    """Where this rank's part of a parameter lies, and over which axes it is cut. Parts are equal: objections see to it."""
+    """Where this rank's part of a weight lies, and over which axes it is cut. Parts are equal: objections see to it."""
     place = [slice(0, size) for size in whole.shape]
     split_over: tuple[str, ...] = ()
     if isinstance(whole, DTensor):

@@ -15,7 +15,7 @@ def tokens(job: TrainingJob, sequences: Tensor, positions: Tensor) -> Tensor:
 
 
 def micro_batches(job: TrainingJob, dp_rank: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """This data-parallel rank's share of one step: inputs and the tokens that follow them, each (micro batch, sequence).
+    """This data-parallel rank's share of one step: inputs and the tokens after them, each (micro batch, sequence).
 
     Forward ``i`` of all ranks together takes sequences ``i * dp * micro_batch_size`` onwards, rank by rank.
     """

@@ -76,8 +76,8 @@ def check_parity(
             raise WrongResult(
                 f"{job.layout} does not compute what one rank computes: {name} deviates by {deviation:.3g} in "
                 f"{job.dtype}; allowed is {allowed.value:g}, {allowed.basis}. "
-                f"Checked on {twin.shape.name}, {twin.shape.num_layers} layers, {twin.equation}, seq_len
-                {twin.seq_len}.", evidence,
+                f"Checked on {twin.shape.name}: {TWIN_LAYERS} layers, seq_len {twin.seq_len}, {twin.equation}.",
+                evidence,
             )
     return evidence
 
@@ -94,7 +94,7 @@ class TwoSteps:
 
 
 def two_steps(step: TrainingStep) -> TwoSteps:
-    """Runs two steps and keeps the first one's loss, norm and gradients, those before clipping: it hides a common factor."""
+    """Runs two steps; gradients are those of the first before clipping, which would hide a common factor."""
     loss = step.forward_backward()
     if step.mesh is not None and step.job.layout.uses("dp"):
         dist.all_reduce(loss, group=step.mesh.get_group("dp"))

@@ -27,8 +27,8 @@ def test_the_answer_names_the_fall_and_the_saving() -> None:
         *step("tp4+sp", 1490, 30 * MIB),
     ]
     assert answer(rows) == (
-        "From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s (32 % of tp1); sequence parallelism lowered "
-        "peak memory at tp4 by 25 %, from 40 to 30 MiB."
+        "From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s (32 % of tp1); sequence parallelism "
+        "lowered peak memory at tp4 by 25 %, from 40 to 30 MiB."
     )
 
 
@@ -75,3 +75,9 @@ def test_it_draws_throughput_and_memory_side_by_side() -> None:
         "Throughput per rank",
         "Peak memory per rank",
     ]
+
+
+def test_an_option_that_only_some_layouts_have_does_not_split_a_curve() -> None:
+    rows = [*step("tp1", 9, tp=1), *step("tp2", 8, tp=2, loss_parallel=True), *step("tp4", 7, tp=4, loss_parallel=True)]
+    (curve,) = TensorScaling().select(rows) or []
+    assert [mark.value for mark in curve.throughput["TP"].marks] == [9, 8, 7]

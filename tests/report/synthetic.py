@@ -131,9 +131,10 @@ def tp_scale_run(path: Path, noise: float = 0.02) -> RunDirectory:
     for layout, speed in _SPEED.items():
         degree, split = int(layout[2]), layout.endswith("+sp")
         expected = {
-            "peak_memory[category=total]": Expected(
-                sum(_memory(degree, split).values()) * 0.98, "B", "sum of states and Korthikanti's activations"
-            ),
+            f"peak_memory[category={part}]": Expected(size * 0.96, "B", "what the formula says")
+            for part, size in list(_memory(degree, split).items())[:4]
+        }
+        expected |= {
             "traffic_bytes[axis=tp]": Expected(
                 _traffic(degree), "B", "2 all-reduces a layer and direction, times 2(t-1)/t"
             ),
@@ -238,7 +239,7 @@ def _figures(degree: int, split: bool, step_s: float) -> list[dict[str, Any]]:
     ]
     for category, size in _memory(degree, split).items():
         figures.append({"name": "peak_memory", "unit": "B", "value": size, "detail": {"category": category}})
-    total = sum(_memory(degree, split).values())
+    total = 0.93 * sum(_memory(degree, split).values())
     figures.append({"name": "peak_memory", "unit": "B", "value": total, "detail": {"category": "total"}})
     figures.append({"name": "traffic_bytes", "unit": "B", "value": _traffic(degree), "detail": {"axis": "tp"}})
     figures.append({"name": "scaling_efficiency", "unit": "fraction", "value": speed / 5120})
@@ -294,9 +295,9 @@ def all_reduce_run(path: Path) -> RunDirectory:
 
 
 def plant() -> Callable[[], None]:
-    """Adds the planted benchmark to those that derive knows; what it returns takes it away again."""
+    """Makes the planted benchmark the only one that derive knows; what it returns undoes that."""
     real = derive.benchmarks
-    derive.benchmarks = lambda: {**real(), "planted": Planted}  # type: ignore[attr-defined]
+    derive.benchmarks = lambda: {"planted": Planted}  # type: ignore[attr-defined]
     return lambda: setattr(derive, "benchmarks", real)
 
 

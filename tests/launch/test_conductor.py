@@ -1,0 +1,206 @@
+"""Who is named when something goes wrong, from events as agents send them."""
+
+from collections import deque
+
+import pytest
+
+from clusterbench.cluster import Cluster
+from clusterbench.launch.conductor import Conductor, Execution
+from clusterbench.launch.crew import Member
+from clusterbench.launch.run import exit_code_of, left_to_do
+from clusterbench.run_directory import RunDirectory
+from clusterbench.types import Case, Plan
+
+CLUSTER = Cluster(num_nodes=1, ranks_per_node=4, device="cpu", hosts=("a",))
+
+
+def case(name="drill/1n4/x", world_size=4, **more):
+    point = {"name": name}
+    return Case(name, "drill", 1, point, "cpu", 1, world_size, 10, 1, 5.0, **more)
+
+
+class ScriptedCrew:
+    """Answers each order with the events a test planted for it."""
+
+    members = (Member(0, "a", 0, (0, 1, 2, 3)),)
+    hosts = ("a",)
+
+    def __init__(self, **answers):
+        self.answers = answers
+        self.waiting = deque()
+        self.orders = []
+
+    def order(self, order, **arguments):
+        self.orders.append(order)
+        if order == "end":
+            self.waiting.append({"event": "ended", "start": arguments["start"]})
+            return
+        key = next(iter(arguments["message"])) if order == "tell" else order
+        if key == "go":
+            key = arguments["message"]["go"]
+        self.waiting.extend(self.answers.get(key, ()))
+
+    def order_start(self, start):
+        self.orders.append("start")
+        self.waiting.extend(self.answers.get("start", ()))
+
+    def events(self, timeout_s):
+        events = list(self.waiting)
+        self.waiting.clear()
+        return events
+
+
+def worker(rank, stage, **more):
+    return {"event": "worker", "rank": rank, "host": "a", "stage": stage, **more}
+
+
+def all_ranks(stage, **more):
+    return [worker(rank, stage, **more) for rank in range(4)]
+
+
+def failed(rank, reason, status="failed", phase="prepared"):
+    return worker(rank, "failed", status=status, reason=reason, phase=phase)
+
+
+def seen(rank, phase="warm", iteration=-1, state="S", stack=()):
+    return {
+        "rank": rank,
+        "host": "a",
+        "phase": phase,
+        "iteration": iteration,
+        "state": state,
+        "stack": list(stack),
+        "log": f"/logs/start-0000-rank-{rank:04d}.log",
+    }
+
+
+HEALTHY = {
+    "start": all_ranks("ready", loaded={}),
+    "case": all_ranks("prepared"),
+    "check": all_ranks("checked"),
+    "time": all_ranks("done", seconds=[0.1], evidence={}, passes={}),
+    "inspect": [{"event": "inspected", "ranks": [seen(rank) for rank in range(4)]}],
+}
+
+
+class Silent:
+    def begin(self, number, total, execution): ...
+    def end(self, outcome): ...
+
+
+def conduct(tmp_path, cases, **answers):
+    crew = ScriptedCrew(**{**HEALTHY, **answers})
+    plan = Plan("drill", "", CLUSTER, 1, tuple(cases), ())
+    run = RunDirectory.create(tmp_path / "run", b"", plan, {})
+    Conductor(crew, run, Silent()).conduct([Execution(case, 0, 1) for case in cases])
+    return run.outcomes(), list(run.observations()), crew.orders
+
+
+def test_a_case_is_ok_when_every_rank_has_a_record(tmp_path):
+    (outcome,), (observation,), _ = conduct(tmp_path, [case()])
+    assert outcome.status == "ok"
+    assert observation.seconds == [[0.1]] * 4
+
+
+def test_neighbours_share_a_start_and_training_cases_do_not(tmp_path):
+    together = [case("a"), case("b")]
+    _, _, orders = conduct(tmp_path, together)
+    assert orders.count("start") == 1
+    apart = [case("a", own_start=True), case("b", own_start=True)]
+    _, _, orders = conduct(tmp_path / "2", apart)
+    assert orders.count("start") == 2
+
+
+def test_the_rank_that_was_killed_is_named_and_not_its_victims(tmp_path):
+    lost = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1733"
+    events = [failed(0, lost), failed(3, lost), {"event": "exit", "rank": 2, "host": "a", "code": -9, "log": ""}]
+    (outcome,), _, _ = conduct(tmp_path, [case()], time=events)
+    assert (outcome.status, outcome.rank, outcome.host, outcome.phase) == ("failed", 2, "a", "warm")
+    assert outcome.reason == (
+        "rank 2 (host a) was killed by signal 9 (SIGKILL) after the phase 'warm': by someone, by the batch system, or "
+        "by the kernel for want of memory (dmesg tells)"
+    )
+
+
+def test_the_first_error_is_named_and_not_the_lost_connections_it_caused(tmp_path):
+    lost = "RuntimeError: Connection reset by peer"
+    (outcome,), _, _ = conduct(tmp_path, [case()], check=[failed(1, lost), failed(3, "ValueError: planted")])
+    assert (outcome.rank, outcome.reason) == (3, "rank 3 (host a): ValueError: planted")
+
+
+def test_ranks_that_fail_alike_are_counted(tmp_path):
+    (outcome,), _, _ = conduct(tmp_path, [case()], case=[failed(rank, "KeyError: 'x'") for rank in range(4)])
+    assert outcome.reason == "rank 0 (host a): KeyError: 'x' (ranks 1-3 failed alike)"
+
+
+def test_the_next_case_runs_in_a_new_start(tmp_path):
+    crew_answers = {"check": [failed(1, "ValueError: planted")]}
+    outcomes, _, orders = conduct(tmp_path, [case("a"), case("b")], **crew_answers)
+    assert [outcome.status for outcome in outcomes] == ["failed", "failed"]
+    assert orders.count("start") == 2
+
+
+def hang(tmp_path, *ranks, **more):
+    late = case(**more)
+    object.__setattr__(late, "time_limit_s", 0.05)
+    (outcome,), _, _ = conduct(tmp_path, [late], time=[], inspect=[{"event": "inspected", "ranks": list(ranks)}])
+    assert outcome.status == "timeout"
+    return outcome
+
+
+WAITING = ['File "/x/torch/distributed/distributed_c10d.py", line 3 in all_reduce']
+
+
+def test_the_ranks_behind_are_named_and_not_those_that_wait(tmp_path):
+    outcome = hang(tmp_path, seen(0, iteration=3), seen(1, iteration=3), seen(2, iteration=2), seen(3, iteration=2))
+    assert outcome.reason == (
+        "stopped after 0.05 s: ranks 2-3 (host a) have not finished iteration 2; the other 2 ranks wait for them"
+    )
+    assert outcome.rank == 2
+
+
+def test_a_stopped_process_is_named_among_equals(tmp_path):
+    others = [seen(rank, iteration=2, stack=WAITING) for rank in (0, 2, 3)]
+    outcome = hang(tmp_path, seen(1, iteration=2, state="T"), *others)
+    assert outcome.reason == (
+        "stopped after 0.05 s: rank 1 (host a) has not finished iteration 2: its process is stopped (SIGSTOP); "
+        "the other 3 ranks wait for it"
+    )
+
+
+def test_among_equals_the_one_outside_a_collective_is_named(tmp_path):
+    asleep = ['File "/x/model.py", line 12 in forward']
+    others = [seen(rank, iteration=2, stack=WAITING) for rank in (0, 1, 2)]
+    outcome = hang(tmp_path, *others, seen(3, iteration=2, stack=asleep))
+    assert outcome.reason == (
+        "stopped after 0.05 s: rank 3 (host a) has not finished iteration 2, in forward (model.py:12); "
+        "the other 3 ranks wait for it"
+    )
+
+
+def test_a_rank_that_never_arrives_is_behind(tmp_path):
+    others = [seen(rank, phase="device", stack=WAITING) for rank in (0, 1, 3)]
+    outcome = hang(tmp_path, *others, seen(2, phase="spawned"))
+    assert outcome.reason == (
+        "stopped after 0.05 s: rank 2 (host a) has not left the phase after 'spawned'; the other 3 ranks wait for it"
+    )
+
+
+def test_repeats_are_interleaved_and_resume_runs_what_has_no_outcome(tmp_path):
+    cases = (case("a"), case("b"))
+    plan = Plan("drill", "", CLUSTER, 2, cases, ())
+    assert [(each.case.id, each.repeat) for each in left_to_do(plan, [])] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    outcomes, _, _ = conduct(tmp_path, cases)
+    assert [(each.case.id, each.repeat) for each in left_to_do(plan, outcomes)] == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.parametrize(("expected", "code"), [((), 1), (("failed",), 0)])
+def test_only_an_unexpected_failure_changes_the_exit_code(tmp_path, expected, code):
+    one = case(expected_outcomes=expected)
+    outcomes, _, _ = conduct(tmp_path, [one], check=[failed(1, "ValueError: planted")])
+    plan = Plan("drill", "", CLUSTER, 1, (one,), ())
+    assert exit_code_of(plan, outcomes) == code
+
+
+def test_a_run_that_was_cut_short_is_no_success():
+    assert exit_code_of(Plan("drill", "", CLUSTER, 1, (case(),), ()), []) == 1

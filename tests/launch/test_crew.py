@@ -1,0 +1,36 @@
+import pytest
+
+from clusterbench.errors import LaunchError
+from clusterbench.launch.crew import Member, members_of
+
+
+def test_one_agent_per_rank_counts_node_by_node():
+    assert members_of(["a", "a", "b", "b"], [1, 1, 1, 1]) == (
+        Member(0, "a", 0, (0,)),
+        Member(1, "a", 1, (1,)),
+        Member(2, "b", 2, (0,)),
+        Member(3, "b", 3, (1,)),
+    )
+
+
+def test_agents_dealt_out_in_turn_still_count_node_by_node():
+    members = members_of(["a", "b", "a", "b"], [1, 1, 1, 1])
+    assert [(member.agent, member.host, member.first_rank) for member in members] == [
+        (0, "a", 0),
+        (2, "a", 1),
+        (1, "b", 2),
+        (3, "b", 3),
+    ]
+
+
+def test_one_agent_may_own_a_whole_node():
+    assert members_of(["a", "b"], [8, 8])[1] == Member(1, "b", 8, tuple(range(8)))
+
+
+def test_uneven_nodes_are_refused_with_the_counts():
+    with pytest.raises(LaunchError) as caught:
+        members_of(["a", "a", "b"], [1, 1, 1])
+    assert str(caught.value) == (
+        "nodes must own equally many ranks, but a has 2, b has 1.\n"
+        "hint: give mpirun the same number of slots on every host, e.g. -H a:4,b:4 -n 8"
+    )

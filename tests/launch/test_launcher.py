@@ -1,0 +1,59 @@
+"""Launcher detection: the variables each launcher really sets, and the traps seen when they mix."""
+
+from clusterbench.launch.launcher import Launcher, detect, without_launcher
+
+MPICH = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", "PMI_HOSTNAME": "b"}
+OPENMPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_RANK": "3",
+}
+SRUN = {
+    "SLURM_PROCID": "2",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_NTASKS": "3",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1",
+}
+
+
+def test_a_plain_start_has_no_launcher():
+    assert detect({"HOME": "/root"}) is None
+
+
+def test_mpich_is_known_by_its_own_two_variables():
+    assert detect(MPICH) == Launcher("mpich", 2, 4, 0, 2)
+
+
+def test_open_mpi_is_known():
+    assert detect(OPENMPI) == Launcher("openmpi", 3, 4, 1, 2)
+
+
+def test_torchrun_comes_before_everything():
+    torchrun = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
+    assert detect({**SRUN, **torchrun}) == Launcher("torchrun", 1, 2, 1, 2)
+
+
+def test_mpirun_inside_salloc_is_not_taken_for_slurm():
+    # Its daemons were started by srun and pass the daemon's own SLURM_PROCID on to every rank.
+    assert detect({**OPENMPI, **SRUN}).name == "openmpi"
+    assert detect({**MPICH, **SRUN}).name == "mpich"
+
+
+def test_a_batch_script_is_not_a_task_of_a_step():
+    assert detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}) is None
+
+
+def test_srun_with_pmi2_is_not_taken_for_mpich():
+    launcher = detect({**SRUN, "PMI_RANK": "2", "PMI_SIZE": "3"})
+    assert launcher == Launcher("slurm", 2, 3, 0, 1)
+
+
+def test_workers_see_nothing_of_the_launcher():
+    ours = {"PATH": "/bin", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "2", "MPICH_GPU_SUPPORT_ENABLED": "1"}
+    torchrun = {"RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert without_launcher({**ours, **torchrun, **MPICH, **OPENMPI, **SRUN}) == ours

@@ -1,0 +1,173 @@
+"""Real agents, zygotes and workers on this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterbench.cluster import Cluster
+from clusterbench.launch.agent import Agent
+from clusterbench.launch.conductor import Conductor, Execution
+from clusterbench.launch.control import Alone
+from clusterbench.launch.crew import Crew, members_of
+from clusterbench.run_directory import RunDirectory
+from clusterbench.types import Case, Plan
+
+pytestmark = pytest.mark.gloo
+
+
+class Silent:
+    def begin(self, number, total, execution): ...
+    def end(self, outcome): ...
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    agent = Agent(host="here", scratch=tmp_path_factory.mktemp("agent"))
+    yield agent
+    agent.close()
+
+
+def drill(fault="none", phase="run", world_size=2, rank=1, iterations=8, time_limit_s=60.0, environment=None):
+    point = {"fault": fault, "phase": phase, "rank": rank, "sleep_s": 0.0}
+    return Case(
+        f"fault_drill/1n{world_size}/{fault}-in-{phase}",
+        "fault_drill",
+        1,
+        point,
+        "cpu",
+        1,
+        world_size,
+        iterations,
+        2,
+        time_limit_s,
+        environment=environment or {},
+    )
+
+
+def conduct(agent, tmp_path, *cases, store_host=None):
+    cluster = Cluster(num_nodes=1, ranks_per_node=4, device="cpu", hosts=("here",))
+    run = RunDirectory.create(tmp_path / "run", b"", Plan("drill", "", cluster, 1, cases, ()), {})
+    crew = Crew(agent, Alone(), members_of(["here"], [4]))
+    Conductor(crew, run, Silent(), store_host).conduct([Execution(case, 0, 1) for case in cases])
+    assert len(run.outcomes()) == len(cases)
+    return run.outcomes(), list(run.observations())
+
+
+def test_every_rank_gives_every_sample(agent, tmp_path):
+    (outcome,), (observation,) = conduct(agent, tmp_path, drill(world_size=4))
+    assert outcome.status == "ok"
+    assert [len(samples) for samples in observation.seconds] == [8] * 4
+    assert all(second > 0 for samples in observation.seconds for second in samples)
+    assert observation.evidence == [{"wrong_elements": 0.0}] * 4
+
+
+def test_ranks_meet_over_a_store_process_as_they_do_across_hosts(agent, tmp_path):
+    outcomes, _ = conduct(agent, tmp_path, drill(), drill(world_size=3), store_host="127.0.0.1")
+    assert [outcome.status for outcome in outcomes] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("phase", ["prepare", "check", "run"])
+@pytest.mark.parametrize(
+    ("fault", "status", "words"),
+    [
+        ("raise", "failed", "rank 1 (host here): RuntimeError: planted by fault_drill"),
+        ("exit", "failed", "rank 1 (host here) ended by itself with exit code 7"),
+        ("segfault", "failed", "rank 1 (host here) was killed by signal 11 (SIGSEGV)"),
+        ("kill", "failed", "rank 1 (host here) was killed by signal 9 (SIGKILL)"),
+        ("out_of_memory", "out_of_memory", "you tried to allocate 4503599627370496 bytes"),
+    ],
+)
+def test_one_failing_rank_costs_one_case(agent, tmp_path, fault, phase, status, words):
+    faulty = drill(fault, phase, world_size=3)
+    (before, at, after), _ = conduct(agent, tmp_path, drill(world_size=3), faulty, drill(world_size=3, iterations=9))
+    assert (before.status, at.status, after.status) == ("ok", status, "ok")
+    assert (at.rank, at.host) == (1, "here")
+    assert at.phase == {"prepare": "rendezvous", "check": "prepared", "run": "warm"}[phase]
+    assert words in at.reason
+    assert (tmp_path / "run" / at.log).exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("stop", "its process is stopped (SIGSTOP)"), ("hang", "in _go_wrong (fault_drill.py:")]
+)
+def test_a_silent_rank_is_named_at_the_deadline(agent, tmp_path, fault, words):
+    (at, after), _ = conduct(agent, tmp_path, drill(fault, world_size=3, time_limit_s=4), drill(world_size=3))
+    assert (at.status, at.rank, after.status) == ("timeout", 1, "ok")
+    assert words in at.reason
+    assert at.reason.endswith("the other 2 ranks wait for it")
+    assert 4 <= at.elapsed_s < 7
+
+
+def test_the_stacks_of_all_ranks_are_in_the_logs(agent, tmp_path):
+    conduct(agent, tmp_path, drill("hang", world_size=3, time_limit_s=4))
+    culprit, victim = ((tmp_path / "run/logs" / f"start-0000-rank-000{rank}.log").read_text() for rank in (1, 0))
+    assert "_go_wrong" in culprit
+    assert "all_reduce" in victim
+
+
+def test_a_killed_zygote_costs_one_case(agent, tmp_path):
+    def kill_the_zygote():
+        time.sleep(1.5)
+        for pid in children_of(agent._spawner_process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+    threading.Thread(target=kill_the_zygote).start()
+    (at, after), _ = conduct(agent, tmp_path, drill("hang", world_size=2, time_limit_s=30), drill(world_size=2))
+    assert (at.status, after.status) == ("failed", "ok")
+    assert at.elapsed_s < 10
+
+
+def test_variables_reach_the_workers_and_no_launchers_do(agent, tmp_path, monkeypatch):
+    (outcome,), _ = conduct(agent, tmp_path, drill(environment={"OMP_NUM_THREADS": "2", "CB_TEST": "yes"}))
+    assert outcome.status == "ok"
+
+
+def test_nothing_survives_the_death_of_an_agent(tmp_path):
+    program = f"""
+import time
+from pathlib import Path
+from clusterbench.launch.agent import Agent
+agent = Agent("here", Path({str(tmp_path)!r}))
+agent.execute({{"order": "own", "local_ranks": [0, 1]}})
+logs = {{"0": {str(tmp_path / "0.log")!r}, "1": {str(tmp_path / "1.log")!r}}}
+start = {{"id": 0, "world_size": 2, "device": "cpu", "environment": {{}}, "store": {{"file": {str(tmp_path / "s")!r}}},
+         "timeout_s": 60, "logs": logs}}
+agent.execute({{"order": "start", "start": start, "first_rank": 0}})
+ready = 0
+while ready < 2:
+    ready += sum(event.get("stage") == "ready" for event in agent.events(0.1))
+print("ready", flush=True)
+time.sleep(100)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    family = descendants_of(process.pid)
+    assert len(family) == 4  # spawner, zygote, two workers
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    deadline = time.monotonic() + 5
+    while any(map(is_alive, family)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(is_alive, family))
+
+
+def children_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def descendants_of(pid):
+    return [each for child in children_of(pid) for each in (child, *descendants_of(child))]
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
