@@ -120,11 +120,17 @@ def _ranks_per_agent(text: str | None) -> int | None:
 @main.command(short_help="Make a run's report again.")
 @click.argument("folder", type=click.Path(path_type=Path))
 def report(folder: Path) -> None:
-    """Derive rows.csv and index.html of the run in FOLDER again, from what was observed."""
+    """Derive rows.csv and index.html of the run in FOLDER again, from what was observed.
+
+    Ends with the exit code of the run itself.
+    """
     from clusterbench.report import render_report
     from clusterbench.run_directory import RunDirectory
 
-    click.echo(render_report(RunDirectory.open(folder)))
+    made = render_report(RunDirectory.open(folder))
+    click.echo(f"{made.verdict.word}: {made.verdict.sentence}", err=True)
+    click.echo(made.path)
+    click.get_current_context().exit(made.verdict.exit_code)
 
 
 def describe_cluster(

@@ -146,8 +146,8 @@ class RunDirectory:
                 if size and os.pread(handle, 1, size - 1) != b"\n":
                     data = b"\n" + data  # the last run was cut off in the middle of a line
                 try:
-                    if os.write(handle, data) != len(data):
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    while data:
+                        data = data[os.write(handle, data) :]  # a disk that is filling up takes a part first
                     os.fsync(handle)
                 except OSError:
                     os.ftruncate(handle, size)

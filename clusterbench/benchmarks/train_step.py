@@ -112,7 +112,10 @@ class TrainStep(Benchmark):
         for one in self._all_parallelisms():
             if not any(one.concerned(layout) for layout in layouts):
                 for name in options_of(type(one)).keys() & set(given):
-                    yield name, f"it belongs to {type(one).__name__}, which none of the layouts {self.layouts} uses"
+                    yield (
+                        name,
+                        f"it belongs to {type(one).__name__}, which none of the layouts {', '.join(self.layouts)} uses",
+                    )
 
     def _all_parallelisms(self) -> tuple[Parallelism, ...]:
         return self.shared_by or from_options({})
@@ -190,7 +193,6 @@ class TrainStep(Benchmark):
         def check() -> Mapping[str, float]:
             return check_parity(job, shared_by, mesh, rig.device) if point["parity"] else {}
 
-        # Memory first: DDP builds its buckets anew in its second step, and that would show in the traffic.
         return Step(
             run=step,
             check=check,
@@ -297,6 +299,7 @@ def _flops_key(convention: str) -> str:
 def _memory_of(step: TrainingStep, rig: Rig) -> dict[str, int]:
     from clusterbench.engine.memory import MemoryTracker, cuda_memory_stats, reset_cuda_memory
 
+    step()  # DDP builds its buckets anew in its second step, which a case without warm-up has not had yet
     with MemoryTracker(step.model, step.optimizer, rig.device) as tracker:
         step()
     peak = tracker.peak()

@@ -58,6 +58,7 @@ _STYLE: dict[Any, Any] = {
     "ytick.color": MUTED,
     "xtick.major.size": 0,
     "ytick.major.size": 0,
+    "ytick.minor.size": 0,
     "lines.linewidth": 1.8,
     "lines.markersize": 5.5,
     "figure.facecolor": "none",
@@ -123,8 +124,11 @@ def lines(
 
     ``ideal`` draws a dotted level. Expected values are hollow diamonds.
     """
-    figure, axes = panel(title)
-    values = [value for one in series for mark in one.marks for value in (mark.value, mark.high) if value is not None]
+    # One curve with a long name is named above the axes: at its end the name would take their width.
+    is_named_above = len(series) == 1 and len(series[0].name) > 12
+    figure, axes = panel(f"{title}: {series[0].name}" if is_named_above else title)
+    marks = [mark for one in series for mark in one.marks]
+    values = [value for mark in marks for value in (mark.value, mark.high, mark.expected) if value is not None]
     of = scale(unit, [*values, ideal or 0.0])
     positions = sorted(x_ticks)
     place = {x: position for position, x in enumerate(positions)}
@@ -161,6 +165,7 @@ def lines(
     heights = {one.name: [(place[mark.x], height(mark.value)) for mark in one.measured] for one in series}
     _missing(axes, series, place, [point for points in heights.values() for point in points])
     ends = [(max(points)[1], number, name) for number, (name, points) in enumerate(heights.items()) if points]
+    ends = [] if is_named_above else ends
     _end_labels(axes, [*ends, (height(ideal), None, ideal_name)] if ideal else ends)
     return figure
 
@@ -220,23 +225,22 @@ def _missing(
 
 
 def _value_labels(axes: Axes, series: Sequence[Series], of: Scale, place: Mapping[float, int]) -> None:
-    """Figures at the points: the upper curve's above, the lower curve's below."""
-    for position in place:
+    """Figures at the points: the upper curve's above, the lower curve's below unless the axis is there."""
+    bottom, top = axes.get_ylim()
+    near = bottom + 0.1 * (top - bottom)
+    for x, position in place.items():
         here = sorted(
-            ((mark.value, number) for number, one in enumerate(series) for mark in one.measured if mark.x == position),
-            key=lambda pair: pair[0] or 0.0,
+            ((of(mark.value), number) for number, one in enumerate(series) for mark in one.marks
+             if mark.x == x and mark.value is not None),
             reverse=True,
-        )
-        texts: set[str] = set()
+        )  # fmt: skip
         for order, (value, number) in enumerate(here):
-            assert value is not None
-            text = of.text(value, 3)
-            if text in texts:
+            is_below = order > 0
+            if is_below and (digits(value, 3) == digits(here[0][0], 3) or value < near):
                 continue
-            texts.add(text)
             axes.annotate(
-                text, (place[position], of(value)), (0, 7 if order == 0 else -8), textcoords="offset points",
-                ha="center", va="bottom" if order == 0 else "top", fontsize=7.5, color=PALETTE[number % len(PALETTE)],
+                digits(value, 3), (position, value), (0, -8 if is_below else 7), textcoords="offset points",
+                ha="center", va="top" if is_below else "bottom", fontsize=7.5, color=PALETTE[number % len(PALETTE)],
             )  # fmt: skip
 
 

@@ -43,4 +43,4 @@ def variant(row: Row, without: tuple[str, ...] = ()) -> str:
 
 
 def curves_note(found: int, drawn: int, what: str) -> str:
-    return f"Drawn are the first {drawn} of {found} {what}; all are in the table." if found > drawn else ""
+    return f"Drawn are the first {drawn} of {found:,} {what}; all are in the table." if found > drawn else ""

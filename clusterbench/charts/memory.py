@@ -33,7 +33,7 @@ class Memory(Chart[list[Bar]]):
     How to read it
     --------------
     One bar a layout. Its parts are the most that any rank held of each category, seen from live storages and not from
-    a formula; a dark tick is where the part was expected to end. Categories peak at different moments, so the whole
+    a formula; a tick is where the part was expected to end. Categories peak at different moments, so the whole
     at its worst moment, the diamond and the figure beside the bar, is less than the parts together. Parameters,
     gradients and optimizer state shrink with tp; activations do so only in part, and more of them with sequence
     parallelism.
@@ -70,7 +70,7 @@ class Memory(Chart[list[Bar]]):
                 "B",
                 expected={name.replace("_", " "): [bar.expected.get(name) for bar in shown] for name in names},
                 markers=[bar.total for bar in shown],
-                marker_name="the whole, at its worst moment",
+                marker_name="the whole",
                 missing={number: bar.status for number, bar in enumerate(shown) if not bar.parts},
             )
         ]

@@ -54,8 +54,8 @@ class Traffic(Chart[list[Row]]):
             return ""
         equal = sum(abs((row.value or 0.0) - (row.expected or 0.0)) <= 0.5 for row in held)
         if equal == len(held):
-            return f"Counted traffic equals the formula to the byte in all {len(held)} comparisons."
-        return f"Counted traffic equals the formula in {equal} of {len(held)} comparisons."
+            return f"Counted traffic equals the formula to the byte in all {len(held):,} comparisons."
+        return f"Counted traffic equals the formula in {equal:,} of {len(held):,} comparisons."
 
     def left_out(self, data: list[Row]) -> str:
         return curves_note(len({row.case for row in data}), MOST, "cases")

@@ -30,7 +30,7 @@ from clusterbench.launch.progress import progress_on
 from clusterbench.plan import make_plan
 from clusterbench.run_directory import RunDirectory, default_path
 from clusterbench.suite import Suite, load_suite
-from clusterbench.types import Case, Outcome, Plan
+from clusterbench.types import Outcome, Plan
 
 SECONDS_TO_GATHER = 60.0
 SECONDS_BETWEEN_GPU_SAMPLES = 0.5
@@ -149,9 +149,9 @@ def _conduct(crew: Crew, directory: RunDirectory, plan: Plan) -> int:
         progress.close()
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
-    page = render_report(directory)
-    print(f"report: {page}", file=sys.stderr)
-    return exit_code_of(plan, directory.outcomes())
+    report = render_report(directory)
+    print(f"{report.verdict.word}: {report.verdict.sentence}\nreport: {report.path}", file=sys.stderr)
+    return report.verdict.exit_code
 
 
 def left_to_do(plan: Plan, outcomes: Sequence[Outcome]) -> list[Execution]:
@@ -163,18 +163,6 @@ def left_to_do(plan: Plan, outcomes: Sequence[Outcome]) -> list[Execution]:
         for case in plan.cases
         if not tried[case.hash, repeat]
     ]
-
-
-def exit_code_of(plan: Plan, outcomes: Sequence[Outcome]) -> int:
-    """0 if every case that should have been measured was, in every repeat; else 1."""
-    cases: dict[str, Case] = {case.hash: case for case in plan.cases}
-    good = {
-        (outcome.hash, outcome.repeat)
-        for outcome in outcomes
-        if outcome.hash in cases
-        and (outcome.status in ("ok", "skipped") or outcome.status in cases[outcome.hash].expected_outcomes)
-    }
-    return 0 if len(good) == len(plan.cases) * plan.repeats else 1
 
 
 # Who takes part.

@@ -6,6 +6,7 @@ import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,32 @@ from clusterbench.report.table import FIRST_PAGE, columns, details, facts
 from clusterbench.report.verdict import Verdict, verdict
 from clusterbench.run_directory import RunDirectory
 
-__all__ = ["Verdict", "render_report", "verdict_of"]
+__all__ = ["Report", "Verdict", "render_report"]
 
 _HERE = Path(__file__).parent
 _SHOWN, _MOST = 5, 100  # findings of one diagnosis on the page at once, and at all
 _MOST_SET_ASIDE = 200
+_CAUTION = (
+    "Measured on CPU ranks that talk over Gloo: this shows method, memory and traffic, not the speed of a cluster."
+)
 
 
-def render_report(run: RunDirectory) -> Path:
-    """Writes ``index.html`` and ``rows.csv`` into the run's folder and returns the page."""
+@dataclass(frozen=True)
+class Report:
+    """The page on disk and the verdict it begins with."""
+
+    path: Path
+    verdict: Verdict
+
+
+def render_report(run: RunDirectory) -> Report:
+    """Writes ``index.html`` and ``rows.csv`` into the run's folder."""
     with _uncollected():
         reading = read(run)
         write_rows(run, reading.rows)
-        return run.write("index.html", page(reading))
+        findings = examine(reading)
+        judged = verdict(reading, findings)
+        return Report(run.write("index.html", page(reading, findings, judged)), judged)
 
 
 @contextmanager
@@ -52,15 +66,8 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def verdict_of(run: RunDirectory) -> Verdict:
-    """What the page would say, without making it; its ``exit_code`` is that of the command line."""
-    reading = read(run)
-    return verdict(reading, examine(reading))
-
-
-def page(reading: Reading) -> str:
+def page(reading: Reading, findings: Mapping[str, Sequence[Finding]], judged: Verdict) -> str:
     """The page as text. Pure, but for the files of this package."""
-    findings = examine(reading)
     figures = list(_figures(reading))
     table = columns(reading)
     unfolded = details(reading)
@@ -71,7 +78,8 @@ def page(reading: Reading) -> str:
         question=reading.plan.question,
         run=reading.run,
         answer=answer,
-        verdict=verdict(reading, findings),
+        caution=_CAUTION if reading.plan.cluster.device == "cpu" else "",
+        verdict=judged,
         summary=list(_summary(reading)),
         findings=[_group(name, found) for name, found in _worst_first(findings)],
         num_diagnoses=len(diagnoses()),

@@ -65,7 +65,7 @@
     button.setAttribute("aria-expanded", String(!open));
     if (open) return row.nextElementSibling.remove();
     const { about, figures } = data.details[line];
-    const inside = element("td", { colSpan: columns.length });
+    const inside = element("div", {});
     const list = element("dl", {});
     for (const [name, text] of about) list.append(element("dt", { textContent: name }), element("dd", { textContent: text }));
     inside.append(list);
@@ -84,7 +84,7 @@
       }
       inside.append(element("table", {}, element("thead", {}, head), lines));
     }
-    row.after(element("tr", { className: "unfolded" }, inside));
+    row.after(element("tr", { className: "unfolded" }, element("td", { colSpan: columns.length }, inside)));
   }
 
   function draw() {

@@ -65,11 +65,13 @@ def _cannot(reading: Reading) -> Iterator[str]:
     if reading.plan.repeats == 1 and reading.histories:
         yield "Whether a small difference would repeat: every case was measured once. Set repeats in the suite."
     yield from dict.fromkeys(
-        row.basis for row in reading.rows if row.metric in ("mfu", "hfu") and row.value is None and row.basis
+        f"{row.metric.upper()} against the {row.detail.get('peak', '')} peak: {row.basis.rstrip('.')}."
+        for row in reading.rows
+        if row.metric in ("mfu", "hfu") and row.value is None and row.basis
     )
     open_cases = sum(history.pooled is None for history in reading.histories)
     if open_cases:
-        which = "one case" if open_cases == 1 else f"{open_cases} cases"
+        which = "one case" if open_cases == 1 else f"{open_cases:,} cases"
         yield f"Anything about the {which} without a figure; the table says why."
 
 

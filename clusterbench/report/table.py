@@ -130,15 +130,18 @@ def _text(value: float | None, unit: str) -> str:
 
 
 def _options(histories: Sequence[History]) -> Iterator[Column]:
-    """Options of the benchmarks that differ between cases: what the suite sweeps."""
-    names = dict.fromkeys(name for history in histories for name in history.case.point)
-    swept = 0
-    for name in names:
+    """Options that differ between cases of one benchmark: what the suite sweeps."""
+    seen: dict[str, set[tuple[str, object]]] = defaultdict(set)
+    for history in histories:
+        for name, value in history.case.point.items():
+            # One that only repeats the number of ranks has its column already.
+            if name not in FOLLOWS_LAYOUT and not (name == "num_ranks" and value == history.case.world_size):
+                seen[name].add((history.case.benchmark, value))
+    swept = [name for name, pairs in seen.items() if len(pairs) > len({benchmark for benchmark, _ in pairs})]
+    for name in swept[:MOST_OPTIONS]:
         values = [history.case.point.get(name) for history in histories]
-        if name not in FOLLOWS_LAYOUT and swept < MOST_OPTIONS and len(set(values)) > 1:
-            swept += 1
-            numbers = all(value is None or type(value) in (int, float) for value in values)
-            yield Column(name, "B" if name.endswith("_bytes") else "", "number" if numbers else "text", values)
+        numbers = all(value is None or type(value) in (int, float) for value in values)
+        yield Column(name, "B" if name.endswith("_bytes") else "", "number" if numbers else "text", values)
 
 
 def _metrics(lines: Sequence[Sequence[Row]]) -> Iterator[Column]:

@@ -32,7 +32,7 @@ def verdict(reading: Reading, findings: Mapping[str, Sequence[Finding]]) -> Verd
     if errors:
         faulty = sum(bool(history.faults) for history in reading.histories)
         what = _plural(errors, "error was found", "errors were found")
-        return Verdict("FAIL", f"{what}; {measured} of {_cases(wanted)} were measured, {faulty} ended badly.", 1)
+        return Verdict("FAIL", f"{what}; {measured:,} of {_cases(wanted)} were measured, {faulty:,} ended badly.", 1)
     open_cases = [history for history in reading.histories if not history.is_complete]
     if open_cases or reading.problems:
         return Verdict("INCOMPLETE", _what_is_left(reading, measured, wanted), 1)
@@ -44,12 +44,12 @@ def verdict(reading: Reading, findings: Mapping[str, Sequence[Finding]]) -> Verd
 
 def _what_is_left(reading: Reading, measured: int, wanted: int) -> str:
     waiting = sum(history.status == NOT_RUN for history in reading.histories)
-    parts = [f"{measured} of {_cases(wanted)} have a figure"]
+    parts = [f"{measured:,} of {_cases(wanted)} have a figure"]
     if waiting:
-        parts.append(f"{waiting} not run yet")
+        parts.append(f"{waiting:,} not run yet")
     partly = sum(not history.is_complete and history.status != NOT_RUN for history in reading.histories)
     if partly:
-        parts.append(f"{partly} lack a repeat or a whole record")
+        parts.append(f"{partly:,} lack a repeat or a whole record")
     if reading.problems:
         parts.append(_plural(len(reading.problems), "line could not be read", "lines could not be read"))
     return "; ".join(parts) + "."
@@ -71,7 +71,9 @@ def tally(counts: Mapping[str, int]) -> str:
     '5 measured, 1 out of memory'
     """
     words = {"ok": "measured", NOT_RUN: "not run yet"}
-    return _join(f"{count} {words.get(status, status.replace('_', ' '))}" for status, count in counts.items() if count)
+    return _join(
+        f"{count:,} {words.get(status, status.replace('_', ' '))}" for status, count in counts.items() if count
+    )
 
 
 def _join(parts: Iterable[str]) -> str:
@@ -83,4 +85,4 @@ def _cases(count: int) -> str:
 
 
 def _plural(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+    return f"{count:,} {one if count == 1 else many}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -171,8 +170,3 @@ def _place(whole: torch.Tensor) -> tuple[tuple[slice, ...], tuple[str, ...]]:
                 place[placement.dim] = slice(start, start + part)
                 split_over = (*split_over, (mesh.mesh_dim_names or ())[index])
     return tuple(place), split_over
-
-
-def num_elements(weights: Sequence[Weight]) -> int:
-    """Elements this rank holds."""
-    return sum(prod(weight.parameter.shape) for weight in weights)

@@ -25,6 +25,9 @@ class Linear(nn.Linear):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, bias=False)
 
+    def reset_parameters(self) -> None:
+        """Nothing: weights are filled from the seed, and on the meta device torch would import its compiler for this."""
+
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype))
 
@@ -35,6 +38,9 @@ class Embedding(nn.Embedding):
     def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
         super().__init__(rows, width)
         self.dtype = dtype
+
+    def reset_parameters(self) -> None:
+        """Nothing, as in :class:`Linear`."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         # Rounded before the look-up: behind it, a table split over ranks would sum its parts in the master dtype.

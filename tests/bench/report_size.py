@@ -25,7 +25,7 @@ def main() -> int:
         run = _big_run(Path(folder) / "run")
         plant()
         start_s = time.perf_counter()
-        size = render_report(run).stat().st_size
+        size = render_report(run).path.stat().st_size
         elapsed_s = time.perf_counter() - start_s
     within = [
         _line("report_20000_cases", elapsed_s, TARGET_S, "s"),

@@ -2,12 +2,10 @@
 
 from collections import deque
 
-import pytest
-
 from clusterbench.cluster import Cluster
 from clusterbench.launch.conductor import Conductor, Execution
 from clusterbench.launch.crew import Member
-from clusterbench.launch.run import exit_code_of, left_to_do
+from clusterbench.launch.run import left_to_do
 from clusterbench.run_directory import RunDirectory
 from clusterbench.types import Case, Plan
 
@@ -192,15 +190,3 @@ def test_repeats_are_interleaved_and_resume_runs_what_has_no_outcome(tmp_path):
     assert [(each.case.id, each.repeat) for each in left_to_do(plan, [])] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
     outcomes, _, _ = conduct(tmp_path, cases)
     assert [(each.case.id, each.repeat) for each in left_to_do(plan, outcomes)] == [("a", 1), ("b", 1)]
-
-
-@pytest.mark.parametrize(("expected", "code"), [((), 1), (("failed",), 0)])
-def test_only_an_unexpected_failure_changes_the_exit_code(tmp_path, expected, code):
-    one = case(expected_outcomes=expected)
-    outcomes, _, _ = conduct(tmp_path, [one], check=[failed(1, "ValueError: planted")])
-    plan = Plan("drill", "", CLUSTER, 1, (one,), ())
-    assert exit_code_of(plan, outcomes) == code
-
-
-def test_a_run_that_was_cut_short_is_no_success():
-    assert exit_code_of(Plan("drill", "", CLUSTER, 1, (case(),), ()), []) == 1

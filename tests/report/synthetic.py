@@ -340,4 +340,4 @@ if __name__ == "__main__":
     plant()
     folder = Path(sys.argv[1])
     for name, make in (("tp_scale", tp_scale_run), ("fabric", all_reduce_run), ("good", good_run)):
-        print(render_report(make(folder / name)))
+        print(render_report(make(folder / name)).path)

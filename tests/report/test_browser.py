@@ -42,7 +42,7 @@ def open_page(tmp_path: Path) -> Iterator[Callable[..., Page]]:
             page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
             page.on("pageerror", lambda error: complaints.append(str(error)))
             page.on("request", lambda request: complaints.append(request.url) if _leaves(request.url) else None)
-            page.goto(render_report(run).as_uri())
+            page.goto(render_report(run).path.as_uri())
             return page
 
         yield open_page

@@ -1,0 +1,337 @@
+"""What train_step plans, refuses, expects and derives, without torch; and one real case on Gloo ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterbench.benchmarks.train_step import TrainStep
+from clusterbench.cluster import Cluster
+from clusterbench.errors import LayoutError
+from clusterbench.options import options_of
+from clusterbench.parallel import PHASES, parallelisms
+from clusterbench.rows import Row
+from clusterbench.types import Case, Metric, Observation, Place
+from tests.ranks import run_ranks
+
+CPU4 = Place(Cluster(1, 4, "cpu"), 1)
+H100 = Place(Cluster(1, 8, "cuda", "NVIDIA H100 80GB HBM3"), 1)
+
+
+def objection(layout: str, place: Place = CPU4, **options: Any) -> str | None:
+    benchmark = TrainStep.from_options({"layouts": (layout,), **options})
+    (point,) = benchmark.points(place)
+    return benchmark.objection(point, place)
+
+
+def test_a_point_says_everything() -> None:
+    (point,) = TrainStep.from_options({"layouts": ("dp*-tp2+sp",), "loss_parallel": False}).points(CPU4)
+    assert dict(point) == {
+        "layout": "dp2-tp2+sp",
+        "shape": "llama-tiny",
+        "seq_len": 256,
+        "global_batch_size": 8,
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": 4,
+        "pp": 1,
+        "dp": 2,
+        "cp": 1,
+        "tp": 2,
+        "sp": True,
+        "ep": 1,
+        "zero": 0,
+        "dtype": "float32",
+        "rank_order": "megatron",
+        "seed": 0,
+        "max_grad_norm": 1.0,
+        "parity": True,
+        "recompute": "none",
+        "loss_parallel": False,
+    }
+
+
+def test_options_of_a_parallelism_a_layout_does_not_use_are_not_in_its_point() -> None:
+    (point,) = TrainStep.from_options({"layouts": ("dp4",)}).points(CPU4)
+    assert "loss_parallel" not in point
+    assert point["recompute"] == "none"
+
+
+def test_an_option_without_effect_is_named() -> None:
+    alone = TrainStep.from_options({"layouts": ("dp4",), "loss_parallel": False})
+    assert list(alone.ineffective(["layouts", "loss_parallel"], CPU4)) == [
+        ("loss_parallel", "it belongs to TensorParallel, which none of the layouts dp4 uses")
+    ]
+    mixed = TrainStep.from_options({"layouts": ("dp4", "tp4"), "loss_parallel": False})
+    assert list(mixed.ineffective(["layouts", "loss_parallel"], CPU4)) == []
+
+
+def test_every_option_of_a_parallelism_is_one_of_the_benchmark_and_of_no_other() -> None:
+    seen = set(options_of(TrainStep))
+    for name, kind in parallelisms().items():
+        assert kind.phase in PHASES, name
+        assert not seen & options_of(kind).keys(), name
+        seen |= options_of(kind).keys()
+    assert seen == set(TrainStep.options())
+
+
+def test_dropout_is_refused_with_the_reason() -> None:
+    assert "none of the models they stand for" in TrainStep.refused_options["dropout"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "sentence"),
+    [
+        ("tp3", {}, "tp3 does not divide the 8 attention heads of llama-tiny: 8 / 3 = 2.667"),
+        ("tp2", {"shape": "llama-8b"}, None),
+        (
+            "dp2-tp2",
+            {"global_batch_size": 3},
+            "global_batch_size 3 is no multiple of micro_batch_size 1 x dp 2 = 2, so gradient_accumulation_steps would "
+            "be 1.5",
+        ),
+        ("tp4+sp", {"seq_len": 30}, "+sp cuts seq_len 30 over tp4, which does not divide it: 7.5"),
+        ("tp4", {"seq_len": 30}, None),
+        ("pp4", {}, "this version has no pipeline parallelism"),
+        ("cp2-tp2", {}, "this version has no context parallelism"),
+        ("dp4+zero1", {}, "this version has no ZeRO"),
+        ("dp2-tp2+sp+ep2+zero1", {}, "this version has no expert parallelism and no ZeRO"),
+    ],
+)
+def test_what_cannot_be_is_said_with_its_numbers(layout: str, options: dict[str, Any], sentence: str | None) -> None:
+    assert objection(layout, **options) == sentence
+
+
+def test_a_layout_that_cannot_be_read_is_a_mistake_of_the_suite() -> None:
+    with pytest.raises(LayoutError, match="is written 'dp2-tp2'"):
+        list(TrainStep.from_options({"layouts": ("tp2-dp2",)}).points(CPU4))
+
+
+def predicted(layout: str, place: Place = CPU4, **options: Any) -> dict[str, float]:
+    benchmark = TrainStep.from_options({"layouts": (layout,), **options})
+    (point,) = benchmark.points(place)
+    return {key: expected.value for key, expected in benchmark.predict(point, place).items()}
+
+
+def test_expected_traffic_of_llama_8b_is_megatrons() -> None:
+    # conventions.md 2.6: per layer and micro-batch, 4 all-reduces of b s h elements, ring factor 2 (t-1)/t; then the
+    # embedding and the head, one each, three all-reduces of the loss in float32, and the norm of the gradients.
+    options = {"shape": "llama-8b", "seq_len": 4096, "global_batch_size": 1, "dtype": "bfloat16"}
+    stream, loss, norm = 130 * 4096 * 4096 * 2, 3 * 4096 * 4, 4
+    assert predicted("tp8", H100, **options)["traffic_bytes[axis=tp]"] == (stream + loss + norm) * 2 * 7 / 8
+
+
+def test_expected_gradients_over_dp_are_all_parameters_once() -> None:
+    # 2 N (d-1)/d elements, once a step however many micro-batches (conventions.md 2.6)
+    expected = predicted("dp4", global_batch_size=32)
+    assert expected["traffic_bytes[axis=dp]"] == 1_049_728 * 4 * 2 * 3 / 4
+
+
+def test_a_known_gpu_brings_its_peak_and_a_cpu_none() -> None:
+    options = {"shape": "llama-8b", "dtype": "bfloat16"}
+    assert predicted("tp8", H100, **options)["model_flops_per_s_per_rank[flops_convention=palm]"] == 989e12
+    assert not any("flops" in key for key in predicted("tp4"))
+
+
+def test_without_parity_nothing_is_expected_of_it() -> None:
+    assert not any("parity" in key for key in predicted("tp4", parity=False))
+    assert predicted("tp4")["parity_gradients"] == 1e-5
+
+
+def case_of(layout: str, place: Place, **options: Any) -> Case:
+    benchmark = TrainStep.from_options({"layouts": (layout,), **options})
+    (point,) = benchmark.points(place)
+    return Case(
+        id=f"train_step/{layout}",
+        benchmark="train_step",
+        version=1,
+        point=point,
+        device=place.device,
+        num_nodes=1,
+        world_size=benchmark.world_size(point, place),
+        iterations=3,
+        warmup=1,
+        time_limit_s=60.0,
+        layout=benchmark.layout(point),
+        expected=benchmark.predict(point, place),
+    )
+
+
+def observed(seconds: list[list[float]], **passes: Any) -> Observation:
+    return Observation("c", "h", 0, 0, ("a",), seconds, evidence=[{"parity_loss": 1e-9}], passes=passes)
+
+
+def derived(case: Case, observation: Observation) -> dict[str, Metric]:
+    return {metric.key: metric for metric in TrainStep().derive(case, observation)}
+
+
+def test_mfu_is_the_golden_vector() -> None:
+    # conventions.md, C.4: Llama 3 8B, 8192 tokens, 7000 tokens/s per GPU on 989 TFLOP/s: 40.99 %
+    case = case_of("tp8", H100, shape="llama-8b", seq_len=8192, global_batch_size=1, dtype="bfloat16")
+    figures = derived(case, observed([[8192 / (8 * 7000)] * 3] * 8))
+    assert figures["tokens_per_s_per_rank"].value == pytest.approx(7000)
+    assert figures["mfu[flops_convention=palm,peak=datasheet]"].value == pytest.approx(0.4099, abs=1e-4)
+    assert figures["hfu[flops_convention=palm,peak=datasheet]"].value == pytest.approx(0.4099, abs=1e-4)
+
+
+def test_full_recomputation_counts_in_hfu_only() -> None:
+    options = {"shape": "llama-8b", "seq_len": 8192, "global_batch_size": 1, "dtype": "bfloat16"}
+    figures = {
+        recompute: derived(case_of("tp8", H100, **options, recompute=recompute), observed([[1.0] * 3] * 8))
+        for recompute in ("none", "selective", "full")
+    }
+    mfu = {name: of["mfu[flops_convention=palm,peak=datasheet]"].value for name, of in figures.items()}
+    hfu = {name: of["hfu[flops_convention=palm,peak=datasheet]"].value or 0.0 for name, of in figures.items()}
+    assert len(set(mfu.values())) == 1
+    assert hfu["selective"] == hfu["none"]
+    assert 1.2 < hfu["full"] / hfu["none"] < 4 / 3  # all but the head is computed again
+
+
+def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
+    figures = derived(case_of("tp2", CPU4), observed([[1.0, 4.0, 1.0], [2.0, 1.0, 3.0]]))
+    assert (figures["step_time"].value, figures["step_time"].low, figures["step_time"].high) == (3.0, 2.0, 4.0)
+    assert figures["tokens_per_s"].value == 8 * 256 / 3.0
+
+
+def test_a_cpu_has_no_datasheet_and_says_so_once() -> None:
+    figures = derived(case_of("tp1", CPU4), observed([[1.0]]))
+    empty = [metric for metric in figures.values() if metric.value is None]
+    assert [(metric.key, metric.basis) for metric in empty] == [
+        ("mfu[flops_convention=palm,peak=datasheet]", "a CPU has no datasheet peak; see peak=measured")
+    ]
+
+
+def test_what_was_seen_of_all_ranks_becomes_one_figure_each() -> None:
+    traffic = [{"axis": "tp", "op": op, "count": 2, "size_bytes": 10, "traffic_bytes": 10.0} for op in ("a", "b")]
+    figures = derived(
+        case_of("tp2", CPU4),
+        observed(
+            [[1.0], [1.0]],
+            memory=[{"total": 5, "parameters": 3}, {"total": 7, "parameters": 3}],
+            traffic=[traffic, traffic],
+            exposed=[{"exposed_s": 0.25}, {"exposed_s": 0.5}],
+        ),
+    )
+    assert figures["peak_memory[category=total]"].value == 7
+    assert figures["traffic_bytes[axis=tp]"].value == 20.0
+    assert figures["collectives[axis=tp]"].value == 4
+    assert (figures["exposed_communication"].low, figures["exposed_communication"].high) == (0.25, 0.5)
+    assert figures["parity_loss"].value == 1e-9
+    assert {metric.name for metric in figures.values()} <= {kind.name for kind in TrainStep.metrics}
+
+
+def test_a_collective_nobody_knows_leaves_the_cell_empty() -> None:
+    odd = [{"axis": "tp", "op": "c10d::odd", "count": 1, "size_bytes": 1, "traffic_bytes": None}]
+    figures = derived(case_of("tp2", CPU4), observed([[1.0], [1.0]], traffic=[odd, odd]))
+    assert figures["traffic_bytes[axis=tp]"].value is None
+    assert figures["traffic_bytes[axis=tp]"].basis == "no bus factor is known for c10d::odd"
+
+
+def row(layout: str, world_size: int, metric: str, value: float | None, **more: Any) -> Row:
+    point = {
+        "layout": layout,
+        "shape": "llama-tiny",
+        "seq_len": 256,
+        "dtype": "float32",
+        "global_batch_size": more.pop("global_batch_size", 8),
+        "micro_batch_size": 1,
+        "seed": 0,
+        "max_grad_norm": 1.0,
+        "recompute": more.pop("recompute", "none"),
+    }
+    return Row(
+        run="r",
+        case=f"train_step/{layout}",
+        benchmark="train_step",
+        version=1,
+        status="ok",
+        point=point,
+        num_nodes=1,
+        world_size=world_size,
+        hosts="a",
+        device="cpu",
+        metric=metric,
+        unit="",
+        value=value,
+        **more,
+    )
+
+
+def efficiencies(*rows: Row) -> dict[str, tuple[float | None, str]]:
+    found = [row for row in TrainStep.across(rows) if row.metric == "scaling_efficiency"]
+    return {row.case.removeprefix("train_step/"): (row.value, row.basis) for row in found}
+
+
+def test_scaling_is_held_against_the_smallest_run_of_the_same_work() -> None:
+    speed = "tokens_per_s_per_rank"
+    found = efficiencies(row("tp1", 1, speed, 100.0), row("tp2", 2, speed, 80.0), row("tp4", 4, speed, 50.0))
+    against = "strong scaling: tokens/s per rank over those of tp1 on 1 rank"
+    assert found == {"tp1": (1.0, against), "tp2": (0.8, against), "tp4": (0.5, against)}
+
+
+def test_work_that_grows_with_the_ranks_is_weak_scaling() -> None:
+    speed = "tokens_per_s_per_rank"
+    found = efficiencies(
+        row("tp1", 1, speed, 100.0), row("dp4", 4, speed, 90.0, global_batch_size=32), row("tp2", 2, speed, 80.0)
+    )
+    assert found["dp4"] == (0.9, "weak scaling: tokens/s per rank over those of tp1 on 1 rank")
+
+
+def test_mfu_against_the_matmul_of_this_run() -> None:
+    flops = row("tp2", 2, "model_flops_per_s_per_rank", 4e9, detail={"flops_convention": "palm"}, recompute="full")
+    matmuls = [
+        Row(
+            run="r",
+            case=f"matmul/{size}",
+            benchmark="matmul",
+            version=1,
+            status="ok",
+            point={"size": size, "dtype": "float32", "num_ranks": ranks},
+            num_nodes=1,
+            world_size=ranks,
+            hosts="a",
+            device="cpu",
+            metric="flops_per_s_per_rank",
+            unit="FLOP/s",
+            value=value,
+        )
+        for size, ranks, value in ((512, 2, 5e9), (1024, 2, 8e9), (1024, 1, 40e9))
+    ]
+    mfu, hfu = TrainStep.across([flops, *matmuls])
+    assert (mfu.metric, mfu.value, mfu.detail["peak"]) == ("mfu", 0.5, "measured")
+    assert mfu.basis == "peak is 8.0 GFLOP/s per rank, measured by matmul/1024"
+    assert hfu.metric == "hfu"
+    assert 0.6 < (hfu.value or 0) < 0.67
+    (empty,) = TrainStep.across([flops])
+    assert (empty.value, empty.basis) == (None, "no matmul in float32 on 2 ranks was measured in this run")
+
+
+def real_case(layout: str) -> dict[str, Any]:
+    from clusterbench.layout import ParallelLayout
+    from tests.training.jobs import make_rig
+
+    place = Place(Cluster(1, 4, "cpu"), 1)
+    benchmark = TrainStep.from_options({"layouts": (layout,), "seq_len": 32, "global_batch_size": 4})
+    (point,) = benchmark.points(place)
+    step = TrainStep().prepare(make_rig(ParallelLayout.parse(layout)), point)
+    evidence = dict(step.check())
+    step.run()
+    return {"evidence": evidence, **{name: observe() for name, observe in step.passes.items()}}
+
+
+@pytest.mark.gloo
+def test_a_real_case_shows_the_expected_traffic_and_memory() -> None:
+    import json
+
+    ranks = run_ranks(4, real_case, "dp2-tp2+sp")
+    json.dumps(ranks)  # what a worker sends
+    case = case_of("dp2-tp2+sp", CPU4, seq_len=32, global_batch_size=4)
+    passes = {name: [rank[name] for rank in ranks] for name in ("memory", "traffic", "exposed")}
+    figures = derived(case, Observation("c", "h", 0, 0, ("a",), [[1.0]] * 4, [r["evidence"] for r in ranks], passes))
+    for key in ("traffic_bytes[axis=tp]", "traffic_bytes[axis=dp]", "collectives[axis=tp]", "collectives[axis=dp]"):
+        assert figures[key].value == case.expected[key].value, key
+    for category in ("parameters", "gradients", "optimizer_state"):
+        key = f"peak_memory[category={category}]"
+        assert figures[key].value == case.expected[key].value, key
+    assert (figures["parity_gradients"].value or 1) <= case.expected["parity_gradients"].value
+    assert (figures["exposed_communication"].value or 0) > 0

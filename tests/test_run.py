@@ -1,0 +1,278 @@
+"""Whole runs through the command line, and what a person or a batch system can do to them in the middle."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterbench.run_directory import RunDirectory
+
+ROOT = Path(__file__).parent.parent
+CLUSTERBENCH = [sys.executable, "-m", "clusterbench.cli"]
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+SUITE = """
+suite: drill
+question: Does everything come to light?
+repeats: {repeats}
+benchmarks:
+  - benchmark: fault_drill
+    sleep_s: {sleep_s}
+    iterations: 10
+    warmup: 1
+    time_limit_s: 12
+  - benchmark: all_reduce
+    max_size: 128B
+    iterations: 5
+cpu:
+  num_ranks: 3
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    def write(repeats=1, sleep_s="[0.05, 0.06, 0.07]"):
+        path = tmp_path / "drill.yaml"
+        path.write_text(SUITE.format(repeats=repeats, sleep_s=sleep_s))
+        return path
+
+    return write
+
+
+def run(*arguments, launcher=(), **more):
+    command = [*launcher, *CLUSTERBENCH, "run", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False, **more)
+
+
+def start(*arguments, launcher=()):
+    command = [*launcher, *CLUSTERBENCH, "run", *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
+
+
+def statuses(folder):
+    return [outcome.status for outcome in RunDirectory.open(folder).outcomes()]
+
+
+def until(process, pattern):
+    """Reads what a run says until it says this; the lines up to there."""
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if re.search(pattern, line):
+            return said
+    raise AssertionError(f"never said {pattern!r}:\n{''.join(said)}")
+
+
+def workers():
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command, log = (entry / "cmdline").read_text(), os.readlink(entry / "fd/2")
+            except OSError:
+                continue
+            if "clusterbench.launch.zygote" in command and (rank := re.search(r"-rank-(\d+)\.log", log)):
+                found[log, int(rank[1])] = int(entry.name)
+    return found
+
+
+def worker_of(folder, rank):
+    """The pid of a running rank of the run in ``folder``."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for (log, number), pid in workers().items():
+            if log.startswith(str(folder)) and number == rank:
+                return pid
+        time.sleep(0.02)
+    raise AssertionError(f"rank {rank} never came")
+
+
+def nobody_is_left(folder):
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if not any(log.startswith(str(folder)) for log, _ in workers()):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+pytestmark = pytest.mark.gloo
+
+
+def test_a_suite_becomes_a_folder_with_a_report(suite, tmp_path):
+    done = run(suite(), "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert statuses(tmp_path / "run") == ["ok"] * 6
+    names = [
+        "suite.yaml",
+        "environment.json",
+        "plan.jsonl",
+        "observations.jsonl",
+        "outcomes.jsonl",
+        "rows.csv",
+        "logs",
+        "index.html",
+    ]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == names | {"logs", "index.html"}
+    environment = json.loads((tmp_path / "run/environment.json").read_text())
+    assert all(loaded["torch"].startswith("2.") for loaded in environment["loaded"].values())
+
+
+def test_progress_says_which_case_of_how_many_and_how_long(suite, tmp_path):
+    said = run(suite(), "--out", tmp_path / "run").stderr
+    assert "[2/6] fault_drill/1n3/none-in-run-sleep_s=0.06\n" in said
+    assert re.search(r"\[2/6\] ok \d+\.\d s \(\d+:\d\d elapsed, about \d+:\d\d left\)\n", said)
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [
+        (signal.SIGKILL, "failed", "rank 1 (host {host}) was killed by signal 9 (SIGKILL)"),
+        (signal.SIGSTOP, "timeout", "rank 1 (host {host}) has not finished iteration"),
+    ],
+)
+def test_a_signal_to_a_worker_costs_exactly_one_case(suite, tmp_path, number, status, words):
+    folder = tmp_path / "run"
+    process = start(suite(sleep_s="[0.05, 0.5, 0.07]"), "--out", folder)
+    until(process, r"\[2/6\] fault_drill")
+    time.sleep(1.5)
+    os.kill(worker_of(folder, 1), number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    outcomes = RunDirectory.open(folder).outcomes()
+    assert [outcome.status for outcome in outcomes] == ["ok", status, "ok", "ok", "ok", "ok"]
+    assert outcomes[1].rank == 1
+    assert words.format(host=outcomes[1].host) in outcomes[1].reason
+    assert "fault_drill" in (folder / "index.html").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_path, number):
+    folder = tmp_path / "run"
+    process = start(suite(repeats=2), "--out", folder)
+    until(process, r"\[3/12\] fault_drill")
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "Traceback" not in said
+    assert f"error: stopped before the end; everything finished is in {folder}." in said
+    assert nobody_is_left(folder)
+    assert statuses(folder) == ["ok"] * 2
+    resumed = run("--resume", folder)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"{folder}: 10 cases to run on 3 ranks" in resumed.stderr
+    assert statuses(folder) == ["ok"] * 12
+    assert run("--resume", folder).returncode == 0
+
+
+def test_killing_the_run_itself_leaves_no_process_and_a_folder_that_can_be_resumed(suite, tmp_path):
+    folder = tmp_path / "run"
+    process = start(suite(), "--out", folder)
+    until(process, r"\[3/6\] fault_drill")
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    assert nobody_is_left(folder)
+    assert run("--resume", folder).returncode == 0
+    assert statuses(folder) == ["ok"] * 6
+
+
+def test_a_mistake_is_one_message_and_exit_code_2(tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("suite: bad\nquestion: q\nbenchmarks:\n  - benchmark: all_reduse\n")
+    done = run(path, "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {path}:4: ")
+    assert "Did you mean 'all_reduce'?" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_resuming_on_another_number_of_ranks_is_refused(suite, tmp_path):
+    folder = tmp_path / "run"
+    run(suite(), "--out", folder)
+    done = run("--resume", folder, "--num-ranks", 2)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {folder} was begun on 1 nodes x 3 cpu ranks, but this is 1 nodes x 2 cpu ranks.\n"
+        "hint: resume it on the same number of nodes and ranks, or start a new run\n"
+    )
+
+
+def mpirun(number):
+    assert MPIRUN, "mpirun is part of the extra 'mpi'"
+    return [MPIRUN, "-n", str(number)]
+
+
+@pytest.mark.mpi
+def test_under_mpirun_the_cases_are_those_of_a_plain_run(suite, tmp_path):
+    plain, mpi = tmp_path / "plain", tmp_path / "mpi"
+    assert run(suite(), "--out", plain).returncode == 0
+    done = run(suite(), "--out", mpi, launcher=mpirun(3))
+    assert done.returncode == 0, done.stderr
+    assert [case.hash for case in RunDirectory.open(mpi).plan().cases] == [
+        case.hash for case in RunDirectory.open(plain).plan().cases
+    ]
+    assert statuses(mpi) == ["ok"] * 6
+
+
+@pytest.mark.mpi
+def test_an_agent_may_own_several_ranks(suite, tmp_path):
+    done = run(suite(), "--out", tmp_path / "run", "--ranks-per-agent", 2, launcher=mpirun(2))
+    assert done.returncode == 0, done.stderr
+    assert RunDirectory.open(tmp_path / "run").plan().cluster.world_size == 4
+    assert statuses(tmp_path / "run") == ["ok"] * 6
+
+
+@pytest.mark.mpi
+def test_under_mpirun_a_killed_worker_costs_one_case(suite, tmp_path):
+    folder = tmp_path / "run"
+    process = start(suite(sleep_s="[0.05, 0.5, 0.07]"), "--out", folder, launcher=mpirun(3))
+    until(process, r"\[2/6\] fault_drill")
+    time.sleep(1.5)
+    os.kill(worker_of(folder, 2), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    outcomes = RunDirectory.open(folder).outcomes()
+    assert [outcome.status for outcome in outcomes] == ["ok", "failed", "ok", "ok", "ok", "ok"]
+    assert outcomes[1].rank == 2
+
+
+@pytest.mark.mpi
+def test_under_mpirun_a_mistake_ends_every_agent_with_code_2(tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("suite: bad\n")
+    done = run(path, launcher=mpirun(3))
+    assert done.returncode == 2
+    assert done.stderr.count("error:") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.mpi
+def test_under_mpirun_stopping_keeps_what_was_finished(suite, tmp_path):
+    folder = tmp_path / "run"
+    process = start(suite(), "--out", folder, launcher=mpirun(3))
+    until(process, r"\[3/6\] fault_drill")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert nobody_is_left(folder)
+    assert run("--resume", folder).returncode == 0
+    assert statuses(folder) == ["ok"] * 6
+
+
+def test_a_launcher_that_is_not_supported_yet_is_named(suite):
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    done = run(suite(), env=environment)
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "error: clusterbench was started by torchrun; this version runs alone or under mpirun."
+    )

@@ -1,0 +1,164 @@
+"""What is on disk is whole, or named as not whole; a full disk harms nothing that was there."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from clusterbench.cluster import Cluster
+from clusterbench.errors import RunDirectoryError
+from clusterbench.run_directory import RunDirectory, default_path
+from clusterbench.types import Case, Expected, Observation, Outcome, Plan, Refusal
+
+CASE = Case(
+    "all_reduce/1n2/8B-float32",
+    "all_reduce",
+    1,
+    {"size_bytes": 8, "dtype": "float32"},
+    "cpu",
+    1,
+    2,
+    20,
+    3,
+    60.0,
+    expected={"busbw": Expected(1e9, "B/s", "a guess would be worse")},
+    expected_outcomes=("failed",),
+    environment={"NCCL_ALGO": "Ring"},
+)
+REFUSAL = Refusal(
+    "train_step/1n8/tp8", "train_step", {"layout": "tp8"}, 1, "needs 8 ranks", "suite.yaml:6", "ask for more"
+)
+PLAN = Plan("fabric", "How fast?", Cluster(1, 2, "cpu", hosts=("a",)), 3, (CASE,), (REFUSAL,))
+OBSERVATION = Observation(CASE.id, CASE.hash, 0, 1, ("a",), [[0.1, 0.2], [0.1, 0.3]], [{"wrong_elements": 0.0}] * 2)
+OUTCOME = Outcome(CASE.id, CASE.hash, 0, 1, "ok", phase="done", elapsed_s=1.5)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory.create(tmp_path / "run", b"suite: fabric\n# \xc3\xa9\n", PLAN, {"hosts": {}})
+
+
+def test_everything_comes_back_as_it_was_written(run):
+    run.record(OUTCOME, OBSERVATION)
+    again = RunDirectory.open(run.path)
+    assert again.plan() == PLAN
+    assert again.outcomes() == [OUTCOME]
+    assert list(again.observations()) == [OBSERVATION]
+    assert (run.path / "suite.yaml").read_bytes() == b"suite: fabric\n# \xc3\xa9\n"
+    assert again.problems == []
+
+
+def test_a_failed_case_has_an_outcome_and_no_observation(run):
+    run.record(OUTCOME, None)
+    assert list(run.observations()) == []
+
+
+def test_a_line_cut_in_the_middle_is_left_out_and_named(run):
+    run.record(OUTCOME, OBSERVATION)
+    file = run.path / "observations.jsonl"
+    file.write_bytes(file.read_bytes() * 2)
+    os.truncate(file, file.stat().st_size - 20)
+    again = RunDirectory.open(run.path)
+    assert list(again.observations()) == [OBSERVATION]
+    assert again.problems == ["observations.jsonl:2 is not a whole line of JSON and was left out"]
+
+
+def test_the_next_case_starts_on_a_line_of_its_own_behind_a_cut_one(run):
+    (run.path / "outcomes.jsonl").write_text('{"case": "cut')
+    run.record(OUTCOME, None)
+    assert run.outcomes() == [OUTCOME]
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_line(run, monkeypatch):
+    run.record(OUTCOME, OBSERVATION)
+    before = (run.path / "observations.jsonl").read_bytes()
+    write, room = os.write, [10]
+
+    def fill(descriptor, data):
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[: room.pop()])
+
+    monkeypatch.setattr(os, "write", fill)
+    with pytest.raises(RunDirectoryError) as caught:
+        run.record(OUTCOME, OBSERVATION)
+    assert str(caught.value) == (
+        f"{run.path} cannot be written: No space left on device.\n"
+        f"hint: free space, then continue with --resume {run.path}"
+    )
+    assert (run.path / "observations.jsonl").read_bytes() == before
+
+
+def test_a_limit_of_the_file_system_is_met_for_real(run):
+    program = f"""
+import resource
+from pathlib import Path
+from clusterbench.errors import RunDirectoryError
+from clusterbench.run_directory import RunDirectory
+from tests.test_run_directory import OBSERVATION, OUTCOME
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+run = RunDirectory.open(Path({str(run.path)!r}))
+try:
+    for _ in range(100):
+        run.record(OUTCOME, OBSERVATION)
+except RunDirectoryError as error:
+    print(error)
+"""
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=True)
+    assert f"{run.path} cannot be written: {os.strerror(errno.EFBIG)}." in done.stdout
+    saved = list(run.observations())
+    assert len(saved) > 5
+    assert all(observation == OBSERVATION for observation in saved)
+    assert run.problems == []
+
+
+def test_a_folder_with_something_in_it_is_not_taken(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunDirectoryError) as caught:
+        RunDirectory.create(tmp_path, b"", PLAN, {})
+    assert str(caught.value) == (
+        f"{tmp_path} exists and is not empty.\n"
+        f"hint: name another folder with --out, or continue that run with --resume {tmp_path}"
+    )
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match="cannot be written: Not a directory"):
+        RunDirectory.create(tmp_path / "file" / "run", b"", PLAN, {})
+
+
+def test_a_folder_that_is_no_run_is_refused_with_what_is_missing(tmp_path):
+    with pytest.raises(RunDirectoryError) as caught:
+        RunDirectory.open(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path} is not the folder of a run: plan.jsonl, observations.jsonl, outcomes.jsonl is not there.\n"
+        "hint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale"
+    )
+
+
+def test_two_runs_of_one_minute_get_two_folders(tmp_path):
+    now = datetime(2026, 3, 2, 14, 10)
+    first = default_path(tmp_path, "fabric", now)
+    assert first.name == "2026-03-02-1410-fabric"
+    first.mkdir()
+    assert default_path(tmp_path, "fabric", now).name == "2026-03-02-1410-fabric-2"
+
+
+def test_a_derived_file_is_replaced_whole(run):
+    run.write("rows.csv", "a\n")
+    run.write("rows.csv", "b\n")
+    assert (run.path / "rows.csv").read_text() == "b\n"
+    assert not list(run.path.glob("*.new"))
+
+
+def test_one_line_is_one_case(run):
+    run.record(OUTCOME, OBSERVATION)
+    (line,) = (run.path / "observations.jsonl").read_text().splitlines()
+    assert json.loads(line)["seconds"] == [[0.1, 0.2], [0.1, 0.3]]
