@@ -14,7 +14,7 @@ Thing = TypeVar("Thing")
 
 @cache
 def things(package: str, base: type[Thing]) -> dict[str, type[Thing]]:
-    """Every concrete subclass of ``base`` defined in a module of ``package``, by the module's name, in alphabetical order.
+    """Every concrete subclass of ``base`` defined in a module of ``package``, by the module's name, alphabetically.
 
     A module holds exactly one; a second or none is a mistake of whoever added the file, and raises ``TypeError``.
     Modules whose name starts with an underscore are not things.

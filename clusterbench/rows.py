@@ -7,10 +7,22 @@ from dataclasses import dataclass, field
 
 from clusterbench.types import Point
 
-COLUMNS = (
-    "run case benchmark version status shape layout num_nodes world_size hosts device "
-    "metric category axis flops_convention peak unit value low high iterations expected basis"
-).split()
+_CASE = (
+    "run",
+    "case",
+    "benchmark",
+    "version",
+    "status",
+    "shape",
+    "layout",
+    "num_nodes",
+    "world_size",
+    "hosts",
+    "device",
+)
+DETAILS = ("category", "axis", "flops_convention", "peak")
+_FIGURE = ("metric", *DETAILS, "unit", "value", "low", "high", "iterations", "expected", "basis")
+COLUMNS = [*_CASE, *_FIGURE]
 """Columns every table has; the point's own columns follow."""
 
 

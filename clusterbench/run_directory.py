@@ -62,7 +62,8 @@ class RunDirectory:
         RunDirectoryError
             If ``path`` is not such a folder.
         """
-        missing = [name for name in ("plan.jsonl", "observations.jsonl", "outcomes.jsonl") if not (path / name).exists()]
+        needed = ("plan.jsonl", "observations.jsonl", "outcomes.jsonl")
+        missing = [name for name in needed if not (path / name).exists()]
         if missing:
             raise RunDirectoryError(
                 f"{path} is not the folder of a run: {', '.join(missing)} is not there.\n"

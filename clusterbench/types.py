@@ -14,8 +14,8 @@ from typing import Any, Literal
 from clusterbench.cluster import Cluster
 
 Value = str | int | float | bool | None
-Point = Mapping[str, Value]
-"""All that distinguishes one measurement from another: every option of the benchmark, resolved to one value each."""
+Point = Mapping[str, Any]
+"""All that distinguishes one measurement from another: every option of the benchmark, resolved to one plain value."""
 
 Status = Literal["ok", "wrong", "failed", "timeout", "out_of_memory", "skipped", "refused"]
 """How a case ended. ``skipped``: the machine lacks something it needs. ``refused``: the plan says why it cannot be."""

@@ -28,12 +28,12 @@ def _rank(
         )
         queue.put((rank, function(*arguments), None))
         dist.destroy_process_group()
-    except BaseException:
+    except BaseException:  # noqa: BLE001  the rank's traceback is the test's failure
         queue.put((rank, None, traceback.format_exc()))
 
 
 def run_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120) -> list[Any]:
-    """What ``function(*arguments)`` returned on each rank, in rank order; its traceback as an AssertionError if it raised.
+    """What ``function(*arguments)`` returned on each rank, in rank order; or an AssertionError with a traceback.
 
     ``function`` lives at the top of a test module, and returns plain values.
     """

@@ -110,4 +110,4 @@ class Benchmark(ABC):
 
 def benchmarks() -> dict[str, type[Benchmark]]:
     """All benchmarks by name."""
-    return things("clusterbench.benchmarks", Benchmark)  # type: ignore[type-abstract]
+    return things("clusterbench.benchmarks", Benchmark)

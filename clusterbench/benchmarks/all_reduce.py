@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.benchmarks import Benchmark
+from clusterbench.errors import SuiteError
 from clusterbench.formulas.collectives import algorithm_bandwidth, bus_bandwidth
 from clusterbench.formulas.statistics import summarise
 from clusterbench.options import option
@@ -38,6 +39,13 @@ class AllReduce(Benchmark):
     factor: int = option(4, "each size is so many times the one before", minimum=2, maximum=1024)
     dtype: str = option("float32", "element type", choices=tuple(_ITEM_BYTES))
 
+    def __post_init__(self) -> None:
+        if self.max_size < self.min_size:
+            raise SuiteError(
+                f"max_size is {format_bytes(self.max_size)}, below min_size, {format_bytes(self.min_size)}: "
+                "there is nothing to measure"
+            )
+
     def points(self, place: Place) -> Iterable[Point]:
         size_bytes = self.min_size
         while size_bytes <= self.max_size:
@@ -49,15 +57,13 @@ class AllReduce(Benchmark):
 
     def objection(self, point: Point, place: Place) -> str | None:
         item = _ITEM_BYTES[str(point["dtype"])]
-        if int(point["size_bytes"]) % item:  # type: ignore[arg-type]
+        if int(point["size_bytes"]) % item:
             return f"a size of {point['size_bytes']} B is not a whole number of {point['dtype']} elements of {item} B"
-        if self.max_size < self.min_size:
-            return f"max_size {self.max_size} B is below min_size {self.min_size} B"
         return None
 
     def prepare(self, rig: Rig, point: Point) -> Step:
         dtype = str(point["dtype"])
-        numel = int(point["size_bytes"]) // _ITEM_BYTES[dtype]  # type: ignore[arg-type]
+        numel = int(point["size_bytes"]) // _ITEM_BYTES[dtype]
         array = rig.full(numel, dtype, value=0)
 
         def check() -> Mapping[str, float]:
@@ -72,11 +78,13 @@ class AllReduce(Benchmark):
 
     def derive(self, case: Case, observation: Observation) -> Iterable[Metric]:
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
-        size_bytes = int(case.point["size_bytes"])  # type: ignore[arg-type]
+        size_bytes = int(case.point["size_bytes"])
         yield Metric("latency", "s", time.value, time.low, time.high, time.n)
-        for name, bandwidth in (
-            ("algbw", lambda seconds: algorithm_bandwidth(size_bytes, seconds)),
-            ("busbw", lambda seconds: bus_bandwidth("all_reduce", size_bytes, seconds, case.world_size)),
-        ):
-            # The slow end of the time is the low end of the bandwidth.
-            yield Metric(name, "B/s", bandwidth(time.value), bandwidth(time.high), bandwidth(time.low), time.n)
+        # The slow end of the time is the low end of the bandwidth.
+        value, low, high = (algorithm_bandwidth(size_bytes, time_s) for time_s in (time.value, time.high, time.low))
+        yield Metric("algbw", "B/s", value, low, high, time.n)
+        value, low, high = (
+            bus_bandwidth("all_reduce", size_bytes, time_s, case.world_size)
+            for time_s in (time.value, time.high, time.low)
+        )
+        yield Metric("busbw", "B/s", value, low, high, time.n)

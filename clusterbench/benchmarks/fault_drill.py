@@ -49,7 +49,7 @@ class FaultDrill(Benchmark):
         return None
 
     def prepare(self, rig: Rig, point: Point) -> Step:
-        is_culprit = rig.rank == min(int(point["rank"]), rig.world_size - 1)  # type: ignore[arg-type]
+        is_culprit = rig.rank == min(int(point["rank"]), rig.world_size - 1)
         iterations = 0
         array = rig.full(1, "float32", value=1)
 
@@ -65,7 +65,7 @@ class FaultDrill(Benchmark):
         def run() -> None:
             nonlocal iterations
             iterations += 1
-            time.sleep(float(point["sleep_s"]))  # type: ignore[arg-type]
+            time.sleep(float(point["sleep_s"]))
             if iterations == 5:
                 maybe("run")
             rig.comm.all_reduce(array, "max")

@@ -46,7 +46,7 @@ class Matmul(Benchmark):
         return f"{point['size']}-{point['dtype']}"
 
     def world_size(self, point: Point, place: Place) -> int:
-        return int(point["num_ranks"])  # type: ignore[arg-type]
+        return int(point["num_ranks"])
 
     def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
         if (peak := place.cluster.peak_flops_per_s(str(point["dtype"]))) is None:
@@ -57,7 +57,7 @@ class Matmul(Benchmark):
     def prepare(self, rig: Rig, point: Point) -> Step:
         import torch
 
-        size, dtype = int(point["size"]), rig.dtype(str(point["dtype"]))  # type: ignore[arg-type]
+        size, dtype = int(point["size"]), rig.dtype(str(point["dtype"]))
         generator = torch.Generator(rig.device).manual_seed(rig.rank)
 
         def normal() -> torch.Tensor:
@@ -80,8 +80,6 @@ class Matmul(Benchmark):
 
     def derive(self, case: Case, observation: Observation) -> Iterable[Metric]:
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
-        flops = 2 * int(case.point["size"]) ** 3  # type: ignore[arg-type]
+        flops = 2 * int(case.point["size"]) ** 3
         yield Metric("step_time", "s", time.value, time.low, time.high, time.n)
-        yield Metric(
-            "flops_per_s_per_rank", "FLOP/s", flops / time.value, flops / time.high, flops / time.low, time.n
-        )
+        yield Metric("flops_per_s_per_rank", "FLOP/s", flops / time.value, flops / time.high, flops / time.low, time.n)

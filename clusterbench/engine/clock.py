@@ -40,7 +40,7 @@ class CudaClock:
     """Events on the current stream, so the host may run ahead of the device while it is timed."""
 
     def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 

@@ -18,7 +18,7 @@ class Communicator:
     """The ranks of one process group. Every method is a collective: all ranks call it in the same order."""
 
     def __init__(self, group: Any = None) -> None:
-        self.group = group if group is not None else dist.group.WORLD
+        self.group: Any = group if group is not None else dist.group.WORLD
         self.rank = dist.get_rank(self.group)
         self.world_size = dist.get_world_size(self.group)
 

@@ -117,7 +117,7 @@ class Conductor:
         case = execution.case
         started, clock = datetime.now(UTC), time.monotonic()
         self._telemetry.clear()
-        identity = {
+        identity: dict[str, Any] = {
             "case": case.id,
             "hash": case.hash,
             "repeat": execution.repeat,
@@ -126,7 +126,7 @@ class Conductor:
 
         def outcome(**how: Any) -> Outcome:
             elapsed_s = round(time.monotonic() - clock, 6)
-            return Outcome(**identity, **how, started=started.isoformat(timespec="seconds"), elapsed_s=elapsed_s)  # type: ignore[arg-type]
+            return Outcome(**identity, **how, started=started.isoformat(timespec="seconds"), elapsed_s=elapsed_s)
 
         try:
             records = self._take_through(case, clock + case.time_limit_s)

@@ -34,8 +34,8 @@ def start_module(
     return subprocess.Popen(
         # -P: the folder someone stands in must not shadow a module.
         [sys.executable, "-P", "-m", module, *arguments],
-        stdin=channel,
-        stdout=channel,
+        stdin=channel.fileno(),
+        stdout=channel.fileno(),
         stderr=errors,
         env=dict(environment),
         start_new_session=True,  # a Ctrl-C at the terminal is the agent's to handle

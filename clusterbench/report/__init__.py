@@ -149,7 +149,7 @@ def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> str:
     return f"{measured} of {planned} cases have a figure; no chart draws a conclusion from them, so see the table."
 
 
-def _worst_first(findings: Mapping[str, list[Finding]]) -> list[tuple[str, list[Finding]]]:
+def _worst_first(findings: Mapping[str, Sequence[Finding]]) -> list[tuple[str, Sequence[Finding]]]:
     return sorted(findings.items(), key=lambda item: _severity(item[1]))
 
 
@@ -157,7 +157,7 @@ def _severity(findings: Sequence[Finding]) -> int:
     return min(("error", "warning", "note").index(finding.severity) for finding in findings)
 
 
-def _group(name: str, findings: list[Finding]) -> dict[str, Any]:
+def _group(name: str, findings: Sequence[Finding]) -> dict[str, Any]:
     kind: type[Diagnosis] = diagnoses()[name]
     advice = sections(kind)
     return {

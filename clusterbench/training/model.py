@@ -26,7 +26,7 @@ class Linear(nn.Linear):
         super().__init__(inputs, outputs, bias=False)
 
     def reset_parameters(self) -> None:
-        """Nothing: weights are filled from the seed, and on the meta device torch would import its compiler for this."""
+        """Nothing: weights come from the seed, and on the meta device torch would import its compiler for this."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype))
