@@ -85,10 +85,12 @@ class Conductor:
     _start: int = field(default=-1, init=False)
     _next_start: int = field(default=0, init=False)
     _telemetry: list[Message] = field(default_factory=list, init=False)
+    _with_passes: set[str] = field(init=False)
     _unheard: deque[Message] = field(default_factory=deque, init=False)
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._with_passes = {observation.hash for observation in self.run.observations() if observation.passes}
         self._scratch = tempfile.TemporaryDirectory(prefix="clusterbench-")
 
     def conduct(self, executions: Sequence[Execution]) -> None:
@@ -141,6 +143,7 @@ class Conductor:
                 log=trouble.log,
             ), self._evidence_of_a_failure(identity, trouble)
         names = list(records[0]["passes"])
+        self._with_passes.add(case.hash)
         observation = Observation(
             **identity,
             hosts=tuple(dict.fromkeys(record["host"] for record in records)),
@@ -164,7 +167,7 @@ class Conductor:
                 self._begin_start(case, deadline)
                 ready = self._await("ready", case, deadline)
                 self._keep_loaded(ready)
-            self.crew.order("tell", message={"case": _for_worker(case)})
+            self.crew.order("tell", message={"case": self._for_worker(case)})
             self._await("prepared", case, deadline)
             self.crew.order("tell", message={"go": "check"})
             self._await("checked", case, deadline)
@@ -172,6 +175,11 @@ class Conductor:
             return self._await("done", case, deadline)
         except LaunchError as error:
             raise _Trouble("failed", str(error), phase="spawned") from None
+
+    def _for_worker(self, case: Case) -> dict[str, Any]:
+        names = ("benchmark", "point", "layout", "rank_order", "iterations", "warmup")
+        # Bytes do not vary from repeat to repeat; once they are known, only the clock is asked again.
+        return {name: getattr(case, name) for name in names} | {"passes": case.hash not in self._with_passes}
 
     # A start.
 
@@ -360,11 +368,6 @@ def _batches(executions: Sequence[Execution]) -> Iterator[list[Execution]]:
 
     for _, batch in groupby(enumerate(executions), key=start_of):
         yield [execution for _, execution in batch]
-
-
-def _for_worker(case: Case) -> dict[str, Any]:
-    names = ("benchmark", "point", "layout", "rank_order", "iterations", "warmup")
-    return {name: getattr(case, name) for name in names}
 
 
 def _is_bad(event: Message) -> bool:

@@ -31,10 +31,16 @@ from clusterbench.types import PHASES
 
 def import_ahead() -> None:
     """Imports in the zygote what workers would otherwise each import again. Nothing here may compute."""
-    import torch.distributed.fsdp
+    import torch._dynamo  # every optimizer imports it, half a second in each worker
     import torch.distributed.tensor.parallel
     import torch.profiler
-    import torch.utils.checkpoint  # noqa: F401
+    import torch.utils.checkpoint
+
+    import clusterbench.engine.memory
+    import clusterbench.engine.trace
+    import clusterbench.engine.traffic
+    import clusterbench.parallel
+    import clusterbench.training.parity  # noqa: F401
 
     benchmarks()
     # Workers never look again at what was imported here: a collection in each costs 0.1 s less, and pages stay shared.
@@ -159,7 +165,7 @@ class _Worker:
         self.phase("warm")
         seconds = measure(step.run, clock, case["iterations"], self.at("warm"))
         self.phase("timed")
-        passes = {name: observe() for name, observe in step.passes.items()}
+        passes = {name: observe() for name, observe in step.passes.items()} if case["passes"] else {}
         self.phase("done")
         self.channel.send({"stage": "done", "seconds": seconds, "evidence": evidence, "passes": passes})
 
