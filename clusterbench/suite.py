@@ -12,13 +12,8 @@ from typing import Any
 from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.options import Option, as_yaml, option, options_of
+from clusterbench.variables import is_launchers
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
-
-# Workers see none of what a launcher sets for its own processes, so a suite could not change it either.
-LAUNCHER_VARIABLES = re.compile(
-    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+|MASTER_\w+"
-    r"|(TORCHELASTIC|PMI|OMPI|PRTE|HYDI|HYDRA|MPI_LOCAL|SLURM|FLUX|PALS)\w*)"
-)
 
 
 @dataclass(frozen=True)
@@ -373,7 +368,7 @@ class _Reader:
         line = table.lines[name]
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
             raise self.mistake(line, f"{as_yaml(name)} is not the name of an environment variable.")
-        if LAUNCHER_VARIABLES.fullmatch(name):
+        if is_launchers(name):
             raise self.mistake(line, f"environment variable '{name}' is set by the launcher; a suite cannot change it.")
         what = f"environment variable '{name}'"
 

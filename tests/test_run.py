@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from clusterbench.run_directory import RunDirectory
+from tests.engine.test_telemetry import driver, environment, needs_compiler
+
+__all__ = ["driver"]
 
 ROOT = Path(__file__).parent.parent
 CLUSTERBENCH = [sys.executable, "-m", "clusterbench.cli"]
@@ -110,17 +113,8 @@ def test_a_suite_becomes_a_folder_with_a_report(suite, tmp_path):
     done = run(suite(), "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert statuses(tmp_path / "run") == ["ok"] * 6
-    names = [
-        "suite.yaml",
-        "environment.json",
-        "plan.jsonl",
-        "observations.jsonl",
-        "outcomes.jsonl",
-        "rows.csv",
-        "logs",
-        "index.html",
-    ]
-    assert {path.name for path in (tmp_path / "run").iterdir()} == names | {"logs", "index.html"}
+    names = "suite.yaml environment.json plan.jsonl observations.jsonl outcomes.jsonl rows.csv logs index.html"
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {*names.split()}
     environment = json.loads((tmp_path / "run/environment.json").read_text())
     assert all(loaded["torch"].startswith("2.") for loaded in environment["loaded"].values())
 
@@ -267,6 +261,20 @@ def test_under_mpirun_stopping_keeps_what_was_finished(suite, tmp_path):
     assert nobody_is_left(folder)
     assert run("--resume", folder).returncode == 0
     assert statuses(folder) == ["ok"] * 6
+
+
+@needs_compiler
+def test_gpus_without_a_torch_that_sees_them_are_skipped_with_the_reason(suite, tmp_path, driver):
+    # NVML shows eight GPUs; whether torch can use them only a worker finds out, and never the agent.
+    folder = tmp_path / "run"
+    path = suite(sleep_s=0.0)
+    done = run(path, "--out", folder, env=environment(driver["new"], FAKE_NVML_GPUS="8"))
+    assert done.returncode == 0, done.stderr
+    plan = RunDirectory.open(folder).plan()
+    assert (plan.cluster.device, plan.cluster.ranks_per_node) == ("cuda", 8)
+    outcomes = RunDirectory.open(folder).outcomes()
+    assert {outcome.status for outcome in outcomes} == {"skipped"}
+    assert "sees no CUDA device; install a CUDA build of torch" in outcomes[0].reason
 
 
 def test_a_launcher_that_is_not_supported_yet_is_named(suite):

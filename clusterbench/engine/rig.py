@@ -34,9 +34,7 @@ class Rig:
         None where the benchmark asked for none.
     """
 
-    def __init__(
-        self, *, rank: int, world_size: int, local_rank: int, host: str, device: torch.device
-    ) -> None:
+    def __init__(self, *, rank: int, world_size: int, local_rank: int, host: str, device: torch.device) -> None:
         self.rank = rank
         self.world_size = world_size
         self.local_rank = local_rank

@@ -263,7 +263,8 @@ class Agent:
             errors = self.scratch / f"zygote-{len(list(self.scratch.glob('zygote-*'))):04d}.log"
             # One thread: a forked child of a process that has run a multi-threaded kernel hangs.
             variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **environment}
-            self._spawn("clusterbench.launch.zygote", [], given, variables, errors)
+            arguments = [str(self._spawner_process.pid)]
+            self._spawn("clusterbench.launch.zygote", arguments, given, variables, errors)
             self._selector.register(channel, selectors.EVENT_READ)
             self._zygotes[key] = Zygote(channel, errors)
         return self._zygotes[key]

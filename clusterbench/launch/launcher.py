@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clusterbench.variables import is_launchers
+
 
 @dataclass(frozen=True)
 class Launcher:
@@ -45,13 +47,6 @@ _LAUNCHERS: tuple[tuple[str, tuple[str, ...], tuple[str, str, str, str]], ...] =
     ),
 )
 
-# What a launcher puts into the environment of its processes. A worker must see none of it: torchrun's variables make
-# init_process_group a client of a store that is not there, and PMI's make a child take itself for an MPI rank.
-_LAUNCHERS_OWN = re.compile(
-    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+|MASTER_(ADDR|PORT)"
-    r"|(TORCHELASTIC|PMI|PMIX|OMPI|PRTE|HYDI|HYDRA|MPI_LOCAL|SLURM|FLUX|PALS)\w*)"
-)
-
 
 def detect(environment: Mapping[str, str]) -> Launcher | None:
     """The launcher that started this process, or None for a plain start.
@@ -85,13 +80,4 @@ def _local_size(text: str, node: int) -> int:
 
 def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
     """``environment`` less everything a launcher put there."""
-    return {name: value for name, value in environment.items() if not _LAUNCHERS_OWN.fullmatch(name)}
-
-
-def is_launchers(name: str) -> bool:
-    """True for a variable that belongs to the launcher, which no suite may set.
-
-    >>> is_launchers("MASTER_ADDR"), is_launchers("NCCL_ALGO")
-    (True, False)
-    """
-    return _LAUNCHERS_OWN.fullmatch(name) is not None
+    return {name: value for name, value in environment.items() if not is_launchers(name)}

@@ -50,10 +50,8 @@ def main() -> None:
         for order in agent.receive(wait=True):
             channel_descriptor, errors = order["descriptors"]
             with socket.socket(fileno=channel_descriptor) as channel:
-                arguments = [str(os.getpid()), *order["arguments"]]
-                children.append(
-                    start_module(order["module"], arguments, channel, errors, {**os.environ, **order["environment"]})
-                )
+                environment = {**os.environ, **order["environment"]}
+                children.append(start_module(order["module"], order["arguments"], channel, errors, environment))
             os.close(errors)
         children = [child for child in children if child.poll() is None]
     for child in children:

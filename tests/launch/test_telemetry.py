@@ -1,0 +1,60 @@
+"""GPU samples on their way from a process of their own into an observation, with a stand-in for NVML."""
+
+import time
+
+from clusterbench.launch.agent import Agent
+from tests.engine.test_telemetry import driver, needs_compiler
+from tests.launch.test_conductor import all_ranks, case, conduct
+
+__all__ = ["driver"]
+
+
+def sample(time_s, clock, reasons=()):
+    gpu = {
+        "index": 0,
+        "uuid": "GPU-a",
+        "name": "NVIDIA H100",
+        "sm_clock_hz": clock,
+        "memory_clock_hz": None,
+        "power_w": 650.0,
+        "temperature_c": 61.0,
+        "memory_used_bytes": 2**30,
+        "utilization": 1.0,
+        "energy_j": 100.0 * time_s,
+        "throttle_reasons": list(reasons),
+        "error": None,
+    }
+    return {"event": "telemetry", "host": "a", "sample": {"time_s": time_s, "gpus": [gpu]}}
+
+
+def test_the_samples_of_a_case_are_kept_with_it(tmp_path):
+    samples = [sample(1.0, 1.98e9), sample(2.0, 1.2e9, ["hw_thermal_slowdown"])]
+    done = all_ranks("done", seconds=[0.1], evidence={}, passes={})
+    (outcome,), (observation,), _ = conduct(tmp_path, [case()], time=[*samples, *done])
+    assert outcome.status == "ok"
+    gpu = observation.telemetry["a"]["GPU-a"]
+    assert gpu["min_sm_clock_hz"] == 1.2e9
+    assert gpu["throttle_reasons"] == {"hw_thermal_slowdown": 0.5}
+
+
+def test_the_next_case_starts_without_them(tmp_path):
+    done = all_ranks("done", seconds=[0.1], evidence={}, passes={})
+    crew_answers = {"time": done, "case": [sample(1.0, 1e9), *all_ranks("prepared")]}
+    _, observations, _ = conduct(tmp_path, [case("a"), case("b")], **crew_answers)
+    assert [each.telemetry["a"]["GPU-a"]["num_samples"] for each in observations] == [1, 1]
+
+
+@needs_compiler
+def test_an_agent_hands_on_what_the_reader_of_nvml_says(driver, tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver["new"]))
+    monkeypatch.setenv("FAKE_NVML_GPUS", "8")
+    agent = Agent(host="here", scratch=tmp_path)
+    try:
+        agent.execute({"order": "telemetry", "interval_s": 0.05})
+        deadline, events = time.monotonic() + 10, []
+        while len(events) < 2 and time.monotonic() < deadline:
+            events += agent.events(0.1)
+    finally:
+        agent.close()
+    assert [event["event"] for event in events[:2]] == ["telemetry", "telemetry"]
+    assert len(events[0]["sample"]["gpus"]) == 8
