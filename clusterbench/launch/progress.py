@@ -6,6 +6,8 @@ import sys
 import time
 from typing import Protocol, TextIO
 
+from rich.text import Text
+
 from clusterbench.launch.conductor import Execution, Progress
 from clusterbench.types import Outcome
 
@@ -68,15 +70,16 @@ class Bar:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
-        self._console = Console(file=stream, highlight=False)
+        self._console = Console(file=stream, highlight=False, markup=False)
         self._progress = RichProgress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[left]}", markup=False),
             console=self._console,
             transient=True,
+            refresh_per_second=2,  # it is drawn beside the case that is timed
         )
         self._clock = _Clock()
         self._task = self._progress.add_task("", total=None, left="")
@@ -89,13 +92,11 @@ class Bar:
         self._progress.update(self._task, description=self._name, total=total, completed=number - 1)
 
     def end(self, outcome: Outcome) -> None:
-        mark = "[green]ok[/green]" if outcome.status == "ok" else f"[bold red]{outcome.status}[/bold red]"
-        text = f"{mark} {outcome.elapsed_s:.1f} s"
-        self._console.print(
-            f"[dim][{self._number}/{self._total}][/dim] {self._name} ".replace("[dim][", "[dim]\\["), text
-        )
+        style = "green" if outcome.status == "ok" else "bold red"
+        count = Text(f"[{self._number}/{self._total}] ", "dim")
+        self._console.print(count, self._name, " ", Text(outcome.status, style), f" {outcome.elapsed_s:.1f} s", sep="")
         if outcome.reason:
-            self._console.print(f"    {outcome.reason}", markup=False)
+            self._console.print(Text(f"    {outcome.reason}"))
         left = self._clock.text(self._number, self._total).partition(", ")[2]
         self._progress.update(self._task, completed=self._number, left=left)
 

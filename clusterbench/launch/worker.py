@@ -31,10 +31,6 @@ from clusterbench.types import PHASES
 
 def import_ahead() -> None:
     """Imports in the zygote what workers would otherwise each import again. Nothing here may compute."""
-    import torch._dynamo  # every optimizer imports it, half a second in each worker
-    import torch.distributed.tensor.parallel
-    import torch.profiler
-    import torch.utils.checkpoint
 
     import clusterbench.engine.memory
     import clusterbench.engine.trace

@@ -6,6 +6,7 @@ measured in a process of its own: what one has imported, or left in memory, must
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice, permutations
@@ -32,12 +33,18 @@ class Result:
     note: str = ""
 
 
+def measured(name: str) -> list[Result]:
+    """What the file of this name measures. It stands here, and not in ``__main__``, to be found by a new process."""
+    results: list[Result] = importlib.import_module(f"tests.bench.{name}").measure()
+    return results
+
+
 def at_most(name: str, value: float, unit: str, target: float, note: str = "") -> Result:
     return Result(name, value, unit, target, "within" if value <= target else "missed", note)
 
 
 def alternate(rounds: int, contenders: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
-    """What each contender returned in each round. All orders come in turn, so none always runs behind the same other."""
+    """What each contender returned in each round; all orders come in turn: none always runs behind the same other."""
     returned: dict[str, list[T]] = {name: [] for name in contenders}
     for order in islice(cycle(permutations(contenders)), rounds):
         for name in order:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import pkgutil
 import sys
@@ -13,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 import tests.bench
 from clusterbench.errors import nearest
 from clusterbench.tables import aligned
-from tests.bench import Result
+from tests.bench import Result, measured
 
 _HEADER = ("name", "value", "unit", "target", "verdict", "note")
 
@@ -34,16 +33,12 @@ def _in_a_process(name: str) -> list[Result]:
     start_s = time.monotonic()
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
-            results = pool.submit(_measure, name).result()
+            results = pool.submit(measured, name).result()
         except Exception as error:  # noqa: BLE001  a number that cannot be taken is a row, and the others follow
             traceback.print_exc()
             results = [Result(name, None, "", float("nan"), "missed", f"not measured: {error}".splitlines()[0][:120])]
     print(f"{time.monotonic() - start_s:.0f} s", file=sys.stderr)
     return results
-
-
-def _measure(name: str) -> list[Result]:
-    return importlib.import_module(f"tests.bench.{name}").measure()
 
 
 def _cells(result: Result) -> tuple[str, ...]:

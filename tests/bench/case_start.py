@@ -50,7 +50,9 @@ def _under_mpirun() -> Result:
     name = "case_start_mpirun"
     mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if mpirun is None:
-        return Result(name, None, "s", TARGET_UNDER_MPIRUN_S, "undecided", "there is no mpirun; install the extra 'mpi'")
+        return Result(
+            name, None, "s", TARGET_UNDER_MPIRUN_S, "undecided", "there is no mpirun; install the extra 'mpi'"
+        )
     command = [mpirun, "-n", str(RANKS), sys.executable, "-m", "tests.bench.case_start"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT_S, cwd=ROOT, check=False)
     if done.returncode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 
 import torch
 import torch.distributed as dist
@@ -21,14 +22,12 @@ LOSSES_AGREE_TO = 1e-5  # relative, float32
 def measure() -> list[Result]:
     ranks = run_ranks(2, _race, timeout_s=600)
     # A step takes as long as its slower rank.
-    ours, hand, again = (
-        [max(pair) for pair in zip(*(sum(rank[name], []) for rank in ranks), strict=True)] for name in ranks[0]
-    )
+    ours, hand, again = ([max(pair) for pair in zip(*both, strict=True)] for both in zip(*ranks, strict=True))
     return [ratio("tp2_by_hand", ours, hand, again, TARGET)]
 
 
-def _race() -> dict[str, list[list[float]]]:
-    """This rank's seconds of each step, in bursts of a few; fails unless both compute the same losses."""
+def _race() -> list[list[float]]:
+    """This rank's seconds of each step, of each contender; fails unless both compute the same losses."""
     from clusterbench.engine.clock import WallClock
     from clusterbench.engine.loop import measure as timed
     from clusterbench.parallel import from_options
@@ -51,9 +50,8 @@ def _race() -> dict[str, list[list[float]]]:
         dist.barrier()
         return timed(step, WallClock(), STEPS, lambda iteration: None)
 
-    return alternate(
-        ROUNDS, {"ours": lambda: burst(ours), "hand": lambda: burst(hand), "hand again": lambda: burst(hand)}
-    )
+    rivals = {"ours": lambda: burst(ours), "hand": lambda: burst(hand), "hand again": lambda: burst(hand)}
+    return [list(chain.from_iterable(bursts)) for bursts in alternate(ROUNDS, rivals).values()]
 
 
 # What follows is the rival: what a person writes who needs this one model on tp ranks and nothing else.

@@ -1,4 +1,4 @@
-"""``clusterbench run suites/tp_scale.yaml`` alone, as a new user has it: its wall time, and the memory of all it starts.
+"""``clusterbench run suites/tp_scale.yaml`` as a new user has it: its wall time, and the memory of all it starts.
 
 Memory is PSS, in which a page that n processes share counts 1/n in each: the sum is what the machine has to have. Pages
 of torch that processes outside the run share would be missing from it, so these are looked for.

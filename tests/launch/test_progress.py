@@ -1,0 +1,49 @@
+"""What a person sees while a run takes its time."""
+
+import io
+import re
+
+from clusterbench.launch.conductor import Execution
+from clusterbench.launch.progress import Bar, Lines, progress_on
+from clusterbench.types import Outcome
+from tests.launch.test_conductor import case
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def watch(progress):
+    one = case("drill/1n4/[x]", repeats=3)
+    for number, status, reason in ((1, "ok", ""), (2, "failed", "rank 1 (host a): KeyError: '[bold]'")):
+        progress.begin(number, 4, Execution(one, number - 1, 1))
+        progress.end(Outcome(one.id, one.hash, number - 1, 1, status, reason, elapsed_s=1.25))
+    progress.close()
+
+
+def test_without_a_terminal_there_are_two_plain_lines_a_case():
+    stream = io.StringIO()
+    watch(progress_on(stream))
+    assert stream.getvalue().splitlines() == [
+        "[1/4] drill/1n4/[x] repeat 1 of 3",
+        "[1/4] ok 1.2 s (0:00 elapsed, about 0:00 left)",
+        "[2/4] drill/1n4/[x] repeat 2 of 3",
+        "[2/4] failed 1.2 s: rank 1 (host a): KeyError: '[bold]' (0:00 elapsed, about 0:00 left)",
+    ]
+
+
+def test_a_terminal_gets_a_bar_and_a_line_for_each_finished_case(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    progress = progress_on(stream)
+    assert isinstance(progress, Bar)
+    watch(progress)
+    said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    assert "[1/4] drill/1n4/[x] repeat 1 of 3 ok 1.2 s\n" in said
+    assert "[2/4] drill/1n4/[x] repeat 2 of 3 failed 1.2 s\n" in said
+    assert "rank 1 (host a): KeyError: '[bold]'" in said
+
+
+def test_lines_are_what_a_log_gets():
+    assert isinstance(progress_on(io.StringIO()), Lines)
