@@ -156,8 +156,7 @@ def _case_rows(run: str, history: History, benchmark: type[Benchmark] | None) ->
     if benchmark is None:
         yield _row(run, history, hosts, f"this clusterbench has no benchmark '{case.benchmark}'")
         return
-    # Made without its options: all that a suite said of a case is in the case.
-    derived = list(benchmark.derive(benchmark.__new__(benchmark), case, observation))
+    derived = list(benchmark.derive(case, observation))
     for metric in (*derived, *_steadiness(observation)):
         yield _metric_row(run, history, hosts, metric)
     for key in case.expected.keys() - {metric.key for metric in derived}:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import Literal
 
 from clusterbench.errors import LayoutError, nearest
@@ -141,6 +141,23 @@ class ParallelLayout:
         if text != canonical:
             raise LayoutError(f"layout '{text}' is written '{canonical}'.")
         return layout
+
+    @classmethod
+    def fitting(cls, text: str, world_size: int) -> ParallelLayout:
+        """The layout on ``world_size`` ranks; where ``dp*`` does not come out even, on the next number on which it does.
+
+        For plans: that a layout needs more ranks than there are is then said of it as of any other.
+
+        Examples
+        --------
+        >>> str(ParallelLayout.fitting("dp*-tp4", world_size=2)), str(ParallelLayout.fitting("dp*-tp4", world_size=6))
+        ('tp4', 'dp2-tp4')
+        """
+        said = _degrees(text)
+        others = prod(said.get(axis) or 1 for axis in ("pp", "cp", "tp"))
+        stage = others // (said.get("pp") or 1)  # ranks of a pipeline stage if dp were 1; ep divides all of them
+        step = others * ((said.get("ep") or 1) // gcd(said.get("ep") or 1, stage))
+        return cls.parse(text, -(-world_size // step) * step)
 
     def __str__(self) -> str:
         return self._text(dp=self.dp)

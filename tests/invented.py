@@ -9,7 +9,6 @@ from typing import Any
 
 from clusterbench.benchmarks import Benchmark
 from clusterbench.cluster import Cluster
-from clusterbench.errors import LayoutError
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.plan import make_plan
@@ -37,10 +36,12 @@ class Ping(Benchmark):
     def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
         return {"latency": Expected(1e-6 * place.world_size, "s", "one microsecond a rank")}
 
-    def prepare(self, rig: Any, point: Point) -> Step:
+    @classmethod
+    def prepare(cls, rig: Any, point: Point) -> Step:
         raise NotImplementedError
 
-    def derive(self, case: Case, observation: Observation) -> Iterable[Metric]:
+    @classmethod
+    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
         return ()
 
 
@@ -60,7 +61,7 @@ class Train(Ping):
 
     def points(self, place: Place) -> Iterable[Point]:
         for layout in self.layouts:
-            yield {"layout": str(fitting(layout, place.world_size)), "seq_len": self.seq_len}
+            yield {"layout": str(ParallelLayout.fitting(layout, place.world_size)), "seq_len": self.seq_len}
 
     def label(self, point: Point) -> str:
         return str(point["layout"])
@@ -78,17 +79,6 @@ class Train(Ping):
         if layout.sp and self.seq_len % layout.tp:
             return f"layout '{layout}': seq_len {self.seq_len} is not divisible by tp {layout.tp}."
         return None
-
-
-def fitting(text: str, ranks: int) -> ParallelLayout:
-    """The layout on so many ranks; where ``dp*`` does not come out even, on the next number on which it does."""
-    for more in range(64):
-        try:
-            return ParallelLayout.parse(text, ranks + more)
-        except LayoutError:
-            if "dp*" not in text or more == 63:
-                raise
-    raise AssertionError
 
 
 KNOWN: Mapping[str, type[Benchmark]] = {"ping": Ping, "train": Train}

@@ -206,3 +206,23 @@ def test_a_rank_or_place_outside_the_mesh_is_refused():
         layout.coordinates(2)
     with pytest.raises(LayoutError, match="has tp coordinates 0 to 1, not 2"):
         layout.rank_of({"tp": 2})
+
+
+@pytest.mark.parametrize(
+    ("text", "world_size", "layout"),
+    [
+        ("dp*-tp4", 8, "dp2-tp4"),
+        ("dp*-tp4", 2, "tp4"),
+        ("dp*-tp4", 6, "dp2-tp4"),
+        ("pp2-dp*-tp2+sp+ep4", 4, "pp2-dp2-tp2+sp+ep4"),  # ep takes two dp ranks
+        ("dp*-tp2+sp+ep3", 8, "dp6-tp2+sp+ep3"),
+        ("tp8", 2, "tp8"),
+    ],
+)
+def test_a_layout_that_does_not_come_out_even_takes_the_next_number_of_ranks(text, world_size, layout):
+    assert str(ParallelLayout.fitting(text, world_size)) == layout
+
+
+def test_what_can_never_come_out_even_is_still_refused():
+    with pytest.raises(LayoutError, match="degree 0"):
+        ParallelLayout.fitting("dp*-tp0", world_size=8)

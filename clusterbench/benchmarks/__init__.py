@@ -91,12 +91,16 @@ class Benchmark(ABC):
         """What a case should show, by metric key. Empty where nothing is known: never a guess."""
         return {}
 
+    # A worker and a report have the point and not the options it came from: a point is complete, so these two need none.
+
+    @classmethod
     @abstractmethod
-    def prepare(self, rig: Rig, point: Point) -> Step:
+    def prepare(cls, rig: Rig, point: Point) -> Step:
         """Allocates on this rank's device and returns what to run. Never communicates."""
 
+    @classmethod
     @abstractmethod
-    def derive(self, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
         """Metrics of one case, from seconds and bytes."""
 
     @classmethod

@@ -61,7 +61,8 @@ class AllReduce(Benchmark):
             return f"a size of {point['size_bytes']} B is not a whole number of {point['dtype']} elements of {item} B"
         return None
 
-    def prepare(self, rig: Rig, point: Point) -> Step:
+    @classmethod
+    def prepare(cls, rig: Rig, point: Point) -> Step:
         dtype = str(point["dtype"])
         numel = int(point["size_bytes"]) // _ITEM_BYTES[dtype]
         array = rig.full(numel, dtype, value=0)
@@ -76,7 +77,8 @@ class AllReduce(Benchmark):
 
         return Step(run=lambda: rig.comm.all_reduce(array), check=check)
 
-    def derive(self, case: Case, observation: Observation) -> Iterable[Metric]:
+    @classmethod
+    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         size_bytes = int(case.point["size_bytes"])
         yield Metric("latency", "s", time.value, time.low, time.high, time.n)

@@ -48,7 +48,8 @@ class FaultDrill(Benchmark):
             return "a wrong result can only be found in the check: give phase: check"
         return None
 
-    def prepare(self, rig: Rig, point: Point) -> Step:
+    @classmethod
+    def prepare(cls, rig: Rig, point: Point) -> Step:
         is_culprit = rig.rank == min(int(point["rank"]), rig.world_size - 1)
         iterations = 0
         array = rig.full(1, "float32", value=1)
@@ -73,7 +74,8 @@ class FaultDrill(Benchmark):
         maybe("prepare")
         return Step(run=run, check=check)
 
-    def derive(self, case: Case, observation: Observation) -> Iterable[Metric]:
+    @classmethod
+    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
         spent = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         yield Metric("step_time", "s", spent.value, spent.low, spent.high, spent.n)
 

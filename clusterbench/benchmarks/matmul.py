@@ -54,7 +54,8 @@ class Matmul(Benchmark):
         value, source = peak
         return {"flops_per_s_per_rank": Expected(value, "FLOP/s", f"dense peak, an upper bound: {source}")}
 
-    def prepare(self, rig: Rig, point: Point) -> Step:
+    @classmethod
+    def prepare(cls, rig: Rig, point: Point) -> Step:
         import torch
 
         size, dtype = int(point["size"]), rig.dtype(str(point["dtype"]))
@@ -78,7 +79,8 @@ class Matmul(Benchmark):
 
         return Step(run=lambda: torch.mm(a_NK, b_KN, out=c_NN), check=check)
 
-    def derive(self, case: Case, observation: Observation) -> Iterable[Metric]:
+    @classmethod
+    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         flops = 2 * int(case.point["size"]) ** 3
         yield Metric("step_time", "s", time.value, time.low, time.high, time.n)

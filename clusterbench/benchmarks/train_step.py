@@ -11,7 +11,7 @@ from clusterbench.benchmarks import Benchmark
 from clusterbench.formulas.memory import megatron_activation_bytes
 from clusterbench.formulas.scaling import scaling_efficiency
 from clusterbench.formulas.statistics import Summary, summarise
-from clusterbench.formulas.transformer import CONVENTIONS, hardware_flops, model_flops
+from clusterbench.formulas.transformer import CONVENTIONS, hardware_flops
 from clusterbench.layout import RANK_ORDERS, ParallelLayout
 from clusterbench.options import Option, option, options_of
 from clusterbench.parallel import (
@@ -122,7 +122,7 @@ class TrainStep(Benchmark):
 
     def points(self, place: Place) -> Iterable[Point]:
         for text in self.layouts:
-            layout = ParallelLayout.parse(text, place.world_size)
+            layout = ParallelLayout.fitting(text, place.world_size)
             job = self._job(layout)
             point: dict[str, Any] = {
                 "layout": str(layout),
@@ -182,7 +182,8 @@ class TrainStep(Benchmark):
             expected |= tolerances(job.dtype)
         return expected
 
-    def prepare(self, rig: Rig, point: Point) -> Step:
+    @classmethod
+    def prepare(cls, rig: Rig, point: Point) -> Step:
         from clusterbench.training.parity import check_parity
         from clusterbench.training.step import TrainingStep
 
@@ -203,7 +204,8 @@ class TrainStep(Benchmark):
             },
         )
 
-    def derive(self, case: Case, observation: Observation) -> Iterable[Metric]:
+    @classmethod
+    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
         job = job_of(case.point, case.device)
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         yield Metric("step_time", "s", time.value, time.low, time.high, time.n)
@@ -358,20 +360,13 @@ def _utilization(case: Case, job: TrainingJob, time: Summary) -> Iterator[Metric
     for convention, flops in steps.items():
         detail = {"flops_convention": convention, "peak": "datasheet"}
         yield replace(_rate("mfu", "fraction", flops / available, time, **detail), basis=peak.basis)
-        executed = _flops(job, _recompute(case.point), convention)
+        executed = _flops(job, str(case.point["recompute"]), convention)
         yield replace(_rate("hfu", "fraction", executed / available, time, **detail), basis=peak.basis)
 
 
 def _flops(job: TrainingJob, recompute: str, convention: str) -> float:
     """Of one step of all ranks: the model's for ``none``, else what is executed."""
-    if recompute == "full":
-        return hardware_flops(job.shape, job.seq_len, job.global_batch_size, "full", convention)
-    return model_flops(job.shape, job.seq_len, job.global_batch_size, convention)
-
-
-def _recompute(point: Point) -> str:
-    """``full`` or ``none``: selective recomputation repeats no product and no attention, see parallel/recompute.py."""
-    return "full" if point.get("recompute") == "full" else "none"
+    return hardware_flops(job.shape, job.seq_len, job.global_batch_size, recompute, convention)
 
 
 def _memory_metrics(observation: Observation) -> Iterator[Metric]:
@@ -401,18 +396,12 @@ def _traffic_metrics(observation: Observation) -> Iterator[Metric]:
 
 def _scaling(rows: Sequence[Row]) -> Iterator[Row]:
     """Each run against the smallest of the same total work, or, where that is itself, of the same work per rank."""
+    smallest_of = _smallest_by_work(rows)
     for row in rows:
-        strong = [other for other in rows if _work(other) == _work(row)]
-        weak = [other for other in rows if _work(other, per_rank=True) == _work(row, per_rank=True)]
-        if min(other.world_size for other in strong) < row.world_size:
-            kind, runs = "strong", strong
-        elif min(other.world_size for other in weak) < row.world_size:
-            kind, runs = "weak", weak
-        else:
-            kind, runs = "strong", strong
-        # Several layouts may be the smallest run; scaling is held against the best of them.
-        fewest = min(other.world_size for other in runs)
-        smallest = max((other for other in runs if other.world_size == fewest), key=lambda other: other.value or 0.0)
+        kind, smallest = "strong", smallest_of[_work(row)]
+        weak = smallest_of[_work(row, per_rank=True)]
+        if weak.world_size < row.world_size == smallest.world_size:
+            kind, smallest = "weak", weak
         assert row.value is not None
         assert smallest.value is not None
         value = scaling_efficiency(
@@ -434,12 +423,20 @@ def _scaling(rows: Sequence[Row]) -> Iterator[Row]:
         )
 
 
+def _smallest_by_work(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:
+    """Work, total and per rank -> the run on the fewest ranks; of several layouts on as many, the fastest."""
+    smallest: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        for work in (_work(row), _work(row, per_rank=True)):
+            smallest[work] = min(smallest.get(work, row), row, key=lambda one: (one.world_size, -(one.value or 0.0)))
+    return smallest
+
+
 def _work(row: Row, per_rank: bool = False) -> tuple[object, ...]:
     """What two runs share if one is the other on more ranks."""
     batch: Any = row.point["global_batch_size"]
-    names = ("shape", "seq_len", "dtype")
-    same = tuple(row.point[name] for name in names)
-    return (row.device, row.point.get("recompute"), *same, batch / row.world_size if per_rank else batch)
+    same = tuple(row.point[name] for name in ("shape", "seq_len", "dtype", "recompute"))
+    return (row.device, *same, per_rank, batch / row.world_size if per_rank else batch)
 
 
 def _measured_peaks(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:
@@ -464,10 +461,8 @@ def _held_against_matmul(row: Row, peaks: Mapping[tuple[object, ...], Row]) -> I
         return
     assert row.value is not None
     assert peak.value is not None
-    job = job_of(row.point)
-    executed = _flops(job, _recompute(row.point), row.detail["flops_convention"]) / _flops(
-        job, "none", row.detail["flops_convention"]
-    )
+    job, convention = job_of(row.point), row.detail["flops_convention"]
+    executed = _flops(job, str(row.point["recompute"]), convention) / _flops(job, "none", convention)
     basis = f"peak is {peak.value / 1e9:,.1f} GFLOP/s per rank, measured by {peak.case}"
     for name, factor in (("mfu", 1.0), ("hfu", executed)):
         scale = factor / peak.value

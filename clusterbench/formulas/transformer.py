@@ -25,9 +25,13 @@ CONVENTIONS: dict[str, str] = {
 
 RECOMPUTE: dict[str, str] = {
     "none": "nothing is computed twice",
-    "selective": "scores, softmax and weighted sum of attention are computed again in the backward pass",
-    "full": "the forward pass of every layer is computed again in the backward pass; the output head is not",
+    "selective": "operators between matrix products and attention are: norms, rotations, SwiGLU; none that is counted",
+    "full": "every layer up to the input of its last matrix product, where torch.utils.checkpoint stops; not the head",
+    "megatron_selective": "scores, softmax and weighted sum of attention: what is not needed with flash attention",
+    "megatron_full": "every layer with its last matrix product; not the head",
 }
+"""What is computed again in the backward pass. The first three are those of clusterbench/parallel/recompute.py, by what
+is executed; ``selective`` is the word of Megatron for one thing and of torchtitan for another."""
 
 
 def flops_per_token(
@@ -89,19 +93,24 @@ def hardware_flops_per_token(
     Notes
     -----
     FlashAttention recomputes scores within its own backward kernel whatever the setting; no convention counts that.
-    Selective recompute adds one forward pass of attention, 4 L H T. Korthikanti et al.'s equation 8 adds 12 L H T, so
-    the HFU of their table 5 are above these: 43.7 % for the 22B model would be 42.2 %.
+    ``megatron_selective`` adds one forward pass of attention, 4 L H T. Korthikanti et al.'s equation 8 adds 12 L H T,
+    so the HFU of their table 5 are above these: 43.7 % for the 22B model would be 42.2 %.
 
     Source
     ------
-    Narayanan et al. 2021, arXiv:2104.04473, equation 3 (full): the layers' 72 become 96, the head's share stays.
+    Narayanan et al. 2021, arXiv:2104.04473, equation 3 (``megatron_full``): the layers' 72 become 96, the head's share
+    stays. ``full``: torch.utils.checkpoint, "early stopping", on by default since PyTorch 2.1.
     """
     if recompute not in RECOMPUTE:
         raise ValueError(f"unknown recompute '{recompute}'. Known: {', '.join(RECOMPUTE)}.")
+    attention = _attention_forward(shape, seq_len, convention)
+    layers = attention + 2 * shape.num_layers * shape.parameters_per_layer
     again = {
         "none": 0.0,
-        "selective": _attention_forward(shape, seq_len, convention),
-        "full": _attention_forward(shape, seq_len, convention) + 2 * shape.num_layers * shape.parameters_per_layer,
+        "selective": 0.0,
+        "full": layers - 2 * shape.num_layers * shape.hidden_size * shape.ffn_hidden_size,
+        "megatron_selective": attention,
+        "megatron_full": layers,
     }
     return model_flops_per_token(shape, seq_len, convention) + again[recompute]
 

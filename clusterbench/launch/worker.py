@@ -142,7 +142,7 @@ class _Worker:
 
     def run_case(self, case: Mapping[str, Any]) -> None:
         point = case["point"]
-        benchmark = benchmarks()[case["benchmark"]]()
+        benchmark = benchmarks()[case["benchmark"]]
         if case["layout"] is not None:
             self.phase("device")
             self.rig.build_mesh(ParallelLayout.parse(case["layout"]), case["rank_order"])

@@ -30,19 +30,24 @@ KEPT_BY_SELECTIVE = (
 class Recompute(Parallelism):
     """Trades arithmetic for memory, layer by layer (torch.utils.checkpoint). No axis of its own.
 
-    ``full`` keeps the input of each layer. ``selective`` keeps what matrix products, attention and collectives gave,
-    and computes norms, rotations and SwiGLU again: nothing expensive twice.
+    ``full`` keeps the input of each layer. ``selective`` works on operators, as torchtitan's does: it keeps the results
+    of matrix products, attention and collectives, and repeats the cheap operators between them (norms, rotations,
+    SwiGLU), so it executes no FLOP that MFU or HFU count. It is not Megatron's ``selective``, which repeats the core of
+    attention to be rid of its scores: flash attention never stores them.
 
     Source
     ------
-    Korthikanti et al. 2022, arXiv:2205.05198, section 5. Theirs is selective about the attention scores, which flash
-    attention never stores.
+    Chen et al. 2016, arXiv:1604.06174 (full). pytorch/torchtitan, ``torchtitan/distributed/activation_checkpoint.py``
+    (selective by operator). Korthikanti et al. 2022, arXiv:2205.05198, section 5, for Megatron's.
     """
 
     phase: ClassVar[str] = "recompute"
 
     recompute: str = option(
-        "none", "which activations are computed again in backward", choices=("none", "selective", "full")
+        "none",
+        "what backward computes again: full keeps the inputs of layers only; selective is operator-level: keeps the "
+        "results of matrix products and attention, repeats the cheap operations between them",
+        choices=("none", "selective", "full"),
     )
 
     def active(self, layout: ParallelLayout) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Shard
+from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 
 from clusterbench.parallel import MATERIALIZE, PHASES, Parallelism, partial_weights
@@ -139,15 +139,7 @@ def materialize(decoder: Decoder, job: TrainingJob, partial: set[str], device: t
                 std=0.02 if norm else whole.shape[-1] ** -0.5,
             )
             if isinstance(whole, DTensor):
-                view = DTensor.from_local(
-                    parameter,
-                    whole.device_mesh,
-                    whole.placements,
-                    run_check=False,
-                    # By default the parts of a gradient would be summed here, weight by weight and micro-batch by
-                    # micro-batch; training/step.py sums them all at once at the end.
-                    grad_placements=[Partial()] if name in partial else whole.placements,
-                )
+                view = _View.apply(parameter, whole.device_mesh, whole.placements)
                 delattr(module, leaf)
                 setattr(module, leaf, view)
                 module.register_parameter(f"{leaf}_part", parameter)
@@ -155,6 +147,23 @@ def materialize(decoder: Decoder, job: TrainingJob, partial: set[str], device: t
                 setattr(module, leaf, parameter)
             weights.append(Weight(name, parameter, place, split_over, ("tp",) if name in partial else ()))
     return weights
+
+
+class _View(torch.autograd.Function):
+    """A part of a weight as a DTensor; backward hands over the part of its gradient as it is.
+
+    ``DTensor.from_local`` alone would sum a gradient that is ``Partial``, weight by weight and micro-batch by
+    micro-batch: training/step.py sums them all at once at the end. It can be told not to by ``grad_placements``, from
+    torch 2.12 on.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensor:
+        return DTensor.from_local(part, mesh, placements, run_check=False)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: DTensor) -> tuple[Tensor, None, None]:
+        return gradient.to_local(), None, None
 
 
 def _place(whole: torch.Tensor) -> tuple[tuple[slice, ...], tuple[str, ...]]:

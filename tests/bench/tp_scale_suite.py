@@ -38,7 +38,7 @@ def measure() -> list[Result]:
         raise RuntimeError(f"the run ended with {process.returncode}: {end}")
     # One look takes a page-table walk per process, on the cores that are measured.
     looked_s = sum(looks)
-    wall = at_most("tp_scale_wall", elapsed_s, "s", TARGET_S, f"of these, {looked_s:.1f} s of looking at memory")
+    wall = at_most("tp_scale_wall", elapsed_s, "s", TARGET_S, f"beside {looked_s:.1f} CPU seconds of looking at memory")
     memory = at_most("tp_scale_memory", peak / 1e9, "GB", TARGET_GB, f"PSS, most of {len(looks)} looks")
     if strangers and memory.verdict == "within":
         why = f"too low: {strangers} processes outside the run shared torch's pages at times"
@@ -47,17 +47,17 @@ def measure() -> list[Result]:
 
 
 def _watch(process: subprocess.Popen) -> tuple[int, list[float], int]:
-    """Most bytes at once, the seconds each look took, and most outsiders that had torch loaded."""
+    """Most bytes at once, the CPU seconds each look took, and most outsiders that had torch loaded."""
     peak, looks, strangers = 0, [], 0
     while process.poll() is None:
-        start_s = time.perf_counter()
+        start_s = time.process_time()
         with suppress(psutil.NoSuchProcess):
             tree = psutil.Process(process.pid)
             family = {process.pid, *(child.pid for child in tree.children(recursive=True))}
             peak = max(peak, sum(map(_pss_bytes, family)))
             if len(looks) % 20 == 0:
                 strangers = max(strangers, sum(_has_torch(pid) for pid in psutil.pids() if pid not in family))
-        looks.append(time.perf_counter() - start_s)
+        looks.append(time.process_time() - start_s)
         with suppress(subprocess.TimeoutExpired):
             process.wait(SECONDS_BETWEEN_LOOKS)
     return peak, looks, strangers

@@ -85,14 +85,14 @@ def test_megatron_utilizations_are_those_of_table_5(layers, hidden, heads, batch
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_the_general_formula_is_megatrons_for_a_gpt(recompute):
     shape = gpt(num_layers=96, hidden_size=12288, num_heads=96)
-    general = hardware_flops(shape, 2048, 64, recompute)
+    general = hardware_flops(shape, 2048, 64, "megatron_full" if recompute == "full" else recompute)
     assert general == pytest.approx(megatron_flops(64, 2048, 96, 12288, 51200, recompute), rel=1e-3)  # norms
 
 
 def test_selective_recompute_adds_one_forward_pass_of_attention_and_equation_8_three():
     # arXiv:2205.05198: equation 8 has s/3h where 7 has s/6h, and the whole of attention, forward and backward, is s/6h.
     shape = gpt(num_layers=96, hidden_size=12288, num_heads=96)
-    added = hardware_flops(shape, 2048, 64, "selective") - hardware_flops(shape, 2048, 64, "none")
+    added = hardware_flops(shape, 2048, 64, "megatron_selective") - hardware_flops(shape, 2048, 64, "none")
     printed = [megatron_flops(64, 2048, 96, 12288, 51200, recompute) for recompute in ("none", "selective")]
     assert 3 * added == pytest.approx(printed[1] - printed[0])
     assert added == 64 * 96 * 4 * 2048**2 * 12288
@@ -102,7 +102,7 @@ def test_recomputing_all_layers_costs_a_third_more_but_for_the_head():
     shape = named_shape("llama-8b")
     head = 6 * shape.head_parameters
     layers = model_flops_per_token(shape, 4096) - head
-    assert hardware_flops_per_token(shape, 4096, "full") == pytest.approx(layers * 4 / 3 + head, rel=1e-4)
+    assert hardware_flops_per_token(shape, 4096, "megatron_full") == pytest.approx(layers * 4 / 3 + head, rel=1e-4)
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
@@ -117,5 +117,5 @@ def test_unknown_names_are_answered_with_the_known_ones():
     shape = named_shape("llama-tiny")
     with pytest.raises(ValueError, match=r"unknown FLOPs convention 'half'\. Known: palm, causal, palm_6n\."):
         model_flops_per_token(shape, 128, "half")
-    with pytest.raises(ValueError, match=r"unknown recompute 'some'\. Known: none, selective, full\."):
+    with pytest.raises(ValueError, match=r"unknown recompute 'some'\. Known: none, selective, full, megatron_selective, megatron_full\."):
         hardware_flops_per_token(shape, 128, "some")

@@ -1,0 +1,50 @@
+"""How the numbers of ``tests/bench`` are judged; that they are reached is measured by ``tox -e bench``, never here."""
+
+from tests.bench import alternate, at_most, ratio
+
+STEADY = [1.0, 1.001, 0.999] * 20
+NOISY = [0.7 + 0.01 * number for number in range(60)]
+
+
+def times(factor, samples):
+    return [factor * sample for sample in samples]
+
+
+def test_a_ratio_below_its_target_is_within():
+    assert ratio("a", times(1.02, STEADY), STEADY, STEADY, 1.03).verdict == "within"
+
+
+def test_a_ratio_above_its_target_is_missed():
+    result = ratio("a", times(1.05, STEADY), STEADY, STEADY, 1.03)
+    assert result.verdict == "missed"
+    assert round(result.value, 3) == 1.05
+
+
+def test_a_control_wider_than_the_margin_leaves_the_result_undecided():
+    assert ratio("a", times(0.9, NOISY), NOISY, NOISY, 1.03).verdict == "undecided"
+
+
+def test_a_control_that_is_narrow_but_off_leaves_the_result_undecided():
+    assert ratio("a", STEADY, STEADY, times(1.05, STEADY), 1.03).verdict == "undecided"
+
+
+def test_noise_does_not_excuse_what_it_cannot_explain():
+    assert ratio("a", times(4, NOISY), NOISY, NOISY, 1.03).verdict == "missed"
+
+
+def test_a_value_at_its_target_is_within():
+    assert [at_most("a", value, "s", 2.0).verdict for value in (2.0, 2.1)] == ["within", "missed"]
+
+
+def test_contenders_take_turns_in_every_order():
+    calls = []
+    seen = alternate(6, {name: lambda name=name: calls.append(name) or len(calls) for name in "abc"})
+    assert {tuple(calls[turn : turn + 3]) for turn in range(0, 18, 3)} == {
+        ("a", "b", "c"),
+        ("a", "c", "b"),
+        ("b", "a", "c"),
+        ("b", "c", "a"),
+        ("c", "a", "b"),
+        ("c", "b", "a"),
+    }
+    assert [len(numbers) for numbers in seen.values()] == [6, 6, 6]
