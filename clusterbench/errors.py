@@ -32,6 +32,12 @@ class RunDirectoryError(ClusterbenchError):
     exit_code = 2
 
 
+class DiskError(RunDirectoryError):
+    """A disk that fills up or goes away during a run; what was on it before is unharmed."""
+
+    exit_code = 1
+
+
 class LaunchError(ClusterbenchError):
     """Processes that could not be started, or that do not find each other."""
 

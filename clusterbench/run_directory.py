@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterbench.cluster import Cluster
-from clusterbench.errors import RunDirectoryError
+from clusterbench.errors import DiskError, RunDirectoryError
 from clusterbench.types import Case, Expected, Observation, Outcome, Plan, Refusal
 
 
@@ -50,7 +50,7 @@ class RunDirectory:
             for name in ("observations.jsonl", "outcomes.jsonl"):
                 (path / name).touch()
         except OSError as error:
-            raise run._unwritable(error) from None
+            raise RunDirectoryError(run._unwritable(error)) from None
         return run
 
     @classmethod
@@ -116,7 +116,7 @@ class RunDirectory:
 
         Raises
         ------
-        RunDirectoryError
+        DiskError
             If the disk is full or the folder is gone. What was there before is unharmed.
         """
         if observation is not None:
@@ -131,7 +131,7 @@ class RunDirectory:
             new.write_text(text, encoding="utf-8")
             os.replace(new, target)
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise DiskError(self._unwritable(error)) from None
         return target
 
     def log(self, start: int, rank: int) -> Path:
@@ -156,13 +156,13 @@ class RunDirectory:
             finally:
                 os.close(handle)
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise DiskError(self._unwritable(error)) from None
 
-    def _unwritable(self, error: OSError) -> RunDirectoryError:
+    def _unwritable(self, error: OSError) -> str:
         what = error.strerror or str(error)
         hint = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it writable"
         saved = f", then continue with --resume {self.path}" if (self.path / "plan.jsonl").exists() else ""
-        return RunDirectoryError(f"{error.filename or self.path} cannot be written: {what}.\nhint: {hint}{saved}")
+        return f"{error.filename or self.path} cannot be written: {what}.\nhint: {hint}{saved}"
 
     def _records(self, name: str) -> Iterator[dict[str, Any]]:
         with open(self.path / name, encoding="utf-8", errors="replace") as lines:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -177,6 +178,23 @@ def test_killing_the_run_itself_leaves_no_process_and_a_folder_that_can_be_resum
     assert nobody_is_left(folder)
     assert run("--resume", folder).returncode == 0
     assert statuses(folder) == ["ok"] * 6
+
+
+def test_a_disk_that_fills_up_ends_the_run_in_order_and_resume_does_the_rest(suite, tmp_path):
+    folder = tmp_path / "run"
+    path = suite(repeats=9, sleep_s=0.0)
+    # Stands in for a full disk: no file may grow beyond so many bytes.
+    done = run(path, "--out", folder, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000)))
+    assert done.returncode == 1, done.stderr
+    assert f"error: {folder} cannot be written: File too large.\n" in done.stderr
+    assert f"continue with --resume {folder}" in done.stderr
+    assert "Traceback" not in done.stderr
+    finished = len(statuses(folder))
+    assert 3 < finished < 36
+    resumed = run("--resume", folder)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"{36 - finished} cases to run" in resumed.stderr
+    assert statuses(folder) == ["ok"] * 36
 
 
 def test_a_mistake_is_one_message_and_exit_code_2(tmp_path):

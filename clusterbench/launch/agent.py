@@ -287,7 +287,9 @@ class Agent:
         channel.close()
 
     def close(self) -> None:
-        """Ends every process this agent ever started."""
+        """Ends every process this agent ever started. May be called again."""
+        if self._spawner.closed:
+            return
         for worker in self._workers.values():
             _signal(worker.pid, signal.SIGKILL)
         self._spawner.close()  # the spawner kills the zygotes, the kernel their workers

@@ -89,8 +89,9 @@ def run(options: RunOptions) -> int:
             except BaseException:
                 # Nobody has told the other agents, who would wait for ever.
                 agent.close()
-                _say_why()
-                plane.abort(1)
+                if plane.size > 1:
+                    _say_why()
+                    plane.abort(1)
                 raise
         except _Settled as settled:
             raise settled.error from None
