@@ -1,0 +1,27 @@
+"""What must hold in the process that is forked, or its children hang or lose their GPU."""
+
+import json
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import json, os
+import torch
+
+asked = []
+for name in ("is_available", "device_count", "_lazy_init", "current_device", "get_device_properties"):
+    real = getattr(torch.cuda, name)
+    setattr(torch.cuda, name, lambda *a, _real=real, _name=name, **k: (asked.append(_name), _real(*a, **k))[1])
+
+from clusterbench.launch import worker
+worker.import_ahead()
+print(json.dumps({"asked": asked, "threads": len(os.listdir("/proc/self/task")), "cuda": torch.cuda.is_initialized()}))
+"""
+
+
+def test_importing_ahead_starts_no_thread_and_asks_cuda_nothing():
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    assert json.loads(done.stdout) == {"asked": [], "threads": 1, "cuda": False}
