@@ -144,7 +144,7 @@ class ParallelLayout:
 
     @classmethod
     def fitting(cls, text: str, world_size: int) -> ParallelLayout:
-        """The layout on ``world_size`` ranks; where ``dp*`` does not come out even, on the next number on which it does.
+        """The layout on so many ranks; where ``dp*`` does not come out even, on the next number on which it does.
 
         For plans: that a layout needs more ranks than there are is then said of it as of any other.
 
@@ -155,8 +155,9 @@ class ParallelLayout:
         """
         said = _degrees(text)
         others = prod(said.get(axis) or 1 for axis in ("pp", "cp", "tp"))
-        stage = others // (said.get("pp") or 1)  # ranks of a pipeline stage if dp were 1; ep divides all of them
-        step = others * ((said.get("ep") or 1) // gcd(said.get("ep") or 1, stage))
+        # ep divides the ranks of a pipeline stage, so dp brings the factors of it that cp and tp lack
+        ep, stage = said.get("ep") or 1, others // (said.get("pp") or 1)
+        step = others * ep // gcd(ep, stage)
         return cls.parse(text, -(-world_size // step) * step)
 
     def __str__(self) -> str:

@@ -91,7 +91,7 @@ class Benchmark(ABC):
         """What a case should show, by metric key. Empty where nothing is known: never a guess."""
         return {}
 
-    # A worker and a report have the point and not the options it came from: a point is complete, so these two need none.
+    # Workers and reports have the point and not the options it came from. A point is complete, so these need none.
 
     @classmethod
     @abstractmethod

@@ -123,14 +123,12 @@ class TrainStep(Benchmark):
     def points(self, place: Place) -> Iterable[Point]:
         for text in self.layouts:
             layout = ParallelLayout.fitting(text, place.world_size)
-            job = self._job(layout)
             point: dict[str, Any] = {
                 "layout": str(layout),
                 "shape": self.shape,
                 "seq_len": self.seq_len,
                 "global_batch_size": self.global_batch_size,
                 "micro_batch_size": self.micro_batch_size,
-                "gradient_accumulation_steps": job.gradient_accumulation_steps,
                 **{axis: layout.degree(axis) for axis in ("pp", "dp", "cp", "tp")},
                 "sp": layout.sp,
                 "ep": layout.ep,
@@ -144,16 +142,7 @@ class TrainStep(Benchmark):
             for one in self._all_parallelisms():
                 if one.concerned(layout):
                     point |= {name: getattr(one, name) for name in options_of(type(one))}
-            yield point
-
-    def _job(self, layout: ParallelLayout) -> TrainingJob:
-        return TrainingJob(
-            shape=named_shape(self.shape),
-            layout=layout,
-            seq_len=self.seq_len,
-            global_batch_size=self.global_batch_size,
-            micro_batch_size=self.micro_batch_size,
-        )
+            yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
     def label(self, point: Point) -> str:
         return str(point["layout"])
@@ -173,7 +162,8 @@ class TrainStep(Benchmark):
         return next((reason for reason in reasons if reason), None)
 
     def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
-        job, active = job_of(point, place.device), active_in(job_of(point).layout, from_options(point))
+        job = job_of(point, place.device)
+        active = active_in(job.layout, from_options(point))
         expected = dict(_expected_traffic(job, active)) | dict(_expected_memory(job, active))
         if (peak := place.cluster.peak_flops_per_s(job.dtype)) is not None:
             bound = Expected(peak[0], "FLOP/s", f"dense peak, an upper bound: {peak[1]}")

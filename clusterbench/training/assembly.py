@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 
 from clusterbench.parallel import MATERIALIZE, PHASES, Parallelism, partial_weights
@@ -139,7 +139,8 @@ def materialize(decoder: Decoder, job: TrainingJob, partial: set[str], device: t
                 std=0.02 if norm else whole.shape[-1] ** -0.5,
             )
             if isinstance(whole, DTensor):
-                view = _View.apply(parameter, whole.device_mesh, whole.placements)
+                wanted = (Partial(),) if name in partial else whole.placements
+                view = _View.apply(parameter, whole.device_mesh, whole.placements, wanted)  # type: ignore[no-untyped-call]
                 delattr(module, leaf)
                 setattr(module, leaf, view)
                 module.register_parameter(f"{leaf}_part", parameter)
@@ -150,20 +151,24 @@ def materialize(decoder: Decoder, job: TrainingJob, partial: set[str], device: t
 
 
 class _View(torch.autograd.Function):
-    """A part of a weight as a DTensor; backward hands over the part of its gradient as it is.
+    """A part of a weight as a DTensor, whose gradient comes back in the placements that are wanted.
 
-    ``DTensor.from_local`` alone would sum a gradient that is ``Partial``, weight by weight and micro-batch by
-    micro-batch: training/step.py sums them all at once at the end. It can be told not to by ``grad_placements``, from
-    torch 2.12 on.
+    ``DTensor.from_local`` alone sums a gradient that is ``Partial``, weight by weight and micro-batch by micro-batch;
+    training/step.py sums them all at once at the end. Its ``grad_placements`` would do this, but torch 2.11 lacks it.
     """
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensor:
+    def forward(
+        ctx: Any, part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], wanted: Sequence[Placement]
+    ) -> DTensor:
+        ctx.wanted = tuple(wanted)
         return DTensor.from_local(part, mesh, placements, run_check=False)
 
     @staticmethod
-    def backward(ctx: Any, gradient: DTensor) -> tuple[Tensor, None, None]:
-        return gradient.to_local(), None, None
+    def backward(ctx: Any, gradient: DTensor) -> tuple[Tensor, None, None, None]:
+        if tuple(gradient.placements) != ctx.wanted:
+            gradient = gradient.redistribute(placements=ctx.wanted)
+        return gradient.to_local(), None, None, None
 
 
 def _place(whole: torch.Tensor) -> tuple[tuple[slice, ...], tuple[str, ...]]:

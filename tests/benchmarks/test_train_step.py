@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterbench.benchmarks import benchmarks
 from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LayoutError
 from clusterbench.options import options_of
 from clusterbench.parallel import PHASES, parallelisms
+from clusterbench.plan import make_plan
 from clusterbench.rows import Row
+from clusterbench.suite import load_suite
 from clusterbench.types import Case, Metric, Observation, Place
 from tests.ranks import run_ranks
 
@@ -100,6 +104,16 @@ def test_dropout_is_refused_with_the_reason() -> None:
 )
 def test_what_cannot_be_is_said_with_its_numbers(layout: str, options: dict[str, Any], sentence: str | None) -> None:
     assert objection(layout, **options) == sentence
+
+
+def test_ranks_that_dp_cannot_share_evenly_are_refused_by_size_and_not_a_mistake(tmp_path: Path) -> None:
+    text = "suite: s\nbenchmarks:\n  - benchmark: train_step\n    layouts: [tp1, dp*-tp4]\n"
+    (tmp_path / "s.yaml").write_text(text)
+    plan = make_plan(load_suite(tmp_path / "s.yaml", benchmarks()), Cluster(1, 2, "cpu"))
+    assert [case.layout for case in plan.cases] == ["tp1"]
+    assert [refusal.reason for refusal in plan.refusals] == [
+        "layout 'tp4' needs 4 ranks, but 1 node x 2 CPU ranks give 2."
+    ]
 
 
 def test_a_layout_that_cannot_be_read_is_a_mistake_of_the_suite() -> None:
@@ -275,6 +289,19 @@ def test_work_that_grows_with_the_ranks_is_weak_scaling() -> None:
         row("tp1", 1, speed, 100.0), row("dp4", 4, speed, 90.0, global_batch_size=32), row("tp2", 2, speed, 80.0)
     )
     assert found["dp4"] == (0.9, "weak scaling: tokens/s per rank over those of tp1 on 1 rank")
+
+
+def test_of_several_smallest_runs_the_fastest_is_the_measure() -> None:
+    speed = "tokens_per_s_per_rank"
+    found = efficiencies(row("dp2", 2, speed, 100.0), row("tp2", 2, speed, 80.0), row("tp4", 4, speed, 50.0))
+    assert found["tp4"] == (0.5, "strong scaling: tokens/s per rank over those of dp2 on 2 ranks")
+    assert found["tp2"][0] == 0.8
+
+
+def test_a_long_table_is_derived_in_a_blink() -> None:
+    # 20,000 rows compared in pairs would take minutes; this is far below the timeout whatever the machine
+    rows = [row(f"dp{size}", size, "tokens_per_s_per_rank", 1.0, global_batch_size=size) for size in range(1, 20_001)]
+    assert len(efficiencies(*rows)) == 20_000
 
 
 def test_mfu_against_the_matmul_of_this_run() -> None:

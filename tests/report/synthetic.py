@@ -30,10 +30,12 @@ class Planted(Benchmark):
     def label(self, point: Point) -> str:
         return ""
 
-    def prepare(self, rig: Any, point: Point) -> Step:
+    @classmethod
+    def prepare(cls, rig: Any, point: Point) -> Step:
         raise NotImplementedError
 
-    def derive(self, case: Case, observation: Observation) -> Iterable[Metric]:
+    @classmethod
+    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
         times_s = sorted(max(samples) for samples in zip(*observation.seconds, strict=True))
         yield Metric("step_time", "s", times_s[len(times_s) // 2], times_s[0], times_s[-1], len(times_s))
         for figure in observation.passes.get("figures", [[]])[0]:

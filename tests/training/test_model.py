@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from clusterbench.formulas.transformer import hardware_flops_per_token
+from clusterbench.parallel import from_options
 from clusterbench.shape import SHAPES, named_shape
 from clusterbench.training.assembly import assemble
 from clusterbench.training.data import micro_batches
@@ -87,6 +90,17 @@ def test_bfloat16_keeps_float32_parameters_and_gradients() -> None:
     assert {weight.gradient.dtype for weight in step.weights} == {torch.float32}
     assert loss.dtype == torch.float32
     assert step.model(step.micro_batches[0][0]).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_hardware_flops_are_the_products_that_are_executed(recompute: str) -> None:
+    step = TrainingStep(make_job(dtype="float32"), from_options({"recompute": recompute}), None, CPU)
+    with FlopCounterMode(display=False) as counter:
+        step()
+    executed = counter.get_flop_counts()["Global"][torch.ops.aten.mm]
+    # seq_len 0 leaves out attention, which the counter does not know on a CPU; 0.1 % are norms, which are no product
+    formula = hardware_flops_per_token(step.job.shape, 0, recompute) * step.job.tokens_per_step
+    assert executed == pytest.approx(formula, rel=2e-3)
 
 
 def test_a_weight_is_the_same_however_it_is_cut() -> None:
