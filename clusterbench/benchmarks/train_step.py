@@ -28,7 +28,7 @@ from clusterbench.shape import SHAPES, named_shape
 from clusterbench.training.job import DTYPE_BYTES, TrainingJob
 from clusterbench.training.tolerances import PARITY_METRICS, tolerances
 from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step, metric_key
-from clusterbench.units import format_bytes
+from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
@@ -168,6 +168,7 @@ class TrainStep(Benchmark):
         if (peak := place.cluster.peak_flops_per_s(job.dtype)) is not None:
             bound = Expected(peak[0], "FLOP/s", f"dense peak, an upper bound: {peak[1]}")
             expected |= {_flops_key(convention): bound for convention in CONVENTIONS}
+            expected |= _bounds(job, *peak)
         if point["parity"]:
             expected |= tolerances(job.dtype)
         return expected
@@ -204,9 +205,10 @@ class TrainStep(Benchmark):
         yield from _utilization(case, job, time)
         yield from _memory_metrics(observation)
         yield from _traffic_metrics(observation)
-        exposed = [seen["exposed_s"] for seen in observation.passes.get("exposed", ())]
-        if exposed:
-            yield _over_ranks("exposed_communication", "s", exposed)
+        if traced := observation.passes.get("exposed", ()):
+            exposed = _over_ranks("exposed_communication", "s", [seen["exposed_s"] for seen in traced])
+            step_s = max(seen["step_s"] for seen in traced)
+            yield replace(exposed, basis=f"in one traced step of {format_value(step_s, 's')}; tracing makes it longer")
         for name in PARITY_METRICS:
             values = [evidence[name] for evidence in observation.evidence if name in evidence]
             if values:
@@ -239,6 +241,18 @@ def job_of(point: Point, device: str = "cpu") -> TrainingJob:
 
 
 # What is expected
+
+
+def _bounds(job: TrainingJob, peak_flops_per_s: float, source: str) -> dict[str, Expected]:
+    """What no step can be faster than: the fewest FLOPs by any convention, at the dense peak of every rank."""
+    step_s = _flops(job, "none", "causal") / (job.layout.world_size * peak_flops_per_s)
+    tokens_per_s = job.tokens_per_step / step_s
+    basis = f"model FLOPs, attention counted causal, at the dense peak: {source}"
+    return {
+        "step_time": Expected(step_s, "s", f"at least; {basis}"),
+        "tokens_per_s": Expected(tokens_per_s, "tokens/s", f"at most; {basis}"),
+        "tokens_per_s_per_rank": Expected(tokens_per_s / job.layout.world_size, "tokens/s", f"at most; {basis}"),
+    }
 
 
 def _expected_traffic(job: TrainingJob, active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
@@ -408,8 +422,8 @@ def _scaling(rows: Sequence[Row]) -> Iterator[Row]:
             value=value,
             low=None,
             high=None,
-            expected=None,
-            basis=basis,
+            expected=1.0,
+            basis=f"{basis}; 1 is perfect scaling",
         )
 
 

@@ -223,13 +223,14 @@ def test_what_was_seen_of_all_ranks_becomes_one_figure_each() -> None:
             [[1.0], [1.0]],
             memory=[{"total": 5, "parameters": 3}, {"total": 7, "parameters": 3}],
             traffic=[traffic, traffic],
-            exposed=[{"exposed_s": 0.25}, {"exposed_s": 0.5}],
+            exposed=[{"exposed_s": 0.25, "step_s": 1.0}, {"exposed_s": 0.5, "step_s": 1.5}],
         ),
     )
     assert figures["peak_memory[category=total]"].value == 7
     assert figures["traffic_bytes[axis=tp]"].value == 20.0
     assert figures["collectives[axis=tp]"].value == 4
     assert (figures["exposed_communication"].low, figures["exposed_communication"].high) == (0.25, 0.5)
+    assert figures["exposed_communication"].basis == "in one traced step of 1.50 s; tracing makes it longer"
     assert figures["parity_loss"].value == 1e-9
     assert {metric.name for metric in figures.values()} <= {kind.name for kind in TrainStep.metrics}
 
@@ -279,7 +280,7 @@ def efficiencies(*rows: Row) -> dict[str, tuple[float | None, str]]:
 def test_scaling_is_held_against_the_smallest_run_of_the_same_work() -> None:
     speed = "tokens_per_s_per_rank"
     found = efficiencies(row("tp1", 1, speed, 100.0), row("tp2", 2, speed, 80.0), row("tp4", 4, speed, 50.0))
-    against = "strong scaling: tokens/s per rank over those of tp1 on 1 rank"
+    against = "strong scaling: tokens/s per rank over those of tp1 on 1 rank; 1 is perfect scaling"
     assert found == {"tp1": (1.0, against), "tp2": (0.8, against), "tp4": (0.5, against)}
 
 
@@ -288,13 +289,13 @@ def test_work_that_grows_with_the_ranks_is_weak_scaling() -> None:
     found = efficiencies(
         row("tp1", 1, speed, 100.0), row("dp4", 4, speed, 90.0, global_batch_size=32), row("tp2", 2, speed, 80.0)
     )
-    assert found["dp4"] == (0.9, "weak scaling: tokens/s per rank over those of tp1 on 1 rank")
+    assert found["dp4"] == (0.9, "weak scaling: tokens/s per rank over those of tp1 on 1 rank; 1 is perfect scaling")
 
 
 def test_of_several_smallest_runs_the_fastest_is_the_measure() -> None:
     speed = "tokens_per_s_per_rank"
     found = efficiencies(row("dp2", 2, speed, 100.0), row("tp2", 2, speed, 80.0), row("tp4", 4, speed, 50.0))
-    assert found["tp4"] == (0.5, "strong scaling: tokens/s per rank over those of dp2 on 2 ranks")
+    assert found["tp4"] == (0.5, "strong scaling: tokens/s per rank over those of dp2 on 2 ranks; 1 is perfect scaling")
     assert found["tp2"][0] == 0.8
 
 
@@ -362,3 +363,21 @@ def test_a_real_case_shows_the_expected_traffic_and_memory() -> None:
         assert figures[key].value == case.expected[key].value, key
     assert (figures["parity_gradients"].value or 1) <= case.expected["parity_gradients"].value
     assert (figures["exposed_communication"].value or 0) > 0
+
+
+def test_where_the_peak_is_on_record_no_step_can_be_faster_than_its_arithmetic() -> None:
+    benchmark = TrainStep.from_options(
+        {"layouts": ("tp8",), "shape": "llama-8b", "seq_len": 8192, "global_batch_size": 1, "dtype": "bfloat16"}
+    )
+    (point,) = benchmark.points(H100)
+    expected = benchmark.predict(point, H100)
+    # 51.470 GFLOP per token, attention counted causal (the golden vector of tests/formulas), on 8 ranks of 989 TFLOP/s
+    assert expected["step_time"].value == pytest.approx(51.470e9 * 8192 / (8 * 989e12), rel=1e-4)
+    assert expected["tokens_per_s_per_rank"].value == pytest.approx(989e12 / 51.470e9, rel=1e-4)
+    assert expected["step_time"].basis.startswith("at least; model FLOPs")
+
+
+def test_nothing_is_said_of_the_time_on_a_cpu() -> None:
+    benchmark = TrainStep.from_options({"layouts": ("tp2",)})
+    (point,) = benchmark.points(CPU4)
+    assert "step_time" not in benchmark.predict(point, CPU4)
