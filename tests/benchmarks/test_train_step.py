@@ -230,7 +230,7 @@ def test_what_was_seen_of_all_ranks_becomes_one_figure_each() -> None:
     assert figures["traffic_bytes[axis=tp]"].value == 20.0
     assert figures["collectives[axis=tp]"].value == 4
     assert (figures["exposed_communication"].low, figures["exposed_communication"].high) == (0.25, 0.5)
-    assert figures["exposed_communication"].basis == "in one traced step of 1.50 s; tracing makes it longer"
+    assert figures["exposed_communication"].basis == "in one traced step of 1.500 s; tracing makes it longer"
     assert figures["parity_loss"].value == 1e-9
     assert {metric.name for metric in figures.values()} <= {kind.name for kind in TrainStep.metrics}
 
