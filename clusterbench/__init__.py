@@ -1,6 +1,8 @@
 """Benchmarks and diagnoses clusters that train large models.
 
->>> rows = clusterbench.read_rows("reports/2026-03-02-1410-tp_scale")  # doctest: +SKIP
+::
+
+    rows = clusterbench.read_rows("reports/2026-03-02-1410-tp_scale")   # tidy: one row per figure
 """
 
 from __future__ import annotations
