@@ -188,7 +188,11 @@ def _training_records(cases: list[Case]) -> Iterator[Record]:
         seen = observation(one, _seconds(draw, step_s, one.world_size))
         if one.benchmark == "train_step":
             evidence = {"parity_loss": 1e-8, "parity_gradients": 3e-7, "parity_parameters": 2e-5}
-            passes = {"memory": _memory(one), "traffic": _traffic(one), "exposed": {"exposed_s": 0.1 * step_s, "step_s": step_s}}
+            passes = {
+                "memory": _memory(one),
+                "traffic": _traffic(one),
+                "exposed": {"exposed_s": 0.1 * step_s, "step_s": step_s},
+            }
             seen = replace(
                 seen,
                 evidence=[evidence] * one.world_size,
