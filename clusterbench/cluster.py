@@ -112,6 +112,16 @@ def _common_words(first: str, second: str) -> int:
     return common
 
 
+def nodes_and_ranks(num_nodes: int, ranks_per_node: int, device: str) -> str:
+    """A machine's size in words.
+
+    >>> nodes_and_ranks(8, 8, "cuda"), nodes_and_ranks(1, 1, "cpu")
+    ('8 nodes x 8 GPUs', '1 node x 1 CPU rank')
+    """
+    kind = "GPU" if device == "cuda" else "CPU rank"
+    return f"{num_nodes} node{'s' * (num_nodes != 1)} x {ranks_per_node} {kind}{'s' * (ranks_per_node != 1)}"
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Nodes that are alike, and the ranks on each: one per GPU, or as many as were asked for on a CPU.

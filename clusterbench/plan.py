@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from clusterbench.benchmarks import Benchmark
-from clusterbench.cluster import Cluster
+from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.errors import SuiteError
 from clusterbench.layout import ParallelLayout
 from clusterbench.suite import Entry, Settings, Suite, Written
@@ -270,8 +270,7 @@ def _supply(place: Place) -> str:
     """``8 nodes x 8 GPUs give 64``."""
     each = place.cluster.ranks_per_node
     gives = "gives" if place.num_nodes == each == 1 else "give"
-    kind = "GPU" if place.device == "cuda" else "CPU rank"
-    return f"{_nodes(place.num_nodes)} x {_count(each, kind)} {gives} {place.world_size}"
+    return f"{nodes_and_ranks(place.num_nodes, each, place.device)} {gives} {place.world_size}"
 
 
 def _nodes(number: int) -> str:

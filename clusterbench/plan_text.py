@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from clusterbench.cluster import Cluster
+from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.tables import aligned, comment
 from clusterbench.types import Case, Plan, Refusal
 from clusterbench.units import format_value
@@ -28,9 +28,8 @@ def _head(plan: Plan) -> list[str]:
 
 
 def _machine(cluster: Cluster) -> str:
-    kind = "CPU rank" if cluster.device == "cpu" else "GPU"
     name = f" ({cluster.gpu_name})" if cluster.gpu_name else ""
-    return f"{_count(cluster.num_nodes, 'node')} x {_count(cluster.ranks_per_node, kind)}{name}"
+    return nodes_and_ranks(cluster.num_nodes, cluster.ranks_per_node, cluster.device) + name
 
 
 def _cases(cases: Iterable[Case]) -> list[str]:

@@ -214,7 +214,7 @@ def test_resuming_on_another_number_of_ranks_is_refused(suite, tmp_path):
     done = run("--resume", folder, "--num-ranks", 2)
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: {folder} was begun on 1 nodes x 3 cpu ranks, but this is 1 nodes x 2 cpu ranks.\n"
+        f"error: {folder} was begun on 1 node x 3 CPU ranks, but this is 1 node x 2 CPU ranks.\n"
         "hint: resume it on the same number of nodes and ranks, or start a new run\n"
     )
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from clusterbench.cluster import Cluster
+from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.conductor import Conductor, Execution
@@ -287,7 +287,7 @@ def _folder(
 
 
 def _size(cluster: Cluster) -> str:
-    return f"{cluster.num_nodes} nodes x {cluster.ranks_per_node} {cluster.device} ranks"
+    return nodes_and_ranks(cluster.num_nodes, cluster.ranks_per_node, cluster.device)
 
 
 def _count(executions: Sequence[Execution]) -> str:
