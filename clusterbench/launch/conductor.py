@@ -6,6 +6,7 @@ losing a host. A case is ``ok`` when every rank's record is there.
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import tempfile
@@ -341,8 +342,6 @@ class Conductor:
         loaded = environment.setdefault("loaded", {})
         new = {message["host"]: message["loaded"] for message in ready if message["loaded"]}
         if not new.keys() <= loaded.keys():
-            import json
-
             loaded.update(new)
             self.run.write("environment.json", json.dumps(environment, indent=1, sort_keys=True) + "\n")
 
