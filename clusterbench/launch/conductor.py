@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -99,17 +99,14 @@ class Conductor:
 
         Whatever interrupts it, no worker is left behind and everything that was finished is on disk.
         """
-        done = 0
+        number = count(1)
         try:
             for batch in _batches(executions):
-                waiting = deque(batch)
-                while waiting:
-                    execution = waiting.popleft()
-                    self.progress.begin(done + 1, len(executions), execution)
+                for execution in batch:
+                    self.progress.begin(next(number), len(executions), execution)
                     outcome, observation = self._execute(execution)
                     self.run.record(outcome, observation)
                     self.progress.end(outcome)
-                    done += 1
                 self._end_start(kill=False)
         finally:
             with suppress(LaunchError):
