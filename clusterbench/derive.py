@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import csv
-import io
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from clusterbench.benchmarks import Benchmark, benchmarks
-from clusterbench.formulas.statistics import UNSTABLE_CV, median
+from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median
 from clusterbench.history import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, complaint, iteration_times
-from clusterbench.rows import COLUMNS, Row
+from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_directory import RunDirectory
-from clusterbench.types import Metric, Observation, Outcome, Plan, Point, Refusal, metric_key
+from clusterbench.types import Expected, Metric, Observation, Outcome, Plan, Point, Refusal, metric_key
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 _LIMIT_BASIS = "above this nccl-tests calls a figure unstable"
 
 _CASE_COLUMNS = tuple(COLUMNS[: COLUMNS.index("metric")])
-_DETAILS = ("category", "axis", "flops_convention", "peak")
+_SHARED = attrgetter(*COLUMNS[: COLUMNS.index("shape")], "point", *COLUMNS[COLUMNS.index("num_nodes") :][:4])
+_REST = attrgetter(*COLUMNS[COLUMNS.index("unit") :])
+_NO_DETAIL = ("",) * len(DETAILS)
 
-# A row's own columns stand before, between and behind those that come from its point and its detail.
-_FIRST = attrgetter(*COLUMNS[: COLUMNS.index("shape")])
-_THEN = attrgetter(*COLUMNS[COLUMNS.index("num_nodes") : COLUMNS.index("category")])
-_LAST = attrgetter(*COLUMNS[COLUMNS.index("unit") :])
+Cells = tuple[object, ...]
+About = tuple[str, str, str, int, str, Point, int, int, str, str]
+"""What the rows of a case share: the first fields of :class:`Row`, up to ``device``."""
 
 
 def read(run: RunDirectory) -> Reading:
@@ -57,11 +59,18 @@ def write_rows(run: RunDirectory, rows: Sequence[Row] | None = None) -> Path:
 
 def rows_csv(rows: Sequence[Row]) -> str:
     """The long table as text; what is unknown is an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_columns(rows))
-    writer.writerows(_lines(rows))
-    return text.getvalue()
+    lines = _quoted([_columns(rows)])
+    for about, figures, options in _by_case(rows):
+        # What the rows of a case share, most of the text, is put into words once.
+        (start,), (end,) = _quoted([about]), _quoted([("", "", *options)])
+        lines += [f"{start},{figure}{end[1:]}" for figure in _quoted(figures)]
+    return "\n".join([*lines, ""])
+
+
+def _quoted(lines: Iterable[Sequence[object]]) -> list[str]:
+    written: list[str] = []
+    csv.writer(SimpleNamespace(write=written.append), lineterminator="\n").writerows(lines)
+    return [line[:-1] for line in written]
 
 
 def read_rows(run: RunDirectory | Path | str) -> DataFrame:
@@ -99,7 +108,7 @@ def wide_rows(run: RunDirectory | Path | str | DataFrame) -> DataFrame:
     cases: dict[tuple[object, ...], dict[str, object]] = {}
     for record in long.to_dict("records"):
         case = cases.setdefault((record["run"], record["case"]), {str(column): record[column] for column in about})
-        detail = {name: record[name] for name in _DETAILS if record[name]}
+        detail = {name: record[name] for name in DETAILS if record[name]}
         if record["metric"]:
             case[metric_key(record["metric"], **detail)] = record["value"]
     return pandas.DataFrame(list(cases.values()))
@@ -150,17 +159,32 @@ def _rows(run: str, plan: Plan, histories: Sequence[History]) -> list[Row]:
 def _case_rows(run: str, history: History, benchmark: type[Benchmark] | None) -> Iterator[Row]:
     case, observation = history.case, history.pooled
     if observation is None:
-        yield _row(run, history, "", _why_no_figure(history))
+        yield _no_figure(_about(run, history, ""), _why_no_figure(history))
         return
-    hosts = " ".join(dict.fromkeys(host for good in history.observations for host in good.hosts))
+    about = _about(run, history, " ".join(dict.fromkeys(host for good in history.observations for host in good.hosts)))
     if benchmark is None:
-        yield _row(run, history, hosts, f"this clusterbench has no benchmark '{case.benchmark}'")
+        yield _no_figure(about, f"this clusterbench has no benchmark '{case.benchmark}'")
         return
-    derived = list(benchmark.derive(case, observation))
-    for metric in (*derived, *_steadiness(observation)):
-        yield _metric_row(run, history, hosts, metric)
-    for key in case.expected.keys() - {metric.key for metric in derived}:
-        yield _expected_row(run, history, hosts, key)
+    unseen = dict(case.expected)
+    for metric in benchmark.derive(case, observation):
+        key = _key(metric.name, *metric.detail.items())
+        unseen.pop(key, None)
+        yield _metric_row(about, metric, case.expected.get(key))
+    for metric in _steadiness(observation):
+        yield _metric_row(about, metric)
+    for key, planned in unseen.items():
+        yield _expected_row(about, key, planned)
+
+
+def _about(run: str, history: History, hosts: str) -> About:
+    case = history.case
+    about = (run, case.id, case.benchmark, case.version, history.status)
+    return *about, case.point, case.num_nodes, case.world_size, hosts, case.device
+
+
+@cache
+def _key(name: str, *detail: tuple[str, str]) -> str:
+    return metric_key(name, **dict(detail))
 
 
 def _steadiness(observation: Observation) -> Iterator[Metric]:
@@ -168,7 +192,7 @@ def _steadiness(observation: Observation) -> Iterator[Metric]:
     times_s = iteration_times(observation)
     count = len(times_s)
     if count > 1:
-        cv, slowest = _cv(times_s), max(times_s) / median(times_s)
+        cv, slowest = coefficient_of_variation(times_s), max(times_s) / median(times_s)
         yield Metric("time_cv", "fraction", cv, iterations=count, expected=UNSTABLE_CV, basis=_LIMIT_BASIS)
         yield Metric(
             "time_max_over_median",
@@ -180,51 +204,25 @@ def _steadiness(observation: Observation) -> Iterator[Metric]:
         )
 
 
-def _cv(times_s: Sequence[float]) -> float:
-    """What ``coefficient_of_variation`` gives, in floats: its exact fractions take 2 s in a report of 20,000 cases."""
-    mean_s = math.fsum(times_s) / len(times_s)
-    return math.sqrt(math.fsum((time_s - mean_s) ** 2 for time_s in times_s) / (len(times_s) - 1)) / mean_s
-
-
-def _metric_row(run: str, history: History, hosts: str, metric: Metric) -> Row:
-    case = history.case
+def _metric_row(about: About, metric: Metric, planned: Expected | None = None) -> Row:
     expected, basis = metric.expected, metric.basis
-    if expected is None and (planned := case.expected.get(metric.key)):
+    if expected is None and planned is not None:
         expected, basis = planned.value, basis or planned.basis
-    return Row(
-        run=run,
-        case=case.id,
-        benchmark=case.benchmark,
-        version=case.version,
-        status=history.status,
-        point=case.point,
-        num_nodes=case.num_nodes,
-        world_size=case.world_size,
-        hosts=hosts,
-        device=case.device,
-        metric=metric.name,
-        unit=metric.unit,
-        value=metric.value,
-        low=metric.low,
-        high=metric.high,
-        iterations=metric.iterations,
-        expected=expected,
-        basis=basis,
-        detail=metric.detail,
-    )
+    # By position, as half a million keywords take a second.
+    figure = (metric.name, metric.unit, metric.value, metric.low, metric.high, metric.iterations)
+    return Row(*about, *figure, expected, basis, metric.detail)
 
 
-def _expected_row(run: str, history: History, hosts: str, key: str) -> Row:
+def _expected_row(about: About, key: str, planned: Expected) -> Row:
     """A figure that was promised before the run and never seen."""
     name, _, inner = key.removesuffix("]").partition("[")
     detail = dict(pair.split("=", 1) for pair in inner.split(",") if "=" in pair)
-    planned = history.case.expected[key]
     metric = Metric(name, planned.unit, None, detail=detail, iterations=0, expected=planned.value, basis=planned.basis)
-    return _metric_row(run, history, hosts, metric)
+    return _metric_row(about, metric)
 
 
-def _row(run: str, history: History, hosts: str, why: str) -> Row:
-    return _metric_row(run, history, hosts, Metric("", "", None, iterations=0, basis=why))
+def _no_figure(about: About, why: str) -> Row:
+    return _metric_row(about, Metric("", "", None, iterations=0, basis=why))
 
 
 def _why_no_figure(history: History) -> str:
@@ -266,13 +264,17 @@ def _options(rows: Sequence[Row]) -> list[str]:
 
 def _lines(rows: Sequence[Row]) -> Iterator[tuple[object, ...]]:
     """The cells of each row, in the order of :func:`_columns`."""
+    for about, figures, options in _by_case(rows):
+        for figure in figures:
+            yield (*about, *figure, *options)
+
+
+def _by_case(rows: Sequence[Row]) -> Iterator[tuple[Cells, list[Cells], Cells]]:
+    """What rows that follow each other share, the figure of each, and the options they share; in order of columns."""
     options = _options(rows)
-    point: Point | None = None
-    named, tail = ("", ""), ()  # type: tuple[object, ...], tuple[object, ...]
-    for row in rows:
-        if row.point is not point:
-            point = row.point
-            named = (point.get("shape") or "", point.get("layout") or "")
-            tail = tuple(point.get(name) for name in options)
-        detail = tuple(row.detail.get(name, "") for name in _DETAILS)
-        yield (*_FIRST(row), *named, *_THEN(row), *detail, *_LAST(row), *tail)
+    for shared, of_case in groupby(rows, _SHARED):
+        *first, point, num_nodes, world_size, hosts, device = shared
+        named = (point.get("shape") or "", point.get("layout") or "")
+        figures = [(row.metric, *map(row.detail.get, DETAILS, _NO_DETAIL), *_REST(row)) for row in of_case]
+        about = (*first, *named, num_nodes, world_size, hosts, device)
+        yield about, figures, tuple(point.get(name) for name in options)

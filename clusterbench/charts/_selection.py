@@ -28,7 +28,11 @@ def workloads(rows: Iterable[Row]) -> Callable[[Row], tuple[object, ...]]:
     for row in points.values():
         common.setdefault(row.benchmark, set(row.point)).intersection_update(row.point)
     names = {benchmark: sorted(shared - FOLLOWS_LAYOUT) for benchmark, shared in common.items()}
-    return lambda row: (row.benchmark, *(row.point[name] for name in names[row.benchmark]))
+    # Rows of a case share one point object; what is known of it is looked up by what it is, not by what it holds.
+    known = {
+        number: (row.benchmark, *(row.point[name] for name in names[row.benchmark])) for number, row in points.items()
+    }
+    return lambda row: known[id(row.point)]
 
 
 def variant(row: Row, without: tuple[str, ...] = ()) -> str:

@@ -54,8 +54,9 @@ class TensorScaling(Chart[list[Curve]]):
                     groups[*workload(row), *alike(layout)].append(row)
             for group in groups.values():
                 degrees = {_layout(row).tp for row in group}
-                if len(degrees) > 1 and any(row.value is not None for row in group):
-                    curves.setdefault(frozenset(row.case for row in group), _curve(group))
+                cases = frozenset(row.case for row in group)
+                if len(degrees) > 1 and cases not in curves and any(row.value is not None for row in group):
+                    curves[cases] = _curve(group)
         return list(curves.values()) or None
 
     def draw(self, data: list[Curve]) -> list[Figure]:

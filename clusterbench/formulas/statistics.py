@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 UNSTABLE_CV = 0.05  # nccl-tests' own threshold: above 5 % a row is marked unstable
 
@@ -59,14 +60,19 @@ def percentile(samples: Sequence[float], p: float) -> float:
     >>> percentile(range(1, 21), 0.95)
     19
     """
+    least, rank = _nearest_rank(p, len(samples))
+    _at_least(samples, least, f"p{100 * p:g}")
+    return sorted(samples)[rank - 1]
+
+
+@lru_cache
+def _nearest_rank(p: float, n: int) -> tuple[int, int]:
+    """The fewest samples that have such a percentile, and its rank among ``n``, from 1."""
     if not 0 < p < 1:
         raise ValueError(f"percentile {p} is not between 0 and 1; write 0.95 for the 95th.")
     share = Fraction(str(p))  # 0.07 * 100 is 7.000000000000001, whose ceiling is 8
     tail = min(share, 1 - share)
-    if tail <= Fraction(1, 100):
-        _at_least(samples, math.ceil(1 / tail), f"p{100 * p:g}")
-    _at_least(samples, 1, f"p{100 * p:g}")
-    return sorted(samples)[math.ceil(share * len(samples)) - 1]
+    return math.ceil(1 / tail) if tail <= Fraction(1, 100) else 1, math.ceil(share * n)
 
 
 def summarise(samples: Sequence[float]) -> Summary:
@@ -75,7 +81,8 @@ def summarise(samples: Sequence[float]) -> Summary:
     >>> summarise([5.0, 1.0, 2.0])
     Summary(value=2.0, low=1.0, high=5.0, n=3)
     """
-    return Summary(median(samples), percentile(samples, 0.05), percentile(samples, 0.95), len(samples))
+    ordered = sorted(samples)
+    return Summary(median(ordered), percentile(ordered, 0.05), percentile(ordered, 0.95), len(ordered))
 
 
 def coefficient_of_variation(samples: Sequence[float]) -> float:
@@ -88,7 +95,8 @@ def coefficient_of_variation(samples: Sequence[float]) -> float:
     mean = statistics.fmean(samples)
     if len(samples) == 1 or mean == 0:
         return 0.0
-    return statistics.stdev(samples) / mean
+    # Not statistics.stdev: its exact fractions take seconds in a report of many cases.
+    return math.sqrt(math.fsum((sample - mean) ** 2 for sample in samples) / (len(samples) - 1)) / mean
 
 
 def jitter(samples: Sequence[float]) -> float:
