@@ -58,12 +58,13 @@ def _uncollected() -> Iterator[None]:
 
 @_uncollected()  # of the whole function: once it is back on, the records are gone
 def render_report(run: RunDirectory) -> Report:
-    """Writes ``index.html`` and ``rows.csv`` into the run's folder."""
+    """Writes ``index.html`` and ``rows.csv`` into the run's folder, the page first: somebody waits for it."""
     reading = read(run)
-    write_rows(run, reading.rows)
     findings = examine(reading)
     judged = verdict(reading, findings)
-    return Report(run.write("index.html", page(reading, findings, judged)), judged)
+    path = run.write("index.html", page(reading, findings, judged))
+    write_rows(run, reading.rows)
+    return Report(path, judged)
 
 
 def page(reading: Reading, findings: Mapping[str, Sequence[Finding]], judged: Verdict) -> str:
