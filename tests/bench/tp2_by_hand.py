@@ -31,7 +31,7 @@ from tests.bench import Result, alternate, ratio
 from tests.ranks import run_ranks
 
 TARGET = 1.03
-ROUNDS, STEPS = 96, 3
+ROUNDS, STEPS = 48, 3
 LOSSES_AGREE_TO = 1e-5  # relative, float32
 ADAMW = {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1, "fused": True}  # as TrainingStep's
 
