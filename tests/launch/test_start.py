@@ -123,9 +123,10 @@ def test_a_killed_zygote_costs_one_case(agent, tmp_path):
     assert at.elapsed_s < 10
 
 
-def test_variables_reach_the_workers_and_no_launchers_do(agent, tmp_path, monkeypatch):
-    (outcome,), _ = conduct(agent, tmp_path, drill(environment={"OMP_NUM_THREADS": "2", "CB_TEST": "yes"}))
+def test_a_cases_variables_reach_its_workers(agent, tmp_path):
+    (outcome,), _ = conduct(agent, tmp_path, drill(environment={"OMP_NUM_THREADS": "2"}))
     assert outcome.status == "ok"
+    assert RunDirectory.open(tmp_path / "run").environment()["loaded"]["here"]["num_threads"] == 2
 
 
 def test_nothing_survives_the_death_of_an_agent(tmp_path):
