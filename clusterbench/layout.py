@@ -16,6 +16,7 @@ from typing import Literal
 from clusterbench.errors import LayoutError, nearest
 
 AXES = ("pp", "dp", "cp", "tp")
+VIEWS = ("dp_cp", "ep", "edp", "ends")
 RIDERS = ("sp", "ep", "zero")
 MOST_RANKS = 1_000_000
 
@@ -186,11 +187,46 @@ class ParallelLayout:
         active = {"sp": self.sp, "ep": self.ep > 1, "zero": self.zero > 0}
         return tuple(rider for rider in RIDERS if active[rider])
 
+    @property
+    def data_axis(self) -> str:
+        """The axis along which ranks hold the same dense weights and see other tokens: dp, cp, or both as ``dp_cp``."""
+        return "dp" if self.cp == 1 else "cp" if self.dp == 1 else "dp_cp"
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Groups in use that are no axis: ``dp_cp``; the expert grid ``ep`` and ``edp`` (ranks with the same experts);
+        ``ends``, the first and the last pipeline stage.
+
+        >>> ParallelLayout.parse("pp2-dp2-cp2-tp2+sp+ep2").views
+        ('dp_cp', 'ep', 'edp', 'ends')
+        """
+        used = {
+            "dp_cp": self.dp > 1 and self.cp > 1,
+            "ep": self.ep > 1,
+            "edp": self.ep > 1 and self.degree("edp") > 1,
+            "ends": self.pp > 1,
+        }
+        return tuple(view for view in VIEWS if used[view])
+
     def degree(self, axis: str) -> int:
-        """Ranks along one axis."""
-        if axis not in AXES:
+        """Ranks along one axis, or in one group of a view.
+
+        >>> ParallelLayout.parse("dp4-tp2+sp+ep4").degree("edp")
+        2
+        """
+        degrees = {
+            "pp": self.pp,
+            "dp": self.dp,
+            "cp": self.cp,
+            "tp": self.tp,
+            "dp_cp": self.dp * self.cp,
+            "ep": self.ep,
+            "edp": self.world_size // self.pp // self.ep,
+            "ends": min(self.pp, 2),
+        }
+        if axis not in degrees:
             raise LayoutError(f"'{axis}' is not an axis of a layout.{nearest(axis, AXES)} Allowed: {', '.join(AXES)}.")
-        return {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}[axis]
+        return degrees[axis]
 
     def uses(self, name: str) -> bool:
         """Whether an axis has more than one rank, or a rider is active.
@@ -231,9 +267,30 @@ class ParallelLayout:
     def groups(self, axis: str, rank_order: str = "megatron") -> list[list[int]]:
         """Ranks that share all coordinates but one, each group in the order of that axis, groups by their first rank.
 
+        Of a view (:attr:`views`), its groups.
+
         >>> ParallelLayout(pp=4, dp=2, tp=2).groups("pp")
         [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
+        >>> ParallelLayout.parse("dp4-tp2+sp+ep4").groups("edp")
+        [[0, 4], [1, 5], [2, 6], [3, 7]]
         """
+        if axis == "ep":
+            return self.expert_groups(rank_order)
+        if axis == "edp":
+            stages: dict[int, list[list[int]]] = {}
+            for group in self.expert_groups(rank_order):
+                stages.setdefault(self.coordinates(group[0], rank_order)["pp"], []).append(group)
+            return sorted(list(copies) for groups in stages.values() for copies in zip(*groups, strict=True))
+        if axis == "ends":
+            return sorted([pipeline[0], pipeline[-1]] for pipeline in self.groups("pp", rank_order))
+        if axis == "dp_cp":
+            return sorted(
+                [
+                    self.rank_of({"pp": pp, "dp": dp, "cp": cp, "tp": tp}, rank_order)
+                    for dp, cp in product(range(self.dp), range(self.cp))
+                ]
+                for pp, tp in product(range(self.pp), range(self.tp))
+            )
         degree = self.degree(axis)
         stride = 1
         for inner in _order(rank_order):

@@ -21,7 +21,7 @@ _CASE = (
     "hosts",
     "device",
 )
-DETAILS = ("category", "axis", "flops_convention", "peak")
+DETAILS = ("category", "axis", "flops_convention", "peak", "source", "part")
 _FIGURE = ("metric", *DETAILS, "unit", "value", "low", "high", "iterations", "expected", "basis")
 COLUMNS = [*_CASE, *_FIGURE]
 """Columns every table has; the point's own columns follow."""

@@ -1,7 +1,7 @@
 """What a model is, as numbers: a Llama-like decoder (RMSNorm, rotary positions, grouped-query attention, SwiGLU).
 
-No weight has a bias. The parameter counts are exact, and the layers of a benchmark's model are built from these fields
-alone.
+A shape with experts has, in every layer, a mixture of them in place of the one feed-forward. No weight has a bias. The
+parameter counts are exact, and the layers of a benchmark's model are built from these fields alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ModelShape:
     hidden_size
         Width of the residual stream. Attention is ``num_heads * head_dim`` wide, which need not be the same.
     ffn_hidden_size
-        Width between the gate and up projections and the down projection.
+        Width between the gate and up projections and the down projection; with experts, of one expert.
     num_kv_heads
         Heads of keys and values; divides ``num_heads``.
     vocab_size
@@ -33,6 +33,10 @@ class ModelShape:
         frequency scaling for long contexts is left out for the same reason.
     source
         Where the numbers were published.
+    num_experts, experts_per_token
+        Routed experts of a layer, and how many of them each token goes to; 0 and 0 for a dense feed-forward.
+    num_shared_experts
+        Experts every token goes to besides: computed as one, that many times as wide.
 
     Examples
     --------
@@ -53,6 +57,9 @@ class ModelShape:
     rope_theta: float
     norm_eps: float
     source: str
+    num_experts: int = 0
+    experts_per_token: int = 0
+    num_shared_experts: int = 0
 
     def __post_init__(self) -> None:
         sizes = ("num_layers", "hidden_size", "ffn_hidden_size", "num_heads", "num_kv_heads", "vocab_size", "head_dim")
@@ -68,6 +75,30 @@ class ModelShape:
             raise SuiteError(
                 f"shape '{self.name}': head_dim is {self.head_dim}; rotary positions turn pairs, so it is even."
             )
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        routed = f"shape '{self.name}': experts_per_token is {self.experts_per_token}"
+        if self.num_experts < 0:
+            raise SuiteError(f"shape '{self.name}': num_experts is {self.num_experts}; it must be 0 or more.")
+        if self.num_shared_experts < 0:
+            shared = f"num_shared_experts is {self.num_shared_experts}"
+            raise SuiteError(f"shape '{self.name}': {shared}; it must be 0 or more.")
+        if self.num_experts:
+            if not 1 <= self.experts_per_token <= self.num_experts:
+                raise SuiteError(f"{routed}; of {self.num_experts} experts it must be 1 to {self.num_experts}.")
+        elif self.experts_per_token:
+            raise SuiteError(f"{routed}, but num_experts is 0; a dense feed-forward routes no token.")
+        elif self.num_shared_experts:
+            raise SuiteError(
+                f"shape '{self.name}': num_shared_experts is {self.num_shared_experts}, but num_experts is 0; "
+                "shared experts stand beside routed ones."
+            )
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the layers have a mixture of experts in place of a dense feed-forward."""
+        return self.num_experts > 0
 
     @property
     def embedding_parameters(self) -> int:
@@ -85,9 +116,25 @@ class ModelShape:
         return 2 * self.hidden_size * self.head_dim * (self.num_heads + self.num_kv_heads)
 
     @property
-    def ffn_parameters_per_layer(self) -> int:
-        """Weights of the gate, up and down projections."""
+    def expert_parameters(self) -> int:
+        """Weights of the gate, up and down projections of one expert, or of the one dense feed-forward."""
         return 3 * self.hidden_size * self.ffn_hidden_size
+
+    @property
+    def ffn_parameters_per_layer(self) -> int:
+        """Weights of the gate, up and down projections; with experts, of all of them, and the router's."""
+        return self._ffn_parameters(self.num_experts)
+
+    @property
+    def active_ffn_parameters_per_layer(self) -> int:
+        """Those of :attr:`ffn_parameters_per_layer` that one token meets."""
+        return self._ffn_parameters(self.experts_per_token)
+
+    def _ffn_parameters(self, routed_experts: int) -> int:
+        if not self.has_experts:
+            return self.expert_parameters
+        router = self.num_experts * self.hidden_size
+        return router + (routed_experts + self.num_shared_experts) * self.expert_parameters
 
     @property
     def parameters_per_layer(self) -> int:
@@ -95,9 +142,26 @@ class ModelShape:
         return self.attention_parameters_per_layer + self.ffn_parameters_per_layer + 2 * self.hidden_size
 
     @property
+    def active_parameters_per_layer(self) -> int:
+        """Weights of one layer that one token meets: all of them in a dense one."""
+        return self.attention_parameters_per_layer + self.active_ffn_parameters_per_layer + 2 * self.hidden_size
+
+    @property
     def num_parameters(self) -> int:
         """All weights, with the final norm; a tied embedding counts once."""
-        layers = self.num_layers * self.parameters_per_layer
+        return self._parameters(self.parameters_per_layer)
+
+    @property
+    def num_active_parameters(self) -> int:
+        """All weights but those of the experts a token does not go to, as in "46.7B total, 12.9B active".
+
+        >>> f"{named_shape('mixtral-8x7b').num_active_parameters:,}"
+        '12,879,925,248'
+        """
+        return self._parameters(self.active_parameters_per_layer)
+
+    def _parameters(self, per_layer: int) -> int:
+        layers = self.num_layers * per_layer
         return self.embedding_parameters + layers + self.hidden_size + self.head_parameters
 
     def twin(self, num_layers: int) -> ModelShape:
@@ -106,7 +170,8 @@ class ModelShape:
         Heads, kv heads and tying are the same, so a layout that shards this shape shards the twin at the same places.
         What only costs time is shrunk: head size to 8 at most (2 at least), the feed-forward to three times
         ``num_heads * head_dim``, and the vocabulary to about 256. Up to ``num_heads`` ranks of tp that divide the heads
-        also divide the feed-forward and the vocabulary.
+        also divide the feed-forward and the vocabulary. The experts are as many, and each token goes to as many; one is
+        half as wide as the model.
 
         Parameters
         ----------
@@ -121,12 +186,13 @@ class ModelShape:
         """
         head_dim = min(self.head_dim, 8 if self.num_heads <= 32 else 4 if self.num_heads <= 64 else 2)
         vocab_unit = lcm(64, self.num_heads)
+        width = self.num_heads * head_dim
         return replace(
             self,
             name=f"{self.name}-twin",
             num_layers=num_layers,
-            hidden_size=self.num_heads * head_dim,
-            ffn_hidden_size=3 * self.num_heads * head_dim,
+            hidden_size=width,
+            ffn_hidden_size=width // 2 if self.has_experts else 3 * width,
             vocab_size=-(-256 // vocab_unit) * vocab_unit,
             head_dim=head_dim,
             source=f"small twin of {self.name}, to check layouts",
@@ -187,6 +253,31 @@ def _small(name: str, layers: int, hidden: int, ffn: int, vocab: int, source: st
     )
 
 
+def _mixtral(name: str, layers: int, hidden: int, ffn: int, heads: int, vocab: int, source: str) -> ModelShape:
+    return ModelShape(
+        name=name,
+        num_layers=layers,
+        hidden_size=hidden,
+        ffn_hidden_size=ffn,
+        num_heads=heads,
+        num_kv_heads=8,
+        vocab_size=vocab,
+        head_dim=128,
+        tied_embeddings=False,
+        rope_theta=1_000_000.0,
+        norm_eps=1e-5,
+        source=source,
+        num_experts=8,
+        experts_per_token=2,
+    )
+
+
+_MOE_TINY = replace(
+    _small("moe-tiny", 4, 128, 192, 1024, "made for this project: llama-tiny with 8 experts of half its width"),
+    num_experts=8,
+    experts_per_token=2,
+)
+
 _HERD = "Grattafiori et al. 2024, arXiv:2407.21783, table 3; vocabulary as in the released config.json"
 
 SHAPES: dict[str, ModelShape] = {
@@ -205,6 +296,23 @@ SHAPES: dict[str, ModelShape] = {
         _playbook("playbook-3b", 28, 3072, 8192, 32, tied=True),
         _playbook("playbook-8b", 32, 4096, 14336, 32, tied=False),
         _playbook("playbook-80b", 80, 8192, 28672, 64, tied=False),
+        _MOE_TINY,
+        replace(
+            _MOE_TINY,
+            name="moe-shared-tiny",
+            num_shared_experts=1,
+            source="made for this project: moe-tiny with an expert for all tokens, as in DeepSeekMoE, arXiv:2401.06066",
+        ),
+        _mixtral(
+            "mixtral-8x7b",
+            32,
+            4096,
+            14336,
+            32,
+            32_000,
+            "Jiang et al. 2024, arXiv:2401.04088, table 1; mistralai/Mixtral-8x7B-v0.1, config.json",
+        ),
+        _mixtral("mixtral-8x22b", 56, 6144, 16384, 48, 32_768, "mistralai/Mixtral-8x22B-Instruct-v0.1, config.json"),
     )
 }
 

@@ -26,6 +26,35 @@ def test_llama_counts_are_exact(name, published):
 
 
 @pytest.mark.parametrize(
+    ("name", "total", "active", "published"),
+    [
+        # In billions, on mistral.ai/news: mixtral-of-experts prints 46.7 and 12.9, mixtral-8x22b 141 and 39.
+        ("mixtral-8x7b", 46_702_792_704, 12_879_925_248, ("46.7", "12.9")),
+        ("mixtral-8x22b", 140_630_071_296, 39_161_468_928, ("141", "39")),
+    ],
+)
+def test_mixtral_counts_are_exact(name, total, active, published):
+    shape = named_shape(name)
+    assert (shape.num_parameters, shape.num_active_parameters) == (total, active)
+    assert (f"{total / 1e9:.3g}", f"{active / 1e9:.{len(published[1]) - ('.' in published[1])}g}") == published
+
+
+def test_every_weight_of_a_dense_model_is_active():
+    shape = named_shape("llama-8b")
+    assert shape.num_active_parameters == shape.num_parameters
+    assert shape.active_parameters_per_layer == shape.parameters_per_layer
+
+
+def test_a_shared_expert_is_active_for_every_token():
+    routed, shared = named_shape("moe-tiny"), named_shape("moe-shared-tiny")
+    expert = 3 * 128 * 192
+    assert shared.num_parameters - routed.num_parameters == 4 * expert
+    assert shared.num_active_parameters - routed.num_active_parameters == 4 * expert
+    assert routed.num_parameters - routed.num_active_parameters == 4 * (8 - 2) * expert
+    assert routed.active_ffn_parameters_per_layer == 2 * expert + 8 * 128
+
+
+@pytest.mark.parametrize(
     ("name", "published"),
     [
         # Ultra-Scale Playbook sweep, which leaves the norms out: 1.342177 G, 3.573547 G, 8.85837 G and 79.993766 G.
@@ -76,6 +105,8 @@ def test_a_twin_is_small_and_splits_where_its_shape_splits(name):
     assert twin.num_layers == 6
     assert (twin.num_heads, twin.num_kv_heads) == (shape.num_heads, shape.num_kv_heads)
     assert twin.tied_embeddings == shape.tied_embeddings
+    assert (twin.num_experts, twin.experts_per_token) == (shape.num_experts, shape.experts_per_token)
+    assert twin.num_shared_experts == shape.num_shared_experts
     assert twin.hidden_size == twin.num_heads * twin.head_dim <= 256
     assert twin.vocab_size % 64 == 0
     assert twin.num_parameters < 10e6
@@ -106,3 +137,28 @@ def test_an_impossible_shape_is_refused(change, message):
     with pytest.raises(SuiteError) as error:
         replace(named_shape("llama-tiny"), **change)
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("moe-tiny", {"num_experts": -1}, "num_experts is -1; it must be 0 or more."),
+        ("moe-tiny", {"num_shared_experts": -1}, "num_shared_experts is -1; it must be 0 or more."),
+        ("moe-tiny", {"experts_per_token": 0}, "experts_per_token is 0; of 8 experts it must be 1 to 8."),
+        ("moe-tiny", {"experts_per_token": 9}, "experts_per_token is 9; of 8 experts it must be 1 to 8."),
+        (
+            "llama-tiny",
+            {"experts_per_token": 2},
+            "experts_per_token is 2, but num_experts is 0; a dense feed-forward routes no token.",
+        ),
+        (
+            "llama-tiny",
+            {"num_shared_experts": 1},
+            "num_shared_experts is 1, but num_experts is 0; shared experts stand beside routed ones.",
+        ),
+    ],
+)
+def test_impossible_experts_are_refused(name, change, message):
+    with pytest.raises(SuiteError) as error:
+        replace(named_shape(name), **change)
+    assert str(error.value) == f"shape '{name}': {message}"

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks import Benchmark
 from clusterbench.formulas.memory import megatron_activation_bytes
 from clusterbench.formulas.scaling import scaling_efficiency
+from clusterbench.formulas.schedules import bubble_formula, play
+from clusterbench.formulas.schedules import order as orders
 from clusterbench.formulas.statistics import Summary, median, summarise
 from clusterbench.formulas.transformer import CONVENTIONS, hardware_flops
 from clusterbench.layout import RANK_ORDERS, ParallelLayout
 from clusterbench.options import Option, option, options_of
 from clusterbench.parallel import (
     Parallelism,
-    Traffic,
     active_in,
+    expected_at_rest,
     expected_memory,
     expected_traffic,
     from_options,
     parallelisms,
+    part_of,
 )
+from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, named_shape
 from clusterbench.training.job import DTYPE_BYTES, TrainingJob
-from clusterbench.training.tolerances import PARITY_METRICS, tolerances
+from clusterbench.training.tolerances import PARITY_METRICS, parity_dtype, tolerances
 from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step, metric_key
 from clusterbench.units import format_bytes, format_value
 
@@ -35,12 +39,9 @@ if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
     from clusterbench.training.step import TrainingStep
 
-_NOT_YET = {
-    "pp": "pipeline parallelism",
-    "cp": "context parallelism",
-    "ep": "expert parallelism",
-    "zero": "ZeRO",
-}
+STATES = ("parameters", "gradients", "optimizer_state")
+AT_REST = " at rest"
+
 _REFUSED = {
     "dropout": "the models here have none, as none of the models they stand for was pretrained with it; "
     "it would also make every parity check a comparison of random numbers",
@@ -66,6 +67,7 @@ class TrainStep(Benchmark):
         MetricKind("mfu", "fraction", "higher", "model FLOP/s over the peak; both conventions stand beside it"),
         MetricKind("hfu", "fraction", "higher", "the same with the forward passes that are computed twice"),
         MetricKind("peak_memory", "B", "lower", "most bytes in live tensors during a step, on the fullest rank"),
+        MetricKind("memory_at_rest", "B", "lower", "bytes of the model's states between steps, on the fullest rank"),
         MetricKind(
             "traffic_bytes", "B", "neither", "bytes x bus factor one rank moves along an axis in a step, counted"
         ),
@@ -73,6 +75,13 @@ class TrainStep(Benchmark):
             "collectives", "1", "neither", "collectives one rank takes part in along an axis in a step, counted"
         ),
         MetricKind("exposed_communication", "s", "lower", "communicating and not computing in a step; median rank"),
+        MetricKind(
+            "bubble", "fraction", "lower", "share of a step in which a pipeline rank computes nothing; mean rank"
+        ),
+        MetricKind("expert_time", "s", "lower", "forward of all layers' experts in a step, by part; slowest rank"),
+        MetricKind("expert_imbalance", "1", "lower", "rows of the fullest expert over the mean of all; worst layer"),
+        MetricKind("energy_per_token", "J", "lower", "mean power of the ranks' GPUs while the case ran, over tokens/s"),
+        MetricKind("routing_margin", "1", "higher", "least difference of probability that decided where a token went"),
         MetricKind("scaling_efficiency", "fraction", "higher", "tokens/s per rank over those of the smallest run"),
         MetricKind("parity_loss", "1", "lower", "how far the loss is from one rank's"),
         MetricKind("parity_gradients", "1", "lower", "how far the worst gradient is from one rank's"),
@@ -110,8 +119,9 @@ class TrainStep(Benchmark):
 
     def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
         layouts = [ParallelLayout.parse(str(point["layout"])) for point in self.points(place)]
+        shape = named_shape(self.shape)
         for one in self._all_parallelisms():
-            if not any(one.concerned(layout) for layout in layouts):
+            if not any(one.concerned(layout, shape) for layout in layouts):
                 for name in options_of(type(one)).keys() & set(given):
                     yield (
                         name,
@@ -141,7 +151,7 @@ class TrainStep(Benchmark):
                 "parity": self.parity,
             }
             for one in self._all_parallelisms():
-                if one.concerned(layout):
+                if one.concerned(layout, named_shape(self.shape)):
                     point |= {name: getattr(one, name) for name in options_of(type(one))}
             yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
@@ -156,22 +166,22 @@ class TrainStep(Benchmark):
 
     def objection(self, point: Point, place: Place) -> str | None:
         job = job_of(point, place.device)
-        missing = [words for name, words in _NOT_YET.items() if job.layout.uses(name)]
-        if missing:
-            return f"this version has no {' and no '.join(missing)}"
         reasons = (job.objection(), *(one.objection(job) for one in active_in(job.layout, from_options(point))))
         return next((reason for reason in reasons if reason), None)
 
     def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
-        job = job_of(point, place.device)
-        active = active_in(job.layout, from_options(point))
-        expected = dict(_expected_traffic(job, active)) | dict(_expected_memory(job, active))
+        job, every = job_of(point, place.device), from_options(point)
+        active = active_in(job.layout, every)
+        # the ranks of a pipeline have different parts; of each figure the largest is expected
+        parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
+        expected = dict(_expected_traffic(parts, active)) | dict(_expected_memory(parts, active))
+        expected |= dict(_expected_bubble(job, every))
         if (peak := place.cluster.peak_flops_per_s(job.dtype)) is not None:
             bound = Expected(peak[0], "FLOP/s", f"dense peak, an upper bound: {peak[1]}")
             expected |= {_flops_key(convention): bound for convention in CONVENTIONS}
             expected |= _bounds(job, *peak)
         if point["parity"]:
-            expected |= tolerances(job.dtype)
+            expected |= tolerances(parity_dtype(job, active))
         return expected
 
     @classmethod
@@ -180,11 +190,11 @@ class TrainStep(Benchmark):
         from clusterbench.training.step import TrainingStep
 
         job, shared_by = job_of(point, rig.device.type), from_options(point)
-        assert rig.mesh is not None
-        step, mesh = TrainingStep(job, shared_by, rig.mesh, rig.device), rig.mesh
+        assert rig.grid is not None
+        step, grid = TrainingStep(job, shared_by, rig.grid, rig.device), rig.grid
 
         def check() -> Mapping[str, float]:
-            return check_parity(job, shared_by, mesh, rig.device) if point["parity"] else {}
+            return check_parity(job, shared_by, grid, rig.device) if point["parity"] else {}
 
         return Step(
             run=step,
@@ -193,6 +203,8 @@ class TrainStep(Benchmark):
                 "memory": lambda: _memory_of(step, rig),
                 "traffic": lambda: _traffic_of(step, rig),
                 "exposed": lambda: _exposure_of(step, rig),
+                **({"timeline": lambda: _timeline_of(step, rig)} if step.assembly.stages else {}),
+                **({"experts": lambda: _experts_of(step, rig)} if job.shape.has_experts else {}),
             },
         )
 
@@ -210,7 +222,10 @@ class TrainStep(Benchmark):
             exposed = _over_ranks("exposed_communication", "s", [seen["exposed_s"] for seen in traced])
             step_s = max(seen["step_s"] for seen in traced)
             yield replace(exposed, basis=f"in one traced step of {format_value(step_s, 's')}; tracing makes it longer")
-        for name in PARITY_METRICS:
+        yield from _bubble_metrics(case, job, observation)
+        yield from _expert_metrics(observation)
+        yield from _energy(case, job, observation, time)
+        for name in (*PARITY_METRICS, "routing_margin"):
             values = [evidence[name] for evidence in observation.evidence if name in evidence]
             if values:
                 yield Metric(name, "1", max(values))
@@ -259,28 +274,72 @@ def _bounds(job: TrainingJob, peak_flops_per_s: float, source: str) -> dict[str,
     }
 
 
-def _expected_traffic(job: TrainingJob, active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
-    by_axis: dict[str, list[Traffic]] = defaultdict(list)
-    for sent in expected_traffic(active, job):
-        by_axis[sent.axis].append(sent)
-    for axis, along in by_axis.items():
-        words = " + ".join(f"{sent.count} {sent.op} of {format_bytes(sent.size_bytes)} in all" for sent in along)
+def _expected_traffic(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
+    sent_by = [expected_traffic(active, part) for part in parts]
+    job = parts[0]
+    unsure = [basis for one in active if (basis := one.traffic_basis(job))]
+    for axis in dict.fromkeys(sent.axis for along in sent_by for sent in along):
+        of_rank = [[sent for sent in along if sent.axis == axis] for along in sent_by]
+        most = max(of_rank, key=lambda along: sum(sent.bytes_on_link(job.layout) for sent in along))
+        words = " + ".join(f"{sent.count} {sent.op} of {format_bytes(sent.size_bytes)} in all" for sent in most)
         basis = f"{words}; {job.equation}"
-        link = sum(sent.bytes_on_link(job.layout.degree(axis)) for sent in along)
-        yield metric_key("traffic_bytes", axis=axis), Expected(link, "B", f"{basis}; x bus factor")
-        yield metric_key("collectives", axis=axis), Expected(sum(sent.count for sent in along), "1", basis)
+        link = sum(sent.bytes_on_link(job.layout) for sent in most)
+        count = max(sum(sent.count for sent in along) for along in of_rank)
+        by_router = f"about; {'; '.join(unsure)}; " if axis == "ep" and unsure else ""
+        yield metric_key("traffic_bytes", axis=axis), Expected(link, "B", f"{by_router}{basis}; x bus factor")
+        yield metric_key("collectives", axis=axis), Expected(count, "1", basis)
 
 
-def _expected_memory(job: TrainingJob, active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
-    shape, tp = job.shape, job.layout.tp
+def _expected_memory(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
+    job = parts[0]
     bases = {
-        "parameters": f"{shape.num_parameters:,} of {job.master_bytes} B, matrices over tp{tp}, norms on every rank",
+        "parameters": f"{job.shape.num_parameters:,} of {job.master_bytes} B at rest, {_sharing(job)}",
         "gradients": "as parameters",
         "optimizer_state": "two moments as large as the parameters, and a step count per tensor",
         "activations": _activations_basis(job),
     }
-    for category, size_bytes in expected_memory(active, job).items():
+    if paper := _zero_in_the_paper(job):
+        bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}
+    for category in bases:
+        size_bytes = max(expected_memory(active, part)[category] for part in parts)
         yield metric_key("peak_memory", category=category), Expected(size_bytes, "B", bases[category])
+    for category in ("parameters", "optimizer_state"):
+        size_bytes = max(expected_at_rest(active, part)[category] for part in parts)
+        yield metric_key("memory_at_rest", category=category), Expected(size_bytes, "B", bases[category])
+
+
+def _sharing(job: TrainingJob) -> str:
+    """Where the weights are, in words."""
+    layout = job.layout
+    words = [f"layers over pp{layout.pp}"] if layout.pp > 1 else []
+    words += [f"matrices over tp{layout.tp}, norms on every rank"] if layout.tp > 1 else []
+    words += [f"experts over ep{layout.ep}"] if layout.ep > 1 else []
+    if layout.zero >= 2:
+        words.append("all of it sharded by FSDP, and at its peak what is gathered beside it")
+    return ", ".join(words) or "whole on every rank"
+
+
+def _zero_in_the_paper(job: TrainingJob) -> dict[str, str]:
+    """What the ZeRO paper's stages would hold, which is not everywhere what PyTorch holds."""
+    ranks, stage, own = job.layout.degree("dp_cp"), job.layout.zero, "ZeRO's paper (arXiv:1910.02054, section 5)"
+    if not stage or ranks == 1:
+        return {}
+    share = f"1/{ranks} of it"
+    return {
+        "parameters": f"{own}, stage {stage}: {share if stage == 3 else 'whole on every rank'}",
+        "gradients": f"{own}, stage {stage}: {share if stage >= 2 else 'whole on every rank'}",
+        "optimizer_state": f"{own}, stage {stage}: {share}",
+    }
+
+
+def _expected_bubble(job: TrainingJob, every: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
+    pipeline = next(one for one in every if isinstance(one, Pipeline))
+    if pipeline.active(job.layout):
+        formula = bubble_formula(pipeline.schedule, job.layout.pp, job.gradient_accumulation_steps, pipeline.chunks)
+        if formula is not None:
+            expected = Expected(formula.value, "fraction", formula.basis)
+            yield metric_key("bubble", source="measured"), expected
+            yield metric_key("bubble", source="simulated"), expected
 
 
 def _activations_basis(job: TrainingJob) -> str:
@@ -310,10 +369,11 @@ def _memory_of(step: TrainingStep, rig: Rig) -> dict[str, int]:
     from clusterbench.engine.memory import MemoryTracker, cuda_memory_stats, reset_cuda_memory
 
     step()  # DDP builds its buckets anew in its second step, which a case without warm-up has not had yet
-    with MemoryTracker(step.model, step.optimizer, rig.device) as tracker:
+    with MemoryTracker(step.assembly.decoders, step.optimizers, rig.device) as tracker:
         step()
     peak = tracker.peak()
     seen = {"total": peak.total_bytes, **peak.peak_by_category}
+    seen |= {f"{category}{AT_REST}": size for category, size in peak.at_rest.items() if category in STATES}
     if rig.device.type == "cuda":
         reset_cuda_memory(rig.device)
         step()
@@ -323,10 +383,10 @@ def _memory_of(step: TrainingStep, rig: Rig) -> dict[str, int]:
 
 
 def _traffic_of(step: TrainingStep, rig: Rig) -> list[dict[str, Any]]:
-    from clusterbench.engine.traffic import TrafficCounter, axes_of_mesh
+    from clusterbench.engine.traffic import TrafficCounter
 
-    assert rig.mesh is not None
-    with TrafficCounter(axes_of_mesh(rig.mesh)) as counter:
+    assert rig.grid is not None
+    with TrafficCounter(rig.grid.names()) as counter:
         step()
     return [{"axis": axis, "op": op, **vars(total)} for (axis, op), total in sorted(counter.totals().items())]
 
@@ -335,6 +395,19 @@ def _exposure_of(step: TrainingStep, rig: Rig) -> dict[str, float | None]:
     from clusterbench.engine.trace import exposure, trace_step
 
     return dict(vars(exposure(trace_step(step, rig.device))))
+
+
+def _timeline_of(step: TrainingStep, rig: Rig) -> list[list[Any]]:
+    assert step.assembly.stages is not None
+    rig.comm.barrier()
+    return [list(action) for action in step.assembly.stages.timeline(step)]
+
+
+def _experts_of(step: TrainingStep, rig: Rig) -> dict[str, Any]:
+    from clusterbench.training.experts import watch_experts
+
+    rig.comm.barrier()
+    return watch_experts(step, step.assembly.layers(), rig.device)
 
 
 # What is made of it
@@ -384,7 +457,9 @@ def _memory_metrics(observation: Observation) -> Iterator[Metric]:
     ranks = observation.passes.get("memory", ())
     for category in dict.fromkeys(category for seen in ranks for category in seen):
         values = [seen.get(category, 0) for seen in ranks]
-        yield Metric("peak_memory", "B", max(values), min(values), max(values), detail={"category": category})
+        name = "memory_at_rest" if category.endswith(AT_REST) else "peak_memory"
+        detail = {"category": category.removesuffix(AT_REST)}
+        yield Metric(name, "B", max(values), min(values), max(values), detail=detail)
 
 
 def _traffic_metrics(observation: Observation) -> Iterator[Metric]:
@@ -400,6 +475,75 @@ def _traffic_metrics(observation: Observation) -> Iterator[Metric]:
             continue
         sizes = [sum(one["traffic_bytes"] for one in seen) for seen in along]
         yield Metric("traffic_bytes", "B", max(sizes), min(sizes), max(sizes), detail={"axis": axis})
+
+
+def _bubble_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iterator[Metric]:
+    """Idle share as it was seen, and as the schedule played with the median times that were seen would have it."""
+    timelines: Sequence[Sequence[Sequence[Any]]] = observation.passes.get("timeline", ())
+    if not any(timelines):
+        return
+    end_s = max(action[4] for timeline in timelines for action in timeline)
+    idle = [1 - sum(end - start for *_, start, end in timeline) / end_s for timeline in timelines]
+    seen = "one step, every rank's time since it left a barrier"
+    yield Metric("bubble", "fraction", fmean(idle), min(idle), max(idle), detail={"source": "measured"}, basis=seen)
+    pipeline = next(one for one in from_options(case.point) if isinstance(one, Pipeline))
+    num_stages = job.layout.pp * pipeline.chunks
+    costs = {
+        kind: [_median_of(timelines, kind, stage) for stage in range(num_stages)]
+        for kind in {action[0] for timeline in timelines for action in timeline}
+    }
+    order = orders(pipeline.schedule, job.layout.pp, job.gradient_accumulation_steps, pipeline.chunks)
+    played = play(order, costs).bubbles
+    yield Metric(
+        "bubble",
+        "fraction",
+        fmean(played),
+        min(played),
+        max(played),
+        detail={"source": "simulated"},
+        basis="the schedule played with the median time of each kind of action on each stage, messages free",
+    )
+
+
+def _median_of(timelines: Sequence[Sequence[Sequence[Any]]], kind: str, stage: int) -> float:
+    times = [
+        end - start for timeline in timelines for what, at, _, start, end in timeline if (what, at) == (kind, stage)
+    ]
+    return median(times) if times else 0.0
+
+
+def _expert_metrics(observation: Observation) -> Iterator[Metric]:
+    ranks = observation.passes.get("experts", ())
+    if not ranks:
+        return
+    for part in ranks[0]["seconds"]:
+        values = [seen["seconds"][part] for seen in ranks]
+        basis = "forward passes of one step with the device waited for around each part: no overlap"
+        yield Metric("expert_time", "s", max(values), min(values), max(values), detail={"part": part}, basis=basis)
+    imbalance = [seen["imbalance"] for seen in ranks]
+    yield Metric(
+        "expert_imbalance",
+        "1",
+        max(imbalance),
+        min(imbalance),
+        max(imbalance),
+        expected=1.0,
+        basis="1 is an even load of the experts of one rank; last micro-batch",
+    )
+
+
+def _energy(case: Case, job: TrainingJob, observation: Observation, time: Summary) -> Iterator[Metric]:
+    power = [gpu["mean_power_w"] for gpus in observation.telemetry.values() for gpu in gpus.values()]
+    if case.device == "cuda" and len(power) == case.world_size and all(power):
+        basis = f"mean power of {len(power)} GPUs while the case ran, {sum(power):.0f} W; without hosts and network"
+        yield replace(_rate_of_energy(sum(power), job.tokens_per_step, time), basis=basis)
+
+
+def _rate_of_energy(power_w: float, tokens: int, time: Summary) -> Metric:
+    per_second = power_w / tokens
+    return Metric(
+        "energy_per_token", "J", per_second * time.value, per_second * time.low, per_second * time.high, time.n
+    )
 
 
 # What needs more than one case

@@ -41,6 +41,8 @@ NAMES = {
     "torch.distributed.ProcessGroup.unbox": "traffic",
     # Flattened axes ("dp_cp") hang on the root mesh and have no public list. Same.
     "torch.distributed.device_mesh.DeviceMesh._get_root_mesh": "traffic",
+    # Experts spread over ranks are no copies of one another, and DDP has no public way to leave parameters out.
+    "torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model": "parallel.data",
     # Typed as a method of the storage, but FSDP2 frees and allocates by it below every dispatch mode. Public, patched.
     "torch.UntypedStorage.resize_": "memory",
     # Patched while a trace runs, to see how long the main thread waits: Gloo's send and recv leave no event.
@@ -51,6 +53,14 @@ NAMES = {
     "torch._C._autograd._KinetoEvent.start_thread_id": "trace",
     "torch._C._autograd._KinetoEvent.device_type": "trace",
     "torch._C._autograd._KinetoEvent.is_user_annotation": "trace",
+    # No public operator gives the log-sum-exp on every device; torch's own context parallelism calls these. 2.13 run.
+    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": "context_attention",
+    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward": "context_attention",
+    # For CUDA: half precision, then float32. 2.13 read.
+    "torch.ops.aten._scaled_dot_product_flash_attention": "context_attention",
+    "torch.ops.aten._scaled_dot_product_flash_attention_backward": "context_attention",
+    "torch.ops.aten._scaled_dot_product_efficient_attention": "context_attention",
+    "torch.ops.aten._scaled_dot_product_efficient_attention_backward": "context_attention",
 }
 """Dotted name -> the module of clusterbench that needs it."""
 
@@ -133,6 +143,13 @@ def flattened_axes(mesh: DeviceMesh) -> dict[str, DeviceMesh]:
     return dict(getattr(mesh._get_root_mesh(), "_flatten_mapping", {}))
 
 
+def leave_to_others(module: torch.nn.Module, parameters: list[str]) -> None:
+    """Tells a DDP that will wrap this module to keep its hands off some parameters."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, parameters)  # type: ignore[no-untyped-call]
+
+
 def on_gradient(parameter: Tensor, action: Callable[[Tensor], None]) -> Callable[[], None]:
     """Calls ``action(parameter)`` whenever a gradient was accumulated; returns what takes the hook off again."""
     handle = parameter.register_post_accumulate_grad_hook(action)  # type: ignore[no-untyped-call]
@@ -148,3 +165,146 @@ def profiler_events(profile: torch.profiler.profile) -> list[Any]:
 def is_range(event: Any) -> bool:
     """Whether a raw event is a named range, on the host or copied to the device's timeline, and no work of its own."""
     return bool(event.is_user_annotation())  # `activity_type` is not there before 2.12 or so
+
+
+# Attention that also gives the log-sum-exp of each row, without which partial results cannot be joined.
+
+_LOGSUMEXP_ALIGNMENT = 32
+"""CUDA's memory-efficient attention fills each row of log-sum-exps up to a multiple of this, with infinities."""
+
+
+def flash_attention(q_BNSD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """Attention with its log-sum-exp, (B, N, S, D) and (B, N, S); keeps nothing for backward.
+
+    Parameters
+    ----------
+    k_BKTD, v_BKTD
+        N is a multiple of K, and T is S if causal.
+
+    Notes
+    -----
+    The log-sum-exp is of the scaled scores, in float32 at least.
+    """
+    kind = _attention_operator(q_BNSD)
+    if kind == "cpu":
+        o, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q_BNSD, k_BKTD, v_BKTD, 0.0, causal)
+    elif kind == "flash":
+        o, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q_BNSD, k_BKTD, v_BKTD, 0.0, causal)
+    elif kind == "efficient":
+        k, v = (_repeat_heads(x, q_BNSD.shape[1]) for x in (k_BKTD, v_BKTD))
+        o, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(q_BNSD, k, v, None, True, 0.0, causal)
+        lse = lse[..., : q_BNSD.shape[2]]
+    else:
+        scores = _scores(q_BNSD, k_BKTD, causal)
+        lse = scores.logsumexp(-1)
+        o = (scores - lse.unsqueeze(-1)).exp() @ _repeat_heads(v_BKTD, q_BNSD.shape[1])
+    return o, lse
+
+
+def flash_attention_backward(
+    grad_BNSD: Tensor, q_BNSD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, o_BNSD: Tensor, lse_BNS: Tensor, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v.
+
+    Parameters
+    ----------
+    o_BNSD, lse_BNS
+        Of the whole row. With those of attention over more keys than these, the gradients are these keys' exact share.
+    """
+    kind = _attention_operator(q_BNSD)
+    arguments = grad_BNSD, q_BNSD, k_BKTD, v_BKTD, o_BNSD, lse_BNS
+    if kind == "cpu":
+        return _three(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*arguments, 0.0, causal))
+    if kind == "flash":
+        lengths = None, None, q_BNSD.shape[2], k_BKTD.shape[2]  # no ragged batch, so no cumulative lengths
+        state = torch.empty(2, dtype=torch.uint64, device=q_BNSD.device)  # of dropout: not read
+        return _three(
+            torch.ops.aten._scaled_dot_product_flash_attention_backward(
+                *(*arguments[:5], lse_BNS.contiguous()), *lengths, 0.0, causal, state, torch.empty_like(state[:0])
+            )
+        )
+    if kind == "efficient":
+        k, v = (_repeat_heads(x, q_BNSD.shape[1]) for x in (k_BKTD, v_BKTD))
+        fill = -q_BNSD.shape[2] % _LOGSUMEXP_ALIGNMENT
+        lse = torch.nn.functional.pad(lse_BNS, (0, fill), value=float("inf")).contiguous()
+        state = torch.empty((), dtype=torch.int64, device=q_BNSD.device)  # of dropout: not read
+        dq, dk, dv, _ = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+            grad_BNSD, q_BNSD, k, v, None, o_BNSD, lse, state, state, 0.0, [True, True, True, False], causal
+        )
+        return dq, _sum_heads(dk, k_BKTD.shape[1]), _sum_heads(dv, k_BKTD.shape[1])
+    k, v = (_repeat_heads(x, q_BNSD.shape[1]) for x in (k_BKTD, v_BKTD))
+    weights = (_scores(q_BNSD, k_BKTD, causal) - lse_BNS.unsqueeze(-1)).exp()
+    through = grad_BNSD @ v.transpose(-2, -1) - (grad_BNSD * o_BNSD).sum(-1, keepdim=True)
+    dscores = weights * through * q_BNSD.shape[-1] ** -0.5
+    dk, dv = dscores.transpose(-2, -1) @ q_BNSD, weights.transpose(-2, -1) @ grad_BNSD
+    return dscores @ k, _sum_heads(dk, k_BKTD.shape[1]), _sum_heads(dv, k_BKTD.shape[1])
+
+
+def _attention_operator(q_BNSD: Tensor) -> str:
+    """Which operator takes these tensors; ``none`` for float64 on CUDA, for which a parity check needs no speed."""
+    if q_BNSD.device.type == "cuda":
+        halves = torch.float16, torch.bfloat16
+        return "flash" if q_BNSD.dtype in halves else "efficient" if q_BNSD.dtype == torch.float32 else "none"
+    return "cpu" if q_BNSD.device.type == "cpu" else "none"
+
+
+def _three(gradients: Any) -> tuple[Tensor, Tensor, Tensor]:
+    dq, dk, dv = gradients
+    return dq, dk, dv
+
+
+def _scores(q_BNSD: Tensor, k_BKTD: Tensor, causal: bool) -> Tensor:
+    scores: Tensor = q_BNSD @ _repeat_heads(k_BKTD, q_BNSD.shape[1]).transpose(-2, -1) * q_BNSD.shape[-1] ** -0.5
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return scores
+
+
+def _repeat_heads(x_BKTD: Tensor, heads: int) -> Tensor:
+    return x_BKTD.repeat_interleave(heads // x_BKTD.shape[1], dim=1)
+
+
+def _sum_heads(x_BNTD: Tensor, kv_heads: int) -> Tensor:
+    batch, _, length, size = x_BNTD.shape
+    return x_BNTD.reshape(batch, kv_heads, -1, length, size).sum(dim=2)
+
+
+def all_gather_flat(output: Tensor, part: Tensor, group: dist.ProcessGroup) -> None:
+    """All-gather of equal parts into one tensor; 2.13 warns at the name that 2.11 has."""
+    (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(output, part, group=group)
+
+
+def reduce_scatter_flat(output: Tensor, whole: Tensor, group: dist.ProcessGroup) -> None:
+    """Reduce-scatter (sum) of one tensor into equal parts; 2.13 warns at the name that 2.11 has."""
+    (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(output, whole, group=group)
+
+
+# Collectives as operators of their own: they can be started in one autograd function and waited for in another, and
+# selective recomputation can keep their results.
+NAMES |= {
+    # Behind torch.distributed._functional_collectives, whose wrappers wait at a place of their choosing. 2.11 read,
+    # 2.13 run.
+    "torch.ops._c10d_functional.all_to_all_single": "experts",
+    "torch.ops._c10d_functional.all_reduce": "experts",
+    "torch.ops._c10d_functional.wait_tensor": "experts",
+}
+
+
+def start_all_to_all(rows: Tensor, received: list[int], sent: list[int], group: dist.ProcessGroup) -> Tensor:
+    """Sends ``sent[i]`` rows to rank i of the group; what comes out may be read after :func:`wait_for`.
+
+    No gradient passes.
+    """
+    rows = rows.detach().contiguous()
+    return torch.ops._c10d_functional.all_to_all_single(rows, received, sent, group.group_name)  # type: ignore[no-any-return]
+
+
+def start_sum(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum over the ranks of a group, to be read after :func:`wait_for`. No gradient passes."""
+    return torch.ops._c10d_functional.all_reduce(tensor.detach(), "sum", group.group_name)  # type: ignore[no-any-return]
+
+
+def wait_for(started: Tensor) -> Tensor:
+    """The same tensor, complete: a CPU waits here, a CUDA stream is made to."""
+    return torch.ops._c10d_functional.wait_tensor(started)  # type: ignore[no-any-return]

@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -125,6 +126,7 @@ class MemoryTracker(TorchDispatchMode):
         self._hooked: dict[int, Tensor] = {}
         self._forwards = 0
         self._in_optimizer = False
+        self._waiting = False
         self._fake_mode: object | None = None
         self._cleanup = ExitStack()
 
@@ -146,6 +148,7 @@ class MemoryTracker(TorchDispatchMode):
             self._undo(optimizer.register_step_pre_hook(self._before_optimizer).remove)
             self._undo(optimizer.register_step_post_hook(self._after_optimizer).remove)
         self._follow_resize()
+        self._follow_wait()
         self._cleanup.enter_context(torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved))
         super().__enter__()
         return self
@@ -190,7 +193,9 @@ class MemoryTracker(TorchDispatchMode):
             return NotImplemented
         kwargs = kwargs or {}
         for tensor in _tensors([args, kwargs]):
-            self._allocation(tensor, "made", existed=True)
+            # While a collective is waited for, what comes into sight is its own: Gloo's reduce_scatter sums a copy of
+            # the input that a thread of its own has made.
+            self._allocation(tensor, "communication" if self._waiting else "made", existed=not self._waiting)
         result = func(*args, **kwargs)
         label = self._label()
         for tensor in _tensors(result):
@@ -201,6 +206,8 @@ class MemoryTracker(TorchDispatchMode):
 
     def _label(self) -> str:
         """What a storage made now is for, as far as can be told before it is used."""
+        if self._waiting:
+            return "communication"
         if self._in_optimizer:
             return "temporary"
         # Recomputation is a forward within backward: it enters modules, or at least enables gradients. The forward of
@@ -271,6 +278,20 @@ class MemoryTracker(TorchDispatchMode):
 
         kind.resize_ = resize_
         self._undo(lambda: delattr(kind, "resize_") if inherited else setattr(kind, "resize_", original))
+
+    def _follow_wait(self) -> None:
+        kind: Any = dist.Work
+        original = kind.wait
+
+        def wait(work: dist.Work, *arguments: Any, **options: Any) -> Any:
+            self._waiting = True
+            try:
+                return original(work, *arguments, **options)
+            finally:
+                self._waiting = False
+
+        kind.wait = wait
+        self._undo(lambda: setattr(kind, "wait", original))
 
     # Hooks
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
 
 from clusterbench.engine.communicator import Communicator
+from clusterbench.engine.grid import Grid
 from clusterbench.errors import WrongResult
-from clusterbench.layout import AXES, ParallelLayout
+from clusterbench.layout import ParallelLayout
 
 DTYPES = {
     "float64": torch.float64,
@@ -29,9 +29,8 @@ class Rig:
         Of the case; ``host`` and ``rank`` stand in the messages of failed checks.
     device
         Where this rank allocates.
-    layout, mesh
-        The parallel layout of the case and its DeviceMesh with axes pp, dp, cp, tp (all four, also of degree 1);
-        None where the benchmark asked for none.
+    grid
+        The ranks as the case's layout sees them; None where the benchmark asked for none.
     """
 
     def __init__(self, *, rank: int, world_size: int, local_rank: int, host: str, device: torch.device) -> None:
@@ -40,21 +39,16 @@ class Rig:
         self.local_rank = local_rank
         self.host = host
         self.device = device
-        self.layout: ParallelLayout | None = None
-        self.rank_order = "megatron"
-        self.mesh: DeviceMesh | None = None
+        self.grid: Grid | None = None
 
     @cached_property
     def comm(self) -> Communicator:
         """All ranks of the case."""
         return Communicator()
 
-    def build_mesh(self, layout: ParallelLayout, rank_order: str) -> None:
-        """The mesh of ``layout``; a collective, as creating groups is."""
-        self.layout = layout
-        self.rank_order = rank_order
-        ranks = torch.tensor(layout.mesh_ranks(rank_order), dtype=torch.int)
-        self.mesh = DeviceMesh(self.device.type, ranks, mesh_dim_names=AXES)
+    def build_grid(self, layout: ParallelLayout, rank_order: str) -> None:
+        """Mesh and groups of ``layout``; a collective, as creating groups is."""
+        self.grid = Grid(layout, rank_order, self.device.type)
 
     def dtype(self, name: str) -> torch.dtype:
         return DTYPES[name]

@@ -11,6 +11,9 @@ differ in whether they credit that half, and in which parameters they count:
 The lookup of the input embedding multiplies nothing, the output head does. With tied embeddings the one matrix is the
 head, and stays counted, once: N - input embedding is N. Counting it again on another pipeline stage is what made 794
 rows of the Playbook's sweep too good.
+
+Of a model with experts, N is what one token meets: its experts, the shared ones and the router, as in torchtitan and
+Megatron-LM. Published rows that take their tokens from a forced, balanced routing are upper bounds.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ def flops_per_token(
     Parameters
     ----------
     num_parameters
-        All weights, a tied embedding once.
+        All weights a token meets, a tied embedding once.
     embedding_parameters
         Weights of the input embedding that multiply nothing: 0 if it is tied to the head.
     attention_width
@@ -76,7 +79,7 @@ def flops_per_token(
 def model_flops_per_token(shape: ModelShape, seq_len: int, convention: str = "palm") -> float:
     """What the mathematics needs for one token, forward and backward, without recomputation."""
     return flops_per_token(
-        shape.num_parameters,
+        shape.num_active_parameters,
         0 if shape.tied_embeddings else shape.embedding_parameters,
         shape.num_layers,
         shape.num_heads * shape.head_dim,
@@ -96,6 +99,8 @@ def hardware_flops_per_token(
     ``megatron_selective`` adds one forward pass of attention, 4 L H T. Korthikanti et al.'s equation 8 adds 12 L H T,
     so the HFU of their table 5 are above these: 43.7 % for the 22B model would be 42.2 %.
 
+    With experts, ``full`` repeats their last product, too: the router's gradient needs what it weighs.
+
     Source
     ------
     Narayanan et al. 2021, arXiv:2104.04473, equation 3 (``megatron_full``): the layers' 72 become 96, the head's share
@@ -104,11 +109,12 @@ def hardware_flops_per_token(
     if recompute not in RECOMPUTE:
         raise ValueError(f"unknown recompute '{recompute}'. Known: {', '.join(RECOMPUTE)}.")
     attention = _attention_forward(shape, seq_len, convention)
-    layers = attention + 2 * shape.num_layers * shape.parameters_per_layer
+    layers = attention + 2 * shape.num_layers * shape.active_parameters_per_layer
+    last_product = 0 if shape.has_experts else shape.hidden_size * shape.ffn_hidden_size
     again = {
         "none": 0.0,
         "selective": 0.0,
-        "full": layers - 2 * shape.num_layers * shape.hidden_size * shape.ffn_hidden_size,
+        "full": layers - 2 * shape.num_layers * last_product,
         "megatron_selective": attention,
         "megatron_full": layers,
     }

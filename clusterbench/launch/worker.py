@@ -145,7 +145,7 @@ class _Worker:
         benchmark = benchmarks()[case["benchmark"]]
         if case["layout"] is not None:
             self.phase("device")
-            self.rig.build_mesh(ParallelLayout.parse(case["layout"]), case["rank_order"])
+            self.rig.build_grid(ParallelLayout.parse(case["layout"]), case["rank_order"])
         self.phase("rendezvous")
         step = benchmark.prepare(self.rig, point)
         self.phase("prepared")

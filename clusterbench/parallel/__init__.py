@@ -9,7 +9,7 @@ only place that may import torch). Both halves are compared with each other in e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,25 +18,37 @@ from clusterbench.discover import things
 from clusterbench.formulas.collectives import traffic_bytes
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import options_of
+from clusterbench.shape import ModelShape
 from clusterbench.training.job import TrainingJob, activations, weight_shapes
 
 if TYPE_CHECKING:
     from clusterbench.training.assembly import Assembly
 
 
-MATERIALIZE = "materialize"
+LOCALIZE, MATERIALIZE = "localize", "materialize"
 PHASES = (
     "tensor",  # first: it replaces plain weights, and everything else must see the parts
     "sequence",  # rides tensor's regions: it arranges what lies between them
     "expert",  # like tensor, a cut of single weights
     "context",  # changes what attention does with the local heads that tensor left it
     "recompute",  # around whole layers, so that what was put inside a layer is computed again with it
-    "pipeline",  # takes layers away: their insides are complete, and nothing yet holds on to their parameters
+    "compile",  # sees recomputation and everything within a layer, and nothing that is around layers
+    LOCALIZE,  # all cuts are made: from here on a weight is a plain tensor, this rank's part
     "shard",  # ZeRO 2 and 3: shards what the others left, whatever it is
     MATERIALIZE,  # only now memory is touched, and only for the parts that stayed on this rank
-    "replicate",  # DDP, ZeRO 1: buckets and optimizer hold real parameters, so they come last
+    "replicate",  # DDP, ZeRO 1: buckets and optimizer hold real parameters
+    "pipeline",  # last: it drives finished stages, and asks DDP and FSDP when to reduce
 )
-"""The order in which things happen to a model, each with the reason for its place."""
+"""The order in which things happen to a model, each with the reason for its place.
+
+Which layers a rank has at all (pipeline parallelism) is known before the first of these: only they are built.
+"""
+
+SUM_ORDER = ("tp", "edp", "dp", "cp", "dp_cp", "ends")
+"""The order in which gradients are summed over axes after the last backward; ``ends`` needs whole ones."""
+
+NORM_ORDER = ("tp", "ep", "edp", "shard", "dp", "cp", "dp_cp")
+"""The order in which squares are summed for the norm; pp comes after them."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +62,13 @@ class Traffic:
     op: str
     count: int
     size_bytes: int
+    ranks: int = 0
+    """In one group, where the layout does not know the axis."""
 
-    def bytes_on_link(self, degree: int) -> float:
+    def bytes_on_link(self, layout: ParallelLayout) -> float:
         """``size_bytes`` times the bus factor."""
-        return traffic_bytes(self.op, self.size_bytes, degree)
+        op = "send_recv" if self.op in ("send", "recv") else self.op
+        return traffic_bytes(op, self.size_bytes, self.ranks or layout.degree(self.axis))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,36 +79,95 @@ class Parallelism(ABC):
     ----------
     phase
         When it is applied: a name of :data:`PHASES`.
+    changes_model
+        Whether its options change what is computed, so that one rank alone needs them too.
+    repeated_by_selective
+        Whether its messages are sent again by selective recomputation, too: it keeps the results of collectives that
+        are operators of torch, and of no others.
     """
 
     phase: ClassVar[str]
+    changes_model: ClassVar[bool] = False
+
+    repeated_by_selective: ClassVar[bool] = False
+
+    @property
+    def routes(self) -> bool:
+        """Whether what goes where depends on the data."""
+        return False
+
+    @property
+    def repeats(self) -> str:
+        """What backward computes again: none, selective or full."""
+        return "none"
+
+    @property
+    def ranks_of(self) -> Mapping[str, int]:
+        """Ranks along axes that no layout knows, because an option makes them."""
+        return {}
 
     @abstractmethod
     def active(self, layout: ParallelLayout) -> bool:
         """Whether it does anything in this layout, with these options."""
 
-    def concerned(self, layout: ParallelLayout) -> bool:
-        """Whether its options can change anything in this layout."""
+    def concerned(self, layout: ParallelLayout, shape: ModelShape) -> bool:
+        """Whether its options can change anything in this layout of this model."""
         return self.active(layout)
 
     def objection(self, job: TrainingJob) -> str | None:
         """Why this job cannot be shared this way, with the numbers; None when it can. Asked only when active."""
         return None
 
+    def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
+        """The job of a rank at this place along pp, with the layers it has."""
+        return job
+
+    def twin(self, job: TrainingJob) -> tuple[int, int, int]:
+        """What a job's small twin needs at least: layers, micro-batches, and what its seq_len is a multiple of."""
+        return 1, 1, 1
+
+    def positions(self, job: TrainingJob, cp_rank: int) -> Sequence[range] | None:
+        """The positions of a sequence that a cp rank has, in its order; None where this is not its to say."""
+        return None
+
     def weight(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
-        """What is left on one rank of a weight that has ``size`` before."""
+        """What is left on one rank of a weight that has ``size`` before: on the fullest where it is not even."""
         return size
 
-    def partial(self, name: str, job: TrainingJob) -> bool:
-        """Whether a weight whole on every tp rank gets only a part of its gradient there, to be summed over tp."""
-        return False
+    def splits(self, name: str, job: TrainingJob) -> tuple[str, ...]:
+        """Axes over which it cuts a weight."""
+        return ()
+
+    def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
+        """Axes over which it leaves a weight's gradient to be summed after the last backward."""
+        return ()
+
+    def states(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        """What it makes of the bytes of parameters, gradients and optimizer state that the rank's weights need."""
+        return states
+
+    def gathered(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        """The same at their peak, with what is there only for a while."""
+        return states
+
+    def traffic_basis(self, job: TrainingJob) -> str | None:
+        """What has to be said of its traffic where the bytes depend on data; None where they are exact."""
+        return None
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         """What is left on one rank of the entries of :func:`clusterbench.training.job.activations`."""
         return held
 
+    def peak_activations(self, job: TrainingJob, of_one_forward: Callable[[TrainingJob], float]) -> float | None:
+        """Bytes when most micro-batches are in flight; None where this is not its to say."""
+        return None
+
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         """What it sends in one step, exactly. Asked only when active."""
+        return ()
+
+    def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
+        """What of it is sent within the forwards of the layers, and sent again when they are computed again."""
         return ()
 
     @abstractmethod
@@ -118,60 +192,109 @@ def active_in(layout: ParallelLayout, every: Iterable[Parallelism]) -> list[Para
     return sorted((one for one in every if one.active(layout)), key=lambda one: PHASES.index(one.phase))
 
 
+def part_of(job: TrainingJob, active: Sequence[Parallelism], pp_rank: int) -> TrainingJob:
+    """The job of a rank at this place along pp."""
+    for parallelism in active:
+        job = parallelism.part(job, pp_rank)
+    return job
+
+
 def local_weights(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, tuple[int, ...]]:
     """The part of every weight that one rank holds, in the model's order."""
-    weights = weight_shapes(job.shape)
+    weights = weight_shapes(job)
     for parallelism in active:
         weights = {name: parallelism.weight(name, size, job) for name, size in weights.items()}
     return weights
 
 
-def partial_weights(active: Sequence[Parallelism], job: TrainingJob) -> set[str]:
-    """Weights whose gradients are parts, see :meth:`Parallelism.partial`."""
-    return {name for name in weight_shapes(job.shape) if any(one.partial(name, job) for one in active)}
+def split_over(active: Sequence[Parallelism], name: str, job: TrainingJob) -> tuple[str, ...]:
+    """Axes over which a weight is cut."""
+    return tuple(axis for one in active for axis in one.splits(name, job))
+
+
+def summed_over(active: Sequence[Parallelism], name: str, job: TrainingJob) -> tuple[str, ...]:
+    """Axes over which a weight's gradient is summed after the last backward, in order."""
+    axes = {axis for one in active for axis in one.sums(name, job)}
+    return tuple(axis for axis in SUM_ORDER if axis in axes)
 
 
 def expected_traffic(active: Sequence[Parallelism], job: TrainingJob) -> list[Traffic]:
-    """All collectives of one step, one entry per axis and op."""
+    """All collectives of one step of a rank, one entry per axis and op."""
     sums: dict[tuple[str, str], Traffic] = {}
     for sent in _all_traffic(active, job):
         before = sums.get((sent.axis, sent.op), Traffic(sent.axis, sent.op, 0, 0))
         sums[sent.axis, sent.op] = Traffic(
-            sent.axis, sent.op, before.count + sent.count, before.size_bytes + sent.size_bytes
+            sent.axis, sent.op, before.count + sent.count, before.size_bytes + sent.size_bytes, sent.ranks
         )
     return [sent for sent in sums.values() if sent.count]
 
 
 def _all_traffic(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[Traffic]:
+    repeats = {parallelism.repeats for parallelism in active}
     for parallelism in active:
         yield from parallelism.traffic(job)
-    # What training/step.py does itself, after the last backward: the gradients that are parts travel in one flat
-    # buffer,
+        if "full" in repeats or ("selective" in repeats and parallelism.repeated_by_selective):
+            yield from parallelism.forward_traffic(job)
+    # What training/step.py does itself, after the last backward: gradients that are parts travel in one flat buffer for
+    # each axis,
     weights = local_weights(active, job)
-    parts = sum(prod(weights[name]) for name in partial_weights(active, job))
-    yield Traffic("tp", "all_reduce", int(parts > 0), parts * job.master_bytes)
-    # and of the weights that are split each rank adds up its own squares: one number for the norm.
-    if job.max_grad_norm is not None and job.layout.uses("tp"):
-        yield Traffic("tp", "all_reduce", 1, job.master_bytes)
+    for axis in SUM_ORDER:
+        parts = sum(prod(size) for name, size in weights.items() if axis in summed_over(active, name, job))
+        yield Traffic(axis, "all_reduce", int(parts > 0), parts * job.master_bytes)
+    # and of the weights that are split each rank adds up its own squares: a number for each way of being split.
+    if job.max_grad_norm is not None:
+        ways = {split_over(active, name, job) for name in weights}
+        for axis in NORM_ORDER:
+            numbers = sum(axis in way for way in ways)
+            yield Traffic(axis, "all_reduce", int(numbers > 0), numbers * job.master_bytes, _ranks(active, axis))
+        if job.layout.uses("pp"):
+            yield Traffic("pp", "all_reduce", 1, job.master_bytes)
+
+
+def _ranks(active: Sequence[Parallelism], axis: str) -> int:
+    """Ranks along an axis that only an option of a parallelism knows; 0 for the others."""
+    return next((one.ranks_of[axis] for one in active if axis in one.ranks_of), 0)
+
+
+def _states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
+    weights = local_weights(active, job)
+    parameters = float(sum(map(prod, weights.values())) * job.master_bytes)
+    states = {
+        "parameters": parameters,
+        "gradients": parameters,
+        # Adam's two moments, and a float32 step count for each tensor
+        "optimizer_state": 2 * parameters + 4 * len(weights),
+    }
+    for parallelism in active:
+        states = parallelism.states(states, job)
+    return states
+
+
+def expected_at_rest(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
+    """Bytes on one rank between steps of what is always there: parameters and optimizer state."""
+    states = _states(active, job)
+    return {name: states[name] for name in ("parameters", "optimizer_state")}
 
 
 def expected_memory(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
     """Bytes on one rank by category: parameters, gradients and optimizer state exactly, activations by what is held.
 
     ``activations`` is what lives when the loss of a micro-batch has been computed, with the batch itself; or, under
-    full recomputation of a model whose layers outweigh its logits, when the last layer has been computed again.
+    full recomputation of a model whose layers outweigh its logits, when the last layer has been computed again; or,
+    with pipeline stages, when the schedule holds most.
     """
-    weights = local_weights(active, job)
-    parameters = sum(map(prod, weights.values())) * job.master_bytes
-    held = activations(job)
+    states = _states(active, job)
     for parallelism in active:
-        held = parallelism.activations(held, job)
-    batch = 2 * job.gradient_accumulation_steps * job.tokens_per_micro_batch * 8  # tokens and labels, int64
-    rope = 2 * job.seq_len * job.shape.head_dim * job.compute_bytes
-    return {
-        "parameters": parameters,
-        "gradients": parameters,
-        # Adam's two moments, and a float32 step count for each tensor
-        "optimizer_state": 2 * parameters + 4 * len(weights),
-        "activations": sum(held.values()) + batch + rope,
-    }
+        states = parallelism.gathered(states, job)
+    batch = 2 * job.gradient_accumulation_steps * job.local_tokens * 8  # tokens and labels, int64
+    rope = 2 * job.seq_len // job.layout.cp * job.shape.head_dim * job.compute_bytes
+
+    def of_one_forward(job: TrainingJob) -> float:
+        held = activations(job)
+        for parallelism in active:
+            held = parallelism.activations(held, job)
+        return sum(held.values())
+
+    schedules = [one.peak_activations(job, of_one_forward) for one in active]
+    peak = next((peak for peak in schedules if peak is not None), of_one_forward(job))
+    return states | {"activations": peak + batch + rope}

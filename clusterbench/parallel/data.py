@@ -1,4 +1,4 @@
-"""Data parallelism: every dp rank has all weights and a share of the batch; gradients are averaged."""
+"""Data parallelism: ranks hold the same weights and see different tokens; gradients are averaged."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ BUCKET_BYTES = 25 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class DataParallel(Parallelism):
-    """Averages gradients over dp while backward runs (torch's DistributedDataParallel).
+    """Averages gradients over dp (and cp) while backward runs (torch's DistributedDataParallel).
 
     Notes
     -----
     Gradients are views of DDP's buckets, so they exist once. While micro-batches accumulate nothing is sent. Buckets
     are built anew after the first step, in the order in which gradients came.
+
+    Under pipeline parallelism a stage's backward runs in pieces that DDP's hooks cannot follow (a weight's gradient may
+    come long after its input's), so gradients are summed in one flat buffer when the schedule is through. With ZeRO 2
+    and 3 FSDP averages them. Experts that are spread over ranks are averaged by the expert grid.
 
     Source
     ------
@@ -36,20 +40,35 @@ class DataParallel(Parallelism):
     phase: ClassVar[str] = "replicate"
 
     def active(self, layout: ParallelLayout) -> bool:
-        return layout.uses("dp")
+        return layout.degree("dp_cp") > 1 and layout.zero < 2
+
+    def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
+        return (job.layout.data_axis,) if job.layout.uses("pp") and not is_spread_expert(name, job) else ()
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
+        if job.layout.uses("pp"):
+            return
         others = [kind() for kind in parallelisms().values() if kind is not type(self)]
         weights = local_weights(active_in(job.layout, others), job)
-        sizes = [prod(weights[name]) * job.master_bytes for name in gradient_order(list(weights))]
-        yield Traffic("dp", "all_reduce", num_buckets(sizes), sum(sizes))
+        names = [name for name in gradient_order(list(weights)) if not is_spread_expert(name, job)]
+        sizes = [prod(weights[name]) * job.master_bytes for name in names]
+        yield Traffic(job.layout.data_axis, "all_reduce", num_buckets(sizes), sum(sizes))
 
     def apply(self, assembly: Assembly) -> None:
         from torch.nn.parallel import DistributedDataParallel
 
+        from clusterbench.engine.compat import leave_to_others
+
+        job = assembly.job
+        if job.layout.uses("pp"):
+            return
+        decoder = assembly.decoders[0]
+        leave_to_others(
+            decoder, [weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job)]
+        )
         model = DistributedDataParallel(
-            assembly.model,
-            process_group=assembly.mesh.get_group("dp"),
+            decoder,
+            process_group=assembly.grid.group(job.layout.data_axis),
             init_sync=False,  # the weights come from the seed on every rank
             gradient_as_bucket_view=True,
         )
@@ -57,6 +76,11 @@ class DataParallel(Parallelism):
         assembly.accumulating.append(model.no_sync)
         # Dropping gradients between steps would let no_sync build a second set outside the buckets.
         assembly.keep_gradients = True
+
+
+def is_spread_expert(name: str, job: TrainingJob) -> bool:
+    """Whether a weight belongs to experts that are spread over ranks, so that dp ranks hold different ones."""
+    return job.layout.ep > 1 and ".experts." in name
 
 
 def gradient_order(names: list[str]) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic
-from clusterbench.parallel.tensor import crossing_bytes
+from clusterbench.parallel import Parallelism
+from clusterbench.shape import ModelShape
 from clusterbench.training.job import TrainingJob
 
 if TYPE_CHECKING:
@@ -53,36 +52,29 @@ class Recompute(Parallelism):
     def active(self, layout: ParallelLayout) -> bool:
         return self.recompute != "none"
 
-    def concerned(self, layout: ParallelLayout) -> bool:
+    def concerned(self, layout: ParallelLayout, shape: ModelShape) -> bool:
         return True
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        residual = job.tokens_per_micro_batch * job.shape.hidden_size * job.compute_bytes
-        inputs = {"layer.inputs": float(residual / (job.layout.tp if job.layout.sp else 1) * job.shape.num_layers)}
+        residual = job.local_tokens * job.shape.hidden_size * job.compute_bytes
+        inputs = {"layer.inputs": float(residual / (job.layout.tp if job.layout.sp else 1) * len(job.layers))}
         inside = {name: size for name, size in held.items() if name.startswith(("layer.", "rounded.layers."))}
         outside = {name: size for name, size in held.items() if name not in inside}
         if self.recompute == "selective":
             kept = {name: size for name, size in inside.items() if name in KEPT_BY_SELECTIVE}
-            products = {"layer.products": float(2 * residual * job.shape.num_layers)}  # of output and down, before sums
+            products = {"layer.products": float(2 * residual * len(job.layers))}  # of output and down, before sums
             return inputs | kept | products | outside
         # In backward one layer at a time comes to life again. By then the loss has let go of its logits, and norm and
         # head of what they held; the layer's input is the input its norm keeps, unless that is a copy in float32.
-        one_layer = {name: size / job.shape.num_layers for name, size in inside.items()}
+        one_layer = {name: size / len(job.layers) for name, size in inside.items()}
         if job.device == "cuda" or job.compute_bytes >= 4:
-            one_layer["layer.inputs"] = inputs["layer.inputs"] * (1 - 1 / job.shape.num_layers)
+            one_layer["layer.inputs"] = inputs["layer.inputs"] * (1 - 1 / len(job.layers))
         at_loss, in_backward = inputs | outside, inputs | one_layer
         return max(at_loss, in_backward, key=lambda moment: sum(moment.values()))
 
-    def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
-        if self.recompute == "full" and job.layout.uses("tp"):
-            # Recomputing a layer repeats its collectives but the last: nothing after `down` is needed for backward.
-            calls = job.gradient_accumulation_steps * job.shape.num_layers
-            size_bytes = calls * crossing_bytes(job)
-            if job.layout.sp:
-                yield Traffic("tp", "all_gather", 2 * calls, 2 * size_bytes)  # into attention, into feed-forward
-                yield Traffic("tp", "reduce_scatter", calls, size_bytes)  # out of attention
-            else:
-                yield Traffic("tp", "all_reduce", calls, size_bytes)  # out of attention
+    @property
+    def repeats(self) -> str:
+        return self.recompute
 
     def apply(self, assembly: Assembly) -> None:
         from functools import partial
@@ -92,9 +84,9 @@ class Recompute(Parallelism):
         context_fn = noop_context_fn
         if self.recompute == "selective":
             context_fn = partial(create_selective_checkpoint_contexts, _keep_what_costs)
-        for layer in assembly.decoder.layers:
+        for layer in assembly.layers():
             # preserve_rng_state: nothing here is random
-            layer.forward = partial(
+            layer.forward = partial(  # type: ignore[method-assign]
                 checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False, context_fn=context_fn
             )
 
@@ -103,5 +95,7 @@ def _keep_what_costs(context: Any, operator: Any, *arguments: Any, **options: An
     from torch.utils.checkpoint import CheckpointPolicy
 
     name = operator.name()
-    costs = name.startswith(("aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_dot_product", "_c10d_functional::"))
+    costs = name.startswith(
+        ("aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_dot_product", "_c10d_functional::", "aten::_grouped_mm")
+    )
     return CheckpointPolicy.MUST_SAVE if costs else CheckpointPolicy.PREFER_RECOMPUTE

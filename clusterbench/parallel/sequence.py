@@ -44,13 +44,17 @@ class SequenceParallel(Parallelism):
         return layout.sp
 
     def objection(self, job: TrainingJob) -> str | None:
-        tp = job.layout.tp
-        if job.seq_len % tp:
-            return f"+sp cuts seq_len {job.seq_len} over tp{tp}, which does not divide it: {job.seq_len / tp:.4g}"
+        cp, tp = job.layout.cp, job.layout.tp
+        if job.seq_len % (cp * tp):
+            over = f"cp{cp} and tp{tp}, which do" if cp > 1 else f"tp{tp}, which does"
+            return f"+sp cuts seq_len {job.seq_len} over {over} not divide it: {job.seq_len / (cp * tp):.4g}"
         return None
 
-    def partial(self, name: str, job: TrainingJob) -> bool:
-        return name.endswith("norm.weight")  # each rank has seen its own tokens only
+    def twin(self, job: TrainingJob) -> tuple[int, int, int]:
+        return 1, 1, job.layout.tp
+
+    def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
+        return ("tp",) if name.endswith("norm.weight") else ()  # each rank has seen its own tokens only
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         return {name: size / job.layout.tp if name in SPLIT_ACTIVATIONS else size for name, size in held.items()}
@@ -58,14 +62,23 @@ class SequenceParallel(Parallelism):
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         # Entering a region gathers the sequence and, in backward, sums and cuts the gradient; leaving it sums and cuts,
         # and gathers the gradient in backward. An all_reduce is these two, so the bytes are those of tp alone.
-        calls = job.gradient_accumulation_steps * 2 * crossings(job)
+        calls = job.gradient_accumulation_steps * crossings(job)
         yield Traffic("tp", "all_gather", calls, calls * crossing_bytes(job))
         yield Traffic("tp", "reduce_scatter", calls, calls * crossing_bytes(job))
+
+    def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
+        calls = job.gradient_accumulation_steps * len(job.layers)
+        size_bytes, regions = calls * crossing_bytes(job), 1 if job.shape.has_experts else 2
+        yield Traffic("tp", "all_gather", regions * calls, regions * size_bytes)  # into attention, into feed-forward
+        yield Traffic("tp", "reduce_scatter", calls, size_bytes)  # out of attention
 
     def apply(self, assembly: Assembly) -> None:
         from torch.distributed.tensor.parallel import SequenceParallel as Style
 
         # Where attention, feed-forward and head gather their input is in the plan of tensor.py, which owns them.
+        # Experts are plain tensors, and route this rank's tokens.
+        before_feed_forward = Style(use_local_output=assembly.job.shape.has_experts)
         assembly.parallelize(
-            "tp", {"norm": Style(), "layers.*.attention_norm": Style(), "layers.*.feed_forward_norm": Style()}
+            "tp",
+            {"norm": Style(), "layers.*.attention_norm": Style(), "layers.*.feed_forward_norm": before_feed_forward},
         )

@@ -72,7 +72,7 @@ class TensorParallel(Parallelism):
         tp, shape = job.layout.tp, job.shape
         for what, number in (
             ("attention heads", shape.num_heads),
-            ("feed-forward channels", shape.ffn_hidden_size),
+            ("feed-forward channels", 0 if shape.has_experts else shape.ffn_hidden_size),
             ("rows of the vocabulary", shape.vocab_size),
         ):
             if number % tp:
@@ -90,16 +90,19 @@ class TensorParallel(Parallelism):
         dim = self._split_dim(name, job)
         return size if dim is None else (*size[:dim], size[dim] // job.layout.tp, *size[dim + 1 :])
 
-    def partial(self, name: str, job: TrainingJob) -> bool:
-        return _replicates_kv(job) and _is_kv(name)
+    def splits(self, name: str, job: TrainingJob) -> tuple[str, ...]:
+        return () if self._split_dim(name, job) is None else ("tp",)
+
+    def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
+        return ("tp",) if _replicates_kv(job) and _is_kv(name) else ()
 
     def _split_dim(self, name: str, job: TrainingJob) -> int | None:
-        if self.partial(name, job):
+        if self.sums(name, job):
             return None
         return next((dim for module, dim in SPLIT_DIM.items() if name.endswith(f"{module}.weight")), None)
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        if self.loss_parallel:
+        if self.loss_parallel and job.has_head:
             # the logits minus their maximum, which live while their exponentials are summed over tp
             held = held | {"loss.shifted": held["loss.log_softmax"]}
         return {name: size_bytes / self._ranks_sharing(name, job) for name, size_bytes in held.items()}
@@ -115,9 +118,9 @@ class TensorParallel(Parallelism):
         return job.layout.tp if name in SPLIT_ACTIVATIONS else 1
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
-        forwards, tokens = job.gradient_accumulation_steps, job.tokens_per_micro_batch
+        forwards, tokens = job.gradient_accumulation_steps * job.has_head, job.local_tokens
         if not job.layout.sp:  # with it, the same places are crossed by other collectives: see sequence.py
-            calls = forwards * 2 * crossings(job)
+            calls = job.gradient_accumulation_steps * crossings(job)
             yield Traffic("tp", "all_reduce", calls, calls * crossing_bytes(job))
         if self.loss_parallel:
             # the softmax over split logits: the maximum, the sum of exponentials, and the logit of the label, which one
@@ -127,6 +130,12 @@ class TensorParallel(Parallelism):
         else:
             # the head gathers its logits; in backward each rank cuts its part out of the gradient
             yield Traffic("tp", "all_gather", forwards, forwards * tokens * job.shape.vocab_size * job.compute_bytes)
+
+    def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
+        if not job.layout.sp:
+            # Recomputing a layer repeats its collectives but the last: nothing after `down` is needed for backward.
+            calls = job.gradient_accumulation_steps * len(job.layers)
+            yield Traffic("tp", "all_reduce", calls, calls * crossing_bytes(job))  # out of attention
 
     def apply(self, assembly: Assembly) -> None:
         from torch.distributed.tensor import Replicate, Shard
@@ -154,11 +163,16 @@ class TensorParallel(Parallelism):
             "layers.*.attention.key": kv,
             "layers.*.attention.value": kv,
             "layers.*.attention.output": RowwiseParallel(output_layouts=outside),
-            "layers.*.feed_forward": PrepareModuleInput(input_layouts=(outside,), desired_input_layouts=(Replicate(),)),
-            "layers.*.feed_forward.gate": ColwiseParallel(),
-            "layers.*.feed_forward.up": ColwiseParallel(),
-            "layers.*.feed_forward.down": RowwiseParallel(output_layouts=outside),
         }
+        if not job.shape.has_experts:
+            plan |= {
+                "layers.*.feed_forward": PrepareModuleInput(
+                    input_layouts=(outside,), desired_input_layouts=(Replicate(),)
+                ),
+                "layers.*.feed_forward.gate": ColwiseParallel(),
+                "layers.*.feed_forward.up": ColwiseParallel(),
+                "layers.*.feed_forward.down": RowwiseParallel(output_layouts=outside),
+            }
         if job.shape.tied_embeddings:
             # The weight is the embedding's, cut already; only the activations are to be arranged.
             plan["head"] = PrepareModuleInputOutput(
@@ -178,11 +192,13 @@ class TensorParallel(Parallelism):
 
 
 def crossings(job: TrainingJob) -> int:
-    """How often a forward enters a region of split weights, which is how often it leaves one.
+    """How often a forward enters a region of split weights, and how often it leaves one, together.
 
-    Entered are attention, feed-forward and the head; left are the embedding, attention and feed-forward.
+    Entered are attention, feed-forward and the head; left are the embedding, attention and feed-forward. Experts are no
+    such region: each is whole on one rank.
     """
-    return 2 * job.shape.num_layers + 1
+    regions = 1 if job.shape.has_experts else 2
+    return 2 * regions * len(job.layers) + job.embeds + job.has_head
 
 
 def crossing_bytes(job: TrainingJob) -> int:
@@ -191,7 +207,7 @@ def crossing_bytes(job: TrainingJob) -> int:
     Without sequence parallelism, leaving sums the parts (one all_reduce in forward) and entering sums their gradients
     (one all_reduce in backward).
     """
-    return job.tokens_per_micro_batch * job.shape.hidden_size * job.compute_bytes
+    return job.local_tokens * job.shape.hidden_size * job.compute_bytes
 
 
 def _replicates_kv(job: TrainingJob) -> bool:

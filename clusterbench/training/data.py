@@ -14,15 +14,14 @@ def tokens(job: TrainingJob, sequences: Tensor, positions: Tensor) -> Tensor:
     return noise(job.seed, "tokens", sequences, positions) % job.shape.vocab_size
 
 
-def micro_batches(job: TrainingJob, dp_rank: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """This data-parallel rank's share of one step: inputs and the tokens after them, each (micro batch, sequence).
+def micro_batches(job: TrainingJob, dp_rank: int, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """This rank's share of one step: inputs and the tokens after them, each (micro batch, positions).
 
     Forward ``i`` of all ranks together takes sequences ``i * dp * micro_batch_size`` onwards, rank by rank.
     """
-    positions = torch.arange(job.seq_len + 1, device=device)
     shares = []
     for forward in range(job.gradient_accumulation_steps):
         first = (forward * job.layout.dp + dp_rank) * job.micro_batch_size
-        table = tokens(job, torch.arange(first, first + job.micro_batch_size, device=device), positions)
-        shares.append((table[:, :-1].contiguous(), table[:, 1:].contiguous()))
+        sequences = torch.arange(first, first + job.micro_batch_size, device=positions.device)
+        shares.append((tokens(job, sequences, positions), tokens(job, sequences, positions + 1)))
     return shares

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from clusterbench.formulas.schedules import Action
 from clusterbench.layout import ParallelLayout
 from clusterbench.shape import ModelShape
+from clusterbench.training.expert_ledger import expert_activations, expert_weight_shapes
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -17,8 +19,26 @@ WEIGHT_DECAY = 0.1
 
 
 @dataclass(frozen=True)
+class Chunk:
+    """Consecutive layers that one rank computes: of a model cut into stages, one stage.
+
+    Attributes
+    ----------
+    stage
+        Its place among all stages.
+    first, last
+        Whether it begins with the embedding, and whether it ends with norm and head.
+    """
+
+    stage: int
+    layers: range
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
 class TrainingJob:
-    """What one optimizer step has to do.
+    """What one optimizer step has to do, and which part of the model one rank has.
 
     Attributes
     ----------
@@ -32,6 +52,9 @@ class TrainingJob:
         Gradients are scaled down to this global norm; None leaves them alone.
     device
         ``cpu`` or ``cuda``: some operators keep other things for backward.
+    chunks
+        What this rank has of the layers; empty for all. ``pp_rank`` is then its place along pp, and ``actions`` what it
+        computes, in order.
 
     Examples
     --------
@@ -50,6 +73,29 @@ class TrainingJob:
     max_grad_norm: float | None = 1.0
     seed: int = 0
     device: str = "cpu"
+    chunks: tuple[Chunk, ...] = ()
+    pp_rank: int = 0
+    actions: tuple[Action, ...] = ()
+
+    @property
+    def held(self) -> tuple[Chunk, ...]:
+        """The chunks this rank has: without pipeline parallelism one, the whole model."""
+        return self.chunks or (Chunk(0, range(self.shape.num_layers), first=True, last=True),)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Indices of the layers this rank has."""
+        return tuple(layer for chunk in self.held for layer in chunk.layers)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether this rank looks tokens up in the embedding."""
+        return any(chunk.first for chunk in self.held)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether this rank computes logits and loss."""
+        return any(chunk.last for chunk in self.held)
 
     @property
     def gradient_accumulation_steps(self) -> int:
@@ -62,8 +108,13 @@ class TrainingJob:
 
     @property
     def tokens_per_micro_batch(self) -> int:
-        """Tokens of one forward."""
+        """Tokens of one forward of one dp rank; its cp ranks share them."""
         return self.micro_batch_size * self.seq_len
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens of one forward that this rank sees; under sequence parallelism tp ranks share them between regions."""
+        return self.tokens_per_micro_batch // self.layout.cp
 
     @property
     def compute_bytes(self) -> int:
@@ -99,50 +150,74 @@ class TrainingJob:
         )
 
     def on_one_rank(self, dtype: str | None = None) -> TrainingJob:
-        """The same step without any parallelism, in one forward of the whole batch."""
+        """The same step without any parallelism, in one forward of the whole batch.
+
+        With experts in the same micro-batches: their load-balancing loss is one for each.
+        """
         return replace(
             self,
             layout=ParallelLayout(),
-            micro_batch_size=self.global_batch_size,
+            chunks=(),
+            pp_rank=0,
+            actions=(),
+            micro_batch_size=self.micro_batch_size if self.shape.has_experts else self.global_batch_size,
             dtype=dtype or self.dtype,
         )
 
 
-def weight_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
-    """Every weight of the model by its name, in the order the model registers them.
+def weight_shapes(job: TrainingJob) -> dict[str, tuple[int, ...]]:
+    """Every weight of the layers a rank has by its name, whole, in the order the model registers them.
+
+    A tied embedding is the head's, too: under pipeline parallelism the first and the last stage have it.
 
     >>> from clusterbench.shape import named_shape
-    >>> weight_shapes(named_shape("llama-tiny"))["layers.0.attention.key.weight"]
+    >>> job = TrainingJob(named_shape("llama-tiny"), ParallelLayout(), 256, 8, 8)
+    >>> weight_shapes(job)["layers.0.attention.key.weight"]
     (64, 128)
     """
-    hidden, ffn = shape.hidden_size, shape.ffn_hidden_size
-    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    layer: dict[str, tuple[int, ...]] = {
-        "attention_norm": (hidden,),
-        "attention.query": (queries, hidden),
-        "attention.key": (keys, hidden),
-        "attention.value": (keys, hidden),
-        "attention.output": (hidden, queries),
-        "feed_forward_norm": (hidden,),
-        "feed_forward.gate": (ffn, hidden),
-        "feed_forward.up": (ffn, hidden),
-        "feed_forward.down": (hidden, ffn),
-    }
-    weights: dict[str, tuple[int, ...]] = {"embedding.weight": (shape.vocab_size, hidden)}
-    for index in range(shape.num_layers):
-        weights |= {f"layers.{index}.{name}.weight": size for name, size in layer.items()}
-    weights["norm.weight"] = (hidden,)
-    if not shape.tied_embeddings:
-        weights["head.weight"] = (shape.vocab_size, hidden)
+    shape, hidden = job.shape, job.shape.hidden_size
+    table = {"embedding.weight": (shape.vocab_size, hidden)}
+    weights: dict[str, tuple[int, ...]] = {}
+    for chunk in job.held:
+        if chunk.first or (chunk.last and shape.tied_embeddings):
+            weights |= table
+        for index in chunk.layers:
+            weights |= {f"layers.{index}.{name}": size for name, size in _layer_weights(shape).items()}
+        if chunk.last:
+            weights["norm.weight"] = (hidden,)
+            if not shape.tied_embeddings:
+                weights["head.weight"] = (shape.vocab_size, hidden)
     return weights
 
 
+def _layer_weights(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    hidden, ffn = shape.hidden_size, shape.ffn_hidden_size
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    attention: dict[str, tuple[int, ...]] = {
+        "attention_norm.weight": (hidden,),
+        "attention.query.weight": (queries, hidden),
+        "attention.key.weight": (keys, hidden),
+        "attention.value.weight": (keys, hidden),
+        "attention.output.weight": (hidden, queries),
+        "feed_forward_norm.weight": (hidden,),
+    }
+    if shape.has_experts:
+        return attention | expert_weight_shapes(shape)
+    return attention | {
+        "feed_forward.gate.weight": (ffn, hidden),
+        "feed_forward.up.weight": (ffn, hidden),
+        "feed_forward.down.weight": (hidden, ffn),
+    }
+
+
 def activations(job: TrainingJob) -> dict[str, float]:
-    """Bytes one rank holds at the end of a forward without any parallelism, by what they are, for one micro-batch.
+    """Bytes a rank with these layers holds at the end of a forward, by what they are, for one micro-batch.
+
+    Of the whole micro-batch: each parallelism then takes its share off.
 
     What the model of :mod:`clusterbench.training.model` saves for backward, operator by operator, and the copies of the
-    logits that live while the loss is computed. ``layer.*`` is the sum over all layers. Flash attention saves its
-    output and one float per head and token, not the scores.
+    logits that live while the loss is computed. ``layer.*`` is the sum over all layers it has. Flash attention saves
+    its output and one float per head and token, not the scores.
     """
     shape, tokens, size = job.shape, job.tokens_per_micro_batch, job.compute_bytes
     statistic = max(4, size)  # norms, log-sum-exps and the loss are computed in float32 at least
@@ -161,12 +236,15 @@ def activations(job: TrainingJob) -> dict[str, float]:
         "attention.logsumexp": shape.num_heads * statistic,
         "feed_forward_norm.input": norm_input,
         "feed_forward_norm.rstd": statistic,
-        "feed_forward.input": shape.hidden_size * size,
-        "feed_forward.gate": shape.ffn_hidden_size * size,
-        "feed_forward.silu": shape.ffn_hidden_size * size,
-        "feed_forward.up": shape.ffn_hidden_size * size,
-        "feed_forward.product": shape.ffn_hidden_size * size,
     }
+    if not shape.has_experts:
+        per_token_and_layer |= {
+            "feed_forward.input": shape.hidden_size * size,
+            "feed_forward.gate": shape.ffn_hidden_size * size,
+            "feed_forward.silu": shape.ffn_hidden_size * size,
+            "feed_forward.up": shape.ffn_hidden_size * size,
+            "feed_forward.product": shape.ffn_hidden_size * size,
+        }
     per_token = {
         "norm.input": norm_input,
         "norm.rstd": statistic,
@@ -175,15 +253,21 @@ def activations(job: TrainingJob) -> dict[str, float]:
         "loss.logits_in_float32": shape.vocab_size * 4 * (size < 4),
         "loss.log_softmax": shape.vocab_size * statistic,
     }
-    held = {f"layer.{name}": float(number * tokens * shape.num_layers) for name, number in per_token_and_layer.items()}
-    held |= {name: float(number * tokens) for name, number in per_token.items()}
+    held = {f"layer.{name}": float(number * tokens * len(job.layers)) for name, number in per_token_and_layer.items()}
+    if shape.has_experts:
+        of_experts = expert_activations(shape, tokens, size, job.layout.ep)
+        held |= {f"layer.{name}": bytes_of_one * len(job.layers) for name, bytes_of_one in of_experts.items()}
+    if job.has_head:
+        held |= {name: float(number * tokens) for name, number in per_token.items()}
     if job.compute_bytes != job.master_bytes:
-        held |= {name: float(prod(part) * size) for name, part in _rounded_weights(shape).items()}
+        held |= {name: float(prod(part) * size) for name, part in _rounded_weights(job).items()}
     return held
 
 
-def _rounded_weights(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+def _rounded_weights(job: TrainingJob) -> dict[str, tuple[int, ...]]:
     """Weights whose rounded copy a product or a norm keeps for backward; a look-up in the embedding keeps none."""
-    weights = weight_shapes(shape)
-    table = weights.pop("embedding.weight")
-    return {f"rounded.{name}": part for name, part in ({"head.weight": table} | weights).items()}
+    weights = weight_shapes(job)
+    table = weights.pop("embedding.weight", None)
+    if table and job.has_head and job.shape.tied_embeddings:
+        weights = {"head.weight": table} | weights
+    return {f"rounded.{name}": part for name, part in weights.items()}

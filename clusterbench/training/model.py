@@ -10,6 +10,7 @@ autocast does, without its cache and its thread-local state, so recomputation an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clusterbench.shape import ModelShape
+from clusterbench.training.job import Chunk
 
 
 class Linear(nn.Linear):
@@ -82,17 +84,25 @@ class Attention(nn.Module):
         self.value = Linear(shape.hidden_size, shape.num_kv_heads * shape.head_dim)
         self.output = Linear(shape.num_heads * shape.head_dim, shape.hidden_size)
 
+        # What mixes the tokens: context parallelism puts its own here.
+        self.attend: Callable[[Tensor, Tensor, Tensor], Tensor] = causal_attention
+
     def forward(self, x_BSH: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
         q_BNSD = rotate(self._heads(self.query(x_BSH)), cos_SD, sin_SD)
         k_BKSD = rotate(self._heads(self.key(x_BSH)), cos_SD, sin_SD)
         v_BKSD = self._heads(self.value(x_BSH))
-        grouped = q_BNSD.shape[1] != k_BKSD.shape[1]
-        o_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BKSD, v_BKSD, is_causal=True, enable_gqa=grouped)
+        o_BNSD = self.attend(q_BNSD, k_BKSD, v_BKSD)
         return cast(Tensor, self.output(o_BNSD.transpose(1, 2).flatten(2)))
 
     def _heads(self, x: Tensor) -> Tensor:
         # The sequence is read from the projection, not from x: under sequence parallelism x comes in shorter.
         return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
+
+
+def causal_attention(q_BNSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor) -> Tensor:
+    """Each token attends to itself and those before it; K divides N."""
+    grouped = q_BNSD.shape[1] != k_BKSD.shape[1]
+    return F.scaled_dot_product_attention(q_BNSD, k_BKSD, v_BKSD, is_causal=True, enable_gqa=grouped)
 
 
 class FeedForward(nn.Module):
@@ -108,6 +118,15 @@ class FeedForward(nn.Module):
         return cast(Tensor, self.down(F.silu(self.gate(x_BSH)) * self.up(x_BSH)))
 
 
+def feed_forward(shape: ModelShape) -> nn.Module:
+    """One network for all tokens, or a mixture of experts."""
+    if not shape.has_experts:
+        return FeedForward(shape)
+    from clusterbench.training.experts import MixtureOfExperts  # which is built of the modules here
+
+    return MixtureOfExperts(shape)
+
+
 class Layer(nn.Module):
     """Attention, then feed-forward, each behind a norm and added to the residual stream."""
 
@@ -116,7 +135,7 @@ class Layer(nn.Module):
         self.attention_norm = RMSNorm(shape.hidden_size, shape.norm_eps)
         self.attention = Attention(shape)
         self.feed_forward_norm = RMSNorm(shape.hidden_size, shape.norm_eps)
-        self.feed_forward = FeedForward(shape)
+        self.feed_forward = feed_forward(shape)
 
     def forward(self, x_BSH: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
         x_BSH = x_BSH + self.attention(self.attention_norm(x_BSH), cos_SD, sin_SD)
@@ -124,23 +143,37 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Tokens (B, S) to logits (B, S, V)."""
+    """Tokens (B, S) to logits (B, S, V), or the part of it that a pipeline stage has: the residual stream in or out.
 
-    def __init__(self, shape: ModelShape, dtype: torch.dtype) -> None:
+    Parameters
+    ----------
+    positions
+        In the sequence, of the S tokens this rank sees.
+    """
+
+    def __init__(self, shape: ModelShape, dtype: torch.dtype, positions: Tensor, chunk: Chunk) -> None:
         super().__init__()
-        self.shape, self.dtype = shape, dtype
-        self.embedding = Embedding(shape.vocab_size, shape.hidden_size, dtype)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_layers))
-        self.norm = RMSNorm(shape.hidden_size, shape.norm_eps)
-        self.head = TiedHead(self.embedding) if shape.tied_embeddings else Linear(shape.hidden_size, shape.vocab_size)
+        self.shape, self.dtype, self.positions, self.chunk = shape, dtype, positions, chunk
+        tied = chunk.last and shape.tied_embeddings
+        self.embedding = Embedding(shape.vocab_size, shape.hidden_size, dtype) if chunk.first or tied else None
+        # By their numbers in the whole model, so that a weight has one name wherever it is.
+        self.layers = nn.ModuleDict({str(index): Layer(shape) for index in chunk.layers})
+        self.norm = RMSNorm(shape.hidden_size, shape.norm_eps) if chunk.last else None
+        self.head: TiedHead | Linear | None = None
+        if chunk.last:
+            self.head = (
+                TiedHead(self.embedding) if self.embedding and tied else Linear(shape.hidden_size, shape.vocab_size)
+            )
         self.rope: tuple[Tensor, Tensor] | None = None
 
-    def forward(self, tokens_BS: Tensor) -> Tensor:
-        if self.rope is None:  # on the device of the tokens, once: a meta model has none
-            self.rope = rope_tables(self.shape, torch.arange(tokens_BS.shape[1], device=tokens_BS.device), self.dtype)
-        x_BSH = self.embedding(tokens_BS)
-        for layer in self.layers:
+    def forward(self, x: Tensor) -> Tensor:
+        if self.rope is None:  # once, and not on the meta device
+            self.rope = rope_tables(self.shape, self.positions, self.dtype)
+        x_BSH = self.embedding(x) if self.chunk.first and self.embedding is not None else x
+        for layer in self.layers.values():
             x_BSH = layer(x_BSH, *self.rope)
+        if self.norm is None or self.head is None:
+            return x_BSH
         return cast(Tensor, self.head(self.norm(x_BSH)))
 
 

@@ -6,6 +6,7 @@ A counter-based generator: no state, no order, the same bits on every device and
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -49,16 +50,27 @@ def _scramble(x: Tensor) -> Tensor:
     return (x >> 16) ^ x
 
 
-def fill_uniform(part: Tensor, seed: int, name: str, offset: tuple[int, ...], mean: float, std: float) -> None:
+def fill_uniform(
+    part: Tensor, seed: int, name: str, offset: Sequence[int], whole: Sequence[int], mean: float, std: float
+) -> None:
     """Fills a part of a named weight with its values, block by block.
 
     Parameters
     ----------
     part
-        One or two dimensions, any floating type; all types get the same values up to their rounding.
+        One to three dimensions, any floating type; all types get the same values up to their rounding. May be empty.
     offset
         Where the part begins in the whole weight.
+    whole
+        The shape of the whole weight: a third dimension stands for so many tables, one below the other.
     """
+    if part.dim() == 3:
+        for index in range(part.shape[0]):
+            first_row = (offset[0] + index) * whole[1] + offset[1]
+            fill_uniform(part[index], seed, name, (first_row, offset[2]), whole[1:], mean, std)
+        return
+    if part.numel() == 0:
+        return
     table = part if part.dim() == 2 else part[None]
     first_row, first_column = offset if part.dim() == 2 else (0, *offset)
     columns = torch.arange(first_column, first_column + table.shape[1], device=part.device)

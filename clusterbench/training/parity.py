@@ -9,40 +9,44 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
+from clusterbench.engine.grid import Grid
 from clusterbench.errors import WrongResult
-from clusterbench.parallel import Parallelism
+from clusterbench.parallel import Parallelism, active_in
+from clusterbench.training.experts import MixtureOfExperts
 from clusterbench.training.job import TrainingJob
 from clusterbench.training.step import TrainingStep
-from clusterbench.training.tolerances import tolerances
+from clusterbench.training.tolerances import parity_dtype, tolerances
 
-TWIN_LAYERS = 2
 TWIN_TOKENS = 16
 BFLOAT16_ROUNDING = 2.0**-9
 
 
-def twin_of(job: TrainingJob) -> TrainingJob:
+def twin_of(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> TrainingJob:
     """The small job a layout is checked on.
 
-    Two micro-batches whatever the case has, so that one left out shows; a sequence of which every tp rank has a part.
+    Two micro-batches at least, so that one left out shows; a sequence of which every rank has a part; layers for every
+    stage.
     """
-    tp = job.layout.tp
+    least = [one.twin(job) for one in active_in(job.layout, parallelisms)]
+    layers, micro_batches = (max([2, *numbers]) for numbers in list(zip(*least, strict=True))[:2] or ((), ()))
+    unit = lcm(*(multiple for _, _, multiple in least))
     return replace(
         job,
-        shape=job.shape.twin(TWIN_LAYERS),
-        seq_len=-(-TWIN_TOKENS // tp) * tp,
+        shape=job.shape.twin(layers),
+        seq_len=-(-TWIN_TOKENS // unit) * unit,
         micro_batch_size=1,
-        global_batch_size=2 * job.layout.dp,
+        global_batch_size=micro_batches * job.layout.dp,
     )
 
 
 def check_parity(
-    job: TrainingJob, parallelisms: Sequence[Parallelism], mesh: DeviceMesh, device: torch.device
+    job: TrainingJob, parallelisms: Sequence[Parallelism], grid: Grid, device: torch.device
 ) -> dict[str, float]:
     """Compares the layout of ``job`` with one rank. A collective: every rank calls it and gets the same answer.
 
@@ -56,13 +60,18 @@ def check_parity(
     WrongResult
         On every rank, naming the worst parameter, its deviation and the tolerance.
     """
-    twin = twin_of(job)
-    alone = two_steps(TrainingStep(twin.on_one_rank(), (), None, device))
-    seen = two_steps(TrainingStep(twin, parallelisms, mesh, device))
-    if job.dtype != "bfloat16":
+    twin = replace(twin_of(job, parallelisms), dtype=parity_dtype(job, parallelisms))
+    model = [one for one in parallelisms if one.changes_model]
+    one_rank = TrainingStep(twin.on_one_rank(), model, None, device)
+    margins = [mixture for mixture in one_rank.model.modules() if isinstance(mixture, MixtureOfExperts)]
+    for mixture in margins:
+        mixture.record_margin = True
+    alone = two_steps(one_rank)
+    seen = two_steps(TrainingStep(twin, parallelisms, grid, device))
+    if twin.dtype != "bfloat16":
         found = worst(_over_all_ranks(deviations(seen, alone), device))
     else:
-        exact = two_steps(TrainingStep(twin.on_one_rank("float32"), (), None, device))
+        exact = two_steps(TrainingStep(twin.on_one_rank("float32"), model, None, device))
         rounding = worst(deviations(alone, exact))
         found = {}
         for metric, (name, deviation) in worst(_over_all_ranks(deviations(seen, exact), device)).items():
@@ -70,13 +79,17 @@ def check_parity(
             least = BFLOAT16_ROUNDING if metric == "parity_loss" else 0.0
             found[metric] = name, deviation / max(rounding[metric][1], least)
     evidence = {metric: deviation for metric, (_, deviation) in found.items()}
+    if margins:
+        # between a token's last expert and the first it was not sent to: near 0, rounding could choose another
+        evidence["routing_margin"] = min(float(mixture.smallest_margin or 0.0) for mixture in margins)
     for metric, (name, deviation) in found.items():
-        allowed = tolerances(job.dtype)[metric]
+        allowed = tolerances(twin.dtype)[metric]
         if not deviation <= allowed.value:
             raise WrongResult(
                 f"{job.layout} does not compute what one rank computes: {name} deviates by {deviation:.3g} in "
-                f"{job.dtype}; allowed is {allowed.value:g}, {allowed.basis}. "
-                f"Checked on {twin.shape.name}: {TWIN_LAYERS} layers, seq_len {twin.seq_len}, {twin.equation}.",
+                f"{twin.dtype}; allowed is {allowed.value:g}, {allowed.basis}. "
+                f"Checked on {twin.shape.name}: {twin.shape.num_layers} layers, seq_len {twin.seq_len}, "
+                f"{twin.equation}.",
                 evidence,
             )
     return evidence
@@ -96,9 +109,11 @@ class TwoSteps:
 def two_steps(step: TrainingStep) -> TwoSteps:
     """Runs two steps; gradients are those of the first before clipping, which would hide a common factor."""
     loss = step.forward_backward()
-    if step.mesh is not None and step.job.layout.uses("dp"):
-        dist.all_reduce(loss, group=step.mesh.get_group("dp"))
-        loss = loss / step.job.layout.dp
+    layout = step.job.layout
+    for axis in {layout.data_axis, "pp"}:  # stages without a loss add zero
+        if step.grid is not None and layout.degree(axis) > 1:
+            dist.all_reduce(loss, group=step.grid.group(axis))
+    loss = loss / layout.degree("dp_cp")
     step.reduce()
     gradients = {weight.name: weight.gradient.clone() for weight in step.weights}
     norm = step.clip()
@@ -108,7 +123,7 @@ def two_steps(step: TrainingStep) -> TwoSteps:
         loss,
         torch.zeros_like(loss) if norm is None else norm,
         gradients,
-        {weight.name: weight.parameter.detach() for weight in step.weights},
+        {weight.name: weight.value for weight in step.weights},
         {weight.name: weight.place for weight in step.weights},
     )
 
@@ -121,10 +136,14 @@ def deviations(seen: TwoSteps, reference: TwoSteps) -> Deviations:
     """How far this rank's parts are from the same places of the reference."""
     gradients = {"the norm of all gradients": _relative(seen.norm, reference.norm, reference.norm)}
     parameters = {}
-    for name, place in seen.places.items():
-        whole = reference.gradients[name]
-        gradients[f"the gradient of {name}"] = _relative(seen.gradients[name], whole[place], whole)
-        parameters[f"{name} after two steps"] = _distance(seen.parameters[name], reference.parameters[name][place])
+    for name, whole in reference.gradients.items():  # in one order on all ranks, whatever they hold of it
+        distance, change = 0.0, 0.0
+        if name in seen.places:
+            place = seen.places[name]
+            distance = _relative(seen.gradients[name], whole[place], whole)
+            change = _distance(seen.parameters[name], reference.parameters[name][place])
+        gradients[f"the gradient of {name}"] = distance
+        parameters[f"{name} after two steps"] = change
     return {
         "parity_loss": {"the loss": _relative(seen.loss, reference.loss, reference.loss)},
         "parity_gradients": gradients,
@@ -133,7 +152,9 @@ def deviations(seen: TwoSteps, reference: TwoSteps) -> Deviations:
 
 
 def _distance(got: Tensor, expected: Tensor) -> float:
-    distance = float((got.double() - expected.double()).abs().max())
+    if got.shape != expected.shape:
+        return math.inf
+    distance = float((got.double() - expected.double()).abs().max()) if got.numel() else 0.0
     return math.inf if math.isnan(distance) else distance
 
 

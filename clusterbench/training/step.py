@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
-from clusterbench.parallel import Parallelism, active_in
-from clusterbench.training.assembly import Assembly, assemble
+from clusterbench.engine.grid import Grid
+from clusterbench.parallel import NORM_ORDER, SUM_ORDER, Parallelism, active_in, part_of
+from clusterbench.training.assembly import Assembly, Weight, assemble
 from clusterbench.training.data import micro_batches
-from clusterbench.training.job import BETAS, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
+from clusterbench.training.job import TrainingJob
 from clusterbench.training.model import loss_of
 
 
@@ -25,8 +26,8 @@ class TrainingStep:
     ----------
     parallelisms
         All of them, or those active in the job's layout.
-    mesh
-        With axes pp, dp, cp, tp. None for a job on one rank.
+    grid
+        The ranks of the layout. None for a job on one rank.
 
     Notes
     -----
@@ -35,27 +36,30 @@ class TrainingStep:
     """
 
     def __init__(
-        self, job: TrainingJob, parallelisms: Sequence[Parallelism], mesh: DeviceMesh | None, device: torch.device
+        self, job: TrainingJob, parallelisms: Sequence[Parallelism], grid: Grid | None, device: torch.device
     ) -> None:
-        self.job, self.mesh = job, mesh
-        self.assembly: Assembly = assemble(job, active_in(job.layout, parallelisms), mesh, device)
+        active = active_in(job.layout, parallelisms)
+        self.grid = grid
+        self.job = part_of(job, active, grid.rank("pp") if grid else 0)
+        positions = _positions(self.job, active, grid.rank("cp") if grid else 0).to(device)
+        self.assembly: Assembly = assemble(self.job, active, grid, positions, device)
         self.model, self.weights = self.assembly.model, self.assembly.weights
-        self.micro_batches = micro_batches(job, mesh.get_local_rank("dp") if mesh else 0, device)
-        # fused: one kernel for all weights and no temporaries, on CPU as on CUDA
-        self.optimizer = torch.optim.AdamW(
-            [weight.parameter for weight in self.weights],
-            lr=LEARNING_RATE,
-            betas=BETAS,
-            weight_decay=WEIGHT_DECAY,
-            fused=True,
-        )
+        self.micro_batches = micro_batches(job, grid.rank("dp") if grid else 0, positions)
+        experts = [weight for weight in self.weights if "ep" in weight.split_over]
+        dense = [weight for weight in self.weights if "ep" not in weight.split_over]
+        self.optimizers = [
+            self.assembly.make_optimizer([weight.parameter for weight in weights], axis)
+            for weights, axis in ((dense, job.layout.data_axis), (experts, "edp"))
+            if weights
+        ]
 
     def __call__(self) -> Tensor:
         """One step.
 
         Returns
         -------
-        The mean loss over this rank's tokens, on the device: reading it would wait for the device.
+        The mean loss over this rank's tokens, on the device: reading it would wait for the device. Zero on a pipeline
+        stage that has no loss.
         """
         loss = self.forward_backward()
         self.reduce()
@@ -65,30 +69,43 @@ class TrainingStep:
 
     def forward_backward(self) -> Tensor:
         """Accumulates the gradients of all micro-batches; data parallelism averages them on the way."""
-        self.optimizer.zero_grad(set_to_none=not self.assembly.keep_gradients)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=not self.assembly.keep_gradients)
+        if self.assembly.forward_backward is not None:
+            with ExitStack() as stack:
+                for context in self.assembly.contexts:
+                    stack.enter_context(context())
+                return self.assembly.forward_backward(self.micro_batches)
         losses = []
         for index, (tokens, labels) in enumerate(self.micro_batches, start=1):
             with ExitStack() as stack:
                 last = index == self.job.gradient_accumulation_steps
                 for context in self.assembly.contexts + ([] if last else self.assembly.accumulating):
                     stack.enter_context(context())
-                loss = loss_of(self.model(tokens), labels) / self.job.gradient_accumulation_steps
+                loss = self.loss(self.model(tokens), labels)
                 loss.backward()  # type: ignore[no-untyped-call]
                 losses.append(loss.detach())
-        total = torch.stack([loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses])
-        return total.sum()
+        return total_of(losses)
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """What one micro-batch adds to the loss of the step."""
+        return loss_of(logits, labels) / self.job.gradient_accumulation_steps
 
     def reduce(self) -> None:
-        """Sums over an axis the gradients of weights that are whole on its ranks but saw a part of the work on each.
+        """Sums gradients over axes whose ranks each saw a part of the work.
 
-        All in one buffer, once per step, as Megatron does.
+        All in one buffer for each axis, once per step, as Megatron does.
         """
-        parts = [weight.gradient for weight in self.weights if weight.partial_over]
-        if parts:
-            flat = torch.cat([part.flatten() for part in parts])
-            self._all_reduce(flat, "tp")
-            for part, summed in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
-                part.copy_(summed.view_as(part))
+        for axis in SUM_ORDER:
+            parts = [weight.gradient for weight in self.weights if axis in weight.sum_over]
+            if parts:
+                flat = torch.cat([part.flatten() for part in parts])
+                self._all_reduce(flat, axis)
+                for part, summed in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
+                    part.copy_(summed.view_as(part))
+        for weight in self.weights:
+            if weight.scale != 1:
+                weight.gradient.mul_(weight.scale)
 
     def clip(self) -> Tensor | None:
         """Scales all gradients so that their norm over the whole model is at most ``max_grad_norm``.
@@ -99,19 +116,55 @@ class TrainingStep:
         """
         if self.job.max_grad_norm is None:
             return None
-        whole = [weight.gradient for weight in self.weights if not weight.split_over]
-        split = [weight.gradient for weight in self.weights if weight.split_over]
-        square = torch.nn.utils.get_total_norm(split) ** 2
-        if split:
-            self._all_reduce(square, "tp")
-        norm = (square + torch.nn.utils.get_total_norm(whole) ** 2).sqrt()
-        parameters = [weight.parameter for weight in self.weights]
-        torch.nn.utils.clip_grads_with_norm_(parameters, self.job.max_grad_norm, norm)
+        norm = self._norm()
+        by_mesh: dict[object, list[Weight]] = defaultdict(list)
+        for weight in self.weights:
+            gradient = weight.parameter.grad
+            by_mesh[gradient.device_mesh if isinstance(gradient, DTensor) else None].append(weight)
+        for mesh, weights in by_mesh.items():
+            # An operator over a list takes either DTensors of one mesh or plain tensors.
+            whole = [Replicate()] * mesh.ndim if mesh else []  # type: ignore[attr-defined]
+            limit = DTensor.from_local(norm, mesh, whole, run_check=False) if mesh else norm  # type: ignore[arg-type]
+            parameters = [weight.parameter for weight in weights]
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.job.max_grad_norm, limit)
         return norm
 
+    def _norm(self) -> Tensor:
+        by_way: dict[tuple[str, ...], list[Tensor]] = defaultdict(list)
+        for weight in self.weights:
+            if weight.name != "embedding.weight" or self.job.embeds:  # a tied head's copy is the first stage's to count
+                by_way[weight.split_over].append(weight.gradient)
+            else:
+                by_way[weight.split_over] = by_way[weight.split_over]
+        squares = torch.stack([torch.nn.utils.get_total_norm(gradients) ** 2 for gradients in by_way.values()])
+        for axis in NORM_ORDER:
+            there = [index for index, way in enumerate(by_way) if axis in way]
+            if there:
+                summed = squares[there]
+                self._all_reduce(summed, axis)
+                squares[there] = summed
+        total = squares.sum()
+        if self.job.layout.uses("pp"):
+            self._all_reduce(total, "pp")
+        return total.sqrt()
+
     def update(self) -> None:
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
 
     def _all_reduce(self, tensor: Tensor, axis: str) -> None:
-        assert self.mesh is not None
-        dist.all_reduce(tensor, group=self.mesh.get_group(axis))
+        assert self.grid is not None
+        dist.all_reduce(tensor, group=self.grid.group(axis))
+
+
+def total_of(losses: Sequence[Tensor]) -> Tensor:
+    """The sum of losses, as a plain tensor."""
+    return torch.stack([loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]).sum()
+
+
+def _positions(job: TrainingJob, active: Sequence[Parallelism], cp_rank: int) -> Tensor:
+    for parallelism in active:
+        parts = parallelism.positions(job, cp_rank)
+        if parts is not None:
+            return torch.cat([torch.arange(part.start, part.stop) for part in parts])
+    return torch.arange(job.seq_len)

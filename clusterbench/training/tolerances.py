@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from clusterbench.training.job import LEARNING_RATE
+from collections.abc import Sequence
+
+from clusterbench.parallel import Parallelism
+from clusterbench.training.job import LEARNING_RATE, TrainingJob
 from clusterbench.types import Expected
 
 PARITY_METRICS = ("parity_loss", "parity_gradients", "parity_parameters")
@@ -12,6 +15,14 @@ _RELATIVE = {
     "float64": (1e-9, f"{_SUMS}: about 1e-15 in float64, and what the optimizer makes of it"),
     "float32": (1e-5, f"{_SUMS}: about 1e-6 in float32"),
 }
+
+
+def parity_dtype(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> str:
+    """In what a layout is compared with one rank: the job's own dtype, but float64 where a router decides.
+
+    Sums in another order can send a token whose experts are nearly equal to another one, which is no mistake.
+    """
+    return "float64" if job.shape.has_experts and any(one.routes for one in parallelisms) else job.dtype
 
 
 def tolerances(dtype: str) -> dict[str, Expected]:

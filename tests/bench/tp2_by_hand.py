@@ -62,7 +62,7 @@ def _race() -> list[list[list[float]]]:
     # as in suites/tp_scale.yaml on a CPU
     job = make_job("tp2", seq_len=256, global_batch_size=8, micro_batch_size=4, dtype="float32")
     rig = make_rig(job.layout)
-    ours = TrainingStep(job, from_options({}), rig.mesh, rig.device)
+    ours = TrainingStep(job, from_options({}), rig.grid, rig.device)
     weights = {weight.name: weight.parameter.detach() for weight in ours.weights}
     hand = StepByHand(weights, job.shape, ours.micro_batches)
     local = StepOnLocalTensors(weights, job.shape, ours.micro_batches)

@@ -1,4 +1,4 @@
-"""Pipeline bubbles against Megatron's forms and the Zero Bubble paper's table."""
+"""Closed forms of pipeline bubbles against each other and the Zero Bubble paper's table."""
 
 from __future__ import annotations
 
@@ -8,34 +8,27 @@ from clusterbench.formulas.pipeline import (
     bubble_fraction,
     bubble_over_ideal_time,
     microbatches_in_flight,
-    step_time_1f1b,
+    zero_bubble_h1,
+    zero_bubble_h2,
 )
 
-# Stages, microbatches, profiled forward, input-gradient, weight-gradient and send time in ms, and the bubble rate of
-# 1F1B computed from them: Qi et al. 2023, arXiv:2401.10241, table 5.
-ZERO_BUBBLE = [
-    (8, 24, 18.522, 18.086, 9.337, 0.601, 0.2431),
-    (8, 24, 29.718, 29.444, 19.927, 0.527, 0.2347),
-    (16, 48, 11.347, 11.248, 8.132, 0.377, 0.2552),
-    (32, 96, 10.419, 10.207, 7.715, 0.408, 0.2646),
-]
+ZERO_BUBBLE_TIMES_MS = (18.522, 18.086, 9.337, 0.601)
+"""Forward, input-gradient, weight-gradient and send time of 1.5B parameters: Qi et al. 2023, arXiv:2401.10241."""
 
 
-@pytest.mark.parametrize(("p", "m", "forward", "inputs", "weights", "send", "rate"), ZERO_BUBBLE)
-def test_1f1b_played_through_is_the_published_bubble_rate(p, m, forward, inputs, weights, send, rate):
-    step = step_time_1f1b(p, m, forward, inputs + weights, send)
-    assert 1 - m * (forward + inputs + weights) / step == pytest.approx(rate, abs=5e-5)
+def test_zero_bubble_rates_are_those_of_the_papers_table_5():
+    assert zero_bubble_h1(8, 24, *ZERO_BUBBLE_TIMES_MS) == pytest.approx(0.1585, abs=5e-5)
+    assert zero_bubble_h2(8, 24, *ZERO_BUBBLE_TIMES_MS) == pytest.approx(0.1083, abs=5e-5)
 
 
-@pytest.mark.parametrize(("p", "m", "forward", "inputs", "weights", "send", "rate"), ZERO_BUBBLE)
-def test_the_closed_form_is_the_published_rate_less_what_sending_costs(p, m, forward, inputs, weights, send, rate):
-    assert 0 < rate - bubble_fraction(p, m) < 0.025
+def test_with_equal_thirds_h1_idles_a_third_as_long_as_1f1b_and_h2_not_at_all():
+    idle_over_ideal = 1 / (1 - zero_bubble_h1(8, 24, 1.0, 1.0, 1.0)) - 1
+    assert idle_over_ideal == pytest.approx(bubble_over_ideal_time(8, 24) / 3)
+    assert zero_bubble_h2(8, 24, 1.0, 1.0, 1.0) == 0
 
 
-@pytest.mark.parametrize(("p", "m"), [(1, 4), (2, 1), (4, 12), (8, 24), (4, 3)])
-def test_played_through_with_free_sending_is_the_closed_form(p, m):
-    step = step_time_1f1b(p, m, forward_s=1.0, backward_s=2.0)
-    assert 1 - 3.0 * m / step == pytest.approx(bubble_fraction(p, m))
+def test_weights_longer_than_what_they_fill_leave_no_negative_idle_time():
+    assert zero_bubble_h2(4, 12, forward_s=1.0, inputs_s=1.0, weights_s=2.0) == 0
 
 
 def test_the_two_denominators_differ_by_the_step_over_ideal_time():

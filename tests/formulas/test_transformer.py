@@ -105,6 +105,24 @@ def test_recomputing_all_layers_costs_a_third_more_but_for_the_head():
     assert hardware_flops_per_token(shape, 4096, "megatron_full") == pytest.approx(layers * 4 / 3 + head, rel=1e-4)
 
 
+def test_a_token_is_charged_for_the_experts_it_meets():
+    # Mixtral 8x7B, 12.9B active of 46.7B: 6 (12.880e9 - 0.131e9) + 12 x 32 x 4096 x 4096 = 82.936e9.
+    shape = named_shape("mixtral-8x7b")
+    assert model_flops_per_token(shape, 4096) / 1e9 == pytest.approx(82.936, abs=1e-3)
+    assert model_flops_per_token(shape, 4096, "palm_6n") / 1e9 == pytest.approx(83.722, abs=1e-3)
+
+
+def test_a_mixture_of_one_expert_costs_a_dense_model_and_its_router():
+    dense = named_shape("llama-tiny")
+    one = replace(dense, num_experts=1, experts_per_token=1)
+    router = 6 * dense.num_layers * dense.hidden_size
+    assert model_flops_per_token(one, 128) - model_flops_per_token(dense, 128) == router
+    # what torch.utils.checkpoint leaves out of a dense layer, experts' last product, a router's gradient needs
+    again = [hardware_flops_per_token(shape, 128, "full") - model_flops_per_token(shape, 128) for shape in (one, dense)]
+    product = 2 * dense.num_layers * dense.hidden_size * dense.ffn_hidden_size
+    assert again[0] - again[1] == product + router / 3
+
+
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_a_step_is_tokens_times_flops_per_token(convention):
     shape = named_shape("llama-tiny")

@@ -57,8 +57,8 @@ def planted(layout: str) -> tuple[Any, Any]:
     honest = TrainingStep.update
 
     def with_one_more(self: Any) -> None:
-        assert self.mesh is not None
-        dist.all_reduce(torch.zeros(1), group=self.mesh.get_group("tp"))
+        assert self.grid is not None
+        dist.all_reduce(torch.zeros(1), group=self.grid.group("tp"))
         honest(self)
 
     TrainingStep.update = with_one_more  # type: ignore[method-assign]

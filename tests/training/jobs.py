@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel import Parallelism, active_in, expected_memory, expected_traffic, from_options
+from clusterbench.parallel import Parallelism, active_in, expected_memory, expected_traffic, from_options, part_of
 from clusterbench.shape import named_shape
 from clusterbench.training.job import TrainingJob
 
@@ -40,7 +40,7 @@ def make_rig(layout: ParallelLayout) -> Any:
 
     rank = dist.get_rank()
     rig = Rig(rank=rank, world_size=dist.get_world_size(), local_rank=rank, host="here", device=torch.device("cpu"))
-    rig.build_mesh(layout, "megatron")
+    rig.build_grid(layout, "megatron")
     return rig
 
 
@@ -52,7 +52,7 @@ def parity_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> 
     job = make_job(layout, **changes)
     rig = make_rig(job.layout)
     try:
-        return check_parity(job, from_options(options), rig.mesh, rig.device)
+        return check_parity(job, from_options(options), rig.grid, rig.device)
     except WrongResult as error:
         return str(error)
 
@@ -62,22 +62,23 @@ Totals = dict[tuple[str, str], tuple[int, int]]
 
 def traffic_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> tuple[Totals, Totals]:
     """Counted and expected collectives of one step: (axis, op) -> calls and bytes."""
-    from clusterbench.engine.traffic import TrafficCounter, axes_of_mesh
+    from clusterbench.engine.traffic import TrafficCounter
     from clusterbench.training.step import TrainingStep
 
     job = make_job(layout, **changes)
     rig, every = make_rig(job.layout), from_options(options)
-    step = TrainingStep(job, every, rig.mesh, rig.device)
+    step = TrainingStep(job, every, rig.grid, rig.device)
     step()
     step()  # DDP builds its buckets anew in the second
-    with TrafficCounter(axes_of_mesh(rig.mesh)) as counter:
+    with TrafficCounter(rig.grid.names()) as counter:
         step()
     counted = {key: (total.count, total.size_bytes) for key, total in counter.totals().items()}
-    return counted, expected(job, every)
+    return counted, expected(job, every, rig.grid.rank("pp"))
 
 
-def expected(job: TrainingJob, every: tuple[Parallelism, ...]) -> Totals:
+def expected(job: TrainingJob, every: tuple[Parallelism, ...], pp_rank: int) -> Totals:
     active = active_in(job.layout, every)
+    job = part_of(job, active, pp_rank)
     return {(sent.axis, sent.op): (sent.count, sent.size_bytes) for sent in expected_traffic(active, job)}
 
 
@@ -88,13 +89,13 @@ def memory_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> 
 
     job = make_job(layout, **changes)
     rig, every = make_rig(job.layout), from_options(options)
-    step = TrainingStep(job, every, rig.mesh, rig.device)
+    step = TrainingStep(job, every, rig.grid, rig.device)
     step()
     step()
     peaks = []
     for _ in range(3):
-        with MemoryTracker(step.model, step.optimizer) as tracker:
+        with MemoryTracker(step.assembly.decoders, step.optimizers) as tracker:
             step()
         peaks.append(tracker.peak().peak_by_category)
     tracked = {category: min(peak[category] for peak in peaks) for category in peaks[0]}
-    return tracked, expected_memory(active_in(job.layout, every), job)
+    return tracked, expected_memory(active_in(job.layout, every), step.job)

@@ -25,16 +25,17 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_the_model_has_the_weights_that_are_listed(name: str) -> None:
+    job = make_job(shape=name)
     with torch.device("meta"):
-        model = Decoder(named_shape(name), torch.float32)
-    assert {name: tuple(weight.shape) for name, weight in model.named_parameters()} == weight_shapes(named_shape(name))
+        model = Decoder(job.shape, torch.float32, torch.arange(8), job.held[0])
+    assert {name: tuple(weight.shape) for name, weight in model.named_parameters()} == weight_shapes(job)
     assert sum(weight.numel() for weight in model.parameters()) == named_shape(name).num_parameters
 
 
 def test_attention_looks_back_and_never_ahead() -> None:
     job = make_job()
-    model = assemble(job, [], None, CPU).model
-    tokens = micro_batches(job, 0, CPU)[0][0]
+    model = assemble(job, [], None, torch.arange(job.seq_len), CPU).model
+    tokens = micro_batches(job, 0, torch.arange(job.seq_len))[0][0]
     changed = tokens.clone()
     changed[:, 9] = (changed[:, 9] + 1) % job.shape.vocab_size
     before, after = model(tokens), model(changed)
@@ -57,8 +58,8 @@ def test_rotation_makes_attention_depend_on_distance_alone() -> None:
 def test_an_untrained_model_knows_nothing() -> None:
     # Logits of unit variance: the loss is the entropy of a uniform guess, and about half a nat.
     job = make_job(seq_len=64)
-    ((tokens, labels), *_) = micro_batches(job, 0, CPU)
-    loss = float(loss_of(assemble(job, [], None, CPU).model(tokens), labels).detach())
+    ((tokens, labels), *_) = micro_batches(job, 0, torch.arange(job.seq_len))
+    loss = float(loss_of(assemble(job, [], None, torch.arange(job.seq_len), CPU).model(tokens), labels).detach())
     assert loss == pytest.approx(math.log(job.shape.vocab_size) + 0.5, abs=0.3)
 
 
@@ -105,17 +106,27 @@ def test_hardware_flops_are_the_products_that_are_executed(recompute: str) -> No
 
 def test_a_weight_is_the_same_however_it_is_cut() -> None:
     whole = torch.empty(6, 10, dtype=torch.float64)
-    fill_uniform(whole, 3, "w", (0, 0), mean=0.0, std=1.0)
+    fill_uniform(whole, 3, "w", (0, 0), (6, 10), mean=0.0, std=1.0)
     part = torch.empty(2, 4, dtype=torch.float64)
-    fill_uniform(part, 3, "w", (4, 6), mean=0.0, std=1.0)
+    fill_uniform(part, 3, "w", (4, 6), (6, 10), mean=0.0, std=1.0)
     assert torch.equal(part, whole[4:, 6:])
+
+
+def test_a_stack_of_tables_is_cut_like_one_below_the_other() -> None:
+    whole, table = torch.empty(3, 4, 5), torch.empty(12, 5)
+    fill_uniform(whole, 3, "w", (0, 0, 0), (3, 4, 5), mean=0.0, std=1.0)
+    fill_uniform(table, 3, "w", (0, 0), (12, 5), mean=0.0, std=1.0)
+    assert torch.equal(whole.flatten(0, 1), table)
+    part = torch.empty(2, 2, 5)
+    fill_uniform(part, 3, "w", (1, 2, 0), (3, 4, 5), mean=0.0, std=1.0)
+    assert torch.equal(part, whole[1:, 2:])
 
 
 def test_weights_differ_by_name_and_seed_and_have_the_spread_asked_for() -> None:
     first, second, third = (torch.empty(400, 300) for _ in range(3))
-    fill_uniform(first, 0, "a", (0, 0), mean=0.0, std=0.5)
-    fill_uniform(second, 0, "b", (0, 0), mean=0.0, std=0.5)
-    fill_uniform(third, 1, "a", (0, 0), mean=0.0, std=0.5)
+    fill_uniform(first, 0, "a", (0, 0), (400, 300), mean=0.0, std=0.5)
+    fill_uniform(second, 0, "b", (0, 0), (400, 300), mean=0.0, std=0.5)
+    fill_uniform(third, 1, "a", (0, 0), (400, 300), mean=0.0, std=0.5)
     assert float(first.std()) == pytest.approx(0.5, rel=0.01)
     assert float(first.mean()) == pytest.approx(0.0, abs=0.01)
     for other in (second, third):
@@ -132,15 +143,15 @@ def test_noise_is_the_same_everywhere() -> None:
 
 def test_every_dp_rank_has_its_own_part_of_the_global_batch() -> None:
     job = make_job("dp2", global_batch_size=8)
-    whole = micro_batches(replace(job.on_one_rank(), micro_batch_size=8), 0, CPU)[0][0]
-    parts = [micro_batches(job, rank, CPU) for rank in range(2)]
+    whole = micro_batches(replace(job.on_one_rank(), micro_batch_size=8), 0, torch.arange(16))[0][0]
+    parts = [micro_batches(job, rank, torch.arange(job.seq_len)) for rank in range(2)]
     assert [len(part) for part in parts] == [2, 2]
     in_order = [parts[rank][forward][0] for forward in range(2) for rank in range(2)]
     assert torch.equal(torch.cat(in_order), whole)
 
 
 def test_labels_are_the_tokens_that_follow() -> None:
-    ((tokens, labels), *_) = micro_batches(make_job(), 0, CPU)
+    ((tokens, labels), *_) = micro_batches(make_job(), 0, torch.arange(16))
     assert torch.equal(tokens[:, 1:], labels[:, :-1])
 
 

@@ -101,8 +101,8 @@ def with_a_micro_batch_skipped(layout: str) -> Any:
 
     honest = step.micro_batches
 
-    def all_but_the_first(job: Any, dp_rank: int, device: Any) -> Any:
-        shares = honest(job, dp_rank, device)
+    def all_but_the_first(job: Any, dp_rank: int, positions: Any) -> Any:
+        shares = honest(job, dp_rank, positions)
         return shares[1:] if len(shares) > 1 else shares  # one rank alone has a single, whole batch
 
     step.micro_batches = all_but_the_first
@@ -121,7 +121,7 @@ def with_wrong_positions(layout: str) -> Any:
     def backwards(self: Any, job: Any, *arguments: Any) -> None:
         honest(self, job, *arguments)
         if job.layout.world_size > 1:
-            self.assembly.decoder.rope = rope_tables(job.shape, torch.arange(job.seq_len).flip(0), torch.float64)
+            self.assembly.decoders[0].rope = rope_tables(job.shape, torch.arange(job.seq_len).flip(0), torch.float64)
 
     TrainingStep.__init__ = backwards  # type: ignore[method-assign]
     return parity_of(layout, {}, {})
@@ -166,7 +166,7 @@ def summed(layout: str) -> dict[str, float]:
     job = make_job(layout)
     rig = make_rig(job.layout)
     with pytest.raises(WrongResult) as caught:
-        check_parity(job, from_options({}), rig.mesh, rig.device)
+        check_parity(job, from_options({}), rig.grid, rig.device)
     return caught.value.evidence
 
 

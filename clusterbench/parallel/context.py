@@ -1,0 +1,183 @@
+"""Context parallelism: each cp rank has a part of every sequence, and attention sees the other parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import lcm
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.layout import ParallelLayout
+from clusterbench.options import option
+from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.training.job import TrainingJob
+
+if TYPE_CHECKING:
+    from clusterbench.training.assembly import Assembly
+
+KINDS = ("ring", "zigzag", "all_gather", "ulysses")
+IN_TWO_CHUNKS = ("zigzag", "all_gather")
+"""Kinds whose ranks hold one chunk from the front of the sequence and the matching one from its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextParallel(Parallelism):
+    """Cuts the sequence over the ranks of cp. Only attention looks across tokens, so only attention is changed.
+
+    - ``ring``: keys and values pass from rank to rank, and each joins what it computed on them by the log-sum-exps.
+      Parts are contiguous, so of n blocks rank r computes the r + 1 that its mask lets it see; the last rank is waited
+      for.
+    - ``zigzag``: the same ring, but rank r holds chunks r and 2n - 1 - r of 2n. Of each block every rank computes half.
+    - ``all_gather``: keys and values are gathered before attention, their gradients reduced and scattered behind it; on
+      zig-zag chunks. One message in place of n - 1, but nothing is computed while it travels, and the gathered tensors
+      are kept for backward.
+    - ``ulysses``: an all-to-all turns part of the sequence with all heads into the whole sequence with some heads,
+      another one turns the output back. A rank sends its own tokens once, where a ring passes on everybody's; but there
+      have to be heads enough.
+
+    Notes
+    -----
+    Keys and values travel with the heads they have, not repeated for each query head; where a rank of ulysses would get
+    less than one, it gets one.
+
+    Source
+    ------
+    Liu et al. 2023, arXiv:2310.01889 (ring). zhuzilin/ring-flash-attention, ``zigzag_ring_flash_attn.py``, and
+    Megatron-Core's user guide, "Context Parallelism" (zig-zag). Grattafiori et al. 2024, arXiv:2407.21783, section
+    3.3.2 (all-gather). Jacobs et al. 2023, arXiv:2309.14509 (Ulysses).
+    """
+
+    phase: ClassVar[str] = "context"
+    repeated_by_selective: ClassVar[bool] = True
+
+    context: str = option(
+        "zigzag",
+        "how attention sees the other ranks' tokens: ring and zigzag pass keys and values around, zigzag with equal "
+        "work on every rank; all_gather collects them first; ulysses exchanges tokens for heads (cp)",
+        choices=KINDS,
+    )
+
+    def active(self, layout: ParallelLayout) -> bool:
+        return layout.uses("cp")
+
+    def objection(self, job: TrainingJob) -> str | None:
+        cp, seq_len = job.layout.cp, job.seq_len
+        if self.context in IN_TWO_CHUNKS and seq_len % (2 * cp):
+            chunks = f"{2 * cp} chunks, two for each of cp{cp}"
+            return f"context {self.context} cuts seq_len {seq_len} into {chunks}: {seq_len / (2 * cp):.4g} tokens each"
+        if seq_len % cp:
+            return f"context {self.context} cuts seq_len {seq_len} over cp{cp}: {seq_len / cp:.4g} tokens each"
+        if job.layout.sp and seq_len // cp % job.layout.tp:
+            part, tp = seq_len // cp, job.layout.tp
+            return (
+                f"+sp cuts the {part} tokens that cp{cp} leaves of seq_len {seq_len} over tp{tp}: {part / tp:.4g} each"
+            )
+        return self._too_few_heads(job) if self.context == "ulysses" else None
+
+    def _too_few_heads(self, job: TrainingJob) -> str | None:
+        cp, heads, kv_heads = job.layout.cp, job.shape.num_heads // job.layout.tp, _kv_heads(job)
+        left = f" that tp{job.layout.tp} leaves" if job.layout.uses("tp") else ""
+        if heads % cp:
+            return f"context ulysses spreads the {heads} attention heads{left} over cp{cp}: {heads / cp:.4g} each"
+        if kv_heads % cp and cp % kv_heads:
+            more, fewer = max(kv_heads, cp), min(kv_heads, cp)
+            return (
+                f"context ulysses needs kv heads that cp divides, or the other way round; "
+                f"the {kv_heads}{left} and cp{cp} give {more} / {fewer} = {more / fewer:.4g}"
+            )
+        return None
+
+    def twin(self, job: TrainingJob) -> tuple[int, int, int]:
+        per_rank = lcm(2 if self.context in IN_TWO_CHUNKS else 1, job.layout.tp if job.layout.sp else 1)
+        return 1, 1, job.layout.cp * per_rank
+
+    def positions(self, job: TrainingJob, cp_rank: int) -> list[range]:
+        return positions(job.seq_len, job.layout.cp, cp_rank, self.context)
+
+    def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        cp = job.layout.cp
+        local = {name: size if name.startswith("rounded.") else size / cp for name, size in held.items()}
+        keys = ("layer.attention.key", "layer.attention.value")
+        if self.context == "all_gather":
+            local |= {name: held[name] for name in keys if name in held}
+        if self.context == "ulysses":
+            repeated = _exchanged_kv_heads(job) / _kv_heads(job)
+            local |= {name: local[name] * repeated for name in keys if name in held}
+            # attention keeps the output of its heads, the projection after it that of its tokens
+            local["layer.attention.output_of_heads"] = local["layer.attention.output"]
+        return local
+
+    def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
+        yield from self.forward_traffic(job)
+        cp, calls = job.layout.cp, _attentions(job)
+        if self.context == "all_gather":
+            yield Traffic("cp", "reduce_scatter", calls, calls * cp * _kv_bytes(job))
+        elif self.context == "ulysses":
+            yield from _exchanges(job)
+        else:  # keys and values once more, and their gradients behind them
+            yield from _passes(job, 2)
+
+    def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
+        """What the forwards of one step send, and whatever recomputes the layers sends again."""
+        cp, calls = job.layout.cp, _attentions(job)
+        if self.context == "all_gather":
+            yield Traffic("cp", "all_gather", calls, calls * cp * _kv_bytes(job))
+        elif self.context == "ulysses":
+            yield from _exchanges(job)
+        else:
+            yield from _passes(job, 1)
+
+    def apply(self, assembly: Assembly) -> None:
+        from clusterbench.training.context_attention import attend
+
+        attention = attend(self.context, assembly.grid.group("cp"))
+        for layer in assembly.layers():
+            layer.attention.attend = attention
+
+
+def positions(seq_len: int, degree: int, rank: int, kind: str) -> list[range]:
+    """The positions of a sequence that a cp rank holds, in its order.
+
+    >>> positions(16, 4, 1, "ring"), positions(16, 4, 1, "zigzag")
+    ([range(4, 8)], [range(2, 4), range(12, 14)])
+    """
+    if kind not in IN_TWO_CHUNKS:
+        size = seq_len // degree
+        return [range(rank * size, (rank + 1) * size)]
+    size = seq_len // (2 * degree)
+    return [range(chunk * size, (chunk + 1) * size) for chunk in (rank, 2 * degree - 1 - rank)]
+
+
+def _attentions(job: TrainingJob) -> int:
+    """Forwards through attention in one step of a rank."""
+    return job.gradient_accumulation_steps * len(job.layers)
+
+
+def _passes(job: TrainingJob, times: int) -> Iterable[Traffic]:
+    """Of a ring: hops of what has the size of keys and values, past every other rank."""
+    hops = times * _attentions(job) * (job.layout.cp - 1)
+    for op in ("send", "recv"):
+        yield Traffic("cp", op, hops, hops * _kv_bytes(job))
+
+
+def _exchanges(job: TrainingJob) -> Iterable[Traffic]:
+    """Of ulysses, one way: queries, keys and values in one call, the output in another."""
+    calls = _attentions(job)
+    heads = 2 * (job.shape.num_heads // job.layout.tp + _exchanged_kv_heads(job))
+    size_bytes = job.local_tokens * heads * job.shape.head_dim * job.compute_bytes
+    yield Traffic("cp", "all_to_all", 2 * calls, calls * size_bytes)
+
+
+def _kv_bytes(job: TrainingJob) -> int:
+    """Keys and values of one layer for the tokens of one rank."""
+    return 2 * job.local_tokens * _kv_heads(job) * job.shape.head_dim * job.compute_bytes
+
+
+def _kv_heads(job: TrainingJob) -> int:
+    """What tp leaves to a rank: at least one."""
+    return max(1, job.shape.num_kv_heads // job.layout.tp)
+
+
+def _exchanged_kv_heads(job: TrainingJob) -> int:
+    """Of ulysses, which repeats kv heads until each rank has one."""
+    return max(_kv_heads(job), job.layout.cp)

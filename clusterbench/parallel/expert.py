@@ -1,0 +1,215 @@
+"""Expert parallelism: the experts of every layer spread over ranks, to which tokens travel and return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from clusterbench.layout import ParallelLayout
+from clusterbench.options import option
+from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.shape import SHAPES, ModelShape
+from clusterbench.training.expert_ledger import INDEX_BYTES, even_tokens, expert_weight_shapes
+from clusterbench.training.job import TrainingJob
+
+if TYPE_CHECKING:
+    from clusterbench.training.assembly import Assembly
+    from clusterbench.training.experts import MixtureOfExperts
+
+TOKENWISE = ("layer.feed_forward.input", "layer.router.", "layer.experts.", "layer.shared.")
+"""Activations of a mixture of experts of which sequence parallelism leaves a rank its own tokens' part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertParallel(Parallelism):
+    """Spreads the experts of each layer over ranks that see different tokens (all-to-all, grouped products).
+
+    Notes
+    -----
+    ``ep`` is a second view of the ranks of a pipeline stage, so a rank's tokens are those that dp, cp and sp leave it.
+    An expert is whole on one rank of ``ep``, and the ranks of ``edp`` hold copies of it. No token is dropped.
+
+    With ``real`` routing the number of rows a rank gets depends on data: the host waits for it once per layer, and
+    bytes and memory are known for an even load only. ``balanced`` is what published benchmarks of such models force:
+    an upper bound of what training reaches.
+
+    With ``expert_overlap`` each micro-batch goes through a layer's experts in two halves, of which one travels while
+    the other is computed, in forward and in backward. It costs products half as large, and what attention does is not
+    overlapped.
+
+    Source
+    ------
+    Lepikhin et al. 2020, arXiv:2006.16668 (all-to-all). Gale et al. 2022, arXiv:2211.15841 (no token dropped). Fedus et
+    al. 2021, arXiv:2101.03961, section 2.2 (load-balancing loss). DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1
+    (overlap of two parts of a batch).
+    """
+
+    phase: ClassVar[str] = "expert"
+    changes_model: ClassVar[bool] = True
+
+    routing: str = option(
+        "real",
+        "real: tokens go where the router sends them; balanced: every expert gets as many, weighted by the router",
+        choices=("real", "balanced"),
+    )
+    expert_overlap: bool = option(
+        False, "compute one half of a micro-batch in the experts while the other travels (ep)"
+    )
+    aux_loss: float = option(0.0, "coefficient of the load-balancing loss of each layer with experts", minimum=0.0)
+
+    @property
+    def routes(self) -> bool:
+        return self.routing == "real"
+
+    def active(self, layout: ParallelLayout) -> bool:
+        # Whether there are experts, the shape says; without, nothing here does anything.
+        return True
+
+    def concerned(self, layout: ParallelLayout, shape: ModelShape) -> bool:
+        return layout.ep > 1 or shape.has_experts or self._asks_for_experts() is not None
+
+    def _asks_for_experts(self) -> str | None:
+        if self.routing != "real":
+            return f"routing is {self.routing}"
+        return f"aux_loss is {self.aux_loss:g}" if self.aux_loss else None
+
+    def objection(self, job: TrainingJob) -> str | None:
+        shape, layout = job.shape, job.layout
+        if not shape.has_experts:
+            asked = f"+ep{layout.ep} spreads experts" if layout.ep > 1 else self._asks_for_experts()
+            with_experts = ", ".join(sorted(name for name, other in SHAPES.items() if other.has_experts))
+            return f"{asked}, but {shape.name} has none; shapes with experts are {with_experts}" if asked else None
+        if shape.num_experts % layout.ep:
+            share = f"{shape.num_experts} / {layout.ep} = {shape.num_experts / layout.ep:.4g}"
+            return f"ep{layout.ep} does not divide the {shape.num_experts} experts of {shape.name}: {share}"
+        if layout.tp > 1 and not layout.sp:
+            return (
+                f"with experts, tp{layout.tp} needs +sp: each of {layout.tp} ranks would send the same tokens to them"
+            )
+        if self.expert_overlap and layout.zero >= 2 and layout.ep > 1 and layout.degree("edp") > 1:
+            return (
+                f"expert_overlap computes in two halves, and with +zero{layout.zero} experts on "
+                f"{layout.degree('edp')} ranks would be gathered for each; +zero1 keeps them"
+            )
+        if self.routing == "balanced" and tokens_here(job) % (even_tokens(shape) * self._parts(job)):
+            rows = tokens_here(job) * shape.experts_per_token
+            each = f"{rows} rows over {shape.num_experts} experts"
+            if self._parts(job) > 1:
+                each = f"two halves of {each}"
+            return (
+                f"balanced routing does not come out even: micro_batch_size and seq_len give a rank {tokens_here(job)} "
+                f"tokens, which are {each}; a multiple of {even_tokens(shape) * self._parts(job)} tokens would"
+            )
+        return None
+
+    def _parts(self, job: TrainingJob) -> int:
+        return 2 if self.expert_overlap and job.layout.ep > 1 else 1
+
+    def twin(self, job: TrainingJob) -> tuple[int, int, int]:
+        if not job.shape.has_experts or self.routing == "real":
+            return 1, 1, 1
+        # Balanced routing goes by a token's place among those of its rank. It sends it where one rank with all tokens
+        # would if each piece of a sequence on one rank is even: half a piece of cp, of which zig-zag gives a rank two.
+        layout = job.layout
+        return 1, 1, even_tokens(job.shape) * (2 * layout.cp if layout.cp > 1 else 1) * (layout.tp if layout.sp else 1)
+
+    def weight(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
+        return (size[0] // job.layout.ep, *size[1:]) if is_expert(name) else size
+
+    def splits(self, name: str, job: TrainingJob) -> tuple[str, ...]:
+        return ("ep",) if is_expert(name) and job.layout.ep > 1 else ()
+
+    def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
+        if is_expert(name) and job.layout.ep > 1:
+            # FSDP sums what it shards
+            return ("edp",) if job.layout.degree("edp") > 1 and job.layout.zero < 2 else ()
+        # Whole on every rank of tp, each of which has seen its own tokens only.
+        return ("tp",) if is_of_mixture(name) and job.layout.tp > 1 else ()
+
+    def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        if not job.shape.has_experts:
+            return held
+        return {name: size / self._ranks_sharing(name, job) for name, size in held.items()}
+
+    def _ranks_sharing(self, name: str, job: TrainingJob) -> int:
+        if name == "layer.expert_counts" or (name.startswith("rounded.") and is_expert(name)):
+            return job.layout.ep
+        return job.layout.tp if name.startswith(TOKENWISE) else 1
+
+    def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
+        yield from self.forward_traffic(job)
+        if job.shape.has_experts and job.layout.ep > 1:
+            yield self._rows_there_and_back(job)
+
+    def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
+        """What the forwards of one step send; full recomputation sends it again.
+
+        Calls are exact. Bytes of rows are those of an even load: exact for balanced routing.
+        """
+        if not job.shape.has_experts:
+            return
+        forwards, counts = passes(job), job.shape.num_experts * INDEX_BYTES
+        if job.layout.ep > 1:
+            if self.routing == "real":  # how many rows there will be
+                yield Traffic("ep", "all_to_all", forwards, forwards * self._parts(job) * counts)
+            yield self._rows_there_and_back(job)
+        if self.aux_loss:
+            for axis in _token_axes(job.layout):
+                yield Traffic(axis, "all_reduce", forwards, forwards * counts)
+
+    def _rows_there_and_back(self, job: TrainingJob) -> Traffic:
+        rows = tokens_here(job) * job.shape.experts_per_token
+        size_bytes = rows * job.shape.hidden_size * job.compute_bytes
+        return Traffic("ep", "all_to_all", 2 * self._parts(job) * passes(job), 2 * passes(job) * size_bytes)
+
+    def traffic_basis(self, job: TrainingJob) -> str | None:
+        """What must be said of the bytes along ep; None where they are exact."""
+        if job.layout.ep == 1 or self.routing == "balanced":
+            return None
+        return "bytes of an even load; the router decides how many rows each rank really gets"
+
+    def apply(self, assembly: Assembly) -> None:
+        job = assembly.job
+        if not job.shape.has_experts:
+            return
+        for layer in assembly.layers():
+            experts = cast("MixtureOfExperts", layer.feed_forward)
+            experts.routing = self.routing
+            experts.aux_loss = self.aux_loss
+            # As the loss is divided; but over cp, which averages gradients, the ranks' tokens make up one such loss.
+            experts.aux_scale = job.layout.cp / job.gradient_accumulation_steps
+            experts.token_groups = tuple(assembly.grid.group(axis) for axis in _token_axes(job.layout))
+            if job.layout.ep > 1:
+                experts.ep_group = assembly.grid.group("ep")
+                experts.overlap = self.expert_overlap
+        if job.layout.ep > 1:
+            names = [name for name in expert_weight_shapes(job.shape) if is_expert(name)]
+            for index in job.layers:
+                for name in names:
+                    assembly.cut(f"layers.{index}.{name}", 0, "ep")
+
+
+def tokens_here(job: TrainingJob) -> int:
+    """Tokens of one forward that a rank routes."""
+    return job.local_tokens // (job.layout.tp if job.layout.sp else 1)
+
+
+def passes(job: TrainingJob) -> int:
+    """How often a rank goes forward through a layer in one step."""
+    return len(job.layers) * job.gradient_accumulation_steps
+
+
+def is_expert(name: str) -> bool:
+    """Whether a weight is that of routed experts, whose first dimension is the expert."""
+    return ".feed_forward.experts." in f".{name}"
+
+
+def is_of_mixture(name: str) -> bool:
+    """Whether a weight belongs to a mixture of experts: router, experts, shared experts."""
+    return is_expert(name) or any(f".feed_forward.{part}." in f".{name}" for part in ("router", "shared"))
+
+
+def _token_axes(layout: ParallelLayout) -> tuple[str, ...]:
+    """Axes over which the tokens of one micro-batch are spread."""
+    return tuple(axis for axis in ("cp", "tp") if layout.degree(axis) > 1 and (axis == "cp" or layout.sp))

@@ -1,0 +1,246 @@
+"""ZeRO stages 2 and 3: gradients, and parameters too, are sharded over the ranks that would repeat them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from clusterbench.layout import ParallelLayout
+from clusterbench.options import option
+from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
+from clusterbench.parallel.data import is_spread_expert
+from clusterbench.training.job import TrainingJob
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clusterbench.training.assembly import Assembly, Weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullySharded(Parallelism):
+    """Shards gradients (stage 2) and parameters (stage 3) over dp and cp (torch's FSDP2, ``fully_shard``).
+
+    Notes
+    -----
+    Each layer is a group of its own, embedding, norm and head are one. FSDP2 keeps parameters sharded between steps in
+    both stages, where the paper's stage 2 keeps them whole: in stage 2 what was gathered for forward stays until
+    backward is through with it, in stage 3 it is freed after each layer and gathered again, which makes 1.5 times the
+    traffic. Gradients are reduced in every micro-batch, so that they are never all whole on a rank.
+
+    Source
+    ------
+    Rajbhandari et al. 2019, arXiv:1910.02054, sections 5 and 7. Zhao et al. 2023, arXiv:2304.11277.
+    """
+
+    phase: ClassVar[str] = "shard"
+
+    offload: bool = option(False, "keep parameters, gradients and optimizer states in host memory (zero2, zero3)")
+    shard_group_size: int = option(
+        0,
+        "ranks that share one copy of the weights, while others replicate it (HSDP; zero2, zero3); 0 is all of them",
+        unit="ranks",
+        minimum=0,
+        maximum=2**20,
+    )
+
+    @property
+    def ranks_of(self) -> Mapping[str, int]:
+        return {"shard": self.shard_group_size} if self.shard_group_size else {}
+
+    def active(self, layout: ParallelLayout) -> bool:
+        return layout.zero >= 2
+
+    def objection(self, job: TrainingJob) -> str | None:
+        layout, ranks, size = job.layout, job.layout.degree("dp_cp"), self.shard_group_size
+        if ranks == 1:
+            return f"+zero{layout.zero} shards over ranks that hold the same weights, but dp and cp are 1"
+        if size and (ranks % size or size in (1, ranks)):
+            return (
+                f"shard_group_size {size} has to be a divisor of the {ranks} ranks of dp x cp, more than 1 and fewer "
+                "than all"
+            )
+        if size and layout.ep > 1:
+            return f"shard_group_size {size} and +ep{layout.ep}: the expert grid has its own copies, of another size"
+        return None
+
+    def _sharers(self, job: TrainingJob) -> int:
+        return self.shard_group_size or job.layout.degree("dp_cp")
+
+    def _shards(self, name: str, job: TrainingJob) -> int:
+        """Among how many ranks a weight is shared."""
+        return job.layout.degree("edp") if is_spread_expert(name, job) else self._sharers(job)
+
+    def weight(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
+        return (-(-size[0] // self._shards(name, job)), *size[1:])
+
+    def splits(self, name: str, job: TrainingJob) -> tuple[str, ...]:
+        if is_spread_expert(name, job):
+            return ("edp",) if job.layout.degree("edp") > 1 else ()
+        return ("shard",) if self.shard_group_size else (job.layout.data_axis,)
+
+    def gathered(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        *layers, root = self._groups(job)
+        if job.actions:
+            # A pipeline schedule gathers for backward and lets go at the end, when it reduces: a group at a time.
+            whole = sum(group.whole for group in (*layers, root))
+            padded = sum(group.padded for group in (*layers, root))
+            return states | {
+                "parameters": states["parameters"] + padded * job.compute_bytes,
+                "gradients": float(whole + root.padded // max(root.ranks, 1)) * job.master_bytes,
+            }
+        if job.layout.zero == 2:
+            layers_at_once = sum(layer.padded for layer in layers)
+        else:
+            # on a GPU the next layer is fetched while one computes; on a CPU nothing overlaps
+            by_layer: Counter[str] = Counter()
+            for layer in layers:
+                by_layer[layer.unit] += layer.padded
+            layers_at_once = sum(sorted(by_layer.values())[-2 if job.device == "cuda" else -1 :])
+        # Norm and head have their gradients first, and wait for the embedding's: they are reduced together.
+        largest = max((layer.whole for layer in layers), default=0)
+        unreduced = max(root.behind_layers + largest, root.whole)
+        return states | {
+            "parameters": states["parameters"] + (root.padded + layers_at_once) * job.compute_bytes,
+            "gradients": states["gradients"] + unreduced * job.compute_bytes,
+        }
+
+    def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        # Weights are gathered in the dtype of the arithmetic: no layer makes a rounded copy of its own.
+        return {name: size for name, size in held.items() if not name.startswith("rounded.")}
+
+    def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
+        for chunk in job.held:
+            gathers, reductions = self._rounds(job, chunk.stage)
+            for group in self._groups(replace(job, chunks=(chunk,))):
+                if not group.padded:
+                    continue
+                gathered, reduced = group.padded * job.compute_bytes, group.padded * job.master_bytes
+                times = reductions if group.root else gathers
+                yield Traffic(group.axis, "all_gather", times, times * gathered, group.ranks)
+                yield Traffic(group.axis, "reduce_scatter", reductions, reductions * reduced, group.ranks)
+                if self.shard_group_size:
+                    replicas = job.layout.degree("dp_cp") // self.shard_group_size
+                    yield Traffic("replica", "all_reduce", reductions, reductions * reduced // group.ranks, replicas)
+
+    def _rounds(self, job: TrainingJob, stage: int) -> tuple[int, int]:
+        """How often the weights of a layer are gathered in a step, and how often its gradients are reduced.
+
+        What is around the layers is gathered as often as it is reduced.
+        """
+        stage_3, forwards = job.layout.zero == 3, job.gradient_accumulation_steps
+        if not job.actions:
+            return (2 * forwards if stage_3 else forwards), forwards
+        # torch's schedules reduce once, after the last backward. What a backward has gathered stays for what comes
+        # next; in stage 3 a forward frees it.
+        gathers, there = 0, False
+        for action in job.actions:
+            if action.stage == stage:
+                gathers += not there
+                there = action.kind != "F" or not stage_3
+        return gathers, 1
+
+    def _groups(self, job: TrainingJob) -> Iterator[Group]:
+        """What is gathered at once: layers in order, each before its experts, and what is around them last."""
+        others = [kind() for kind in parallelisms().values() if kind is not type(self)]
+        weights = local_weights(active_in(job.layout, others), job)
+        members: dict[tuple[str, bool], list[str]] = {}
+        for name in weights:
+            unit = ".".join(name.split(".")[:2]) if name.startswith("layers.") else ""
+            if is_spread_expert(name, job) and job.layout.degree("edp") == 1:
+                continue
+            members.setdefault((unit, is_spread_expert(name, job)), []).append(name)
+        for (unit, expert), names in sorted(members.items(), key=lambda item: item[0][0] == ""):
+            ranks = job.layout.degree("edp") if expert else self._sharers(job)
+            sizes = [weights[name] for name in names]
+            padded = sum(-(-size[0] // ranks) * ranks * prod(size[1:]) for size in sizes)
+            axis = "edp" if expert else "shard" if self.shard_group_size else job.layout.data_axis
+            behind = sum(prod(weights[name]) for name in names if not name.startswith(("layers.", "embedding.")))
+            yield Group(unit, axis, ranks, padded, sum(map(prod, sizes)), behind, root=not unit)
+        if all(unit for unit, _ in members):
+            yield Group("", job.layout.data_axis, self._sharers(job), 0, 0, 0, root=True)
+
+    def apply(self, assembly: Assembly) -> None:
+        import torch
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+        from clusterbench.training.assembly import COMPUTE_DTYPES, MASTER_DTYPES
+
+        job, grid = assembly.job, assembly.grid
+        mesh = grid.shards(self.shard_group_size) if self.shard_group_size else grid.line(job.layout.data_axis)
+        gathered, kept = COMPUTE_DTYPES[job.dtype], MASTER_DTYPES[job.dtype]
+        policy = (
+            MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=kept)
+            if gathered != kept
+            else MixedPrecisionPolicy()
+        )
+        on_cuda = assembly.device.type == "cuda"
+        options: dict[str, Any] = {
+            "mp_policy": policy,
+            "offload_policy": CPUOffloadPolicy(pin_memory=on_cuda) if self.offload else OffloadPolicy(),
+        }
+        for decoder in assembly.decoders:
+            ignored: set[nn.Parameter] = set()
+            for layer in decoder.layers.values():
+                if job.layout.ep > 1:
+                    mixture: Any = layer.feed_forward
+                    experts = mixture.experts
+                    if job.layout.degree("edp") > 1:
+                        mixture.gathered = True
+                        fully_shard(
+                            experts, mesh=grid.line("edp"), reshard_after_forward=job.layout.zero == 3, **options
+                        )
+                        # Tokens of all ranks meet here: their gradients are summed, and averaged over as many ranks as
+                        # those of other weights. A sum, because Gloo has no reduction that scales.
+                        experts.set_gradient_divide_factor(float(job.layout.degree("dp_cp")))
+                        experts.set_force_sum_reduction_for_comms(True)
+                    else:
+                        ignored |= set(experts.parameters())
+                fully_shard(
+                    layer, mesh=mesh, reshard_after_forward=job.layout.zero == 3, ignored_params=ignored, **options
+                )
+            fully_shard(decoder, mesh=mesh, reshard_after_forward=False, ignored_params=ignored, **options)
+        assembly.fresh_views = True
+        if self.offload:
+            assembly.home = torch.device("cpu")
+        for weight in assembly.weights:
+            if not (is_spread_expert(weight.name, job) and job.layout.degree("edp") == 1):
+                axis = "edp" if is_spread_expert(weight.name, job) else self.splits(weight.name, job)[0]
+                _take_share(weight, grid.rank(axis), self._shards(weight.name, job))
+                weight.scale = 1.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """Weights that are gathered and reduced at once; sizes in elements.
+
+    Attributes
+    ----------
+    unit
+        The layer it belongs to.
+    padded
+        What travels: every weight is padded so that its first dimension comes out even.
+    whole
+        Without the padding.
+    behind_layers
+        Of it, norm and head.
+    """
+
+    unit: str
+    axis: str
+    ranks: int
+    padded: int
+    whole: int
+    behind_layers: int
+    root: bool
+
+
+def _take_share(weight: Weight, rank: int, ranks: int) -> None:
+    """Narrows a weight's place to the rows that FSDP leaves this rank, which may be none."""
+    rows = weight.place[0]
+    share = -(-(rows.stop - rows.start) // ranks)
+    start = min(rows.start + rank * share, rows.stop)
+    weight.place = (slice(start, min(start + share, rows.stop)), *weight.place[1:])

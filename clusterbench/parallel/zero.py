@@ -1,0 +1,95 @@
+"""ZeRO stage 1: of the ranks that hold the same weights, each keeps the optimizer states of its share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.layout import ParallelLayout
+from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
+from clusterbench.parallel.data import is_spread_expert
+from clusterbench.training.job import TrainingJob
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from clusterbench.training.assembly import Assembly
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroOptimizer(Parallelism):
+    """Shards optimizer states over dp and cp (torch's ZeroRedundancyOptimizer, behind DDP).
+
+    Notes
+    -----
+    Whole weights are given to ranks, greedily by size; each rank updates its own and broadcasts them, a broadcast for
+    each weight. The all-reduce of DDP and the broadcasts move 3N(d-1)/d; the paper's reduce-scatter and all-gather
+    would move 2N(d-1)/d. Stages 2 and 3 are in fsdp.py.
+
+    Source
+    ------
+    Rajbhandari et al. 2019, arXiv:1910.02054, sections 5.1 and 7.
+    """
+
+    phase: ClassVar[str] = "replicate"
+
+    def active(self, layout: ParallelLayout) -> bool:
+        return layout.zero == 1
+
+    def objection(self, job: TrainingJob) -> str | None:
+        if job.layout.degree("dp_cp") == 1 and job.layout.degree("edp") == 1:
+            return "+zero1 shares optimizer states among ranks that hold the same weights, but dp and cp are 1"
+        return None
+
+    def states(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        fullest = sum(max(map(sum, shares_of(weights, ranks))) for _, weights, ranks in self._sharers(job))
+        # the step counts stay with the weights: a few bytes, of the rank with most weights
+        counts = sum(max(map(len, shares_of(weights, ranks))) for _, weights, ranks in self._sharers(job))
+        return states | {"optimizer_state": 2.0 * fullest * job.master_bytes + 4 * counts}
+
+    def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
+        for axis, weights, ranks in self._sharers(job):
+            if ranks > 1:
+                yield Traffic(axis, "broadcast", len(weights), sum(weights) * job.master_bytes)
+
+    def _sharers(self, job: TrainingJob) -> Iterator[tuple[str, list[int], int]]:
+        """Axis, sizes of the weights that are shared out along it, and among how many ranks."""
+        others = [kind() for kind in parallelisms().values() if kind is not type(self)]
+        sizes = {name: prod(size) for name, size in local_weights(active_in(job.layout, others), job).items()}
+        experts = [size for name, size in sizes.items() if is_spread_expert(name, job)]
+        dense = [size for name, size in sizes.items() if not is_spread_expert(name, job)]
+        yield job.layout.data_axis, dense, job.layout.degree("dp_cp")
+        if experts:
+            yield "edp", experts, job.layout.degree("edp")
+
+    def apply(self, assembly: Assembly) -> None:
+        assembly.make_optimizer = lambda parameters, axis: _optimizer(assembly, parameters, axis)
+
+
+def shares_of(sizes: Iterable[int], ranks: int) -> list[list[int]]:
+    """The weights, by their sizes, that each rank updates: largest first, each to the rank with least so far.
+
+    Source: ``ZeroRedundancyOptimizer._partition_parameters``.
+
+    >>> shares_of([5, 3, 3, 1], ranks=2)
+    [[5, 1], [3, 3]]
+    """
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    for size in sorted(sizes, reverse=True):
+        min(shares, key=sum).append(size)
+    return shares
+
+
+def _optimizer(assembly: Assembly, parameters: Sequence[nn.Parameter], axis: str) -> Optimizer:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.optim import AdamW
+
+    from clusterbench.training.assembly import ADAMW, adamw
+
+    if assembly.job.layout.degree(axis) == 1:
+        return adamw(parameters)
+    group = assembly.grid.group(axis)
+    return ZeroRedundancyOptimizer(parameters, AdamW, process_group=group, **ADAMW)

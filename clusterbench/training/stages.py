@@ -1,0 +1,118 @@
+"""The pipeline stages of one rank, driven by torch's schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed import pipelining
+from torch.distributed.pipelining import PipelineStage
+
+from clusterbench.engine.clock import clock_for
+from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.training.model import loss_of
+
+if TYPE_CHECKING:
+    from clusterbench.training.assembly import Assembly
+
+
+class Computed(NamedTuple):
+    """One action of one rank as it was seen; seconds since the step began on this rank."""
+
+    kind: str
+    stage: int
+    microbatch: int
+    start_s: float
+    end_s: float
+
+
+class Stages:
+    """Runs all micro-batches of a step through the pipeline.
+
+    ``naive`` is GPipe with one micro-batch, as often as there are micro-batches.
+    """
+
+    def __init__(self, assembly: Assembly, schedule: str) -> None:
+        job, known = assembly.job, SCHEDULES[schedule]
+        self.job, self.device = job, assembly.device
+        num_stages = job.layout.pp * len(job.held)
+        group = assembly.grid.group("pp")
+        self.stages = [
+            PipelineStage(decoder, decoder.chunk.stage, num_stages, assembly.device, group=group)
+            for decoder in assembly.decoders
+        ]
+        kind: Any = getattr(pipelining, known.torch_class or "ScheduleGPipe")
+        self.at_once = job.gradient_accumulation_steps if known.torch_class else 1
+        several = known.torch_class is not None and issubclass(kind, pipelining.schedules.PipelineScheduleMulti)
+        self.schedule = kind(
+            self.stages if several else self.stages[0],
+            n_microbatches=self.at_once,
+            loss_fn=lambda logits, labels: loss_of(logits, labels) / job.gradient_accumulation_steps,
+            scale_grads=False,
+        )
+
+    def forward_backward(self, micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Runs a step's forwards and backwards; returns the sum of the losses, zero on a rank that has none."""
+        from clusterbench.training.step import total_of
+
+        losses: list[Tensor] = []
+        for first in range(0, len(micro_batches), self.at_once):
+            some = micro_batches[first : first + self.at_once]
+            tokens = [torch.cat([tokens for tokens, _ in some])] if self.job.embeds else []
+            target = torch.cat([labels for _, labels in some]) if self.job.has_head else None
+            of_these: list[Tensor] = []
+            # nobody wants the logits back: they would be kept until the step is over
+            self.schedule.step(*tokens, target=target, losses=of_these, return_outputs=False)
+            losses += of_these
+        if not self.job.has_head:
+            return torch.zeros((), device=self.device, dtype=torch.float64 if self.job.dtype == "float64" else None)
+        return total_of([loss.detach() for loss in losses])
+
+    def timeline(self, step: Callable[[], object]) -> list[Computed]:
+        """What this rank computed when during one step. Waiting for messages is between the actions."""
+        clock = clock_for(self.device)
+        seen: list[tuple[str, int, int]] = []
+        marks = [clock.mark()]
+        with _watched(self.stages, lambda *action: seen.append(action), lambda: marks.append(clock.mark())):
+            step()
+        clock.settle()
+        ends, at = [], 0.0
+        for seconds in clock.seconds(marks):
+            at += seconds
+            ends.append(at)
+        return [Computed(*action, ends[2 * n], ends[2 * n + 1]) for n, action in enumerate(seen)]
+
+
+@contextmanager
+def _watched(
+    stages: Sequence[PipelineStage], begin: Callable[[str, int, int], object], mark: Callable[[], object]
+) -> Iterator[None]:
+    """Marks the clock around everything the stages compute."""
+
+    def watched(stage: Any, name: str, kind: str) -> Callable[..., Any]:
+        honest = getattr(stage, name)
+
+        def call(microbatch: int, *arguments: Any, **options: Any) -> Any:
+            split = name == "backward_one_chunk" and not options.get("full_backward", True)
+            begin("I" if split else kind, stage.stage_index, microbatch)
+            mark()
+            try:
+                return honest(microbatch, *arguments, **options)
+            finally:
+                mark()
+
+        return call
+
+    names = (("forward_one_chunk", "F"), ("backward_one_chunk", "B"), ("backward_weight_one_chunk", "W"))
+    for stage in stages:
+        for name, kind in names:
+            setattr(stage, name, watched(stage, name, kind))
+    try:
+        yield
+    finally:
+        for stage in stages:
+            for name, _ in names:
+                delattr(stage, name)

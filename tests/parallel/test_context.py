@@ -1,0 +1,322 @@
+"""Attention over a cut sequence equals attention over the whole one, and sends what the formula says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterbench.parallel.context import KINDS, ContextParallel, positions
+from clusterbench.training.job import activations
+from tests.ranks import run_ranks
+from tests.training.jobs import Totals, make_job
+
+SEQ_LEN = 64
+DEFECTS = ("none", "a hop is skipped", "the data of the other arrangement")
+
+
+def error_of(kind: str, heads: int, kv_heads: int, defect: str = "none", recompute: bool = False) -> dict[str, float]:
+    """Largest difference of output and gradients to attention over the whole sequence, each on this rank's part."""
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch import Tensor
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.checkpoint import checkpoint
+
+    from clusterbench.training import context_attention
+
+    rank, degree = dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator().manual_seed(1)
+    sizes = {"q": heads, "k": kv_heads, "v": kv_heads, "weight": heads}
+    whole = {
+        name: torch.randn(2, number, SEQ_LEN, 16, dtype=torch.float64, generator=generator)
+        for name, number in sizes.items()
+    }
+    wrong = {"zigzag": "ring", "all_gather": "ring", "ring": "zigzag", "ulysses": "zigzag"}[kind]
+    arrangement = wrong if defect == DEFECTS[2] else kind
+    mine = context_attention.positions(SEQ_LEN, degree, rank, arrangement)
+    if defect == DEFECTS[1]:
+        arrived = context_attention._Hop.arrived
+        context_attention._Hop.arrived = lambda hop: [arrived(hop), hop._leaving][1]  # type: ignore[method-assign]
+    attention = context_attention.attend(kind, dist.group.WORLD)
+
+    def gradients(attend: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        leaves = [tensors[name].clone().requires_grad_() for name in "qkv"]
+        o = attend(*leaves)
+        (o * tensors["weight"]).sum().backward()
+        return {"o": o.detach()} | {f"d{name}": leaf.grad for name, leaf in zip("qkv", leaves, strict=True)}  # type: ignore[misc]
+
+    def one_rank(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):  # the plain formula, of which no rank's operator is a part
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    def cut(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return checkpoint(attention, q, k, v, use_reentrant=False) if recompute else attention(q, k, v)
+
+    expected = gradients(one_rank, whole)
+    found = gradients(cut, {name: tensor[:, :, mine] for name, tensor in whole.items()})
+    return {name: (found[name] - expected[name][:, :, mine]).abs().max().item() for name in expected}
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("ranks", "heads", "kv_heads"), [(2, 8, 4), (2, 8, 1), (4, 8, 4), (4, 8, 1), (4, 4, 4)])
+def test_output_and_gradients_are_those_of_one_rank(kind: str, ranks: int, heads: int, kv_heads: int) -> None:
+    for errors in run_ranks(ranks, error_of, kind, heads, kv_heads):
+        assert max(errors.values()) < 1e-12, errors
+
+
+@pytest.mark.gloo
+def test_zigzag_on_eight_ranks() -> None:
+    for errors in run_ranks(8, error_of, "zigzag", 8, 4):
+        assert max(errors.values()) < 1e-12, errors
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("kind", KINDS)
+def test_recomputed_attention_is_the_same(kind: str) -> None:
+    for errors in run_ranks(2, error_of, kind, 8, 4, "none", True):
+        assert max(errors.values()) < 1e-12, errors
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("kind", "defect"), [("ring", DEFECTS[1]), ("zigzag", DEFECTS[1]), *((kind, DEFECTS[2]) for kind in KINDS)]
+)
+def test_a_defect_shows(kind: str, defect: str) -> None:
+    every = run_ranks(2, error_of, kind, 8, 4, defect)
+    for name in ("o", "dq", "dk", "dv"):
+        assert max(errors[name] for errors in every) > 1e-3, name
+
+
+def quarters_computed(kind: str, rank: int, degree: int) -> int:
+    """Quarters of blocks (chunk against chunk) that a rank's operators are given."""
+    from clusterbench.training.context_attention import _block
+
+    blocks = [_block(kind, step, rank, 2) for step in range(degree)]
+    return sum(len(range(2)[queries]) * len(range(2)[keys]) for queries, keys, _ in filter(None, blocks))
+
+
+def test_masked_blocks_are_not_computed_and_zigzag_shares_the_rest_evenly() -> None:
+    assert [quarters_computed("ring", rank, 4) for rank in range(4)] == [4, 8, 12, 16]
+    assert [quarters_computed("zigzag", rank, 4) for rank in range(4)] == [4 + 3 * 2] * 4
+
+
+def counted(kind: str, layout: str, changes: dict[str, Any], recompute: bool) -> Totals:
+    """Collectives of as many attentions, forward and backward, as a rank has in one step."""
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor
+    from torch.utils.checkpoint import checkpoint
+
+    from clusterbench.engine.traffic import TrafficCounter
+    from clusterbench.training.assembly import COMPUTE_DTYPES
+    from clusterbench.training.context_attention import attend
+
+    job = make_job(layout, **changes)
+    group = dist.group.WORLD
+    assert group is not None
+    attention = attend(kind, group)
+
+    def layer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v).square()  # keeps the output, as a projection would
+
+    heads, kv_heads = job.shape.num_heads, job.shape.num_kv_heads
+    with TrafficCounter({group.group_name: "cp"}) as counter:
+        for _ in range(job.gradient_accumulation_steps * len(job.layers)):
+            q, k, v = (
+                torch.ones(
+                    (job.micro_batch_size, number, job.seq_len // job.layout.cp, job.shape.head_dim),
+                    dtype=COMPUTE_DTYPES[job.dtype],
+                    requires_grad=True,
+                )
+                for number in (heads, kv_heads, kv_heads)
+            )
+            o = checkpoint(layer, q, k, v, use_reentrant=False) if recompute else layer(q, k, v)
+            o.sum().backward()
+    return {key: (total.count, total.size_bytes) for key, total in counter.totals().items()}
+
+
+def formula(kind: str, layout: str, changes: dict[str, Any], recompute: bool) -> Totals:
+    job = make_job(layout, **changes)
+    sums: Totals = {}
+    parallelism = ContextParallel(context=kind)
+    for sent in [*parallelism.traffic(job), *(parallelism.forward_traffic(job) if recompute else ())]:
+        count, size_bytes = sums.get((sent.axis, sent.op), (0, 0))
+        sums[sent.axis, sent.op] = count + sent.count, size_bytes + sent.size_bytes
+    return sums
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("layout", "changes", "recompute"),
+    [("cp2", {}, False), ("cp2", {"dtype": "bfloat16"}, True), ("cp4", {"shape": "llama-tiny-mqa"}, False)],
+)
+def test_counted_traffic_is_the_formulas(kind: str, layout: str, changes: dict[str, Any], recompute: bool) -> None:
+    for found in run_ranks(make_job(layout).layout.cp, counted, kind, layout, changes, recompute):
+        assert found == formula(kind, layout, changes, recompute)
+
+
+def test_a_rings_traffic_is_three_passes_of_keys_and_values() -> None:
+    # llama-tiny: 4 layers, 4 kv heads of 16 channels; 2 forwards of 2 x 16 / 4 tokens; 8 bytes
+    job = make_job("cp4")
+    passed = 3 * (4 - 1) * 2 * len(job.layers)
+    bytes_of_one = 2 * 8 * job.shape.num_kv_heads * job.shape.head_dim * 8
+    assert [(one.op, one.count, one.size_bytes) for one in ContextParallel().traffic(job) if one.op == "send"] == [
+        ("send", passed // 3, passed // 3 * bytes_of_one),
+        ("send", passed * 2 // 3, passed * 2 // 3 * bytes_of_one),
+    ]
+
+
+def kept(kind: str, layout: str, changes: dict[str, Any]) -> int:
+    """Bytes that one attention and a product behind it keep for backward; a storage counts once."""
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor
+
+    from clusterbench.training.assembly import COMPUTE_DTYPES
+    from clusterbench.training.context_attention import attend
+
+    job = make_job(layout, **changes)
+    group = dist.group.WORLD
+    assert group is not None
+    q, k, v = (
+        torch.ones(
+            (job.micro_batch_size, job.seq_len // job.layout.cp, number, job.shape.head_dim),
+            dtype=COMPUTE_DTYPES[job.dtype],
+            requires_grad=True,
+        ).transpose(1, 2)
+        for number in (job.shape.num_heads, job.shape.num_kv_heads, job.shape.num_kv_heads)
+    )
+    storages: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        attend(kind, group)(q, k, v).transpose(1, 2).flatten(2).square()
+    return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("layout", "changes"), [("cp2", {}), ("cp4", {"dtype": "bfloat16", "shape": "llama-tiny-mqa"})]
+)
+def test_attention_keeps_what_the_formula_says(kind: str, layout: str, changes: dict[str, Any]) -> None:
+    job = make_job(layout, **changes)
+    held = ContextParallel(context=kind).activations(activations(job), job)
+    inside = ("query", "key", "value", "output", "logsumexp", "output_of_heads")
+    formula = sum(held.get(f"layer.attention.{name}", 0) for name in inside) / len(job.layers)
+    assert run_ranks(job.layout.cp, kept, kind, layout, changes) == [formula] * job.layout.cp
+
+
+def test_each_rank_holds_its_share_of_the_tokens_and_all_rounded_weights() -> None:
+    job = make_job("cp4", dtype="bfloat16")
+    before = activations(job)
+    after = ContextParallel(context="ring").activations(before, job)
+    for name, size_bytes in before.items():
+        assert after[name] == (size_bytes if name.startswith("rounded.") else size_bytes / 4), name
+
+
+def test_positions_of_sixteen_tokens_on_four_ranks() -> None:
+    assert [list(positions(16, 4, rank, "ring")) for rank in range(4)] == [
+        [range(4)],
+        [range(4, 8)],
+        [range(8, 12)],
+        [range(12, 16)],
+    ]
+    assert [list(positions(16, 4, rank, "zigzag")) for rank in range(4)] == [
+        [range(2), range(14, 16)],
+        [range(2, 4), range(12, 14)],
+        [range(4, 6), range(10, 12)],
+        [range(6, 8), range(8, 10)],
+    ]
+    assert positions(16, 4, 1, "all_gather") == positions(16, 4, 1, "zigzag")
+    assert positions(16, 4, 1, "ulysses") == positions(16, 4, 1, "ring")
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "changes", "sentence"),
+    [
+        ("ring", "cp3", {}, "context ring cuts seq_len 16 over cp3: 5.333 tokens each"),
+        (
+            "zigzag",
+            "cp4",
+            {"seq_len": 20},
+            "context zigzag cuts seq_len 20 into 8 chunks, two for each of cp4: 2.5 tokens each",
+        ),
+        (
+            "all_gather",
+            "cp4",
+            {"seq_len": 20},
+            "context all_gather cuts seq_len 20 into 8 chunks, two for each of cp4: 2.5 tokens each",
+        ),
+        (
+            "ring",
+            "cp4-tp8+sp",
+            {},
+            "+sp cuts the 4 tokens that cp4 leaves of seq_len 16 over tp8: 0.5 each",
+        ),
+        ("ulysses", "cp16", {}, "context ulysses spreads the 8 attention heads over cp16: 0.5 each"),
+        (
+            "ulysses",
+            "cp4-tp4",
+            {},
+            "context ulysses spreads the 2 attention heads that tp4 leaves over cp4: 0.5 each",
+        ),
+        (
+            "ulysses",
+            "cp6",
+            {"shape": "llama-3b", "seq_len": 48},
+            "context ulysses needs kv heads that cp divides, or the other way round; the 8 and cp6 give 8 / 6 = 1.333",
+        ),
+    ],
+)
+def test_what_cannot_be_cut_is_said_with_numbers(
+    kind: str, layout: str, changes: dict[str, Any], sentence: str
+) -> None:
+    assert ContextParallel(context=kind).objection(make_job(layout, **changes)) == sentence
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_can_be_cut_is_not_objected_to(kind: str) -> None:
+    for layout in ("cp2", "cp4", "cp2-tp2+sp", "cp8"):
+        assert ContextParallel(context=kind).objection(make_job(layout)) is None
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_by_hand_is_the_operators(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # what float64 on CUDA has to do with
+    import torch
+
+    from clusterbench.engine import compat
+
+    q, k, v, grad = (torch.randn(2, heads, 32, 16, dtype=torch.float64) for heads in (8, 4, 4, 8))
+
+    def everything() -> tuple[torch.Tensor, ...]:
+        o, lse = compat.flash_attention(q, k, v, causal)
+        return o, lse, *compat.flash_attention_backward(grad, q, k, v, o, lse, causal)
+
+    operators = everything()
+    monkeypatch.setattr(compat, "_attention_operator", lambda q: "none")
+    for by_hand, operator in zip(everything(), operators, strict=True):
+        assert (by_hand - operator).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize(("operator", "dtype"), [("flash", "bfloat16"), ("efficient", "float32")])
+def test_cudas_operators_take_the_arguments(operator: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # on meta tensors: names, numbers and shapes of arguments, no arithmetic
+    import torch
+
+    from clusterbench.engine import compat
+
+    monkeypatch.setattr(compat, "_attention_operator", lambda q: operator)
+    q, k, v = (torch.empty(2, heads, 40, 64, dtype=getattr(torch, dtype), device="meta") for heads in (8, 4, 4))
+    o, lse = compat.flash_attention(q, k, v, True)
+    assert (o.shape, lse.shape) == (q.shape, (2, 8, 40))
+    gradients = compat.flash_attention_backward(o, q, k, v, o, lse, True)
+    assert [gradient.shape for gradient in gradients] == [q.shape, k.shape, v.shape]
