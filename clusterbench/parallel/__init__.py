@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.discover import things
 from clusterbench.formulas.collectives import traffic_bytes
@@ -84,12 +84,15 @@ class Parallelism(ABC):
     repeated_by_selective
         Whether its messages are sent again by selective recomputation, too: it keeps the results of collectives that
         are operators of torch, and of no others.
+    fuses
+        Whether it decides anew what is kept for backward, so that activations cannot be predicted.
     """
 
     phase: ClassVar[str]
     changes_model: ClassVar[bool] = False
 
     repeated_by_selective: ClassVar[bool] = False
+    fuses: ClassVar[bool] = False
 
     @property
     def routes(self) -> bool:
@@ -100,6 +103,14 @@ class Parallelism(ABC):
     def repeats(self) -> str:
         """What backward computes again: none, selective or full."""
         return "none"
+
+    def rounding(self) -> float:
+        """What its messages lose of a gradient, relative to the largest element."""
+        return 0.0
+
+    def for_proof(self) -> Self:
+        """What is compared with one rank in its place: itself, or where it only approximates, its exact form."""
+        return self
 
     @property
     def ranks_of(self) -> Mapping[str, int]:
@@ -116,6 +127,10 @@ class Parallelism(ABC):
 
     def objection(self, job: TrainingJob) -> str | None:
         """Why this job cannot be shared this way, with the numbers; None when it can. Asked only when active."""
+        return None
+
+    def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
+        """Why it cannot go with what else is active; None when it can."""
         return None
 
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
@@ -150,9 +165,9 @@ class Parallelism(ABC):
         """The same at their peak, with what is there only for a while."""
         return states
 
-    def traffic_basis(self, job: TrainingJob) -> str | None:
-        """What has to be said of its traffic where the bytes depend on data; None where they are exact."""
-        return None
+    def traffic_basis(self, job: TrainingJob) -> Mapping[str, str]:
+        """Axis -> why the traffic counted there may differ from :meth:`traffic`; empty where it is exact."""
+        return {}
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         """What is left on one rank of the entries of :func:`clusterbench.training.job.activations`."""

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from clusterbench.layout import ParallelLayout
+from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
+from clusterbench.shape import ModelShape
 from clusterbench.training.job import TrainingJob
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.nn.parallel import DistributedDataParallel
+
     from clusterbench.training.assembly import Assembly
 
 # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES and the default of DDP's bucket_cap_mb.
 FIRST_BUCKET_BYTES = 2**20
 BUCKET_BYTES = 25 * 2**20
+
+# PowerSGDState's default, and the earliest step it takes: DDP builds its buckets anew after the first.
+WORTH_COMPRESSING = 2
+STEPS_BEFORE_POWERSGD = 2
+FULL_RANK = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +44,37 @@ class DataParallel(Parallelism):
 
     Source
     ------
-    Li et al. 2020, arXiv:2006.15704.
+    Li et al. 2020, arXiv:2006.15704. Vogels et al. 2019, arXiv:1905.13727 (PowerSGD).
     """
 
     phase: ClassVar[str] = "replicate"
 
+    compress: str = option(
+        "none",
+        "what DDP sends of gradients: bf16 rounds them; powersgd sends low-rank factors and corrects the error in the "
+        "next step, from the third on",
+        choices=("none", "bf16", "powersgd"),
+    )
+    powersgd_rank: int = option(1, "columns of each factor of powersgd", minimum=1, maximum=FULL_RANK - 1)
+
     def active(self, layout: ParallelLayout) -> bool:
         return layout.degree("dp_cp") > 1 and layout.zero < 2
+
+    def concerned(self, layout: ParallelLayout, shape: ModelShape) -> bool:
+        return self.active(layout) or self.compress != "none"
+
+    def objection(self, job: TrainingJob) -> str | None:
+        if self.compress != "none" and job.layout.uses("pp"):
+            return f"compress {self.compress} is a hook of DDP, without which pp{job.layout.pp} reduces gradients"
+        return None
+
+    def rounding(self) -> float:
+        # 8 bits of significand, rounded once on each rank and once in the sum
+        return 2**-7 if self.compress == "bf16" else 0.0
+
+    def for_proof(self) -> Self:
+        # With as many columns as a matrix has, its factors are exact: what is proven is that they are the right ones.
+        return replace(self, powersgd_rank=FULL_RANK) if self.compress == "powersgd" else self
 
     def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         return (job.layout.data_axis,) if job.layout.uses("pp") and not is_spread_expert(name, job) else ()
@@ -52,7 +86,20 @@ class DataParallel(Parallelism):
         weights = local_weights(active_in(job.layout, others), job)
         names = [name for name in gradient_order(list(weights)) if not is_spread_expert(name, job)]
         sizes = [prod(weights[name]) * job.master_bytes for name in names]
-        yield Traffic(job.layout.data_axis, "all_reduce", num_buckets(sizes), sum(sizes))
+        axis, buckets = job.layout.data_axis, num_buckets(sizes)
+        if self.compress == "powersgd":
+            # in each bucket what is not worth it, and two factors of what is
+            numbers = sum(factor_numel(weights[name], self.powersgd_rank) for name in names)
+            yield Traffic(axis, "all_reduce", 3 * buckets, numbers * job.master_bytes)
+        elif self.compress == "bf16":
+            yield Traffic(axis, "all_reduce", buckets, sum(sizes) * 2 // job.master_bytes)
+        else:
+            yield Traffic(axis, "all_reduce", buckets, sum(sizes))
+
+    def traffic_basis(self, job: TrainingJob) -> dict[str, str]:
+        if self.compress != "powersgd" or job.layout.uses("pp"):
+            return {}
+        return {job.layout.data_axis: "PowerSGD sends from callbacks on other threads, of which the counter sees some"}
 
     def apply(self, assembly: Assembly) -> None:
         from torch.nn.parallel import DistributedDataParallel
@@ -72,10 +119,43 @@ class DataParallel(Parallelism):
             init_sync=False,  # the weights come from the seed on every rank
             gradient_as_bucket_view=True,
         )
+        self._compress(model, assembly.grid.group(job.layout.data_axis))
         assembly.model = model
         assembly.accumulating.append(model.no_sync)
         # Dropping gradients between steps would let no_sync build a second set outside the buckets.
         assembly.keep_gradients = True
+
+    def _compress(self, model: DistributedDataParallel, group: ProcessGroup) -> None:
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+        from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+        if self.compress == "bf16":
+            # DDP would have this hook on NCCL only; Gloo sums bfloat16 just as well
+            model.register_comm_hook(group, lambda group, bucket: bf16_compress_hook(group, bucket))
+        elif self.compress == "powersgd":
+            exact = self.powersgd_rank == FULL_RANK
+            state = PowerSGDState(
+                group,
+                matrix_approximation_rank=self.powersgd_rank,
+                start_powerSGD_iter=0 if exact else STEPS_BEFORE_POWERSGD,
+                min_compression_rate=0 if exact else WORTH_COMPRESSING,
+                use_error_feedback=not exact,
+                warm_start=not exact,
+            )
+            model.register_comm_hook(state, powerSGD_hook)
+
+
+def factor_numel(size: tuple[int, ...], rank: int) -> int:
+    """Elements PowerSGD sends of a gradient: two factors, or all of it where they are not less than half as many.
+
+    Source: ``_should_compress`` in torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py.
+
+    >>> factor_numel((512, 128), rank=2), factor_numel((128,), rank=2)
+    (1280, 128)
+    """
+    rows, columns = size[0], prod(size[1:])
+    factors = (rows + columns) * min(rows, columns, rank)
+    return factors if factors * WORTH_COMPRESSING < rows * columns else rows * columns
 
 
 def is_spread_expert(name: str, job: TrainingJob) -> bool:

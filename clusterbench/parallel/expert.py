@@ -163,11 +163,10 @@ class ExpertParallel(Parallelism):
         size_bytes = rows * job.shape.hidden_size * job.compute_bytes
         return Traffic("ep", "all_to_all", 2 * self._parts(job) * passes(job), 2 * passes(job) * size_bytes)
 
-    def traffic_basis(self, job: TrainingJob) -> str | None:
-        """What must be said of the bytes along ep; None where they are exact."""
+    def traffic_basis(self, job: TrainingJob) -> dict[str, str]:
         if job.layout.ep == 1 or self.routing == "balanced":
-            return None
-        return "bytes of an even load; the router decides how many rows each rank really gets"
+            return {}
+        return {"ep": "bytes of an even load; the router decides how many rows each rank really gets"}
 
     def apply(self, assembly: Assembly) -> None:
         job = assembly.job

@@ -21,7 +21,7 @@ from clusterbench.parallel import Parallelism, active_in
 from clusterbench.training.experts import MixtureOfExperts
 from clusterbench.training.job import TrainingJob
 from clusterbench.training.step import TrainingStep
-from clusterbench.training.tolerances import parity_dtype, tolerances
+from clusterbench.training.tolerances import allowed_of, parity_dtype
 
 TWIN_TOKENS = 16
 BFLOAT16_ROUNDING = 2.0**-9
@@ -60,6 +60,7 @@ def check_parity(
     WrongResult
         On every rank, naming the worst parameter, its deviation and the tolerance.
     """
+    parallelisms = [one.for_proof() for one in parallelisms]
     twin = replace(twin_of(job, parallelisms), dtype=parity_dtype(job, parallelisms))
     model = [one for one in parallelisms if one.changes_model]
     one_rank = TrainingStep(twin.on_one_rank(), model, None, device)
@@ -83,7 +84,7 @@ def check_parity(
         # between a token's last expert and the first it was not sent to: near 0, rounding could choose another
         evidence["routing_margin"] = min(float(mixture.smallest_margin or 0.0) for mixture in margins)
     for metric, (name, deviation) in found.items():
-        allowed = tolerances(twin.dtype)[metric]
+        allowed = allowed_of(job, parallelisms)[metric]
         if not deviation <= allowed.value:
             raise WrongResult(
                 f"{job.layout} does not compute what one rank computes: {name} deviates by {deviation:.3g} in "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbench.parallel import Parallelism
+from clusterbench.parallel import Parallelism, active_in
 from clusterbench.training.job import LEARNING_RATE, TrainingJob
 from clusterbench.types import Expected
 
@@ -23,6 +23,19 @@ def parity_dtype(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> str:
     Sums in another order can send a token whose experts are nearly equal to another one, which is no mistake.
     """
     return "float64" if job.shape.has_experts and any(one.routes for one in parallelisms) else job.dtype
+
+
+def allowed_of(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> dict[str, Expected]:
+    """Metric -> the largest value that still counts as the same result, for this job and what shares it."""
+    dtype, active = parity_dtype(job, parallelisms), active_in(job.layout, parallelisms)
+    allowed = tolerances(dtype)
+    rounding = max((one.rounding() for one in active), default=0.0)
+    if rounding and dtype != "bfloat16":
+        said = f"at most; gradients are rounded before they are sent: {rounding:g}"
+        allowed["parity_gradients"] = Expected(rounding, "1", said)
+        two_steps = f"at most; 2 x learning rate {LEARNING_RATE:g}: {said.partition('; ')[2]}"
+        allowed["parity_parameters"] = Expected(2 * LEARNING_RATE, "1", two_steps)
+    return allowed
 
 
 def tolerances(dtype: str) -> dict[str, Expected]:

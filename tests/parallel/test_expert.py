@@ -146,9 +146,9 @@ def test_traffic_of_a_balanced_load_by_hand() -> None:
 
 def test_bytes_of_real_routing_are_said_to_be_of_an_even_load() -> None:
     basis = ExpertParallel().traffic_basis(moe_job("dp2+ep2"))
-    assert basis == "bytes of an even load; the router decides how many rows each rank really gets"
-    assert ExpertParallel(routing="balanced").traffic_basis(moe_job("dp2+ep2")) is None
-    assert ExpertParallel().traffic_basis(moe_job("dp2")) is None
+    assert basis == {"ep": "bytes of an even load; the router decides how many rows each rank really gets"}
+    assert ExpertParallel(routing="balanced").traffic_basis(moe_job("dp2+ep2")) == {}
+    assert ExpertParallel().traffic_basis(moe_job("dp2")) == {}
 
 
 def counted(

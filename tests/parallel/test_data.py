@@ -1,0 +1,70 @@
+"""Compressed gradients: what is sent, what is lost, and where there is no hook to compress in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterbench.parallel.data import DataParallel, factor_numel
+from clusterbench.training.tolerances import allowed_of
+from tests.ranks import run_ranks
+from tests.training.jobs import make_job, parity_of, traffic_of
+
+
+@pytest.mark.gloo
+def test_bf16_rounds_gradients_and_nothing_else() -> None:
+    evidence = run_ranks(2, parity_of, "dp2", {"compress": "bf16"}, {})[0]
+    assert evidence["parity_loss"] < 1e-13
+    assert 1e-4 < evidence["parity_gradients"] <= 2**-7
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("layout", ["dp2", "cp2"])
+def test_powersgd_with_all_columns_is_exact(layout: str) -> None:
+    evidence = run_ranks(2, parity_of, layout, {"compress": "powersgd", "powersgd_rank": 2}, {})[0]
+    assert max(evidence.values()) < 1e-10
+
+
+def with_a_factor_lost(layout: str) -> Any:
+    """The first factor of each matrix is not orthogonalized."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    powerSGD_hook._orthogonalize = lambda matrices, epsilon=0: None  # type: ignore[assignment]
+    return parity_of(layout, {"compress": "powersgd"}, {})
+
+
+@pytest.mark.gloo
+def test_powersgd_that_is_wrong_is_found_out() -> None:
+    assert "does not compute what one rank computes" in run_ranks(2, with_a_factor_lost, "dp2")[0]
+
+
+@pytest.mark.gloo
+def test_bf16_halves_the_bytes_of_float32() -> None:
+    plain = run_ranks(2, traffic_of, "dp2", {}, {"dtype": "float32"})[0][0]
+    counted, formula = run_ranks(2, traffic_of, "dp2", {"compress": "bf16"}, {"dtype": "float32"})[0]
+    assert counted == formula
+    assert 2 * counted["dp", "all_reduce"][1] == plain["dp", "all_reduce"][1]
+
+
+def test_what_powersgd_sends_of_a_matrix() -> None:
+    assert factor_numel((4096, 14336), rank=4) == 4 * (4096 + 14336)
+    assert factor_numel((8, 8), rank=4) == 64  # two factors would be no less
+    assert factor_numel((4096,), rank=4) == 4096
+
+
+def test_what_the_counter_sees_of_powersgd_is_said_to_be_a_part() -> None:
+    said = DataParallel(compress="powersgd").traffic_basis(make_job("dp2"))
+    assert said == {"dp": "PowerSGD sends from callbacks on other threads, of which the counter sees some"}
+    assert DataParallel(compress="bf16").traffic_basis(make_job("dp2")) == {}
+
+
+def test_without_ddp_there_is_nothing_to_compress() -> None:
+    objection = DataParallel(compress="bf16").objection(make_job("pp2-dp2"))
+    assert objection == "compress bf16 is a hook of DDP, without which pp2 reduces gradients"
+    assert DataParallel(compress="bf16").objection(make_job("dp2")) is None
+
+
+def test_the_tolerance_of_rounded_gradients_gives_its_reason() -> None:
+    allowed = allowed_of(make_job("dp2"), [DataParallel(compress="bf16")])["parity_gradients"]
+    assert (allowed.value, allowed.basis) == (2**-7, "at most; gradients are rounded before they are sent: 0.0078125")
