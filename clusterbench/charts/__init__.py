@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from clusterbench.discover import things
+from clusterbench.history import Reading
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class Chart(ABC, Generic[Data]):
     @abstractmethod
     def select(self, rows: Sequence[Row]) -> Data | None:
         """What is to be drawn; None when the rows hold nothing to show."""
+
+    def select_from(self, reading: Reading) -> Data | None:
+        """The same from all that was read of a run; for a chart of what no row holds."""
+        return self.select(reading.rows)
 
     @abstractmethod
     def draw(self, data: Data) -> list[Figure]:

@@ -337,6 +337,49 @@ def bars(
     return figure
 
 
+@dataclass(frozen=True)
+class Span:
+    """Something that took from start to end on one line of a timeline."""
+
+    line: int
+    start_s: float
+    end_s: float
+    kind: str
+
+
+def spans(title: str, lines: Sequence[str], drawn: Sequence[Span], kinds: Mapping[str, str]) -> Figure:
+    """A timeline: a line for each label, the first on top, and on it what ran when.
+
+    Parameters
+    ----------
+    kinds
+        What each kind of span is called in the legend, in the order of its colour.
+    """
+    figure, axes = panel(title, width=7.2, height=max(1.7, 1.15 + 0.3 * len(lines)))
+    of = scale("s", [span.end_s for span in drawn])
+    for number, (kind, name) in enumerate(kinds.items()):
+        own = [span for span in drawn if span.kind == kind]
+        if own:
+            axes.barh(
+                [span.line for span in own],
+                [of(span.end_s - span.start_s) for span in own],
+                0.7,
+                [of(span.start_s) for span in own],
+                color=PALETTE[number],
+                edgecolor=PAPER,
+                linewidth=0.4,
+                label=name,
+            )
+    axes.set_yticks(range(len(lines)), lines)
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.set_xlim(0, None)
+    axes.set_xlabel(of.unit)
+    axes.grid(visible=False, axis="y")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(kinds), frameon=False, fontsize=7.5)
+    axes.set_title(title, loc="left", pad=22)
+    return figure
+
+
 def svg(figure: Figure, name: str, label: str) -> str:
     """The figure as an ``<svg>`` element to be put into a page, small, the same bytes every time.
 

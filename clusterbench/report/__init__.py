@@ -122,7 +122,7 @@ def _figures(reading: Reading) -> Iterator[dict[str, Any]]:
 
     for name, kind in charts().items():
         chart: Chart[object] = kind()
-        data = chart.select(reading.rows)
+        data = chart.select_from(reading)
         if data is None:
             continue
         yield {
