@@ -15,6 +15,7 @@ UNITS: dict[str, str] = {
     "B/s": "bytes per second",
     "FLOP": "floating-point operations",
     "FLOP/s": "floating-point operations per second",
+    "tokens": "tokens",
     "tokens/s": "tokens per second",
     "fraction": "a part of one",
     "1": "a count",

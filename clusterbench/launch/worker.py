@@ -32,6 +32,9 @@ from clusterbench.types import PHASES
 def import_ahead() -> None:
     """Imports in the zygote what workers would otherwise each import again. Nothing here may compute."""
 
+    import torch.distributed.optim
+    import torch.distributed.pipelining
+
     import clusterbench.engine.memory
     import clusterbench.engine.trace
     import clusterbench.engine.traffic

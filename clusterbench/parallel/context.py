@@ -135,6 +135,17 @@ class ContextParallel(Parallelism):
             layer.attention.attend = attention
 
 
+def attention_imbalance(kind: str, degree: int) -> float:
+    """Work of the busiest rank's attention over the mean: of a contiguous ring the last rank sees all keys.
+
+    Counted in squares of the causal mask, the diagonal ones half: rank r has r + 1/2 of them.
+
+    >>> attention_imbalance("ring", 4), attention_imbalance("zigzag", 4)
+    (1.75, 1.0)
+    """
+    return (2 * degree - 1) / degree if kind == "ring" else 1.0
+
+
 def positions(seq_len: int, degree: int, rank: int, kind: str) -> list[range]:
     """The positions of a sequence that a cp rank holds, in its order.
 

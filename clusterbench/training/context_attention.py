@@ -6,6 +6,7 @@ Ulysses, D head size. Which positions a rank holds, and what travels how often: 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
@@ -301,3 +302,36 @@ def _by_rank(x_BHSD: Tensor, degree: int) -> Tensor:
     """(n, B, S, heads of a rank, D)."""
     batch, heads, length, size = x_BHSD.shape
     return x_BHSD.reshape(batch, degree, heads // degree, length, size).permute(1, 0, 3, 2, 4)
+
+
+def watch_attention(step: Callable[[], object], device: torch.device) -> float | None:
+    """Seconds this rank's attention operators take in one step, forward and backward; None if it ran none of them.
+
+    On a CPU those of the thread, which other ranks on the same core do not lengthen; on CUDA with the device waited for
+    around each. Ulysses attends with torch's own operator to whole sequences, and has nothing to balance.
+    """
+    global flash_attention, flash_attention_backward
+    spent: list[float] = []
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            return time.perf_counter()
+        return time.thread_time()
+
+    def timed(operator: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            start_s = now()
+            result = operator(*arguments)
+            spent.append(now() - start_s)
+            return result
+
+        return call
+
+    honest = flash_attention, flash_attention_backward
+    flash_attention, flash_attention_backward = timed(flash_attention), timed(flash_attention_backward)
+    try:
+        step()
+    finally:
+        flash_attention, flash_attention_backward = honest
+    return sum(spent) if spent else None

@@ -7,16 +7,12 @@ and c10d. What lies between the two is the price of DTensor's dispatch.
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping
-from functools import partial
-from itertools import chain
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -28,130 +24,19 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from tests.bench import Result, alternate, ratio
-from tests.ranks import run_ranks
+from tests.bench import Result
+from tests.by_hand import ADAMW, Model, copy_into, loss_of, race, rope, rotate
 
-TARGET = 1.03
 # A step's time varies by 7 % here even on a core of its own; the control is narrower than the margin from about 400
 # samples on. Against local tensors the difference is far greater, and fewer do.
-ROUNDS, LOCAL_ROUNDS, STEPS = 160, 24, 3
-LOSSES_AGREE_TO = 1e-5  # relative, float32
-ADAMW = {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1, "fused": True}  # as TrainingStep's
+ROUNDS, LOCAL_ROUNDS = 160, 24
 
 
 def measure() -> list[Result]:
-    ranks = run_ranks(2, _race, timeout_s=900)
     return [
-        # A step takes as long as its slower rank.
-        ratio(name, *([max(pair) for pair in zip(*both, strict=True)] for both in zip(*races, strict=True)), TARGET)
-        for name, *races in zip(("tp2_by_hand", "tp2_local_tensors"), *ranks, strict=True)
+        race("tp2_by_hand", "tp2", StepByHand, ROUNDS),
+        race("tp2_local_tensors", "tp2", StepOnLocalTensors, LOCAL_ROUNDS),
     ]
-
-
-def _race() -> list[list[list[float]]]:
-    """This rank's seconds of each step, of each contender in both races; fails unless all compute the same losses."""
-    from clusterbench.engine.clock import WallClock
-    from clusterbench.engine.loop import measure as timed
-    from clusterbench.parallel import from_options
-    from clusterbench.training.step import TrainingStep
-    from tests.training.jobs import make_job, make_rig
-
-    cores = sorted(os.sched_getaffinity(0))
-    for thread in os.listdir("/proc/self/task"):  # Gloo's threads with it: unpinned, times vary by 11 %
-        os.sched_setaffinity(int(thread), {cores[dist.get_rank() % len(cores)]})
-    # as in suites/tp_scale.yaml on a CPU
-    job = make_job("tp2", seq_len=256, global_batch_size=8, micro_batch_size=4, dtype="float32")
-    rig = make_rig(job.layout)
-    ours = TrainingStep(job, from_options({}), rig.grid, rig.device)
-    weights = {weight.name: weight.parameter.detach() for weight in ours.weights}
-    hand = StepByHand(weights, job.shape, ours.micro_batches)
-    local = StepOnLocalTensors(weights, job.shape, ours.micro_batches)
-    for number in range(4):
-        expected = float(ours())
-        for rival in (hand, local):
-            loss = float(rival())
-            assert math.isclose(expected, loss, rel_tol=LOSSES_AGREE_TO), (
-                f"step {number}: our loss is {expected}, that of {type(rival).__name__} is {loss}"
-            )
-
-    def burst(step) -> list[float]:
-        dist.barrier()
-        return timed(step, WallClock(), STEPS, lambda iteration: None)  # without garbage collection
-
-    def race(rival, rounds: int) -> list[list[float]]:
-        rivals = {"ours": partial(burst, ours), "rival": partial(burst, rival), "again": partial(burst, rival)}
-        return [list(chain.from_iterable(bursts)) for bursts in alternate(rounds, rivals).values()]
-
-    return [race(hand, ROUNDS), race(local, LOCAL_ROUNDS)]
-
-
-# The first rival: what a person writes with PyTorch's tensor parallelism who needs this one model and nothing else.
-# B sequences, S tokens, H hidden, N heads of this rank, D head size.
-
-
-class Norm(nn.Module):
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
-
-    def forward(self, x_BSH: Tensor) -> Tensor:
-        return F.rms_norm(x_BSH, self.weight.shape, self.weight, self.eps)
-
-
-class Attention(nn.Module):
-    def __init__(self, shape) -> None:
-        super().__init__()
-        self.head_dim, widths = shape.head_dim, (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads)
-        self.query, self.key, self.value = (
-            nn.Linear(shape.hidden_size, heads * shape.head_dim, bias=False) for heads in widths
-        )
-        self.output = nn.Linear(shape.num_heads * shape.head_dim, shape.hidden_size, bias=False)
-
-    def forward(self, x_BSH: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
-        q, k, v = (
-            part(x_BSH).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for part in (self.query, self.key, self.value)
-        )
-        q, k = rotate(q, cos_SD, sin_SD), rotate(k, cos_SD, sin_SD)
-        o_BNSD = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
-        return self.output(o_BNSD.transpose(1, 2).flatten(2))
-
-
-class FeedForward(nn.Module):
-    def __init__(self, shape) -> None:
-        super().__init__()
-        self.gate, self.up = (nn.Linear(shape.hidden_size, shape.ffn_hidden_size, bias=False) for _ in range(2))
-        self.down = nn.Linear(shape.ffn_hidden_size, shape.hidden_size, bias=False)
-
-    def forward(self, x_BSH: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x_BSH)) * self.up(x_BSH))
-
-
-class Layer(nn.Module):
-    def __init__(self, shape) -> None:
-        super().__init__()
-        self.attention_norm, self.feed_forward_norm = (Norm(shape.hidden_size, shape.norm_eps) for _ in range(2))
-        self.attention, self.feed_forward = Attention(shape), FeedForward(shape)
-
-    def forward(self, x_BSH: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
-        x_BSH = x_BSH + self.attention(self.attention_norm(x_BSH), cos_SD, sin_SD)
-        return x_BSH + self.feed_forward(self.feed_forward_norm(x_BSH))
-
-
-class Model(nn.Module):
-    def __init__(self, shape, seq_len: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_layers))
-        self.norm = Norm(shape.hidden_size, shape.norm_eps)
-        self.head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
-        self.rope = rope(shape, seq_len)
-
-    def forward(self, tokens_BS: Tensor) -> Tensor:
-        x_BSH = self.embedding(tokens_BS)
-        for layer in self.layers:
-            x_BSH = layer(x_BSH, *self.rope)
-        return self.head(self.norm(x_BSH))
 
 
 class StepByHand:
@@ -173,9 +58,7 @@ class StepByHand:
             "head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
         }
         parallelize_module(self.model, self.mesh, plan)
-        with torch.no_grad():
-            for name, weight in self.model.named_parameters():
-                (weight.to_local() if isinstance(weight, DTensor) else weight).copy_(weights[name])
+        copy_into(self.model, weights)
         self.split = [weight for weight in self.model.parameters() if isinstance(weight, DTensor)]
         self.whole = [weight for weight in self.model.parameters() if not isinstance(weight, DTensor)]
         self.optimizer = torch.optim.AdamW([{"params": self.split}, {"params": self.whole}], **ADAMW)
@@ -185,8 +68,7 @@ class StepByHand:
         total = torch.zeros(())
         for tokens, labels in self.micro_batches:
             with loss_parallel():
-                logits = self.model(tokens).flatten(0, 1)
-                loss = F.cross_entropy(logits, labels.flatten()) / len(self.micro_batches)
+                loss = loss_of(self.model(tokens), labels) / len(self.micro_batches)
                 loss.backward()
             total += loss.detach().to_local()
         self.clip(1.0)
@@ -199,17 +81,6 @@ class StepByHand:
         norm = (split.full_tensor() ** 2 + whole**2).sqrt()
         clip_grads_with_norm_(self.whole, limit, norm)
         clip_grads_with_norm_(self.split, limit, DTensor.from_local(norm, self.mesh, [Replicate()], run_check=False))
-
-
-def rope(shape, seq_len: int) -> tuple[Tensor, Tensor]:
-    exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
-    angles_SD = torch.outer(torch.arange(seq_len, dtype=torch.float64), shape.rope_theta**-exponents).repeat(1, 2)
-    return angles_SD.cos().float(), angles_SD.sin().float()
-
-
-def rotate(x_BNSD: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
-    first, second = x_BNSD.chunk(2, dim=-1)
-    return x_BNSD * cos_SD + torch.cat((-second, first), dim=-1) * sin_SD
 
 
 # The second rival does without DTensor: what a person writes who knows which collective belongs where.

@@ -320,3 +320,30 @@ def test_cudas_operators_take_the_arguments(operator: str, dtype: str, monkeypat
     assert (o.shape, lse.shape) == (q.shape, (2, 8, 40))
     gradients = compat.flash_attention_backward(o, q, k, v, o, lse, True)
     assert [gradient.shape for gradient in gradients] == [q.shape, k.shape, v.shape]
+
+
+def watched(kind: str) -> float | None:
+    import torch
+
+    from clusterbench.parallel import from_options
+    from clusterbench.training.context_attention import watch_attention
+    from clusterbench.training.step import TrainingStep
+    from tests.training.jobs import make_job, make_rig
+
+    job = make_job("cp2", seq_len=1024, global_batch_size=1, micro_batch_size=1, dtype="float32")
+    step = TrainingStep(job, from_options({"context": kind}), make_rig(job.layout).grid, torch.device("cpu"))
+    step()
+    return watch_attention(step, torch.device("cpu"))
+
+
+@pytest.mark.gloo
+def test_a_contiguous_ring_gives_its_last_rank_more_to_do() -> None:
+    first, last = run_ranks(2, watched, "ring")
+    assert first is not None
+    assert last is not None
+    assert last > 1.5 * first  # 3 : 1 in squares of the mask
+
+
+@pytest.mark.gloo
+def test_ulysses_has_no_attention_of_its_own_to_watch() -> None:
+    assert run_ranks(2, watched, "ulysses") == [None, None]
