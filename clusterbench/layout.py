@@ -7,7 +7,7 @@ sp, ep, zero. There is one spelling per layout, so that a row, a log and a suite
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
@@ -336,6 +336,24 @@ class ParallelLayout:
             [[[rank(pp, dp, cp, tp) for tp in range(self.tp)] for cp in range(self.cp)] for dp in range(self.dp)]
             for pp in range(self.pp)
         ]
+
+
+def every_layout(world_size: int) -> Iterator[ParallelLayout]:
+    """All layouts of a dense model on exactly so many ranks whose degrees are powers of two (dp takes what is left).
+
+    With tp there is +sp, which costs nothing and saves memory; ranks that hold the same weights share them as ZeRO 0,
+    1 and 3 say. ``ep`` is left out: what it may be, the experts of a shape say. Those with fewer pipeline stages and
+    fewer ranks of cp and tp come first.
+
+    >>> [str(layout) for layout in every_layout(2)]
+    ['dp2', 'dp2+zero1', 'dp2+zero3', 'tp2+sp', 'cp2', 'cp2+zero1', 'cp2+zero3', 'pp2']
+    """
+    powers = [2**exponent for exponent in range(world_size.bit_length())]
+    for pp, cp, tp in product(powers, repeat=3):
+        if world_size % (pp * cp * tp) == 0:
+            dp = world_size // (pp * cp * tp)
+            for zero in (0, 1, 3) if dp * cp > 1 else (0,):
+                yield ParallelLayout(pp=pp, dp=dp, cp=cp, tp=tp, sp=tp > 1, zero=zero)
 
 
 def _degrees(text: str) -> dict[str, int | None]:

@@ -286,6 +286,9 @@ SHAPES: dict[str, ModelShape] = {
         _small(
             "llama-tiny", 4, 128, 384, 1024, "made for this project: a step in well under a second on two CPU cores"
         ),
+        _small(
+            "llama-deep-tiny", 8, 128, 384, 1024, "made for this project: llama-tiny with layers for 8 pipeline stages"
+        ),
         _small("llama-small", 8, 512, 1536, 4096, "made for this project: 29 million parameters"),
         _llama3("llama-1b", 16, 2048, 8192, 32, head_dim=64, tied=True, source="meta-llama/Llama-3.2-1B, config.json"),
         _llama3("llama-3b", 28, 3072, 8192, 24, tied=True, source="meta-llama/Llama-3.2-3B, config.json"),

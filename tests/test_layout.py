@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterbench.errors import LayoutError
-from clusterbench.layout import AXES, RANK_ORDERS, ParallelLayout
+from clusterbench.layout import AXES, RANK_ORDERS, ParallelLayout, every_layout
 
 degrees = st.sampled_from([1, 2, 3, 4, 8])
 layouts = st.builds(ParallelLayout, pp=degrees, dp=degrees, cp=degrees, tp=degrees, zero=st.integers(0, 3))
@@ -194,6 +194,56 @@ def test_expert_groups_are_consecutive_when_pp_is_outermost():
     assert layout.expert_groups("picotron") == [[0, 2], [1, 3], [4, 6], [5, 7]]
 
 
+@pytest.mark.parametrize(
+    ("text", "views"),
+    [
+        ("tp1", ()),
+        ("dp4", ()),
+        ("dp2-cp2", ("dp_cp",)),
+        ("dp2+ep2", ("ep",)),
+        ("dp4+ep2", ("ep", "edp")),
+        ("pp2", ("ends",)),
+        ("pp2-dp2-cp2-tp2+sp+ep2", ("dp_cp", "ep", "edp", "ends")),
+    ],
+)
+def test_a_layout_has_a_view_where_its_groups_are_no_axis(text, views):
+    layout = ParallelLayout.parse(text)
+    assert layout.views == views
+    for view in views:
+        assert {len(group) for group in layout.groups(view)} == {layout.degree(view)}
+
+
+def test_the_views_of_sixteen_ranks_with_the_pipeline_outermost():
+    layout = ParallelLayout.parse("pp2-dp2-cp2-tp2+sp+ep2")
+    for order in ("megatron", "torchtitan", "deepspeed", "nanotron"):
+        assert layout.groups("dp_cp", order) == [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]]
+        assert layout.groups("ep", order) == [[rank, rank + 1] for rank in range(0, 16, 2)]
+        assert layout.groups("edp", order) == layout.groups("dp_cp", order)  # ep is where tp is
+        assert layout.groups("ends", order) == [[rank, rank + 8] for rank in range(8)]
+
+
+def test_the_views_of_sixteen_ranks_with_data_outermost():
+    layout = ParallelLayout.parse("pp2-dp2-cp2-tp2+sp+ep2")
+    for order in ("picotron", "llama3", "calculon"):
+        assert layout.groups("dp_cp", order) == [[0, 2, 8, 10], [1, 3, 9, 11], [4, 6, 12, 14], [5, 7, 13, 15]]
+        assert layout.groups("ep", order) == [[rank, rank + 1] for rank in range(0, 16, 2)]
+        assert layout.groups("edp", order) == layout.groups("dp_cp", order)
+        assert layout.groups("ends", order) == [
+            [first, first + 4] for start in (0, 8) for first in range(start, start + 4)
+        ]
+
+
+@pytest.mark.parametrize("rank_order", RANK_ORDERS)
+def test_copies_of_an_expert_are_one_in_each_expert_group_of_a_stage(rank_order):
+    layout = ParallelLayout.parse("pp2-dp2-cp2-tp2+sp+ep4")
+    sets = layout.groups("ep", rank_order)
+    for copies in layout.groups("edp", rank_order):
+        assert len({layout.coordinates(rank, rank_order)["pp"] for rank in copies}) == 1
+        homes = [next(group for group in sets if rank in group) for rank in copies]
+        assert len(set(map(tuple, homes))) == len(copies) == 2
+        assert len({home.index(rank) for home, rank in zip(homes, copies, strict=True)}) == 1
+
+
 def test_an_unknown_rank_order_suggests_the_nearest():
     with pytest.raises(LayoutError) as error:
         ParallelLayout(tp=2).groups("tp", "megatorn")
@@ -226,3 +276,19 @@ def test_a_layout_that_does_not_come_out_even_takes_the_next_number_of_ranks(tex
 def test_what_can_never_come_out_even_is_still_refused():
     with pytest.raises(LayoutError, match="degree 0"):
         ParallelLayout.fitting("dp*-tp0", world_size=8)
+
+
+@given(st.integers(1, 64))
+def test_every_layout_uses_all_ranks_and_comes_once(world_size):
+    found = list(every_layout(world_size))
+    assert {layout.world_size for layout in found} == {world_size}
+    assert len(set(found)) == len(found)
+
+
+def test_every_layout_of_four_ranks():
+    # 10 ways of sharing 4 ranks among pp, dp, cp and tp; of those, pp4, pp2-tp2 and tp4 have nothing ZeRO could share
+    assert len(list(every_layout(4))) == 7 * 3 + 3
+
+
+def test_with_tp_every_layout_has_sp():
+    assert all(layout.sp == (layout.tp > 1) for layout in every_layout(16))

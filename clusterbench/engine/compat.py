@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
 if TYPE_CHECKING:
     from typing import Self
@@ -136,11 +135,6 @@ def group_of(argument: object) -> dist.ProcessGroup | None:
         except RuntimeError:
             return None  # a ReduceOp
     return None
-
-
-def flattened_axes(mesh: DeviceMesh) -> dict[str, DeviceMesh]:
-    """Meshes made by ``mesh[...]._flatten(name)``, by name. Kept by the root mesh; renamed attributes show up as {}."""
-    return dict(getattr(mesh._get_root_mesh(), "_flatten_mapping", {}))
 
 
 def leave_to_others(module: torch.nn.Module, parameters: list[str]) -> None:

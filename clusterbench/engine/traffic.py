@@ -16,12 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
 from clusterbench.engine.compat import (
     COMMUNICATION_NAMESPACES,
     TorchDispatchMode,
-    flattened_axes,
     group_of,
     is_wrapper_type,
 )
@@ -104,7 +102,7 @@ class TrafficCounter(TorchDispatchMode):
     Parameters
     ----------
     axes
-        Name of a process group -> axis, see :func:`axes_of_mesh`. Put groups that belong to no mesh in by hand.
+        Name of a process group -> axis, as :meth:`clusterbench.engine.grid.Grid.names` has them.
     """
 
     def __init__(self, axes: Mapping[str, str] | None = None) -> None:
@@ -177,19 +175,6 @@ def traffic_of(record: Collective) -> float | None:
     if factor is None or record.group_size == 0:
         return None
     return record.size_bytes * factor(record.group_size)
-
-
-def axes_of_mesh(mesh: DeviceMesh) -> dict[str, str]:
-    """Name of the process group -> axis, for each axis of a mesh and for the axes flattened from it (``dp_cp``).
-
-    An axis that spans all ranks may share its group with another; the plain axis wins over the flattened one.
-    """
-    axes: dict[str, str] = {}
-    for name, flat in flattened_axes(mesh).items():
-        axes[flat.get_group().group_name] = name
-    for name in mesh.mesh_dim_names or ():
-        axes[mesh.get_group(name).group_name] = name
-    return axes
 
 
 def _size(values: list[Any]) -> tuple[int, str]:

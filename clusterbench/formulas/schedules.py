@@ -358,6 +358,16 @@ def order(schedule: str, num_ranks: int, num_microbatches: int, chunks: int) -> 
     return [_known(schedule).rank_order(rank, num_ranks, num_microbatches, chunks) for rank in range(num_ranks)]
 
 
+def splits_backward(schedule: str) -> bool:
+    """Whether gradients of weights are computed apart from those of inputs.
+
+    >>> splits_backward("zbv"), splits_backward("1f1b")
+    (True, False)
+    """
+    orders = order(schedule, 2, 4, default_chunks(schedule))
+    return any(action.kind == "I" for actions in orders for action in actions)
+
+
 def _known(schedule: str) -> Schedule:
     if schedule not in SCHEDULES:
         raise ValueError(f"'{schedule}' is no pipeline schedule; there are {', '.join(SCHEDULES)}.")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -90,7 +91,6 @@ class Parallelism(ABC):
 
     phase: ClassVar[str]
     changes_model: ClassVar[bool] = False
-
     repeated_by_selective: ClassVar[bool] = False
     fuses: ClassVar[bool] = False
 
@@ -205,6 +205,16 @@ def from_options(values: Mapping[str, Any]) -> tuple[Parallelism, ...]:
 def active_in(layout: ParallelLayout, every: Iterable[Parallelism]) -> list[Parallelism]:
     """Those that do something in ``layout``, in the order in which they are applied."""
     return sorted((one for one in every if one.active(layout)), key=lambda one: PHASES.index(one.phase))
+
+
+def objection_to(job: TrainingJob, active: Sequence[Parallelism]) -> str | None:
+    """Why a job cannot be shared so: the first reason there is, of the batch, of one parallelism or of two together."""
+    reasons = chain(
+        (job.objection(),),
+        (one.objection(job) for one in active),
+        (one.clash(job, active) for one in active),
+    )
+    return next((reason for reason in reasons if reason), None)
 
 
 def part_of(job: TrainingJob, active: Sequence[Parallelism], pp_rank: int) -> TrainingJob:

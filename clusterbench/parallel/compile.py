@@ -50,7 +50,7 @@ class Compile(Parallelism):
 
     def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
         for one in others:
-            if isinstance(one, Pipeline) and one.splits_backward(job):
+            if isinstance(one, Pipeline) and one.splits_backward:
                 return f"compile and {one.schedule}: it splits backward, which compiled layers have in one piece"
         return None
 

@@ -83,15 +83,9 @@ class FullySharded(Parallelism):
         return ("shard",) if self.shard_group_size else (job.layout.data_axis,)
 
     def gathered(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        if job.layout.uses("pp"):
+            return states | self._gathered_by_stages(states, job)
         *layers, root = self._groups(job)
-        if job.actions:
-            # A pipeline schedule gathers for backward and lets go at the end, when it reduces: a group at a time.
-            whole = sum(group.whole for group in (*layers, root))
-            padded = sum(group.padded for group in (*layers, root))
-            return states | {
-                "parameters": states["parameters"] + padded * job.compute_bytes,
-                "gradients": float(whole + root.padded // max(root.ranks, 1)) * job.master_bytes,
-            }
         if job.layout.zero == 2:
             layers_at_once = sum(layer.padded for layer in layers)
         else:
@@ -107,6 +101,33 @@ class FullySharded(Parallelism):
             "parameters": states["parameters"] + (root.padded + layers_at_once) * job.compute_bytes,
             "gradients": states["gradients"] + unreduced * job.compute_bytes,
         }
+
+    def _gathered_by_stages(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        """With pipeline stages: a schedule gathers for backward, and lets go at a stage's end, when it reduces."""
+        groups = {chunk.stage: list(self._groups(replace(job, chunks=(chunk,)))) for chunk in job.held}
+        gathered = {stage: sum(group.padded for group in some) * job.compute_bytes for stage, some in groups.items()}
+        whole = {stage: sum(group.whole for group in some) * job.master_bytes for stage, some in groups.items()}
+        if not job.actions:  # naive: one stage, reduced after each micro-batch and added to what is there
+            return {
+                "parameters": states["parameters"] + sum(gathered.values()),
+                "gradients": states["gradients"] + sum(whole.values()),
+            }
+        shares = {
+            stage: sum(group.padded // group.ranks for group in some) * job.master_bytes
+            for stage, some in groups.items()
+        }
+        backwards = [(at, action.stage) for at, action in enumerate(job.actions) if action.kind != "F"]
+        begin, end = {stage: at for at, stage in reversed(backwards)}, {stage: at for at, stage in backwards}
+        kept_from = begin if job.layout.zero == 3 else dict.fromkeys(begin, 0)
+        never_sharded = states["gradients"] - sum(shares.values())
+        at_once, gradients = 0.0, 0.0
+        for stage, at in end.items():
+            root = groups[stage][-1]  # is reduced first, while all is there
+            at_once = max(at_once, sum(gathered[other] for other in end if kept_from[other] <= at <= end[other]))
+            unreduced = sum(whole[other] for other in end if begin[other] <= at <= end[other])
+            reduced = sum(shares[other] for other in end if end[other] < at)
+            gradients = max(gradients, unreduced + reduced + root.padded // root.ranks * job.master_bytes)
+        return {"parameters": states["parameters"] + at_once, "gradients": gradients + never_sharded}
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         # Weights are gathered in the dtype of the arithmetic: no layer makes a rounded copy of its own.

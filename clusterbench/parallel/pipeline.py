@@ -56,7 +56,7 @@ class Pipeline(Parallelism):
                 f"pp{pp} with {self.chunks} chunks per rank cuts the {job.shape.num_layers} layers of {job.shape.name} "
                 f"into {stages} stages, which does not come out even: {job.shape.num_layers / stages:.4g}"
             )
-        if job.layout.zero >= 2 and self.splits_backward(job):
+        if job.layout.zero >= 2 and self.splits_backward:
             return (
                 f"{self.schedule} computes the gradients of weights apart from those of inputs, and with "
                 f"+zero{job.layout.zero} FSDP would reduce them before they are there; +zero1 does not"
@@ -68,9 +68,10 @@ class Pipeline(Parallelism):
             )
         return None
 
-    def splits_backward(self, job: TrainingJob) -> bool:
+    @property
+    def splits_backward(self) -> bool:
         """Whether the gradients of weights are computed apart from those of inputs."""
-        return any(action.kind == "I" for action in self._order(job)[0])
+        return schedules.splits_backward(self.schedule)
 
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
         stages = job.layout.pp * self.chunks

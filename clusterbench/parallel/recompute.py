@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism
+from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.shape import ModelShape
 from clusterbench.training.job import TrainingJob
 
@@ -22,6 +24,11 @@ KEPT_BY_SELECTIVE = (
     "layer.attention.logsumexp",
     "layer.feed_forward.gate",
     "layer.feed_forward.up",
+    "layer.experts.gate",
+    "layer.experts.up",
+    "layer.experts.output",
+    "layer.shared.gate",
+    "layer.shared.up",
 )
 
 
@@ -55,14 +62,32 @@ class Recompute(Parallelism):
     def concerned(self, layout: ParallelLayout, shape: ModelShape) -> bool:
         return True
 
+    def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
+        for one in others:
+            if isinstance(one, Pipeline) and one.splits_backward:
+                # torch takes the gradients of weights group by group, each of which would bring the layer to life again
+                return (
+                    f"{one.schedule} computes the gradients of weights apart from those of inputs, and recompute "
+                    f"{self.recompute} would compute a layer again for each; 1f1b and interleaved_1f1b go through it "
+                    "once"
+                )
+        return None
+
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        residual = job.local_tokens * job.shape.hidden_size * job.compute_bytes
-        inputs = {"layer.inputs": float(residual / (job.layout.tp if job.layout.sp else 1) * len(job.layers))}
+        residual = float(job.local_tokens * job.shape.hidden_size * job.compute_bytes)
+        inputs = {"layer.inputs": residual / (job.layout.tp if job.layout.sp else 1) * len(job.layers)}
         inside = {name: size for name, size in held.items() if name.startswith(("layer.", "rounded.layers."))}
         outside = {name: size for name, size in held.items() if name not in inside}
         if self.recompute == "selective":
             kept = {name: size for name, size in inside.items() if name in KEPT_BY_SELECTIVE}
-            products = {"layer.products": float(2 * residual * len(job.layers))}  # of output and down, before sums
+            products = {"layer.products": residual * len(job.layers)}  # of output, before sums
+            if not job.shape.has_experts:
+                products["layer.products"] *= 2  # of down, too
+            else:  # the router's before softmax, in the dtype of the arithmetic
+                logits = held["layer.router.probabilities"] * job.compute_bytes / max(4, job.compute_bytes)
+                products |= {"layer.router.logits": logits}
+                if job.shape.num_shared_experts:
+                    products |= {"layer.shared.products": inputs["layer.inputs"]}
             return inputs | kept | products | outside
         # In backward one layer at a time comes to life again. By then the loss has let go of its logits, and norm and
         # head of what they held; the layer's input is the input its norm keeps, unless that is a copy in float32.

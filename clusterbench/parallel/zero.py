@@ -40,7 +40,8 @@ class ZeroOptimizer(Parallelism):
         return layout.zero == 1
 
     def objection(self, job: TrainingJob) -> str | None:
-        if job.layout.degree("dp_cp") == 1 and job.layout.degree("edp") == 1:
+        experts_have_copies = job.layout.ep > 1 and job.layout.degree("edp") > 1
+        if job.layout.degree("dp_cp") == 1 and not experts_have_copies:
             return "+zero1 shares optimizer states among ranks that hold the same weights, but dp and cp are 1"
         return None
 

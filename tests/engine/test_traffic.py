@@ -3,13 +3,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from clusterbench.engine.traffic import Collective, Total, TrafficCounter, axes_of_mesh, totals
+from clusterbench.engine.grid import Grid
+from clusterbench.engine.traffic import Collective, Total, TrafficCounter, totals
+from clusterbench.layout import ParallelLayout
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.gloo
@@ -75,11 +76,15 @@ def test_each_call_is_recorded_in_order_with_the_larger_of_what_goes_in_and_out(
         assert len(records) == 10
 
 
+def make_grid(layout):
+    return Grid(ParallelLayout.parse(layout), "megatron", "cpu")
+
+
 def functional_calls():
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("cp",))
-    group = mesh.get_group("cp")
+    grid = make_grid("cp2")
+    group = grid.group("cp")
     part = torch.ones(4, requires_grad=True)
-    with TrafficCounter(axes_of_mesh(mesh)) as counter:
+    with TrafficCounter(grid.names()) as counter:
         functional.all_reduce(part.detach(), "sum", group).wait()
         functional.all_reduce_coalesced([torch.ones(4), torch.ones(2)], "sum", group)[0].wait()
         functional.all_to_all_single_autograd(part, [2, 2], [2, 2], group).sum().backward()
@@ -124,13 +129,13 @@ def test_one_planted_all_reduce_changes_the_total():
 
 
 def tensor_parallel(sequence):
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    grid = make_grid("tp2")
     model = nn.Sequential(nn.Linear(16, 64, bias=False), nn.Linear(64, 16, bias=False))
     edge = Shard(1) if sequence else Replicate()
     plan = {"0": ColwiseParallel(input_layouts=edge), "1": RowwiseParallel(output_layouts=edge)}
-    parallelize_module(model, mesh, plan)
+    parallelize_module(model, grid.line("tp"), plan)
     x_BSD = torch.ones(2, 4 if sequence else 8, 16, requires_grad=True)
-    with TrafficCounter(axes_of_mesh(mesh)) as counter:
+    with TrafficCounter(grid.names()) as counter:
         model(x_BSD).sum().backward()
     return [(r.op, r.axis, r.size_bytes, r.dtype) for r in counter.records]
 
@@ -147,18 +152,18 @@ def test_sequence_parallelism_gathers_and_scatters_in_either_direction():
 
 
 def fsdp():
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
-    flat = mesh["dp", "cp"]._flatten("dp_cp")
+    grid = make_grid("dp2-cp2")
+    flat = grid.line("dp_cp")
     model = nn.Sequential(nn.Linear(16, 64, bias=False), nn.Linear(64, 16, bias=False))
     for layer in model:
         fully_shard(layer, mesh=flat, reshard_after_forward=True)
     fully_shard(model, mesh=flat)
-    with TrafficCounter(axes_of_mesh(mesh)) as counter:
+    with TrafficCounter(grid.names()) as counter:
         model(torch.ones(2, 16)).sum().backward()
     return {key: (total.count, total.size_bytes) for key, total in counter.totals().items()}
 
 
-def test_fsdp_gathers_each_layer_twice_and_scatters_it_once_on_the_flattened_axis():
+def test_fsdp_gathers_each_layer_twice_and_scatters_it_once_along_dp_and_cp():
     layer = 16 * 64 * 4
     expected = {("dp_cp", "all_gather"): (4, 4 * layer), ("dp_cp", "reduce_scatter"): (2, 2 * layer)}
     assert run_ranks(4, fsdp)[0] == expected

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
+from queue import Empty
 from typing import Any
 
+from clusterbench import parallel
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, active_in, expected_memory, expected_traffic, from_options, part_of
 from clusterbench.shape import named_shape
 from clusterbench.training.job import TrainingJob
+from tests.ranks import run_ranks
+
+Case = tuple[str, dict[str, Any], dict[str, Any]]
+"""A layout, the options of its parallelisms, and what the job has other than :func:`make_job` says."""
 
 TINY_VARIANTS: dict[str, dict[str, Any]] = {
     "llama-tiny-tied": {"tied_embeddings": True},
     "llama-tiny-mqa": {"num_kv_heads": 1},
+    "llama-tiny-deep": {"num_layers": 8},
 }
 
 
@@ -26,13 +36,80 @@ def make_job(layout: str = "tp1", **changes: Any) -> TrainingJob:
         "dtype": "float64",
         **changes,
     }
+    values.pop("rank_order", None)
     name = values.pop("shape", "llama-tiny")
     shape = replace(named_shape("llama-tiny"), **TINY_VARIANTS[name]) if name in TINY_VARIANTS else named_shape(name)
     return TrainingJob(shape, parsed, **values)
 
 
-def make_rig(layout: ParallelLayout) -> Any:
-    """The rig of this rank, with the layout's mesh."""
+def objection_to(case: Case) -> str | None:
+    """Why a case would not be run, as a plan says it; None for one that would."""
+    layout, options, changes = case
+    job = make_job(layout, **changes)
+    every = active_in(job.layout, from_options(options))
+    return parallel.objection_to(job, every)
+
+
+def name_of(case: Case) -> str:
+    """As a test is called."""
+    layout, options, changes = case
+    return " ".join([layout, *(f"{key}={value}" for key, value in {**options, **changes}.items())])
+
+
+class Together:
+    """What a function of this module says of each case on every rank.
+
+    Cases of as many ranks run in one start, when the first of them is asked for: starting ranks takes longer than most.
+    """
+
+    def __init__(self, function: Callable[..., Any], cases: Sequence[Case], at_once: int = 24) -> None:
+        self.function, self.at_once = function, at_once
+        self.names: dict[int, list[str]] = {}
+        self.cases = {name_of(case): case for case in cases}
+        assert len(self.cases) == len(cases), "a case is there twice"
+        for name, (layout, _, _) in self.cases.items():
+            self.names.setdefault(ParallelLayout.parse(layout).world_size, []).append(name)
+        self.found: dict[str, list[Any] | BaseException] = {}
+
+    def __call__(self, case: Case) -> list[Any]:
+        name = name_of(case)
+        if name not in self.found:
+            world_size = ParallelLayout.parse(case[0]).world_size
+            at = self.names[world_size].index(name) // self.at_once * self.at_once
+            self._run(world_size, self.names[world_size][at : at + self.at_once])
+        found = self.found[name]
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _run(self, world_size: int, names: Sequence[str]) -> None:
+        try:
+            ranks = run_ranks(world_size, each, self.function, [self.cases[name] for name in names], timeout_s=280)
+        except (AssertionError, Empty) as error:  # is that of all of them
+            self.found |= dict.fromkeys(names, error)
+        else:
+            self.found |= {name: [rank[index] for rank in ranks] for index, name in enumerate(names)}
+
+
+# On the ranks
+
+
+def each(function: Callable[..., Any], cases: Sequence[Case]) -> list[Any]:
+    """What a function says of some cases, one after the other."""
+    found = []
+    for case in cases:
+        try:
+            found.append(function(*case))
+        except BaseException as error:
+            error.add_note(f"in {name_of(case)}")
+            raise
+        gc.collect()
+    return found
+
+
+@cache
+def make_rig(layout: ParallelLayout, rank_order: str = "megatron") -> Any:
+    """The rig of this rank, with the layout's groups."""
     import torch
     import torch.distributed as dist
 
@@ -40,8 +117,15 @@ def make_rig(layout: ParallelLayout) -> Any:
 
     rank = dist.get_rank()
     rig = Rig(rank=rank, world_size=dist.get_world_size(), local_rank=rank, host="here", device=torch.device("cpu"))
-    rig.build_grid(layout, "megatron")
+    rig.build_grid(layout, rank_order)
+    assert rig.grid is not None
+    _names.update(rig.grid.names())
     return rig
+
+
+_names: dict[str, str] = {}
+"""Axes of all groups of this process. DTensor remembers how it went from one placement to another, for all meshes that
+are equal, so a second grid's tensors may travel in a group of the first."""
 
 
 def parity_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> dict[str, float] | str:
@@ -50,7 +134,7 @@ def parity_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> 
     from clusterbench.training.parity import check_parity
 
     job = make_job(layout, **changes)
-    rig = make_rig(job.layout)
+    rig = make_rig(job.layout, changes.get("rank_order", "megatron"))
     try:
         return check_parity(job, from_options(options), rig.grid, rig.device)
     except WrongResult as error:
@@ -70,7 +154,7 @@ def traffic_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) ->
     step = TrainingStep(job, every, rig.grid, rig.device)
     step()
     step()  # DDP builds its buckets anew in the second
-    with TrafficCounter(rig.grid.names()) as counter:
+    with TrafficCounter({**_names, **rig.grid.names()}) as counter:
         step()
     counted = {key: (total.count, total.size_bytes) for key, total in counter.totals().items()}
     return counted, expected(job, every, rig.grid.rank("pp"))

@@ -1,0 +1,119 @@
+"""What ZeRO 2 and 3 leave on a rank, send and refuse, against the paper and Megatron's and PyTorch's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterbench.parallel import (
+    active_in,
+    expected_at_rest,
+    expected_memory,
+    expected_traffic,
+    from_options,
+    local_weights,
+    part_of,
+)
+from clusterbench.parallel.fsdp import FullySharded
+from clusterbench.training.job import weight_shapes
+from tests.training.jobs import make_job
+
+
+def sent(layout: str, options: dict[str, Any] | None = None, pp_rank: int = 0, **changes: Any) -> dict[str, float]:
+    """Bytes on the busiest link by axis, without those of the norm."""
+    job = make_job(layout, max_grad_norm=None, **changes)
+    active = active_in(job.layout, from_options(options or {}))
+    by_axis: dict[str, float] = {}
+    for one in expected_traffic(active, part_of(job, active, pp_rank)):
+        by_axis[one.axis] = by_axis.get(one.axis, 0) + one.bytes_on_link(job.layout)
+    return by_axis
+
+
+def counts(options: dict[str, Any], layout: str, pp_rank: int) -> dict[str, int]:
+    job = make_job(layout, micro_batch_size=1)
+    active = active_in(job.layout, from_options(options))
+    found = expected_traffic(active, part_of(job, active, pp_rank))
+    return {one.op: one.count for one in found if one.axis == "dp" and one.op != "all_reduce"}
+
+
+PARAMETERS = make_job().shape.num_parameters * 8
+
+
+def test_stages_1_and_2_send_what_data_parallelism_sends_and_stage_3_half_more() -> None:
+    # Rajbhandari et al. 2019, arXiv:1910.02054, section 7: 2, 2 and 3 times the parameters; here for one micro-batch,
+    # and with a ring's (d-1)/d. torch's ZeRO 1 sends whole weights, and so 3.
+    one = {"global_batch_size": 8}
+    ring = PARAMETERS * 3 / 4
+    assert sent("dp4", **one)["dp"] == pytest.approx(2 * ring)
+    assert sent("dp4+zero2", **one)["dp"] == pytest.approx(2 * ring)
+    # what is around the layers is not gathered again
+    around = (2 * make_job().shape.vocab_size + 1) * make_job().shape.hidden_size * 8 * 3 / 4
+    assert sent("dp4+zero3", **one)["dp"] == pytest.approx(3 * ring - around)
+
+
+def test_gradients_are_reduced_in_every_micro_batch() -> None:
+    once, twice = sent("dp2+zero2", global_batch_size=4)["dp"], sent("dp2+zero2", global_batch_size=8)["dp"]
+    assert twice == 2 * once
+    assert sent("dp2", global_batch_size=4) == sent("dp2", global_batch_size=8)
+
+
+def test_a_shard_of_everything_is_at_rest_in_both_stages() -> None:
+    job = make_job("dp4+zero3")
+    for layout in ("dp4+zero2", "dp4+zero3"):
+        at_rest = expected_at_rest(active_in(make_job(layout).layout, from_options({})), make_job(layout))
+        assert at_rest["parameters"] == PARAMETERS / 4
+        assert at_rest["optimizer_state"] == pytest.approx(2 * PARAMETERS / 4, rel=1e-3)
+    whole = weight_shapes(job)
+    for name, size in local_weights([FullySharded()], job).items():
+        assert size == (whole[name][0] // 4, *whole[name][1:])
+
+
+def test_stage_3_holds_a_layer_beside_its_shard_and_stage_2_all() -> None:
+    held = {}
+    for layout in ("dp4+zero2", "dp4+zero3"):
+        job = make_job(layout)
+        held[layout] = expected_memory(active_in(job.layout, from_options({})), job)["parameters"] - PARAMETERS / 4
+    assert held["dp4+zero2"] == PARAMETERS
+    layers = PARAMETERS - (2 * job.shape.vocab_size + 1) * job.shape.hidden_size * 8
+    assert held["dp4+zero3"] == PARAMETERS - layers * 3 / 4  # one of four layers at a time
+
+
+def test_replicas_of_shards_gather_among_fewer_and_sum_what_is_left() -> None:
+    by_axis = sent("dp4+zero3", {"shard_group_size": 2}, global_batch_size=8)
+    assert set(by_axis) == {"shard", "replica"}
+    # reduced to halves, which pairs of replicas then sum
+    assert by_axis["replica"] == pytest.approx(PARAMETERS / 2)
+    assert by_axis["shard"] < sent("dp4+zero3", global_batch_size=8)["dp"]
+
+
+def test_schedules_reduce_once_and_gather_as_often_as_they_let_go() -> None:
+    # two layers and what is around them; four micro-batches
+    assert counts({"schedule": "gpipe"}, "pp2-dp2+zero2", 0) == {"all_gather": 3, "reduce_scatter": 3}
+    # each forward lets go, the backwards keep: 4 + 1 gathers of each layer
+    assert counts({"schedule": "gpipe"}, "pp2-dp2+zero3", 0) == {"all_gather": 2 * 5 + 1, "reduce_scatter": 3}
+    # each forward and backward of each micro-batch by itself
+    assert counts({"schedule": "naive"}, "pp2-dp2+zero3", 0) == {"all_gather": 2 * 8 + 4, "reduce_scatter": 12}
+
+
+@pytest.mark.parametrize(
+    ("layout", "size", "reason"),
+    [
+        ("tp2+sp+zero2", 0, "+zero2 shards over ranks that hold the same weights, but dp and cp are 1"),
+        (
+            "dp4+zero3",
+            3,
+            "shard_group_size 3 has to be a divisor of the 4 ranks of dp x cp, more than 1 and fewer than all",
+        ),
+        (
+            "dp4+zero3",
+            4,
+            "shard_group_size 4 has to be a divisor of the 4 ranks of dp x cp, more than 1 and fewer than all",
+        ),
+        ("dp4+ep2+zero2", 2, "shard_group_size 2 and +ep2: the expert grid has its own copies, of another size"),
+        ("dp2-cp2+zero3", 2, None),
+        ("dp2+zero2", 0, None),
+    ],
+)
+def test_what_cannot_be_sharded_is_said(layout: str, size: int, reason: str | None) -> None:
+    assert FullySharded(shard_group_size=size).objection(make_job(layout, shape="moe-tiny")) == reason

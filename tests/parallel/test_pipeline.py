@@ -1,0 +1,124 @@
+"""What a pipeline leaves to each rank, sends between them, holds and refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.parallel import active_in, expected_memory, expected_traffic, from_options, part_of
+from clusterbench.parallel.pipeline import Pipeline
+from clusterbench.training.job import TrainingJob, weight_shapes
+from tests.training.jobs import make_job
+
+
+def parts(layout: str, schedule: str = "1f1b", **changes: Any) -> list[TrainingJob]:
+    job = make_job(layout, **{"micro_batch_size": 1, "global_batch_size": 8, **changes})
+    active = active_in(job.layout, from_options({"schedule": schedule}))
+    return [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
+
+
+def peaks(schedule: str, num_microbatches: int) -> list[float]:
+    """Activations of each rank but for the batch itself, of which every rank has all micro-batches."""
+    jobs = parts("pp4", schedule, shape="llama-tiny-deep", global_batch_size=num_microbatches)
+    active = active_in(jobs[0].layout, from_options({"schedule": schedule}))
+    batch = 2 * num_microbatches * 16 * 8
+    return [expected_memory(active, job)["activations"] - batch for job in jobs]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_weight_is_on_one_rank(schedule: str) -> None:
+    jobs = parts("pp2", schedule)
+    held = [name for job in jobs for name in weight_shapes(job)]
+    assert sorted(held) == sorted(weight_shapes(make_job()))
+    assert [len(job.layers) for job in jobs] == [2, 2]
+    assert sum(job.embeds for job in jobs) == sum(job.has_head for job in jobs) == 1
+
+
+def test_chunks_go_round_in_a_loop_or_turn_in_a_v() -> None:
+    assert [job.layers for job in parts("pp2", "interleaved_1f1b")] == [(0, 2), (1, 3)]
+    assert [job.layers for job in parts("pp2", "zbv")] == [(0, 3), (1, 2)]
+    assert [(job.embeds, job.has_head) for job in parts("pp2", "zbv")] == [(True, True), (False, False)]
+
+
+def test_a_tied_embedding_is_on_both_ends() -> None:
+    jobs = parts("pp4", shape="llama-tiny-tied")
+    assert ["embedding.weight" in weight_shapes(job) for job in jobs] == [True, False, False, True]
+
+
+def test_each_micro_batch_crosses_each_boundary_once_either_way() -> None:
+    for schedule, boundaries in (("1f1b", 1), ("interleaved_1f1b", 3), ("zbv", 2)):  # in a V two chunks are neighbours
+        total = 0
+        for job in parts("pp2", schedule, max_grad_norm=None):
+            sent = {one.op: one for one in expected_traffic(active_in(job.layout, from_options({})), job)}
+            pipeline = {one.op: one for one in Pipeline(schedule=schedule).traffic(job)}
+            assert sent.keys() >= {"send", "recv"}
+            stream = 16 * 128 * 8
+            assert pipeline["send"].size_bytes == pipeline["send"].count * stream
+            total += pipeline["send"].count
+        assert total == 2 * 8 * boundaries, schedule
+
+
+def test_gpipe_holds_every_micro_batch_and_1f1b_as_many_as_there_are_stages() -> None:
+    # Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1
+    assert peaks("gpipe", 16)[0] > 1.9 * peaks("gpipe", 8)[0]
+    assert peaks("1f1b", 16) == peaks("1f1b", 8)
+    # The first rank holds four micro-batches, the third two; both have layers only.
+    rope = 2 * 16 * 16 * 8
+    first, _, third, _ = (peak - rope for peak in peaks("1f1b", 8))
+    assert first == pytest.approx(2 * third)
+
+
+def test_a_twin_has_a_layer_for_each_stage_and_micro_batches_for_the_schedule() -> None:
+    job = make_job("pp2")
+    assert Pipeline(schedule="1f1b").twin(job) == (2, 2, 1)
+    assert Pipeline(schedule="dualpipev").twin(job) == (4, 4, 1)
+    assert Pipeline(schedule="looped_bfs", chunks_per_rank=3).twin(job) == (6, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "changes", "reason"),
+    [
+        (
+            "pp4",
+            {},
+            {},
+            "1f1b needs as many microbatches as stages: at least 4, not 2; gpipe takes fewer (global_batch_size 4 = "
+            "micro_batch_size 2 x gradient_accumulation_steps 2 x dp 1)",
+        ),
+        (
+            "pp3",
+            {"schedule": "gpipe"},
+            {},
+            "pp3 with 1 chunks per rank cuts the 4 layers of llama-tiny into 3 stages, which does not come out even: "
+            "1.333",
+        ),
+        (
+            "pp2-dp2+zero2",
+            {"schedule": "zbv"},
+            {"micro_batch_size": 1},
+            "zbv computes the gradients of weights apart from those of inputs, and with +zero2 FSDP would reduce them "
+            "before they are there; +zero1 does not",
+        ),
+        (
+            "pp2",
+            {"schedule": "zbv"},
+            {"shape": "llama-tiny-tied", "micro_batch_size": 1},
+            "zbv puts the first and the last stage on one rank, where the tied embedding of llama-tiny would be twice",
+        ),
+        (
+            "pp2",
+            {"schedule": "1f1b", "chunks_per_rank": 2},
+            {},
+            "1f1b needs exactly 1 chunk per rank, not 2 (global_batch_size 4 = micro_batch_size 2 x "
+            "gradient_accumulation_steps 2 x dp 1)",
+        ),
+        ("pp2-dp2+zero1", {"schedule": "zbv"}, {"micro_batch_size": 1}, None),
+        ("pp2-dp2+zero3", {"schedule": "looped_bfs"}, {}, None),
+    ],
+)
+def test_what_cannot_be_piped_is_said(
+    layout: str, options: dict[str, Any], changes: dict[str, Any], reason: str | None
+) -> None:
+    assert Pipeline(**options).objection(make_job(layout, **changes)) == reason
