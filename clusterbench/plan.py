@@ -122,8 +122,10 @@ def _asked(suite: Suite, entry: Entry, places: Sequence[Place]) -> Iterator[_Ask
     """Every point at every place, for every combination of swept options and variables."""
     without_effect: list[dict[str, str]] = []
     for place in places:
+        known: set[object] = set()
         for values, swept in _combinations(entry.settings):
             benchmark, points = _points(suite, entry, values, swept, place)
+            points = _new(benchmark, points, known)
             without_effect.append(dict(benchmark.ineffective(entry.own, place)))
             elements = _elements(entry, values, place, points)
             objections = [_sentence(benchmark.objection(point, place) or "") for point in points]
@@ -132,6 +134,15 @@ def _asked(suite: Suite, entry: Entry, places: Sequence[Place]) -> Iterator[_Ask
                 for point, by, objection in zip(points, elements, objections, strict=True):
                     yield _Asked(benchmark, point, place, variables, chosen, by, objection)
     _expect_effect(suite, entry, without_effect)
+
+
+def _new(benchmark: Benchmark, points: Sequence[Point], known: set[object]) -> list[Point]:
+    """Points no earlier combination had: an option that does not concern a layout gives it once, not once a value."""
+    common = tuple(getattr(benchmark, name) for name in Benchmark.options())
+    keys = [(common, _key(point)) for point in points]
+    new = [point for key, point in zip(keys, points, strict=True) if key not in known]
+    known.update(keys)
+    return new
 
 
 def _combinations(settings: Settings) -> Iterator[tuple[dict[str, Any], tuple[Written, ...]]]:

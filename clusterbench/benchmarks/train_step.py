@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import lcm
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks import Benchmark
+from clusterbench.cluster import Accelerator
 from clusterbench.formulas.memory import megatron_activation_bytes
 from clusterbench.formulas.scaling import scaling_efficiency
 from clusterbench.formulas.schedules import bubble_formula, play
 from clusterbench.formulas.schedules import order as orders
 from clusterbench.formulas.statistics import Summary, median, summarise
 from clusterbench.formulas.transformer import CONVENTIONS, hardware_flops
-from clusterbench.layout import RANK_ORDERS, ParallelLayout
+from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
 from clusterbench.options import Option, option, options_of
 from clusterbench.parallel import (
     Parallelism,
@@ -24,14 +26,16 @@ from clusterbench.parallel import (
     expected_memory,
     expected_traffic,
     from_options,
+    objection_to,
     parallelisms,
     part_of,
 )
+from clusterbench.parallel.context import ContextParallel, attention_imbalance
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, named_shape
 from clusterbench.training.job import DTYPE_BYTES, TrainingJob
-from clusterbench.training.tolerances import PARITY_METRICS, parity_dtype, tolerances
+from clusterbench.training.tolerances import PARITY_METRICS, allowed_of
 from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step, metric_key
 from clusterbench.units import format_bytes, format_value
 
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
 STATES = ("parameters", "gradients", "optimizer_state")
 AT_REST = " at rest"
+ALL = "all"  # a word among `layouts`
 
 _REFUSED = {
     "dropout": "the models here have none, as none of the models they stand for was pretrained with it; "
@@ -78,8 +83,11 @@ class TrainStep(Benchmark):
         MetricKind(
             "bubble", "fraction", "lower", "share of a step in which a pipeline rank computes nothing; mean rank"
         ),
+        MetricKind("longest_seq_len", "tokens", "higher", "longest sequence whose states and activations fit a rank"),
+        MetricKind("attention_time", "s", "lower", "in the attention operators of a step under cp; busiest rank"),
+        MetricKind("attention_imbalance", "1", "lower", "attention of the busiest rank over the mean of all"),
         MetricKind("expert_time", "s", "lower", "forward of all layers' experts in a step, by part; slowest rank"),
-        MetricKind("expert_imbalance", "1", "lower", "rows of the fullest expert over the mean of all; worst layer"),
+        MetricKind("expert_imbalance", "1", "lower", "rows of the fullest rank or expert over the mean, by part"),
         MetricKind("energy_per_token", "J", "lower", "mean power of the ranks' GPUs while the case ran, over tokens/s"),
         MetricKind("routing_margin", "1", "higher", "least difference of probability that decided where a token went"),
         MetricKind("scaling_efficiency", "fraction", "higher", "tokens/s per rank over those of the smallest run"),
@@ -93,7 +101,7 @@ class TrainStep(Benchmark):
     global_batch_size: int = option(8, "sequences of one step, of all ranks", minimum=1, maximum=2**24)
     micro_batch_size: int = option(1, "sequences of one forward, of one dp rank", minimum=1, maximum=2**20)
     layouts: tuple[str, ...] = option(
-        ("tp1",), "how ranks share the step, as 'dp2-tp4+sp'; dp* takes all that are left"
+        ("tp1",), "how ranks share the step, as 'dp2-tp4+sp'; dp* takes all that are left; 'all' is every one there is"
     )
     dtype: str = option(
         "float32", "of the arithmetic; bfloat16 keeps float32 parameters and optimizer", choices=tuple(DTYPE_BYTES)
@@ -132,8 +140,7 @@ class TrainStep(Benchmark):
         return self.shared_by or from_options({})
 
     def points(self, place: Place) -> Iterable[Point]:
-        for text in self.layouts:
-            layout = ParallelLayout.fitting(text, place.world_size)
+        for layout in self._layouts_on(place.world_size):
             point: dict[str, Any] = {
                 "layout": str(layout),
                 "shape": self.shape,
@@ -155,6 +162,10 @@ class TrainStep(Benchmark):
                     point |= {name: getattr(one, name) for name in options_of(type(one))}
             yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
+    def _layouts_on(self, world_size: int) -> Iterator[ParallelLayout]:
+        for text in self.layouts:
+            yield from every_layout(world_size) if text == ALL else [ParallelLayout.fitting(text, world_size)]
+
     def label(self, point: Point) -> str:
         return str(point["layout"])
 
@@ -166,8 +177,7 @@ class TrainStep(Benchmark):
 
     def objection(self, point: Point, place: Place) -> str | None:
         job = job_of(point, place.device)
-        reasons = (job.objection(), *(one.objection(job) for one in active_in(job.layout, from_options(point))))
-        return next((reason for reason in reasons if reason), None)
+        return objection_to(job, active_in(job.layout, from_options(point)))
 
     def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
         job, every = job_of(point, place.device), from_options(point)
@@ -176,12 +186,17 @@ class TrainStep(Benchmark):
         parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
         expected = dict(_expected_traffic(parts, active)) | dict(_expected_memory(parts, active))
         expected |= dict(_expected_bubble(job, every))
+        expected |= {
+            name: what for one in every if isinstance(one, ContextParallel) for name, what in _balance(one, job)
+        }
+        if (card := place.cluster.accelerator) is not None and card.memory_bytes and job.layout.uses("cp"):
+            expected["longest_seq_len"] = _longest_sequence(job, active, card)
         if (peak := place.cluster.peak_flops_per_s(job.dtype)) is not None:
             bound = Expected(peak[0], "FLOP/s", f"dense peak, an upper bound: {peak[1]}")
             expected |= {_flops_key(convention): bound for convention in CONVENTIONS}
             expected |= _bounds(job, *peak)
         if point["parity"]:
-            expected |= tolerances(parity_dtype(job, active))
+            expected |= allowed_of(job, active)
         return expected
 
     @classmethod
@@ -204,6 +219,7 @@ class TrainStep(Benchmark):
                 "traffic": lambda: _traffic_of(step, rig),
                 "exposed": lambda: _exposure_of(step, rig),
                 **({"timeline": lambda: _timeline_of(step, rig)} if step.assembly.stages else {}),
+                **({"attention": lambda: _attention_of(step, rig)} if job.layout.uses("cp") else {}),
                 **({"experts": lambda: _experts_of(step, rig)} if job.shape.has_experts else {}),
             },
         )
@@ -223,6 +239,10 @@ class TrainStep(Benchmark):
             step_s = max(seen["step_s"] for seen in traced)
             yield replace(exposed, basis=f"in one traced step of {format_value(step_s, 's')}; tracing makes it longer")
         yield from _bubble_metrics(case, job, observation)
+        yield from _attention_metrics(observation)
+        if "longest_seq_len" in case.expected:
+            why = "not measured: the suite's seq_len was"
+            yield Metric("longest_seq_len", "tokens", None, basis=why)
         yield from _expert_metrics(observation)
         yield from _energy(case, job, observation, time)
         for name in (*PARITY_METRICS, "routing_margin"):
@@ -277,7 +297,7 @@ def _bounds(job: TrainingJob, peak_flops_per_s: float, source: str) -> dict[str,
 def _expected_traffic(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
     sent_by = [expected_traffic(active, part) for part in parts]
     job = parts[0]
-    unsure = [basis for one in active if (basis := one.traffic_basis(job))]
+    unsure = {axis: why for one in active for axis, why in one.traffic_basis(job).items()}
     for axis in dict.fromkeys(sent.axis for along in sent_by for sent in along):
         of_rank = [[sent for sent in along if sent.axis == axis] for along in sent_by]
         most = max(of_rank, key=lambda along: sum(sent.bytes_on_link(job.layout) for sent in along))
@@ -285,8 +305,8 @@ def _expected_traffic(parts: Sequence[TrainingJob], active: Sequence[Parallelism
         basis = f"{words}; {job.equation}"
         link = sum(sent.bytes_on_link(job.layout) for sent in most)
         count = max(sum(sent.count for sent in along) for along in of_rank)
-        by_router = f"about; {'; '.join(unsure)}; " if axis == "ep" and unsure else ""
-        yield metric_key("traffic_bytes", axis=axis), Expected(link, "B", f"{by_router}{basis}; x bus factor")
+        about = f"about; {unsure[axis]}; " if axis in unsure else ""
+        yield metric_key("traffic_bytes", axis=axis), Expected(link, "B", f"{about}{basis}; x bus factor")
         yield metric_key("collectives", axis=axis), Expected(count, "1", basis)
 
 
@@ -300,6 +320,8 @@ def _expected_memory(parts: Sequence[TrainingJob], active: Sequence[Parallelism]
     }
     if paper := _zero_in_the_paper(job):
         bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}
+    if any(one.fuses for one in active):
+        del bases["activations"]  # the compiler decides what is kept
     for category in bases:
         size_bytes = max(expected_memory(active, part)[category] for part in parts)
         yield metric_key("peak_memory", category=category), Expected(size_bytes, "B", bases[category])
@@ -330,6 +352,39 @@ def _zero_in_the_paper(job: TrainingJob) -> dict[str, str]:
         "gradients": f"{own}, stage {stage}: {share if stage >= 2 else 'whole on every rank'}",
         "optimizer_state": f"{own}, stage {stage}: {share}",
     }
+
+
+def _balance(context: ContextParallel, job: TrainingJob) -> Iterator[tuple[str, Expected]]:
+    if job.layout.uses("cp") and context.context != "ulysses":
+        value = attention_imbalance(context.context, job.layout.cp)
+        yield (
+            "attention_imbalance",
+            Expected(value, "1", f"squares of the causal mask, {context.context} on cp{job.layout.cp}"),
+        )
+
+
+def _longest_sequence(job: TrainingJob, active: Sequence[Parallelism], card: Accelerator) -> Expected:
+    """The longest sequence, in steps of what the layout cuts it into, with which the fullest rank's memory suffices."""
+    assert card.memory_bytes is not None
+    unit = lcm(*(one.twin(job)[2] for one in active))
+
+    def fits(units: int) -> bool:
+        longer = replace(job, seq_len=units * unit)
+        parts = (part_of(longer, active, pp_rank) for pp_rank in range(job.layout.pp))
+        return all(sum(expected_memory(active, part).values()) <= (card.memory_bytes or 0.0) for part in parts)
+
+    most = 1
+    while fits(2 * most):
+        most *= 2
+    low, high = most, 2 * most
+    while high - low > max(1, low // 64):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    basis = (
+        f"parameters, gradients, optimizer state and activations within the {card.memory_bytes / 1e9:g} GB of "
+        f"{card.name}, with micro_batch_size {job.micro_batch_size}; to 2 %, without NCCL's and the allocator's share"
+    )
+    return Expected(float(low * unit) if fits(low) else 0.0, "tokens", basis)
 
 
 def _expected_bubble(job: TrainingJob, every: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
@@ -401,6 +456,12 @@ def _timeline_of(step: TrainingStep, rig: Rig) -> list[list[Any]]:
     assert step.assembly.stages is not None
     rig.comm.barrier()
     return [list(action) for action in step.assembly.stages.timeline(step)]
+
+
+def _attention_of(step: TrainingStep, rig: Rig) -> float | None:
+    from clusterbench.training.context_attention import watch_attention
+
+    return watch_attention(step, rig.device)
 
 
 def _experts_of(step: TrainingStep, rig: Rig) -> dict[str, Any]:
@@ -512,6 +573,15 @@ def _median_of(timelines: Sequence[Sequence[Sequence[Any]]], kind: str, stage: i
     return median(times) if times else 0.0
 
 
+def _attention_metrics(observation: Observation) -> Iterator[Metric]:
+    seconds: Sequence[float | None] = observation.passes.get("attention", ())
+    spent = [one for one in seconds if one is not None]
+    if spent:
+        basis = "attention operators of one step; on a CPU seconds of the thread"
+        yield Metric("attention_time", "s", max(spent), min(spent), max(spent), basis=basis)
+        yield Metric("attention_imbalance", "1", max(spent) / fmean(spent), basis=basis)
+
+
 def _expert_metrics(observation: Observation) -> Iterator[Metric]:
     ranks = observation.passes.get("experts", ())
     if not ranks:
@@ -521,15 +591,19 @@ def _expert_metrics(observation: Observation) -> Iterator[Metric]:
         basis = "forward passes of one step with the device waited for around each part: no overlap"
         yield Metric("expert_time", "s", max(values), min(values), max(values), detail={"part": part}, basis=basis)
     imbalance = [seen["imbalance"] for seen in ranks]
-    yield Metric(
-        "expert_imbalance",
-        "1",
-        max(imbalance),
-        min(imbalance),
-        max(imbalance),
-        expected=1.0,
-        basis="1 is an even load of the experts of one rank; last micro-batch",
-    )
+    basis = "rows of a rank's fullest expert over the mean of that rank's; 1 is even; worst layer, last micro-batch"
+    yield _imbalance("experts", imbalance, basis)
+    by_layer = list(zip(*(seen.get("rows", ()) for seen in ranks), strict=True))
+    if by_layer:
+        over_mean = [max(rows) / (fmean(rows) or 1.0) for rows in by_layer]
+        basis = "rows of the fullest rank over the mean rank, which waits for it; 1 is even; last micro-batch"
+        yield _imbalance("ranks", over_mean, basis)
+
+
+def _imbalance(part: str, values: Sequence[float], basis: str) -> Metric:
+    """The worst of some, with the others as its spread."""
+    worst, least = max(values), min(values)
+    return Metric("expert_imbalance", "1", worst, least, worst, detail={"part": part}, expected=1.0, basis=basis)
 
 
 def _energy(case: Case, job: TrainingJob, observation: Observation, time: Summary) -> Iterator[Metric]:

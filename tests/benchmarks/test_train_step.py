@@ -11,6 +11,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LayoutError
+from clusterbench.layout import every_layout
 from clusterbench.options import options_of
 from clusterbench.parallel import PHASES, parallelisms
 from clusterbench.plan import make_plan
@@ -53,6 +54,11 @@ def test_a_point_says_everything() -> None:
         "recompute": "none",
         "loss_parallel": False,
     }
+
+
+def test_all_stands_for_every_layout_on_the_ranks_there_are() -> None:
+    points = [point["layout"] for point in TrainStep.from_options({"layouts": ("tp1", "all")}).points(CPU4)]
+    assert points == ["tp1", *map(str, every_layout(4))]
 
 
 def test_options_of_a_parallelism_a_layout_does_not_use_are_not_in_its_point() -> None:

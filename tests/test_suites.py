@@ -1,0 +1,67 @@
+"""The suites that come with it: every one can be planned on CPU ranks and on nodes of GPUs, and asks what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterbench.cluster import Cluster
+from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.parallel.context import KINDS
+from clusterbench.plan import make_plan
+from clusterbench.suite import load_suite
+from clusterbench.types import Case, Plan
+
+SUITES = sorted(Path(__file__).parent.parent.glob("suites/*.yaml"))
+PLANNED_IN_A_BLINK = [path for path in SUITES if path.stem not in ("top_configs", "faults")]
+
+
+def on_cpu(path: Path) -> Plan:
+    suite = load_suite(path)
+    return make_plan(suite, Cluster(1, suite.cpu.num_ranks or 2, "cpu"))
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_on_a_cpu_nothing_is_refused_and_each_has_its_question(path: Path) -> None:
+    plan = on_cpu(path)
+    assert plan.suite == path.stem
+    assert plan.question.endswith("?")
+    assert plan.cases
+    assert [refusal.reason for refusal in plan.refusals] == []
+
+
+@pytest.mark.parametrize("path", PLANNED_IN_A_BLINK, ids=lambda path: path.stem)
+def test_on_two_nodes_of_eight_gpus_something_runs(path: Path) -> None:
+    assert make_plan(load_suite(path), Cluster(2, 8, "cuda", "NVIDIA H100 80GB HBM3")).cases
+
+
+def test_layouts_5d_uses_every_parallelism() -> None:
+    cases = on_cpu(Path(__file__).parent.parent / "suites" / "layouts_5d.yaml").cases
+    assert len(cases) >= 32
+    assert {case.world_size for case in cases} == {8, 16}
+    assert _values(cases, "schedule") == set(SCHEDULES)
+    assert _values(cases, "context") == set(KINDS)
+    assert _values(cases, "recompute") == {"none", "selective", "full"}
+    assert _values(cases, "zero") == {0, 1, 2, 3}
+    assert _values(cases, "routing") == {"real", "balanced"}
+    assert {True, False} <= _values(cases, "sp") & _values(cases, "expert_overlap")
+    assert any(case.point.get("shard_group_size") for case in cases)
+    assert all(any(case.point[axis] > 1 for case in cases) for axis in ("pp", "dp", "cp", "tp", "ep"))
+
+
+def test_a_swept_option_that_does_not_concern_a_layout_gives_it_once(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "suite: s\nbenchmarks:\n  - {benchmark: train_step, layouts: [tp1, pp2], schedule: [1f1b, gpipe]}\n"
+    )
+    cases = make_plan(load_suite(path), Cluster(1, 2, "cpu")).cases
+    assert [(case.point["layout"], case.point.get("schedule")) for case in cases] == [
+        ("tp1", None),
+        ("pp2", "1f1b"),
+        ("pp2", "gpipe"),
+    ]
+
+
+def _values(cases: tuple[Case, ...], name: str) -> set[object]:
+    return {case.point[name] for case in cases if name in case.point}
