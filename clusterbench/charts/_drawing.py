@@ -279,7 +279,9 @@ def bars(
         How a bar without a figure ended.
     """
     num_bars = len(labels)
-    figure, axes = panel(title, height=max(1.9, 1.25 + 0.29 * num_bars))
+    # Long names would leave the bars no room.
+    width = 5.2 + 0.055 * max(0, max(map(len, labels), default=0) - 24)
+    figure, axes = panel(title, width, height=max(1.9, 1.25 + 0.29 * num_bars))
     totals = [sum(values[bar] or 0.0 for values in parts.values()) for bar in range(num_bars)]
     marked = [value for value in markers if value is not None]
     of = scale(unit, [*totals, *marked])

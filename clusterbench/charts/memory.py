@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import bars
-from clusterbench.charts._selection import OTHER_VIEWS, TOTAL_MEMORY, curves_note, variant, workloads
+from clusterbench.charts._selection import OTHER_VIEWS, TOTAL_MEMORY, curves_note, names, workloads
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
@@ -46,15 +46,13 @@ class Memory(Chart[list[Bar]]):
         steps = [row for row in rows if row.point.get("layout") and row.metric in ("", "peak_memory")]
         steps = [row for row in steps if row.status != "refused"]
         workload = workloads(steps)
+        name = names(steps)
         found: dict[str, Bar] = {}
         for row in steps:
             if row.case not in found:
-                found[row.case] = Bar(variant(row), row.status, workload(row))
+                found[row.case] = Bar(name(row), row.status, workload(row))
             _add(found[row.case], row)
         drawn = {bar.workload for bar in found.values() if bar.parts}
-        if len(drawn) == 1:
-            for row in steps:
-                found[row.case].label = str(row.point["layout"])
         # A case that ran out of memory keeps its place among the bars.
         kept = [bar for bar in found.values() if bar.parts or (bar.workload in drawn and bar.status != "ok")]
         return kept if drawn else None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import bars
-from clusterbench.charts._selection import curves_note, variant, workloads
+from clusterbench.charts._selection import curves_note, names
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ class Traffic(Chart[list[Row]]):
         return counted or None
 
     def draw(self, data: list[Row]) -> list[Figure]:
-        alike = len(set(map(workloads(data), data))) == 1
+        name = names(data)
         figures = []
         for axis in sorted({row.detail.get("axis", "") for row in data}):
             shown = [row for row in data if row.detail.get("axis", "") == axis][:MOST]
             figures.append(
                 bars(
                     f"Axis {axis}, per rank and step",
-                    [str(row.point.get("layout")) if alike else variant(row) for row in shown],
+                    [name(row) for row in shown],
                     {"counted": [row.value for row in shown]},
                     "B",
                     markers=[row.expected for row in shown],

@@ -33,7 +33,7 @@ def import_ahead() -> None:
     """Imports in the zygote what workers would otherwise each import again. Nothing here may compute."""
 
     import torch.distributed.optim
-    import torch.distributed.pipelining
+    import torch.distributed.pipelining  # noqa: F401
 
     import clusterbench.engine.memory
     import clusterbench.engine.trace

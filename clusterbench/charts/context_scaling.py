@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import Mark, Series, lines, mark
+from clusterbench.charts._selection import Trained, are_most, change, curves_note, groups_of, trained, variant
+from clusterbench.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 3
+SPEED, MEMORY = ("tokens_per_s_per_rank",), ("peak_memory", "activations")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One workload at every degree of context parallelism, all else equal. Series by kind."""
+
+    name: str
+    throughput: Mapping[str, Series]
+    activations: Mapping[str, Series]
+
+
+class ContextScaling(Chart[list[Curve]]):
+    """Throughput per rank and peak activations against the degree of context parallelism, by kind.
+
+    How to read it
+    --------------
+    Left: tokens per second and rank; the dotted level is that of the smallest degree. Right: the most activations any
+    rank held, and as a hollow diamond what was expected; half the tokens should need half, and what a kind keeps of
+    other ranks' keys and values comes on top. All kinds start from the same case without cp. On CPU ranks the right
+    panel counts: Gloo does not overlap, so the left one orders the kinds by their work, not as a GPU cluster would.
+    """
+
+    title: ClassVar[str] = "Throughput per rank and peak activations against context parallelism"
+    place: ClassVar[int] = 4
+
+    def select(self, rows: Sequence[Row]) -> list[Curve] | None:
+        cases = trained(rows, "tokens_per_s_per_rank", "peak_memory")
+        if len({case.layout.cp for case in cases}) < 2:
+            return None
+        for alike in (_same_replicas, _same_ranks):
+            groups = groups_of(cases, alike, frozenset({"context"}))
+            groups = [group for group in groups if len({case.layout.cp for case in group if case.is_measured}) > 1]
+            if groups and are_most(groups, cases):
+                return [_curve(group) for group in groups]
+        return None
+
+    def draw(self, data: list[Curve]) -> list[Figure]:
+        return [figure for curve in data[:MOST] for figure in _panels(curve, curve.name if len(data) > 1 else "")]
+
+    def answer(self, data: list[Curve]) -> str:
+        return _sentence(data[0])
+
+    def left_out(self, data: list[Curve]) -> str:
+        return curves_note(len(data), MOST, "workloads")
+
+
+def _rest(layout_of: Trained) -> tuple[object, ...]:
+    layout = layout_of.layout
+    return layout.pp, layout.tp, layout.sp, layout.ep, layout.zero
+
+
+def _same_replicas(case: Trained) -> tuple[object, ...]:
+    return *_rest(case), "dp", case.layout.dp
+
+
+def _same_ranks(case: Trained) -> tuple[object, ...]:
+    return *_rest(case), "ranks", case.layout.world_size
+
+
+def _curve(group: Sequence[Trained]) -> Curve:
+    kinds = list(dict.fromkeys(str(case.point.get("context", "cp")) for case in group if case.layout.cp > 1))
+    series: list[dict[str, Series]] = [{}, {}]
+    for kind in kinds:
+        own = [case for case in group if case.layout.cp == 1 or str(case.point.get("context", "cp")) == kind]
+        for of_kind, figure in zip(series, (SPEED, MEMORY), strict=True):
+            marks = {case.layout.cp: _mark(case, figure) for case in reversed(own)}
+            of_kind[kind] = Series(kind, tuple(marks[cp] for cp in sorted(marks)))
+    return Curve(variant(group[0].row, without=("layout",)), *series)
+
+
+def _mark(case: Trained, figure: tuple[str, ...]) -> Mark:
+    row = case.figures.get(figure)
+    return Mark(case.layout.cp, None, status=case.row.status) if row is None else mark(case.layout.cp, row)
+
+
+def _panels(curve: Curve, name: str) -> Iterator[Figure]:
+    both = (
+        ("Throughput per rank", curve.throughput, "tokens/s"),
+        ("Peak activations per rank", curve.activations, "B"),
+    )
+    for title, series, unit in both:
+        measured = [mark for one in series.values() for mark in one.measured]
+        if measured:
+            yield lines(
+                f"{title}\n{name}" if name else title,
+                list(series.values()),
+                unit,
+                {mark.x: f"cp{mark.x:.0f}" for one in series.values() for mark in one.marks},
+                x_label="degree of context parallelism",
+                ideal=min(measured, key=lambda mark: mark.x).value if unit == "tokens/s" else None,
+            )
+
+
+def _sentence(curve: Curve) -> str:
+    """The kind that is fastest at the largest degree, what it keeps, and what it saves."""
+    ends = {kind: one.measured[-1] for kind, one in curve.throughput.items() if len(one.measured) > 1}
+    if not ends:
+        return ""
+    degree = max(mark.x for mark in ends.values())
+    ends = {kind: mark for kind, mark in ends.items() if mark.x == degree}
+    best = max(ends, key=lambda kind: ends[kind].value or 0.0)
+    start = curve.throughput[best].measured[0]
+    first, last = f"cp{start.x:.0f}", f"cp{degree:.0f}"
+    of_kinds = f", the fastest of {len(ends)} kinds," if len(ends) > 1 else ""
+    kept = 100 * (ends[best].value or 0.0) / (start.value or 1.0)
+    sentence = f"From {first} to {last} {best}{of_kinds} keeps {kept:.0f} % of the throughput per rank"
+    worst = min(ends, key=lambda kind: ends[kind].value or 0.0)
+    if worst != best:
+        sentence += f" ({worst}: {100 * (ends[worst].value or 0.0) / (start.value or 1.0):.0f} %)"
+    held = {mark.x: mark.value for mark in curve.activations[best].measured}
+    before, after = held.get(start.x), held.get(degree)
+    if not before or not after:
+        return f"{sentence}."
+    verb = "lowers" if after < before else "raises"
+    return f"{sentence} and {verb} peak activations {change(before, after, 'B')}."

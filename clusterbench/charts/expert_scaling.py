@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import bars
+from clusterbench.charts._selection import Trained, are_most, curves_note, groups_of, said, titles, trained
+from clusterbench.rows import Row
+from clusterbench.scale import scale
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 3
+IMBALANCE = {"ranks": "Rows of the fullest rank over the mean", "experts": "A rank's fullest expert over its mean"}
+
+
+class ExpertScaling(Chart[list[list[Trained]]]):
+    """Time of a layer's experts by part, and their imbalance, against the ranks that share them.
+
+    How to read it
+    --------------
+    First, where the forward passes of one step spend their time in the experts, with the device waited for around each
+    part, so that nothing overlaps: deciding where tokens go and sending them there (dispatch), computing, sending them
+    back (combine). Then the rows of the fullest rank over those of the mean rank, which waits for it, and those of the
+    fullest of a rank's own experts over their mean: 1 is even, and what balanced routing forces. Last, the throughput
+    of whole steps, in which parts may overlap. On CPU ranks this shows the method: how long messages take there beside
+    products says nothing about a GPU cluster.
+    """
+
+    title: ClassVar[str] = "Experts over ranks: dispatch, products, combine, and imbalance"
+    place: ClassVar[int] = 7
+
+    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
+        cases = trained(rows, "expert_time", "expert_imbalance", "tokens_per_s_per_rank")
+        mixtures = [case for case in cases if not case.is_measured or case.details("expert_time")]
+        groups = groups_of(mixtures, _base, frozenset({"routing", "expert_overlap"}))
+        groups = [group for group in groups if len({case.layout.ep for case in group if case.is_measured}) > 1]
+        return groups if groups and are_most(groups, cases) else None
+
+    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+        groups = zip(data[:MOST], titles(data), strict=False)
+        return [figure for group, under in groups for figure in _panels(group, under)]
+
+    def answer(self, data: list[list[Trained]]) -> str:
+        return _sentence(data[0])
+
+    def left_out(self, data: list[list[Trained]]) -> str:
+        return curves_note(len(data), MOST, "workloads")
+
+
+def _base(case: Trained) -> tuple[object, ...]:
+    layout = case.layout
+    return layout.pp, layout.dp, layout.cp, layout.tp, layout.zero
+
+
+def _routing(case: Trained) -> str:
+    return str(case.point.get("routing", "real"))
+
+
+def _panels(group: Sequence[Trained], under: str) -> list[Figure]:
+    shown = sorted(group, key=lambda case: (_routing(case) != "real", bool(case.point.get("expert_overlap"))))
+    labels = [", ".join([f"ep{case.layout.ep}", *_words(case)]) for case in shown]
+    missing = {number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured}
+    parts = list(dict.fromkeys(part for case in shown for part in case.details("expert_time")))
+    times = {said(part): [case.value("expert_time", part) for case in shown] for part in parts}
+    loads = {part: [case.value("expert_imbalance", part) for case in shown] for part in ("ranks", "experts")}
+    speeds = [case.value("tokens_per_s_per_rank") for case in shown]
+    return [
+        bars(f"Forward of the experts, slowest rank{under}", labels, times, "s", missing=missing),
+        *(
+            bars(f"{title}{under}", labels, {part: loads[part]}, "1", missing=missing)
+            for part, title in IMBALANCE.items()
+            if any(loads[part])
+        ),
+        bars(f"Throughput per rank{under}", labels, {"throughput": speeds}, "tokens/s", missing=missing),
+    ]
+
+
+def _words(case: Trained) -> list[str]:
+    return [_routing(case), *(["overlap"] if case.point.get("expert_overlap") else [])]
+
+
+def _sentence(group: Sequence[Trained]) -> str:
+    own = [case for case in group if case.details("expert_time") and not case.point.get("expert_overlap")]
+    real = {case.layout.ep: case for case in own if _routing(case) == "real"} or {case.layout.ep: case for case in own}
+    if len(real) < 2:
+        return ""
+    first, last = real[min(real)], real[max(real)]
+    before, after = _travel(first), _travel(last)
+    of = scale("s", [before[0], after[0]])
+    sentence = (
+        f"From ep{first.layout.ep} to ep{last.layout.ep} dispatch and combine go from {of.text(before[0], 3)} to "
+        f"{of.text(after[0], 3)} {of.unit}, "
+        f"{100 * after[1]:.0f} % of the time in the experts (ep{first.layout.ep}: {100 * before[1]:.0f} %)"
+    )
+    imbalance = last.value("expert_imbalance", "ranks")
+    if imbalance:
+        sentence += f"; the fullest rank gets {imbalance:.2f} times the mean rank's rows"
+    even = [case for case in own if _routing(case) == "balanced" and case.layout.ep == last.layout.ep]
+    fast, slow = (one.value("tokens_per_s_per_rank") if one else None for one in (even[0] if even else None, last))
+    if fast and slow:
+        verb = "more" if fast > slow else "less"
+        sentence += f", and an even load brings {100 * abs(fast / slow - 1):.0f} % {verb} throughput"
+    return f"{sentence}."
+
+
+def _travel(case: Trained) -> tuple[float, float]:
+    """Seconds of dispatch and combine, and their share."""
+    parts = {part: case.value("expert_time", part) or 0.0 for part in case.details("expert_time")}
+    travel = parts.get("dispatch", 0.0) + parts.get("combine", 0.0)
+    return travel, travel / (sum(parts.values()) or 1.0)

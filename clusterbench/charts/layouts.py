@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import bars
+from clusterbench.charts._selection import FOLLOWS_LAYOUT, SHARING, Trained, curves_note, said, titles, trained
+from clusterbench.rows import Row
+from clusterbench.units import format_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST, MOST_BARS = 8, 48
+
+
+class Layouts(Chart[list[list[Trained]]]):
+    """All layouts of one model on the same ranks, ranked by tokens per second and rank.
+
+    How to read it
+    --------------
+    Bars of one panel do the same work on the same number of ranks, so the longest is the best choice there. Every one
+    was compared with one rank before it was timed; one that computes something else has no bar and says so.
+    On CPU ranks that talk over Gloo the order shows what each layout computes and sends, not how it would rank on GPUs.
+    """
+
+    title: ClassVar[str] = "Layouts ranked by throughput per rank"
+    place: ClassVar[int] = 8
+
+    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
+        cases = [case for case in trained(rows, "tokens_per_s_per_rank", "parity_loss") if case.row.status != "refused"]
+        groups: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
+        for case in cases:
+            groups[case.layout.world_size, _work(case)].append(case)
+        mixed = [group for group in groups.values() if _is_mixed(group)]
+        return mixed or None
+
+    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+        return [_bars(group, under) for group, under in zip(data[:MOST], titles(data), strict=False)]
+
+    def answer(self, data: list[list[Trained]]) -> str:
+        cases = [case for group in data for case in group]
+        compared = [case for case in cases if case.value("parity_loss") is not None]
+        wrong = sum(case.row.status == "wrong" for case in cases)
+        sentences = []
+        if compared:
+            which = "All" if len(compared) == len(cases) else f"{len(compared)} of"
+            fault = f", {wrong} did not" if wrong else ""
+            sentences.append(f"{which} {len(cases)} layouts compute what one rank computes{fault}")
+        return f"{'; '.join([*sentences, _sentence(max(data, key=len))])}."
+
+    def left_out(self, data: list[list[Trained]]) -> str:
+        fullest = max(len(group) for group in data)
+        return curves_note(len(data), MOST, "workloads") or curves_note(fullest, MOST_BARS, "layouts of a workload")
+
+
+def _work(case: Trained) -> frozenset[tuple[str, object]]:
+    left_out = FOLLOWS_LAYOUT | SHARING | {"aux_loss"}
+    return frozenset((name, value) for name, value in case.point.items() if name not in left_out)
+
+
+def _is_mixed(group: Sequence[Trained]) -> bool:
+    """More than the degrees of one parallelism: at least two axes, and three layouts with a figure."""
+    axes = {axis for case in group for axis in ("pp", "dp", "cp", "tp") if case.layout.uses(axis)}
+    return len(axes) > 1 and len({case.layout for case in group if _speed(case)}) > 2
+
+
+def _speed(case: Trained) -> float:
+    return case.value("tokens_per_s_per_rank") or 0.0
+
+
+def _bars(group: Sequence[Trained], under: str) -> Figure:
+    shown = sorted(group, key=lambda case: -_speed(case))[:MOST_BARS]
+    return bars(
+        f"Throughput per rank on {group[0].layout.world_size} ranks{under}",
+        [case.name() for case in shown],
+        {"throughput": [case.value("tokens_per_s_per_rank") for case in shown]},
+        "tokens/s",
+        missing={number: said(case.row.status) for number, case in enumerate(shown) if not _speed(case)},
+    )
+
+
+def _sentence(group: Sequence[Trained]) -> str:
+    timed = sorted((case for case in group if _speed(case)), key=_speed)
+    best, worst = timed[-1], timed[0]
+    shape = f"{best.point['shape']} on " if best.point.get("shape") else ""
+    return (
+        f"of {len(timed)} for {shape}{best.layout.world_size} ranks {best.name()} is the fastest with "
+        f"{format_value(_speed(best), 'tokens/s')} per rank, {_speed(best) / _speed(worst):.2g} times {worst.name()}"
+    )

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import INK, MUTED, PALETTE, PAPER, bars, panel
+from clusterbench.charts._selection import Trained, are_most, curves_note, groups_of, said, trained, variant
+from clusterbench.rows import Row
+from clusterbench.units import format_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 4
+
+
+class PipelineBubble(Chart[list[list[Trained]]]):
+    """Idle share of pipeline ranks by schedule: measured, simulated and by formula, with speed and activations.
+
+    How to read it
+    --------------
+    A dot is the share of a step in which a rank computed nothing, as seen, mean over ranks. The diamond is the same
+    schedule played with the times that were seen of each action and messages that cost nothing, so dot and diamond
+    part by what messages and waiting for a core cost. The tick is the formula, for equal stages and free messages;
+    where stages are uneven, because one has the head, the diamond parts from it. Beside it: what each schedule makes of
+    that, and what it holds in flight. With more ranks than cores a rank also waits for its core, and the dots are high.
+    """
+
+    title: ClassVar[str] = "Pipeline bubble: measured, simulated and by formula"
+    place: ClassVar[int] = 5
+
+    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
+        cases = trained(rows, "bubble", "tokens_per_s_per_rank", "peak_memory")
+        piped = [case for case in cases if case.layout.pp > 1]
+        groups = groups_of(piped, lambda case: (case.layout,), frozenset({"schedule", "chunks_per_rank"}))
+        groups = [group for group in groups if len({_name(case) for case in group if _bubble(case) is not None}) > 1]
+        return groups if groups and are_most(groups, cases) else None
+
+    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+        return [figure for group in data[:MOST] for figure in _panels(group, _title(group, data))]
+
+    def answer(self, data: list[list[Trained]]) -> str:
+        return _sentence(max(data, key=lambda group: group[0].layout.pp))
+
+    def left_out(self, data: list[list[Trained]]) -> str:
+        return curves_note(len(data), MOST, "layouts and workloads")
+
+
+def _name(case: Trained) -> str:
+    chunks = case.point.get("chunks_per_rank")
+    return f"{case.point.get('schedule', '?')}{f' x{chunks}' if chunks else ''}"
+
+
+def _bubble(case: Trained, source: str = "measured") -> float | None:
+    return case.value("bubble", source)
+
+
+def _title(group: Sequence[Trained], data: Sequence[Sequence[Trained]]) -> str:
+    own = str(group[0].layout)
+    alike = sum(str(one.layout) == own for one, *_ in data)
+    return own if alike == 1 else variant(group[0].row)
+
+
+def _panels(group: Sequence[Trained], title: str) -> list[Figure]:
+    shown = sorted(group, key=lambda case: (_bubble(case) is None, _bubble(case) or 0.0))
+    labels = [_name(case) for case in shown]
+    missing = {number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured}
+    speeds = [case.value("tokens_per_s_per_rank") for case in shown]
+    held = [case.value("peak_memory", "activations") for case in shown]
+    figures = [
+        _bubbles(shown, labels, title),
+        bars(f"Throughput per rank\n{title}", labels, {"throughput": speeds}, "tokens/s", missing=missing),
+    ]
+    if any(held):
+        planned = [case.expected("peak_memory", "activations") for case in shown]
+        name = f"Peak activations, fullest rank\n{title}"
+        figures.append(bars(name, labels, {"activations": held}, "B", markers=planned, missing=missing))
+    return figures
+
+
+def _bubbles(shown: Sequence[Trained], labels: Sequence[str], title: str) -> Figure:
+    figure, axes = panel(f"Idle share of a step\n{title}", height=max(1.9, 1.25 + 0.29 * len(shown)))
+    places = range(len(shown))
+    sources = {"measured": _shares(shown, "measured"), "simulated": _shares(shown, "simulated")}
+    formula = [case.expected("bubble", "measured") for case in shown]
+    styles = {
+        "measured": {"marker": "o", "color": PALETTE[0], "markersize": 7, "markeredgecolor": PAPER},
+        "simulated": {"marker": "D", "markerfacecolor": PAPER, "markeredgecolor": INK, "markersize": 5.5},
+        "formula": {"marker": "|", "markeredgecolor": INK, "markersize": 15, "markeredgewidth": 1.3},
+    }
+    for name, values in (*sources.items(), ("formula", formula)):
+        seen = [(100 * value, place) for place, value in zip(places, values, strict=True) if value is not None]
+        if seen:
+            style: dict[str, object] = {"linestyle": "", "zorder": 3, "label": name, **styles[name]}
+            axes.plot(*zip(*seen, strict=True), **style)  # type: ignore[arg-type]
+    for place, case in enumerate(shown):
+        if not case.is_measured:
+            axes.annotate(
+                f"× {said(case.row.status)}", (0, place), (4, 0), textcoords="offset points", va="center",
+                color=MUTED, fontsize=7.5,
+            )  # fmt: skip
+    top = max([100 * value for values in (*sources.values(), formula) for value in values if value], default=1.0)
+    axes.set_xlim(0, 1.12 * top)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_yticks(places, labels)
+    axes.set_xlabel("%")
+    axes.grid(True, axis="x")
+    figure.legend(
+        loc="outside lower left", ncols=3, frameon=False, fontsize=8, handlelength=1.0, columnspacing=1.2,
+        labelcolor=INK, markerscale=0.75,
+    )  # fmt: skip
+    return figure
+
+
+def _shares(cases: Sequence[Trained], source: str) -> list[float | None]:
+    return [_bubble(case, source) for case in cases]
+
+
+def _sentence(group: Sequence[Trained]) -> str:
+    seen = [case for case in group if _bubble(case) is not None]
+    least, most = min(seen, key=lambda case: _bubble(case) or 0.0), max(seen, key=lambda case: _bubble(case) or 0.0)
+    fastest = max(seen, key=lambda case: case.value("tokens_per_s_per_rank") or 0.0)
+    speed = fastest.value("tokens_per_s_per_rank")
+    ending = f"; fastest is {_name(fastest)} with {format_value(speed, 'tokens/s')} per rank." if speed else "."
+    return f"On {least.layout} {_name(least)} idles least, {_shares_said(least)}, and {_name(most)} most, " + (
+        f"{_shares_said(most)}{ending}"
+    )
+
+
+def _shares_said(case: Trained) -> str:
+    """``31 % of the step (simulated 27 %, formula 25 %)``."""
+    others = [("simulated", _bubble(case, "simulated")), ("formula", case.expected("bubble", "measured"))]
+    inner = ", ".join(f"{name} {100 * value:.0f} %" for name, value in others if value is not None)
+    return f"{100 * (_bubble(case) or 0.0):.0f} % of the step" + (f" ({inner})" if inner else "")

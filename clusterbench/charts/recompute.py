@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import bars
+from clusterbench.charts._selection import (
+    Trained,
+    are_most,
+    change,
+    curves_note,
+    groups_of,
+    memory_parts,
+    said,
+    trained,
+)
+from clusterbench.rows import Row
+from clusterbench.units import format_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 4
+ORDER = ("none", "selective", "full")
+
+
+class Recompute(Chart[list[list[Trained]]]):
+    """Memory that recomputation saves, the speed it costs, and the arithmetic it adds.
+
+    How to read it
+    --------------
+    Memory is the most a rank held of each category, a tick what was expected of it, the diamond and the figure all of
+    them at one moment; only activations can shrink. Beside it is what that costs in throughput. MFU counts what the
+    mathematics needs, HFU also what is computed a second time: where recomputation costs arithmetic, the two part.
+    Selective recomputation repeats cheap operators only, which neither counts. Memory is as on a GPU; speed on CPU
+    ranks says nothing about one.
+    """
+
+    title: ClassVar[str] = "Recomputation: memory saved, speed paid"
+    place: ClassVar[int] = 3
+
+    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
+        cases = trained(rows, "peak_memory", "tokens_per_s_per_rank", "mfu", "hfu")
+        groups = groups_of(cases, lambda case: (case.layout, case.row.world_size), frozenset({"recompute"}))
+        groups = [group for group in groups if len({_kind(case) for case in group if case.is_measured}) > 1]
+        return groups if groups and are_most(groups, cases) else None
+
+    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+        return [figure for group in data[:MOST] for figure in _panels(group, _title(group, data))]
+
+    def answer(self, data: list[list[Trained]]) -> str:
+        return next(filter(None, map(_sentence, data)), "")
+
+    def left_out(self, data: list[list[Trained]]) -> str:
+        return curves_note(len(data), MOST, "layouts and workloads")
+
+
+def _kind(case: Trained) -> str:
+    return str(case.point.get("recompute", "none"))
+
+
+def _title(group: Sequence[Trained], data: Sequence[Sequence[Trained]]) -> str:
+    names = [case.name("recompute") for case, *_ in data]
+    own = group[0].name("recompute")
+    return own if names.count(own) == 1 else f"{own}, {group[0].point.get('shape')}, {group[0].point.get('seq_len')}"
+
+
+def _panels(group: Sequence[Trained], title: str) -> Iterator[Figure]:
+    shown = sorted(group, key=lambda case: ORDER.index(_kind(case)) if _kind(case) in ORDER else len(ORDER))
+    labels = [_kind(case) for case in shown]
+    missing = {number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured}
+    parts = memory_parts(shown)
+    yield bars(
+        f"Peak memory per rank\n{title}",
+        labels,
+        {said(name): [case.value("peak_memory", name) for case in shown] for name in parts},
+        "B",
+        expected={said(name): [case.expected("peak_memory", name) for case in shown] for name in parts},
+        markers=[case.whole_memory() for case in shown],
+        marker_name="the whole",
+        missing=missing,
+    )
+    speeds = [case.value("tokens_per_s_per_rank") for case in shown]
+    yield bars(f"Throughput per rank\n{title}", labels, {"throughput": speeds}, "tokens/s", missing=missing)
+    peak = next((peak for peak in ("datasheet", "measured") if any(_mfu(case, "mfu", peak) for case in shown)), None)
+    if peak:
+        needed = [_mfu(case, "mfu", peak) for case in shown]
+        executed = [_mfu(case, "hfu", peak) for case in shown]
+        again = [None if a is None or b is None else max(b - a, 0.0) for a, b in zip(needed, executed, strict=True)]
+        yield bars(
+            f"Share of the {peak} peak\n{title}",
+            labels,
+            {"MFU": needed, "computed again": again},
+            "fraction",
+            markers=executed,
+            marker_name="HFU",
+            missing=missing,
+        )
+
+
+def _mfu(case: Trained, metric: str, peak: str) -> float | None:
+    return case.value(metric, "palm", peak)
+
+
+def _sentence(group: Sequence[Trained]) -> str:
+    """What each kind of recomputation saves and costs against none."""
+    kinds = {_kind(case): case for case in group}
+    if "none" not in kinds or not (whole := kinds["none"].whole_memory()):
+        return ""
+    before, parts = kinds["none"].value("tokens_per_s_per_rank"), []
+    for kind in ("selective", "full"):
+        case = kinds.get(kind)
+        if case is None or not (left := case.whole_memory()):
+            continue
+        speed = case.value("tokens_per_s_per_rank")
+        cost = ""
+        if before and speed:
+            cost = f" for {100 * abs(1 - speed / before):.0f} % {'less' if speed < before else 'more'} throughput"
+            cost += f" ({format_value(speed, 'tokens/s')} per rank)"
+        verb = "lowers" if left < whole else "raises"
+        parts.append(f"{kind} recomputation {verb} peak memory {change(whole, left, 'B')},{cost or ' speed unknown'}")
+    return f"With {kinds['none'].name('recompute')}, {'; '.join(parts)}." if parts else ""

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import bars
+from clusterbench.charts._selection import (
+    SHARING,
+    Trained,
+    change,
+    curves_note,
+    groups_of,
+    memory_parts,
+    said,
+    titles,
+    trained,
+)
+from clusterbench.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST, MOST_BARS = 4, 40
+
+
+class Strategies(Chart[list[list[Trained]]]):
+    """Peak memory by category for every strategy on the same ranks, from the fullest to the leanest.
+
+    How to read it
+    --------------
+    All bars train the same model on the same batch with the same number of ranks; plain data parallelism, which saves
+    nothing, is the one to compare with. Parts are the most the fullest rank held of each category, from live
+    storages, and a tick is where the formula expected the part to end. They peak at different moments: the diamond,
+    and the figure, are all of them at the worst one. Memory is as on a GPU, whatever the ranks run on.
+    """
+
+    title: ClassVar[str] = "Memory of all strategies side by side"
+    place: ClassVar[int] = 2
+
+    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
+        cases = [case for case in trained(rows, "peak_memory") if case.row.status != "refused"]
+        if len({case.layout.world_size for case in cases}) != 1:
+            return None
+        groups = [group for group in groups_of(cases, lambda case: (), SHARING) if _is_a_comparison(group)]
+        return groups or None
+
+    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+        return [_bars(group, under) for group, under in zip(data[:MOST], titles(data), strict=False)]
+
+    def answer(self, data: list[list[Trained]]) -> str:
+        return _sentence(data[0])
+
+    def left_out(self, data: list[list[Trained]]) -> str:
+        return curves_note(len(data), MOST, "workloads") or curves_note(len(data[0]), MOST_BARS, "strategies")
+
+
+def _is_a_comparison(group: Sequence[Trained]) -> bool:
+    """Several ways of sharing, beside the one that shares nothing."""
+    seen = [case for case in group if case.is_measured]
+    return any(map(_is_plain, group)) and len({_axes(case) for case in seen}) > 2 and len(seen) > 5
+
+
+def _axes(case: Trained) -> tuple[str, ...]:
+    return tuple(axis for axis in ("pp", "dp", "cp", "tp") if case.layout.uses(axis))
+
+
+def _is_plain(case: Trained) -> bool:
+    return _axes(case) == ("dp",) and not case.layout.riders and case.point.get("recompute", "none") == "none"
+
+
+def _bars(group: Sequence[Trained], under: str) -> Figure:
+    shown = sorted(group, key=lambda case: -(case.whole_memory() or float("inf")))[:MOST_BARS]
+    parts = memory_parts(shown)
+    held = {said(name): case_values for name in parts if any(case_values := [_held(case, name) for case in shown])}
+    return bars(
+        f"Peak memory, fullest of {group[0].layout.world_size} ranks{under}",
+        [case.name("schedule", "context") for case in shown],
+        held,
+        "B",
+        expected={said(name): [case.expected("peak_memory", name) for case in shown] for name in parts},
+        markers=[case.whole_memory() for case in shown],
+        marker_name="the whole",
+        missing={number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured},
+    )
+
+
+def _held(case: Trained, part: str) -> float | None:
+    return case.value("peak_memory", part)
+
+
+def _sentence(group: Sequence[Trained]) -> str:
+    seen = [case for case in group if case.whole_memory()]
+    plain = next((case for case in seen if _is_plain(case)), None)
+    fullest = plain or max(seen, key=lambda case: case.whole_memory() or 0.0)
+    others = [case for case in seen if case is not fullest]
+    leanest = min(others, key=lambda case: case.whole_memory() or 0.0)
+    names = ("schedule", "context")
+    sentence = (
+        f"Of {len(others)} strategies {leanest.name(*names)} saves most against {fullest.name()}: it lowers peak "
+        f"memory {change(fullest.whole_memory() or 1.0, leanest.whole_memory() or 0.0, 'B')}"
+    )
+    parts = []
+    for part in ("optimizer_state", "activations"):
+        held = [case for case in others if _held(case, part) is not None]
+        least = min(held, key=lambda case: _held(case, part) or 0.0, default=None)
+        if least and (before := _held(fullest, part)):
+            share = 100 * (1 - (_held(least, part) or 0.0) / before)
+            parts.append(f"of {said(part)} {least.name(*names)} saves most, {share:.0f} %")
+    return f"{sentence}{''.join(f'; {part}' for part in parts)}."

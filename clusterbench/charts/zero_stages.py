@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import bars
+from clusterbench.charts._selection import (
+    Trained,
+    are_most,
+    change,
+    curves_note,
+    groups_of,
+    memory_parts,
+    said,
+    titles,
+    trained,
+)
+from clusterbench.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 3
+KEPT = ("parameters", "gradients", "optimizer_state")
+
+
+class ZeroStages(Chart[list[list[Trained]]]):
+    """Memory by category at rest and at its peak, and traffic, for each ZeRO stage.
+
+    How to read it
+    --------------
+    At rest: what a rank keeps between two steps, from live storages; a tick is the formula. ZeRO 1 shares the
+    optimizer's states, ZeRO 3 everything. PyTorch's FSDP keeps parameters sharded at rest in stage 2 as well, where
+    the paper's stage 2 keeps them whole: the two differ at their peak, in the middle. What is gathered and freed
+    is only there. Right: the bytes each stage moves for that, with the formula as a diamond. Memory and traffic are as
+    on a GPU, whatever the ranks run on.
+    """
+
+    title: ClassVar[str] = "ZeRO stages: memory at rest, memory at its peak, traffic"
+    place: ClassVar[int] = 6
+
+    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
+        cases = trained(rows, "memory_at_rest", "peak_memory", "traffic_bytes")
+        if len({_base(case)[1:] for case in cases}) != 1:  # the same mix of everything else
+            return None
+        groups = groups_of(cases, _base, frozenset({"offload", "shard_group_size"}))
+        groups = [group for group in groups if len({case.layout.zero for case in group if case.is_measured}) > 2]
+        return groups if groups and are_most(groups, cases) else None
+
+    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+        groups = zip(data[:MOST], titles(data), strict=False)
+        return [figure for group, under in groups for figure in _panels(group, under)]
+
+    def answer(self, data: list[list[Trained]]) -> str:
+        return _sentence(data[-1])
+
+    def left_out(self, data: list[list[Trained]]) -> str:
+        return curves_note(len(data), MOST, "workloads")
+
+
+def _base(case: Trained) -> tuple[object, ...]:
+    layout = case.layout
+    return layout.world_size, layout.pp, layout.cp, layout.tp, layout.sp, layout.ep
+
+
+def _panels(group: Sequence[Trained], under: str) -> list[Figure]:
+    labels = [case.name() for case in group]
+    missing = {number: said(case.row.status) for number, case in enumerate(group) if not case.is_measured}
+    figures = []
+    for title, metric, names in (
+        ("At rest", "memory_at_rest", KEPT),
+        ("At its peak", "peak_memory", memory_parts(group)),
+    ):
+        held = {said(name): [case.value(metric, name) for case in group] for name in names}
+        planned = {said(name): [case.expected(metric, name) for case in group] for name in names}
+        held = {name: sizes for name, sizes in held.items() if any(sizes)}
+        if held:
+            whole = [case.whole_memory() for case in group] if metric == "peak_memory" else ()
+            title = f"{title}, fullest of {group[0].layout.world_size} ranks{under}"
+            figures.append(
+                bars(
+                    title, labels, held, "B", expected=planned, markers=whole, marker_name="the whole", missing=missing
+                )
+            )
+    axes = sorted({axis for case in group for axis in case.details("traffic_bytes")})
+    if axes:
+        sent = {f"along {axis}": [case.value("traffic_bytes", axis) for case in group] for axis in axes}
+        formula = [_sum(case.expected("traffic_bytes", axis) for axis in axes) for case in group]
+        title = f"Traffic of one of {group[0].layout.world_size} ranks in a step{under}"
+        figures.append(bars(title, labels, sent, "B", markers=formula, missing=missing))
+    return figures
+
+
+def _sum(values: object) -> float | None:
+    known = [value for value in values if value is not None]  # type: ignore[attr-defined]
+    return sum(known) if known else None
+
+
+def _sent(case: Trained) -> float:
+    return sum(case.value("traffic_bytes", axis) or 0.0 for axis in case.details("traffic_bytes"))
+
+
+def _kept(case: Trained) -> float:
+    return sum(case.value("memory_at_rest", name) or 0.0 for name in KEPT)
+
+
+def _sentence(group: Sequence[Trained]) -> str:
+    """What each stage alone leaves at rest and at its peak, and how much more it sends."""
+    plain = {case.layout.zero: case for case in reversed(group) if case.is_measured}
+    if 0 not in plain or not (before := _kept(plain[0])):
+        return ""
+    peak, sent = plain[0].whole_memory(), _sent(plain[0])
+    parts = []
+    for stage in sorted(plain.keys() - {0}):
+        case = plain[stage]
+        words = f"ZeRO {stage} lowers memory at rest {change(before, _kept(case), 'B')}"
+        if peak and (at_peak := case.whole_memory()):
+            words += f", the peak by {100 * (1 - at_peak / peak):.0f} %"
+        if sent:
+            words += f", and sends {_sent(case) / sent:.2g} times the bytes"
+        parts.append(words)
+    return f"On {plain[0].layout.world_size} ranks {'; '.join(parts)}." if parts else ""

@@ -1,0 +1,46 @@
+from clusterbench.charts.pipeline_bubble import PipelineBubble
+from clusterbench.rows import Row
+from tests.charts.steps import trained
+
+
+def step(schedule: str, measured: float, simulated: float, formula: float, speed: float) -> list[Row]:
+    figures = {
+        "bubble/measured": measured,
+        "bubble/measured!": formula,
+        "bubble/simulated": simulated,
+        "tokens_per_s_per_rank": speed,
+        "peak_memory/activations": 9.0,
+    }
+    return trained("pp4", figures, schedule=schedule)
+
+
+ROWS = [*step("naive", 0.8, 0.75, 0.75, 100), *step("1f1b", 0.4, 0.3, 0.27, 250), *step("zbv", 0.35, 0.2, 0.1, 240)]
+
+
+def test_the_answer_puts_measured_simulated_and_formula_side_by_side() -> None:
+    chart = PipelineBubble()
+    data = chart.select(ROWS)
+    assert data is not None
+    assert chart.answer(data) == (
+        "On pp4 zbv idles least, 35 % of the step (simulated 20 %, formula 10 %), and naive most, 80 % of the step "
+        "(simulated 75 %, formula 75 %); fastest is 1f1b with 250 tokens/s per rank."
+    )
+
+
+def test_the_three_bubbles_are_three_kinds_of_marks() -> None:
+    chart = PipelineBubble()
+    bubbles, speed, held = chart.draw(chart.select(ROWS) or [])
+    lines = {line.get_label(): list(line.get_xdata()) for line in bubbles.axes[0].lines}
+    assert lines == {"formula": [10, 27, 75], "measured": [35, 40, 80], "simulated": [20, 30, 75]}
+    assert len(speed.axes[0].patches) == len(held.axes[0].patches) == 3
+
+
+def test_a_schedule_that_failed_keeps_its_place() -> None:
+    chart = PipelineBubble()
+    rows = [*ROWS, *trained("pp4", status="timeout", schedule="dualpipev")]
+    bubbles, *_ = chart.draw(chart.select(rows) or [])
+    assert [text.get_text() for text in bubbles.axes[0].texts] == ["× timeout"]
+
+
+def test_one_schedule_alone_shows_nothing() -> None:
+    assert PipelineBubble().select(step("1f1b", 0.4, 0.3, 0.27, 250)) is None

@@ -1,0 +1,43 @@
+from clusterbench.charts.zero_stages import ZeroStages
+from clusterbench.rows import Row
+from tests.charts.steps import MIB, trained
+
+
+def step(layout: str, at_rest: float, peak: float, sent: float, **options: object) -> list[Row]:
+    figures = {
+        "memory_at_rest/parameters": at_rest * MIB,
+        "peak_memory/parameters": peak * MIB,
+        "peak_memory/total": peak * MIB,
+        "traffic_bytes/dp": sent * MIB,
+        "traffic_bytes/dp!": sent * MIB,
+    }
+    return trained(layout, figures, **options)
+
+
+ROWS = [*step("dp4", 16, 20, 6), *step("dp4+zero1", 10, 14, 9), *step("dp4+zero3", 4, 10, 18)]
+
+
+def test_the_answer_names_what_each_stage_saves_and_sends() -> None:
+    chart = ZeroStages()
+    data = chart.select(ROWS)
+    assert data is not None
+    assert chart.answer(data) == (
+        "On 4 ranks ZeRO 1 lowers memory at rest by 38 %, from 16 to 10 MiB, the peak by 30 %, and sends 1.5 times the "
+        "bytes; ZeRO 3 lowers memory at rest by 75 %, from 16 to 4 MiB, the peak by 50 %, and sends 3 times the bytes."
+    )
+
+
+def test_groups_and_offload_are_bars_of_their_own() -> None:
+    rows = [*ROWS, *step("dp4+zero3", 8, 12, 15, shard_group_size=2), *step("dp4+zero3", 4, 9, 18, offload=True)]
+    at_rest, at_peak, traffic = ZeroStages().draw(ZeroStages().select(rows) or [])
+    labels = [label.get_text() for label in at_rest.axes[0].get_yticklabels()]
+    assert labels == ["dp4", "dp4+zero1", "dp4+zero3", "dp4+zero3, groups of 2", "dp4+zero3, offload"]
+    assert len(at_peak.axes[0].patches) == len(traffic.axes[0].patches) == 5
+
+
+def test_stages_of_different_mixes_show_nothing() -> None:
+    assert ZeroStages().select([*ROWS, *step("dp2-tp2", 9, 9, 9)]) is None
+
+
+def test_two_stages_are_no_comparison() -> None:
+    assert ZeroStages().select(ROWS[:8]) is None
