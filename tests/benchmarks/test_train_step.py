@@ -53,6 +53,9 @@ def test_a_point_says_everything() -> None:
         "parity": True,
         "recompute": "none",
         "loss_parallel": False,
+        "compile": False,
+        "compress": "none",
+        "powersgd_rank": 1,
     }
 
 
@@ -102,10 +105,62 @@ def test_dropout_is_refused_with_the_reason() -> None:
         ),
         ("tp4+sp", {"seq_len": 30}, "+sp cuts seq_len 30 over tp4, which does not divide it: 7.5"),
         ("tp4", {"seq_len": 30}, None),
-        ("pp4", {}, "this version has no pipeline parallelism"),
-        ("cp2-tp2", {}, "this version has no context parallelism"),
-        ("dp4+zero1", {}, "this version has no ZeRO"),
-        ("dp2-tp2+sp+ep2+zero1", {}, "this version has no expert parallelism and no ZeRO"),
+        ("pp4", {}, None),
+        (
+            "pp4",
+            {"schedule": "interleaved_1f1b", "global_batch_size": 16},
+            "pp4 with 2 chunks per rank cuts the 4 layers of llama-tiny into 8 stages, which does not come out even: 0.5",
+        ),
+        (
+            "pp4",
+            {"global_batch_size": 2},
+            "1f1b needs as many microbatches as stages: at least 4, not 2; gpipe takes fewer (global_batch_size 2 = "
+            "micro_batch_size 1 x gradient_accumulation_steps 2 x dp 1)",
+        ),
+        (
+            "pp2",
+            {"shape": "llama-1b", "schedule": "zbv"},
+            "zbv puts the first and the last stage on one rank, where the tied embedding of llama-1b would be twice",
+        ),
+        (
+            "pp2-dp2+zero3",
+            {"schedule": "zbv"},
+            "zbv computes the gradients of weights apart from those of inputs, and with +zero3 FSDP would reduce them "
+            "before they are there; +zero1 does not",
+        ),
+        (
+            "cp4",
+            {"seq_len": 100},
+            "context zigzag cuts seq_len 100 into 8 chunks, two for each of cp4: 12.5 tokens each",
+        ),
+        (
+            "dp4+zero3",
+            {"shard_group_size": 3},
+            "shard_group_size 3 has to be a divisor of the 4 ranks of dp x cp, more than 1 and fewer than all",
+        ),
+        (
+            "tp2+sp+zero1",
+            {},
+            "+zero1 shares optimizer states among ranks that hold the same weights, but dp and cp are 1",
+        ),
+        (
+            "dp2-tp2+sp+ep2+zero1",
+            {},
+            "+ep2 spreads experts, but llama-tiny has none; shapes with experts are mixtral-8x22b, mixtral-8x7b, "
+            "moe-shared-tiny, moe-tiny",
+        ),
+        (
+            "tp2",
+            {"shape": "moe-tiny"},
+            "with experts, tp2 needs +sp: each of 2 ranks would send the same tokens to them",
+        ),
+        (
+            "tp2",
+            {"compile": True},
+            "compile and tp2: layers see their parts of the weights as DTensors that are made outside of them, which "
+            "torch.compile cannot trace",
+        ),
+        ("pp2-dp2", {"compress": "bf16"}, "compress bf16 is a hook of DDP, without which pp2 reduces gradients"),
     ],
 )
 def test_what_cannot_be_is_said_with_its_numbers(layout: str, options: dict[str, Any], sentence: str | None) -> None:
