@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.formulas import schedules
@@ -104,7 +105,7 @@ class Pipeline(Parallelism):
         return schedules.peak_held(job.actions, sizes.__getitem__)
 
     def _order(self, job: TrainingJob) -> list[list[schedules.Action]]:
-        return schedules.order(self.schedule, job.layout.pp, job.gradient_accumulation_steps, self.chunks)
+        return _order(self.schedule, job.layout.pp, job.gradient_accumulation_steps, self.chunks)
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         sent = schedules.messages(self._order(job))[job.pp_rank]
@@ -124,3 +125,6 @@ def _between(job: TrainingJob) -> int:
     """Bytes of what passes between two stages: the residual stream of one micro-batch."""
     tokens = job.local_tokens // (job.layout.tp if job.layout.sp else 1)
     return tokens * job.shape.hidden_size * job.compute_bytes
+
+
+_order = cache(schedules.order)  # a plan asks again for every rank and figure
