@@ -46,9 +46,11 @@ class Layouts(Chart[list[list[Trained]]]):
         wrong = sum(case.row.status == "wrong" for case in cases)
         sentences = []
         if compared:
-            which = "All" if len(compared) == len(cases) else f"{len(compared)} of"
+            number = f"All {len(cases)}" if len(compared) == len(cases) else f"{len(compared)} of {len(cases)}"
             fault = f", {wrong} did not" if wrong else ""
-            sentences.append(f"{which} {len(cases)} layouts compute what one rank computes{fault}")
+            untold = len(cases) - len(compared) - wrong
+            silent = f", {untold} ended before that was known" if untold else ""
+            sentences.append(f"{number} layouts compute what one rank computes{fault}{silent}")
         return f"{'; '.join([*sentences, _sentence(max(data, key=len))])}."
 
     def left_out(self, data: list[list[Trained]]) -> str:

@@ -36,3 +36,12 @@ def test_numbers_of_ranks_are_panels_of_their_own() -> None:
 
 def test_degrees_of_one_parallelism_show_nothing() -> None:
     assert Layouts().select([*step("tp4", 9), *step("tp4+sp", 8), *step("tp2", 8)]) is None
+
+
+def test_a_layout_that_was_cut_short_is_not_said_to_be_wrong() -> None:
+    chart = Layouts()
+    data = chart.select([*ROWS, *trained("cp4", status="timeout", context="ring")])
+    assert data is not None
+    assert chart.answer(data).startswith(
+        "3 of 4 layouts compute what one rank computes, 1 ended before that was known;"
+    )
