@@ -320,8 +320,8 @@ def _expected_memory(parts: Sequence[TrainingJob], active: Sequence[Parallelism]
     }
     if paper := _zero_in_the_paper(job):
         bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}
-    if any(one.fuses for one in active):
-        del bases["activations"]  # the compiler decides what is kept
+    if any(one.hides_activations(job) for one in active):
+        del bases["activations"]
     for category in bases:
         size_bytes = max(expected_memory(active, part)[category] for part in parts)
         yield metric_key("peak_memory", category=category), Expected(size_bytes, "B", bases[category])

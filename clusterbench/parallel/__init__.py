@@ -85,14 +85,11 @@ class Parallelism(ABC):
     repeated_by_selective
         Whether its messages are sent again by selective recomputation, too: it keeps the results of collectives that
         are operators of torch, and of no others.
-    fuses
-        Whether it decides anew what is kept for backward, so that activations cannot be predicted.
     """
 
     phase: ClassVar[str]
     changes_model: ClassVar[bool] = False
     repeated_by_selective: ClassVar[bool] = False
-    fuses: ClassVar[bool] = False
 
     @property
     def routes(self) -> bool:
@@ -132,6 +129,10 @@ class Parallelism(ABC):
     def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
         """Why it cannot go with what else is active; None when it can."""
         return None
+
+    def hides_activations(self, job: TrainingJob) -> bool:
+        """Whether what is kept for backward cannot be told here, so that none is better than a wrong expectation."""
+        return False
 
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
         """The job of a rank at this place along pp, with the layers it has."""

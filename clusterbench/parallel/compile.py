@@ -30,7 +30,6 @@ class Compile(Parallelism):
     """
 
     phase: ClassVar[str] = "compile"
-    fuses: ClassVar[bool] = True
 
     compile: bool = option(False, "compile each layer with torch.compile")
 
@@ -53,6 +52,9 @@ class Compile(Parallelism):
             if isinstance(one, Pipeline) and one.splits_backward:
                 return f"compile and {one.schedule}: it splits backward, which compiled layers have in one piece"
         return None
+
+    def hides_activations(self, job: TrainingJob) -> bool:
+        return True  # the compiler decides what is kept
 
     def apply(self, assembly: Assembly) -> None:
         for layer in assembly.layers():

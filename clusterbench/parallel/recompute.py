@@ -73,6 +73,10 @@ class Recompute(Parallelism):
                 )
         return None
 
+    def hides_activations(self, job: TrainingJob) -> bool:
+        # In a pipeline the layer that comes to life again is one of one micro-batch, and not of each in flight.
+        return job.layout.uses("pp") and self.recompute == "full"
+
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         residual = float(job.local_tokens * job.shape.hidden_size * job.compute_bytes)
         inputs = {"layer.inputs": residual / (job.layout.tp if job.layout.sp else 1) * len(job.layers)}

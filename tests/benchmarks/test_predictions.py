@@ -60,3 +60,11 @@ def test_bytes_that_a_router_decides_are_about() -> None:
     assert predicted("dp4+ep2", **options)["traffic_bytes[axis=ep]"].basis.startswith("about; bytes of an even load")
     balanced = predicted("dp4+ep2", routing="balanced", **options)["traffic_bytes[axis=ep]"].basis
     assert not balanced.startswith("about")
+
+
+def test_where_activations_cannot_be_told_none_are_expected() -> None:
+    activations = "peak_memory[category=activations]"
+    told = predicted("pp4", micro_batch_size=8)
+    assert activations in told
+    for options in ({"recompute": "full"}, {"compile": True}, {"schedule": "zbv", "shape": "llama-deep-tiny"}):
+        assert activations not in predicted("pp4", micro_batch_size=8, **options)
