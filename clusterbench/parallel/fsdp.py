@@ -94,12 +94,21 @@ class FullySharded(Parallelism):
             for layer in layers:
                 by_layer[layer.unit] += layer.padded
             layers_at_once = sum(sorted(by_layer.values())[-2 if job.device == "cuda" else -1 :])
-        # Norm and head have their gradients first, and wait for the embedding's: they are reduced together.
-        largest = max((layer.whole for layer in layers), default=0)
-        unreduced = max(root.behind_layers + largest, root.whole)
+        # Norm and head have their gradients first, and wait for the embedding's: they are reduced together. The shares
+        # of layers add up meanwhile; from the second micro-batch on all of them are there from the start.
+        largest = max(layers, key=lambda layer: layer.whole, default=None)
+        shares = sum(layer.padded // layer.ranks for layer in layers) * job.master_bytes
+        in_layers = (root.behind_layers + (largest.whole if largest else 0)) * job.compute_bytes
+        at_root = root.whole * job.compute_bytes
+        if job.gradient_accumulation_steps > 1:
+            gradients = states["gradients"] + max(in_layers, at_root)
+        else:
+            own = largest.padded // largest.ranks * job.master_bytes if largest else 0
+            never_sharded = states["gradients"] - shares - root.padded // max(root.ranks, 1) * job.master_bytes
+            gradients = never_sharded + max(in_layers + shares - own, at_root + shares)
         return states | {
             "parameters": states["parameters"] + (root.padded + layers_at_once) * job.compute_bytes,
-            "gradients": states["gradients"] + unreduced * job.compute_bytes,
+            "gradients": gradients,
         }
 
     def _gathered_by_stages(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:

@@ -33,6 +33,9 @@ EXACT: list[Case] = [
     *((f"dp2+zero{stage}", {}, changes) for stage in (1, 2, 3) for changes in ({}, HALF)),
     *(("dp2+zero3", {"recompute": again}, {}) for again in ("selective", "full")),
     *((f"dp4+zero{stage}", {"shard_group_size": 2}, {}) for stage in (2, 3)),
+    # one micro-batch: no gradients are there yet when backward begins
+    *((f"dp4+zero{stage}", {}, {"global_batch_size": 8, **changes}) for stage in (2, 3) for changes in ({}, HALF)),
+    ("dp4+ep4+zero3", EVEN, {**MOE, "global_batch_size": 8}),
     *((f"dp2-cp2+zero{stage}", {}, HALF) for stage in (1, 3)),
     *(("cp2", {"context": kind}, {}) for kind in KINDS),
     ("cp2", {}, HALF),
