@@ -338,22 +338,26 @@ class ParallelLayout:
         ]
 
 
-def every_layout(world_size: int) -> Iterator[ParallelLayout]:
-    """All layouts of a dense model on exactly so many ranks whose degrees are powers of two (dp takes what is left).
+def every_layout(world_size: int, num_experts: int = 0) -> Iterator[ParallelLayout]:
+    """All layouts on exactly so many ranks whose degrees are powers of two (dp takes what is left).
 
     With tp there is +sp, which costs nothing and saves memory; ranks that hold the same weights share them as ZeRO 0,
-    1 and 3 say. ``ep`` is left out: what it may be, the experts of a shape say. Those with fewer pipeline stages and
-    fewer ranks of cp and tp come first.
+    1 and 3 say; experts are on every rank of a stage, or spread over as many ranks as divide their number. Those with
+    fewer pipeline stages and fewer ranks of cp and tp come first.
 
     >>> [str(layout) for layout in every_layout(2)]
     ['dp2', 'dp2+zero1', 'dp2+zero3', 'tp2+sp', 'cp2', 'cp2+zero1', 'cp2+zero3', 'pp2']
+    >>> [str(layout) for layout in every_layout(2, num_experts=8) if layout.ep > 1]
+    ['dp2+ep2', 'dp2+ep2+zero1', 'dp2+ep2+zero3', 'tp2+sp+ep2', 'cp2+ep2', 'cp2+ep2+zero1', 'cp2+ep2+zero3']
     """
     powers = [2**exponent for exponent in range(world_size.bit_length())]
     for pp, cp, tp in product(powers, repeat=3):
         if world_size % (pp * cp * tp) == 0:
             dp = world_size // (pp * cp * tp)
-            for zero in (0, 1, 3) if dp * cp > 1 else (0,):
-                yield ParallelLayout(pp=pp, dp=dp, cp=cp, tp=tp, sp=tp > 1, zero=zero)
+            common = gcd(dp * cp * tp, num_experts) if num_experts else 1
+            for ep in (power for power in powers if common % power == 0):
+                for zero in (0, 1, 3) if dp * cp > 1 else (0,):
+                    yield ParallelLayout(pp=pp, dp=dp, cp=cp, tp=tp, sp=tp > 1, ep=ep, zero=zero)
 
 
 def _degrees(text: str) -> dict[str, int | None]:

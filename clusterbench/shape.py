@@ -278,6 +278,23 @@ _MOE_TINY = replace(
     experts_per_token=2,
 )
 
+_OLMOE = ModelShape(
+    name="olmoe-1b-7b",
+    num_layers=16,
+    hidden_size=2048,
+    ffn_hidden_size=1024,
+    num_heads=16,
+    num_kv_heads=16,
+    vocab_size=50_304,
+    head_dim=128,
+    tied_embeddings=False,
+    rope_theta=10_000.0,
+    norm_eps=1e-5,
+    source="Muennighoff et al. 2024, arXiv:2409.02060; allenai/OLMoE-1B-7B-0924, config.json. Without its norms of q and k",
+    num_experts=64,
+    experts_per_token=8,
+)
+
 _HERD = "Grattafiori et al. 2024, arXiv:2407.21783, table 3; vocabulary as in the released config.json"
 
 SHAPES: dict[str, ModelShape] = {
@@ -288,6 +305,9 @@ SHAPES: dict[str, ModelShape] = {
         ),
         _small(
             "llama-deep-tiny", 8, 128, 384, 1024, "made for this project: llama-tiny with layers for 8 pipeline stages"
+        ),
+        _small(
+            "llama-flat-tiny", 2, 128, 384, 1024, "made for this project: llama-tiny cut to 2 layers, for many cases"
         ),
         _small("llama-small", 8, 512, 1536, 4096, "made for this project: 29 million parameters"),
         _llama3("llama-1b", 16, 2048, 8192, 32, head_dim=64, tied=True, source="meta-llama/Llama-3.2-1B, config.json"),
@@ -300,6 +320,12 @@ SHAPES: dict[str, ModelShape] = {
         _playbook("playbook-8b", 32, 4096, 14336, 32, tied=False),
         _playbook("playbook-80b", 80, 8192, 28672, 64, tied=False),
         _MOE_TINY,
+        replace(
+            _MOE_TINY,
+            name="moe-flat-tiny",
+            num_layers=2,
+            source="made for this project: moe-tiny cut to 2 layers, for suites of many cases",
+        ),
         replace(
             _MOE_TINY,
             name="moe-shared-tiny",
@@ -315,6 +341,7 @@ SHAPES: dict[str, ModelShape] = {
             32_000,
             "Jiang et al. 2024, arXiv:2401.04088, table 1; mistralai/Mixtral-8x7B-v0.1, config.json",
         ),
+        _OLMOE,
         _mixtral("mixtral-8x22b", 56, 6144, 16384, 48, 32_768, "mistralai/Mixtral-8x22B-Instruct-v0.1, config.json"),
     )
 }

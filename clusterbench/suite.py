@@ -53,6 +53,8 @@ class Entry:
         Options and variables as written, by name.
     own
         Names of the settings that were written for this kind of device where it has its own, else of all.
+    by_device
+        What the item itself changes under ``cpu`` or ``gpu``; it has the last word.
     """
 
     benchmark: str
@@ -61,6 +63,7 @@ class Entry:
     settings: Settings
     environment: Settings
     own: tuple[str, ...] = ()
+    by_device: Mapping[str, Entry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,17 +108,20 @@ class Suite:
         SuiteError
             If an entry lacks an option that has no default.
         """
-        block = self.gpu if device == "cuda" else self.cpu
+        name, block = ("gpu", self.gpu) if device == "cuda" else ("cpu", self.cpu)
         common = {**self.environment, **block.environment}
         applied = replace(
             self,
             num_nodes=block.num_nodes or self.num_nodes,
             repeats=block.repeats or self.repeats,
-            entries=tuple(_overridden(entry, block.entries.get(entry.benchmark), common) for entry in self.entries),
+            entries=tuple(
+                _overridden(entry, [block.entries.get(entry.benchmark), entry.by_device.get(name)], common)
+                for entry in self.entries
+            ),
             environment=common,
         )
         for entry in applied.entries:
-            applied._expect_complete(entry, "gpu" if device == "cuda" else "cpu")
+            applied._expect_complete(entry, name)
         return applied
 
     def where(self, line: int) -> str:
@@ -136,16 +142,16 @@ class Suite:
                 )
 
 
-def _overridden(entry: Entry, override: Entry | None, environment: Settings) -> Entry:
-    changed = override.settings if override else {}
-    variables = override.environment if override else {}
-    return replace(
-        entry,
-        settings={**entry.settings, **changed},
-        environment={**environment, **entry.environment, **variables},
+def _overridden(entry: Entry, overrides: Iterable[Entry | None], environment: Settings) -> Entry:
+    settings, variables, own = dict(entry.settings), {**environment, **entry.environment}, dict.fromkeys(entry.settings)
+    given = [override for override in overrides if override]
+    for override in given:
+        settings |= override.settings
+        variables |= override.environment
+    if given:
         # A block may take from an inherited key what it would have worked on; that is no mistake of either.
-        own=tuple(changed if override else entry.settings),
-    )
+        own = dict.fromkeys(name for override in given for name in override.settings)
+    return replace(entry, settings=settings, environment=variables, own=tuple(own))
 
 
 def load_suite(path: Path | str, known: Mapping[str, type[Benchmark]] | None = None) -> Suite:
@@ -261,7 +267,12 @@ class _Reader:
                 f"Benchmarks: {', '.join(sorted(self.known))}.",
             )
         assert isinstance(node, Table)
-        return self.options(name, node, ["benchmark"])
+        by_device: dict[str, Entry] = {
+            device: self.options(name, self.any_table(node.values[device], f"'{device}'", "options and their values"), [])
+            for device in ("cpu", "gpu")
+            if device in node.values
+        }
+        return replace(self.options(name, node, ["benchmark", "cpu", "gpu"]), by_device=by_device)
 
     def options(self, benchmark: str, table: Table, more: list[str]) -> Entry:
         """The options of ``benchmark`` in ``table``, which may hold ``more`` keys."""

@@ -290,5 +290,14 @@ def test_every_layout_of_four_ranks():
     assert len(list(every_layout(4))) == 7 * 3 + 3
 
 
+def test_every_layout_of_a_shape_with_experts_spreads_them_too():
+    # ep may be 2 and 4 on the 7 x 3 + 3 layouts but for pp2 (two ranks a stage: ep2 alone) and pp4 (one: none)
+    found = [layout for layout in every_layout(4, num_experts=8) if layout.ep > 1]
+    one_stage = 5 * 3 + 1  # dp4, dp2-tp2, dp2-cp2, cp2-tp2, cp4 with three stages of ZeRO, and tp4
+    two_stages = 2 * 3 + 1
+    assert len(found) == 2 * one_stage + two_stages
+    assert {layout.ep for layout in every_layout(8, num_experts=6)} == {1, 2}
+
+
 def test_with_tp_every_layout_has_sp():
     assert all(layout.sp == (layout.tp > 1) for layout in every_layout(16))

@@ -31,12 +31,15 @@ def test_llama_counts_are_exact(name, published):
         # In billions, on mistral.ai/news: mixtral-of-experts prints 46.7 and 12.9, mixtral-8x22b 141 and 39.
         ("mixtral-8x7b", 46_702_792_704, 12_879_925_248, ("46.7", "12.9")),
         ("mixtral-8x22b", 140_630_071_296, 39_161_468_928, ("141", "39")),
+        # arXiv:2409.02060, abstract and table 1: 6.9 and 1.3.
+        ("olmoe-1b-7b", 6_919_096_320, 1_281_951_744, ("6.9", "1.3")),
     ],
 )
-def test_mixtral_counts_are_exact(name, total, active, published):
+def test_expert_counts_are_exact(name, total, active, published):
     shape = named_shape(name)
     assert (shape.num_parameters, shape.num_active_parameters) == (total, active)
-    assert (f"{total / 1e9:.3g}", f"{active / 1e9:.{len(published[1]) - ('.' in published[1])}g}") == published
+    digits = [len(figure) - ("." in figure) for figure in published]
+    assert (f"{total / 1e9:.{digits[0]}g}", f"{active / 1e9:.{digits[1]}g}") == published
 
 
 def test_every_weight_of_a_dense_model_is_active():

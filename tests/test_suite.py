@@ -84,6 +84,23 @@ def test_the_block_of_a_device_overrides_what_differs_there(tmp_path):
     assert seen(gpu) == {"max_size": 1024, "A": "entry", "B": "entry", "C": "suite", "D": "suite"}
 
 
+def test_an_item_may_say_what_differs_for_it_alone(tmp_path):
+    text = (
+        HEAD + "  - {benchmark: ping, max_size: 16, cpu: {max_size: 32, environment: {A: item}}, gpu: {min_size: 8}}\n"
+        "  - {benchmark: ping, max_size: 16}\n"
+        "cpu:\n  ping: {max_size: 64, environment: {A: block}}\n"
+    )
+    suite = suite_of(tmp_path, text)
+    cpu, gpu = suite.on("cpu"), suite.on("cuda")
+
+    def values(entry: Any) -> dict[str, Any]:
+        return {name: setting.values[0].value for name, setting in {**entry.settings, **entry.environment}.items()}
+
+    assert [values(entry) for entry in cpu.entries] == [{"max_size": 32, "A": "item"}, {"max_size": 64, "A": "block"}]
+    assert [values(entry) for entry in gpu.entries] == [{"max_size": 16, "min_size": 8}, {"max_size": 16}]
+    assert [entry.own for entry in gpu.entries] == [("min_size",), ("max_size",)]
+
+
 def test_an_alias_repeats_what_its_anchor_says(tmp_path):
     suite = suite_of(
         tmp_path, HEAD + "  - {benchmark: ping, min_size: &size 16}\n  - {benchmark: ping, min_size: *size}\n"
@@ -193,6 +210,7 @@ SENTENCES = {
     ),
     SMALLEST
     + "cpu: {train: {seq_len: 2}}": "s.yaml:4: 'train' is not among the suite's benchmarks; this has no effect.",
+    HEAD + "  - {benchmark: ping, cpu: 4}": "s.yaml:3: 'cpu' must be options and their values.",
     SMALLEST + "cpu: {ping: 1}": "s.yaml:4: 'ping' under 'cpu' must be options and their values.",
     SMALLEST + "cpu:\n  ping: {benchmark: ping}": (
         "s.yaml:5: benchmark 'ping' has no option 'benchmark'.\n"

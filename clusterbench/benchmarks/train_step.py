@@ -163,8 +163,9 @@ class TrainStep(Benchmark):
             yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
     def _layouts_on(self, world_size: int) -> Iterator[ParallelLayout]:
+        num_experts = named_shape(self.shape).num_experts
         for text in self.layouts:
-            yield from every_layout(world_size) if text == ALL else [ParallelLayout.fitting(text, world_size)]
+            yield from every_layout(world_size, num_experts) if text == ALL else [ParallelLayout.fitting(text, world_size)]
 
     def label(self, point: Point) -> str:
         return str(point["layout"])
@@ -423,7 +424,8 @@ def _flops_key(convention: str) -> str:
 def _memory_of(step: TrainingStep, rig: Rig) -> dict[str, int]:
     from clusterbench.engine.memory import MemoryTracker, cuda_memory_stats, reset_cuda_memory
 
-    step()  # DDP builds its buckets anew in its second step, which a case without warm-up has not had yet
+    if step.num_steps < 2:
+        step()  # DDP builds its buckets anew in its second step, which a case without warm-up has not had yet
     with MemoryTracker(step.assembly.decoders, step.optimizers, rig.device) as tracker:
         step()
     peak = tracker.peak()

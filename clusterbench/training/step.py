@@ -44,6 +44,7 @@ class TrainingStep:
         positions = _positions(self.job, active, grid.rank("cp") if grid else 0).to(device)
         self.assembly: Assembly = assemble(self.job, active, grid, positions, device)
         self.model, self.weights = self.assembly.model, self.assembly.weights
+        self.num_steps = 0
         self.micro_batches = micro_batches(job, grid.rank("dp") if grid else 0, positions)
         experts = [weight for weight in self.weights if "ep" in weight.split_over]
         dense = [weight for weight in self.weights if "ep" not in weight.split_over]
@@ -65,6 +66,7 @@ class TrainingStep:
         self.reduce()
         self.clip()
         self.update()
+        self.num_steps += 1
         return loss
 
     def forward_backward(self) -> Tensor:

@@ -148,7 +148,7 @@ def test_dropout_is_refused_with_the_reason() -> None:
             "dp2-tp2+sp+ep2+zero1",
             {},
             "+ep2 spreads experts, but llama-tiny has none; shapes with experts are mixtral-8x22b, mixtral-8x7b, "
-            "moe-shared-tiny, moe-tiny",
+            "moe-flat-tiny, moe-shared-tiny, moe-tiny, olmoe-1b-7b",
         ),
         (
             "tp2",

@@ -27,7 +27,9 @@ def objection(layout: str, options: dict[str, Any] | None = None, **changes: Any
     return ExpertParallel(**options or {}).objection(moe_job(layout, **changes))
 
 
-WITH_EXPERTS = "shapes with experts are mixtral-8x22b, mixtral-8x7b, moe-shared-tiny, moe-tiny"
+WITH_EXPERTS = (
+    "shapes with experts are mixtral-8x22b, mixtral-8x7b, moe-flat-tiny, moe-shared-tiny, moe-tiny, olmoe-1b-7b"
+)
 
 
 @pytest.mark.parametrize(
