@@ -5,6 +5,7 @@ What a verb needs is imported when it runs, so that ``--help`` answers at once a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -93,8 +94,29 @@ def plan(
     callback=lambda _, __, text: _ranks_per_agent(text),
     help="Ranks that each process of a launcher owns.  [default: 1]",
 )
-def run(suite: Path | None, resume: Path | None, **options: Any) -> None:
-    """Run SUITE and write a report, alone or in every process that mpirun starts.
+@click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Take the first N hosts.  [default: all]")
+@click.option(
+    "--hosts",
+    metavar="A,B",
+    callback=lambda _, __, text: tuple(text.split(",")) if text else None,
+    help="Take these hosts of the allocation, in this order.  [default: all]",
+)
+@click.option("--interface", metavar="NAME", help="Network interface hosts talk over.  [default: the one they share]")
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    metavar="TIME",
+    callback=lambda _, __, text: _seconds(text),
+    help="End in order after this time, as 90s, 30m, 2h or 1:30:00; cheap cases come first.",
+)
+@click.option(
+    "--on-lost-host",
+    type=click.Choice(["stop", "continue"]),
+    help="What --launch does when a host is lost.  [default: continue]",
+)
+@click.option("--launch", metavar="COMMAND", help="Start this launcher, and again on what is left when a host is lost.")
+def run(suite: Path | None, resume: Path | None, launch: str | None, **options: Any) -> None:
+    """Run SUITE and write a report, alone or in every process that mpirun, srun or torchrun starts.
 
     Ends in order on Ctrl-C and SIGTERM; '--resume FOLDER' then does the rest.
     """
@@ -105,7 +127,30 @@ def run(suite: Path | None, resume: Path | None, **options: Any) -> None:
         raise click.UsageError("give either a SUITE or --resume FOLDER")
     if resume is not None and options["out"] is not None:
         raise click.UsageError("--out has no effect with --resume, which continues in its own folder")
-    click.get_current_context().exit(run_suite(RunOptions(suite, resume, **options)))
+    wanted = RunOptions(suite, resume, **options)
+    if launch is None:
+        click.get_current_context().exit(run_suite(wanted))
+    from clusterbench.launch.supervisor import supervise
+
+    click.get_current_context().exit(supervise(launch, wanted))
+
+
+def _seconds(text: str | None) -> float | None:
+    """``90``, ``90s``, ``30m``, ``2h``, and ``1:30:00`` as batch systems write it."""
+    if text is None:
+        return None
+    units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text):
+        seconds = float(match[1]) * units[match[2]]
+    elif match := re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", text):
+        days, first, second, third = (int(part or 0) for part in match.groups())
+        hours_first = match[4] is not None or match[1] is not None
+        seconds = days * 86_400.0 + (first * 3600 + second * 60 + third if hours_first else first * 60 + second)
+    else:
+        raise click.BadParameter(f"must be a time such as 90s, 30m, 2h or 1:30:00, not {text!r}")
+    if seconds < 1:
+        raise click.BadParameter(f"must be one second or more, not {text!r}")
+    return seconds
 
 
 def _ranks_per_agent(text: str | None) -> int | None:

@@ -290,7 +290,7 @@ _OLMOE = ModelShape(
     tied_embeddings=False,
     rope_theta=10_000.0,
     norm_eps=1e-5,
-    source="Muennighoff et al. 2024, arXiv:2409.02060; allenai/OLMoE-1B-7B-0924, config.json. Without its norms of q and k",
+    source="Muennighoff et al. 2024, arXiv:2409.02060; allenai/OLMoE-1B-7B-0924, config.json; without norms of q and k",
     num_experts=64,
     experts_per_token=8,
 )

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from clusterbench.cluster import Cluster
@@ -92,7 +93,7 @@ class Case:
     expected_outcomes: tuple[str, ...] = ()
     source: str = ""
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Identity of what is measured, whatever it is called and wherever in the suite it stands.
 
@@ -168,7 +169,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one attempt at a case ended; ``rank`` and ``host`` name the culprit where there is one."""
+    """How one attempt at a case ended; ``rank`` and ``host`` name the culprit where there is one.
+
+    ``lost_hosts`` are those that went away meanwhile: such an attempt says little about the case.
+    """
 
     case: str
     hash: str
@@ -182,6 +186,7 @@ class Outcome:
     started: str = ""
     elapsed_s: float = 0.0
     log: str = ""
+    lost_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,11 @@ class Benchmark(ABC):
         """Metrics of one case, from seconds and bytes."""
 
     @classmethod
+    def cost(cls, point: Point) -> float:
+        """How much longer this point takes than others of its benchmark, in any unit; 0 where they are alike."""
+        return 0.0
+
+    @classmethod
     def across(cls, rows: Sequence[Row]) -> Iterable[Row]:
         """Rows that need more than one case of the run: efficiencies, shares of a measured peak.
 

@@ -165,7 +165,9 @@ class TrainStep(Benchmark):
     def _layouts_on(self, world_size: int) -> Iterator[ParallelLayout]:
         num_experts = named_shape(self.shape).num_experts
         for text in self.layouts:
-            yield from every_layout(world_size, num_experts) if text == ALL else [ParallelLayout.fitting(text, world_size)]
+            yield from (
+                every_layout(world_size, num_experts) if text == ALL else [ParallelLayout.fitting(text, world_size)]
+            )
 
     def label(self, point: Point) -> str:
         return str(point["layout"])
@@ -224,6 +226,11 @@ class TrainStep(Benchmark):
                 **({"experts": lambda: _experts_of(step, rig)} if job.shape.has_experts else {}),
             },
         )
+
+    @classmethod
+    def cost(cls, point: Point) -> float:
+        job = job_of(point)
+        return _flops(job, "full", "palm") / job.layout.world_size
 
     @classmethod
     def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:

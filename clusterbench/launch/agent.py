@@ -20,10 +20,13 @@ from clusterbench.launch.channel import Channel, Message
 from clusterbench.launch.launcher import without_launcher
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.launch.spawner import start_module
+from clusterbench.run_directory import log_name
 from clusterbench.types import PHASES
 
 SECONDS_TO_IMPORT_TORCH = 120.0
 SECONDS_FOR_A_STACK = 0.5
+BYTES_OF_A_LOG = 16_384
+"""Of a worker's log, how much goes to the head where it cannot see the file."""
 
 
 @dataclass
@@ -57,11 +60,14 @@ class Agent:
         This host's name, as it stands in every message about its ranks.
     local_ranks
         The ranks this agent owns, counted on its host; ``local_ranks[slot]`` selects the device.
+    interface
+        Variables that tell this host's workers over which network interface to talk.
     """
 
     host: str
     scratch: Path
     local_ranks: Sequence[int] = ()
+    interface: Mapping[str, str] = field(default_factory=dict)
     _spawner: Channel = field(init=False)
     _spawner_process: subprocess.Popen[bytes] = field(init=False)
     _zygotes: dict[tuple[tuple[str, str], ...], Zygote] = field(default_factory=dict)
@@ -86,19 +92,20 @@ class Agent:
         """Does what the conductor asks; whatever comes of it is an event."""
         getattr(self, "_do_" + order["order"])(**{key: value for key, value in order.items() if key != "order"})
 
-    def _do_own(self, local_ranks: Sequence[int]) -> None:
+    def _do_own(self, local_ranks: Sequence[int], interface: Mapping[str, str]) -> None:
         self.local_ranks = local_ranks
+        self.interface = interface
 
     def _do_warm(self, environment: Mapping[str, str]) -> None:
         """Has torch imported ahead of the first start."""
         self._zygote(environment)
 
-    def _do_store(self, environment: Mapping[str, str]) -> None:
-        """Hosts the store of the next start; only the head's agent is asked."""
+    def _do_store(self, environment: Mapping[str, str], address: str) -> None:
+        """Hosts the store of the next start at ``address``; only the head's agent is asked."""
         self._close_store()
         zygote = self._zygote(environment)
         self._store, given = Channel.pair()
-        zygote.channel.send({"store": True}, [given.fileno()])
+        zygote.channel.send({"store": address}, [given.fileno()])
         given.close()
         self._selector.register(self._store, selectors.EVENT_READ)
 
@@ -111,17 +118,31 @@ class Agent:
         zygote = self._zygote(start["environment"])
         self._page = ProgressPage.create(len(owned))
         given_ends, places = [], []
+        logs = self._log_folder(Path(start["logs"]))
         for slot, rank in enumerate(owned):
             channel, given = Channel.pair()
             given_ends.append(given)
-            places.append({"rank": rank, "local_rank": self.local_ranks[slot], "slot": slot})
-            self._workers[rank] = Worker(rank, slot, channel, Path(start["logs"][str(rank)]))
+            log = logs / log_name(start["id"], rank)
+            places.append({"rank": rank, "local_rank": self.local_ranks[slot], "slot": slot, "log": str(log)})
+            self._workers[rank] = Worker(rank, slot, channel, log)
             self._selector.register(channel, selectors.EVENT_READ)
-        own = {**start, "host": self.host, "num_slots": len(owned)}
+        own = {**start, "host": self.host, "num_slots": len(owned), "interface": dict(self.interface)}
         descriptors = [self._page.descriptor, *(end.fileno() for end in given_ends)]
         zygote.channel.send({"start": own, "ranks": places}, descriptors)
         for end in given_ends:
             end.close()
+
+    def _log_folder(self, wanted: Path) -> Path:
+        """The run's, where this host sees it; else one of its own, of which the head is sent the end of each log."""
+        if os.access(wanted, os.W_OK):
+            return wanted
+        own = self.scratch / "logs"
+        own.mkdir(exist_ok=True)
+        return own
+
+    def _do_clock(self) -> None:
+        """Says what time it is here."""
+        self._events.append({"event": "clock", "host": self.host, "time_s": time.time()})
 
     def _do_tell(self, message: Message) -> None:
         """Passes a message on to this agent's workers of the start."""
@@ -166,15 +187,18 @@ class Agent:
                     _signal(worker.pid, signal.SIGKILL)
                 if time.monotonic() > deadline + 5:
                     break  # in an uninterruptible wait; the kernel ends it when the wait does
+        logs = {}
         for worker in self._workers.values():
             self._forget(worker.channel)
+            if worker.log.is_relative_to(self.scratch):
+                logs[worker.log.name] = _end_of(worker.log)
         self._workers.clear()
         if self._page:
             self._page.close()
             self._page = None
         self._close_store()
         self._start_id = -1
-        self._events.append({"event": "ended", "start": start})
+        self._events.append({"event": "ended", "start": start, "logs": logs})
 
     def _do_telemetry(self, interval_s: float) -> None:
         """Has the GPUs of this host sampled by a process of their own."""
@@ -315,6 +339,15 @@ def _state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
+        return ""
+
+
+def _end_of(log: Path) -> str:
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, _size(log) - BYTES_OF_A_LOG))
+            return file.read().decode(errors="replace")
+    except OSError:
         return ""
 
 

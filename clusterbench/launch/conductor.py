@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from typing import Any, Protocol
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.channel import Message
-from clusterbench.launch.crew import Crew
+from clusterbench.launch.crew import SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE, Crew
 from clusterbench.launch.ranks import name_ranks
 from clusterbench.run_directory import RunDirectory
 from clusterbench.types import PHASES, Case, Observation, Outcome, Status
@@ -56,6 +57,14 @@ class Progress(Protocol):
     def end(self, outcome: Outcome) -> None: ...
 
 
+class LostHosts(LaunchError):
+    """Hosts are gone, and with them the ranks of every case that is left."""
+
+
+class OutOfTime(LaunchError):
+    """The time the run was given is used up."""
+
+
 @dataclass(frozen=True)
 class _Trouble(Exception):
     """Why a case ended before its time."""
@@ -77,16 +86,20 @@ class Conductor:
     ----------
     store_host
         Address at which workers of other hosts reach this one; None when all ranks share a host.
+    ends_at
+        When the whole run has to be over, by the monotonic clock; None for no limit.
     """
 
     crew: Crew
     run: RunDirectory
     progress: Progress
     store_host: str | None = None
+    ends_at: float | None = None
     _start: int = field(default=-1, init=False)
     _next_start: int = field(default=0, init=False)
     _telemetry: list[Message] = field(default_factory=list, init=False)
     _with_passes: set[str] = field(init=False)
+    _gave_sign: float = field(default=0.0, init=False)
     _unheard: deque[Message] = field(default_factory=deque, init=False)
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
 
@@ -98,20 +111,38 @@ class Conductor:
         """Runs every execution and records how each ended.
 
         Whatever interrupts it, no worker is left behind and everything that was finished is on disk.
+
+        Raises
+        ------
+        LostHosts
+            Once the case that met it has its outcome.
+        OutOfTime
+            Without one for the case that was under way.
         """
         number = count(1)
         try:
             for batch in _batches(executions):
                 for execution in batch:
+                    self._expect_time()
                     self.progress.begin(next(number), len(executions), execution)
                     outcome, observation = self._execute(execution)
                     self.run.record(outcome, observation)
                     self.progress.end(outcome)
+                    self._expect_all_hosts()
                 self._end_start(kill=False)
         finally:
             with suppress(LaunchError):
                 self._end_start(kill=True)
             self._scratch.cleanup()
+
+    def _expect_time(self) -> None:
+        if self.ends_at is not None and time.monotonic() >= self.ends_at:
+            raise OutOfTime("the run's time limit was reached")
+
+    def _expect_all_hosts(self) -> None:
+        if self.crew.lost:
+            why = next(iter(self.crew.lost.values()))
+            raise LostHosts(f"{_hosts(self.crew.lost_hosts)} lost: its agent {why}")
 
     def _execute(self, execution: Execution) -> tuple[Outcome, Observation | None]:
         case = execution.case
@@ -132,7 +163,10 @@ class Conductor:
             records = self._take_through(case, clock + case.time_limit_s)
         except _Trouble as trouble:
             self._end_start(kill=True)
+            if trouble.status == "timeout":
+                self._expect_time()
             return outcome(
+                lost_hosts=self.crew.lost_hosts,
                 status=trouble.status,
                 reason=trouble.reason,
                 phase=trouble.phase,
@@ -160,6 +194,8 @@ class Conductor:
 
     def _take_through(self, case: Case, deadline: float) -> list[Message]:
         """Every rank's record, in rank order."""
+        if self.ends_at is not None:
+            deadline = min(deadline, self.ends_at)
         try:
             if self._start < 0:
                 self._begin_start(case, deadline)
@@ -183,7 +219,6 @@ class Conductor:
 
     def _begin_start(self, case: Case, deadline: float) -> None:
         self._start, self._next_start = self._next_start, self._next_start + 1
-        ranks = range(case.world_size)
         self.crew.order_start(
             {
                 "id": self._start,
@@ -193,17 +228,17 @@ class Conductor:
                 "store": self._store(case, deadline),
                 # Above every deadline: a hang is the conductor's to find, not the transport's.
                 "timeout_s": 2 * case.time_limit_s + 60,
-                "logs": {str(rank): str(self.run.log(self._start, rank).resolve()) for rank in ranks},
+                "logs": str(self.run.logs.resolve()),
             }
         )
 
     def _store(self, case: Case, deadline: float) -> dict[str, Any]:
         if self.store_host is None:
             return {"file": str(Path(self._scratch.name) / f"store-{self._start}")}
-        self.crew.order_head("store", environment=dict(case.environment))
+        self.crew.order_head("store", environment=dict(case.environment), address=self.store_host)
         for event in self._events_until(deadline):
             if event["event"] == "store":
-                return {"host": self.store_host, "port": event["port"]}
+                return {"host": self.store_host, "port": event["port"], "prefix": secrets.token_hex(16)}
             self._notice(event)
         raise LaunchError("the store on which ranks of different hosts meet did not open")
 
@@ -215,12 +250,20 @@ class Conductor:
         self.crew.order("end", start=start, kill=kill)
         ended = 0
         for event in self._events_until(time.monotonic() + 30):
-            ended += event["event"] == "ended" and event["start"] == start
-            if ended == len(self.crew.members):
+            if event["event"] == "ended" and event["start"] == start:
+                ended += 1
+                self._keep_logs(event["logs"])
+            if ended >= len(self.crew.present):
                 return
         raise LaunchError(
-            f"{len(self.crew.members) - ended} of {len(self.crew.members)} agents did not end their ranks within 30 s"
+            f"{len(self.crew.present) - ended} of {len(self.crew.present)} agents did not end their ranks within 30 s"
         )
+
+    def _keep_logs(self, logs: Mapping[str, str]) -> None:
+        """The end of what workers wrote on hosts that do not see the run's folder."""
+        for name, text in logs.items():
+            with suppress(OSError):
+                (self.run.logs / Path(name).name).write_text(text)
 
     # Waiting.
 
@@ -241,6 +284,9 @@ class Conductor:
     def _events_until(self, deadline: float) -> Iterator[Message]:
         """Events one by one. Whoever stops in the middle leaves the rest to the next who asks."""
         while (left := deadline - time.monotonic()) > 0:
+            if time.monotonic() - self._gave_sign > SECONDS_BETWEEN_SIGNS:
+                self._gave_sign = time.monotonic()
+                self.run.give_sign()
             self._unheard.extend(self.crew.events(0.0 if self._unheard else min(left, 0.5)))
             if self._unheard:
                 yield self._unheard.popleft()
@@ -258,7 +304,7 @@ class Conductor:
             if event["event"] == "inspected":
                 answers += 1
                 ranks |= {rank["rank"]: rank for rank in event["ranks"]}
-                if answers == len(self.crew.members):
+                if answers >= len(self.crew.present):
                     break
         return ranks
 
@@ -274,8 +320,12 @@ class Conductor:
                 bad.append(event)
             if len({event.get("rank") for event in bad}) >= case.world_size:
                 break
+        if all(_suspicion(event)[0] == _A_VICTIM for event in bad):
+            bad += self._losses_in_sight()
         worst = min(bad, key=_suspicion)
         seen = self._inspect(stacks=False)
+        if worst["event"] == "lost_agent":
+            return self._lost_agent(worst, seen)
         if worst["event"] == "lost_zygote":
             return _Trouble("failed", _lost_zygote(worst), host=worst["host"], phase="spawned")
         rank, host = worst["rank"], worst["host"]
@@ -296,6 +346,29 @@ class Conductor:
             worst["phase"],
             evidence=evidence if any(evidence) else (),
             **where,
+        )
+
+    def _losses_in_sight(self) -> list[Message]:
+        """Where ranks complain of lost peers and an agent is silent: its loss, once that is certain."""
+        for event in self._events_until(time.monotonic() + SECONDS_OF_SILENCE):
+            if event["event"] == "lost_agent":
+                return [event]
+            if not self.crew.is_worried():
+                break
+        return []
+
+    def _lost_agent(self, event: Message, seen: dict[int, Message]) -> _Trouble:
+        """Phase is the least advanced of those that are left: the lost ranks cannot be asked any more."""
+        (member,) = [member for member in self.crew.members if member.agent == event["agent"]]
+        ranks = range(member.first_rank, member.first_rank + len(member.local_ranks))
+        phase = min((rank["phase"] for rank in seen.values()), key=PHASES.index, default="spawned")
+        return _Trouble(
+            "failed",
+            f"{name_ranks(list(ranks))} (host {event['host']}) {'was' if len(ranks) == 1 else 'were'} lost: the agent "
+            f"there {event['why']}",
+            phase,
+            rank=ranks[0],
+            host=event["host"],
         )
 
     def _late(self, case: Case) -> _Trouble:
@@ -367,7 +440,9 @@ def _batches(executions: Sequence[Execution]) -> Iterator[list[Execution]]:
 
 
 def _is_bad(event: Message) -> bool:
-    return event["event"] in ("exit", "lost_zygote") or (event["event"] == "worker" and event["stage"] == "failed")
+    return event["event"] in ("exit", "lost_zygote", "lost_agent") or (
+        event["event"] == "worker" and event["stage"] == "failed"
+    )
 
 
 _A_VICTIM = 6
@@ -376,13 +451,17 @@ _A_VICTIM = 6
 def _suspicion(event: Message) -> tuple[int, int]:
     """Smaller is more suspect; a rank that only reports the loss of a peer comes last."""
     rank = event.get("rank", -1)
-    if event["event"] == "lost_zygote":
+    if event["event"] in ("lost_agent", "lost_zygote"):
         return 0, rank
     if event["event"] == "exit":
         return (1 if event["code"] < 0 else 2), rank
     if event["status"] == "failed":
         return (_A_VICTIM if _PEER_LOST.search(event["reason"]) else 4), rank
     return {"out_of_memory": 3, "wrong": 5, "skipped": 5}[event["status"]], rank
+
+
+def _hosts(names: Sequence[str]) -> str:
+    return f"host {names[0]} was" if len(names) == 1 else f"hosts {', '.join(names)} were"
 
 
 def _death(code: int, seen: Message) -> str:

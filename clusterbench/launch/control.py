@@ -11,16 +11,23 @@ secret of the run that never travels. One line of JSON each:
 3. head to member: ``{"proof": HMAC-SHA256(secret, "head:H:M:R")}``
 
 Nonces are 32 random bytes in hex. A wrong proof, a rank that is taken or none of ``1 ... size-1``, a line of more than
-4 KiB or 5 s of silence closes the connection, and the head goes on listening. After that every line is a message.
+4 KiB or 5 s without a whole one closes the connection, and the head goes on listening; strangers are heard side by side,
+so that a slow one keeps nobody waiting. Once all members are there the head listens no more, and every line is a
+message.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
+import os
 import secrets
+import selectors
 import socket
+import struct
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from clusterbench.errors import LaunchError
@@ -30,6 +37,8 @@ HEAD = 0
 _TAG = 7717
 _LONGEST_GREETING = 4096
 _SECONDS_TO_GREET = 5.0
+_SECONDS_TO_TAKE_A_MESSAGE = 10
+_SECONDS_TO_HAND_OVER = 5.0
 
 
 class ControlPlane(Protocol):
@@ -44,8 +53,11 @@ class ControlPlane(Protocol):
     def receive(self) -> list[tuple[int, Message]]:
         """What has arrived, as (sender, message), without waiting."""
 
+    def lost(self) -> Sequence[int]:
+        """Agents whose connection is known to be gone."""
+
     def close(self) -> None:
-        """Returns once everything sent has been taken."""
+        """Returns once everything sent has been taken, or cannot be."""
 
     def abort(self, exit_code: int) -> None:
         """Ends all agents at once; for failures nobody planned for."""
@@ -62,6 +74,9 @@ class Alone:
 
     def receive(self) -> list[tuple[int, Message]]:
         return []
+
+    def lost(self) -> Sequence[int]:
+        return ()
 
     def close(self) -> None:
         pass
@@ -103,9 +118,13 @@ class MpiPlane:
             messages.append((status.Get_source(), json.loads(bytes(data))))
         return messages
 
+    def lost(self) -> Sequence[int]:
+        return ()  # MPI does not say; whoever is gone is known by its silence
+
     def close(self) -> None:
+        deadline = time.monotonic() + _SECONDS_TO_HAND_OVER
         for request, _ in self._on_their_way:
-            while not request.Test():
+            while not request.Test() and time.monotonic() < deadline:
                 time.sleep(0.001)
         self._on_their_way.clear()
 
@@ -114,16 +133,30 @@ class MpiPlane:
 
 
 class TcpHead:
-    """The head's side of a plane over TCP. See the module's docstring for what passes over the wire."""
+    """The head's side of a plane over TCP. See the module's docstring for what passes over the wire.
+
+    Parameters
+    ----------
+    ports
+        Tried in this order; 0 lets the system choose.
+
+    Raises
+    ------
+    LaunchError
+        If none of ``ports`` is free at ``host``.
+    """
 
     rank = HEAD
 
-    def __init__(self, size: int, secret: bytes, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, size: int, secret: bytes, host: str = "127.0.0.1", ports: Sequence[int] = (0,)) -> None:
         self.size = size
         self._secret = secret
-        self._listener = socket.create_server((host, port), backlog=min(size, 4096))
-        self._listener.setblocking(False)
+        self._listener = _listen(host, ports, backlog=min(size, 4096))
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._strangers: dict[socket.socket, _Stranger] = {}
         self._members: dict[int, Channel] = {}
+        self._lost: list[int] = []
 
     @property
     def address(self) -> tuple[str, int]:
@@ -131,62 +164,127 @@ class TcpHead:
         return host, port
 
     def gather(self, timeout_s: float) -> None:
-        """Waits until every member has come.
+        """Waits until every member has come; nobody is let in after that.
 
         Raises
         ------
         LaunchError
             With the ranks that have not come after ``timeout_s`` seconds.
         """
+        host, port = self.address
         deadline = time.monotonic() + timeout_s
         while len(self._members) < self.size - 1:
             if time.monotonic() > deadline:
                 missing = [rank for rank in range(1, self.size) if rank not in self._members]
                 raise LaunchError(
-                    f"{len(missing)} of {self.size} agents did not come to {self.address[0]}:{self.address[1]} within "
+                    f"{len(missing)} of {self.size} agents did not come to {host}:{port} within "
                     f"{timeout_s:g} s: {', '.join(map(str, missing[:16]))}{' ...' if len(missing) > 16 else ''}"
                 )
-            try:
-                connection, _ = self._listener.accept()
-            except BlockingIOError:
-                time.sleep(0.005)
-                continue
-            self._greet(connection)
+            for key, _ in self._selector.select(0.05):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj in self._strangers:
+                    self._hear(self._strangers[key.fileobj])
+            now = time.monotonic()
+            for late in [stranger for stranger in self._strangers.values() if stranger.deadline < now]:
+                self._turn_away(late)
+        for stranger in list(self._strangers.values()):
+            self._turn_away(stranger)
+        self._selector.unregister(self._listener)
+        self._listener.close()
 
-    def _greet(self, connection: socket.socket) -> None:
-        connection.settimeout(_SECONDS_TO_GREET)
-        nonce = secrets.token_hex(32)
+    def _accept(self) -> None:
         try:
-            _write_line(connection, {"clusterbench": 1, "nonce": nonce})
-            answer = _read_line(connection)
-            rank, theirs = int(answer["rank"]), str(answer["nonce"])
-            right = hmac.compare_digest(str(answer["proof"]), _proof(self._secret, "member", nonce, theirs, rank))
-            if not right or not 0 < rank < self.size or rank in self._members:
-                raise ValueError
-            _write_line(connection, {"proof": _proof(self._secret, "head", nonce, theirs, rank)})
-        except (OSError, ValueError, KeyError, TypeError):
-            connection.close()
+            connection, _ = self._listener.accept()
+        except OSError:  # gone again, or too many open files: whoever is late is turned away and makes room
             return
-        connection.settimeout(None)
-        self._members[rank] = Channel(connection)
+        connection.setblocking(False)
+        stranger = _Stranger(connection, secrets.token_hex(32), time.monotonic() + _SECONDS_TO_GREET)
+        self._strangers[connection] = stranger
+        self._selector.register(connection, selectors.EVENT_READ)
+        try:
+            _write_line(connection, {"clusterbench": 1, "nonce": stranger.nonce})
+        except OSError:
+            self._turn_away(stranger)
+
+    def _hear(self, stranger: _Stranger) -> None:
+        """A member once its line is there and right; turned away as soon as it cannot be any more."""
+        connection = stranger.connection
+        try:
+            if (answer := stranger.answer()) is None:
+                return
+            rank, theirs = int(answer["rank"]), str(answer["nonce"])
+            right = hmac.compare_digest(
+                str(answer["proof"]), _proof(self._secret, "member", stranger.nonce, theirs, rank)
+            )
+            if not right or not 0 < rank < self.size or rank in self._members:
+                raise ValueError("no member of this run")
+            _write_line(connection, {"proof": _proof(self._secret, "head", stranger.nonce, theirs, rank)})
+        except BlockingIOError:
+            return
+        except (OSError, ValueError, KeyError, TypeError):
+            self._turn_away(stranger)
+            return
+        del self._strangers[connection]
+        self._selector.unregister(connection)
+        self._members[rank] = _channel_over(connection)
+        self._selector.register(self._members[rank], selectors.EVENT_READ, rank)
+
+    def _turn_away(self, stranger: _Stranger) -> None:
+        del self._strangers[stranger.connection]
+        self._selector.unregister(stranger.connection)
+        stranger.connection.close()
 
     def send(self, to: int, message: Message) -> None:
-        self._members[to].send(message)
+        if not self._members[to].send(message):
+            self._lose(to)
 
     def receive(self) -> list[tuple[int, Message]]:
-        return [(rank, message) for rank, member in self._members.items() for message in member.receive()]
+        messages: list[tuple[int, Message]] = []
+        for key, _ in self._selector.select(0):
+            member = self._members[key.data]
+            messages += [(key.data, message) for message in member.receive()]
+            if member.closed:
+                self._lose(key.data)
+        return messages
 
-    def lost(self) -> list[int]:
-        """Members whose connection is gone."""
-        return [rank for rank, member in self._members.items() if member.closed]
+    def _lose(self, rank: int) -> None:
+        if rank not in self._lost:
+            self._selector.unregister(self._members[rank])
+            self._members[rank].close()
+            self._lost.append(rank)
+
+    def lost(self) -> Sequence[int]:
+        return self._lost
 
     def close(self) -> None:
         self._listener.close()
+        for stranger in self._strangers:
+            stranger.close()
         for member in self._members.values():
             member.close()
+        self._selector.close()
 
     def abort(self, exit_code: int) -> None:
         self.close()
+
+
+@dataclass
+class _Stranger:
+    """A connection that has not proved yet that it belongs to the run."""
+
+    connection: socket.socket
+    nonce: str
+    deadline: float
+    said: bytes = b""
+
+    def answer(self) -> Message | None:
+        """Its line, or None while it is not whole."""
+        data = self.connection.recv(_LONGEST_GREETING + 1)
+        self.said += data
+        if not data or len(self.said) > _LONGEST_GREETING:
+            raise ValueError("no greeting")
+        return _message(self.said) if self.said.endswith(b"\n") else None
 
 
 class TcpMember:
@@ -212,8 +310,7 @@ class TcpMember:
         if not hmac.compare_digest(proof, _proof(secret, "head", theirs, nonce, rank)):
             connection.close()
             raise LaunchError(f"{where} is not the head of this run: it does not know the run's secret")
-        connection.settimeout(None)
-        self._head = Channel(connection)
+        self._head = _channel_over(connection)
 
     def send(self, to: int, message: Message) -> None:
         self._head.send(message)
@@ -221,11 +318,34 @@ class TcpMember:
     def receive(self) -> list[tuple[int, Message]]:
         return [(HEAD, message) for message in self._head.receive()]
 
+    def lost(self) -> Sequence[int]:
+        return (HEAD,) if self._head.closed else ()
+
     def close(self) -> None:
         self._head.close()
 
     def abort(self, exit_code: int) -> None:
         self.close()
+
+
+def _listen(host: str, ports: Sequence[int], backlog: int) -> socket.socket:
+    for port in ports:
+        try:
+            listener = socket.create_server((host, port), backlog=backlog)
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            continue
+        listener.setblocking(False)
+        return listener
+    raise LaunchError(f"the head cannot listen at {host} on any of the ports {ports[0]} to {ports[-1]}: {why}")
+
+
+def _channel_over(connection: socket.socket) -> Channel:
+    """A channel whose ``send`` gives up when the other side has taken nothing for some seconds, and which is prompt."""
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SECONDS_TO_TAKE_A_MESSAGE, 0))
+    return Channel(connection)
 
 
 def _proof(secret: bytes, side: str, head_nonce: str, member_nonce: str, rank: int) -> str:
@@ -245,6 +365,10 @@ def _read_line(connection: socket.socket) -> Message:
         line += byte
         if len(line) > _LONGEST_GREETING:
             raise ValueError("the greeting is too long")
+    return _message(line)
+
+
+def _message(line: bytes) -> Message:
     message = json.loads(line)
     if not isinstance(message, dict):
         raise ValueError("the greeting is no JSON object")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,12 @@ from clusterbench.errors import LaunchError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.channel import Message
 from clusterbench.launch.control import HEAD, ControlPlane
+
+SECONDS_BETWEEN_SIGNS = 2.0
+SECONDS_OF_SILENCE = 20.0
+"""Whoever has said nothing for so long is lost. Links that come back sooner cost nothing but time."""
+SECONDS_OF_PATIENCE = 900.0
+"""The same for members while the head plans or writes the report and says nothing."""
 
 _SHORTEST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.02
@@ -26,13 +32,17 @@ class Member:
     local_ranks: tuple[int, ...]
 
 
-def members_of(hosts: Sequence[str], ranks_per_agent: Sequence[int]) -> tuple[Member, ...]:
+def members_of(
+    hosts: Sequence[str], ranks_per_agent: Sequence[int], order: Sequence[str] | None = None
+) -> tuple[Member, ...]:
     """Agents in the order of their ranks, node by node.
 
     Parameters
     ----------
     hosts, ranks_per_agent
-        Of each agent, in the launcher's order. Hosts count in the order in which they first appear; a launcher that
+        Of each agent, in the launcher's order.
+    order
+        The hosts that take part, by node rank. By default all, in the order in which they first appear; a launcher that
         deals its processes out in turn does not scatter a node's ranks.
 
     Raises
@@ -40,9 +50,10 @@ def members_of(hosts: Sequence[str], ranks_per_agent: Sequence[int]) -> tuple[Me
     LaunchError
         If hosts own different numbers of ranks: a layout would put unequal nodes on one axis.
     """
-    by_host: dict[str, list[int]] = {}
+    by_host: dict[str, list[int]] = {host: [] for host in (order or dict.fromkeys(hosts))}
     for agent, host in enumerate(hosts):
-        by_host.setdefault(host, []).append(agent)
+        if host in by_host:
+            by_host[host].append(agent)
     counts = {host: sum(ranks_per_agent[agent] for agent in agents) for host, agents in by_host.items()}
     if len(set(counts.values())) > 1:
         uneven = ", ".join(f"{host} has {count}" for host, count in counts.items())
@@ -70,20 +81,81 @@ class Pause:
         self.seconds = _SHORTEST_PAUSE_S if something_happened else min(self.seconds * 1.5, _LONGEST_PAUSE_S)
 
 
-class Crew:
-    """Orders reach every agent; events come from all of them."""
+class Silence:
+    """How long each of the others has said nothing, by this process's own clock of looks.
 
-    def __init__(self, agent: Agent, plane: ControlPlane, members: Sequence[Member]) -> None:
+    A process that was itself stopped, or too busy to look, must not take that for the silence of all others.
+    """
+
+    def __init__(self, others: Iterable[int]) -> None:
+        self._seconds = dict.fromkeys(others, 0.0)
+        self._looked = time.monotonic()
+
+    def heard(self, others: Iterable[int]) -> None:
+        """Counts the time since the last look, for all but those who said something."""
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, SECONDS_BETWEEN_SIGNS), now
+        for other in self._seconds:
+            self._seconds[other] += passed
+        for other in others:
+            self._seconds[other] = 0.0
+
+    def longer_than(self, seconds: float) -> list[int]:
+        """Who has been silent for longer."""
+        return [other for other, silent in self._seconds.items() if silent > seconds]
+
+
+class Crew:
+    """Orders reach every agent; events come from all of them.
+
+    Parameters
+    ----------
+    interfaces
+        Variables of each host's workers that say over which network interface they talk.
+
+    Attributes
+    ----------
+    members
+        The agents whose ranks take part.
+    lost
+        Those that are gone, each with the reason. They get no orders any more.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        plane: ControlPlane,
+        members: Sequence[Member],
+        interfaces: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
         self._agent = agent
         self._plane = plane
         self.members = tuple(members)
+        self.lost: dict[int, str] = {}
         self._pause = Pause()
+        self._silence = Silence(agent for agent in range(plane.size) if agent != HEAD)
+        self._gave_sign = 0.0
+        self._patience(SECONDS_OF_SILENCE)
         for member in self.members:
-            self._order_one(member, {"order": "own", "local_ranks": list(member.local_ranks)})
+            own = (interfaces or {}).get(member.host, {})
+            self._order_one(member, {"order": "own", "local_ranks": list(member.local_ranks), "interface": own})
 
     @property
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(member.host for member in self.members))
+
+    @property
+    def present(self) -> tuple[Member, ...]:
+        """The members that are not lost."""
+        return tuple(member for member in self.members if member.agent not in self.lost)
+
+    @property
+    def lost_hosts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(member.host for member in self.members if member.agent in self.lost))
+
+    def is_worried(self) -> bool:
+        """Whether an agent is silent that should have given a sign by now."""
+        return bool(self._silence.longer_than(2 * SECONDS_BETWEEN_SIGNS))
 
     def host_of(self, rank: int) -> str:
         """Where a rank of a start lives."""
@@ -94,7 +166,7 @@ class Crew:
 
     def order(self, order: str, **arguments: Any) -> None:
         """The same order to every agent."""
-        for member in self.members:
+        for member in self.present:
             self._order_one(member, {"order": order, **arguments})
 
     def order_head(self, order: str, **arguments: Any) -> None:
@@ -102,14 +174,26 @@ class Crew:
 
     def order_start(self, start: Message) -> None:
         """Has every agent fork its share of a start's ranks."""
-        for member in self.members:
+        for member in self.present:
             self._order_one(member, {"order": "start", "start": start, "first_rank": member.first_rank})
+
+    def rest(self) -> None:
+        """Has the others wait, and not take it for a loss, while the head is busy with something else."""
+        self._patience(SECONDS_OF_PATIENCE)
 
     def _order_one(self, member: Member, order: Message) -> None:
         if member.agent == HEAD:
             self._agent.execute(order)
         else:
             self._plane.send(member.agent, order)
+
+    def _patience(self, seconds: float) -> None:
+        self._tell_others({"order": "patience", "seconds": seconds})
+
+    def _tell_others(self, message: Message) -> None:
+        for agent in range(self._plane.size):
+            if agent != HEAD and agent not in self.lost:
+                self._plane.send(agent, message)
 
     def events(self, timeout_s: float) -> list[Message]:
         """What happened anywhere; waits up to ``timeout_s`` for the first event."""
@@ -119,18 +203,41 @@ class Crew:
         while True:
             left = max(deadline - time.monotonic(), 0.0)
             events = self._agent.events(min(self._pause.seconds, left))
-            events += [message for _, message in self._plane.receive()]
+            arrived = self._plane.receive()
+            events += [message for _, message in arrived if message["event"] != "sign"]
+            events += self._losses(sender for sender, _ in arrived)
             if any(event["event"] == "interrupted" for event in events):
                 raise KeyboardInterrupt
             self._pause.after(bool(events))
             if events or left == 0.0:
                 return events
 
+    def _losses(self, heard: Iterable[int]) -> list[Message]:
+        """An event for each member that was found to be gone just now; and a sign to the others from time to time."""
+        now = time.monotonic()
+        if now - self._gave_sign > SECONDS_BETWEEN_SIGNS:
+            self._gave_sign = now
+            self._tell_others({"order": "sign"})
+        self._silence.heard(heard)
+        gone = {
+            **dict.fromkeys(
+                self._silence.longer_than(SECONDS_OF_SILENCE), f"said nothing for {SECONDS_OF_SILENCE:g} s"
+            ),
+            **dict.fromkeys(self._plane.lost(), "closed its connection"),
+        }
+        new = {agent: why for agent, why in gone.items() if agent not in self.lost}
+        self.lost |= new
+        return [
+            {"event": "lost_agent", "agent": member.agent, "host": member.host, "why": new[member.agent]}
+            for member in self.members
+            if member.agent in new
+        ]
 
-def dismiss(plane: ControlPlane, exit_code: int) -> None:
-    """Tells every other agent to go home with ``exit_code``."""
+
+def dismiss(plane: ControlPlane, exit_code: int, lost: Collection[int] = ()) -> None:
+    """Tells every other agent that is still there to go home with ``exit_code``."""
     for agent in range(plane.size):
-        if agent != HEAD:
+        if agent != HEAD and agent not in lost:
             plane.send(agent, {"order": "quit", "exit_code": exit_code})
     plane.close()
 
@@ -142,20 +249,40 @@ class Interruption(Protocol):
 
 
 def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int:
-    """A member agent's whole life: does what the head orders, tells what happens, ends with the head's exit code."""
-    pause = Pause()
-    told = False
+    """A member agent's whole life: does what the head orders, tells what happens, ends with the head's exit code.
+
+    Raises
+    ------
+    LaunchError
+        If the head is gone: whoever is left behind ends its ranks and goes.
+    """
+    pause, silence, patience_s = Pause(), Silence([HEAD]), SECONDS_OF_PATIENCE
+    told, gave_sign = False, 0.0
     while True:
         orders = [message for _, message in plane.receive()]
         for order in orders:
             if order["order"] == "quit":
                 plane.close()
                 return int(order["exit_code"])
-            agent.execute(order)
+            if order["order"] == "patience":
+                patience_s = order["seconds"]
+            elif order["order"] != "sign":
+                agent.execute(order)
         events = agent.events(pause.seconds)
         if interruption.asked and not told:
             events.append({"event": "interrupted"})
             told = True
+        if time.monotonic() - gave_sign > SECONDS_BETWEEN_SIGNS:
+            gave_sign = time.monotonic()
+            plane.send(HEAD, {"event": "sign"})
         for event in events:
             plane.send(HEAD, event)
+        silence.heard([HEAD] if orders else [])
+        if plane.lost():
+            raise LaunchError(f"the head of the run is gone; the agent on {agent.host} ends its ranks and itself")
+        if silence.longer_than(patience_s):
+            raise LaunchError(
+                f"the head of the run said nothing for {patience_s:g} s; the agent on {agent.host} ends its ranks and "
+                "itself"
+            )
         pause.after(bool(orders or events))

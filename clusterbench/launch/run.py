@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from clusterbench.benchmarks import benchmarks
 from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
+from clusterbench.launch.allocation import SECONDS_TO_GATHER, Allocation, gather, hello, measure_clocks
+from clusterbench.launch.channel import Message
 from clusterbench.launch.conductor import Conductor, Execution
 from clusterbench.launch.control import HEAD, Alone, ControlPlane, MpiPlane
 from clusterbench.launch.crew import Crew, dismiss, follow, members_of
-from clusterbench.launch.launcher import Launcher, detect, without_launcher
+from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
+from clusterbench.launch.launcher import Launcher, detect
+from clusterbench.launch.meeting import meet
 from clusterbench.launch.progress import progress_on
 from clusterbench.plan import make_plan
 from clusterbench.run_directory import RunDirectory, default_path
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Outcome, Plan
 
-SECONDS_TO_GATHER = 60.0
 SECONDS_BETWEEN_GPU_SAMPLES = 0.5
+MOST_LOSSES = 2
+"""Attempts at a case that may each cost a host; after that it is not tried again."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,14 @@ class RunOptions:
     out: Path | None = None
     device: str | None = None
     num_ranks: int | None = None
+    num_nodes: int | None = None
     gpus_per_node: int | None = None
     ranks_per_agent: int | None = None  # None: one under a launcher, all in a plain run; 0: all
+    hosts: tuple[str, ...] | None = None
+    interface: str | None = None
+    time_limit_s: float | None = None
+    on_lost_host: str | None = None
+    began: float = field(default_factory=time.monotonic)
 
 
 class Interrupted(ClusterbenchError):
@@ -59,11 +69,8 @@ def run(options: RunOptions) -> int:
     Every process that a launcher starts calls this; all return the same.
     """
     launcher = detect(os.environ)
-    if launcher is not None and not launcher.is_mpi:
-        raise LaunchError(
-            f"clusterbench was started by {launcher.name}; this version runs alone or under mpirun.\n"
-            "hint: 'mpirun -n 4 clusterbench run SUITE', or start it once without a launcher"
-        )
+    if options.on_lost_host == "continue" and options.resume is None:
+        raise SuiteError(_nothing_to_continue(launcher))
     suite, mistake = None, None
     if launcher is None or launcher.rank == HEAD:
         try:
@@ -71,18 +78,18 @@ def run(options: RunOptions) -> int:
         except ClusterbenchError as error:
             if launcher is None:
                 raise
-            mistake = error  # the other agents are waiting in MPI_Init and must hear of it first
+            mistake = error  # the other agents are waiting and must hear of it first
     with _interruptible() as interruption, tempfile.TemporaryDirectory(prefix="clusterbench-agent-") as scratch:
-        # The spawner comes first of all: forking is forbidden on many fabrics once MPI is up.
+        # The spawner and what describes this host come first of all: forking is forbidden on many fabrics once MPI is up.
         agent = Agent(host=socket.gethostname(), scratch=Path(scratch))
         try:
-            environment = _capture() if launcher is None or launcher.local_rank == 0 else {}
+            own = hello(agent.host, _local_rank(launcher))
             plane = _plane(launcher)
             try:
                 if plane.rank == HEAD:
-                    return _lead(agent, plane, environment, options, suite, mistake)
+                    return _lead(agent, plane, own, options, suite, mistake)
                 interruption.only_noted()
-                plane.send(HEAD, {"host": agent.host, "environment": environment})
+                plane.send(HEAD, own)
                 return follow(agent, plane, interruption)
             except _Settled:
                 raise
@@ -99,6 +106,16 @@ def run(options: RunOptions) -> int:
             agent.close()
 
 
+def _nothing_to_continue(launcher: Launcher | None) -> str:
+    if launcher is None:
+        return "--on-lost-host has no effect without --launch: this run has one host."
+    name = "mpirun" if launcher.is_mpi else launcher.name
+    return (
+        f"--on-lost-host continue: when a host is lost, everything inside one {name} ends, and nothing is left that could "
+        f"continue.\nhint: 'clusterbench run SUITE --launch \"{name} ...\"' starts it again on the hosts that are left"
+    )
+
+
 class _Settled(Exception):
     """Carries an error of which every agent has been told."""
 
@@ -109,38 +126,61 @@ class _Settled(Exception):
 def _lead(
     agent: Agent,
     plane: ControlPlane,
-    environment: dict[str, Any],
+    own: Message,
     options: RunOptions,
     suite: Suite | None,
     mistake: ClusterbenchError | None,
 ) -> int:
     """The head's part. An error that explains itself ends every agent with its exit code."""
+    crew = None
     try:
-        hosts, environments = _hosts(agent, plane, environment)
+        allocation = gather(plane, own)
         if mistake:
             raise mistake
         assert suite is not None
-        cluster = _cluster(options, suite, hosts, environments, alone=plane.size == 1)
-        share = cluster.world_size // len(hosts)
-        members = members_of(hosts, [share] * len(hosts))
-        directory, plan = _folder(options, suite, cluster, environments)
-        exit_code = _conduct(Crew(agent, plane, members), directory, plan)
+        hosts = allocation.only(options.hosts, options.num_nodes if launched(plane) else None)
+        cluster = _cluster(options, suite, allocation, hosts, alone=not launched(plane))
+        interfaces = _interfaces(options, allocation, hosts)
+        measure_clocks(agent, plane, allocation)
+        directory, plan = _folder(options, suite, cluster, allocation)
+        members = members_of(allocation.hosts, _shares(allocation, cluster), hosts)
+        crew = Crew(agent, plane, members, _variables(interfaces, options))
+        exit_code = _conduct(crew, directory, plan, options, interfaces, cluster)
     except ClusterbenchError as error:
-        dismiss(plane, error.exit_code)
+        dismiss(plane, error.exit_code, crew.lost if crew else ())
         raise _Settled(error) from None
-    dismiss(plane, exit_code)
+    dismiss(plane, exit_code, crew.lost)
+    if crew.lost:
+        sys.stderr.flush()
+        plane.abort(exit_code)  # MPI could not be left in order any more: that waits for all ranks
     return exit_code
 
 
-def _conduct(crew: Crew, directory: RunDirectory, plan: Plan) -> int:
-    executions = left_to_do(plan, directory.outcomes())
-    print(f"{directory.path}: {_count(executions)} to run on {plan.cluster.world_size} ranks", file=sys.stderr)
-    if plan.cluster.device == "cuda":
+def _conduct(
+    crew: Crew,
+    directory: RunDirectory,
+    plan: Plan,
+    options: RunOptions,
+    interfaces: Mapping[str, Interface],
+    cluster: Cluster,
+) -> int:
+    wanted = left_to_do(plan, directory.outcomes(), cheapest_first=options.time_limit_s is not None)
+    executions = [execution for execution in wanted if execution.case.num_nodes <= cluster.num_nodes]
+    print(f"{directory.path}: {_count(executions)} to run on {cluster.world_size} ranks", file=sys.stderr)
+    if len(executions) < len(wanted):
+        missing = f"{len(wanted) - len(executions)} more need"
+        print(f"{missing} more nodes than the {cluster.num_nodes} that are left", file=sys.stderr)
+    if cluster.device == "cuda":
         crew.order("telemetry", interval_s=SECONDS_BETWEEN_GPU_SAMPLES)
     progress = progress_on(sys.stderr)
-    store_host = None if len(crew.hosts) == 1 else socket.gethostbyname(socket.gethostname())
+    here = socket.gethostname()
+    store_host = None if crew.hosts == (here,) else interfaces[here].address
+    ends_at = None if options.time_limit_s is None else options.began + options.time_limit_s
+    stopped = None
     try:
-        Conductor(crew, directory, progress, store_host).conduct(executions)
+        Conductor(crew, directory, progress, store_host, ends_at).conduct(executions)
+    except LaunchError as error:
+        stopped = error
     except KeyboardInterrupt:
         raise Interrupted(
             f"stopped before the end; everything finished is in {directory.path}.\n"
@@ -148,30 +188,62 @@ def _conduct(crew: Crew, directory: RunDirectory, plan: Plan) -> int:
         ) from None
     finally:
         progress.close()
+    crew.rest()
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
     report = render_report(directory)
     print(f"{report.verdict.word}: {report.verdict.sentence}\nreport: {report.path}", file=sys.stderr)
+    if stopped:
+        print(
+            f"stopped before the end: {stopped}; everything finished is in {directory.path}.\n"
+            f"hint: 'clusterbench run --resume {directory.path}' does the rest",
+            file=sys.stderr,
+        )
     return report.verdict.exit_code
 
 
-def left_to_do(plan: Plan, outcomes: Sequence[Outcome]) -> list[Execution]:
-    """Every repeat of every case that has no outcome yet, repeats interleaved: the whole list, then the list again."""
+def left_to_do(plan: Plan, outcomes: Sequence[Outcome], cheapest_first: bool = False) -> list[Execution]:
+    """Every repeat of every case that has no outcome yet, repeats interleaved: the whole list, then the list again.
+
+    What ended because a host went away is tried once more. With ``cheapest_first`` a run that is cut short has seen as
+    many cases as it could, and each once before any of them twice.
+    """
     tried = Counter((outcome.hash, outcome.repeat) for outcome in outcomes)
-    return [
+    lost = Counter((outcome.hash, outcome.repeat) for outcome in outcomes if outcome.lost_hosts)
+    left = [
         Execution(case, repeat, 1 + tried[case.hash, repeat])
         for repeat in range(plan.repeats)
         for case in plan.cases
-        if not tried[case.hash, repeat]
+        if tried[case.hash, repeat] == lost[case.hash, repeat] < MOST_LOSSES
     ]
+    if cheapest_first:
+        kinds = benchmarks()
+        left.sort(
+            key=lambda one: (one.repeat, one.case.num_nodes, kinds[one.case.benchmark].cost(one.case.point))
+        )  # stable: among equals the suite's order stays
+    return left
 
 
 # Who takes part.
 
 
+def launched(plane: ControlPlane) -> bool:
+    """Whether a launcher started more than this one agent."""
+    return plane.size > 1
+
+
+def _local_rank(launcher: Launcher | None) -> int | None:
+    """None where nobody has counted the processes of this host."""
+    if launcher is None or (launcher.name == "environment" and "LOCAL_RANK" not in os.environ):
+        return None
+    return launcher.local_rank
+
+
 def _plane(launcher: Launcher | None) -> ControlPlane:
     if launcher is None:
         return Alone()
+    if not launcher.is_mpi:
+        return meet(launcher, os.environ, SECONDS_TO_GATHER)
     plane = MpiPlane()
     if plane.size != launcher.size:
         raise LaunchError(
@@ -182,56 +254,41 @@ def _plane(launcher: Launcher | None) -> ControlPlane:
     return plane
 
 
-def _hosts(
-    agent: Agent, plane: ControlPlane, environment: dict[str, Any]
-) -> tuple[list[str], dict[str, dict[str, Any]]]:
-    """Every agent's host, in the order of their ranks, and each host's environment."""
-    hosts = {HEAD: agent.host}
-    environments = {agent.host: environment} if environment else {}
-    deadline = time.monotonic() + SECONDS_TO_GATHER
-    while len(hosts) < plane.size:
-        for sender, message in plane.receive():
-            hosts[sender] = message["host"]
-            if message["environment"]:
-                environments[message["host"]] = message["environment"]
-        if time.monotonic() > deadline:
-            raise LaunchError(
-                f"{plane.size - len(hosts)} of {plane.size} agents said nothing for {SECONDS_TO_GATHER:g} s"
-            )
-        time.sleep(0.002)
-    return [hosts[rank] for rank in range(plane.size)], environments
+def _shares(allocation: Allocation, cluster: Cluster) -> list[int]:
+    """Ranks of each agent; those of hosts that take no part have some too, which nobody counts."""
+    return [cluster.ranks_per_node // allocation.hosts.count(host) for host in allocation.hosts]
 
 
-def _capture() -> dict[str, Any]:
-    """This host, described by a process of its own: the agent must not load a driver's library."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "clusterbench.engine.environment"],
-        env=without_launcher(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+def _interfaces(options: RunOptions, allocation: Allocation, hosts: Sequence[str]) -> dict[str, Interface]:
+    """Over which interface each host that takes part, and the head's, talks to the others; noted in what they are."""
+    every = tuple(dict.fromkeys((allocation.hosts[HEAD], *hosts)))
+    if len(every) == 1 and options.interface is None:
+        return {}
+    chosen = choose_interfaces(
+        {host: interfaces_of(allocation.environments[host]) for host in every}, options.interface
     )
-    try:
-        found: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        raise LaunchError(f"this host could not be described: {done.stderr.strip()[-500:]}") from None
-    return found
+    for host, interface in chosen.items():
+        allocation.environments[host]["interface"] = interface.name
+    return chosen
 
 
-def _cluster(
-    options: RunOptions,
-    suite: Suite,
-    hosts: Sequence[str],
-    environments: dict[str, dict[str, Any]],
-    alone: bool,
-) -> Cluster:
+def _variables(interfaces: Mapping[str, Interface], options: RunOptions) -> dict[str, dict[str, str]]:
+    """Gloo has to be told, or it takes what the host's name resolves to; NCCL knows fabrics better than we do."""
+    names = ["GLOO_SOCKET_IFNAME"] + ["NCCL_SOCKET_IFNAME"] * (options.interface is not None)
+    return {host: dict.fromkeys(names, interface.name) for host, interface in interfaces.items()}
+
+
+def _cluster(options: RunOptions, suite: Suite, allocation: Allocation, hosts: tuple[str, ...], alone: bool) -> Cluster:
     """What there is to run on, from what each host said of itself and what the command line makes of it."""
-    names = tuple(dict.fromkeys(hosts))
-    per_node = {host: hosts.count(host) for host in names}
-    first = environments[names[0]]
+    first = allocation.environments[hosts[0]]
+    agents_per_node = allocation.hosts.count(hosts[0])
     num_gpus = len(first.get("gpus") or [])
     device = options.device or ("cuda" if num_gpus else "cpu")
+    if alone and (options.num_nodes or 1) > 1:
+        raise SuiteError(
+            f"--num-nodes {options.num_nodes} needs a launcher that starts clusterbench on as many hosts; this is one "
+            "process on one host.\nhint: 'mpirun -n 2 -hosts a,b clusterbench run SUITE --ranks-per-agent all'"
+        )
     if device == "cuda" and not num_gpus:
         raise SuiteError(
             "--device cuda needs a GPU, but NVML finds none on this host.\nhint: leave --device out, or cpu"
@@ -242,21 +299,21 @@ def _cluster(
     if alone:
         ranks_per_node = everything
     elif options.ranks_per_agent is None:
-        ranks_per_node = per_node[names[0]]
+        ranks_per_node = agents_per_node
     else:
-        ranks_per_node = (options.ranks_per_agent or everything) * per_node[names[0]]
+        ranks_per_node = (options.ranks_per_agent or everything) * agents_per_node
     if device == "cuda" and ranks_per_node > num_gpus:
         raise SuiteError(
-            f"{ranks_per_node} ranks on a node need as many GPUs, but {names[0]} has {num_gpus}.\n"
+            f"{ranks_per_node} ranks on a node need as many GPUs, but {hosts[0]} has {num_gpus}.\n"
             "hint: start fewer processes per node"
         )
     return Cluster(
-        num_nodes=len(names),
+        num_nodes=len(hosts),
         ranks_per_node=ranks_per_node,
         device=device,  # type: ignore[arg-type]
         gpu_name=first["gpus"][0]["name"] if num_gpus else None,
         cpu_name=first.get("cpu_model"),
-        hosts=names,
+        hosts=hosts,
     )
 
 
@@ -267,22 +324,23 @@ def _suite(options: RunOptions) -> Suite:
     return load_suite(options.suite)
 
 
-def _folder(
-    options: RunOptions, suite: Suite, cluster: Cluster, environments: dict[str, dict[str, Any]]
-) -> tuple[RunDirectory, Plan]:
+def _folder(options: RunOptions, suite: Suite, cluster: Cluster, allocation: Allocation) -> tuple[RunDirectory, Plan]:
     """A new folder with its plan, or the one to continue: with the plan it has, if this is still its cluster."""
     if options.resume is None:
         plan = make_plan(suite, cluster)
         path = options.out or default_path(Path("reports"), plan.suite, datetime.now())
-        return RunDirectory.create(path, suite.text, plan, {"hosts": environments}), plan
+        return RunDirectory.create(path, suite.text, plan, {"hosts": allocation.environments}), plan
     directory = RunDirectory.open(options.resume)
     plan = directory.plan()
     there, here = _size(plan.cluster), _size(cluster)
-    if there != here:
-        raise SuiteError(
-            f"{options.resume} was begun on {there}, but this is {here}.\n"
-            "hint: resume it on the same number of nodes and ranks, or start a new run"
-        )
+    is_part = (cluster.ranks_per_node, cluster.device) == (plan.cluster.ranks_per_node, plan.cluster.device)
+    fewer = is_part and cluster.num_nodes < plan.cluster.num_nodes
+    if there != here and not (fewer and options.on_lost_host == "continue"):
+        hint = "resume it on the same number of nodes and ranks, or start a new run"
+        if fewer:
+            hint = "--on-lost-host continue runs what fits on those that are left"
+        raise SuiteError(f"{options.resume} was begun on {there}, but this is {here}.\nhint: {hint}")
+    directory.add_hosts(allocation.environments)
     return directory, plan
 
 

@@ -47,15 +47,15 @@ def import_ahead() -> None:
     gc.freeze()
 
 
-def work(start: Mapping[str, Any], rank: Mapping[str, int], descriptor: int, page: int) -> None:
+def work(start: Mapping[str, Any], rank: Mapping[str, Any], descriptor: int, page: int) -> None:
     """The whole life of a worker; ends its process.
 
     Parameters
     ----------
     start
-        ``id``, ``world_size``, ``device``, ``store``, ``environment``, ``host``, ``log_folder``, ``timeout_s``.
+        ``id``, ``world_size``, ``device``, ``store``, ``environment``, ``interface``, ``host``, ``timeout_s``.
     rank
-        ``rank`` in the start, ``local_rank`` on its host, ``slot`` among its agent's ranks.
+        ``rank`` in the start, ``local_rank`` on its host, ``slot`` among its agent's ranks, path of its ``log``.
     """
     worker = _Worker(start, rank, Channel(socket.socket(fileno=descriptor)), page)
     try:
@@ -70,7 +70,7 @@ def work(start: Mapping[str, Any], rank: Mapping[str, int], descriptor: int, pag
 @dataclass
 class _Worker:
     start: Mapping[str, Any]
-    place: Mapping[str, int]
+    place: Mapping[str, Any]
     channel: Channel
     page_descriptor: int
 
@@ -80,6 +80,8 @@ class _Worker:
         self.rank, self.world_size = self.place["rank"], self.start["world_size"]
         self.write_to_log()
         os.environ.update(self.start["environment"])
+        for name, value in self.start["interface"].items():
+            os.environ.setdefault(name, value)  # the suite's and the user's own word comes first
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self.phase("imported")
         self.rig = Rig(
@@ -100,7 +102,7 @@ class _Worker:
             self.run_case(order["case"])
 
     def write_to_log(self) -> None:
-        log = os.open(self.start["logs"][str(self.rank)], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(self.place["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)

@@ -57,7 +57,7 @@ def main() -> None:
         for order in agent.receive():
             descriptors = order["descriptors"]
             if "store" in order:
-                fork(partial(store.serve, descriptors[0]), [], {"store": True})
+                fork(partial(store.serve, descriptors[0], order["store"]), [], {"store": True})
             else:
                 page, *channels = descriptors
                 for rank, descriptor in zip(order["ranks"], channels, strict=True):

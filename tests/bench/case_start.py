@@ -90,7 +90,7 @@ def _start(crew: Crew, folder: Path, number: int) -> float:
         "environment": {},
         "store": {"file": str(folder / f"store-{number}")},
         "timeout_s": TIMEOUT_S,
-        "logs": {str(rank): str(folder / f"{number}-{rank}.log") for rank in range(RANKS)},
+        "logs": str(folder),
     }
     start_s = time.perf_counter()
     crew.order_start(start)

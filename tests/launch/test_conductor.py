@@ -1,6 +1,7 @@
 """Who is named when something goes wrong, from events as agents send them."""
 
 from collections import deque
+from typing import ClassVar
 
 from clusterbench.cluster import Cluster
 from clusterbench.launch.conductor import Conductor, Execution
@@ -22,8 +23,11 @@ class ScriptedCrew:
 
     members = (Member(0, "a", 0, (0, 1, 2, 3)),)
     hosts = ("a",)
+    lost: ClassVar = {}
+    lost_hosts = ()
 
     def __init__(self, **answers):
+        self.present = self.members
         self.answers = answers
         self.waiting = deque()
         self.orders = []
@@ -31,7 +35,7 @@ class ScriptedCrew:
     def order(self, order, **arguments):
         self.orders.append(order)
         if order == "end":
-            self.waiting.append({"event": "ended", "start": arguments["start"]})
+            self.waiting.append({"event": "ended", "start": arguments["start"], "logs": {}})
             return
         key = next(iter(arguments["message"])) if order == "tell" else order
         if key == "go":

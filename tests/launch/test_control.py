@@ -1,5 +1,6 @@
 """The control plane over TCP, on the loopback, as its specification says."""
 
+import hmac
 import json
 import socket
 import threading
@@ -103,6 +104,62 @@ def test_nonsense_from_a_stranger_changes_nothing(greeting):
     assert errors == []
     member.close()
     head.close()
+
+
+def test_a_stranger_who_says_nothing_keeps_nobody_waiting():
+    head = TcpHead(2, SECRET)
+    thread, errors = gather_in_background(head)
+    with socket.create_connection(head.address) as silent:
+        member = TcpMember(head.address, 2, 1, SECRET)
+        thread.join(1)  # a greeting may take 5 s; the silent one has not used up its own
+        assert not thread.is_alive()
+        assert errors == []
+        assert silent.recv(4096)  # the head's greeting,
+        assert silent.recv(4096) == b""  # and then the door
+    member.close()
+    head.close()
+
+
+def test_nobody_is_let_in_once_all_are_there():
+    head = TcpHead(2, SECRET)
+    thread, _ = gather_in_background(head)
+    address = head.address
+    member = TcpMember(address, 2, 1, SECRET)
+    thread.join()
+    with pytest.raises(LaunchError, match="Connection refused"):
+        TcpMember(address, 2, 1, SECRET)
+    member.send(0, {"still": "here"})
+    assert receive_one(head) == (1, {"still": "here"})
+    member.close()
+    head.close()
+
+
+def test_a_greeting_in_pieces_is_put_together():
+    head = TcpHead(2, SECRET)
+    thread, errors = gather_in_background(head)
+    with socket.create_connection(head.address) as slow:
+        nonce = json.loads(slow.recv(4096))["nonce"]
+        proof = hmac.new(SECRET, f"member:{nonce}:ab:1".encode(), "sha256").hexdigest()
+        line = json.dumps({"rank": 1, "nonce": "ab", "proof": proof}).encode() + b"\n"
+        slow.sendall(line[:20])
+        thread.join(0.1)
+        slow.sendall(line[20:])
+        thread.join()
+    assert errors == []
+    head.close()
+
+
+def test_the_first_free_port_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        head = TcpHead(1, SECRET, ports=(port, 0))
+        assert head.address[1] != port
+        head.close()
+        with pytest.raises(LaunchError) as caught:
+            TcpHead(1, SECRET, ports=(port,))
+    assert str(caught.value) == (
+        f"the head cannot listen at 127.0.0.1 on any of the ports {port} to {port}: Address already in use"
+    )
 
 
 def test_members_that_do_not_come_are_named():

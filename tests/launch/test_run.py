@@ -1,9 +1,12 @@
 """Who takes part in a run, before anything is started."""
 
+from pathlib import Path
+
 import pytest
 
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import run
+from clusterbench.launch.allocation import Allocation
 from clusterbench.launch.launcher import Launcher
 from clusterbench.launch.run import RunOptions
 from clusterbench.suite import load_suite
@@ -20,8 +23,8 @@ def suite(tmp_path):
 
 
 def cluster(suite, hosts, host, alone=True, **options):
-    environments = dict.fromkeys(hosts, host)
-    return run._cluster(RunOptions(None, **options), suite, hosts, environments, alone=alone)
+    allocation = Allocation(tuple(hosts), dict.fromkeys(hosts, host))
+    return run._cluster(RunOptions(None, **options), suite, allocation, allocation.names, alone=alone)
 
 
 def test_processes_of_another_mpi_are_found_out_before_anything_is_timed(monkeypatch):
@@ -58,6 +61,34 @@ def test_more_ranks_than_gpus_are_refused_with_both_numbers(suite):
     assert str(caught.value) == (
         "9 ranks on a node need as many GPUs, but a has 8.\nhint: start fewer processes per node"
     )
+
+
+def test_more_nodes_need_a_launcher(suite):
+    with pytest.raises(SuiteError) as caught:
+        cluster(suite, ["a"], NO_GPU, num_nodes=2)
+    assert str(caught.value) == (
+        "--num-nodes 2 needs a launcher that starts clusterbench on as many hosts; this is one process on one host.\n"
+        "hint: 'mpirun -n 2 -hosts a,b clusterbench run SUITE --ranks-per-agent all'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("launcher", "said"),
+    [
+        (None, "--on-lost-host has no effect without --launch: this run has one host."),
+        (
+            Launcher("mpich", 0, 4, 0, 2),
+            "--on-lost-host continue: when a host is lost, everything inside one mpirun ends, and nothing is left that "
+            "could continue.\nhint: 'clusterbench run SUITE --launch \"mpirun ...\"' starts it again on the hosts that "
+            "are left",
+        ),
+    ],
+)
+def test_inside_a_launcher_there_is_nothing_to_continue(monkeypatch, launcher, said):
+    monkeypatch.setattr(run, "detect", lambda _: launcher)
+    with pytest.raises(SuiteError) as caught:
+        run.run(RunOptions(Path("s.yaml"), on_lost_host="continue"))
+    assert str(caught.value) == said
 
 
 def test_cuda_without_a_gpu_is_a_mistake(suite):

@@ -135,10 +135,9 @@ import time
 from pathlib import Path
 from clusterbench.launch.agent import Agent
 agent = Agent("here", Path({str(tmp_path)!r}))
-agent.execute({{"order": "own", "local_ranks": [0, 1]}})
-logs = {{"0": {str(tmp_path / "0.log")!r}, "1": {str(tmp_path / "1.log")!r}}}
+agent.execute({{"order": "own", "local_ranks": [0, 1], "interface": {{}}}})
 start = {{"id": 0, "world_size": 2, "device": "cpu", "environment": {{}}, "store": {{"file": {str(tmp_path / "s")!r}}},
-         "timeout_s": 60, "logs": logs}}
+         "timeout_s": 60, "logs": {str(tmp_path)!r}}}
 agent.execute({{"order": "start", "start": start, "first_rank": 0}})
 ready = 0
 while ready < 2:

@@ -1,0 +1,165 @@
+"""Who takes part: the agents, the hosts they live on as these describe themselves, and which of them a run uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterbench.errors import LaunchError, SuiteError, nearest
+from clusterbench.launch.agent import Agent
+from clusterbench.launch.channel import Message
+from clusterbench.launch.control import HEAD, ControlPlane
+from clusterbench.launch.launcher import without_launcher
+
+SECONDS_TO_GATHER = 60.0
+_SECONDS_FOR_CLOCKS = 5.0
+_ROUNDS_OF_CLOCKS = 3
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What the launcher gave.
+
+    Parameters
+    ----------
+    hosts
+        Of each agent, in the order of their ranks.
+    environments
+        What each host says of itself, by host in the order in which they first appear.
+    """
+
+    hosts: tuple[str, ...]
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The hosts, each once, in that order."""
+        return tuple(dict.fromkeys(self.hosts))
+
+    def only(self, hosts: Sequence[str] | None, num_nodes: int | None) -> tuple[str, ...]:
+        """The hosts that take part: those that are named, in that order, or all; of these the first ``num_nodes``.
+
+        Raises
+        ------
+        SuiteError
+            If a host is named that is not there, or twice, or more nodes are wanted than there are.
+        """
+        chosen = tuple(hosts or self.names)
+        for host in chosen:
+            if host not in self.names:
+                raise SuiteError(
+                    f"--hosts names {host}, which is not in the allocation.{nearest(host, self.names)}\n"
+                    f"Hosts: {', '.join(self.names)}."
+                )
+            if chosen.count(host) > 1:
+                raise SuiteError(f"--hosts names {host} twice.")
+        if num_nodes is not None and num_nodes > len(chosen):
+            raise SuiteError(
+                f"--num-nodes {num_nodes} needs as many hosts, but there are {len(chosen)}: {', '.join(chosen)}.\n"
+                "hint: have the launcher start agents on more hosts"
+            )
+        return chosen[:num_nodes]
+
+
+def hello(host: str, local_rank: int | None) -> Message:
+    """What an agent says first; the first one of each host describes it."""
+    first = not local_rank
+    return {"event": "hello", "host": host, "local_rank": local_rank, "environment": _described() if first else {}}
+
+
+def gather(plane: ControlPlane, own: Message) -> Allocation:
+    """Every agent's host, once all have said hello.
+
+    Raises
+    ------
+    LaunchError
+        If some say nothing, or two hosts go by one name.
+    """
+    hellos = {HEAD: own}
+    for sender, message in _messages(plane, SECONDS_TO_GATHER):
+        if message["event"] == "hello":
+            hellos[sender] = message
+        if len(hellos) == plane.size:
+            break
+    if len(hellos) < plane.size:
+        missing = [rank for rank in range(plane.size) if rank not in hellos]
+        raise LaunchError(
+            f"{len(missing)} of {plane.size} agents said nothing for {SECONDS_TO_GATHER:g} s: "
+            f"{', '.join(map(str, missing[:16]))}{' ...' if len(missing) > 16 else ''}"
+        )
+    in_order = [hellos[rank] for rank in range(plane.size)]
+    _expect_names_of_their_own(in_order)
+    environments = {said["host"]: said["environment"] for said in reversed(in_order) if said["environment"]}
+    hosts = tuple(said["host"] for said in in_order)
+    return Allocation(hosts, {host: environments[host] for host in dict.fromkeys(hosts)})
+
+
+def _expect_names_of_their_own(hellos: Sequence[Message]) -> None:
+    seen = set()
+    for said in hellos:
+        place = said["host"], said["local_rank"]
+        if said["local_rank"] is not None and place in seen:
+            raise LaunchError(
+                f"two hosts go by the name {said['host']}: each has a local rank {said['local_rank']}.\n"
+                "hint: give every host or container a name of its own"
+            )
+        seen.add(place)
+
+
+def measure_clocks(agent: Agent, plane: ControlPlane, allocation: Allocation) -> None:
+    """Adds to each host's environment how many seconds its clock is ahead of the head's, from the quickest answer.
+
+    Nothing here compares times of two hosts; people who read logs side by side do.
+    """
+    first_agent = {host: allocation.hosts.index(host) for host in allocation.names}
+    others = {rank: host for host, rank in first_agent.items() if host != allocation.hosts[HEAD]}
+    best: dict[str, tuple[float, float]] = {}
+    for _ in range(_ROUNDS_OF_CLOCKS if others else 0):
+        asked = time.time()
+        for rank in others:
+            plane.send(rank, {"order": "clock"})
+        waiting = set(others)
+        for sender, message in _messages(plane, _SECONDS_FOR_CLOCKS):
+            if message["event"] == "clock" and sender in waiting:
+                answered = time.time()
+                offset = message["time_s"] - (asked + answered) / 2
+                best[message["host"]] = min(best.get(message["host"], (float("inf"), 0.0)), (answered - asked, offset))
+                waiting.discard(sender)
+            if not waiting:
+                break
+    for host, (_, offset) in best.items():
+        allocation.environments[host]["clock_offset_s"] = round(offset, 3)
+
+
+def _messages(plane: ControlPlane, timeout_s: float) -> Iterator[tuple[int, Message]]:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        arrived = plane.receive()
+        yield from arrived
+        if plane.size == 1 or plane.lost():
+            return
+        if not arrived:
+            time.sleep(0.002)
+
+
+def _described() -> Mapping[str, Any]:
+    """This host, described by a process of its own: the agent must not load a driver's library."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "clusterbench.engine.environment"],
+        env=without_launcher(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise LaunchError(f"this host could not be described: {done.stderr.strip()[-500:]}") from None
+    return found

@@ -1,0 +1,86 @@
+"""Over which network interface the hosts of a run talk."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterbench.errors import SuiteError
+
+_NOT_FOR_TRAFFIC = re.compile(r"lo|docker|br-|veth|virbr|cni|flannel|cali|tun|tap|podman|usb|idrac|bmc")
+"""Beginnings of names of interfaces that exist on every host under the same address, or lead nowhere."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface of one host and its IPv4 address."""
+
+    name: str
+    address: str
+    network: str
+
+
+def interfaces_of(environment: Mapping[str, Any]) -> tuple[Interface, ...]:
+    """Those of a host that are up and have an address, in the order in which it lists them."""
+    found = []
+    for one in environment.get("network") or ():
+        for written in one.get("addresses") or ():
+            address = ipaddress.IPv4Interface(written)
+            found.append(Interface(one["name"], str(address.ip), str(address.network)))
+    return tuple(found)
+
+
+def choose_interfaces(hosts: Mapping[str, Sequence[Interface]], wanted: str | None) -> dict[str, Interface]:
+    """One interface for each host.
+
+    Parameters
+    ----------
+    hosts
+        By host, in the order of their ranks.
+    wanted
+        Name of the interface to take on all of them; None takes the first of the first host's on whose network all
+        others have an address too, and where there is none (each host on a network of its own) the first of a name
+        that all have.
+
+    Raises
+    ------
+    SuiteError
+        Naming each host that has no such interface, and what it has.
+    """
+    if wanted is not None:
+        return _named(hosts, wanted)
+    first = [one for one in next(iter(hosts.values())) if not _NOT_FOR_TRAFFIC.match(one.name)]
+    for same in ("network", "name"):
+        for candidate in first:
+            chosen = {host: _alike(candidate, every, same) for host, every in hosts.items()}
+            if all(chosen.values()):
+                return {host: one for host, one in chosen.items() if one}
+    raise SuiteError(
+        f"the hosts have no network in common: {_listed(hosts)}.\n"
+        "hint: name the interface that joins them, '--interface eth0'"
+    )
+
+
+def _named(hosts: Mapping[str, Sequence[Interface]], wanted: str) -> dict[str, Interface]:
+    chosen = {host: next((one for one in every if one.name == wanted), None) for host, every in hosts.items()}
+    if without := {host: hosts[host] for host, one in chosen.items() if one is None}:
+        raise SuiteError(
+            f"--interface {wanted}: there is none of this name with an IPv4 address on {_listed(without)}.\n"
+            "hint: 'ip -4 -brief address' on a host lists its own"
+        )
+    return {host: one for host, one in chosen.items() if one}
+
+
+def _alike(candidate: Interface, every: Sequence[Interface], same: str) -> Interface | None:
+    return next((one for one in every if getattr(one, same) == getattr(candidate, same)), None)
+
+
+def _listed(hosts: Mapping[str, Sequence[Interface]]) -> str:
+    """``cb1 (lo 127.0.0.1, eth0 10.77.0.1), cb2 (...)``, the first few of many."""
+    each = [
+        f"{host} ({', '.join(f'{one.name} {one.address}' for one in every) or 'none'})" for host, every in hosts.items()
+    ]
+    return ", ".join(each[:4]) + (f" and {len(each) - 4} more" if len(each) > 4 else "")

@@ -1,0 +1,174 @@
+"""How agents find each other where no MPI joins them: under torchrun, srun, or variables that somebody set.
+
+The head listens on the first free of a few ports that follow from the job's name; the others try them in turn. Nobody
+needs a shared disk or a free port that was agreed on. What makes a stranger a stranger is a secret:
+``CLUSTERBENCH_SECRET`` where it is set, otherwise a file in the user's home that only the user can read, made by whoever
+comes first, as ssh and MUNGE do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import socket
+import stat
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from clusterbench.errors import LaunchError
+from clusterbench.launch.control import HEAD, Alone, ControlPlane, TcpHead, TcpMember
+from clusterbench.launch.launcher import Launcher
+
+SECRET_VARIABLE = "CLUSTERBENCH_SECRET"
+FIRST_PORT, NUM_PORTS, TRIES = 20_000, 10_000, 16
+_SECONDS_BETWEEN_TRIES = 0.1
+_JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT", "WORLD_SIZE")
+
+
+def meet(launcher: Launcher, environment: Mapping[str, str], timeout_s: float) -> ControlPlane:
+    """The plane of this agent, once all have come.
+
+    Raises
+    ------
+    LaunchError
+        If the head cannot be found or reached, or some agents do not come in ``timeout_s`` seconds.
+    """
+    if launcher.size == 1:
+        return Alone()
+    job = job_of(environment)
+    secret = hmac.new(shared_secret(environment), job.encode(), "sha256").digest()
+    ports = ports_of(job)
+    if launcher.rank == HEAD:
+        head = TcpHead(launcher.size, secret, "0.0.0.0", ports)
+        try:
+            head.gather(timeout_s)
+        except LaunchError:
+            head.close()
+            raise
+        return head
+    return _join(launcher, head_of(launcher, environment), ports, secret, timeout_s)
+
+
+def _join(launcher: Launcher, host: str, ports: tuple[int, ...], secret: bytes, timeout_s: float) -> TcpMember:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        for port in ports:
+            try:
+                return TcpMember((host, port), launcher.size, launcher.rank, secret)
+            except LaunchError as error:  # the head is not there yet, or this port is somebody else's
+                said = error
+            if time.monotonic() > deadline:
+                raise LaunchError(
+                    f"agent {launcher.rank} of {launcher.size} (host {socket.gethostname()}) did not find the head at "
+                    f"{host}, ports {ports[0]} to {ports[-1]}, within {timeout_s:g} s; the last try said: {said}\n"
+                    f"hint: is {host} the host of rank 0, are those ports open between hosts, and is "
+                    f"{SECRET_VARIABLE} (or the file {_secret_file()}) the same on all?"
+                )
+        time.sleep(_SECONDS_BETWEEN_TRIES)
+
+
+def job_of(environment: Mapping[str, str]) -> str:
+    """What tells this job from another of the same user, alike in all its agents."""
+    return ",".join(f"{name}={environment[name]}" for name in _JOB_VARIABLES if name in environment)
+
+
+def ports_of(job: str) -> tuple[int, ...]:
+    """The ports at which the head of a job may be, below those that systems give away.
+
+    >>> ports_of("SLURM_JOB_ID=7,SLURM_STEP_ID=0")[:2]
+    (29391, 29392)
+    """
+    first = FIRST_PORT + int.from_bytes(hashlib.sha256(job.encode()).digest()[:4]) % (NUM_PORTS - TRIES)
+    return tuple(range(first, first + TRIES))
+
+
+def head_of(launcher: Launcher, environment: Mapping[str, str]) -> str:
+    """Name or address of the host of rank 0.
+
+    Raises
+    ------
+    LaunchError
+        If no variable says it.
+    """
+    if launcher.name == "slurm":
+        for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"):
+            if environment.get(name):
+                return first_host(environment[name])
+    if environment.get("MASTER_ADDR"):
+        return environment["MASTER_ADDR"]
+    raise LaunchError(
+        f"{launcher.name} started {launcher.size} agents, but no variable says where rank 0 is.\n"
+        "hint: set MASTER_ADDR to the host of rank 0 on all of them"
+    )
+
+
+def first_host(hosts: str) -> str:
+    """The first host of a list in Slurm's notation.
+
+    >>> [first_host(hosts) for hosts in ("gpu[001-004,9],x", "a,b[2-3]", "r[1-2]n[03-04]-ib")]
+    ['gpu001', 'a', 'r1n03-ib']
+    """
+    depth = 0
+    for end, letter in enumerate(hosts):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            hosts = hosts[:end]
+            break
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", hosts)
+
+
+def shared_secret(environment: Mapping[str, str]) -> bytes:
+    """What agents of one user know and others do not.
+
+    Raises
+    ------
+    LaunchError
+        If it is too short to be one, or the file that holds it can be read by others or not at all.
+    """
+    if given := environment.get(SECRET_VARIABLE):
+        if len(given) < 16:
+            raise LaunchError(
+                f"{SECRET_VARIABLE} has {len(given)} characters; 16 are the least.\n"
+                "hint: 'openssl rand -hex 32' makes a good one; give all agents the same"
+            )
+        return given.encode()
+    path = _secret_file()
+    try:
+        _make_once(path)
+        mode = path.stat().st_mode
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise LaunchError(f"{path} can be read by others than you.\nhint: chmod 600 {path}, or delete it")
+        return path.read_bytes()
+    except OSError as error:
+        raise LaunchError(
+            f"{path} cannot be read or made: {error.strerror}.\nhint: set {SECRET_VARIABLE} to the same text, 16 "
+            "characters or more, for all agents"
+        ) from None
+
+
+def _make_once(path: Path) -> None:
+    """Many agents come at the same moment, on a shared disk: a link is made by exactly one of them, with all in it."""
+    if path.exists():
+        return
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}")
+    descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(own, path)
+    finally:
+        own.unlink()
+
+
+def _secret_file() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "clusterbench" / "secret"

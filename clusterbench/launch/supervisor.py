@@ -1,0 +1,220 @@
+"""The outer form of a run: starts the launcher, and again on the hosts that are left when some are lost.
+
+Inside one mpirun a lost host ends everything, and some launchers then hang, or end with exit code 0. So this process is
+no part of the run: it reads what is on disk, and ends a launcher that shows no sign of life. The run's folder must be
+one that every host sees, since any of them may be the next head.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+
+from clusterbench.errors import LaunchError
+from clusterbench.launch.launch_command import LaunchCommand
+from clusterbench.launch.launcher import detect
+from clusterbench.launch.run import RunOptions, left_to_do
+from clusterbench.run_directory import RunDirectory, default_path
+from clusterbench.suite import load_suite
+
+SECONDS_TO_BEGIN = 240.0
+SECONDS_WITHOUT_A_SIGN = 90.0
+"""After the first sign. Longer than an agent's silence and than the report of a large run."""
+SECONDS_TO_PROBE = 20.0
+SECONDS_TO_END = 15.0
+SECONDS_TO_END_IN_ORDER = 60.0
+
+
+def supervise(command: str, options: RunOptions) -> int:
+    """Runs a suite under a launcher to its end, whatever becomes of hosts, and returns the exit code.
+
+    Raises
+    ------
+    SuiteError
+        If the command or the suite is mistaken.
+    LaunchError
+        If the launcher ends before the run begins, or a start brings nothing and no host is to blame.
+    """
+    if (launcher := detect(os.environ)) is not None:
+        raise LaunchError(f"--launch starts a launcher, but this process was itself started by {launcher.name}")
+    launch = LaunchCommand.parse(command, os.environ)
+    folder = options.resume or options.out or default_path(Path("reports"), _name(options), datetime.now())
+    with tempfile.TemporaryDirectory(prefix="clusterbench-launch-") as scratch, _passing_signals() as supervised:
+        hosts = list(launch.hosts)
+        while True:
+            before = _num_outcomes(folder)
+            supervised.run(launch.on(hosts, Path(scratch)) + _inner(options, folder), folder)
+            if not (folder / "plan.jsonl").exists():
+                raise LaunchError(
+                    f"the launcher ended with {supervised.exit_code} before the run began; see what it said above"
+                )
+            if supervised.asked or _is_over(options, folder):
+                return _settle(folder)
+            left = _alive(launch, hosts, Path(scratch))
+            lost = [host for host in hosts if host not in left]
+            print(f"clusterbench: the launcher ended with {supervised.exit_code}; {_say(lost, left)}", file=sys.stderr)
+            stuck = _num_outcomes(folder) == before and not lost
+            if stuck or not left or options.on_lost_host == "stop":
+                return _settle(folder)
+            hosts = left
+
+
+def _name(options: RunOptions) -> str:
+    assert options.suite is not None
+    return load_suite(options.suite).name
+
+
+def _inner(options: RunOptions, folder: Path) -> list[str]:
+    """The command that the launcher starts in every process: begins the run, or goes on with it."""
+    words = [sys.executable, "-m", "clusterbench.cli", "run"]
+    if (folder / "plan.jsonl").exists():
+        words += ["--resume", str(folder), "--on-lost-host", "continue"]
+    else:
+        words += [str(options.suite), "--out", str(folder)]
+    given = {
+        "--device": options.device,
+        "--num-ranks": options.num_ranks,
+        "--gpus-per-node": options.gpus_per_node,
+        "--ranks-per-agent": "all" if options.ranks_per_agent == 0 else options.ranks_per_agent,
+        "--interface": options.interface,
+        "--time-limit": _time_left(options),
+    }
+    for name, value in given.items():
+        if value is not None:
+            words += [name, str(value)]
+    return words
+
+
+def _time_left(options: RunOptions) -> int | None:
+    if options.time_limit_s is None:
+        return None
+    return max(1, round(options.began + options.time_limit_s - time.monotonic()))
+
+
+def _is_over(options: RunOptions, folder: Path) -> bool:
+    """Whether nothing is left to do, or no time to do it in."""
+    directory = RunDirectory.open(folder)
+    out_of_time = options.time_limit_s is not None and time.monotonic() >= options.began + options.time_limit_s - 1
+    return out_of_time or not left_to_do(directory.plan(), directory.outcomes())
+
+
+def _num_outcomes(folder: Path) -> int:
+    return len(RunDirectory.open(folder).outcomes()) if (folder / "plan.jsonl").exists() else 0
+
+
+def _settle(folder: Path) -> int:
+    from clusterbench.report import render_report  # pandas and matplotlib, only now
+
+    report = render_report(RunDirectory.open(folder))
+    print(f"{report.verdict.word}: {report.verdict.sentence}\nreport: {report.path}", file=sys.stderr)
+    return report.verdict.exit_code
+
+
+def _alive(launch: LaunchCommand, hosts: Sequence[str], scratch: Path) -> list[str]:
+    """The hosts on which the launcher can start a process, each tried by itself."""
+    tries = [
+        (host, _start([*launch.alone_on(host, scratch), sys.executable, "-c", "pass"], quiet=True)) for host in hosts
+    ]
+    deadline = time.monotonic() + SECONDS_TO_PROBE
+    alive = []
+    for host, process in tries:
+        try:
+            if process.wait(max(0.1, deadline - time.monotonic())) == 0:
+                alive.append(host)
+        except subprocess.TimeoutExpired:
+            pass
+        _kill(process)
+    return alive
+
+
+def _say(lost: Sequence[str], left: Sequence[str]) -> str:
+    if not lost:
+        return f"all hosts answer ({', '.join(left)})"
+    return f"no answer from {', '.join(lost)}; " + (f"left are {', '.join(left)}" if left else "none is left")
+
+
+class _Supervised:
+    """The launcher under way, and whether somebody asked for the end."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.exit_code = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, words: Sequence[str], folder: Path) -> None:
+        """Returns once the launcher is gone, of its own accord or because nothing came from it any more."""
+        self._process = process = _start(words)
+        last_sign, seen = time.monotonic() + SECONDS_TO_BEGIN - SECONDS_WITHOUT_A_SIGN, _sign(folder)
+        end_by = None
+        while process.poll() is None:
+            time.sleep(0.1)
+            if (now := _sign(folder)) != seen:
+                seen, last_sign = now, time.monotonic()
+            if self.asked and end_by is None:
+                end_by = time.monotonic() + SECONDS_TO_END_IN_ORDER
+                process.send_signal(signal.SIGTERM)
+            if time.monotonic() > (end_by or last_sign + SECONDS_WITHOUT_A_SIGN):
+                print("clusterbench: the launcher shows no sign of life and is ended", file=sys.stderr)
+                break
+        _kill(process)
+        self.exit_code = process.returncode
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
+@contextmanager
+def _passing_signals() -> Iterator[_Supervised]:
+    supervised = _Supervised()
+    before = {number: signal.signal(number, supervised) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield supervised
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _sign(folder: Path) -> float:
+    """When the run last showed that it lives."""
+    return max((_modified(folder / name) for name in ("alive", "outcomes.jsonl")), default=0.0)
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _start(words: Sequence[str], quiet: bool = False) -> subprocess.Popen[bytes]:
+    nowhere = subprocess.DEVNULL
+    try:
+        # A session of its own: a Ctrl-C at the terminal is for the supervisor to pass on, once.
+        return subprocess.Popen(
+            words,
+            stdin=nowhere,
+            stdout=nowhere if quiet else None,
+            stderr=nowhere if quiet else None,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise LaunchError(f"{words[0]} cannot be started: {error.strerror}") from None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends the launcher and all it started on this host."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SECONDS_TO_END)
+            return

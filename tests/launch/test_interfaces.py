@@ -1,0 +1,63 @@
+import pytest
+
+from clusterbench.errors import SuiteError
+from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
+
+
+def host(**addresses: str) -> tuple[Interface, ...]:
+    network = [{"name": name, "addresses": [address]} for name, address in addresses.items()]
+    return interfaces_of({"network": network})
+
+
+def names(hosts, wanted=None):
+    return {name: (one.name, one.address) for name, one in choose_interfaces(hosts, wanted).items()}
+
+
+def test_the_network_that_all_share_is_taken_whatever_it_is_called():
+    hosts = {
+        "a": host(lo="127.0.0.1/8", eth0="192.168.1.4/30", ib0="10.0.0.1/16"),
+        "b": host(lo="127.0.0.1/8", ens3="10.0.7.2/16", eth0="192.168.9.4/30"),
+    }
+    assert names(hosts) == {"a": ("ib0", "10.0.0.1"), "b": ("ens3", "10.0.7.2")}
+
+
+def test_what_every_host_has_under_the_same_address_joins_nobody():
+    hosts = {
+        "a": host(lo="127.0.0.1/8", docker0="172.17.0.1/16", eth0="10.0.0.1/24"),
+        "b": host(lo="127.0.0.1/8", docker0="172.17.0.1/16", eth0="10.0.0.2/24"),
+    }
+    assert names(hosts) == {"a": ("eth0", "10.0.0.1"), "b": ("eth0", "10.0.0.2")}
+
+
+def test_hosts_with_networks_of_their_own_take_the_name_they_share():
+    hosts = {"a": host(eth0="10.0.0.1/31"), "b": host(eth0="10.0.0.3/31")}
+    assert names(hosts) == {"a": ("eth0", "10.0.0.1"), "b": ("eth0", "10.0.0.3")}
+
+
+def test_an_interface_that_was_asked_for_is_taken():
+    hosts = {"a": host(eth0="10.0.0.1/24", ib0="10.1.0.1/24"), "b": host(eth0="10.0.0.2/24", ib0="10.1.0.2/24")}
+    assert names(hosts, "ib0") == {"a": ("ib0", "10.1.0.1"), "b": ("ib0", "10.1.0.2")}
+
+
+def test_one_that_is_missing_is_named_with_its_hosts_and_what_they_have():
+    hosts = {"a": host(eth0="10.0.0.1/24", ib0="10.1.0.1/24"), "b": host(eth0="10.0.0.2/24")}
+    with pytest.raises(SuiteError) as caught:
+        choose_interfaces(hosts, "ib0")
+    assert str(caught.value) == (
+        "--interface ib0: there is none of this name with an IPv4 address on b (eth0 10.0.0.2).\n"
+        "hint: 'ip -4 -brief address' on a host lists its own"
+    )
+
+
+def test_hosts_without_anything_in_common_are_refused():
+    hosts = {"a": host(lo="127.0.0.1/8", ib0="10.0.0.1/24"), "b": host(eth0="10.3.0.2/24"), "c": ()}
+    with pytest.raises(SuiteError) as caught:
+        choose_interfaces(hosts, None)
+    assert str(caught.value) == (
+        "the hosts have no network in common: a (lo 127.0.0.1, ib0 10.0.0.1), b (eth0 10.3.0.2), c (none).\n"
+        "hint: name the interface that joins them, '--interface eth0'"
+    )
+
+
+def test_an_interface_without_an_address_is_not_counted():
+    assert interfaces_of({"network": [{"name": "ib0", "addresses": []}, {"name": "eth0"}]}) == ()
