@@ -12,9 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from clusterbench.benchmarks import Benchmark, benchmarks
+from clusterbench.benchmarks import benchmarks
+from clusterbench.errors import ClusterbenchError
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median
 from clusterbench.history import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, complaint, iteration_times
+from clusterbench.records import MOST
 from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_directory import RunDirectory
 from clusterbench.types import Expected, Metric, Observation, Outcome, Plan, Point, Refusal, metric_key
@@ -30,16 +32,21 @@ _REST = attrgetter(*COLUMNS[COLUMNS.index("unit") :])
 _NO_DETAIL = ("",) * len(DETAILS)
 
 Cells = tuple[object, ...]
+Attempt = tuple[str, int, int]
+"""Hash, repeat and attempt: what an outcome and its record share."""
+
 About = tuple[str, str, str, int, str, Point, int, int, str, str]
 """What the rows of a case share: the first fields of :class:`Row`, up to ``device``."""
 
 
 def read(run: RunDirectory) -> Reading:
-    """Everything a report needs of a run."""
+    """Everything a report needs of a run. Each record that is left out is named among the problems."""
     plan = run.plan()
     problems: list[str] = []
     histories = _histories(plan, run.outcomes(), run.observations(), problems)
-    rows = _rows(run.name, plan, histories)
+    derived = [_figures(history, problems) for history in histories]
+    rows = _rows(run.name, plan, derived)
+    histories = tuple(history for history, _ in derived)
     return Reading(run.name, plan, histories, rows, run.environment(), (*run.problems, *problems))
 
 
@@ -114,26 +121,37 @@ def wide_rows(run: RunDirectory | Path | str | DataFrame) -> DataFrame:
     return pandas.DataFrame(list(cases.values()))
 
 
+# What can be believed
+
+
 def _histories(
     plan: Plan, outcomes: Iterable[Outcome], observations: Iterable[Observation], problems: list[str]
 ) -> tuple[History, ...]:
-    attempts: dict[str, list[Outcome]] = defaultdict(list)
-    good: dict[tuple[str, int, int], bool] = {}
-    for outcome in outcomes:
-        attempts[outcome.hash].append(outcome)
-        good[outcome.hash, outcome.repeat, outcome.attempt] = outcome.status == "ok"
     cases = {case.hash: case for case in plan.cases}
+    attempts: dict[str, list[Outcome]] = defaultdict(list)
+    ended: dict[Attempt, str] = {}
+    for outcome in outcomes:
+        if outcome.hash not in cases:
+            problems.append(f"{_of('the outcome', outcome)} belongs to no case of the plan and was left out")
+        elif _attempt(outcome) in ended:
+            problems.append(f"{_of('the outcome', outcome)} is there twice; the second was left out")
+        else:
+            attempts[outcome.hash].append(outcome)
+            ended[_attempt(outcome)] = outcome.status
     whole: dict[str, dict[int, Observation]] = defaultdict(dict)
     for observation in observations:
-        if observation.hash not in cases or not good.get((observation.hash, observation.repeat, observation.attempt)):
-            continue
-        why = complaint(cases[observation.hash], observation)
-        if why:
+        if observation.hash not in cases:
+            problems.append(f"{_of('the record', observation)} belongs to no case of the plan and was left out")
+        elif _attempt(observation) not in ended:
+            problems.append(f"{_of('the record', observation)} has no outcome and was left out")
+        elif ended[_attempt(observation)] != "ok":
+            continue  # what a check measured that said no
+        elif why := complaint(cases[observation.hash], observation):
             problems.append(f"{observation.case}, repeat {observation.repeat}: {why}; it was left out")
-            continue
-        before = whole[observation.hash].get(observation.repeat)
-        if before is None or before.attempt <= observation.attempt:
-            whole[observation.hash][observation.repeat] = observation
+        else:
+            before = whole[observation.hash].get(observation.repeat)
+            if before is None or before.attempt <= observation.attempt:
+                whole[observation.hash][observation.repeat] = observation
     return tuple(
         History(
             case,
@@ -144,29 +162,76 @@ def _histories(
     )
 
 
-def _rows(run: str, plan: Plan, histories: Sequence[History]) -> list[Row]:
+def _attempt(record: Outcome | Observation) -> Attempt:
+    return record.hash, record.repeat, record.attempt
+
+
+def _of(what: str, record: Outcome | Observation) -> str:
+    return f"{record.case}, repeat {record.repeat}, attempt {record.attempt}: {what}"
+
+
+def _figures(history: History, problems: list[str]) -> tuple[History, list[Metric]]:
+    """What its benchmark makes of a case; records of which it makes nothing are named and left out."""
+    made = _made_of(history)
+    if not isinstance(made, str):
+        return history, made
+    wrong = {one.repeat: why for one in history.observations if isinstance(why := _made_of(_only(history, one)), str)}
+    # Each alone may make sense, and all together none.
+    wrong = wrong or dict.fromkeys((one.repeat for one in history.observations), made)
+    case = history.case
+    problems += [
+        f"{case.id}, repeat {repeat}: '{case.benchmark}' makes nothing of the record ({why:.200}); it was left out"
+        for repeat, why in wrong.items()
+    ]
+    return _figures(_only(history, *(one for one in history.observations if one.repeat not in wrong)), problems)
+
+
+def _only(history: History, *observations: Observation) -> History:
+    return History(history.case, history.outcomes, observations)
+
+
+def _made_of(history: History) -> list[Metric] | str:
+    """The figures of a case, or why there are none: a damaged record can make its formulas fail in any way."""
+    benchmark = benchmarks().get(history.case.benchmark)
+    if benchmark is None or history.pooled is None:
+        return []
+    try:
+        metrics = list(benchmark.derive(history.case, history.pooled))
+        for metric in metrics:
+            for value in (metric.value, metric.low, metric.high):
+                if value is not None and not abs(value) < MOST:
+                    return f"{metric.key} would be {value:g}"
+    except (ClusterbenchError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return metrics
+
+
+# What follows from it
+
+
+def _rows(run: str, plan: Plan, derived: Sequence[tuple[History, list[Metric]]]) -> list[Row]:
     known = benchmarks()
-    rows = [row for history in histories for row in _case_rows(run, history, known.get(history.case.benchmark))]
-    derived = tuple(rows)
-    for name in sorted({history.case.benchmark for history in histories} & known.keys()):
-        rows.extend(known[name].across(derived))
-    place = {history.case.id: position for position, history in enumerate(histories)}
+    rows = [row for history, metrics in derived for row in _case_rows(run, history, metrics)]
+    within = tuple(rows)
+    for name in sorted({history.case.benchmark for history, _ in derived} & known.keys()):
+        rows.extend(known[name].across(within))
+    place = {history.case.id: position for position, (history, _) in enumerate(derived)}
     rows.sort(key=lambda row: place[row.case])
     rows.extend(_refusal_row(run, plan, refusal) for refusal in plan.refusals)
     return rows
 
 
-def _case_rows(run: str, history: History, benchmark: type[Benchmark] | None) -> Iterator[Row]:
+def _case_rows(run: str, history: History, metrics: Sequence[Metric]) -> Iterator[Row]:
     case, observation = history.case, history.pooled
     if observation is None:
         yield _no_figure(_about(run, history, ""), _why_no_figure(history))
         return
     about = _about(run, history, " ".join(dict.fromkeys(host for good in history.observations for host in good.hosts)))
-    if benchmark is None:
+    if case.benchmark not in benchmarks():
         yield _no_figure(about, f"this clusterbench has no benchmark '{case.benchmark}'")
         return
     unseen = dict(case.expected)
-    for metric in benchmark.derive(case, observation):
+    for metric in metrics:
         key = _key(metric.name, *metric.detail.items())
         unseen.pop(key, None)
         yield _metric_row(about, metric, case.expected.get(key))

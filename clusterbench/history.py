@@ -19,6 +19,9 @@ NOT_RUN = "not_run"
 
 UNSTABLE_MAX_OVER_MEDIAN = 1.5  # nccl-tests' second threshold, beside a coefficient of variation of 5 %
 
+SHORTEST_S, LONGEST_S = 1e-12, 1e9
+"""No iteration takes less: light goes a third of a millimetre; or more: thirty years."""
+
 
 @dataclass(frozen=True)
 class History:
@@ -113,7 +116,7 @@ class Reading:
 
 
 def complaint(case: Case, observation: Observation) -> str:
-    """Why a record cannot be believed; nothing when every rank left as many finite samples as every other.
+    """Why a record cannot be believed; nothing when every rank left as many plausible samples as every other.
 
     A case passed if every rank's record is whole, whatever an exit code said.
     """
@@ -122,11 +125,28 @@ def complaint(case: Case, observation: Observation) -> str:
         return f"the record holds {len(observation.seconds)} ranks, but the case ran on {case.world_size}"
     if len(lengths) != 1 or 0 in lengths:
         return (
-            f"ranks left {min(lengths)} to {max(lengths)} samples each; every rank must leave as many, and at least one"
+            f"ranks left {min(lengths, default=0)} to {max(lengths, default=0)} samples each; every rank must leave as "
+            "many, and at least one"
         )
-    if not all(0 < second < math.inf for samples in observation.seconds for second in samples):
-        return "the record holds a time that is not a positive number"
+    for samples in observation.seconds:
+        for second in samples:
+            if not SHORTEST_S <= second <= LONGEST_S:
+                return "the record holds a time that is not a positive number" + _beyond(second)
+    if not observation.hosts:
+        return "the record does not say on which hosts the case ran"
+    for name, ranks in {"evidence": observation.evidence, **observation.passes}.items():
+        if ranks and len(ranks) != case.world_size:
+            return f"the record holds '{name}' of {len(ranks)} ranks, but the case ran on {case.world_size}"
+    for gpu in (gpu for gpus in observation.telemetry.values() for gpu in gpus.values()):
+        reasons = gpu.get("throttle_reasons") or {}
+        if not isinstance(reasons, Mapping) or not all(isinstance(share, (int, float)) for share in reasons.values()):
+            return f"the record holds {reasons!r:.60} as the reasons for lowered clocks"
     return ""
+
+
+def _beyond(second: float) -> str:
+    """What the number is, where it is one."""
+    return f" between {SHORTEST_S:g} and {LONGEST_S:g} s, but {second:g}" if 0 < second < math.inf else ""
 
 
 def host_of(observation: Observation, rank: int) -> str:

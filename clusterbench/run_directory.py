@@ -1,7 +1,8 @@
 """A run's folder: the only place where the stages meet.
 
 ``observations.jsonl`` is the one file that cannot be made again. It only grows, a line a case, on disk before the next
-case starts. A line counts once its outcome is on disk too; a line cut off in the middle is passed over and named.
+case starts. A line counts once its outcome is on disk too. A line that is cut off or damaged is left out and named; of
+what was planned as much must be readable as to know on what it was to run.
 """
 
 from __future__ import annotations
@@ -9,15 +10,21 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import DiskError, RunDirectoryError
-from clusterbench.types import Case, Expected, Observation, Outcome, Plan, Refusal
+from clusterbench.records import parsed, record_of
+from clusterbench.types import Case, Observation, Outcome, Plan, Refusal
+
+_MOST_LEVELS = 16  # of environment.json; ours has five
+
+Read = TypeVar("Read")
 
 
 @dataclass
@@ -26,6 +33,7 @@ class RunDirectory:
 
     path: Path
     problems: list[str] = field(default_factory=list)
+    _known: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
     def create(cls, path: Path, suite_text: bytes, plan: Plan, environment: Mapping[str, Any]) -> RunDirectory:
@@ -63,53 +71,78 @@ class RunDirectory:
             If ``path`` is not such a folder.
         """
         needed = ("plan.jsonl", "observations.jsonl", "outcomes.jsonl")
-        missing = [name for name in needed if not (path / name).exists()]
+        missing = [name for name in needed if not (path / name).is_file()]
         if missing:
             raise RunDirectoryError(
-                f"{path} is not the folder of a run: {', '.join(missing)} is not there.\n"
+                f"{path} is not the folder of a run: it has no file {', '.join(missing)}.\n"
                 "hint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale"
             )
         return cls(path)
 
     @property
     def name(self) -> str:
-        return self.path.resolve().name
+        return os.fsencode(self.path.resolve().name).decode(errors="replace")
 
     def plan(self) -> Plan:
-        """The plan as it was written before the run."""
-        head: dict[str, Any] = {}
-        cases, refusals = [], []
-        for record in self._records("plan.jsonl"):
-            kind = record.pop("kind")
-            if kind == "plan":
-                head = record
-            elif kind == "case":
-                cases.append(_case(record))
+        """The plan as it was written before the run; a line that is damaged, or there twice, is a problem.
+
+        Raises
+        ------
+        RunDirectoryError
+            If the line is damaged that says for what cluster it was made.
+        """
+        heads: list[_Head] = []
+        cases: dict[str, Case] = {}
+        refusals: dict[str, Refusal] = {}
+        for number, record in self._read("plan.jsonl", _planned):
+            if isinstance(record, _Head):
+                heads.append(record)
+                is_new = len(heads) == 1
+            elif isinstance(record, Case):
+                is_new = record.id not in cases and record.id not in refusals
+                cases.setdefault(record.id, record)
             else:
-                refusals.append(Refusal(**record))
-        if not head:
-            raise RunDirectoryError(f"{self.path / 'plan.jsonl'} is empty: the run was stopped before it had a plan")
-        described = head.pop("cluster")
-        cluster = Cluster(**{**described, "hosts": tuple(described["hosts"])})
-        return Plan(**head, cluster=cluster, cases=tuple(cases), refusals=tuple(refusals))
+                is_new = record.id not in cases and record.id not in refusals
+                refusals.setdefault(record.id, record)
+            if not is_new:
+                self._name(f"plan.jsonl:{number} says again what an earlier line says, and was left out")
+        if not heads:
+            raise self._without_head()
+        return self._counted(heads[0], tuple(cases.values()), tuple(refusals.values()))
 
     def environment(self) -> dict[str, Any]:
-        """What was captured of the hosts, or nothing."""
+        """What was captured of the hosts: ``hosts`` and ``loaded`` by host, and whatever else was noted.
+
+        What cannot be read is a problem and left out.
+        """
         try:
-            found = json.loads((self.path / "environment.json").read_text())
-        except (OSError, ValueError):
+            found = parsed((self.path / "environment.json").read_bytes())
+            if not isinstance(found, dict) or _levels(found, _MOST_LEVELS) > _MOST_LEVELS:
+                raise ValueError
+        except (OSError, ValueError, RecursionError):
+            self._name("environment.json is not a whole object of JSON and was left out")
             return {}
-        return found if isinstance(found, dict) else {}
+        for name in ("hosts", "loaded"):
+            by_host = found.get(name, {})
+            if not isinstance(by_host, dict) or not all(isinstance(host, dict) for host in by_host.values()):
+                self._name(f"environment.json: '{name}' does not describe hosts and was left out")
+                del found[name]
+        return found
+
+    def add_hosts(self, environments: Mapping[str, Any]) -> None:
+        """Adds to environment.json the hosts on which the run goes on."""
+        environment = self.environment()
+        environment["hosts"] = {**environment.get("hosts", {}), **environments}
+        self.write("environment.json", json.dumps(environment, indent=1, sort_keys=True) + "\n")
 
     def outcomes(self) -> list[Outcome]:
         """How every attempt so far ended, in order of time."""
-        return [Outcome(**record) for record in self._records("outcomes.jsonl")]
+        return [outcome for _, outcome in self._read("outcomes.jsonl", lambda found: record_of(Outcome, found))]
 
     def observations(self) -> Iterator[Observation]:
         """What was seen, in order of time."""
-        for record in self._records("observations.jsonl"):
-            record["hosts"] = tuple(record["hosts"])
-            yield Observation(**record)
+        for _, observation in self._read("observations.jsonl", lambda found: record_of(Observation, found)):
+            yield observation
 
     def record(self, outcome: Outcome, observation: Observation | None) -> None:
         """Puts one case on disk, its observation before its outcome, and returns once the disk has it.
@@ -134,9 +167,33 @@ class RunDirectory:
             raise DiskError(self._unwritable(error)) from None
         return target
 
-    def log(self, start: int, rank: int) -> Path:
-        """Where the output of one rank of one start goes."""
-        return self.path / "logs" / f"start-{start:04d}-rank-{rank:04d}.log"
+    @property
+    def logs(self) -> Path:
+        """Where the output of ranks goes, see :func:`log_name`."""
+        return self.path / "logs"
+
+    def under_way(self, what: Mapping[str, Any] | None) -> None:
+        """Notes in the file ``alive`` which case is under way and how far it got; None when the run has ended."""
+        with suppress(OSError):  # a folder that is gone is noticed where it matters, when a case is recorded
+            if what is None:
+                (self.path / "alive").unlink(missing_ok=True)
+            else:
+                (self.path / "alive").write_text(json.dumps(what) + "\n")
+
+    def give_sign(self) -> None:
+        """Touches that file: whoever watches the folder sees that the run goes on."""
+        with suppress(OSError):
+            os.utime(self.path / "alive")
+
+    def cut_off(self) -> dict[str, Any] | None:
+        """The case that was under way when the last run ended without a word; None where it ended in order."""
+        try:
+            found = json.loads((self.path / "alive").read_text())
+        except (OSError, ValueError, RecursionError):
+            return None
+        wanted = {"case": str, "hash": str, "repeat": int, "attempt": int, "phase": str}
+        right = isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in wanted.items())
+        return {key: found[key] for key in wanted} if right else None
 
     def _append(self, name: str, record: object) -> None:
         data = _line(record).encode()
@@ -164,21 +221,82 @@ class RunDirectory:
         saved = f", then continue with --resume {self.path}" if (self.path / "plan.jsonl").exists() else ""
         return f"{error.filename or self.path} cannot be written: {what}.\nhint: {hint}{saved}"
 
-    def _records(self, name: str) -> Iterator[dict[str, Any]]:
-        with open(self.path / name, encoding="utf-8", errors="replace") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                try:
-                    record = json.loads(line)
-                    if not isinstance(record, dict):
-                        raise ValueError
-                except ValueError:
-                    problem = f"{name}:{number} is not a whole line of JSON and was left out"
-                    if problem not in self.problems:
-                        self.problems.append(problem)
-                    continue
-                yield record
+    def _read(self, name: str, of: Callable[[dict[str, Any]], Read]) -> Iterator[tuple[int, Read]]:
+        """Number and record of every line; what ``of`` cannot read is named and left out."""
+        for number, line in enumerate(self._lines(name), 1):
+            if line.isspace():
+                continue
+            try:
+                found = parsed(line)
+                if not isinstance(found, dict):
+                    raise ValueError
+            except (ValueError, RecursionError):
+                self._name(f"{name}:{number} is not a whole line of JSON and was left out")
+                continue
+            try:
+                record = of(found)
+            except RecursionError:
+                self._name(f"{name}:{number} was left out: it is nested too deeply")
+            except ValueError as error:
+                self._name(f"{name}:{number} was left out: {error}")
+            else:
+                yield number, record
+
+    def _lines(self, name: str) -> Iterator[bytes]:
+        try:
+            with open(self.path / name, "rb") as lines:
+                yield from lines
+        except OSError as error:
+            raise RunDirectoryError(
+                f"{self.path / name} cannot be read: {error.strerror}.\nhint: make it a file that can be read"
+            ) from None
+
+    def _name(self, problem: str) -> None:
+        if problem not in self._known:
+            self._known.add(problem)
+            self.problems.append(problem)
+
+    def _without_head(self) -> RunDirectoryError:
+        file = self.path / "plan.jsonl"
+        if not file.stat().st_size:
+            return RunDirectoryError(
+                f"{file} is empty: the run was stopped before it had a plan.\nhint: start it again"
+            )
+        why = f" ({self.problems[0]})" if self.problems else ""
+        return RunDirectoryError(
+            f"{file} has no line of kind 'plan' that can be read{why}, so nobody knows on what it was to run.\n"
+            "hint: put the file back from a copy of the folder, or start the run again"
+        )
+
+    def _counted(self, head: _Head, cases: tuple[Case, ...], refusals: tuple[Refusal, ...]) -> Plan:
+        """The plan, held against what its first line says of it: whole lines may be gone without a trace."""
+        most = max((case.repeats for case in cases), default=head.repeats)
+        if most != head.repeats:
+            raise RunDirectoryError(
+                f"{self.path / 'plan.jsonl'} asks for {head.repeats} repeats, but its cases ask for {most}.\n"
+                "hint: put the file back from a copy of the folder, or start the run again"
+            )
+        for what, count, found in (("cases", head.num_cases, cases), ("refusals", head.num_refusals, refusals)):
+            if count is not None and count != len(found):
+                self._name(f"plan.jsonl: {len(found)} of {count} {what} can be read")
+        return Plan(head.suite, head.question, head.cluster, head.repeats, cases, refusals)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The first line of plan.jsonl. The counts came later than the first runs."""
+
+    suite: str
+    question: str
+    cluster: Cluster
+    repeats: int
+    num_cases: int | None = None
+    num_refusals: int | None = None
+
+
+def log_name(start: int, rank: int) -> str:
+    """The file for the output of one rank of one start."""
+    return f"start-{start:04d}-rank-{rank:04d}.log"
 
 
 def default_path(root: Path, suite: str, now: datetime) -> Path:
@@ -197,15 +315,33 @@ def _line(record: object) -> str:
 
 def _plan_records(plan: Plan) -> Iterator[dict[str, Any]]:
     head = {name: value for name, value in vars(plan).items() if name not in ("cases", "refusals")}
-    yield {"kind": "plan", **head}
+    yield {"kind": "plan", **head, "num_cases": len(plan.cases), "num_refusals": len(plan.refusals)}
     for case in plan.cases:
         yield {"kind": "case", "hash": case.hash, **vars(case)}
     for refusal in plan.refusals:
         yield {"kind": "refusal", **vars(refusal)}
 
 
-def _case(record: dict[str, Any]) -> Case:
-    record.pop("hash")
-    record["expected"] = {key: Expected(**value) for key, value in record["expected"].items()}
-    record["expected_outcomes"] = tuple(record["expected_outcomes"])
-    return Case(**record)
+def _planned(found: dict[str, Any]) -> _Head | Case | Refusal:
+    """A line of plan.jsonl. A case is held against the identity it was written with."""
+    kind = found.pop("kind", None)
+    if kind == "plan":
+        return record_of(_Head, found)
+    if kind == "refusal":
+        refusal = record_of(Refusal, found)
+        if any(isinstance(value, (list, dict)) for value in refusal.point.values()):
+            raise ValueError("'point' holds more than plain values")
+        return refusal
+    if kind != "case":
+        raise ValueError(f"'kind' is {json.dumps(kind)[:60]}, not one of plan, case, refusal")
+    written = found.pop("hash", None)
+    case = record_of(Case, found)
+    if case.hash != written:
+        raise ValueError(f"it is not what was planned: its identity is {case.hash}, and {written!s:.60} was written")
+    return case
+
+
+def _levels(value: object, most: int) -> int:
+    """How deeply lists and objects are nested, counted no further than just beyond ``most``."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max((_levels(one, most - 1) for one in inner), default=0) if most >= 0 else 1

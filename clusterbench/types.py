@@ -153,7 +153,8 @@ class Step:
 class Observation:
     """What was seen of one case: every rank's every sample, and each pass's record per rank.
 
-    ``seconds[rank][iteration]``; ``evidence[rank]`` is what the check proved; ``passes[name][rank]``.
+    ``seconds[rank][iteration]``; ``evidence[rank]`` is what the check proved; ``passes[name][rank]``;
+    ``telemetry[host][uuid]`` is what became of a GPU meanwhile.
     """
 
     case: str
@@ -164,7 +165,7 @@ class Observation:
     seconds: Sequence[Sequence[float]]
     evidence: Sequence[Mapping[str, float]] = ()
     passes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    telemetry: Mapping[str, Any] = field(default_factory=dict)
+    telemetry: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

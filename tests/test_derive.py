@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,68 @@ def test_an_observation_without_its_outcome_does_not_count(tmp_path: Path) -> No
     run._append("observations.jsonl", observation(one))
     (row,) = derive_rows(run)
     assert (row.status, row.metric, row.value, row.basis) == ("not_run", "", None, "not run yet")
+
+
+def test_every_figure_has_the_hosts_it_ran_on(tmp_path: Path) -> None:
+    rows = csv.DictReader(write_rows(tp_scale_run(tmp_path / "run")).read_text().splitlines())
+    assert {row["hosts"] for row in rows if row["value"]} == {"laptop"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"hosts": ()}, "the record does not say on which hosts the case ran"),
+        ({"seconds": [[0.1]] * 3}, "the record holds 3 ranks, but the case ran on 4"),
+        ({"seconds": [[float("nan")]] * 4}, "the record holds a time that is not a positive number"),
+        (
+            {"seconds": [[1e300]] * 4},
+            "the record holds a time that is not a positive number between 1e-12 and 1e+09 s, but 1e+300",
+        ),
+        ({"evidence": [{}] * 3}, "the record holds 'evidence' of 3 ranks, but the case ran on 4"),
+        (
+            {"telemetry": {"a": {"GPU-1": {"throttle_reasons": {"hw_thermal": "x"}}}}},
+            "the record holds {'hw_thermal': 'x'} as the reasons for lowered clocks",
+        ),
+    ],
+)
+def test_a_record_that_cannot_be_believed_is_named_and_left_out(
+    tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    one = case("a")
+    run = write_run(tmp_path / "run", [one], [(outcome(one), replace(observation(one), **changes))])
+    reading = read(run)
+    assert reading.problems == (f"planted/1n4/a, repeat 1: {why}; it was left out",)
+    assert [row.metric for row in reading.rows] == [""]
+
+
+def test_a_record_of_which_its_benchmark_makes_nothing_is_named_and_the_other_repeats_stand(tmp_path: Path) -> None:
+    one = case("a", repeats=3)
+    figures = [[{"name": "x", "unit": "s", "value": value}] for value in (1.0, float("inf"), 1.0)]
+    figures.append([{"nom": "x"}])
+    records = [
+        (outcome(one, repeat=repeat), observation(one, figures=each, repeat=repeat))
+        for repeat, each in enumerate(figures)
+    ]
+    reading = read(write_run(tmp_path / "run", [one], records))
+    assert [observation.repeat for observation in reading.histories[0].observations] == [0, 2]
+    assert reading.problems == (
+        "planted/1n4/a, repeat 1: 'planted' makes nothing of the record (x would be inf); it was left out",
+        "planted/1n4/a, repeat 3: 'planted' makes nothing of the record (TypeError: Metric.__init__() got an "
+        "unexpected keyword argument 'nom'); it was left out",
+    )
+
+
+def test_lines_that_belong_to_nothing_are_named(tmp_path: Path) -> None:
+    one, other = case("a"), case("b")
+    records = [(outcome(one), observation(one)), (outcome(one), None), (outcome(other), observation(other))]
+    run = write_run(tmp_path / "run", [one], records)
+    run._append("observations.jsonl", observation(one, attempt=7))
+    assert read(run).problems == (
+        "planted/1n4/a, repeat 1, attempt 1: the outcome is there twice; the second was left out",
+        "planted/1n4/b, repeat 1, attempt 1: the outcome belongs to no case of the plan and was left out",
+        "planted/1n4/b, repeat 1, attempt 1: the record belongs to no case of the plan and was left out",
+        "planted/1n4/a, repeat 1, attempt 7: the record has no outcome and was left out",
+    )
 
 
 def test_what_was_not_measured_is_a_row_with_its_reason(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ LAYERS = (
     "suite plan run_directory derive yaml_lines",
     "benchmarks parallel training diagnoses charts",
     "engine",
-    "types rows history units layout shape cluster scale formulas errors options discover tables prose variables",
+    "types rows records history units layout shape cluster scale formulas errors options discover tables prose "
+    "variables",
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 

@@ -29,6 +29,7 @@ CASE = Case(
     expected={"busbw": Expected(1e9, "B/s", "a guess would be worse")},
     expected_outcomes=("failed",),
     environment={"NCCL_ALGO": "Ring"},
+    repeats=3,
 )
 REFUSAL = Refusal(
     "train_step/1n8/tp8", "train_step", {"layout": "tp8"}, 1, "needs 8 ranks", "suite.yaml:6", "ask for more"
@@ -66,6 +67,86 @@ def test_a_line_cut_in_the_middle_is_left_out_and_named(run):
     again = RunDirectory.open(run.path)
     assert list(again.observations()) == [OBSERVATION]
     assert again.problems == ["observations.jsonl:2 is not a whole line of JSON and was left out"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("outcomes.jsonl", ('"repeat":0', '"repeat":"0"'), "'repeat' is \"0\", not a whole number"),
+        ("outcomes.jsonl", ('"repeat":0', '"repeat":true'), "'repeat' is true, not a whole number"),
+        ("outcomes.jsonl", ('"repeat":0,', ""), "'repeat' is missing"),
+        ("outcomes.jsonl", ('"reason"', '"raeson"'), "'raeson' is not known here. Did you mean 'reason'?"),
+        ("outcomes.jsonl", ("1.5", "NaN"), "'elapsed_s' is NaN, not a number"),
+        (
+            "outcomes.jsonl",
+            ('"ok"', '"fine"'),
+            "'status' is \"fine\", not one of ok, wrong, failed, timeout, out_of_memory, skipped, refused",
+        ),
+        (
+            "observations.jsonl",
+            ("[0.1,0.2]", '[0.1,"0.2"]'),
+            "'seconds' is [[0.1, \"0.2\"], [0.1, 0.3]], not a list of samples for each rank",
+        ),
+        ("observations.jsonl", ('["a"]', "[1]"), "'hosts' is [1], not text"),
+        (
+            "plan.jsonl",
+            ('"kind":"refusal"', '"kind":"refused"'),
+            "'kind' is \"refused\", not one of plan, case, refusal",
+        ),
+        (
+            "plan.jsonl",
+            ('"size_bytes":8', '"size_bytes":9'),
+            "it is not what was planned: its identity is ",
+        ),
+    ],
+)
+def test_a_line_that_is_no_record_is_left_out_and_named_with_the_field(run, name, change, problem):
+    run.record(OUTCOME, OBSERVATION)
+    file = run.path / name
+    lines = file.read_text().splitlines(keepends=True)
+    (number,) = (number for number, line in enumerate(lines) if change[0] in line)
+    lines[number] = lines[number].replace(*change)
+    file.write_text("".join(lines))
+    again = RunDirectory.open(run.path)
+    read = again.plan() if name == "plan.jsonl" else list(getattr(again, name.split(".")[0])())
+    assert again.problems[0].startswith(f"{name}:{number + 1} was left out: {problem}")
+    assert name == "plan.jsonl" or read == []
+
+
+def test_lines_of_the_plan_that_are_gone_without_a_trace_are_counted(run):
+    file = run.path / "plan.jsonl"
+    head, case, _ = file.read_text().splitlines(keepends=True)
+    file.write_text(head + case + case)
+    again = RunDirectory.open(run.path)
+    assert again.plan().cases == (CASE,)
+    assert again.problems == [
+        "plan.jsonl:3 says again what an earlier line says, and was left out",
+        "plan.jsonl: 0 of 1 refusals can be read",
+    ]
+
+
+def test_without_its_first_line_a_plan_is_an_error_that_says_why(run):
+    file = run.path / "plan.jsonl"
+    file.write_text(file.read_text().replace('"ranks_per_node":2', '"ranks_per_node":null'))
+    with pytest.raises(RunDirectoryError) as caught:
+        RunDirectory.open(run.path).plan()
+    assert str(caught.value) == (
+        f"{file} has no line of kind 'plan' that can be read (plan.jsonl:1 was left out: in 'cluster' 'ranks_per_node' "
+        "is null, not a whole number), so nobody knows on what it was to run.\n"
+        "hint: put the file back from a copy of the folder, or start the run again"
+    )
+
+
+def test_an_environment_that_is_damaged_is_left_out_and_named(run):
+    file = run.path / "environment.json"
+    file.write_text('{"hosts": {"a": {}}, "loaded": [1], "interface": "eth0"}')
+    assert run.environment() == {"hosts": {"a": {}}, "interface": "eth0"}
+    file.write_text('{"hosts": {"a": ' + "[" * 100 + "]" * 100 + "}}")
+    assert run.environment() == {}
+    assert run.problems == [
+        "environment.json: 'loaded' does not describe hosts and was left out",
+        "environment.json is not a whole object of JSON and was left out",
+    ]
 
 
 def test_the_next_case_starts_on_a_line_of_its_own_behind_a_cut_one(run):
@@ -138,7 +219,7 @@ def test_a_folder_that_is_no_run_is_refused_with_what_is_missing(tmp_path):
     with pytest.raises(RunDirectoryError) as caught:
         RunDirectory.open(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path} is not the folder of a run: plan.jsonl, observations.jsonl, outcomes.jsonl is not there.\n"
+        f"{tmp_path} is not the folder of a run: it has no file plan.jsonl, observations.jsonl, outcomes.jsonl.\n"
         "hint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale"
     )
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import Span, spans
 from clusterbench.charts._selection import curves_note
-from clusterbench.history import History, Reading
+from clusterbench.history import LONGEST_S, History, Reading
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Timeline(Chart[list[Step]]):
 def _step(history: History) -> Step | None:
     if history.pooled is None:
         return None
-    timelines = [timeline for timeline in history.pooled.passes.get("timeline", ()) if timeline]
+    timelines = [timeline for timeline in history.pooled.passes.get("timeline", ()) if timeline and _is_whole(timeline)]
     # One rank for each set of stages: the others of its place compute the same.
     of_place = {tuple(sorted({action[1] for action in timeline})): timeline for timeline in reversed(timelines)}
     places = sorted(of_place)[:MOST_RANKS]
@@ -69,4 +69,14 @@ def _step(history: History) -> Step | None:
     ]
     names = tuple("stage " + ", ".join(map(str, place)) for place in places)
     point = history.case.point
-    return Step(f"{point['layout']}, {point['schedule']}", names, tuple(drawn))
+    return Step(f"{point.get('layout')}, {point.get('schedule')}", names, tuple(drawn))
+
+
+def _is_whole(timeline: Any) -> bool:
+    """Whether each action is its kind, its stage, its micro-batch, and plausible seconds of its start and end."""
+    return isinstance(timeline, list) and all(
+        isinstance(action, list)
+        and [*map(type, action)] == [str, int, int, float, float]
+        and 0 <= action[3] <= action[4] <= LONGEST_S
+        for action in timeline
+    )

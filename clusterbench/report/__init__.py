@@ -85,6 +85,7 @@ def page(reading: Reading, findings: Mapping[str, Sequence[Finding]], judged: Ve
         findings=[_group(name, found) for name, found in _worst_first(findings)],
         num_diagnoses=len(diagnoses()),
         problems=[f"{problem}." for problem in reading.problems[:_MOST]],
+        problems_left_out=_more(len(reading.problems), _MOST, "lines that could not be read"),
         figures=figures,
         columns=table,
         num_cases=len(reading.histories),

@@ -77,9 +77,8 @@ def observation(
     **changes: Any,
 ) -> Observation:
     steady = [[0.010 + 0.0001 * (iteration % 3) for iteration in range(20)]] * of.world_size
-    return Observation(
-        of.id, of.hash, repeat, attempt, hosts, seconds or steady, passes={"figures": [list(figures)]}, **changes
-    )
+    passes = {"figures": [list(figures), *([[]] * (of.world_size - 1))]}
+    return Observation(of.id, of.hash, repeat, attempt, hosts, seconds or steady, passes=passes, **changes)
 
 
 def write_run(

@@ -100,6 +100,15 @@ def test_lines_that_could_not_be_read_are_named(tmp_path: Path) -> None:
     assert "INCOMPLETE" in page
 
 
+def test_of_very_many_such_lines_it_says_how_many_there_are(tmp_path: Path) -> None:
+    run = good_run(tmp_path / "run")
+    with open(run.path / "observations.jsonl", "a") as observations:
+        observations.write("{\n" * 1500)
+    page = render_report(run).path.read_text()
+    assert page.count("is not a whole line of JSON") == 100
+    assert "The first 100 of 1,500 lines that could not be read are listed." in page
+
+
 def test_every_case_is_there_without_javascript_when_they_are_few(tmp_path: Path) -> None:
     page = render_report(tp_scale_run(tmp_path / "run")).path.read_text()
     body = page.split("<tbody>", 1)[1].split("</tbody>", 1)[0]

@@ -1,0 +1,187 @@
+"""Records read from a file that somebody may have damaged: each field is there and of its type, or an error says which.
+
+What a field may hold is what its dataclass says. Whether the values make sense together is for whoever reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, partial
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from clusterbench.errors import nearest
+
+Kind = TypeVar("Kind")
+Reader = Callable[[Any], Any]
+"""Turns what JSON has into what the field holds; raises ``ValueError`` with what it should have been."""
+
+MOST_WHOLE, MOST = 2**63, 1e30
+"""No number of a record is larger: sizes, counts, rates and seconds are far below."""
+
+
+def parsed(text: bytes) -> Any:
+    """What one JSON text holds.
+
+    Raises
+    ------
+    ValueError, RecursionError
+        If it is not whole, not UTF-8, nested without end, or holds text that no file can or a number without reason.
+    """
+    found = _DECODER.decode(text.decode())
+    if b"\\ud" in text.lower():
+        json.dumps(found, ensure_ascii=False).encode()  # half of a character, escaped
+    return found
+
+
+def _short_integer(digits: str) -> int:
+    if len(digits) > 20:
+        raise ValueError("a number without reason")  # one with 400 digits fails wherever it meets a fraction
+    return int(digits)
+
+
+_DECODER = json.JSONDecoder(parse_int=_short_integer)
+
+
+def record_of(kind: type[Kind], found: Mapping[str, Any]) -> Kind:
+    """A dataclass with these fields.
+
+    Raises
+    ------
+    ValueError
+        Naming the field that is missing, unknown, or of another type, and its value.
+
+    Examples
+    --------
+    >>> from clusterbench.types import Expected
+    >>> record_of(Expected, {"value": 2, "unit": "s", "basis": "a guess"})
+    Expected(value=2, unit='s', basis='a guess')
+    >>> record_of(Expected, {"value": "2", "unit": "s", "basis": "a guess"})
+    Traceback (most recent call last):
+    ValueError: 'value' is "2", not a number
+    """
+    readers, required = _fields(cast("Hashable", kind))
+    values = {}
+    try:
+        for name, value in found.items():
+            values[name] = readers[name](value)
+    except KeyError:
+        raise ValueError(f"'{_short(name)}' is not known here.{nearest(name, readers)}") from None
+    except _Inner as error:
+        raise ValueError(f"in '{name}' {error}") from None
+    except ValueError as error:
+        raise ValueError(f"'{name}' is {_short(json.dumps(value))}, not {error}") from None
+    if missing := required - values.keys():
+        raise ValueError(f"'{min(missing)}' is missing")
+    return kind(**values)
+
+
+@cache
+def _fields(kind: Any) -> tuple[dict[str, Reader], frozenset[str]]:
+    """Readers of all fields by name, and the names of those that have no default."""
+    hints = get_type_hints(kind)
+    required = (one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING)
+    return {one.name: _reader(hints[one.name]) for one in fields(kind)}, frozenset(required)
+
+
+def _reader(wanted: Any) -> Reader:
+    """The reader of a type as it stands in a dataclass."""
+    origin, inner = get_origin(wanted), get_args(wanted)
+    if wanted is Any:
+        return lambda value: value
+    if wanted in _PLAIN:
+        return _PLAIN[wanted]
+    if is_dataclass(wanted):
+        return partial(_nested, wanted)
+    if origin is Literal:
+        return partial(_one_of, inner)
+    if origin in (Union, types.UnionType):
+        (other,) = (_reader(one) for one in inner if one is not types.NoneType)
+        return lambda value: None if value is None else other(value)
+    if wanted == Sequence[Sequence[float]]:
+        return _samples
+    if wanted == Mapping[str, float]:
+        return _evidence
+    if origin is tuple:
+        each = _reader(inner[0])
+        return lambda value: tuple(each(one) for one in _of(list, "a list", value))
+    if origin is Sequence:
+        each = _reader(inner[0])
+        return lambda value: [each(one) for one in _of(list, "a list", value)]
+    if origin is Mapping:
+        each = _reader(inner[1])
+        return lambda value: {key: each(one) for key, one in _of(dict, "names and values", value).items()}
+    raise TypeError(f"no record can hold {wanted}")
+
+
+def _of(kind: type[Kind], words: str, value: Any) -> Kind:
+    if not isinstance(value, kind):
+        raise ValueError(words)
+    return value
+
+
+class _Inner(ValueError):
+    """A mistake in a record that is part of another: it says itself where."""
+
+
+def _nested(kind: Any, value: Any) -> Any:
+    found = _of(dict, "a record", value)
+    try:
+        return record_of(kind, found)
+    except ValueError as error:
+        raise _Inner(error) from None
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:  # by far the most frequent: no further call
+        raise ValueError("text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    return _of(bool, "true or false", value)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or abs(value) > MOST_WHOLE:
+        raise ValueError("a whole number")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not abs(value) <= MOST:
+        raise ValueError("a number")
+    return value  # type: ignore[no-any-return]
+
+
+def _one_of(allowed: Sequence[str], value: Any) -> str:
+    if value not in allowed:
+        raise ValueError(f"one of {', '.join(allowed)}")
+    return str(value)
+
+
+# What was measured may be infinite or no number: whoever reads it judges it.
+
+
+def _samples(value: Any) -> list[list[float]]:
+    ranks = _of(list, "a list of samples for each rank", value)
+    if not all(type(one) is list and {*map(type, one)} <= _NUMBERS for one in ranks):
+        raise ValueError("a list of samples for each rank")
+    return ranks
+
+
+def _evidence(value: Any) -> dict[str, float]:
+    found: dict[str, float] = _of(dict, "numbers by name", value)
+    if not {*map(type, found.values())} <= _NUMBERS:
+        raise ValueError("numbers by name")
+    return found
+
+
+_NUMBERS = frozenset((int, float))
+_PLAIN: Mapping[Any, Reader] = {str: _text, bool: _flag, int: _whole, float: _number}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
