@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from clusterbench.types import Point
 
@@ -56,3 +56,49 @@ class Row(NamedTuple):
     expected: float | None = None
     basis: str = ""
     detail: Mapping[str, str] = _NO_DETAIL
+
+
+class Placed(Protocol):
+    """A point of a curve: on how many ranks it was measured, and on which hosts, apart by spaces."""
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def hosts(self) -> str: ...
+
+
+Where = TypeVar("Where", bound=Placed)
+
+
+def moved(points: Iterable[Where]) -> list[tuple[Where, str]]:
+    """Points that ran without some host of the points before them, each with those hosts; nothing where all stayed.
+
+    What lies between two such points is the difference of hosts, too. ``points`` are one curve, the smallest first; one
+    without hosts has no figure and is passed over.
+    """
+    before: dict[str, None] = {}
+    found = []
+    for point in points:
+        own = dict.fromkeys(point.hosts.split())
+        if not own:
+            continue
+        if before.keys() <= own.keys():
+            before |= own
+        else:
+            found.append((point, " ".join(before)))
+    return found
+
+
+def moved_sentence(world_size: int, hosts: str, before: str) -> str:
+    """What to say of such a point.
+
+    >>> moved_sentence(4, "cb3 cb4", "cb1 cb2")
+    '4 ranks ran on cb3, cb4, the smaller ones on cb1, cb2'
+    """
+    return f"{world_size} ranks ran on {_few(hosts)}, the smaller ones on {_few(before)}"
+
+
+def _few(hosts: str) -> str:
+    names = hosts.split()
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

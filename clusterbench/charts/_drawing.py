@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,11 +14,12 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from clusterbench.errors import LayoutError
 from clusterbench.layout import ParallelLayout
-from clusterbench.rows import Row
+from clusterbench.rows import Row, moved, moved_sentence
 from clusterbench.scale import Scale, digits, scale
 
 INK, MUTED, GRID, PAPER = "#1b2028", "#66707c", "#d9dee5", "#fdfdfe"
@@ -38,6 +40,7 @@ _VARIABLES = {
 # Keys are matplotlib's; its stubs list every one of them in a type that no plain dict fits.
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
+    "text.parse_math": False,
     "font.size": 8.5,
     "font.family": "DejaVu Sans",
     "text.color": INK,
@@ -68,7 +71,10 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Mark:
-    """One point of a curve; ``value`` is None where the case ended otherwise, and ``status`` then says how."""
+    """One point of a curve; ``value`` is None where the case ended otherwise, and ``status`` then says how.
+
+    ``hosts``, apart by spaces, are those on which its ``world_size`` ranks ran.
+    """
 
     x: float
     value: float | None
@@ -76,6 +82,8 @@ class Mark:
     high: float | None = None
     expected: float | None = None
     status: str = "ok"
+    world_size: int = 0
+    hosts: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,9 +95,14 @@ class Series:
     def measured(self) -> list[Mark]:
         return [mark for mark in self.marks if mark.value is not None]
 
+    @property
+    def moved(self) -> list[tuple[Mark, str]]:
+        """Points that ran on other hosts than the smaller ones, each with the hosts of those."""
+        return moved(sorted(self.measured, key=lambda mark: (mark.world_size, mark.x)))
+
 
 def mark(x: float, row: Row) -> Mark:
-    return Mark(x, row.value, row.low, row.high, row.expected, row.status)
+    return Mark(x, row.value, row.low, row.high, row.expected, row.status, row.world_size, row.hosts)
 
 
 @cache
@@ -122,7 +135,8 @@ def lines(
 ) -> Figure:
     """Curves with their low and high, named at their ends, with a cross where a case has no figure.
 
-    ``ideal`` draws a dotted level. Expected values are hollow diamonds.
+    ``ideal`` draws a dotted level. Expected values are hollow diamonds. A point that ran on other hosts than the
+    smaller ones is hollow, and a line below the axes says so.
     """
     # One curve with a long name is named above the axes: at its end the name would take their width.
     is_named_above = len(series) == 1 and len(series[0].name) > 12
@@ -149,7 +163,7 @@ def lines(
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
     step = max(1, math.ceil(len(positions) / 6)) if len(positions) > 8 else 1
-    axes.set_xticks(range(0, len(positions), step), [x_ticks[x] for x in positions[::step]])
+    axes.set_xticks(range(0, len(positions), step), [legible(x_ticks[x]) for x in positions[::step]])
     axes.set_xlim(-0.35, len(positions) - 0.65)
     axes.set_xlabel(x_label)
     axes.set_ylabel(of.unit)
@@ -167,6 +181,7 @@ def lines(
     ends = [(max(points)[1], number, name) for number, (name, points) in enumerate(heights.items()) if points]
     ends = [] if is_named_above else ends
     _end_labels(axes, [*ends, (height(ideal), None, ideal_name)] if ideal else ends)
+    _say_what_moved(figure, series)
     return figure
 
 
@@ -185,6 +200,12 @@ def _line(axes: Axes, one: Series, number: int, of: Scale, place: Mapping[float,
         markeredgewidth=0.8,
         zorder=3,
     )
+    elsewhere = [(place[mark.x], of(mark.value)) for mark, _ in one.moved if mark.value is not None]
+    if elsewhere:
+        axes.plot(
+            *zip(*elsewhere, strict=True), linestyle="", marker=shape, markersize=7, markerfacecolor=PAPER,
+            markeredgecolor=colour, markeredgewidth=1.5, zorder=3.5,
+        )  # fmt: skip
     spread = [
         (place[mark.x], of(mark.low), of(mark.high))
         for mark in marks
@@ -198,6 +219,17 @@ def _line(axes: Axes, one: Series, number: int, of: Scale, place: Mapping[float,
             *zip(*expected, strict=True), linestyle="", marker="D", markersize=6, markerfacecolor="none",
             markeredgecolor=INK, markeredgewidth=0.9, zorder=4,
         )  # fmt: skip
+
+
+def _say_what_moved(figure: Figure, series: Sequence[Series]) -> None:
+    """One line for each size that ran on other hosts: between it and the others lies the difference of hosts, too."""
+    said = dict.fromkeys(
+        moved_sentence(mark.world_size, mark.hosts, before) for one in series for mark, before in one.moved
+    )
+    if said:
+        more = [f"and {len(said) - 3} more"] if len(said) > 3 else []
+        text = "\n".join([*(f"hollow: {sentence}" for sentence in list(said)[:3]), *more])
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=MUTED)
 
 
 def _missing(
@@ -245,13 +277,14 @@ def _value_labels(axes: Axes, series: Sequence[Series], of: Scale, place: Mappin
 
 
 def _end_labels(axes: Axes, ends: Sequence[tuple[float, int | None, str]]) -> None:
-    """Names at the right ends of the curves, from the lowest up, moved apart where they would touch."""
+    """Names at the right ends of the curves, from the lowest up, moved apart where they would touch, and cut where they
+    would take the curves' room."""
     apart, previous = 0.07, -1.0
     for height, number, name in sorted(ends, key=lambda end: end[0]):
         previous = max(height, previous + apart)
         axes.annotate(
-            name, (1.0, previous), (4, 0), xycoords="axes fraction", textcoords="offset points", va="center",
-            color=MUTED if number is None else PALETTE[number % len(PALETTE)], fontsize=8.5,
+            legible(name, 48), (1.0, previous), (4, 0), xycoords="axes fraction", textcoords="offset points",
+            va="center", color=MUTED if number is None else PALETTE[number % len(PALETTE)], fontsize=8.5,
             fontweight="normal" if number is None else "bold", annotation_clip=False,
         )  # fmt: skip
 
@@ -278,7 +311,7 @@ def bars(
     missing
         How a bar without a figure ended.
     """
-    num_bars = len(labels)
+    num_bars, labels = len(labels), [legible(label) for label in labels]
     # Long names would leave the bars no room.
     width = 5.2 + 0.055 * max(0, max(map(len, labels), default=0) - 24)
     figure, axes = panel(title, width, height=max(1.9, 1.25 + 0.29 * num_bars))
@@ -372,7 +405,7 @@ def spans(title: str, lines: Sequence[str], drawn: Sequence[Span], kinds: Mappin
                 linewidth=0.4,
                 label=name,
             )
-    axes.set_yticks(range(len(lines)), lines)
+    axes.set_yticks(range(len(lines)), [legible(line) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlim(0, None)
     axes.set_xlabel(of.unit)
@@ -393,7 +426,12 @@ def svg(figure: Figure, name: str, label: str) -> str:
         What a screen reader says.
     """
     text = io.StringIO()
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+    for words in figure.findobj(Text):
+        words.set_parse_math(False)  # a name with two dollar signs is no formula
+        words.set_text(legible(words.get_text()))
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+        # The page is drawn with the reader's fonts, whatever this machine's lack.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     found = text.getvalue()
     found = found[found.index("<svg") :]
@@ -413,6 +451,16 @@ def svg(figure: Figure, name: str, label: str) -> str:
         f'role="img" aria-label="{_attribute(label)}">'
     )
     return head + found[found.index(">") + 1 :].strip()
+
+
+def legible(text: str, most: int = 72) -> str:
+    """Names as they can be drawn: each line cut where it would leave the figure no room, and all of it printable.
+
+    >>> legible("tp2 \\x1b[31m"), len(legible("x" * 1000))
+    ('tp2 \ufffd[31m', 72)
+    """
+    lines = ("".join(one if one.isprintable() else "\ufffd" for one in line) for line in text.split("\n"))
+    return "\n".join(line if len(line) <= most else f"{line[: most - 1]}…" for line in lines)
 
 
 def _attribute(text: str) -> str:

@@ -20,7 +20,8 @@ class Straggler(Diagnosis):
     In each case, a rank that needs at least 5 % longer than the median rank and is the slowest in more iterations than
     equal ranks would be: a one-sided binomial test against 1 / world_size at a level of 0.001, divided by the number of
     ranks tested. Ranks that wait for each other inside an iteration take equally long, so a slow rank shows only in the
-    part of a step that does not wait; silence is no proof of health.
+    part of a step that does not wait: where a benchmark tells it apart (fault_drill), that part is compared. Silence is
+    no proof of health.
 
     Why it matters
     --------------
@@ -61,15 +62,16 @@ class Straggler(Diagnosis):
 
 def _stragglers(observation: Observation) -> list[tuple[int, str]]:
     """Ranks with the figures that convict them."""
-    num_ranks = len(observation.seconds)
+    seconds = observation.passes.get("own_seconds") or observation.seconds
+    num_ranks = len(seconds)
     if num_ranks < 2:
         return []
-    totals_s = [sum(samples) for samples in observation.seconds]
+    totals_s = [sum(samples) for samples in seconds]
     usual_s = median(totals_s)
     suspects = [rank for rank in range(num_ranks) if totals_s[rank] >= (1 + MINIMUM_EFFECT) * usual_s]
     if not suspects:
         return []
-    slowest = [samples.index(max(samples)) for samples in zip(*observation.seconds, strict=True)]
+    slowest = [samples.index(max(samples)) for samples in zip(*seconds, strict=True)]
     count = len(slowest)
     return [
         (

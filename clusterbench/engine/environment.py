@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
+from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,17 @@ NAMES = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 """Variables that are recorded; no other ever is, so that a run folder can be shared."""
 _SECRET = re.compile("TOKEN|KEY|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 
-_PACKAGES = ("torch", "numpy", "mpi4py", "nvidia-ml-py", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "triton", "deepspeed")
+_PACKAGES = (
+    "clusterbench",
+    "torch",
+    "numpy",
+    "mpi4py",
+    "nvidia-ml-py",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "triton",
+    "deepspeed",
+)
 
 
 def host_environment(root: Path = Path("/")) -> dict[str, Any]:
@@ -51,7 +62,7 @@ def host_environment(root: Path = Path("/")) -> dict[str, Any]:
         "mpi": mpi_version(),
         "gpus": [asdict(gpu) for gpu in gpus],
         "gpus_reason": gpus.reason,
-        "network": _network(),
+        "network": network_interfaces(root),
         "infiniband": infiniband_ports(root),
         "numa_nodes": numa_nodes(root),
         "variables": recorded_variables(os.environ),
@@ -139,13 +150,28 @@ def infiniband_ports(root: Path = Path("/")) -> list[dict[str, Any]]:
     ]
 
 
-def _network() -> list[dict[str, Any]]:
-    """Interfaces that are up, loopback included: on one machine it carries the test."""
+def network_interfaces(root: Path = Path("/")) -> list[dict[str, Any]]:
+    """Interfaces, loopback included: on one machine it carries the test.
+
+    ``addresses`` are IPv4 with the length of their prefix (``10.77.0.1/24``), of interfaces that are up. ``physical``
+    ones belong to a device, unlike loopback, bridges and what containers make.
+    """
+    addresses = psutil.net_if_addrs()
     return [
-        # psutil gives 0 where the driver tells no speed (virtio, loopback)
-        {"name": name, "speed_bits_per_s": seen.speed * 10**6 or None, "mtu_bytes": seen.mtu}
+        {
+            "name": name,
+            "is_up": seen.isup,
+            "physical": (root / "sys/class/net" / name / "device").exists(),
+            # psutil gives 0 where the driver tells no speed (virtio, loopback)
+            "speed_bits_per_s": seen.speed * 10**6 or None,
+            "mtu_bytes": seen.mtu,
+            "addresses": [
+                str(ip_interface(f"{one.address}/{one.netmask or 32}"))
+                for one in addresses.get(name, ())
+                if one.family == socket.AF_INET and seen.isup
+            ],
+        }
         for name, seen in sorted(psutil.net_if_stats().items())
-        if seen.isup
     ]
 
 

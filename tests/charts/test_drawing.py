@@ -50,3 +50,14 @@ def test_a_bar_names_its_total_and_one_that_is_missing_its_reason() -> None:
     )
     assert ">2<" in drawn
     assert ">× timeout<" in drawn
+
+
+def test_a_point_on_other_hosts_is_hollow_and_said() -> None:
+    stayed = (Mark(1, 5.0, world_size=2, hosts="cb1 cb2"), Mark(2, 4.0, world_size=4, hosts="cb1 cb2 cb3"))
+    went = (stayed[0], Mark(2, 4.0, world_size=4, hosts="cb3 cb4"))
+    drawn = [
+        svg(lines("t", [Series("a", marks)], "s", {1: "1", 2: "2"}, x_label="x"), "n", "l") for marks in (stayed, went)
+    ]
+    assert "hollow" not in drawn[0]
+    assert ">hollow: 4 ranks ran on cb3, cb4, the smaller ones on cb1, cb2<" in drawn[1]
+    assert drawn[1].count("<use ") == drawn[0].count("<use ") + 1

@@ -1,15 +1,19 @@
 import json
+import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import torch
 
+import clusterbench
 from clusterbench.engine import environment
 from clusterbench.engine.environment import (
     host_environment,
     infiniband_ports,
     mapped_library,
     mpi_version,
+    network_interfaces,
     numa_nodes,
     recorded_variables,
     torch_environment,
@@ -27,6 +31,7 @@ def test_this_host_is_described_in_json_without_nan():
     assert described["memory_bytes"] > 2**28
     assert described["packages"]["torch"] == torch.__version__
     assert described["packages"]["deepspeed"] is None
+    assert described["packages"]["clusterbench"] == clusterbench.__version__
     assert all(nic["speed_bits_per_s"] != 0 for nic in described["network"])
     assert described["gpus"] or described["gpus_reason"]
 
@@ -100,6 +105,27 @@ def test_ports_of_infiniband_are_read_with_state_and_rate(tmp_path):
             "firmware": "28.39.1002",
             "numa_node": -1,
         }
+    ]
+
+
+def test_an_interface_has_addresses_with_their_prefix_and_is_physical_if_a_device_is_behind_it(tmp_path, monkeypatch):
+    (tmp_path / "sys/class/net/eth0/device").mkdir(parents=True)
+    up, down = (SimpleNamespace(isup=isup, speed=100_000 * isup, mtu=9000) for isup in (True, False))
+    address = SimpleNamespace(family=socket.AF_INET, address="10.77.0.1", netmask="255.255.255.0")
+    other = SimpleNamespace(family=socket.AF_INET6, address="fe80::1%eth0", netmask="ffff::")
+    monkeypatch.setattr(environment.psutil, "net_if_stats", lambda: {"eth0": up, "br-1": down})
+    monkeypatch.setattr(environment.psutil, "net_if_addrs", lambda: {"eth0": [other, address], "br-1": [address]})
+    shared = {"mtu_bytes": 9000}
+    assert network_interfaces(tmp_path) == [
+        {"name": "br-1", "is_up": False, "physical": False, "speed_bits_per_s": None, "addresses": [], **shared},
+        {
+            "name": "eth0",
+            "is_up": True,
+            "physical": True,
+            "speed_bits_per_s": 100e9,
+            "addresses": ["10.77.0.1/24"],
+            **shared,
+        },
     ]
 
 

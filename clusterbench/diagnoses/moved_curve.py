@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+from clusterbench.charts._selection import workloads
+from clusterbench.diagnoses import Diagnosis, Finding
+from clusterbench.history import Reading
+from clusterbench.rows import Row, moved, moved_sentence
+
+
+class MovedCurve(Diagnosis):
+    """Cases of one curve that ran on different hosts.
+
+    What it looks for
+    -----------------
+    Among cases of one benchmark that compute the same on different numbers of ranks, those on more ranks that ran
+    without some host of those on fewer. It happens when a host was lost and the run went on with the others, or was
+    resumed elsewhere.
+
+    Why it matters
+    --------------
+    What such a curve loses from one point to the next is the price of more ranks and the difference of hosts at once,
+    and nothing in the figures tells the two apart.
+
+    How to confirm
+    --------------
+    The column hosts of rows.csv; on the charts such points are hollow. Look whether the finding about unlike hosts
+    names one of them.
+
+    What usually fixes it
+    ---------------------
+    Run all cases of the curve again on one set of hosts, the smaller ones on some of those of the largest. For a
+    question that compares sizes, start a new run rather than resume on other hosts.
+    """
+
+    def findings(self, reading: Reading) -> list[Finding]:
+        measured = [row for row in reading.rows if row.value is not None]
+        workload = workloads(measured)
+        curves: dict[tuple[object, ...], dict[str, Row]] = defaultdict(dict)
+        for row in measured:
+            curves[workload(row)].setdefault(row.case, row)
+        cases: dict[tuple[int, str, str], list[str]] = defaultdict(list)
+        for curve in curves.values():
+            for row, before in moved(sorted(curve.values(), key=lambda row: row.world_size)):
+                cases[row.world_size, row.hosts, before].append(row.case)
+        return [
+            Finding(
+                f"hosts {', '.join(hosts.split())}",
+                moved_sentence(world_size, hosts, before),
+                "warning",
+                f"in {len(own)} case{'s' * (len(own) > 1)}: {', '.join(own[:3])}" + (" and others" if own[3:] else ""),
+            )
+            for (world_size, hosts, before), own in cases.items()
+        ]

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from clusterbench.diagnoses import Diagnosis, Finding, Severity
+from clusterbench.history import Reading
+
+MOST_CLOCK_OFFSET_S = 1.0
+MEMORY_TOLERANCE = 0.05
+_NAMED = 4  # hosts in a sentence
+
+Host = Mapping[str, Any]
+"""What ``environment.json`` holds of one host."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing in which hosts differ; ``hosts`` are those that are not like most."""
+
+    sentence: str
+    hosts: tuple[str, ...]
+    severity: Severity = "warning"
+
+
+class UnlikeHosts(Diagnosis):
+    """Hosts of one run that are not alike.
+
+    What it looks for
+    -----------------
+    Differences in what each host said of itself before the run: GPUs, driver, NCCL, torch, clusterbench, Python,
+    kernel, CPU, memory (by more than 5 %), InfiniBand ports with rate and state, network cards, the MTU of the
+    interface that carries the run, NCCL's and other recorded variables, and clocks that are more than a second apart.
+    What a host did not say is not compared.
+
+    Why it matters
+    --------------
+    All ranks wait for the slowest. A host with another driver or NCCL may choose other algorithms, or hang; one with a
+    port that is down halves a ring; another MTU loses large packets only. A figure of unlike hosts belongs to none.
+
+    How to confirm
+    --------------
+    environment.json in the run's folder holds every host. Run the suite on the odd hosts alone, and without them.
+
+    What usually fixes it
+    ---------------------
+    One image and one environment for all hosts; a scheduler's constraint that keeps kinds of nodes apart; for ports
+    and MTU the network's administrator; for clocks a time service (chrony, ntpd). Drain a host that lacks hardware.
+    """
+
+    def findings(self, reading: Reading) -> list[Finding]:
+        return [
+            Finding(f"host{'s' * (len(one.hosts) > 1)} {_listed(one.hosts)}", one.sentence, one.severity)
+            for one in differences(reading.environment)
+        ]
+
+
+def differences(environment: Mapping[str, Any]) -> list[Difference]:
+    """In what the hosts of a run's environment differ, what matters most first; nothing where all are alike.
+
+    Parameters
+    ----------
+    environment
+        As in ``environment.json``: ``hosts`` by name, and where workers were started ``loaded``.
+    """
+    hosts: Mapping[str, Host] = environment.get("hosts") or {}
+    loaded: Mapping[str, Host] = environment.get("loaded") or {}
+    described = {name: {**host, "loaded": loaded.get(name)} for name, host in hosts.items()}
+    variables = sorted({variable for host in hosts.values() for variable in _mapping(host.get("variables"))})
+    found = [
+        *(_compared(what, look, described) for what, look in _LOOKS.items()),
+        *(_compared(variable, partial(_variable, variable), described) for variable in variables),
+        *(_compared(what, look, described, "note") for what, look in _NOTES.items()),
+    ]
+    return [*filter(None, found), *_memory(hosts), *_clocks(hosts)]
+
+
+def _compared(
+    what: str, look: Callable[[Host], str | None], hosts: Mapping[str, Host], severity: Severity = "warning"
+) -> Difference | None:
+    """``NCCL is 2.27.3 on cb3 and 2.28.9 on the other 3 hosts``; None where all that is known is the same."""
+    known = {name: value for name, host in hosts.items() if (value := look(host)) is not None}
+    counts = Counter(known.values())
+    if len(counts) < 2:
+        return None
+    # Of values that are equally common, that of the first host stands for the others.
+    usual = counts.most_common(1)[0][0]
+    odd = {value: [host for host in known if known[host] == value] for value in counts if value != usual}
+    said = [f"{value} on {_listed(own)}" for value, own in odd.items()]
+    rest = [host for host in known if known[host] == usual]
+    others = _listed(rest) if len(rest) == 1 else f"the other {len(rest)} hosts"
+    sentence = f"{what} is {', '.join(said)} and {usual} on {others}"
+    return Difference(sentence, tuple(host for own in odd.values() for host in own), severity)
+
+
+def _listed(hosts: Sequence[str]) -> str:
+    more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
+    return ", ".join(hosts[:_NAMED]) + more
+
+
+# What is looked at. None is what a host did not say.
+
+
+def _at(*path: str) -> Callable[[Host], str | None]:
+    """The plain value under these keys, one in the other."""
+
+    def look(host: Host) -> str | None:
+        value: Any = host
+        for key in path:
+            value = _mapping(value).get(key)
+        return str(value) if isinstance(value, (str, int, float)) else None
+
+    return look
+
+
+def _package(name: str) -> Callable[[Host], str | None]:
+    def look(host: Host) -> str | None:
+        packages = _mapping(host.get("packages"))
+        return str(packages[name] or "not installed") if name in packages else None
+
+    return look
+
+
+def _nccl(host: Host) -> str | None:
+    """The one that workers loaded, and until there are workers the one that is installed."""
+    packages = _mapping(host.get("packages"))
+    installed = [str(version) for name, version in packages.items() if name.startswith("nvidia-nccl") and version]
+    known = any(name.startswith("nvidia-nccl") for name in packages)
+    return _at("loaded", "nccl")(host) or ", ".join(installed) or ("not installed" if known else None)
+
+
+def _gpus(host: Host) -> str | None:
+    if not isinstance(host.get("gpus"), list):
+        return None
+    models = Counter(str(gpu.get("name")) for gpu in _mappings(host["gpus"]))
+    return " and ".join(f"{count} x {model}" for model, count in models.items()) or "none"
+
+
+def _driver(host: Host) -> str | None:
+    return next((str(gpu["driver_version"]) for gpu in _mappings(host.get("gpus")) if gpu.get("driver_version")), None)
+
+
+def _infiniband(host: Host) -> str | None:
+    """``8 ports of 400 Gb/sec (4X NDR), ACTIVE``."""
+    if not isinstance(host.get("infiniband"), list):
+        return None
+    kinds = Counter(
+        (str(port.get("rate")), str(port.get("state")).rsplit(": ", 1)[-1]) for port in _mappings(host["infiniband"])
+    )
+    said = [f"{count} port{'s' * (count > 1)} of {rate}, {state}" for (rate, state), count in sorted(kinds.items())]
+    return " and ".join(said) or "absent"
+
+
+def _cards(host: Host) -> str | None:
+    interfaces = _mappings(host.get("network"))
+    if not any("physical" in one for one in interfaces):
+        return None
+    return str(sum(bool(one.get("physical")) and bool(one.get("is_up")) for one in interfaces))
+
+
+def _mtu(host: Host) -> str | None:
+    carries = host.get("interface")
+    found = [one.get("mtu_bytes") for one in _mappings(host.get("network")) if carries and one.get("name") == carries]
+    return f"{found[0]} B" if found else None
+
+
+def _variable(name: str, host: Host) -> str | None:
+    variables = host.get("variables")
+    return str(variables.get(name, "not set")) if isinstance(variables, Mapping) else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+_LOOKS: Mapping[str, Callable[[Host], str | None]] = {
+    "the GPU driver": _driver,
+    "the set of GPUs": _gpus,
+    "NCCL": _nccl,
+    "torch": _package("torch"),
+    "clusterbench": _package("clusterbench"),
+    "InfiniBand": _infiniband,
+    "the number of network cards that are up": _cards,
+    "the MTU of the interface that carries the run": _mtu,
+    "the CPU": _at("cpu_model"),
+    "the number of CPUs": _at("num_logical_cpus"),
+    "the number of CPUs that may be used": _at("num_usable_cpus"),
+}
+_NOTES: Mapping[str, Callable[[Host], str | None]] = {
+    "Python": _at("python"),
+    "the kernel": _at("kernel"),
+}
+
+
+def _memory(hosts: Mapping[str, Host]) -> Iterator[Difference]:
+    """Against the median host: a few bytes differ with every kernel."""
+    sizes = {name: host["memory_bytes"] for name, host in hosts.items() if _is_number(host.get("memory_bytes"))}
+    if not sizes:
+        return
+    usual = sorted(sizes.values())[len(sizes) // 2]
+    odd = [name for name, size in sizes.items() if abs(size - usual) > MEMORY_TOLERANCE * usual]
+    if odd:
+        said = ", ".join(f"{sizes[name] / 2**30:.0f} GiB on {name}" for name in odd[:_NAMED])
+        more = f" and less alike on {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
+        yield Difference(f"the memory is {said}{more}, and {usual / 2**30:.0f} GiB on most hosts", tuple(odd))
+
+
+def _clocks(hosts: Mapping[str, Host]) -> Iterator[Difference]:
+    offsets = {name: host["clock_offset_s"] for name, host in hosts.items() if _is_number(host.get("clock_offset_s"))}
+    for name, offset_s in offsets.items():
+        if abs(offset_s) > MOST_CLOCK_OFFSET_S:
+            which = "ahead of" if offset_s > 0 else "behind"
+            sentence = f"the clock of {name} is {abs(offset_s):.1f} s {which} that of {next(iter(hosts))}"
+            yield Difference(f"{sentence}; compare times in logs with care", (name,), "note")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e30
