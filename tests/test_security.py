@@ -1,0 +1,235 @@
+"""What a run folder, a suite or a log says is never executed, and what this machine keeps secret is never written."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from clusterbench.report import render_report
+from clusterbench.run_directory import RunDirectory
+from clusterbench.types import Case, Refusal
+from tests.report.synthetic import case, observation, outcome, plant, write_run
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "clusterbench"
+
+# Nothing is executed that was read
+
+MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+CALLS = {
+    *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "subprocess.getoutput"),
+    *("yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "torch.load", "numpy.load", "np.load"),
+    *("subprocess.getstatusoutput", "pandas.read_pickle"),
+}
+OBJECT_COLLECTIVES = re.compile(r"\.(\w+_object(_list)?|\w*object_list)$")
+"""torch's pickle what they carry: ``broadcast_object_list``, ``all_gather_object``, ``send_object_list`` and so on."""
+
+JUSTIFIED: dict[str, str] = {}
+"""``file: what`` that is used all the same, and the reason why nobody can reach it with words of their own."""
+
+
+def dangerous(path: Path) -> Iterator[str]:
+    """Names of what is called or imported in a file and can execute what it is given."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name for name in names if name.split(".")[0] in MODULES or name in CALLS)
+            yield from (name for name in names if OBJECT_COLLECTIVES.search(name))
+        elif isinstance(node, ast.Attribute) and OBJECT_COLLECTIVES.search(ast.unparse(node)):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in CALLS:
+                yield called
+            yield from ("shell=True" for one in node.keywords if one.arg == "shell")
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_that_was_read_is_executed(path: Path) -> None:
+    found = {f"{path.relative_to(PACKAGE)}: {name}" for name in dangerous(path)}
+    assert found <= JUSTIFIED.keys()
+
+
+def test_what_is_dangerous_is_found(tmp_path: Path) -> None:
+    lines = (
+        "import pickle, torch.distributed as dist\nfrom torch.distributed import all_gather_object\n"
+        "eval('1')\ntorch.load('x')\nyaml.load('x')\nsubprocess.run('ls', shell=True)\n"
+        "dist.broadcast_object_list([])\nmodel.eval()\nre.compile('x')\n"
+    )
+    (tmp_path / "x.py").write_text(lines)
+    assert sorted(dangerous(tmp_path / "x.py")) == sorted(
+        [
+            "pickle",
+            "torch.distributed.all_gather_object",
+            "eval",
+            "torch.load",
+            "yaml.load",
+            "shell=True",
+            "dist.broadcast_object_list",
+        ]
+    )
+
+
+# Nothing secret is written
+
+SECRETS = {
+    "HF_TOKEN": "hf_planted0secret1",
+    "AWS_SECRET_ACCESS_KEY": "planted0aws/secret+2",
+    "NCCL_API_KEY": "planted0nccl0secret3",
+    "SLURM_JWT": "eyJplanted0jwt0secret4",
+    "CLUSTERBENCH_SECRET": "planted0own0secret5planted0own0secret5",
+    "WANDB_API_KEY": "planted0wandb0secret6",
+    "TORCH_PASSWORD": "planted0torch0secret7",
+    "UCX_CREDENTIALS": "planted0ucx0secret8",
+}
+
+SUITE = """
+suite: secrets
+question: Does anything leak?
+benchmarks:
+  - benchmark: fault_drill
+    fault: [none, raise, segfault]
+    iterations: 5
+    warmup: 1
+    time_limit_s: 20
+    environment: {NCCL_DEBUG: INFO, TORCH_DISTRIBUTED_DEBUG: DETAIL}
+cpu: {num_ranks: 2}
+"""
+
+
+@pytest.mark.gloo
+def test_no_secret_of_the_environment_is_in_the_run_folder_even_when_workers_crash(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "clusterbench.cli", "run", str(tmp_path / "suite.yaml"), "--out", str(folder)]
+    # The user's own variables travel to the workers, who must not write them down.
+    done = subprocess.run(
+        [*command, "--device", "cpu"], cwd=ROOT, env={**os.environ, **SECRETS}, capture_output=True, timeout=120
+    )
+    assert done.returncode == 1, done.stderr.decode()
+    assert [one.status for one in RunDirectory.open(folder).outcomes()] == ["ok", "failed", "failed"]
+    written = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert any("logs" in path.parts and text for path, text in written.items())
+    leaks = {
+        f"{name} in {path.relative_to(folder)}"
+        for name, secret in SECRETS.items()
+        for path, text in {**written, folder / "stdout": done.stdout, folder / "stderr": done.stderr}.items()
+        if secret.encode() in text
+    }
+    assert leaks == set()
+
+
+# A page shows what a run says, and never does it
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    '"onmouseover="alert(1)" x="',
+    "'><img src=x onerror=alert(1)>",
+    "]]><svg onload=alert(1)>",
+    "--><iframe srcdoc='<script>alert(1)</script>'>",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% for x in y %}",
+    "\x1b[31m\x1b]0;owned\x07 \x00 \x9b31m \u2028 \u202e",
+    "$\\frac{$ & &lt;script&gt; \\u003cscript\\u003e",
+)
+ALL = " ".join(HOSTILE)
+
+
+@pytest.fixture(autouse=True)
+def _planted() -> Iterator[None]:
+    undo = plant()
+    yield
+    undo()
+
+
+def hostile_case(layout: str, world_size: int, words: str) -> Case:
+    point = {"layout": layout, "shape": words, "dtype": words, "seq_len": 8, words: words, "context": words}
+    return case(words + layout, world_size, point=point, layout=layout, source=words, environment={"NCCL_X": words})
+
+
+def hostile_run(path: Path) -> RunDirectory:
+    """A run that is hostile in every text that somebody else can write."""
+    figures = [
+        {"name": name, "unit": unit, "value": 5.0, "basis": ALL, **detail}
+        for name, unit, detail in (
+            ("tokens_per_s_per_rank", "tokens/s", {}),
+            ("scaling_efficiency", "fraction", {}),
+            ("peak_memory", "B", {"detail": {"category": "total"}}),
+            ("peak_memory", "B", {"detail": {"category": ALL}}),
+        )
+    ]
+    layouts = {"tp1": 1, "tp2": 2, "cp2": 2, "tp4": 4}
+    cases = [hostile_case(layout, size, words) for layout, size in layouts.items() for words in (ALL, HOSTILE[2])]
+    lost = hostile_case("dp4", 4, HOSTILE[0])
+    hot = {ALL: {ALL: {"index": 1, "throttle_reasons": {ALL: 0.5}}}}
+    records = [(outcome(one), observation(one, None, figures, hosts=(ALL,), telemetry=hot)) for one in cases]
+    fault = outcome(lost, "failed", reason=ALL, host=ALL, phase=ALL, log=ALL, rank=1, started=ALL)
+    return write_run(
+        path,
+        [*cases, lost],
+        [*records, (fault, None)],
+        refusals=[Refusal(ALL, ALL, {"layout": "tp3", ALL: ALL}, 1, ALL, ALL, ALL)],
+        question=ALL,
+        suite=ALL,
+        environment={"hosts": {ALL: {"kernel": ALL}, "b": {"kernel": "6.8"}}, ALL: [ALL, {ALL: ALL}]},
+    )
+
+
+def test_hostile_words_are_text_in_the_page(tmp_path: Path) -> None:
+    run = hostile_run(tmp_path / "run")
+    page = render_report(run).path.read_text()
+    assert RunDirectory.open(run.path).problems == []
+    assert page.count("<script") == page.count("</script>") == 2
+    assert not re.search(r"<(img|iframe|object|embed|base|form)|<svg onload", page)
+    assert not re.search(r"<[a-z][^<>]*\son\w+\s*=", page), "an event handler"
+    assert not re.search(r"(href|src|action)=[\"']?javascript:", page)
+    assert page.count("<svg ") == page.count("</svg>") > 1
+    embedded = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert embedded is not None
+    assert any(ALL in name for name in json.loads(embedded[1])["columns"][0]["values"])
+
+
+@pytest.mark.browser
+def test_hostile_words_do_nothing_in_a_browser(tmp_path: Path) -> None:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert chromium, "chromium is not installed: apt-get install --no-install-recommends chromium"
+    path = render_report(hostile_run(tmp_path / "run")).path
+    happened: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium)
+        page = browser.new_page()
+        page.on("dialog", lambda dialog: (happened.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("pageerror", lambda error: happened.append(str(error)))
+        page.on("request", lambda request: happened.append(request.url) if request.url != path.as_uri() else None)
+        page.goto(path.as_uri())
+        for button in page.locator("#table tbody tr td:first-child button").all():
+            button.click()  # unfolds what is made by script from the embedded data
+        page.fill("#filter", "<script>")
+        for name in ("tokens", "mouse"):
+            page.mouse.move(300, 300 + len(name))
+        injected = page.evaluate(INJECTED)
+        shown = page.inner_text("body")
+        browser.close()
+    assert happened == []
+    assert injected == []
+    assert "<script>alert(1)</script>" in shown
+
+
+INJECTED = """[...document.querySelectorAll("*")].filter((element) =>
+  ["IMG", "IFRAME", "OBJECT", "EMBED", "FORM"].includes(element.tagName)
+  || [...element.attributes].some((one) => one.name.startsWith("on") || /javascript:/i.test(one.value))
+  || (element.tagName === "SCRIPT" && element.textContent.includes("alert(1)") && element.type !== "application/json")
+).map((element) => element.outerHTML.slice(0, 200))"""
