@@ -23,16 +23,23 @@ from clusterbench.types import Case, Place, Plan, Point, Refusal
 MOST_CASES = 100_000
 
 
-def default_time_limit_s(world_size: int, iterations: int) -> float:
+SLOWEST_BYTES_PER_S = 50e6
+"""A link that carries less than half of 1 Gbit/s counts as hanging."""
+
+
+def default_time_limit_s(world_size: int, iterations: int, size_bytes: int = 0) -> float:
     """Seconds a case may take when its suite does not say.
 
-    One minute to start, two seconds a rank for groups and stores to form, five seconds an iteration up to ten minutes:
-    where iterations are many, each is short. A case that is slower for a good reason sets ``time_limit_s``.
+    One minute to start, two seconds a rank for groups and stores to form, five seconds an iteration up to ten minutes
+    (where iterations are many, each is short), and what ``size_bytes`` in every iteration take on the slowest link that
+    still counts as one. A case that is slower for a good reason sets ``time_limit_s``.
 
     >>> default_time_limit_s(world_size=4, iterations=20)
     168.0
+    >>> default_time_limit_s(world_size=4, iterations=20, size_bytes=10**9)
+    568.0
     """
-    return 60.0 + 2.0 * world_size + min(5.0 * iterations, 600.0)
+    return 60.0 + 2.0 * world_size + min(5.0 * iterations, 600.0) + iterations * size_bytes / SLOWEST_BYTES_PER_S
 
 
 def make_plan(suite: Suite, cluster: Cluster) -> Plan:
@@ -230,7 +237,8 @@ def _case_or_refusal(suite: Suite, entry: Entry, asked: _Asked) -> Case | Refusa
         world_size=world_size,
         iterations=benchmark.iterations,
         warmup=benchmark.warmup,
-        time_limit_s=benchmark.time_limit_s or default_time_limit_s(world_size, benchmark.iterations),
+        time_limit_s=benchmark.time_limit_s
+        or default_time_limit_s(world_size, benchmark.iterations, benchmark.size_bytes(point)),
         layout=benchmark.layout(point),
         rank_order=str(point.get("rank_order", "megatron")),
         own_start=benchmark.own_start,

@@ -268,7 +268,9 @@ class _Reader:
             )
         assert isinstance(node, Table)
         by_device: dict[str, Entry] = {
-            device: self.options(name, self.any_table(node.values[device], f"'{device}'", "options and their values"), [])
+            device: self.options(
+                name, self.any_table(node.values[device], f"'{device}'", "options and their values"), []
+            )
             for device in ("cpu", "gpu")
             if device in node.values
         }

@@ -104,9 +104,14 @@ class Benchmark(ABC):
         """Metrics of one case, from seconds and bytes."""
 
     @classmethod
+    def size_bytes(cls, point: Point) -> int:
+        """What one iteration moves between ranks, roughly; a case's deadline grows with it."""
+        return int(point.get("size_bytes", 0))
+
+    @classmethod
     def cost(cls, point: Point) -> float:
-        """How much longer this point takes than others of its benchmark, in any unit; 0 where they are alike."""
-        return 0.0
+        """How much longer this point takes than others of its benchmark, in any unit."""
+        return float(cls.size_bytes(point))
 
     @classmethod
     def across(cls, rows: Sequence[Row]) -> Iterable[Row]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.benchmarks import Benchmark
-from clusterbench.errors import WrongResult
+from clusterbench.errors import NotHere, WrongResult
 from clusterbench.formulas.statistics import summarise
 from clusterbench.options import option
 from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
@@ -18,7 +18,24 @@ from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Poi
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
 
-FAULTS = ("none", "raise", "exit", "segfault", "kill", "stop", "hang", "out_of_memory", "wrong")
+FAULTS = (
+    "none",
+    "raise",
+    "exit",
+    "segfault",
+    "kill",
+    "stop",
+    "hang",
+    "slow",
+    "out_of_memory",
+    "out_of_host_memory",
+    "out_of_shared_memory",
+    "wrong",
+)
+SLOW_S = 0.03
+OWN_ITERATIONS = 12
+MOST_BYTES_TO_FILL = 4 * 2**30
+"""A drill may not drive a whole host out of memory; it only fills what a cgroup or a small /dev/shm limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +63,8 @@ class FaultDrill(Benchmark):
     def objection(self, point: Point, place: Place) -> str | None:
         if point["fault"] == "wrong" and point["phase"] != "check":
             return "a wrong result can only be found in the check: give phase: check"
+        if point["fault"] == "slow" and point["phase"] != "run":
+            return "a slow rank shows in what is timed: give phase: run"
         return None
 
     @classmethod
@@ -63,16 +82,29 @@ class FaultDrill(Benchmark):
             rig.comm.all_reduce(array, "max")
             return rig.expect_equal("all_reduce", array, rig.full(1, "float32", value=1))
 
-        def run() -> None:
+        def work() -> None:
             nonlocal iterations
             iterations += 1
             time.sleep(float(point["sleep_s"]))
-            if iterations == 5:
+            if iterations == 5 or point["fault"] == "slow":
                 maybe("run")
+
+        def run() -> None:
+            work()
             rig.comm.all_reduce(array, "max")
 
+        def own_seconds() -> list[float]:
+            """What this rank spends before it waits for the others, which hides a slow one from the clock."""
+            spent = []
+            for _ in range(OWN_ITERATIONS):
+                start_s = time.perf_counter()
+                work()
+                spent.append(time.perf_counter() - start_s)
+                rig.comm.all_reduce(array, "max")
+            return spent
+
         maybe("prepare")
-        return Step(run=run, check=check)
+        return Step(run=run, check=check, passes={"own_seconds": own_seconds} if point["fault"] == "slow" else {})
 
     @classmethod
     def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
@@ -91,9 +123,47 @@ def _go_wrong(fault: str, rig: Rig) -> None:
     if fault == "hang":
         while True:
             time.sleep(60)
+    if fault == "slow":
+        time.sleep(SLOW_S)
     if fault == "out_of_memory":
         rig.empty(2**50, "float32")
+    if fault == "out_of_host_memory":
+        _fill_host_memory()
+    if fault == "out_of_shared_memory":
+        _fill_shared_memory()
     if fault == "wrong":
         raise WrongResult(
             f"fault_drill gave a wrong result on rank {rig.rank} (host {rig.host}), as the suite asked it to"
         )
+
+
+def _fill_host_memory() -> None:
+    from clusterbench.engine.host_memory import memory_limit_bytes
+
+    limit = memory_limit_bytes()
+    if limit > MOST_BYTES_TO_FILL:
+        raise NotHere(
+            f"processes may use {limit / 2**30:.1f} GiB here, and the drill fills no more than "
+            f"{MOST_BYTES_TO_FILL / 2**30:.0f}: run it in a cgroup with a lower limit"
+        )
+    taken = []
+    while True:
+        taken.append(bytearray(b"x" * 2**26))
+
+
+def _fill_shared_memory() -> None:
+    disk = os.statvfs("/dev/shm")
+    if (free := disk.f_bavail * disk.f_frsize) > MOST_BYTES_TO_FILL:
+        raise NotHere(
+            f"/dev/shm has {free / 2**30:.1f} GiB free, and the drill fills no more than "
+            f"{MOST_BYTES_TO_FILL / 2**30:.0f}: run it where it is smaller"
+        )
+    path = f"/dev/shm/clusterbench-{os.getpid()}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.unlink(path)
+        os.posix_fallocate(descriptor, 0, free + 2**20)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+    finally:
+        os.close(descriptor)

@@ -228,6 +228,11 @@ class TrainStep(Benchmark):
         )
 
     @classmethod
+    def size_bytes(cls, point: Point) -> int:
+        # gradients, and parameters where they are shared out: float32, there and back
+        return 2 * 4 * named_shape(str(point["shape"])).num_parameters
+
+    @classmethod
     def cost(cls, point: Point) -> float:
         job = job_of(point)
         return _flops(job, "full", "palm") / job.layout.world_size

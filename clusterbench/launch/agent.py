@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clusterbench.engine.host_memory import memory_limit_bytes, oom_kills
 from clusterbench.launch.channel import Channel, Message
 from clusterbench.launch.launcher import without_launcher
 from clusterbench.launch.progress_page import ProgressPage
@@ -76,6 +77,7 @@ class Agent:
     _store: Channel | None = None
     _telemetry: Channel | None = None
     _start_id: int = -1
+    _oom_kills: int = 0
     _events: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -116,6 +118,7 @@ class Agent:
         if not owned:
             return
         zygote = self._zygote(start["environment"])
+        self._oom_kills = oom_kills()
         self._page = ProgressPage.create(len(owned))
         given_ends, places = [], []
         logs = self._log_folder(Path(start["logs"]))
@@ -254,9 +257,10 @@ class Agent:
             for message in worker.channel.receive():  # what it said before it went comes first
                 self._hear(worker.channel, message)
             worker.exit_code = code
-            self._events.append(
-                {"event": "exit", "rank": worker.rank, "host": self.host, "code": code, "log": str(worker.log)}
-            )
+            event = {"event": "exit", "rank": worker.rank, "host": self.host, "code": code, "log": str(worker.log)}
+            if code == -signal.SIGKILL and oom_kills() > self._oom_kills:
+                event["memory_limit_bytes"] = memory_limit_bytes()
+            self._events.append(event)
 
     def _lose(self, channel: Channel) -> None:
         self._selector.unregister(channel)

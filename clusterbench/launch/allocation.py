@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from clusterbench.launch.control import HEAD, ControlPlane
 from clusterbench.launch.launcher import without_launcher
 
 SECONDS_TO_GATHER = 60.0
+_SECONDS_TO_DESCRIBE = 60.0
 _SECONDS_FOR_CLOCKS = 5.0
 _ROUNDS_OF_CLOCKS = 3
 
@@ -89,10 +91,9 @@ def gather(plane: ControlPlane, own: Message) -> Allocation:
             break
     if len(hellos) < plane.size:
         missing = [rank for rank in range(plane.size) if rank not in hellos]
-        raise LaunchError(
-            f"{len(missing)} of {plane.size} agents said nothing for {SECONDS_TO_GATHER:g} s: "
-            f"{', '.join(map(str, missing[:16]))}{' ...' if len(missing) > 16 else ''}"
-        )
+        gone = [rank for rank in missing if rank in plane.lost()]
+        why = "closed their connection" if gone else f"said nothing for {SECONDS_TO_GATHER:g} s"
+        raise LaunchError(f"{len(gone or missing)} of {plane.size} agents {why}: {_listed(gone or missing)}")
     in_order = [hellos[rank] for rank in range(plane.size)]
     _expect_names_of_their_own(in_order)
     environments = {said["host"]: said["environment"] for said in reversed(in_order) if said["environment"]}
@@ -137,10 +138,16 @@ def measure_clocks(agent: Agent, plane: ControlPlane, allocation: Allocation) ->
         allocation.environments[host]["clock_offset_s"] = round(offset, 3)
 
 
+def _listed(ranks: Sequence[int]) -> str:
+    return f"{', '.join(map(str, ranks[:16]))}{' ...' if len(ranks) > 16 else ''}"
+
+
 def _messages(plane: ControlPlane, timeout_s: float) -> Iterator[tuple[int, Message]]:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         arrived = plane.receive()
+        if any(message["event"] == "interrupted" for _, message in arrived):
+            raise KeyboardInterrupt  # it is said once only
         yield from arrived
         if plane.size == 1 or plane.lost():
             return
@@ -150,16 +157,22 @@ def _messages(plane: ControlPlane, timeout_s: float) -> Iterator[tuple[int, Mess
 
 def _described() -> Mapping[str, Any]:
     """This host, described by a process of its own: the agent must not load a driver's library."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "clusterbench.engine.environment"],
-        env=without_launcher(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "clusterbench.engine.environment"],
+            env=without_launcher(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS_TO_DESCRIBE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(
+            f"host {socket.gethostname()} could not be described within {_SECONDS_TO_DESCRIBE:g} s.\n"
+            "hint: 'python -m clusterbench.engine.environment' does it; a driver that hangs is what usually holds it up"
+        ) from None
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        raise LaunchError(f"this host could not be described: {done.stderr.strip()[-500:]}") from None
+        raise LaunchError(f"host {socket.gethostname()} could not be described: {done.stderr.strip()[-500:]}") from None
     return found

@@ -6,10 +6,14 @@ import array
 import json
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 Message = dict[str, Any]
 
+# MSG_CMSG_CLOEXEC: what one child is handed must not leak into the next.
+_WAITING = int(socket.MSG_CMSG_CLOEXEC)
+_NOT_WAITING = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
 _ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(253 * array.array("i").itemsize)  # the most the kernel passes at once
 
 
@@ -25,7 +29,7 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
         self.closed = False
-        self._unread = b""
+        self._unread: list[bytes] = []
         self._descriptors: list[int] = []
 
     @classmethod
@@ -45,6 +49,10 @@ class Channel:
                 sent = socket.send_fds(self.socket, [data], list(descriptors))
                 data = data[sent:]
             self.socket.sendall(data)
+        except BlockingIOError:  # nobody took it in time: half a line may be out, and nothing may be written behind it
+            with suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)
+            return False
         except OSError:
             return False
         return True
@@ -54,15 +62,12 @@ class Channel:
 
         A message that came with file descriptors holds them under ``descriptors``.
         """
-        flags = 0 if wait else socket.MSG_DONTWAIT
+        flags = _WAITING if wait else _NOT_WAITING
         messages: list[Message] = []
         while not self.closed and not (messages and wait):
             try:
-                # Not socket.recv_fds: up to Python 3.13 it drops its flags. MSG_CMSG_CLOEXEC: what one child is handed
-                # must not leak into the next.
-                data, ancillary, _, _ = self.socket.recvmsg(
-                    1 << 16, _ROOM_FOR_DESCRIPTORS, flags | socket.MSG_CMSG_CLOEXEC
-                )
+                # Not socket.recv_fds: up to Python 3.13 it drops its flags.
+                data, ancillary, _, _ = self.socket.recvmsg(1 << 16, _ROOM_FOR_DESCRIPTORS, flags)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
@@ -76,7 +81,11 @@ class Channel:
         return messages
 
     def _parse(self, data: bytes) -> Iterable[Message]:
-        *lines, self._unread = (self._unread + data).split(b"\n")
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._unread, lines[0]))
+            self._unread.clear()
+        self._unread.append(rest)
         for line in lines:
             message: Message = json.loads(line)
             if count := message.get("descriptors"):

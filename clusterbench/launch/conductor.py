@@ -99,6 +99,7 @@ class Conductor:
     _next_start: int = field(default=0, init=False)
     _telemetry: list[Message] = field(default_factory=list, init=False)
     _with_passes: set[str] = field(init=False)
+    _under_way: dict[str, Any] = field(default_factory=dict, init=False)
     _gave_sign: float = field(default=0.0, init=False)
     _unheard: deque[Message] = field(default_factory=deque, init=False)
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
@@ -120,6 +121,8 @@ class Conductor:
             Without one for the case that was under way.
         """
         number = count(1)
+        if executions:  # hosts that wait for their turn have torch imported meanwhile
+            self.crew.order("warm", environment=dict(executions[0].case.environment))
         try:
             for batch in _batches(executions):
                 for execution in batch:
@@ -134,6 +137,10 @@ class Conductor:
             with suppress(LaunchError):
                 self._end_start(kill=True)
             self._scratch.cleanup()
+            self.run.under_way(None)
+
+    def _note(self, phase: str) -> None:
+        self.run.under_way({**self._under_way, "phase": phase})
 
     def _expect_time(self) -> None:
         if self.ends_at is not None and time.monotonic() >= self.ends_at:
@@ -141,11 +148,14 @@ class Conductor:
 
     def _expect_all_hosts(self) -> None:
         if self.crew.lost:
-            why = next(iter(self.crew.lost.values()))
-            raise LostHosts(f"{_hosts(self.crew.lost_hosts)} lost: its agent {why}")
+            why = " or ".join(sorted(set(self.crew.lost.values())))
+            whose = "its agent" if len(self.crew.lost_hosts) == 1 else "each of their agents"
+            raise LostHosts(f"{_hosts(self.crew.lost_hosts)} lost: {whose} {why}")
 
     def _execute(self, execution: Execution) -> tuple[Outcome, Observation | None]:
         case = execution.case
+        self._under_way = {"case": case.id, "hash": case.hash, "repeat": execution.repeat, "attempt": execution.attempt}
+        self._note("spawned")
         started, clock = datetime.now(UTC), time.monotonic()
         self._telemetry.clear()
         identity: dict[str, Any] = {
@@ -201,10 +211,13 @@ class Conductor:
                 self._begin_start(case, deadline)
                 ready = self._await("ready", case, deadline)
                 self._keep_loaded(ready)
+            self._note("rendezvous")
             self.crew.order("tell", message={"case": self._for_worker(case)})
             self._await("prepared", case, deadline)
+            self._note("prepared")
             self.crew.order("tell", message={"go": "check"})
             self._await("checked", case, deadline)
+            self._note("checked")
             self.crew.order("tell", message={"go": "time"})
             return self._await("done", case, deadline)
         except LaunchError as error:
@@ -247,6 +260,8 @@ class Conductor:
         if self._start < 0:
             return
         start, self._start = self._start, -1
+        if not self.crew.present:
+            return
         self.crew.order("end", start=start, kill=kill)
         ended = 0
         for event in self._events_until(time.monotonic() + 30):
@@ -287,7 +302,8 @@ class Conductor:
             if time.monotonic() - self._gave_sign > SECONDS_BETWEEN_SIGNS:
                 self._gave_sign = time.monotonic()
                 self.run.give_sign()
-            self._unheard.extend(self.crew.events(0.0 if self._unheard else min(left, 0.5)))
+            if not self._unheard:  # a look costs as much for one event as for a thousand
+                self._unheard.extend(self.crew.events(min(left, 0.5)))
             if self._unheard:
                 yield self._unheard.popleft()
 
@@ -297,6 +313,8 @@ class Conductor:
 
     def _inspect(self, stacks: bool) -> dict[int, Message]:
         """Phase, iteration, process state and stack of every rank of the start."""
+        if not self.crew.present:
+            return {}
         self.crew.order("inspect", stacks=stacks)
         ranks: dict[int, Message] = {}
         answers = 0
@@ -312,20 +330,21 @@ class Conductor:
 
     def _culprit(self, first: Message, case: Case) -> _Trouble:
         """Hears the other ranks for a moment and picks the one the trouble began with."""
-        bad = [first]
+        bad, ranks = [first], {first.get("rank")}
         is_victim = _suspicion(first)[0] == _A_VICTIM
         wait_s = SECONDS_FOR_THE_CULPRIT if is_victim else SECONDS_FOR_THE_OTHERS
         for event in self._events_until(time.monotonic() + wait_s):
             if _is_bad(event):
                 bad.append(event)
-            if len({event.get("rank") for event in bad}) >= case.world_size:
+                ranks.add(event.get("rank"))
+            if len(ranks) >= case.world_size:
                 break
         if all(_suspicion(event)[0] == _A_VICTIM for event in bad):
             bad += self._losses_in_sight()
         worst = min(bad, key=_suspicion)
         seen = self._inspect(stacks=False)
         if worst["event"] == "lost_agent":
-            return self._lost_agent(worst, seen)
+            return self._lost_agents([event for event in bad if event["event"] == "lost_agent"], seen)
         if worst["event"] == "lost_zygote":
             return _Trouble("failed", _lost_zygote(worst), host=worst["host"], phase="spawned")
         rank, host = worst["rank"], worst["host"]
@@ -333,6 +352,9 @@ class Conductor:
         where = {"rank": rank, "host": host, "log": self._relative(at.get("log", ""))}
         if worst["event"] == "exit":
             phase = at.get("phase", "")
+            if limit := worst.get("memory_limit_bytes"):
+                what = f"was killed by the kernel for want of memory: processes there may use {limit / 2**30:.2f} GiB"
+                return _Trouble("out_of_memory", f"rank {rank} (host {host}) {what}", phase, **where)
             return _Trouble("failed", f"rank {rank} (host {host}) {_death(worst['code'], at)}", phase, **where)
         alike = [event for event in bad if event.get("status") == worst["status"] and event.get("reason")]
         same = sorted({event["rank"] for event in alike if _suspicion(event)[0] == _suspicion(worst)[0]} - {rank})
@@ -357,18 +379,22 @@ class Conductor:
                 break
         return []
 
-    def _lost_agent(self, event: Message, seen: dict[int, Message]) -> _Trouble:
+    def _lost_agents(self, events: Sequence[Message], seen: dict[int, Message]) -> _Trouble:
         """Phase is the least advanced of those that are left: the lost ranks cannot be asked any more."""
-        (member,) = [member for member in self.crew.members if member.agent == event["agent"]]
-        ranks = range(member.first_rank, member.first_rank + len(member.local_ranks))
+        why = {event["agent"]: event["why"] for event in events}
+        lost = [member for member in self.crew.members if member.agent in why]
+        ranks = [member.first_rank + slot for member in lost for slot in range(len(member.local_ranks))]
+        hosts = list(dict.fromkeys(member.host for member in lost))
+        where = f"host{'' if len(hosts) == 1 else 's'} {', '.join(hosts)}"
+        whose = "the agent" if len(lost) == 1 else "each agent"
         phase = min((rank["phase"] for rank in seen.values()), key=PHASES.index, default="spawned")
         return _Trouble(
             "failed",
-            f"{name_ranks(list(ranks))} (host {event['host']}) {'was' if len(ranks) == 1 else 'were'} lost: the agent "
-            f"there {event['why']}",
+            f"{name_ranks(ranks)} ({where}) {'was' if len(ranks) == 1 else 'were'} lost: {whose} there "
+            f"{' or '.join(sorted(set(why.values())))}",
             phase,
             rank=ranks[0],
-            host=event["host"],
+            host=hosts[0],
         )
 
     def _late(self, case: Case) -> _Trouble:
@@ -420,10 +446,10 @@ class Conductor:
             return {}
         from clusterbench.engine.telemetry import summarise
 
-        hosts = sorted({event["host"] for event in self._telemetry})
-        return {
-            host: summarise([event["sample"] for event in self._telemetry if event["host"] == host]) for host in hosts
-        }
+        by_host: dict[str, list[Message]] = {}
+        for event in self._telemetry:
+            by_host.setdefault(event["host"], []).append(event["sample"])
+        return {host: summarise(samples) for host, samples in sorted(by_host.items())}
 
 
 def _batches(executions: Sequence[Execution]) -> Iterator[list[Execution]]:

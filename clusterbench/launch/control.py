@@ -11,8 +11,8 @@ secret of the run that never travels. One line of JSON each:
 3. head to member: ``{"proof": HMAC-SHA256(secret, "head:H:M:R")}``
 
 Nonces are 32 random bytes in hex. A wrong proof, a rank that is taken or none of ``1 ... size-1``, a line of more than
-4 KiB or 5 s without a whole one closes the connection, and the head goes on listening; strangers are heard side by side,
-so that a slow one keeps nobody waiting. Once all members are there the head listens no more, and every line is a
+4 KiB or 5 s without a whole one closes the connection, and the head goes on listening. Strangers are heard side by
+side, so that a slow one keeps nobody waiting. Once all members are there the head listens no more, and every line is a
 message.
 """
 
@@ -21,13 +21,18 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import resource
 import secrets
 import selectors
+import signal
 import socket
 import struct
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
 from typing import Any, Protocol
 
 from clusterbench.errors import LaunchError
@@ -39,6 +44,9 @@ _LONGEST_GREETING = 4096
 _SECONDS_TO_GREET = 5.0
 _SECONDS_TO_TAKE_A_MESSAGE = 10
 _SECONDS_TO_HAND_OVER = 5.0
+_SECONDS_TO_LEAVE = 1.0
+_OTHER_FILES = 256
+_MPI_DAEMONS = ("hydra_pmi_proxy", "prted", "prterun", "mpirun", "mpiexec", "orted", "orterun")
 
 
 class ControlPlane(Protocol):
@@ -62,6 +70,13 @@ class ControlPlane(Protocol):
     def abort(self, exit_code: int) -> None:
         """Ends all agents at once; for failures nobody planned for."""
 
+    def abandon(self, exit_code: int, last: bool) -> None:
+        """Leaves where agents are lost. The ``last`` to go on its host sees to it that the launcher ends too.
+
+        MPI cannot be left in order any more, since that waits for all ranks, and its launcher may wait for ever for a
+        host that does not answer.
+        """
+
 
 class Alone:
     """The plane of a run with one agent."""
@@ -82,6 +97,9 @@ class Alone:
         pass
 
     def abort(self, exit_code: int) -> None:
+        pass
+
+    def abandon(self, exit_code: int, last: bool) -> None:
         pass
 
 
@@ -131,6 +149,14 @@ class MpiPlane:
     def abort(self, exit_code: int) -> None:
         self._comm.Abort(exit_code)
 
+    def abandon(self, exit_code: int, last: bool) -> None:
+        # A launcher that loses the daemon of a host it can reach ends by itself; on Abort it waits for all the others.
+        if last and _program(os.getppid()) in _MPI_DAEMONS:
+            time.sleep(_SECONDS_TO_LEAVE)
+            os.kill(os.getppid(), signal.SIGKILL)
+        sys.stderr.flush()
+        os._exit(exit_code)
+
 
 class TcpHead:
     """The head's side of a plane over TCP. See the module's docstring for what passes over the wire.
@@ -169,8 +195,9 @@ class TcpHead:
         Raises
         ------
         LaunchError
-            With the ranks that have not come after ``timeout_s`` seconds.
+            With the ranks that have not come after ``timeout_s`` seconds; if this process may not open so many files.
         """
+        _allow_connections(self.size)
         host, port = self.address
         deadline = time.monotonic() + timeout_s
         while len(self._members) < self.size - 1:
@@ -185,8 +212,7 @@ class TcpHead:
                     self._accept()
                 elif key.fileobj in self._strangers:
                     self._hear(self._strangers[key.fileobj])
-            now = time.monotonic()
-            for late in [stranger for stranger in self._strangers.values() if stranger.deadline < now]:
+            for late in list(takewhile(_Stranger.is_late, self._strangers.values())):  # they stand in order
                 self._turn_away(late)
         for stranger in list(self._strangers.values()):
             self._turn_away(stranger)
@@ -194,10 +220,15 @@ class TcpHead:
         self._listener.close()
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:  # gone again, or too many open files: whoever is late is turned away and makes room
-            return
+        """Greets those at the door, no more at once than are expected: strangers must not keep members waiting."""
+        for _ in range(self.size):
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # nobody left, gone again, or too many open files: whoever is late will make room
+                return
+            self._greet(connection)
+
+    def _greet(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         stranger = _Stranger(connection, secrets.token_hex(32), time.monotonic() + _SECONDS_TO_GREET)
         self._strangers[connection] = stranger
@@ -268,6 +299,9 @@ class TcpHead:
     def abort(self, exit_code: int) -> None:
         self.close()
 
+    def abandon(self, exit_code: int, last: bool) -> None:
+        self.close()
+
 
 @dataclass
 class _Stranger:
@@ -277,6 +311,9 @@ class _Stranger:
     nonce: str
     deadline: float
     said: bytes = b""
+
+    def is_late(self) -> bool:
+        return self.deadline < time.monotonic()
 
     def answer(self) -> Message | None:
         """Its line, or None while it is not whole."""
@@ -327,6 +364,16 @@ class TcpMember:
     def abort(self, exit_code: int) -> None:
         self.close()
 
+    def abandon(self, exit_code: int, last: bool) -> None:
+        self.close()
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
 
 def _listen(host: str, ports: Sequence[int], backlog: int) -> socket.socket:
     for port in ports:
@@ -338,6 +385,21 @@ def _listen(host: str, ports: Sequence[int], backlog: int) -> socket.socket:
         listener.setblocking(False)
         return listener
     raise LaunchError(f"the head cannot listen at {host} on any of the ports {ports[0]} to {ports[-1]}: {why}")
+
+
+def _allow_connections(size: int) -> None:
+    """A connection is an open file. The soft limit is raised as far as needed and the hard one allows."""
+    needed = size + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise LaunchError(
+            f"{size} agents are as many connections to the head, but {socket.gethostname()} lets a process open {hard} "
+            f"files, and {_OTHER_FILES} of them are for other things.\n"
+            "hint: start one agent per node (--ranks-per-agent all), or have the hard limit raised (see 'ulimit -Hn')"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _channel_over(connection: socket.socket) -> Channel:
@@ -359,10 +421,11 @@ def _write_line(connection: socket.socket, message: Message) -> None:
 def _read_line(connection: socket.socket) -> Message:
     line = b""
     while not line.endswith(b"\n"):
-        byte = connection.recv(1)  # not one byte of the message behind the greeting may be taken with it
-        if not byte:
+        # Not one byte of the message behind the greeting may be taken with it.
+        ahead = connection.recv(_LONGEST_GREETING, socket.MSG_PEEK)
+        if not ahead:
             raise ValueError("the connection was closed")
-        line += byte
+        line += connection.recv(ahead.find(b"\n") + 1 or len(ahead))
         if len(line) > _LONGEST_GREETING:
             raise ValueError("the greeting is too long")
     return _message(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Protocol
 
 from clusterbench.errors import LaunchError
@@ -15,11 +16,15 @@ from clusterbench.launch.control import HEAD, ControlPlane
 SECONDS_BETWEEN_SIGNS = 2.0
 SECONDS_OF_SILENCE = 20.0
 """Whoever has said nothing for so long is lost. Links that come back sooner cost nothing but time."""
-SECONDS_OF_PATIENCE = 900.0
+SECONDS_OF_PATIENCE = 300.0
 """The same for members while the head plans or writes the report and says nothing."""
 
 _SHORTEST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.02
+
+
+class LostHead(LaunchError):
+    """The head cannot be reached any more."""
 
 
 @dataclass(frozen=True)
@@ -88,21 +93,22 @@ class Silence:
     """
 
     def __init__(self, others: Iterable[int]) -> None:
-        self._seconds = dict.fromkeys(others, 0.0)
         self._looked = time.monotonic()
+        self._now = 0.0
+        self._heard_at = dict.fromkeys(others, 0.0)  # in order: a look at a thousand others costs no more than at ten
 
     def heard(self, others: Iterable[int]) -> None:
         """Counts the time since the last look, for all but those who said something."""
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, SECONDS_BETWEEN_SIGNS), now
-        for other in self._seconds:
-            self._seconds[other] += passed
+        self._now += passed
         for other in others:
-            self._seconds[other] = 0.0
+            self._heard_at.pop(other, None)
+            self._heard_at[other] = self._now
 
     def longer_than(self, seconds: float) -> list[int]:
-        """Who has been silent for longer."""
-        return [other for other, silent in self._seconds.items() if silent > seconds]
+        """Who has been silent for longer, the longest first."""
+        return list(takewhile(lambda other: self._now - self._heard_at[other] > seconds, self._heard_at))
 
 
 class Crew:
@@ -117,6 +123,8 @@ class Crew:
     ----------
     members
         The agents whose ranks take part.
+    present
+        Those of them that are not lost.
     lost
         Those that are gone, each with the reason. They get no orders any more.
     """
@@ -130,7 +138,7 @@ class Crew:
     ) -> None:
         self._agent = agent
         self._plane = plane
-        self.members = tuple(members)
+        self.members = self.present = tuple(members)
         self.lost: dict[int, str] = {}
         self._pause = Pause()
         self._silence = Silence(agent for agent in range(plane.size) if agent != HEAD)
@@ -143,11 +151,6 @@ class Crew:
     @property
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(member.host for member in self.members))
-
-    @property
-    def present(self) -> tuple[Member, ...]:
-        """The members that are not lost."""
-        return tuple(member for member in self.members if member.agent not in self.lost)
 
     @property
     def lost_hosts(self) -> tuple[str, ...]:
@@ -226,7 +229,10 @@ class Crew:
             **dict.fromkeys(self._plane.lost(), "closed its connection"),
         }
         new = {agent: why for agent, why in gone.items() if agent not in self.lost}
+        if not new:
+            return []
         self.lost |= new
+        self.present = tuple(member for member in self.members if member.agent not in self.lost)
         return [
             {"event": "lost_agent", "agent": member.agent, "host": member.host, "why": new[member.agent]}
             for member in self.members
@@ -238,7 +244,7 @@ def dismiss(plane: ControlPlane, exit_code: int, lost: Collection[int] = ()) -> 
     """Tells every other agent that is still there to go home with ``exit_code``."""
     for agent in range(plane.size):
         if agent != HEAD and agent not in lost:
-            plane.send(agent, {"order": "quit", "exit_code": exit_code})
+            plane.send(agent, {"order": "quit", "exit_code": exit_code, "abandon": bool(lost)})
     plane.close()
 
 
@@ -253,8 +259,8 @@ def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int
 
     Raises
     ------
-    LaunchError
-        If the head is gone: whoever is left behind ends its ranks and goes.
+    LostHead
+        Whoever is left behind ends its ranks and goes.
     """
     pause, silence, patience_s = Pause(), Silence([HEAD]), SECONDS_OF_PATIENCE
     told, gave_sign = False, 0.0
@@ -263,6 +269,9 @@ def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int
         for order in orders:
             if order["order"] == "quit":
                 plane.close()
+                if order["abandon"]:
+                    agent.close()
+                    plane.abandon(order["exit_code"], last=False)
                 return int(order["exit_code"])
             if order["order"] == "patience":
                 patience_s = order["seconds"]
@@ -279,9 +288,9 @@ def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int
             plane.send(HEAD, event)
         silence.heard([HEAD] if orders else [])
         if plane.lost():
-            raise LaunchError(f"the head of the run is gone; the agent on {agent.host} ends its ranks and itself")
+            raise LostHead(f"the head of the run is gone; the agent on {agent.host} ends its ranks and itself")
         if silence.longer_than(patience_s):
-            raise LaunchError(
+            raise LostHead(
                 f"the head of the run said nothing for {patience_s:g} s; the agent on {agent.host} ends its ranks and "
                 "itself"
             )

@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterbench.errors import SuiteError
 
-_NOT_FOR_TRAFFIC = re.compile(r"lo|docker|br-|veth|virbr|cni|flannel|cali|tun|tap|podman|usb|idrac|bmc")
+_NOT_FOR_TRAFFIC = re.compile(r"lo\d*$|docker|br-|veth|virbr|cni|flannel|cali|tun|tap|podman|usb|idrac|bmc")
 """Beginnings of names of interfaces that exist on every host under the same address, or lead nowhere."""
 
 
@@ -43,7 +43,7 @@ def choose_interfaces(hosts: Mapping[str, Sequence[Interface]], wanted: str | No
     wanted
         Name of the interface to take on all of them; None takes the first of the first host's on whose network all
         others have an address too, and where there is none (each host on a network of its own) the first of a name
-        that all have.
+        that all have. An address that two hosts have is a bridge inside each, or both are one machine: the last resort.
 
     Raises
     ------
@@ -52,12 +52,12 @@ def choose_interfaces(hosts: Mapping[str, Sequence[Interface]], wanted: str | No
     """
     if wanted is not None:
         return _named(hosts, wanted)
-    first = [one for one in next(iter(hosts.values())) if not _NOT_FOR_TRAFFIC.match(one.name)]
-    for same in ("network", "name"):
+    first = [one for one in next(iter(hosts.values())) if _is_for_traffic(one)]
+    for same, apart in (("network", True), ("name", True), ("network", False)):
         for candidate in first:
-            chosen = {host: _alike(candidate, every, same) for host, every in hosts.items()}
-            if all(chosen.values()):
-                return {host: one for host, one in chosen.items() if one}
+            chosen = {host: one for host, every in hosts.items() if (one := _alike(candidate, every, same))}
+            if len(chosen) == len(hosts) and (not apart or len({one.address for one in chosen.values()}) == len(hosts)):
+                return chosen
     raise SuiteError(
         f"the hosts have no network in common: {_listed(hosts)}.\n"
         "hint: name the interface that joins them, '--interface eth0'"
@@ -72,6 +72,11 @@ def _named(hosts: Mapping[str, Sequence[Interface]], wanted: str) -> dict[str, I
             "hint: 'ip -4 -brief address' on a host lists its own"
         )
     return {host: one for host, one in chosen.items() if one}
+
+
+def _is_for_traffic(one: Interface) -> bool:
+    """Not what leads to containers or, as link-local addresses do, to the board's own controller."""
+    return not _NOT_FOR_TRAFFIC.match(one.name) and not ipaddress.IPv4Address(one.address).is_link_local
 
 
 def _alike(candidate: Interface, every: Sequence[Interface], same: str) -> Interface | None:

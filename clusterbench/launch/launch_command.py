@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,11 @@ from clusterbench.errors import SuiteError
 _MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 _HOSTS = ("-H", "-host", "--host", "-hosts", "--hosts")
 _HOSTFILE = ("-f", "-hostfile", "--hostfile", "-machinefile", "--machinefile")
-_COUNT = ("-n", "-np", "--np", "-c")
+_COUNT = ("-n", "-np", "--n", "--np", "-c")
 _SLURM_HOSTS = ("-w", "--nodelist")
+_SLURM_WITHOUT = ("-x", "--exclude")
 _SLURM_TASKS = ("-n", "--ntasks")
+_SLURM_TASKS_PER_NODE = ("--ntasks-per-node",)
 _SLURM_NODES = ("-N", "--nodes")
 
 
@@ -29,11 +32,11 @@ class LaunchCommand:
     words
         The command, word by word.
     hosts
-        Each as it is written, ``a`` or ``a:4``, by its name.
+        By name, each as it is written: ``a``, ``a:4``, ``a slots=4``; one that is written twice has two entries.
     """
 
     words: tuple[str, ...]
-    hosts: Mapping[str, str]
+    hosts: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def parse(cls, text: str, environment: Mapping[str, str]) -> LaunchCommand:
@@ -42,10 +45,10 @@ class LaunchCommand:
         Raises
         ------
         SuiteError
-            If it is no mpirun and no srun, or does not say on which hosts.
+            If it is no mpirun and no srun, does not say on which hosts, or gives no number where one belongs.
         """
         try:
-            words = tuple(shlex.split(text))
+            words = shlex.split(text)
         except ValueError as error:
             raise SuiteError(f"--launch {text!r} cannot be read: {error}.") from None
         name = Path(words[0]).name if words else ""
@@ -54,79 +57,137 @@ class LaunchCommand:
                 f"--launch {text!r}: only mpirun, mpiexec and srun can be started again on fewer hosts.\n"
                 "hint: --launch 'mpirun -n 8 -H a:4,b:4'; under torchrun start clusterbench itself, without --launch"
             )
-        written = _hosts_of(words, name == "srun", environment)
+        written = _hosts_of_srun(words, environment) if name == "srun" else _hosts_of_mpirun(words)
         if not written:
             how = "-w a,b, or start it inside salloc" if name == "srun" else "-H a:4,b:4 or --hostfile FILE"
             raise SuiteError(f"--launch {text!r} does not say on which hosts.\nhint: {how}")
-        return cls(words, {re.split(r"[:\s]", host)[0]: host for host in written})
+        if name == "srun":
+            words = _said_in_full(words, written, environment)
+        if (count := _find(words, _count_of(words))) and not count.value.isdecimal():
+            raise SuiteError(f"--launch {text!r}: {words[count.index]} must be a whole number, not {count.value!r}.")
+        hosts: dict[str, tuple[str, ...]] = {}
+        for host in written:
+            name = re.split(r"[:\s]", host)[0]
+            hosts[name] = (*hosts.get(name, ()), host)
+        return cls(tuple(words), hosts)
 
     def on(self, hosts: Sequence[str], scratch: Path) -> list[str]:
         """The command for these of its hosts, with as many processes as fall to them."""
-        is_slurm = Path(self.words[0]).name == "srun"
         words = list(self.words)
-        left = [self.hosts[host] for host in hosts]
-        for names, value in (
-            (_SLURM_HOSTS if is_slurm else _HOSTS, ",".join(left)),
-            (() if is_slurm else _HOSTFILE, self._hostfile(left, scratch)),
-            (_SLURM_NODES if is_slurm else (), str(len(hosts))),
-        ):
-            if found := _find(words, names):
-                _replace(words, found[0], value)
-        if found := _find(words, _SLURM_TASKS if is_slurm else _COUNT):
-            _replace(words, found[0], str(int(found[1]) * len(hosts) // len(self.hosts)))
-        if is_slurm and not _find(words, _SLURM_HOSTS):
-            words[1:1] = [f"--nodelist={','.join(left)}", f"--nodes={len(hosts)}"]
+        left = [entry for host in hosts for entry in self.hosts[host]]
+        if _is_srun(words):
+            _replace(words, _SLURM_HOSTS, ",".join(left))
+            _replace(words, _SLURM_NODES, str(len(hosts)))
+        elif _find(words, _HOSTS):
+            _replace(words, _HOSTS, ",".join(left))  # a file beside it says more than these names, and stays
+        else:
+            _replace(words, _HOSTFILE, self._hostfile(left, scratch))
+        if count := _find(words, _count_of(words)):
+            _replace(words, _count_of(words), str(int(count.value) * len(hosts) // len(self.hosts)))
         return words
 
     def alone_on(self, host: str, scratch: Path) -> list[str]:
         """The command for one process on one host."""
         words = self.on([host], scratch)
-        if found := _find(words, _SLURM_TASKS if Path(words[0]).name == "srun" else _COUNT):
-            _replace(words, found[0], "1")
+        _replace(words, _count_of(words), "1")
+        if _is_srun(words):
+            _replace(words, _SLURM_TASKS_PER_NODE, "1")
         return words
 
     def _hostfile(self, left: Sequence[str], scratch: Path) -> str:
-        file = scratch / f"hosts-{len(left)}-{abs(hash(tuple(left)))}"
-        file.write_text("".join(f"{host}\n" for host in left))
+        text = "".join(f"{entry}\n" for entry in left)
+        file = scratch / f"hosts-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        file.write_text(text)
         return str(file)
 
 
-def _hosts_of(words: Sequence[str], is_slurm: bool, environment: Mapping[str, str]) -> list[str]:
-    if is_slurm:
-        found = _find(words, _SLURM_HOSTS)
-        return list(expand_hosts(found[1] if found else environment.get("SLURM_JOB_NODELIST", "")))
+def _is_srun(words: Sequence[str]) -> bool:
+    return Path(words[0]).name == "srun"
+
+
+def _count_of(words: Sequence[str]) -> tuple[str, ...]:
+    """The names of the option that says how many processes are started."""
+    return _SLURM_TASKS if _is_srun(words) else _COUNT
+
+
+def _hosts_of_mpirun(words: Sequence[str]) -> list[str]:
     if found := _find(words, _HOSTS):
-        return [host for host in found[1].split(",") if host]
+        return [host for host in found.value.split(",") if host]
     if found := _find(words, _HOSTFILE):
-        try:
-            lines = Path(found[1]).read_text().splitlines()
-        except OSError as error:
-            raise SuiteError(f"--launch: {found[1]} cannot be read: {error.strerror}.") from None
-        return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        lines = [line.partition("#")[0].strip() for line in _read(found.value).splitlines()]
+        return [line for line in lines if line]
     return []
 
 
-def _find(words: Sequence[str], names: Sequence[str]) -> tuple[int, str] | None:
-    """Where an option stands, and its value: ``-n 8``, ``--np=8`` and srun's ``-N2``."""
-    for index, word in enumerate(words):
+def _hosts_of_srun(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Those that are named, otherwise as many of the allocation's as are wanted, the first ones."""
+    if found := _find(words, _SLURM_HOSTS):
+        listed = ",".join(_read(found.value).split()) if "/" in found.value else found.value
+        return list(dict.fromkeys(expand_hosts(listed)))
+    hosts = list(expand_hosts(environment.get("SLURM_JOB_NODELIST", "")))
+    if found := _find(words, _SLURM_WITHOUT):
+        without = set(expand_hosts(found.value))
+        hosts = [host for host in hosts if host not in without]
+    if (found := _find(words, _SLURM_NODES)) and found.value.isdecimal():
+        hosts = hosts[: int(found.value)]
+    return hosts
+
+
+def _said_in_full(words: Sequence[str], hosts: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The command of srun with what it would take from its allocation, so that less can be asked of it."""
+    full = list(words)
+    if not _replace(full, _SLURM_HOSTS, ",".join(hosts)):
+        full.insert(1, f"--nodelist={','.join(hosts)}")
+    if not _replace(full, _SLURM_NODES, str(len(hosts))):
+        full.insert(1, f"--nodes={len(hosts)}")
+    tasks = environment.get("SLURM_NTASKS")
+    if tasks and not _find(full, _SLURM_TASKS) and not _find(full, _SLURM_TASKS_PER_NODE):
+        allocated = len(list(expand_hosts(environment.get("SLURM_JOB_NODELIST", "")))) or len(hosts)
+        full.insert(1, f"--ntasks={int(tasks) * len(hosts) // allocated}")
+    return full
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise SuiteError(f"--launch: {path} cannot be read: {error.strerror}.") from None
+
+
+@dataclass(frozen=True)
+class _Option:
+    """Where an option stands, what stands before its value in the same word, and the value."""
+
+    index: int
+    before: str | None
+    value: str
+
+
+def _find(words: Sequence[str], names: Sequence[str]) -> _Option | None:
+    """An option in one of its spellings: ``-n 8``, ``--np=8``, and glued to its letter, ``-n8`` and ``-wcb[1-2]``."""
+    for index, word in enumerate(words[1:], 1):
         if word in names and index + 1 < len(words):
-            return index, words[index + 1]
+            return _Option(index, None, words[index + 1])
         for name in names:
-            if word.startswith(f"{name}=") and name.startswith("-"):
-                return index, word[len(name) + 1 :]
-            if len(name) == 2 and re.fullmatch(rf"{name}\d+", word):
-                return index, word[2:]
+            rest = word.removeprefix(name)
+            if rest == word or not rest:
+                continue
+            if rest.startswith("="):
+                return _Option(index, f"{name}=", rest[1:])
+            if len(name) == 2 and (_is_srun(words) or rest.isdecimal()):
+                return _Option(index, name, rest)
     return None
 
 
-def _replace(words: list[str], index: int, value: str) -> None:
-    word = words[index]
-    if "=" in word:
-        words[index] = f"{word.split('=')[0]}={value}"
-    elif re.fullmatch(r"-\w\d+", word):
-        words[index] = f"{word[:2]}{value}"
+def _replace(words: list[str], names: Sequence[str], value: str) -> bool:
+    """Gives an option another value, in the spelling it has; False where it is not there."""
+    if (found := _find(words, names)) is None:
+        return False
+    if found.before is None:
+        words[found.index + 1] = value
     else:
-        words[index + 1] = value
+        words[found.index] = found.before + value
+    return True
 
 
 def expand_hosts(text: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clusterbench.errors import LaunchError
 from clusterbench.variables import is_launchers
 
 
@@ -52,18 +53,34 @@ def detect(environment: Mapping[str, str]) -> Launcher | None:
     """The launcher that started this process, or None for a plain start.
 
     Source: measured with torchrun 2.13, Open MPI 5.0, MPICH 5.0 and Slurm 22.05.
+
+    Raises
+    ------
+    LaunchError
+        If one of its variables, as people set them by hand, says nothing that can be.
     """
     for name, tests, (rank, size, local_rank, local_size) in _LAUNCHERS:
         if all(test in environment for test in tests):
-            own_rank = int(environment[rank])
-            return Launcher(
+            launcher = Launcher(
                 name,
-                own_rank,
-                int(environment.get(size) or environment.get("SLURM_NTASKS") or 1),
-                int(environment.get(local_rank) or 0),
-                _local_size(environment.get(local_size, "1"), int(environment.get("SLURM_NODEID", "0"))),
+                _number(environment, rank),
+                _number(environment, size, _number(environment, "SLURM_NTASKS", 1)),
+                _number(environment, local_rank, 0),
+                _local_size(environment.get(local_size, "1"), _number(environment, "SLURM_NODEID", 0)),
             )
+            if not launcher.rank < launcher.size:
+                raise LaunchError(f"{rank} is {launcher.rank}, but {size} is {launcher.size}: ranks count from 0")
+            return launcher
     return None
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name, "")
+    if default is not None and not text:
+        return default
+    if not text.isdecimal():
+        raise LaunchError(f"{name} must be a whole number, not {text!r}")
+    return int(text)
 
 
 def _local_size(text: str, node: int) -> int:

@@ -2,8 +2,9 @@
 
 The head listens on the first free of a few ports that follow from the job's name; the others try them in turn. Nobody
 needs a shared disk or a free port that was agreed on. What makes a stranger a stranger is a secret:
-``CLUSTERBENCH_SECRET`` where it is set, otherwise a file in the user's home that only the user can read, made by whoever
-comes first, as ssh and MUNGE do.
+``CLUSTERBENCH_SECRET`` where it is set, otherwise a file in the user's home that only the user can read, made by
+whoever comes first, as ssh and MUNGE do. Each port has a proof of its own: whoever takes an earlier port of the head's
+host cannot pass on what is said there to the head and stay between.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from clusterbench.launch.launcher import Launcher
 SECRET_VARIABLE = "CLUSTERBENCH_SECRET"
 FIRST_PORT, NUM_PORTS, TRIES = 20_000, 10_000, 16
 _SECONDS_BETWEEN_TRIES = 0.1
-_JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT", "WORLD_SIZE")
+_SHORTEST_SECRET = 16
+# Not SLURM_STEP_ID under torchrun: where it was started by an srun for each host, each has another.
+_VARIABLES_OF_TORCHRUN = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "WORLD_SIZE")
+_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT", "WORLD_SIZE")
 
 
 def meet(launcher: Launcher, environment: Mapping[str, str], timeout_s: float) -> ControlPlane:
@@ -44,7 +48,7 @@ def meet(launcher: Launcher, environment: Mapping[str, str], timeout_s: float) -
     secret = hmac.new(shared_secret(environment), job.encode(), "sha256").digest()
     ports = ports_of(job)
     if launcher.rank == HEAD:
-        head = TcpHead(launcher.size, secret, "0.0.0.0", ports)
+        head = _listen(launcher.size, ports, secret)
         try:
             head.gather(timeout_s)
         except LaunchError:
@@ -54,12 +58,26 @@ def meet(launcher: Launcher, environment: Mapping[str, str], timeout_s: float) -
     return _join(launcher, head_of(launcher, environment), ports, secret, timeout_s)
 
 
+def _listen(size: int, ports: tuple[int, ...], secret: bytes) -> TcpHead:
+    for port in ports:
+        with suppress(LaunchError):  # somebody else's
+            return TcpHead(size, _of_port(secret, port), "0.0.0.0", (port,))
+    raise LaunchError(
+        f"the head cannot listen on any of the ports {ports[0]} to {ports[-1]} of {socket.gethostname()}.\n"
+        "hint: 'ss -ltnp' shows who does; another run of this job that has not ended, perhaps"
+    )
+
+
+def _of_port(secret: bytes, port: int) -> bytes:
+    return hmac.new(secret, str(port).encode(), "sha256").digest()
+
+
 def _join(launcher: Launcher, host: str, ports: tuple[int, ...], secret: bytes, timeout_s: float) -> TcpMember:
     deadline = time.monotonic() + timeout_s
     while True:
         for port in ports:
             try:
-                return TcpMember((host, port), launcher.size, launcher.rank, secret)
+                return TcpMember((host, port), launcher.size, launcher.rank, _of_port(secret, port))
             except LaunchError as error:  # the head is not there yet, or this port is somebody else's
                 said = error
             if time.monotonic() > deadline:
@@ -74,7 +92,8 @@ def _join(launcher: Launcher, host: str, ports: tuple[int, ...], secret: bytes, 
 
 def job_of(environment: Mapping[str, str]) -> str:
     """What tells this job from another of the same user, alike in all its agents."""
-    return ",".join(f"{name}={environment[name]}" for name in _JOB_VARIABLES if name in environment)
+    names = _VARIABLES_OF_TORCHRUN if "TORCHELASTIC_RUN_ID" in environment else _VARIABLES
+    return ",".join(f"{name}={environment[name]}" for name in names if name in environment)
 
 
 def ports_of(job: str) -> tuple[int, ...]:
@@ -131,9 +150,9 @@ def shared_secret(environment: Mapping[str, str]) -> bytes:
         If it is too short to be one, or the file that holds it can be read by others or not at all.
     """
     if given := environment.get(SECRET_VARIABLE):
-        if len(given) < 16:
+        if len(given) < _SHORTEST_SECRET:
             raise LaunchError(
-                f"{SECRET_VARIABLE} has {len(given)} characters; 16 are the least.\n"
+                f"{SECRET_VARIABLE} has {len(given)} characters; {_SHORTEST_SECRET} are the least.\n"
                 "hint: 'openssl rand -hex 32' makes a good one; give all agents the same"
             )
         return given.encode()
@@ -143,7 +162,13 @@ def shared_secret(environment: Mapping[str, str]) -> bytes:
         mode = path.stat().st_mode
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise LaunchError(f"{path} can be read by others than you.\nhint: chmod 600 {path}, or delete it")
-        return path.read_bytes()
+        secret = path.read_bytes().strip()
+        if len(secret) < _SHORTEST_SECRET:
+            raise LaunchError(
+                f"{path} has {len(secret)} characters; {_SHORTEST_SECRET} are the least.\n"
+                "hint: delete it; the next run makes a good one"
+            )
+        return secret
     except OSError as error:
         raise LaunchError(
             f"{path} cannot be read or made: {error.strerror}.\nhint: set {SECRET_VARIABLE} to the same text, 16 "
@@ -170,5 +195,11 @@ def _make_once(path: Path) -> None:
 
 
 def _secret_file() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    try:
+        base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    except RuntimeError:  # a container with a user that has no home
+        raise LaunchError(
+            f"this user has no home, where the secret of its runs would be.\nhint: set {SECRET_VARIABLE} to the same "
+            f"text, {_SHORTEST_SECRET} characters or more, for all agents"
+        ) from None
     return Path(base) / "clusterbench" / "secret"

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.cluster import Cluster, nodes_and_ranks
+from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.allocation import SECONDS_TO_GATHER, Allocation, gather, hello, measure_clocks
 from clusterbench.launch.channel import Message
 from clusterbench.launch.conductor import Conductor, Execution
 from clusterbench.launch.control import HEAD, Alone, ControlPlane, MpiPlane
-from clusterbench.launch.crew import Crew, dismiss, follow, members_of
+from clusterbench.launch.crew import Crew, LostHead, dismiss, follow, members_of
 from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
 from clusterbench.launch.launcher import Launcher, detect
 from clusterbench.launch.meeting import meet
@@ -80,7 +80,7 @@ def run(options: RunOptions) -> int:
                 raise
             mistake = error  # the other agents are waiting and must hear of it first
     with _interruptible() as interruption, tempfile.TemporaryDirectory(prefix="clusterbench-agent-") as scratch:
-        # The spawner and what describes this host come first of all: forking is forbidden on many fabrics once MPI is up.
+        # The spawner and what describes this host come first: forking is forbidden on many fabrics once MPI is up.
         agent = Agent(host=socket.gethostname(), scratch=Path(scratch))
         try:
             own = hello(agent.host, _local_rank(launcher))
@@ -92,6 +92,11 @@ def run(options: RunOptions) -> int:
                 plane.send(HEAD, own)
                 return follow(agent, plane, interruption)
             except _Settled:
+                raise
+            except LostHead:
+                agent.close()
+                _say_why()
+                plane.abandon(1, last=True)
                 raise
             except BaseException:
                 # Nobody has told the other agents, who would wait for ever.
@@ -111,8 +116,8 @@ def _nothing_to_continue(launcher: Launcher | None) -> str:
         return "--on-lost-host has no effect without --launch: this run has one host."
     name = "mpirun" if launcher.is_mpi else launcher.name
     return (
-        f"--on-lost-host continue: when a host is lost, everything inside one {name} ends, and nothing is left that could "
-        f"continue.\nhint: 'clusterbench run SUITE --launch \"{name} ...\"' starts it again on the hosts that are left"
+        f"--on-lost-host continue: when a host is lost, everything inside one {name} ends, and nothing is left that "
+        f"could continue.\nhint: 'clusterbench run SUITE --launch \"{name} ...\"' starts it again on the hosts that are left"
     )
 
 
@@ -142,6 +147,8 @@ def _lead(
         cluster = _cluster(options, suite, allocation, hosts, alone=not launched(plane))
         interfaces = _interfaces(options, allocation, hosts)
         measure_clocks(agent, plane, allocation)
+        for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
+            print(f"{difference.severity}: {difference.sentence}", file=sys.stderr)
         directory, plan = _folder(options, suite, cluster, allocation)
         members = members_of(allocation.hosts, _shares(allocation, cluster), hosts)
         crew = Crew(agent, plane, members, _variables(interfaces, options))
@@ -151,8 +158,8 @@ def _lead(
         raise _Settled(error) from None
     dismiss(plane, exit_code, crew.lost)
     if crew.lost:
-        sys.stderr.flush()
-        plane.abort(exit_code)  # MPI could not be left in order any more: that waits for all ranks
+        agent.close()
+        plane.abandon(exit_code, last=True)
     return exit_code
 
 
@@ -341,6 +348,9 @@ def _folder(options: RunOptions, suite: Suite, cluster: Cluster, allocation: All
             hint = "--on-lost-host continue runs what fits on those that are left"
         raise SuiteError(f"{options.resume} was begun on {there}, but this is {here}.\nhint: {hint}")
     directory.add_hosts(allocation.environments)
+    if cut_off := directory.cut_off():
+        where = f"in the middle of {cut_off['case']}, after its phase '{cut_off['phase']}'"
+        print(f"the last run in {options.resume} ended without a word, {where}", file=sys.stderr)
     return directory, plan
 
 

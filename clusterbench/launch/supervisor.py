@@ -25,6 +25,7 @@ from clusterbench.launch.launcher import detect
 from clusterbench.launch.run import RunOptions, left_to_do
 from clusterbench.run_directory import RunDirectory, default_path
 from clusterbench.suite import load_suite
+from clusterbench.types import Outcome
 
 SECONDS_TO_BEGIN = 240.0
 SECONDS_WITHOUT_A_SIGN = 90.0
@@ -61,6 +62,8 @@ def supervise(command: str, options: RunOptions) -> int:
                 return _settle(folder)
             left = _alive(launch, hosts, Path(scratch))
             lost = [host for host in hosts if host not in left]
+            if lost:
+                _record_loss(folder, lost)
             print(f"clusterbench: the launcher ended with {supervised.exit_code}; {_say(lost, left)}", file=sys.stderr)
             stuck = _num_outcomes(folder) == before and not lost
             if stuck or not left or options.on_lost_host == "stop":
@@ -109,6 +112,16 @@ def _is_over(options: RunOptions, folder: Path) -> bool:
 
 def _num_outcomes(folder: Path) -> int:
     return len(RunDirectory.open(folder).outcomes()) if (folder / "plan.jsonl").exists() else 0
+
+
+def _record_loss(folder: Path, lost: Sequence[str]) -> None:
+    """The outcome of the case that was under way, where the launcher ended the head before it could say anything."""
+    directory = RunDirectory.open(folder)
+    if cut_off := directory.cut_off():
+        which = f"host {lost[0]} was" if len(lost) == 1 else f"hosts {', '.join(lost)} were"
+        reason = f"{which} lost: no process can be started there any more, and the launcher ended the run"
+        directory.record(Outcome(**cut_off, status="failed", reason=reason, host=lost[0], lost_hosts=tuple(lost)), None)
+        directory.under_way(None)
 
 
 def _settle(folder: Path) -> int:

@@ -206,11 +206,20 @@ def _status(error: Exception) -> str:
     # CUDA has a class of its own; the CPU allocator raises a RuntimeError.
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
         return "out_of_memory"
-    return "failed"
+    return "out_of_memory" if _is_shared_memory_full(error) else "failed"
+
+
+def _is_shared_memory_full(error: Exception) -> bool:
+    """Whether what ranks of one host share (NCCL's buffers, a data loader's) had no room."""
+    return "/dev/shm" in str(error) and "No space left" in str(error)
 
 
 def _reason(error: Exception) -> str:
     text = str(error).split("\nException raised from")[0].strip()  # the C++ stack is in the log
     if isinstance(error, (WrongResult, NotHere, LaunchError)):
         return text
+    if _is_shared_memory_full(error):
+        disk = os.statvfs("/dev/shm")
+        free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        text += f" (/dev/shm holds {size / 2**20:.0f} MiB, of which {free / 2**20:.0f} MiB are free)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

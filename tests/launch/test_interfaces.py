@@ -29,6 +29,27 @@ def test_what_every_host_has_under_the_same_address_joins_nobody():
     assert names(hosts) == {"a": ("eth0", "10.0.0.1"), "b": ("eth0", "10.0.0.2")}
 
 
+def test_a_bridge_of_any_name_that_every_host_has_for_itself_joins_nobody():
+    hosts = {
+        "a": host(cloud0="172.30.0.1/16", eth0="10.0.0.1/24"),
+        "b": host(cloud0="172.30.0.1/16", eth0="10.0.0.2/24"),
+    }
+    assert names(hosts) == {"a": ("eth0", "10.0.0.1"), "b": ("eth0", "10.0.0.2")}
+
+
+def test_the_way_to_the_boards_controller_joins_nobody():
+    hosts = {
+        "a": host(enx0a="169.254.3.1/24", eth0="10.0.0.1/24"),
+        "b": host(enx0a="169.254.3.2/24", eth0="10.0.0.2/24"),
+    }
+    assert names(hosts) == {"a": ("eth0", "10.0.0.1"), "b": ("eth0", "10.0.0.2")}
+
+
+def test_two_containers_on_the_network_of_one_machine_meet_there():
+    hosts = {"a": host(eth0="10.0.0.1/24"), "b": host(eth0="10.0.0.1/24")}
+    assert names(hosts) == {"a": ("eth0", "10.0.0.1"), "b": ("eth0", "10.0.0.1")}
+
+
 def test_hosts_with_networks_of_their_own_take_the_name_they_share():
     hosts = {"a": host(eth0="10.0.0.1/31"), "b": host(eth0="10.0.0.3/31")}
     assert names(hosts) == {"a": ("eth0", "10.0.0.1"), "b": ("eth0", "10.0.0.3")}

@@ -1,5 +1,8 @@
 """Launcher detection: the variables each launcher really sets, and the traps seen when they mix."""
 
+import pytest
+
+from clusterbench.errors import LaunchError
 from clusterbench.launch.launcher import Launcher, detect, without_launcher
 
 MPICH = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", "PMI_HOSTNAME": "b"}
@@ -57,3 +60,40 @@ def test_workers_see_nothing_of_the_launcher():
     ours = {"PATH": "/bin", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "2", "MPICH_GPU_SUPPORT_ENABLED": "1"}
     torchrun = {"RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     assert without_launcher({**ours, **torchrun, **MPICH, **OPENMPI, **SRUN}) == ours
+
+
+def test_variables_that_somebody_set_are_a_launcher_of_their_own():
+    assert detect({"RANK": "1", "WORLD_SIZE": "2"}) == Launcher("environment", 1, 2, 0, 1)
+    assert detect({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}).local_rank == 1
+    assert detect({"RANK": "1"}) is None
+
+
+def test_a_shell_in_an_allocation_has_no_rank():
+    assert detect({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "cb[1-2]"}) is None
+
+
+def test_a_step_with_fewer_tasks_than_its_job_counts_its_own():
+    assert detect({**SRUN, "SLURM_NTASKS": "16", "SLURM_STEP_NUM_TASKS": "3"}).size == 3
+
+
+def test_open_mpi_that_srun_started_through_pmix_is_slurms():
+    assert detect({**SRUN, "PMIX_RANK": "2", "PMIX_NAMESPACE": "slurm.pmix.7.0"}).name == "slurm"
+
+
+def test_torchrun_in_a_batch_script_is_torchruns():
+    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
+    assert detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", **torchrun}).name == "torchrun"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RANK": "first", "WORLD_SIZE": "2"}, "RANK must be a whole number, not 'first'"),
+        ({"RANK": "", "WORLD_SIZE": "2"}, "RANK must be a whole number, not ''"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2, but WORLD_SIZE is 2: ranks count from 0"),
+    ],
+)
+def test_variables_that_cannot_be_are_said(variables, said):
+    with pytest.raises(LaunchError) as caught:
+        detect(variables)
+    assert str(caught.value) == said

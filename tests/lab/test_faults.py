@@ -1,0 +1,360 @@
+"""The table of faults: whatever breaks, the outcome names phase, rank and host, and every finished case is kept."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterbench.run_directory import RunDirectory
+from tests.lab import launchers
+from tests.lab.hosts import LOGIN
+
+pytestmark = [pytest.mark.lab, pytest.mark.mpi, pytest.mark.timeout(240)]
+
+VICTIM = "cb2"
+
+DRILL = """
+suite: drill
+question: Does every fault come to light?
+num_nodes: [1, 2]
+benchmarks:
+  - {benchmark: fault_drill, sleep_s: [0.01, 0.02, 0.3, 0.31], iterations: 10, warmup: 1, time_limit_s: 40}
+"""
+"""Eight cases; the seventh, three seconds on both hosts, is the one that is disturbed."""
+DISTURBED = "[7/8]"
+
+EVERY_FAULT = """
+suite: faults
+question: Does every fault come to light as a row that names its rank?
+num_nodes: [2]
+benchmarks:
+  - {benchmark: fault_drill, iterations: 6}     # the first start has torch imported
+  - benchmark: fault_drill
+    fault: [raise, exit, segfault, kill, stop, hang]
+    rank: 1
+    phase: [prepare, check, run]
+    iterations: 6
+    warmup: 1
+    time_limit_s: 8
+    expect: [failed, timeout, out_of_memory]
+  - {benchmark: fault_drill, fault: [out_of_memory, out_of_shared_memory], rank: 1, expect: [out_of_memory]}
+  - {benchmark: fault_drill, fault: wrong, phase: check, rank: 1, expect: [wrong]}
+  - {benchmark: fault_drill, fault: slow, phase: run, rank: 1, iterations: 10}
+  - {benchmark: all_reduce, max_size: 64, iterations: 5}
+"""
+
+MPIS = [
+    pytest.param(launchers.mpich, launchers.why_not_mpich, id="mpich"),
+    pytest.param(launchers.openmpi, launchers.why_not_openmpi, id="openmpi"),
+]
+
+
+class Run:
+    """A run in the lab, of which everything it says is kept."""
+
+    def __init__(self, lab, launcher, *arguments, outer=()):
+        command = [launcher.python, "-m", "clusterbench.cli", "run", *map(str, arguments)]
+        prefix = outer and ["--launch", shlex.join(outer)]
+        words = [*command, *prefix] if outer else launcher.command(*command[1:])
+        self.said: list[str] = []
+        self.process = lab.login(words, env=launcher.environment, stderr=subprocess.PIPE, text=True)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        for line in self.process.stderr:
+            self.said.append(line)
+
+    @property
+    def text(self):
+        return "".join(self.said)
+
+    def until(self, begins, timeout_s=60):
+        deadline = time.monotonic() + timeout_s
+        while not any(line.startswith(begins) for line in self.said):
+            assert time.monotonic() < deadline, f"never said {begins}:\n{self.text}"
+            assert self.process.poll() is None, self.text
+            time.sleep(0.02)
+        time.sleep(0.7)  # into the middle of the case
+
+    def end(self, timeout_s):
+        """The exit code; -1 if it had to be ended after that long."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+            return -1
+
+
+@pytest.fixture
+def drill(tmp_path):
+    path = tmp_path / "drill.yaml"
+    path.write_text(DRILL)
+    return path
+
+
+def on_two_hosts(lab, launch, why_not, ranks_per_host=1):
+    if reason := why_not():
+        pytest.skip(reason)
+    return launch(lab, ["cb1", VICTIM], ranks_per_host)
+
+
+def outcomes(folder):
+    return RunDirectory.open(folder).outcomes()
+
+
+def measured(folder):
+    return [outcome.case for outcome in outcomes(folder) if outcome.status == "ok"]
+
+
+def assert_nothing_runs(lab, within_s=10):
+    assert lab.left_running(within_s=within_s) == {}
+
+
+def assert_one_run(folder, cases):
+    """Every case once measured, its report shows one run, and every line of what was observed can be read."""
+    assert sorted(set(measured(folder))) == sorted(measured(folder))
+    assert len(measured(folder)) == cases
+    run = RunDirectory.open(folder)
+    assert len({observation.hash for observation in run.observations()}) == cases
+    assert run.problems == []
+    assert "PASS" in (folder / "index.html").read_text()
+
+
+def test_every_fault_of_a_worker_costs_its_own_case_and_names_rank_and_host(lab, tmp_path):
+    (tmp_path / "faults.yaml").write_text(EVERY_FAULT)
+    launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
+    assert lab.run(VICTIM, ["mount", "-o", "remount,size=64m", "/dev/shm"]).returncode == 0
+    run = Run(lab, launcher, tmp_path / "faults.yaml", "--out", tmp_path / "run")
+    assert run.end(200) == 0, run.text
+    found = {outcome.case.split("/", 2)[2]: outcome for outcome in outcomes(tmp_path / "run")}
+    wanted = {
+        "raise": ("failed", "RuntimeError: planted by fault_drill"),
+        "exit": ("failed", "ended by itself with exit code 7"),
+        "segfault": ("failed", "was killed by signal 11 (SIGSEGV)"),
+        "kill": ("failed", "was killed by signal 9 (SIGKILL)"),
+        "stop": ("timeout", "its process is stopped (SIGSTOP)"),
+        "hang": ("timeout", "stopped after 8 s"),
+    }
+    standing = {"prepare": "rendezvous", "check": "prepared", "run": "warm"}
+    for fault, (status, words) in wanted.items():
+        for phase, after in standing.items():
+            outcome = found[f"{fault}-in-{phase}"]
+            assert (outcome.status, outcome.rank, outcome.host) == (status, 1, VICTIM), outcome
+            assert words in outcome.reason
+            assert outcome.phase == after
+            # A deadline of 8 s, the second in which peers are heard, half of one for stacks; else next to nothing.
+            assert outcome.elapsed_s < (8 if status == "timeout" else 0) + 5
+            log = (tmp_path / "run" / outcome.log).read_text()
+            assert fault not in ("raise", "segfault", "hang") or "fault_drill.py" in log  # where it stood
+    for fault in ("out_of_memory", "out_of_shared_memory"):
+        outcome = found[f"{fault}-in-run"]
+        assert (outcome.status, outcome.rank, outcome.host) == ("out_of_memory", 1, VICTIM)
+    assert re.search(r"tried to allocate \d+ bytes", found["out_of_memory-in-run"].reason)
+    assert re.search(r"/dev/shm holds \d+ MiB, of which \d+ MiB", found["out_of_shared_memory-in-run"].reason)
+    assert (found["wrong-in-check"].status, found["wrong-in-check"].rank) == ("wrong", 1)
+    assert f"rank 1 (host {VICTIM})" in found["wrong-in-check"].reason
+    assert found["slow-in-run"].status == "ok"  # measured and found, not killed
+    page = (tmp_path / "run" / "index.html").read_text()
+    assert f"rank 1, host {VICTIM}" in page
+    assert "slowest more often than chance" in page
+    assert found["64B-float32"].status == "ok"
+    assert_nothing_runs(lab)
+
+
+def test_a_host_limit_on_memory_is_named_with_its_figure(lab, tmp_path):
+    group = Path("/sys/fs/cgroup/memory")
+    if not group.is_dir():
+        pytest.skip("no cgroup of version 1 for memory")
+    own = group / next(
+        line.split(":")[2].lstrip("/")
+        for line in Path("/proc/self/cgroup").read_text().splitlines()
+        if line.split(":")[1] == "memory"
+    )
+    limited = own / f"clusterbench-test-{os.getpid()}"
+    limited.mkdir()
+    try:
+        (limited / "memory.limit_in_bytes").write_text(str(3 * 2**29))
+        (tmp_path / "memory.yaml").write_text(
+            "suite: memory\nbenchmarks:\n"
+            "  - {benchmark: fault_drill, fault: [out_of_host_memory, none], rank: 1, iterations: 6}\n"
+            "cpu: {num_ranks: 2}\n"
+        )
+        words = [
+            "python",
+            "-m",
+            "clusterbench.cli",
+            "run",
+            str(tmp_path / "memory.yaml"),
+            "--out",
+            str(tmp_path / "run"),
+        ]
+        launcher = launchers.mpich(lab, ["cb1"], 1)
+        script = f"echo $$ > {limited}/cgroup.procs; exec {shlex.join([launcher.python, *words[1:]])}"
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 1, done.stderr
+        first, second = outcomes(tmp_path / "run")
+        assert (first.status, first.rank) == ("out_of_memory", 1)
+        assert first.reason.endswith("was killed by the kernel for want of memory: processes there may use 1.50 GiB")
+        assert second.status == "ok"
+    finally:
+        for _ in range(50):
+            try:
+                limited.rmdir()
+                break
+            except OSError:
+                time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("launch", "why_not"), MPIS)
+def test_a_host_that_crashes_ends_mpirun_and_resume_does_the_rest(lab, drill, tmp_path, launch, why_not):
+    launcher = on_two_hosts(lab, launch, why_not)
+    folder = tmp_path / "run"
+    run = Run(lab, launcher, drill, "--out", folder)
+    run.until(DISTURBED)
+    lab.crash(VICTIM)
+    assert run.end(30) != -1, run.text  # Open MPI ends with 0 here: nobody may trust an exit code
+    assert len(measured(folder)) == 6
+    assert_nothing_runs(lab)
+    lab.revive(VICTIM)
+    again = Run(lab, launcher, "--resume", folder)
+    assert again.end(60) == 0, again.text
+    assert_one_run(folder, 8)
+    assert_nothing_runs(lab)
+
+
+@pytest.mark.parametrize("fault", ["cut", "drop"])
+def test_a_host_that_falls_silent_is_named_and_the_run_ends_in_order(lab, drill, tmp_path, fault):
+    launcher = on_two_hosts(lab, launchers.openmpi, launchers.why_not_openmpi)
+    folder = tmp_path / "run"
+    run = Run(lab, launcher, drill, "--out", folder)
+    run.until(DISTURBED)
+    getattr(lab, fault)(VICTIM)
+    assert run.end(60) not in (0, -1), run.text
+    assert len(measured(folder)) == 6
+    last = outcomes(folder)[-1]
+    assert (last.status, last.rank, last.host, last.lost_hosts) == ("failed", 1, VICTIM, (VICTIM,))
+    assert last.phase == "warm"
+    assert last.reason == f"rank 1 (host {VICTIM}) was lost: the agent there said nothing for 20 s"
+    assert "hint: 'clusterbench run --resume" in run.text
+    assert (folder / "index.html").exists()
+    assert_nothing_runs(lab, within_s=30)  # on the host that was cut off neither
+
+
+def test_a_link_that_comes_back_in_time_costs_nothing_but_time(lab, drill, tmp_path):
+    launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
+    run = Run(lab, launcher, drill, "--out", tmp_path / "run")
+    run.until(DISTURBED)
+    lab.cut(VICTIM)
+    time.sleep(6)
+    lab.heal(VICTIM)
+    assert run.end(90) == 0, run.text
+    assert_one_run(tmp_path / "run", 8)
+    assert_nothing_runs(lab)
+
+
+@pytest.mark.parametrize("fault", ["crash", "cut"])
+@pytest.mark.parametrize(("launch", "why_not"), MPIS)
+def test_the_outer_form_goes_on_with_the_hosts_that_are_left(lab, drill, tmp_path, launch, why_not, fault):
+    if reason := why_not():
+        pytest.skip(reason)
+    launcher = launch(lab, ["cb1", VICTIM, "cb3"], 1)
+    folder = tmp_path / "run"
+    run = Run(lab, launcher, drill, "--out", folder, outer=launcher.prefix)
+    run.until(DISTURBED)
+    getattr(lab, fault)(VICTIM)
+    assert run.end(200) == 0, run.text
+    assert f"no answer from {VICTIM}; left are cb1, cb3" in run.text
+    (lost,) = [outcome for outcome in outcomes(folder) if outcome.status != "ok"]
+    assert (lost.status, lost.host, lost.lost_hosts, lost.attempt) == ("failed", VICTIM, (VICTIM,), 1)
+    assert_one_run(folder, 8)
+    moved = [observation.hosts for observation in RunDirectory.open(folder).observations()][-1]
+    assert moved == ("cb1", "cb3")
+    assert_nothing_runs(lab, within_s=30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(("launch", "why_not"), MPIS)
+def test_ending_mpirun_keeps_what_is_finished_and_resume_does_the_rest(lab, drill, tmp_path, launch, why_not, number):
+    launcher = on_two_hosts(lab, launch, why_not)
+    folder = tmp_path / "run"
+    run = Run(lab, launcher, drill, "--out", folder)
+    run.until(DISTURBED)
+    run.process.send_signal(number)
+    assert run.end(40) not in (0, -1), run.text
+    assert len(measured(folder)) == 6
+    assert_nothing_runs(lab)
+    again = Run(lab, launcher, "--resume", folder)
+    assert again.end(60) == 0, again.text
+    assert_one_run(folder, 8)
+
+
+def test_ending_srun_keeps_what_is_finished(lab, slurm, drill, tmp_path):
+    launcher = launchers.srun(lab, ["cb1", VICTIM], 1)
+    before = lab.left_running()
+    run = Run(lab, launcher, drill, "--out", tmp_path / "run")
+    run.until(DISTURBED)
+    run.process.kill()
+    run.process.wait(10)
+    assert len(measured(tmp_path / "run")) == 6
+    deadline = time.monotonic() + 60
+    while "clusterbench.cli" in json.dumps(lab.left_running()):
+        assert time.monotonic() < deadline, lab.left_running()
+        time.sleep(0.5)
+    assert set(lab.left_running()) == set(before)
+    again = Run(lab, launcher, "--resume", tmp_path / "run")
+    assert again.end(60) == 0, again.text
+    assert_one_run(tmp_path / "run", 8)
+
+
+def test_a_lost_connection_between_agents_is_a_lost_host_under_srun(lab, slurm, drill, tmp_path):
+    launcher = launchers.srun(lab, ["cb1", VICTIM], 1)
+    run = Run(lab, launcher, drill, "--out", tmp_path / "run")
+    run.until(DISTURBED)
+    agent = lab.run(VICTIM, ["pgrep", "-o", "-f", "clusterbench.cli run"]).stdout.split()[0]
+    lab.run(VICTIM, ["kill", "-KILL", agent])
+    assert run.end(60) not in (0, -1), run.text
+    last = outcomes(tmp_path / "run")[-1]
+    assert (last.status, last.rank, last.host) == ("failed", 1, VICTIM)
+    assert last.reason == f"rank 1 (host {VICTIM}) was lost: the agent there closed its connection"
+
+
+def test_the_budget_of_a_run_ends_it_in_order(lab, drill, tmp_path):
+    launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
+    run = Run(lab, launcher, drill, "--out", tmp_path / "run", "--time-limit", "12s")
+    start_s = time.monotonic()
+    assert run.end(60) == 1, run.text
+    assert time.monotonic() - start_s < 25
+    assert 1 <= len(measured(tmp_path / "run")) < 8
+    assert "the run's time limit was reached" in run.text
+    assert {outcome.status for outcome in outcomes(tmp_path / "run")} == {"ok"}  # the one under way has no outcome
+    again = Run(lab, launcher, "--resume", tmp_path / "run")
+    assert again.end(90) == 0, again.text
+    assert_one_run(tmp_path / "run", 8)
+
+
+def test_a_host_that_does_not_see_the_runs_folder_still_gives_its_logs(lab, tmp_path):
+    launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
+    (tmp_path / "s.yaml").write_text(
+        "suite: s\nnum_nodes: [2]\nbenchmarks:\n"
+        "  - {benchmark: fault_drill, fault: raise, rank: 1, iterations: 6, expect: [failed]}\n"
+    )
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    assert lab.run(VICTIM, ["mount", "-t", "tmpfs", "tmpfs", str(hidden)]).returncode == 0
+    run = Run(lab, launcher, tmp_path / "s.yaml", "--out", hidden / "run")
+    assert run.end(60) == 0, run.text
+    (outcome,) = outcomes(hidden / "run")
+    assert (outcome.status, outcome.rank, outcome.host) == ("failed", 1, VICTIM)
+    assert "RuntimeError: planted by fault_drill" in (hidden / "run" / outcome.log).read_text()
+
+
+def test_the_login_host_needs_nothing_but_the_launcher(lab):
+    assert lab.run(LOGIN, ["hostname"]).stdout.strip() == LOGIN
