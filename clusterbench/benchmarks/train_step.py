@@ -331,6 +331,8 @@ def _expected_memory(parts: Sequence[TrainingJob], active: Sequence[Parallelism]
         "optimizer_state": "two moments as large as the parameters, and a step count per tensor",
         "activations": _activations_basis(job),
     }
+    if any("ep" in one.traffic_basis(job) for one in active):
+        bases["activations"] = f"about; of an even load, which the router decides; {bases['activations']}"
     if paper := _zero_in_the_paper(job):
         bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}
     if any(one.hides_activations(job) for one in active):

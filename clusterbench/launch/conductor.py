@@ -381,7 +381,7 @@ class Conductor:
 
     def _lost_agents(self, events: Sequence[Message], seen: dict[int, Message]) -> _Trouble:
         """Phase is the least advanced of those that are left: the lost ranks cannot be asked any more."""
-        why = {event["agent"]: event["why"] for event in events}
+        why = {event["agent"]: event["why"] for event in events} | self.crew.lost  # a switch takes many, one by one
         lost = [member for member in self.crew.members if member.agent in why]
         ranks = [member.first_rank + slot for member in lost for slot in range(len(member.local_ranks))]
         hosts = list(dict.fromkeys(member.host for member in lost))
