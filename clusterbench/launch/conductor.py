@@ -99,6 +99,7 @@ class Conductor:
     _next_start: int = field(default=0, init=False)
     _telemetry: list[Message] = field(default_factory=list, init=False)
     _with_passes: set[str] = field(init=False)
+    _unended: LaunchError | None = field(default=None, init=False)
     _under_way: dict[str, Any] = field(default_factory=dict, init=False)
     _gave_sign: float = field(default=0.0, init=False)
     _unheard: deque[Message] = field(default_factory=deque, init=False)
@@ -147,6 +148,8 @@ class Conductor:
             raise OutOfTime("the run's time limit was reached")
 
     def _expect_all_hosts(self) -> None:
+        if self._unended:
+            raise self._unended
         if self.crew.lost:
             why = " or ".join(sorted(set(self.crew.lost.values())))
             whose = "its agent" if len(self.crew.lost_hosts) == 1 else "each of their agents"
@@ -172,7 +175,10 @@ class Conductor:
         try:
             records = self._take_through(case, clock + case.time_limit_s)
         except _Trouble as trouble:
-            self._end_start(kill=True)
+            try:
+                self._end_start(kill=True)
+            except LaunchError as error:
+                self._unended = error  # what the case came to is recorded first
             if trouble.status == "timeout":
                 self._expect_time()
             return outcome(

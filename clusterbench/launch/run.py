@@ -263,7 +263,8 @@ def _plane(launcher: Launcher | None) -> ControlPlane:
 
 def _shares(allocation: Allocation, cluster: Cluster) -> list[int]:
     """Ranks of each agent; those of hosts that take no part have some too, which nobody counts."""
-    return [cluster.ranks_per_node // allocation.hosts.count(host) for host in allocation.hosts]
+    agents = Counter(allocation.hosts)
+    return [cluster.ranks_per_node // agents[host] for host in allocation.hosts]
 
 
 def _interfaces(options: RunOptions, allocation: Allocation, hosts: Sequence[str]) -> dict[str, Interface]:

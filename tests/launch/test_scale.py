@@ -1,0 +1,164 @@
+"""Many members at once, over TCP in one process, with the real crew and conductor; ``tests/bench`` has the seconds."""
+
+import os
+import resource
+import secrets
+import socket
+import struct
+import sys
+import threading
+import time
+
+import pytest
+
+from clusterbench.errors import LaunchError
+from clusterbench.launch.allocation import gather, measure_clocks
+from clusterbench.launch.channel import Channel
+from clusterbench.launch.conductor import Conductor, Execution, LostHosts
+from clusterbench.launch.control import HEAD, TcpHead
+from clusterbench.launch.crew import Crew, Silence, dismiss, members_of
+from clusterbench.run_directory import RunDirectory
+from tests.launch.crowd import SAMPLES, Crowd, StandIn, case_of, hello_of, plan_of
+
+RANKS = 64
+SECRET = secrets.token_bytes(32)
+
+
+class Watch:
+    def begin(self, number, total, execution): ...
+    def end(self, outcome): ...
+
+
+@pytest.fixture
+def crowd_and_crew():
+    plane = TcpHead(RANKS + 1, SECRET)
+    crowd = Crowd(plane.address, RANKS + 1, range(1, RANKS + 1), SECRET, {"cpu_model": "x"})
+    crowd.come()
+    plane.gather(10)
+    allocation = gather(plane, hello_of(HEAD, {"cpu_model": "x"}))
+    agent = StandIn(allocation.hosts[HEAD])
+    measure_clocks(agent, plane, allocation)
+    assert all("clock_offset_s" in allocation.environments[host] for host in allocation.names[1:])
+    crew = Crew(agent, plane, members_of(allocation.hosts, [1] * plane.size, allocation.names[1:]))
+    yield crowd, crew
+    plane.close()
+    crowd.gone()
+
+
+def conduct(crew, path, *cases):
+    directory = RunDirectory.create(path / "run", b"", plan_of(RANKS, cases), {})
+    try:
+        Conductor(crew, directory, Watch(), "127.0.0.1").conduct([Execution(case, 0, 1) for case in cases])
+        said = ""
+    except LostHosts as error:
+        said = str(error)
+    return directory, said
+
+
+def test_the_samples_of_all_ranks_arrive_in_rank_order(crowd_and_crew, tmp_path):
+    crowd, crew = crowd_and_crew
+    directory, said = conduct(crew, tmp_path, case_of(RANKS))
+    assert said == ""
+    assert [outcome.status for outcome in directory.outcomes()] == ["ok"]
+    (observation,) = directory.observations()
+    assert [len(samples) for samples in observation.seconds] == [SAMPLES] * RANKS
+    assert observation.hosts == tuple(f"n{number:04d}" for number in range(RANKS // 8))
+    dismiss(crew._plane, 7)
+    assert crowd.gone() == {"7": RANKS}
+
+
+def test_connections_cut_in_the_middle_of_a_case_are_all_named(crowd_and_crew, tmp_path):
+    crowd, crew = crowd_and_crew
+    directory, said = conduct(crew, tmp_path, case_of(RANKS, "cut", cut=(3, 17, 20)), case_of(RANKS))
+    assert said == "hosts n0000, n0002 were lost: each of their agents closed its connection"
+    (outcome,) = directory.outcomes()  # the case behind it is left for later
+    assert (outcome.status, outcome.rank, outcome.host, outcome.phase) == ("failed", 3, "n0000", "warm")
+    assert outcome.lost_hosts == ("n0000", "n0002")
+    assert outcome.reason == (
+        "ranks 3, 17 and 20 (hosts n0000, n0002) were lost: each agent there closed its connection"
+    )
+    assert len(crew.present) == RANKS - 3
+    dismiss(crew._plane, 0, crew.lost)
+    assert crowd.gone() == {"0": RANKS - 3, "the head of the run is gone": 3}
+
+
+def test_a_run_that_loses_everybody_ends_at_once(crowd_and_crew, tmp_path):
+    crowd, crew = crowd_and_crew
+    start_s = time.monotonic()
+    directory, said = conduct(crew, tmp_path, case_of(RANKS, "cut", cut=range(RANKS)))
+    assert time.monotonic() - start_s < 4  # the head asks nobody who is not there, and waits for nobody
+    assert "n0007 were lost" in said
+    (outcome,) = directory.outcomes()
+    assert len(outcome.lost_hosts) == RANKS // 8
+    assert crowd.gone() == {"the head of the run is gone": RANKS}
+
+
+def test_the_soft_limit_of_open_files_is_raised_as_far_as_needed(monkeypatch):
+    raised = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: raised.append(limits))
+    head = TcpHead(2000, SECRET)
+    with pytest.raises(LaunchError, match="1999 of 2000 agents did not come"):
+        head.gather(0)
+    head.close()
+    assert raised == [(2256, 4096)]
+
+
+def test_more_agents_than_files_may_be_open_are_refused_at_once(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 4096))
+    monkeypatch.setattr(socket, "gethostname", lambda: "login1")
+    head = TcpHead(16384, SECRET)
+    with pytest.raises(LaunchError) as caught:
+        head.gather(60)
+    head.close()
+    assert str(caught.value) == (
+        "16384 agents are as many connections to the head, but login1 lets a process open 4096 files, and 256 of them "
+        "are for other things.\n"
+        "hint: start one agent per node (--ranks-per-agent all), or have the hard limit raised (see 'ulimit -Hn')"
+    )
+
+
+def test_who_was_heard_longest_ago_is_found_silent_first(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    silence = Silence([1, 2, 3])
+    for now, heard in ((1.0, [3]), (2.0, [1]), (4.0, [])):
+        clock[0] = now
+        silence.heard(heard)
+    assert silence.longer_than(1.5) == [2, 3, 1]
+    assert silence.longer_than(2.5) == [2, 3]
+    clock[0] = 1000.0  # this process was stopped meanwhile, which is nobody's silence
+    silence.heard([])
+    assert silence.longer_than(5.5) == [2]
+
+
+def test_nothing_is_written_behind_half_a_message():
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 50_000))
+    sender, reader = Channel(ours), Channel(theirs)
+    assert not sender.send({"much": "x" * 10_000_000})  # nobody takes it
+    assert not sender.send({"event": "sign"})
+    assert reader.receive() == []
+    assert reader.closed
+    for channel in (sender, reader):
+        channel.close()
+
+
+def test_a_long_message_in_many_pieces_is_put_together():
+    ours, theirs = socket.socketpair()
+    sender, reader = Channel(ours), Channel(theirs)
+    long, short = {"passes": list(range(300_000))}, {"event": "sign"}
+    thread = threading.Thread(target=lambda: [sender.send(message) for message in (long, short)])
+    thread.start()
+    heard = []
+    while len(heard) < 2:
+        heard += reader.receive(wait=True)
+    thread.join()
+    assert heard == [long, short]
+    for channel in (sender, reader):
+        channel.close()
+
+
+def test_no_torch_is_needed():
+    code = "import sys, tests.launch.test_scale; sys.exit('torch' in sys.modules)"
+    assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", code) == 0
