@@ -117,7 +117,7 @@ def _nothing_to_continue(launcher: Launcher | None) -> str:
     name = "mpirun" if launcher.is_mpi else launcher.name
     return (
         f"--on-lost-host continue: when a host is lost, everything inside one {name} ends, and nothing is left that "
-        f"could continue.\nhint: 'clusterbench run SUITE --launch \"{name} ...\"' starts it again on those that are left"
+        f"could continue.\nhint: 'clusterbench run SUITE --launch \"{name} ...\"' starts it again on what is left"
     )
 
 

@@ -74,7 +74,7 @@ class Recompute(Parallelism):
         return None
 
     def hides_activations(self, job: TrainingJob) -> bool:
-        # In a pipeline the layer that comes to life again is one of one micro-batch, and not of each in flight: measured
+        # In a pipeline the layer that comes to life again is that of one micro-batch, not of each in flight. Measured
         # is up to 1.9 times the sum of what is kept.
         return job.layout.uses("pp") and self.recompute != "none"
 

@@ -165,7 +165,7 @@ def test_every_fault_of_a_worker_costs_its_own_case_and_names_rank_and_host(lab,
     page = (tmp_path / "run" / "index.html").read_text()
     assert f"rank 1, host {VICTIM}" in page
     assert "slowest more often than chance" in page
-    assert found["64B-float32"].status == "ok"
+    assert found["32B-float32"].status == "ok"
     assert_nothing_runs(lab)
 
 

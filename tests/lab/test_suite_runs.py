@@ -1,0 +1,405 @@
+"""One suite across hosts under every launcher: the same cases, on the right hosts, to the end, and nothing left behind.
+
+All tests share one lab with Slurm in it. A run takes some seconds however little it measures, so the suites are small.
+"""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from clusterbench.cluster import Cluster
+from clusterbench.launch.meeting import job_of, ports_of
+from clusterbench.plan import make_plan
+from clusterbench.run_directory import RunDirectory
+from clusterbench.suite import load_suite
+from tests.lab import launchers
+from tests.lab import slurm as slurm_of_a_lab
+from tests.lab.hosts import LOGIN, Lab, why_not
+from tests.lab.launchers import Launcher
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+
+HOSTS = ["cb1", "cb2", "cb3", "cb4"]
+SUITE = """
+suite: {name}
+question: Does it run across hosts?
+num_nodes: {num_nodes}
+benchmarks:
+  - {{benchmark: all_reduce, min_size: 1MiB, max_size: 4MiB, iterations: 3}}
+  - {{benchmark: train_step, layouts: [dp*], seq_len: 32, global_batch_size: 8, iterations: 2, warmup: 1}}
+"""
+SMALL_SUITE = """
+suite: {name}
+question: Does it run at all?
+num_nodes: {num_nodes}
+benchmarks: [{{benchmark: all_reduce, min_size: 1MiB, max_size: 1MiB, iterations: 3}}]
+"""
+SLURM_DAEMONS = re.compile(r"munged |slurmctld|slurmd|: slurmscriptd")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Iterator[Lab]:
+    if reason := why_not():
+        pytest.skip(reason)
+    with Lab(4) as lab:
+        lab.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))  # not the secret of whoever tests
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def slurm(lab: Lab) -> Iterator[slurm_of_a_lab.Slurm]:
+    if reason := slurm_of_a_lab.why_not():
+        pytest.skip(reason)
+    with slurm_of_a_lab.Slurm(lab) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """Writes a suite and gives its path."""
+
+    def write(text, num_nodes):
+        path = tmp_path / "suite.yaml"
+        path.write_text(text.format(name="hosts", num_nodes=num_nodes))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def launcher_of(lab, request):
+    """A launcher by its name; skipped where there is none."""
+
+    def find(name, hosts=HOSTS, ranks_per_host=1) -> Launcher:
+        why = getattr(launchers, f"why_not_{name}", lambda: None)()
+        if why:
+            pytest.skip(why)
+        if name == "srun":
+            request.getfixturevalue("slurm")
+        return getattr(launchers, name)(lab, hosts, ranks_per_host)
+
+    return find
+
+
+def left_running(lab, within_s=10.0):
+    """What runs in the lab beside Slurm's daemons."""
+    deadline = time.monotonic() + within_s
+    while True:
+        left = [(host, one) for host in [LOGIN, *HOSTS] for one in lab.processes(host) if not SLURM_DAEMONS.match(one)]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+
+
+def clusterbench(launcher, *arguments):
+    return launcher.command("-m", "clusterbench.cli", "run", *map(str, arguments))
+
+
+def run(lab, launcher, suite, out, *arguments):
+    """A run that must end well, and leave nothing behind; what it said."""
+    command = clusterbench(launcher, suite, "--out", out, *arguments)
+    done = lab.run(LOGIN, command, env=launcher.environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert left_running(lab) == []
+    return done.stderr
+
+
+def outcomes_of(out):
+    return RunDirectory.open(out).outcomes()
+
+
+def rows_of(out):
+    with open(out / "rows.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def hosts_by_case(out):
+    """The hosts of each case, as its rows say."""
+    return {row["case"]: row["hosts"].split() for row in rows_of(out)}
+
+
+# Every launcher
+
+WHAT_RUNS = [
+    pytest.param("mpich", marks=pytest.mark.mpi),
+    pytest.param("openmpi", marks=pytest.mark.mpi),
+    "srun",
+    "torchrun",
+]
+
+
+@pytest.mark.parametrize("name", WHAT_RUNS)
+def test_every_launcher_runs_the_same_cases_on_the_same_hosts(lab, launcher_of, suite, tmp_path, name):
+    path = suite(SUITE, [1, 2, 4])
+    out = tmp_path / "out"
+    run(lab, launcher_of(name), path, out)
+    planned = make_plan(load_suite(path), Cluster(4, 1, "cpu", hosts=tuple(HOSTS))).cases
+    ended = outcomes_of(out)
+    assert [(one.case, one.hash, one.status) for one in ended] == [(case.id, case.hash, "ok") for case in planned]
+    assert hosts_by_case(out) == {case.id: HOSTS[: case.num_nodes] for case in planned}
+    assert sorted({case.num_nodes for case in planned}) == [1, 2, 4]
+    parity = [row for row in rows_of(out) if row["metric"].startswith("parity_")]
+    assert {row["case"] for row in parity} == {case.id for case in planned if case.benchmark == "train_step"}
+    assert all(0 <= float(row["value"]) <= float(row["expected"]) for row in parity)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks_per_agent", ["2", "all"])
+def test_one_agent_may_own_all_ranks_of_its_host(lab, launcher_of, suite, tmp_path, ranks_per_agent):
+    out = tmp_path / "out"
+    launcher = launcher_of("mpich", ["cb1", "cb2"])
+    run(lab, launcher, suite(SUITE, [2]), out, "--ranks-per-agent", ranks_per_agent, "--num-ranks", "2")
+    cluster = RunDirectory.open(out).plan().cluster
+    assert (cluster.num_nodes, cluster.ranks_per_node) == (2, 2)
+    assert [one.status for one in outcomes_of(out)] == ["ok"] * 3
+    assert hosts_by_case(out).keys() == {
+        "all_reduce/2n4/1MiB-float32",
+        "all_reduce/2n4/4MiB-float32",
+        "train_step/2n4/dp4",
+    }
+
+
+@pytest.mark.mpi
+def test_one_agent_per_rank_is_the_default(lab, launcher_of, suite, tmp_path):
+    out = tmp_path / "out"
+    run(lab, launcher_of("mpich", ["cb1", "cb2"], ranks_per_host=2), suite(SMALL_SUITE, [2]), out)
+    assert RunDirectory.open(out).plan().cluster.ranks_per_node == 2
+    assert [(one.case, one.status) for one in outcomes_of(out)] == [("all_reduce/2n4/1MiB-float32", "ok")]
+
+
+# Slurm
+
+
+def batch(lab, tmp_path, script):
+    """What a batch script on two hosts, with two tasks, printed; and its exit code."""
+    file, output = tmp_path / "batch.sh", tmp_path / "output"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    command = [
+        "sbatch",
+        "--wait",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--nodelist=cb1,cb2",
+        f"--output={output}",
+        str(file),
+    ]
+    done = lab.run(LOGIN, command, timeout=120)
+    return done.returncode, output.read_text()
+
+
+def test_srun_in_a_batch_script_runs_on_all_its_hosts(lab, slurm, suite, tmp_path):
+    line = f"srun {sys.executable} -m clusterbench.cli run {suite(SMALL_SUITE, [2])} --out {tmp_path}/out"
+    exit_code, said = batch(lab, tmp_path, line)
+    assert exit_code == 0, said
+    assert hosts_by_case(tmp_path / "out") == {"all_reduce/2n2/1MiB-float32": ["cb1", "cb2"]}
+    assert left_running(lab) == []
+
+
+def test_a_batch_script_without_srun_is_a_plain_run_and_waits_for_nobody(lab, slurm, suite, tmp_path):
+    line = f"{sys.executable} -m clusterbench.cli run {suite(SMALL_SUITE, [1])} --out {tmp_path}/out"
+    exit_code, said = batch(lab, tmp_path, line)
+    assert exit_code == 0, said
+    assert hosts_by_case(tmp_path / "out") == {"all_reduce/1n2/1MiB-float32": ["cb1"]}
+    assert left_running(lab) == []
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ["mpich", "openmpi"])
+def test_mpirun_in_an_allocation_is_mpis_run(lab, slurm, launcher_of, suite, tmp_path, name):
+    launcher = launcher_of(name, ["cb1", "cb2"])
+    allocation = launchers.salloc(lab, ["cb1", "cb2"], 1)
+    # mpirun finds the hosts itself. Its daemons are srun's, and so each rank carries SLURM_PROCID of its daemon.
+    inside = replace(launcher, prefix=[*allocation.prefix, launcher.prefix[0]])
+    run(lab, inside, suite(SMALL_SUITE, [2]), tmp_path / "out")
+    assert hosts_by_case(tmp_path / "out") == {"all_reduce/2n2/1MiB-float32": ["cb1", "cb2"]}
+
+
+# A part of the hosts
+
+
+@pytest.mark.mpi
+def test_hosts_are_taken_in_the_order_in_which_they_are_named(lab, launcher_of, suite, tmp_path):
+    out = tmp_path / "out"
+    run(lab, launcher_of("mpich"), suite(SMALL_SUITE, [1, 2]), out, "--hosts", "cb3,cb2", "--interface", "eth0")
+    assert hosts_by_case(out) == {
+        "all_reduce/1n1/1MiB-float32": ["cb3"],
+        "all_reduce/2n2/1MiB-float32": ["cb3", "cb2"],
+    }
+    hosts = RunDirectory.open(out).environment()["hosts"]
+    assert {host: hosts[host]["interface"] for host in ("cb2", "cb3")} == {"cb2": "eth0", "cb3": "eth0"}
+
+
+def test_the_first_nodes_are_taken(lab, launcher_of, suite, tmp_path):
+    run(lab, launcher_of("srun"), suite(SMALL_SUITE, [2]), tmp_path / "out", "--num-nodes", "2")
+    assert hosts_by_case(tmp_path / "out") == {"all_reduce/2n2/1MiB-float32": ["cb1", "cb2"]}
+
+
+@pytest.fixture
+def fabric_on_three(lab):
+    """An interface that the fourth host does not have."""
+    for index, host in enumerate(HOSTS[:3], 1):
+        for words in (
+            "link add fab0 type veth peer name fab1",
+            f"address add 10.88.0.{index}/24 dev fab0",
+            "link set fab1 up",
+            "link set fab0 up",
+        ):
+            lab.run(host, ["ip", *words.split()], check=True)
+    yield
+    for host in HOSTS[:3]:
+        lab.run(host, ["ip", "link", "del", "fab0"], check=True)
+
+
+@pytest.mark.parametrize("name", [pytest.param("mpich", marks=pytest.mark.mpi), "srun"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--hosts", "cb1,cb7"],
+            "error: --hosts names cb7, which is not in the allocation. Did you mean 'cb4'?\n"
+            "Hosts: cb1, cb2, cb3, cb4.\n",
+        ),
+        (
+            ["--interface", "eth9"],
+            "error: --interface eth9: there is none of this name with an IPv4 address on cb1 (eth0 10.77.0.1, fab0 "
+            "10.88.0.1, lo 127.0.0.1), cb2 (eth0 10.77.0.2, fab0 10.88.0.2, lo 127.0.0.1), cb3 (eth0 10.77.0.3, fab0 "
+            "10.88.0.3, lo 127.0.0.1), cb4 (eth0 10.77.0.4, lo 127.0.0.1).\n"
+            "hint: 'ip -4 -brief address' on a host lists its own\n",
+        ),
+        (
+            ["--interface", "fab0"],
+            "error: --interface fab0: there is none of this name with an IPv4 address on cb4 (eth0 10.77.0.4, lo "
+            "127.0.0.1).\nhint: 'ip -4 -brief address' on a host lists its own\n",
+        ),
+    ],
+    ids=["unknown host", "unknown interface", "interface of three"],
+)
+def test_a_mistake_ends_every_rank_within_seconds(
+    lab, launcher_of, suite, tmp_path, fabric_on_three, name, options, message
+):
+    launcher = launcher_of(name)
+    path, out = suite(SMALL_SUITE, [2]), tmp_path / "out"
+    inner = " ".join([launcher.python, "-m", "clusterbench.cli", "run", str(path), "--out", str(out), *options])
+    began = time.monotonic()
+    command = [*launcher.prefix, "sh", "-c", f'{inner}; code=$?; echo "ended with $code"; exit $code']
+    # MPICH would wait for its own messages on fab0, which leads nowhere.
+    environment = {**launcher.environment, "UCX_NET_DEVICES": "eth0"}
+    done = lab.run(LOGIN, command, env=environment, timeout=60)
+    assert time.monotonic() - began < 30
+    assert done.returncode == 2
+    lines = [line for line in done.stdout.splitlines() if "UCX" not in line]  # its warnings go to stdout
+    assert lines == ["ended with 2"] * 4
+    assert message in done.stderr
+    assert done.stderr.count("error: --") == 1
+    assert not out.exists()
+    assert left_running(lab) == []
+
+
+# What hosts are like
+
+
+def test_unlike_hosts_are_told_before_anything_is_timed(lab, launcher_of, suite, tmp_path):
+    out = tmp_path / "out"
+    lab.skew("cb2", 180)
+    lab.run("cb3", ["ip", "link", "set", "eth0", "mtu", "1400"], check=True)
+    try:
+        said = run(lab, launcher_of("srun"), suite(SMALL_SUITE, [4]), out)
+    finally:
+        lab.skew("cb2", 0)
+        lab.run("cb3", ["ip", "link", "set", "eth0", "mtu", "1500"], check=True)
+    clock = re.search(r"the clock of cb2 is (1[78]\d\.\d) s ahead of that of cb1", said)
+    mtu = said.index("the MTU of the interface that carries the run is 1400 B on cb3 and 1500 B on the other 3 hosts")
+    assert clock
+    assert float(clock[1]) == pytest.approx(180, abs=2)
+    assert max(clock.start(), mtu) < said.index("[1/1]")
+    page = (out / "index.html").read_text()
+    assert clock[0] in page
+    assert "1400 B on cb3" in page
+
+
+def test_no_time_is_negative_where_clocks_disagree(lab, launcher_of, suite, tmp_path):
+    lab.skew("cb2", -7200)
+    try:
+        run(lab, launcher_of("srun", ["cb1", "cb2"]), suite(SUITE, [2]), tmp_path / "out")
+    finally:
+        lab.skew("cb2", 0)
+    directory = RunDirectory.open(tmp_path / "out")
+    offset_s = directory.environment()["hosts"]["cb2"]["clock_offset_s"]
+    assert offset_s == pytest.approx(-7200, abs=5)
+    for seen in directory.observations():
+        assert all(0 < second < 30 for seconds in seen.seconds for second in seconds)
+    assert all(0 < one.elapsed_s < 60 for one in directory.outcomes())
+    negative = [row for row in rows_of(tmp_path / "out") if row["unit"] == "s" and float(row["value"]) < 0]
+    assert negative == []
+
+
+# Strangers
+
+STRANGER = """
+import hmac, json, socket, sys, time
+from clusterbench.errors import LaunchError
+from clusterbench.launch.control import TcpMember
+
+def dial():
+    while True:
+        try:
+            return socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+
+def turned_away(said):
+    with dial() as one:
+        one.recv(4096)
+        one.sendall(said)
+        try:
+            return one.recv(4096) == b""
+        except ConnectionResetError:
+            return True
+
+proof = hmac.new(b"a guess", b"member:00:00:1", "sha256").hexdigest()
+wrong = json.dumps({"rank": 1, "nonce": "00", "proof": proof}).encode() + b"\\n"
+garbage = [b"GET / HTTP/1.1\\r\\n\\r\\n", b"\\xff" * 5000, b"{}\\n", b"[[[[\\n", wrong, wrong]
+print([turned_away(one) for one in garbage])
+try:
+    TcpMember((sys.argv[1], int(sys.argv[2])), 2, 1, b"a guess")
+except LaunchError as error:
+    print(str(error).split(":")[0])
+silent = [socket.socket() for _ in range(200)]
+for one in silent:
+    one.setblocking(False)
+    one.connect_ex((sys.argv[1], int(sys.argv[2])))
+print("silent", flush=True)
+time.sleep(60)
+"""
+
+
+def test_strangers_at_the_heads_door_change_nothing(lab, suite, tmp_path):
+    job = {"MASTER_ADDR": "cb1", "MASTER_PORT": "29411", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    path, out = suite(SMALL_SUITE, [2]), tmp_path / "out"
+    command = [sys.executable, "-m", "clusterbench.cli", "run", str(path), "--out", str(out)]
+
+    def start(rank):
+        environment = {**launchers.Launcher([]).environment, **job, "RANK": str(rank)}
+        return lab.start(f"cb{rank + 1}", command, env=environment, stderr=subprocess.PIPE, text=True)
+
+    head = start(0)
+    port = ports_of(job_of(job))[0]
+    knock = [sys.executable, "-c", STRANGER, "cb1", str(port)]
+    stranger = lab.start("cb4", knock, stdout=subprocess.PIPE, text=True)
+    assert json.loads(stranger.stdout.readline().lower()) == [True] * 6
+    assert stranger.stdout.readline() == "agent 1 was not let in by the head at cb1\n"
+    assert stranger.stdout.readline() == "silent\n"
+    member = start(1)
+    said = [one.communicate(timeout=60)[1] for one in (head, member)]
+    assert (head.returncode, member.returncode) == (0, 0), said
+    assert hosts_by_case(out) == {"all_reduce/2n2/1MiB-float32": ["cb1", "cb2"]}
+    stranger.kill()
+    stranger.communicate()
+    assert left_running(lab) == []

@@ -1,0 +1,219 @@
+"""Who takes part, from what agents say first; over planes that follow a script."""
+
+import subprocess
+from collections import deque
+
+import pytest
+
+from clusterbench.errors import LaunchError, SuiteError
+from clusterbench.launch import allocation
+from clusterbench.launch.allocation import Allocation, gather, hello, measure_clocks
+
+
+class Plane:
+    """Gives the head one batch of messages at each look, and notes what it sends."""
+
+    rank = 0
+
+    def __init__(self, size, *batches, lost=(), answer=None):
+        self.size = size
+        self.batches = deque(batches)
+        self.sent = []
+        self._lost = lost
+        self._answer = answer
+
+    def send(self, to, message):
+        self.sent.append((to, message))
+        if self._answer:
+            self.batches.append([(to, self._answer(to, message))])
+
+    def receive(self):
+        return self.batches.popleft() if self.batches else []
+
+    def lost(self):
+        return () if self.batches else self._lost
+
+
+def said(host, local_rank=0, **environment):
+    return {"event": "hello", "host": host, "local_rank": local_rank, "environment": environment}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(allocation, "SECONDS_TO_GATHER", 0.05)
+    monkeypatch.setattr(allocation, "_SECONDS_FOR_CLOCKS", 0.05)
+
+
+def refusal(plane, own):
+    with pytest.raises(LaunchError) as caught:
+        gather(plane, own)
+    return str(caught.value)
+
+
+def test_hosts_are_those_of_the_agents_in_the_order_of_their_ranks():
+    plane = Plane(4, [(3, said("b", 1))], [(2, said("b", cores=2)), (1, said("a", 1))])
+    found = gather(plane, said("a", cores=1))
+    assert found.hosts == ("a", "a", "b", "b")
+    assert found.names == ("a", "b")
+    assert found.environments == {"a": {"cores": 1}, "b": {"cores": 2}}
+
+
+def test_a_launcher_that_deals_its_processes_out_in_turn_names_each_host_once():
+    plane = Plane(4, [(1, said("b", x=2)), (2, said("a", 1)), (3, said("b", 1))])
+    found = gather(plane, said("a", x=1))
+    assert (found.hosts, found.names) == (("a", "b", "a", "b"), ("a", "b"))
+
+
+def test_signs_of_life_are_no_hello():
+    plane = Plane(2, [(1, {"event": "sign"})], [(1, said("b", x=1))])
+    assert gather(plane, said("a", x=1)).names == ("a", "b")
+
+
+def test_agents_that_say_nothing_are_named():
+    plane = Plane(4, [(2, said("b"))])
+    assert refusal(plane, said("a")) == "2 of 4 agents said nothing for 0.05 s: 1, 3"
+
+
+def test_of_many_that_say_nothing_some_are_named():
+    first = ", ".join(str(rank) for rank in range(1, 17))
+    assert refusal(Plane(1024), said("a")) == f"1023 of 1024 agents said nothing for 0.05 s: {first} ..."
+
+
+def test_an_agent_that_went_away_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(allocation, "SECONDS_TO_GATHER", 60)
+    plane = Plane(3, [(1, said("b"))], lost=(2,))
+    assert refusal(plane, said("a")) == "1 of 3 agents closed their connection: 2"
+
+
+def test_two_hosts_of_one_name_are_found_out():
+    plane = Plane(2, [(1, said("node"))])
+    assert refusal(plane, said("node")) == (
+        "two hosts go by the name node: each has a local rank 0.\nhint: give every host or container a name of its own"
+    )
+
+
+def test_where_nobody_counted_the_processes_of_a_host_two_may_be_on_it():
+    plane = Plane(2, [(1, said("node", None, x=1))])
+    assert gather(plane, said("node", None, x=1)).hosts == ("node", "node")
+
+
+def test_whoever_asks_for_the_end_before_anything_began_is_heard():
+    with pytest.raises(KeyboardInterrupt):
+        gather(Plane(2, [(1, {"event": "interrupted"})]), said("a"))
+
+
+def test_only_the_first_agent_of_a_host_describes_it(monkeypatch):
+    monkeypatch.setattr(allocation, "_described", lambda: {"cores": 2})
+    assert hello("a", 0) == said("a", 0, cores=2)
+    assert hello("a", None) == said("a", None, cores=2)
+    assert hello("a", 1) == said("a", 1)
+
+
+def test_a_host_that_cannot_be_described_in_time_is_named(monkeypatch):
+    def hang(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    monkeypatch.setattr(allocation.socket, "gethostname", lambda: "cb3")
+    with pytest.raises(LaunchError) as caught:
+        hello("cb3", 0)
+    assert str(caught.value) == (
+        "host cb3 could not be described within 60 s.\n"
+        "hint: 'python -m clusterbench.engine.environment' does it; a driver that hangs is what usually holds it up"
+    )
+
+
+def test_a_description_that_failed_is_quoted(monkeypatch):
+    failed = subprocess.CompletedProcess([], 1, "", "ImportError: no psutil\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(allocation.socket, "gethostname", lambda: "cb3")
+    with pytest.raises(LaunchError) as caught:
+        hello("cb3", 0)
+    assert str(caught.value) == "host cb3 could not be described: ImportError: no psutil"
+
+
+# Clocks. The head's stands still, so that every answer takes no time.
+
+
+class Agent:
+    host = "a"
+
+
+def offsets(monkeypatch, hosts, answer, now_s=1000.0):
+    monkeypatch.setattr(allocation.time, "time", lambda: now_s)
+    plane = Plane(len(hosts), answer=answer)
+    found = Allocation(tuple(hosts), {host: {} for host in hosts})
+    measure_clocks(Agent(), plane, found)
+    return {host: one.get("clock_offset_s") for host, one in found.environments.items()}, plane
+
+
+def test_a_clock_that_is_ahead_is_noted_with_its_host(monkeypatch):
+    shown_s = {1: 1180.0, 2: 999.5}
+    hosts = {1: "b", 2: "c"}
+    found, plane = offsets(
+        monkeypatch, "abc", lambda to, _: {"event": "clock", "host": hosts[to], "time_s": shown_s[to]}
+    )
+    assert found == {"a": None, "b": 180.0, "c": -0.5}
+    assert plane.sent[:2] == [(1, {"order": "clock"}), (2, {"order": "clock"})]
+    assert len(plane.sent) == 6  # in three rounds
+
+
+def test_one_agent_of_each_other_host_is_asked(monkeypatch):
+    _, plane = offsets(monkeypatch, "aabb", lambda to, _: {"event": "clock", "host": "b", "time_s": 1000.0})
+    assert {to for to, _ in plane.sent} == {2}
+
+
+def test_a_host_that_does_not_answer_has_no_offset(monkeypatch):
+    found, _ = offsets(monkeypatch, "ab", lambda to, _: {"event": "sign"})
+    assert found == {"a": None, "b": None}
+
+
+def test_of_several_answers_the_quickest_counts(monkeypatch):
+    # Asked at 0, answered at 4 by a clock that shows 12; asked at 10, answered at 10.2 by one that shows 15.1.
+    marks = deque([0.0, 4.0, 10.0, 10.2, 20.0, 26.0])
+    monkeypatch.setattr(allocation.time, "time", marks.popleft)
+    shown_s = deque([12.0, 15.1, 40.0])
+    plane = Plane(2, answer=lambda to, _: {"event": "clock", "host": "b", "time_s": shown_s.popleft()})
+    found = Allocation(("a", "b"), {"a": {}, "b": {}})
+    measure_clocks(Agent(), plane, found)
+    assert found.environments["b"] == {"clock_offset_s": 5.0}
+
+
+def test_alone_there_is_no_other_clock(monkeypatch):
+    found, plane = offsets(monkeypatch, "a", None)
+    assert (found, plane.sent) == ({"a": None}, [])
+
+
+# Which hosts take part.
+
+FOUR = Allocation(("cb1", "cb2", "cb3", "cb4"))
+
+
+def test_hosts_are_taken_in_the_order_in_which_they_are_named():
+    assert FOUR.only(("cb3", "cb2"), None) == ("cb3", "cb2")
+    assert FOUR.only(("cb3", "cb2"), 1) == ("cb3",)
+    assert FOUR.only(None, 2) == ("cb1", "cb2")
+    assert FOUR.only(None, None) == FOUR.names
+
+
+@pytest.mark.parametrize(
+    ("hosts", "num_nodes", "message"),
+    [
+        (
+            ("cb1", "cb22"),
+            None,
+            "--hosts names cb22, which is not in the allocation. Did you mean 'cb2'?\nHosts: cb1, cb2, cb3, cb4.",
+        ),
+        (("cb1", "cb1"), None, "--hosts names cb1 twice."),
+        (
+            ("cb1", "cb2"),
+            3,
+            "--num-nodes 3 needs as many hosts, but there are 2: cb1, cb2.\n"
+            "hint: have the launcher start agents on more hosts",
+        ),
+    ],
+)
+def test_hosts_that_cannot_be_taken(hosts, num_nodes, message):
+    with pytest.raises(SuiteError) as caught:
+        FOUR.only(hosts, num_nodes)
+    assert str(caught.value) == message

@@ -1,0 +1,338 @@
+"""How agents find each other without MPI, and how strangers do not get in between."""
+
+import contextlib
+import hmac
+import json
+import multiprocessing
+import re
+import socket
+import stat
+import threading
+
+import pytest
+
+from clusterbench.errors import LaunchError
+from clusterbench.launch import meeting
+from clusterbench.launch.control import Alone
+from clusterbench.launch.launcher import Launcher
+from clusterbench.launch.meeting import first_host, head_of, job_of, meet, ports_of, shared_secret
+
+SECRET = {"CLUSTERBENCH_SECRET": "0123456789abcdef"}
+JOB = {**SECRET, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "3"}
+
+
+def agent(rank, size=3, name="environment"):
+    return Launcher(name, rank, size, 0, 1)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A user's configuration, empty."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path / "clusterbench" / "secret"
+
+
+@pytest.fixture
+def job(request):
+    """A job of this test alone, so that tests side by side do not meet."""
+    return {**JOB, "MASTER_PORT": str(20_000 + sum(map(ord, request.node.nodeid)) % 9_999)}
+
+
+def meet_in_background(launcher, job, timeout_s=5.0):
+    """A plane, or why there is none, once the thread is through."""
+    came = []
+
+    def run():
+        try:
+            came.append(meet(launcher, job, timeout_s))
+        except LaunchError as error:
+            came.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, came
+
+
+def test_agents_meet_in_whatever_order_they_come(job):
+    members = [meet_in_background(agent(rank), job) for rank in (2, 1)]
+    head = meet(agent(0), job, 5)
+    for thread, _ in members:
+        thread.join()
+    (second,), (first,) = (came for _, came in members)
+    second.send(0, {"from": "the last"})
+    while not (arrived := head.receive()):
+        pass
+    assert arrived == [(2, {"from": "the last"})]
+    for plane in (first, second, head):
+        plane.close()
+
+
+def test_one_agent_meets_nobody():
+    assert isinstance(meet(agent(0, size=1), {}, 0), Alone)
+
+
+def test_a_port_that_is_somebody_elses_is_passed_over(job):
+    other = socket.create_server(("0.0.0.0", ports_of(job_of(job))[0]))
+
+    def answer_as_another_service_would():
+        with contextlib.suppress(OSError):
+            while True:
+                other.accept()[0].close()
+
+    service = threading.Thread(target=answer_as_another_service_would)
+    service.start()
+    thread, came = meet_in_background(agent(0, size=2), job)
+    member = meet(agent(1, size=2), job, 5)
+    thread.join()
+    other.shutdown(socket.SHUT_RDWR)
+    service.join()
+    other.close()
+    member.close()
+    came[0].close()
+
+
+def test_a_go_between_on_an_earlier_port_is_not_believed(job):
+    # On the head's host anybody may take the port; what he passes on proves that he sits on the wrong one.
+    mallory = socket.create_server(("0.0.0.0", ports_of(job_of(job))[0]))
+    thread, came = meet_in_background(agent(0, size=2), job)
+    said = []
+
+    def pass_on():
+        victim, _ = mallory.accept()
+        with victim, _dial(("127.0.0.1", ports_of(job_of(job))[1])) as head:
+            victim.sendall(head.recv(4096))
+            head.sendall(victim.recv(4096))
+            said.append(head.recv(4096))
+
+    between = threading.Thread(target=pass_on)
+    between.start()
+    member = meet(agent(1, size=2), job, 5)  # turned down there, it goes on to the next port
+    between.join()
+    thread.join()
+    mallory.close()
+    assert said == [b""]
+    member.close()
+    came[0].close()
+
+
+def _dial(address):
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(address, 5)
+
+
+def test_the_head_names_who_did_not_come(job):
+    with pytest.raises(LaunchError) as caught:
+        meet(agent(0), job, 0.2)
+    port = ports_of(job_of(job))[0]
+    assert str(caught.value) == f"2 of 3 agents did not come to 0.0.0.0:{port} within 0.2 s: 1, 2"
+
+
+def test_a_member_says_where_it_looked_and_what_to_look_at(job):
+    with pytest.raises(LaunchError) as caught:
+        meet(agent(1), job, 0.2)
+    first, *_, last = ports_of(job_of(job))
+    here, where = socket.gethostname(), f"127.0.0.1, ports {first} to {last}"
+    said, hint = str(caught.value).split("\n")
+    assert said.startswith(
+        f"agent 1 of 3 (host {here}) did not find the head at {where}, within 0.2 s; the last try said:"
+    )
+    assert hint.startswith("hint: is 127.0.0.1 the host of rank 0, are those ports open between hosts, and is CLUSTERB")
+
+
+def test_an_agent_without_the_secret_is_refused_though_its_rank_is_free(job):
+    thread, came = meet_in_background(agent(0, size=2), job)
+    with pytest.raises(LaunchError, match="did not find the head"):
+        meet(agent(1, size=2), {**job, "CLUSTERBENCH_SECRET": "another one, as long"}, 0.3)
+    member = meet(agent(1, size=2), job, 5)
+    thread.join()
+    member.close()
+    came[0].close()
+
+
+def test_what_was_overheard_on_one_connection_opens_no_other(job):
+    thread, came = meet_in_background(agent(0, size=2), job)
+    port = ports_of(job_of(job))[0]
+    secret = hmac.new(SECRET["CLUSTERBENCH_SECRET"].encode(), job_of(job).encode(), "sha256").digest()
+    secret = hmac.new(secret, str(port).encode(), "sha256").digest()
+    with _dial(("127.0.0.1", port)) as member, _dial(("127.0.0.1", port)) as replay:
+        nonce = json.loads(member.recv(4096))["nonce"]
+        proof = hmac.new(secret, f"member:{nonce}:ab:1".encode(), "sha256").hexdigest()
+        line = json.dumps({"rank": 1, "nonce": "ab", "proof": proof}).encode() + b"\n"
+        replay.recv(4096)
+        replay.sendall(line)
+        assert replay.recv(4096) == b""
+        member.sendall(line)
+        assert "proof" in json.loads(member.recv(4096))
+        thread.join()
+    came[0].close()
+
+
+def test_200_silent_connections_keep_nobody_waiting(job):
+    thread, came = meet_in_background(agent(0, size=2), job, 20)
+    address = "127.0.0.1", ports_of(job_of(job))[0]
+    silent = [_dial(address)] + [socket.socket() for _ in range(199)]
+    for one in silent[1:]:
+        one.setblocking(False)
+        one.connect_ex(address)
+    member = meet(agent(1, size=2), job, 20)
+    thread.join(2)
+    assert not thread.is_alive()
+    for one in silent:
+        one.close()
+    member.close()
+    came[0].close()
+
+
+def test_jobs_differ_by_what_their_launcher_calls_them():
+    srun = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    assert job_of({**srun, "HOME": "/root"}) == "SLURM_JOB_ID=7,SLURM_STEP_ID=0"
+    assert job_of({"MASTER_PORT": "29500", "WORLD_SIZE": "4"}) == "MASTER_PORT=29500,WORLD_SIZE=4"
+    assert ports_of(job_of(srun)) != ports_of(job_of({**srun, "SLURM_STEP_ID": "1"}))
+
+
+def test_torchruns_agents_share_a_job_though_an_srun_for_each_host_started_them():
+    torchrun = {"TORCHELASTIC_RUN_ID": "x", "MASTER_PORT": "29500", "WORLD_SIZE": "4"}
+    there, here = ({**torchrun, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": step} for step in "01")
+    assert job_of(there) == job_of(here) == "TORCHELASTIC_RUN_ID=x,MASTER_PORT=29500,WORLD_SIZE=4"
+
+
+@pytest.mark.parametrize("name", ["", "SLURM_JOB_ID=1", "SLURM_JOB_ID=2", "a" * 500])
+def test_ports_are_below_those_that_systems_give_away(name):
+    ports = ports_of(name)
+    assert len(ports) == 16
+    assert 20_000 <= ports[0] < ports[-1] < 30_000
+
+
+def test_the_head_is_on_the_first_host_of_the_step():
+    environment = {"SLURM_STEP_NODELIST": "cb[2-4]", "SLURM_JOB_NODELIST": "cb[1-4]"}
+    assert head_of(agent(1, name="slurm"), environment) == "cb2"
+    assert head_of(agent(1, name="slurm"), {"SLURM_JOB_NODELIST": "cb[1-4]"}) == "cb1"
+    # Variables set by hand inside a job say more than the job.
+    assert head_of(agent(1), {"MASTER_ADDR": "10.0.0.9", **environment}) == "10.0.0.9"
+
+
+def test_without_a_word_of_where_the_head_is_nobody_guesses():
+    with pytest.raises(LaunchError) as caught:
+        head_of(agent(1), {"RANK": "1", "WORLD_SIZE": "3"})
+    assert str(caught.value) == (
+        "environment started 3 agents, but no variable says where rank 0 is.\n"
+        "hint: set MASTER_ADDR to the host of rank 0 on all of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [
+        ("cb1", "cb1"),
+        ("cb1,cb2", "cb1"),
+        ("cb[3-4,7]", "cb3"),
+        ("cb[007]", "cb007"),
+        ("gpu-a[01-02]b[1,3]-ib,x", "gpu-a01b1-ib"),
+        ("node1.example.com,node2", "node1.example.com"),
+    ],
+)
+def test_the_first_host_of_a_list_of_slurms(hosts, first):
+    assert first_host(hosts) == first
+
+
+def test_the_secret_is_the_one_that_was_given():
+    assert shared_secret(SECRET) == b"0123456789abcdef"
+
+
+def test_a_short_secret_is_refused():
+    with pytest.raises(LaunchError) as caught:
+        shared_secret({"CLUSTERBENCH_SECRET": "guess me"})
+    assert str(caught.value) == (
+        "CLUSTERBENCH_SECRET has 8 characters; 16 are the least.\n"
+        "hint: 'openssl rand -hex 32' makes a good one; give all agents the same"
+    )
+
+
+def test_the_file_is_made_once_and_is_the_users_alone(home):
+    secret = shared_secret({})
+    assert re.fullmatch(rb"[0-9a-f]{64}", secret)
+    assert shared_secret({}) == secret
+    assert stat.S_IMODE(home.stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.parent.stat().st_mode) == 0o700
+    assert [file.name for file in home.parent.iterdir()] == ["secret"]
+
+
+def test_twenty_that_come_at_once_read_the_same_file(home):
+    fork = multiprocessing.get_context("fork")
+    together, answers = fork.Barrier(20), fork.SimpleQueue()
+    agents = [fork.Process(target=_read_at_once, args=(together, answers)) for _ in range(20)]
+    for one in agents:
+        one.start()
+    secrets = {answers.get() for _ in agents}
+    for one in agents:
+        one.join()
+    assert secrets == {home.read_bytes()}
+    assert [file.name for file in home.parent.iterdir()] == ["secret"]
+
+
+def _read_at_once(together, answers):
+    together.wait(20)
+    answers.put(shared_secret({}))
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+def test_a_file_that_others_can_read_is_no_secret(home, mode):
+    shared_secret({})
+    home.chmod(mode)
+    with pytest.raises(LaunchError) as caught:
+        shared_secret({})
+    assert str(caught.value) == f"{home} can be read by others than you.\nhint: chmod 600 {home}, or delete it"
+
+
+def test_an_empty_file_is_no_secret(home):
+    home.parent.mkdir()
+    home.touch(0o600)
+    with pytest.raises(LaunchError) as caught:
+        shared_secret({})
+    assert str(caught.value) == (
+        f"{home} has 0 characters; 16 are the least.\nhint: delete it; the next run makes a good one"
+    )
+
+
+def test_a_secret_typed_with_a_line_end_is_the_same(home):
+    home.parent.mkdir()
+    home.touch(0o600)
+    home.write_text("0123456789abcdef\n")
+    assert shared_secret({}) == shared_secret(SECRET)
+
+
+def test_where_no_file_can_be_a_variable_does_it(home):
+    home.parent.write_text("a file where a folder belongs")
+    with pytest.raises(LaunchError) as caught:
+        shared_secret({})
+    assert str(caught.value) == (
+        f"{home} cannot be read or made: File exists.\nhint: set CLUSTERBENCH_SECRET to the same text, 16 characters "
+        "or more, for all agents"
+    )
+
+
+def test_a_user_without_a_home_is_told_of_the_variable(monkeypatch):
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(meeting.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    with pytest.raises(LaunchError) as caught:
+        shared_secret({})
+    assert str(caught.value) == (
+        "this user has no home, where the secret of its runs would be.\n"
+        "hint: set CLUSTERBENCH_SECRET to the same text, 16 characters or more, for all agents"
+    )
+
+
+def test_a_secret_never_travels(job):
+    heard = []
+    port = ports_of(job_of(job))[0]
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        thread, came = meet_in_background(agent(1, size=2), job, 0.5)
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(json.dumps({"clusterbench": 1, "nonce": "00"}).encode() + b"\n")
+            heard.append(connection.recv(4096))
+    thread.join()
+    assert isinstance(came[0], LaunchError)
+    assert SECRET["CLUSTERBENCH_SECRET"].encode() not in heard[0]
+    assert sorted(json.loads(heard[0])) == ["nonce", "proof", "rank"]
