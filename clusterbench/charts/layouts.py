@@ -34,11 +34,11 @@ class Layouts(Chart[list[list[Trained]]]):
         groups: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
         for case in cases:
             groups[case.layout.world_size, _work(case)].append(case)
-        mixed = [group for group in groups.values() if _is_mixed(group)]
-        return mixed or None
+        return list(groups.values()) if any(map(_is_mixed, groups.values())) else None
 
     def draw(self, data: list[list[Trained]]) -> list[Figure]:
-        return [_bars(group, under) for group, under in zip(data[:MOST], titles(data), strict=False)]
+        mixed = _mixed(data)
+        return [_bars(group, under) for group, under in zip(mixed[:MOST], titles(mixed), strict=False)]
 
     def answer(self, data: list[list[Trained]]) -> str:
         cases = [case for group in data for case in group]
@@ -51,15 +51,21 @@ class Layouts(Chart[list[list[Trained]]]):
             untold = len(cases) - len(compared) - wrong
             silent = f", {untold} ended before that was known" if untold else ""
             sentences.append(f"{number} layouts compute what one rank computes{fault}{silent}")
-        return f"{'; '.join([*sentences, _sentence(max(data, key=len))])}."
+        return f"{'; '.join([*sentences, _sentence(max(_mixed(data), key=len))])}."
 
     def left_out(self, data: list[list[Trained]]) -> str:
-        fullest = max(len(group) for group in data)
-        return curves_note(len(data), MOST, "workloads") or curves_note(fullest, MOST_BARS, "layouts of a workload")
+        mixed = _mixed(data)
+        fullest = max(len(group) for group in mixed)
+        return curves_note(len(mixed), MOST, "workloads") or curves_note(fullest, MOST_BARS, "layouts of a workload")
+
+
+def _mixed(groups: Sequence[list[Trained]]) -> list[list[Trained]]:
+    """The groups worth a panel; every case counts among those that were compared with one rank."""
+    return [group for group in groups if _is_mixed(group)]
 
 
 def _work(case: Trained) -> frozenset[tuple[str, object]]:
-    left_out = FOLLOWS_LAYOUT | SHARING | {"aux_loss"}
+    left_out = FOLLOWS_LAYOUT | SHARING | {"aux_loss", "micro_batch_size"}
     return frozenset((name, value) for name, value in case.point.items() if name not in left_out)
 
 
