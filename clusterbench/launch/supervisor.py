@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
-from clusterbench.errors import LaunchError
+from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.launcher import detect
 from clusterbench.launch.run import RunOptions, left_to_do
@@ -48,18 +48,20 @@ def supervise(command: str, options: RunOptions) -> int:
     if (launcher := detect(os.environ)) is not None:
         raise LaunchError(f"--launch starts a launcher, but this process was itself started by {launcher.name}")
     launch = LaunchCommand.parse(command, os.environ)
-    folder = options.resume or options.out or default_path(Path("reports"), _name(options), datetime.now())
+    folder = options.resume or _new_folder(options)
     with tempfile.TemporaryDirectory(prefix="clusterbench-launch-") as scratch, _passing_signals() as supervised:
         hosts = list(launch.hosts)
         while True:
             before = _num_outcomes(folder)
-            supervised.run(launch.on(hosts, Path(scratch)) + _inner(options, folder), folder)
+            supervised.run(launch.on(hosts, Path(scratch)) + _inner(options, folder, hosts), folder)
+            if supervised.exit_code == SuiteError.exit_code:
+                return SuiteError.exit_code  # the head has said which mistake it is
             if not (folder / "plan.jsonl").exists():
                 raise LaunchError(
                     f"the launcher ended with {supervised.exit_code} before the run began; see what it said above"
                 )
             if supervised.asked or _is_over(options, folder):
-                return _settle(folder)
+                return _settle(folder, supervised.exit_code)
             left = _alive(launch, hosts, Path(scratch))
             lost = [host for host in hosts if host not in left]
             if lost:
@@ -67,23 +69,28 @@ def supervise(command: str, options: RunOptions) -> int:
             print(f"clusterbench: the launcher ended with {supervised.exit_code}; {_say(lost, left)}", file=sys.stderr)
             stuck = _num_outcomes(folder) == before and not lost
             if stuck or not left or options.on_lost_host == "stop":
-                return _settle(folder)
+                return _settle(folder, supervised.exit_code)
             hosts = left
 
 
-def _name(options: RunOptions) -> str:
+def _new_folder(options: RunOptions) -> Path:
+    """Where the run goes; a suite that cannot be read is found out before anything is launched."""
     assert options.suite is not None
-    return load_suite(options.suite).name
+    suite = load_suite(options.suite)
+    return options.out or default_path(Path("reports"), suite.name, datetime.now())
 
 
-def _inner(options: RunOptions, folder: Path) -> list[str]:
+def _inner(options: RunOptions, folder: Path, hosts: Sequence[str]) -> list[str]:
     """The command that the launcher starts in every process: begins the run, or goes on with it."""
     words = [sys.executable, "-m", "clusterbench.cli", "run"]
     if (folder / "plan.jsonl").exists():
         words += ["--resume", str(folder), "--on-lost-host", "continue"]
     else:
         words += [str(options.suite), "--out", str(folder)]
+    wanted = [host for host in options.hosts or () if host in hosts]
     given = {
+        "--hosts": ",".join(wanted) or None,
+        "--num-nodes": options.num_nodes and min(options.num_nodes, len(wanted or hosts)),
         "--device": options.device,
         "--num-ranks": options.num_ranks,
         "--gpus-per-node": options.gpus_per_node,
@@ -124,11 +131,13 @@ def _record_loss(folder: Path, lost: Sequence[str]) -> None:
         directory.under_way(None)
 
 
-def _settle(folder: Path) -> int:
+def _settle(folder: Path, said: int) -> int:
+    """The verdict on what is on disk; printed unless the head ended with it, and so has printed it."""
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
     report = render_report(RunDirectory.open(folder))
-    print(f"{report.verdict.word}: {report.verdict.sentence}\nreport: {report.path}", file=sys.stderr)
+    if said != report.verdict.exit_code:
+        print(f"{report.verdict.word}: {report.verdict.sentence}\nreport: {report.path}", file=sys.stderr)
     return report.verdict.exit_code
 
 

@@ -1,0 +1,99 @@
+"""The outer form with a launcher of a few lines, which starts one process whatever it is told."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterbench.errors import LaunchError, SuiteError
+from clusterbench.launch import supervisor
+from clusterbench.launch.run import RunOptions
+from clusterbench.launch.supervisor import supervise
+from clusterbench.run_directory import RunDirectory
+
+SUITE = "suite: s\nbenchmarks: [{benchmark: fault_drill, sleep_s: [0.01, 0.02], iterations: 6}]\ncpu: {num_ranks: 1}\n"
+COMMAND = "mpirun -n 2 -H a,b"
+
+
+@pytest.fixture
+def launcher(tmp_path, monkeypatch):
+    """Puts an ``mpirun`` on PATH that drops its own options and then does what the lines say."""
+
+    def write(*lines: str) -> RunOptions:
+        script = tmp_path / "bin" / "mpirun"
+        script.parent.mkdir(exist_ok=True)
+        script.write_text("\n".join(["#!/bin/sh", "shift 4", *lines]) + "\n")
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+        (tmp_path / "s.yaml").write_text(SUITE)
+        return RunOptions(tmp_path / "s.yaml", out=tmp_path / "run")
+
+    return write
+
+
+def statuses(folder: Path) -> list[str]:
+    return [outcome.status for outcome in RunDirectory.open(folder).outcomes()]
+
+
+def test_a_run_that_ends_in_order_is_started_once(launcher, tmp_path, capfd):
+    options = launcher('echo started >&2; exec "$@"')
+    assert supervise(COMMAND, options) == 0
+    said = capfd.readouterr().err
+    assert said.count("started") == 1
+    assert said.count("PASS") == 1
+    assert statuses(tmp_path / "run") == ["ok", "ok"]
+
+
+def test_a_head_that_is_killed_without_a_word_is_started_again(launcher, tmp_path, capfd):
+    once = tmp_path / "once"
+    options = launcher(
+        f'if [ ! -e {once} ]; then touch {once}; timeout -s KILL 8 "$@" --time-limit 7s; exit 0; fi', 'exec "$@"'
+    )
+    (tmp_path / "s.yaml").write_text(
+        SUITE.replace("[0.01, 0.02]", "[0.01, 3.0]").replace("iterations: 6", "iterations: 3")
+    )
+    assert supervise(COMMAND, options) == 0
+    assert "clusterbench: the launcher ended with 0; all hosts answer (a, b)" in capfd.readouterr().err
+    assert statuses(tmp_path / "run") == ["ok", "ok"]
+
+
+def test_a_launcher_that_brings_nothing_is_not_started_for_ever(launcher, tmp_path, capfd):
+    options = launcher(f'if [ -e {tmp_path}/run ]; then exit 3; fi; "$@" --time-limit 1s; exit 3')
+    (tmp_path / "s.yaml").write_text(SUITE.replace("[0.01, 0.02]", "[3.0, 3.1]"))
+    assert supervise(COMMAND, options) == 1
+    assert "INCOMPLETE" in capfd.readouterr().err
+
+
+def test_a_launcher_that_never_begins_is_an_error(launcher):
+    with pytest.raises(LaunchError) as caught:
+        supervise(COMMAND, launcher("exit 7"))
+    assert str(caught.value) == "the launcher ended with 7 before the run began; see what it said above"
+
+
+def test_a_launcher_without_a_sign_of_life_is_ended(launcher, monkeypatch, capfd):
+    monkeypatch.setattr(supervisor, "SECONDS_TO_BEGIN", 1.0)
+    start_s = time.monotonic()
+    with pytest.raises(LaunchError, match="ended with -15 before the run began"):
+        supervise(COMMAND, launcher("sleep 60"))
+    assert time.monotonic() - start_s < 20
+    assert "shows no sign of life and is ended" in capfd.readouterr().err
+
+
+def test_a_mistake_ends_with_2_and_is_not_tried_again(launcher, tmp_path, capfd):
+    options = launcher('echo started >&2; exec "$@"')
+    (tmp_path / "s.yaml").write_text(SUITE.replace("fault_drill", "fault_drill, rank: -1"))
+    with pytest.raises(SuiteError):
+        supervise(COMMAND, options)
+    (tmp_path / "s.yaml").write_text(SUITE + "num_nodes: [2]\n")
+    assert supervise(COMMAND, options) == 2
+    assert capfd.readouterr().err.count("started") == 1
+
+
+def test_it_is_not_started_by_a_launcher_itself(launcher, monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("MPI_LOCALRANKID", "0")
+    with pytest.raises(LaunchError) as caught:
+        supervise(COMMAND, launcher('exec "$@"'))
+    assert str(caught.value) == "--launch starts a launcher, but this process was itself started by mpich"
