@@ -158,7 +158,9 @@ def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_pa
     _, said = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "Traceback" not in said
-    assert f"error: stopped before the end; everything finished is in {folder}." in said
+    assert f"stopped before the end: somebody asked for it; everything finished is in {folder}." in said
+    assert "INCOMPLETE: 2 of 6 cases have a figure; 4 not run yet" in said
+    assert (folder / "index.html").exists()
     assert nobody_is_left(folder)
     assert statuses(folder) == ["ok"] * 2
     resumed = run("--resume", folder)
@@ -295,10 +297,18 @@ def test_gpus_without_a_torch_that_sees_them_are_skipped_with_the_reason(suite, 
     assert "sees no CUDA device; install a CUDA build of torch" in outcomes[0].reason
 
 
-def test_a_launcher_that_is_not_supported_yet_is_named(suite):
-    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    done = run(suite(), env=environment)
-    assert done.returncode == 1
-    assert done.stderr.startswith(
-        "error: clusterbench was started by torchrun; this version runs alone or under mpirun."
-    )
+def test_two_processes_that_only_variables_join_are_one_run(suite, tmp_path):
+    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    common["CLUSTERBENCH_SECRET"] = "of this test, and of nobody else"
+    command = [*CLUSTERBENCH, "run", str(suite(sleep_s=0.0)), "--out", str(tmp_path / "run")]
+    agents = [
+        subprocess.Popen(
+            command, env={**common, "RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        for rank in ("0", "1")
+    ]
+    said = [agent.communicate(timeout=120)[1] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    assert "cases to run on 2 ranks" in said[0]
+    assert said[1] == ""
+    assert set(statuses(tmp_path / "run")) == {"ok"}

@@ -177,7 +177,7 @@ class TcpHead:
     def __init__(self, size: int, secret: bytes, host: str = "127.0.0.1", ports: Sequence[int] = (0,)) -> None:
         self.size = size
         self._secret = secret
-        self._listener = _listen(host, ports, backlog=min(size, 4096))
+        self._listener = _listen(host, ports, backlog=min(max(size, 128), 4096))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._strangers: dict[socket.socket, _Stranger] = {}

@@ -19,6 +19,8 @@ SECONDS_OF_SILENCE = 20.0
 SECONDS_OF_PATIENCE = 300.0
 """The same for members while the head plans or writes the report and says nothing."""
 
+SECONDS_FOR_GOODBYES = 2.0
+
 _SHORTEST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.02
 
@@ -64,7 +66,7 @@ def members_of(
         uneven = ", ".join(f"{host} has {count}" for host, count in counts.items())
         raise LaunchError(
             f"nodes must own equally many ranks, but {uneven}.\n"
-            "hint: give mpirun the same number of slots on every host, e.g. -H a:4,b:4 -n 8"
+            "hint: give mpirun as many slots on every host, e.g. -H a:4,b:4 -n 8, and srun --ntasks-per-node=4"
         )
     members, rank = [], 0
     for host, agents in by_host.items():
@@ -241,10 +243,17 @@ class Crew:
 
 
 def dismiss(plane: ControlPlane, exit_code: int, lost: Collection[int] = ()) -> None:
-    """Tells every other agent that is still there to go home with ``exit_code``."""
-    for agent in range(plane.size):
-        if agent != HEAD and agent not in lost:
-            plane.send(agent, {"order": "quit", "exit_code": exit_code, "abandon": bool(lost)})
+    """Tells every other agent that is still there to go home with ``exit_code``, and takes what they still have to say.
+
+    A message that nobody has taken when MPI ends is a warning of the library.
+    """
+    waiting = {agent for agent in range(plane.size) if agent != HEAD and agent not in lost}
+    for agent in waiting:
+        plane.send(agent, {"order": "quit", "exit_code": exit_code, "abandon": bool(lost)})
+    deadline = time.monotonic() + SECONDS_FOR_GOODBYES
+    while waiting.difference(plane.lost()) and time.monotonic() < deadline:
+        waiting.difference_update(sender for sender, message in plane.receive() if message["event"] == "bye")
+        time.sleep(0.001)
     plane.close()
 
 
@@ -268,6 +277,7 @@ def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int
         orders = [message for _, message in plane.receive()]
         for order in orders:
             if order["order"] == "quit":
+                plane.send(HEAD, {"event": "bye"})
                 plane.close()
                 if order["abandon"]:
                     agent.close()

@@ -183,16 +183,13 @@ def _conduct(
     here = socket.gethostname()
     store_host = None if crew.hosts == (here,) else interfaces[here].address
     ends_at = None if options.time_limit_s is None else options.began + options.time_limit_s
-    stopped = None
+    stopped: ClusterbenchError | None = None
     try:
         Conductor(crew, directory, progress, store_host, ends_at).conduct(executions)
     except LaunchError as error:
         stopped = error
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"stopped before the end; everything finished is in {directory.path}.\n"
-            f"hint: 'clusterbench run --resume {directory.path}' does the rest"
-        ) from None
+        stopped = Interrupted("somebody asked for it")
     finally:
         progress.close()
     crew.rest()
@@ -200,13 +197,14 @@ def _conduct(
 
     report = render_report(directory)
     print(f"{report.verdict.word}: {report.verdict.sentence}\nreport: {report.path}", file=sys.stderr)
-    if stopped:
-        print(
-            f"stopped before the end: {stopped}; everything finished is in {directory.path}.\n"
-            f"hint: 'clusterbench run --resume {directory.path}' does the rest",
-            file=sys.stderr,
-        )
-    return report.verdict.exit_code
+    if stopped is None:
+        return report.verdict.exit_code
+    print(
+        f"stopped before the end: {stopped}; everything finished is in {directory.path}.\n"
+        f"hint: 'clusterbench run --resume {directory.path}' does the rest",
+        file=sys.stderr,
+    )
+    return report.verdict.exit_code or Interrupted.exit_code
 
 
 def left_to_do(plan: Plan, outcomes: Sequence[Outcome], cheapest_first: bool = False) -> list[Execution]:
