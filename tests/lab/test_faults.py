@@ -160,7 +160,10 @@ def test_every_fault_of_a_worker_costs_its_own_case_and_names_rank_and_host(lab,
     assert re.search(r"tried to allocate \d+ bytes", found["out_of_memory-in-run"].reason)
     assert re.search(r"/dev/shm holds \d+ MiB, of which \d+ MiB", found["out_of_shared_memory-in-run"].reason)
     assert (found["wrong-in-check"].status, found["wrong-in-check"].rank) == ("wrong", 1)
-    assert f"rank 1 (host {VICTIM})" in found["wrong-in-check"].reason
+    assert found["wrong-in-check"].reason.startswith(
+        f"fault_drill gave wrong results on rank 1 (host {VICTIM}): 1 of 1000 elements differ. "
+        "First at index 700: got 0.0, expected 1.0."
+    ), found["wrong-in-check"].reason
     assert found["slow-in-run"].status == "ok"  # measured and found, not killed
     page = (tmp_path / "run" / "index.html").read_text()
     assert f"rank 1, host {VICTIM}" in page
@@ -354,6 +357,51 @@ def test_a_host_that_does_not_see_the_runs_folder_still_gives_its_logs(lab, tmp_
     (outcome,) = outcomes(hidden / "run")
     assert (outcome.status, outcome.rank, outcome.host) == ("failed", 1, VICTIM)
     assert "RuntimeError: planted by fault_drill" in (hidden / "run" / outcome.log).read_text()
+
+
+def test_a_disk_that_fills_up_ends_every_agent_in_order_and_resume_does_the_rest(lab, drill, tmp_path):
+    launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
+    small = tmp_path / "small"
+    small.mkdir()
+    for host in ("cb1", VICTIM):
+        assert lab.run(host, ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(small)]).returncode == 0
+    run = Run(lab, launcher, drill, "--out", small / "run")
+    assert run.end(60) == 1, run.text
+    assert re.search(rf"error: {small}\S* cannot be written: No space left on device\.\nhint: free space", run.text)
+    assert "Traceback" not in run.text
+    assert_nothing_runs(lab)
+    for host in ("cb1", VICTIM):
+        assert lab.run(host, ["mount", "-o", "remount,size=64m", str(small)]).returncode == 0
+    again = Run(lab, launcher, "--resume", small / "run")
+    assert again.end(60) == 0, again.text
+    assert "PASS: " in again.text
+
+
+def test_a_folder_that_cannot_be_written_is_known_at_the_start(lab, drill, tmp_path):
+    launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
+    readonly = tmp_path / "readonly"
+    readonly.mkdir()
+    for host in ("cb1", VICTIM):
+        assert lab.run(host, ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(readonly)]).returncode == 0
+    run = Run(lab, launcher, drill, "--out", readonly / "run")
+    assert run.end(30) == 2, run.text
+    assert f"error: {readonly}/run" in run.text
+    assert "cannot be written: Read-only file system.\nhint: make it writable" in run.text
+    assert_nothing_runs(lab)
+
+
+def test_a_folder_that_vanishes_ends_the_run_in_order(lab, drill, tmp_path):
+    launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
+    run = Run(lab, launcher, drill, "--out", tmp_path / "run")
+    run.until("[3/8]")
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    assert run.end(60) == 1, run.text
+    assert f"error: {tmp_path}/run/outcomes.jsonl cannot be written: No such file or directory." in run.text or (
+        f"error: {tmp_path}/run/observations.jsonl cannot be written: No such file or directory." in run.text
+    ), run.text
+    assert "Traceback" not in run.text
+    assert measured(tmp_path / "elsewhere")
+    assert_nothing_runs(lab)
 
 
 def test_the_login_host_needs_nothing_but_the_launcher(lab):
