@@ -420,12 +420,30 @@ class Conductor:
             self._keep_stack(rank)
         return _Trouble(
             "timeout",
-            f"stopped after {case.time_limit_s:g} s: {who} {have} {_standing(first)}{others}",
+            f"stopped after {case.time_limit_s:g} s: {who} {have} {_standing(first)}{others}{self._gpu_of(behind[0])}",
             first["phase"],
             rank=behind[0],
             host=first["host"],
             log=self._relative(first["log"]),
         )
+
+    def _gpu_of(self, rank: int) -> str:
+        """What the GPU of a rank was last seen doing: a kernel that hangs looks unlike a host that does nothing."""
+        for member in self.crew.members:
+            local = rank - member.first_rank
+            if not 0 <= local < len(member.local_ranks):
+                continue
+            samples = [event["sample"] for event in self._telemetry if event["host"] == member.host]
+            gpus = {gpu["index"]: gpu for gpu in samples[-1]["gpus"]} if samples else {}
+            if gpu := gpus.get(member.local_ranks[local]):
+                power = "unknown power" if gpu.get("power_w") is None else f"{gpu['power_w']:.0f} W"
+                busy = (
+                    ""
+                    if gpu.get("utilization") is None
+                    else f" and was busy {100 * gpu['utilization']:.0f} % of the time"
+                )
+                return f"; its GPU {gpu['index']} drew {power}{busy}"
+        return ""
 
     def _keep_stack(self, rank: Message) -> None:
         """The stacks are in the logs already; a rank that could not write its own gets a line that says so."""

@@ -142,10 +142,11 @@ def test_the_next_case_runs_in_a_new_start(tmp_path):
     assert orders.count("start") == 2
 
 
-def hang(tmp_path, *ranks, **more):
-    late = case(**more)
+def hang(tmp_path, *ranks, **answers):
+    late = case()
     object.__setattr__(late, "time_limit_s", 0.05)
-    (outcome,), _, _ = conduct(tmp_path, [late], time=[], inspect=[{"event": "inspected", "ranks": list(ranks)}])
+    inspected = [{"event": "inspected", "ranks": list(ranks)}]
+    (outcome,), _, _ = conduct(tmp_path, [late], time=[], inspect=inspected, **answers)
     assert outcome.status == "timeout"
     return outcome
 
@@ -159,6 +160,14 @@ def test_the_ranks_behind_are_named_and_not_those_that_wait(tmp_path):
         "stopped after 0.05 s: ranks 2-3 (host a) have not finished iteration 2; the other 2 ranks wait for them"
     )
     assert outcome.rank == 2
+
+
+def test_the_gpu_of_the_rank_behind_is_described(tmp_path):
+    gpus = [{"index": index, "power_w": 100.0 + index, "utilization": 1.0} for index in range(4)]
+    sample = {"event": "telemetry", "host": "a", "sample": {"time_s": 1.0, "gpus": gpus}}
+    ranks = [seen(rank, iteration=3 - (rank == 2)) for rank in range(4)]
+    outcome = hang(tmp_path, *ranks, check=[sample, *all_ranks("checked")])
+    assert outcome.reason.endswith("wait for it; its GPU 2 drew 102 W and was busy 100 % of the time")
 
 
 def test_a_stopped_process_is_named_among_equals(tmp_path):
