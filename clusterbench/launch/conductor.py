@@ -138,7 +138,6 @@ class Conductor:
             with suppress(LaunchError):
                 self._end_start(kill=True)
             self._scratch.cleanup()
-            self.run.under_way(None)
 
     def _note(self, phase: str) -> None:
         self.run.under_way({**self._under_way, "phase": phase})

@@ -190,9 +190,19 @@ def _conduct(
         stopped = error
     except KeyboardInterrupt:
         stopped = Interrupted("somebody asked for it")
+    except ClusterbenchError:
+        directory.under_way(None)  # it explains itself
+        raise
     finally:
         progress.close()
     crew.rest()
+    exit_code = _settle(directory, stopped)
+    directory.under_way(None)
+    return exit_code
+
+
+def _settle(directory: RunDirectory, stopped: ClusterbenchError | None) -> int:
+    """Writes the report and says what it came to, and why the run ended if that was before the end."""
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
     report = render_report(directory)

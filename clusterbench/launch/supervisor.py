@@ -31,7 +31,8 @@ SECONDS_TO_BEGIN = 240.0
 SECONDS_WITHOUT_A_SIGN = 90.0
 """After the first sign. Longer than an agent's silence and than the report of a large run."""
 SECONDS_TO_PROBE = 20.0
-SECONDS_TO_END = 15.0
+SECONDS_TO_LEAVE = 15.0
+SECONDS_TO_END = 5.0
 SECONDS_TO_END_IN_ORDER = 60.0
 
 
@@ -176,16 +177,20 @@ class _Supervised:
         """Returns once the launcher is gone, of its own accord or because nothing came from it any more."""
         self._process = process = _start(words)
         last_sign, seen = time.monotonic() + SECONDS_TO_BEGIN - SECONDS_WITHOUT_A_SIGN, _sign(folder)
-        end_by = None
+        end_by, was_alive = None, False
         while process.poll() is None:
             time.sleep(0.1)
             if (now := _sign(folder)) != seen:
                 seen, last_sign = now, time.monotonic()
+            is_alive = (folder / "alive").exists()
+            if was_alive and not is_alive and end_by is None:
+                end_by = time.monotonic() + SECONDS_TO_LEAVE  # the run has ended in order; only the launcher has not
+            was_alive = is_alive
             if self.asked and end_by is None:
                 end_by = time.monotonic() + SECONDS_TO_END_IN_ORDER
                 process.send_signal(signal.SIGTERM)
             if time.monotonic() > (end_by or last_sign + SECONDS_WITHOUT_A_SIGN):
-                print("clusterbench: the launcher shows no sign of life and is ended", file=sys.stderr)
+                print("clusterbench: the launcher does not end, or shows no sign of life; it is ended", file=sys.stderr)
                 break
         _kill(process)
         self.exit_code = process.returncode
