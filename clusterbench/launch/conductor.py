@@ -7,9 +7,7 @@ losing a host. A case is ``ok`` when every rank's record is there.
 from __future__ import annotations
 
 import json
-import re
 import secrets
-import signal
 import tempfile
 import time
 from collections import deque
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clusterbench.errors import LaunchError
+from clusterbench.launch.blame import A_VICTIM, behind, death, is_bad, lost_zygote, standing, suspicion
 from clusterbench.launch.channel import Message
 from clusterbench.launch.crew import SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE, Crew
 from clusterbench.launch.ranks import name_ranks
@@ -32,12 +31,6 @@ SECONDS_FOR_THE_OTHERS = 0.2
 SECONDS_FOR_THE_CULPRIT = 1.0
 """After a rank has failed, how long the others are heard before the start is ended: longer if it only says that a peer
 is gone. Peers notice within 20 ms."""
-
-_PEER_LOST = re.compile(
-    r"closed by peer|reset by peer|Broken pipe|Timed out waiting|remote process exited|unhandled system error"
-    r"|Connection refused|wait timeout|clients joined"
-)
-"""What a rank raises because *another* one is gone. Source: Gloo and c10d, measured with torch 2.13."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +288,7 @@ class Conductor:
                 heard[event["rank"]] = event
                 if len(heard) == case.world_size:
                     return [heard[rank] for rank in range(case.world_size)]
-            elif _is_bad(event):
+            elif is_bad(event):
                 raise self._culprit(event, case)
             else:
                 self._notice(event)
@@ -336,22 +329,22 @@ class Conductor:
     def _culprit(self, first: Message, case: Case) -> _Trouble:
         """Hears the other ranks for a moment and picks the one the trouble began with."""
         bad, ranks = [first], {first.get("rank")}
-        is_victim = _suspicion(first)[0] == _A_VICTIM
+        is_victim = suspicion(first)[0] == A_VICTIM
         wait_s = SECONDS_FOR_THE_CULPRIT if is_victim else SECONDS_FOR_THE_OTHERS
         for event in self._events_until(time.monotonic() + wait_s):
-            if _is_bad(event):
+            if is_bad(event):
                 bad.append(event)
                 ranks.add(event.get("rank"))
             if len(ranks) >= case.world_size:
                 break
-        if all(_suspicion(event)[0] == _A_VICTIM for event in bad):
+        if all(suspicion(event)[0] == A_VICTIM for event in bad):
             bad += self._losses_in_sight()
-        worst = min(bad, key=_suspicion)
+        worst = min(bad, key=suspicion)
         seen = self._inspect(stacks=False)
         if worst["event"] == "lost_agent":
             return self._lost_agents([event for event in bad if event["event"] == "lost_agent"], seen)
         if worst["event"] == "lost_zygote":
-            return _Trouble("failed", _lost_zygote(worst), host=worst["host"], phase="spawned")
+            return _Trouble("failed", lost_zygote(worst), host=worst["host"], phase="spawned")
         rank, host = worst["rank"], worst["host"]
         at = seen.get(rank, {})
         where = {"rank": rank, "host": host, "log": self._relative(at.get("log", ""))}
@@ -360,9 +353,9 @@ class Conductor:
             if limit := worst.get("memory_limit_bytes"):
                 what = f"was killed by the kernel for want of memory: processes there may use {limit / 2**30:.2f} GiB"
                 return _Trouble("out_of_memory", f"rank {rank} (host {host}) {what}", phase, **where)
-            return _Trouble("failed", f"rank {rank} (host {host}) {_death(worst['code'], at)}", phase, **where)
+            return _Trouble("failed", f"rank {rank} (host {host}) {death(worst['code'], at)}", phase, **where)
         alike = [event for event in bad if event.get("status") == worst["status"] and event.get("reason")]
-        same = sorted({event["rank"] for event in alike if _suspicion(event)[0] == _suspicion(worst)[0]} - {rank})
+        same = sorted({event["rank"] for event in alike if suspicion(event)[0] == suspicion(worst)[0]} - {rank})
         also = f" ({name_ranks(same)} failed alike)" if same else ""
         evidence = [event.get("evidence", {}) for event in sorted(alike, key=lambda event: event["rank"])]
         return _Trouble(
@@ -407,21 +400,21 @@ class Conductor:
         seen = self._inspect(stacks=True)
         if not seen:
             return _Trouble("timeout", f"stopped after {case.time_limit_s:g} s, and no agent answers any more")
-        behind = _behind(seen)
-        first = seen[behind[0]]
-        waiting = case.world_size - len(behind)
-        hosts = sorted({seen[rank]["host"] for rank in behind})
-        who = f"{name_ranks(behind)} (host{'s' if len(hosts) > 1 else ''} {', '.join(hosts)})"
-        have = "has" if len(behind) == 1 else "have"
-        others = f"; the other {waiting} ranks wait for {'it' if len(behind) == 1 else 'them'}" if waiting > 1 else ""
+        late = behind(seen)
+        first = seen[late[0]]
+        waiting = case.world_size - len(late)
+        hosts = sorted({seen[rank]["host"] for rank in late})
+        who = f"{name_ranks(late)} (host{'s' if len(hosts) > 1 else ''} {', '.join(hosts)})"
+        have = "has" if len(late) == 1 else "have"
+        others = f"; the other {waiting} ranks wait for {'it' if len(late) == 1 else 'them'}" if waiting > 1 else ""
         others = "; the other rank waits for it" if waiting == 1 else others
         for rank in seen.values():
             self._keep_stack(rank)
         return _Trouble(
             "timeout",
-            f"stopped after {case.time_limit_s:g} s: {who} {have} {_standing(first)}{others}{self._gpu_of(behind[0])}",
+            f"stopped after {case.time_limit_s:g} s: {who} {have} {standing(first)}{others}{self._gpu_of(late[0])}",
             first["phase"],
-            rank=behind[0],
+            rank=late[0],
             host=first["host"],
             log=self._relative(first["log"]),
         )
@@ -488,69 +481,5 @@ def _batches(executions: Sequence[Execution]) -> Iterator[list[Execution]]:
         yield [execution for _, execution in batch]
 
 
-def _is_bad(event: Message) -> bool:
-    return event["event"] in ("exit", "lost_zygote", "lost_agent") or (
-        event["event"] == "worker" and event["stage"] == "failed"
-    )
-
-
-_A_VICTIM = 6
-
-
-def _suspicion(event: Message) -> tuple[int, int]:
-    """Smaller is more suspect; a rank that only reports the loss of a peer comes last."""
-    rank = event.get("rank", -1)
-    if event["event"] in ("lost_agent", "lost_zygote"):
-        return 0, rank
-    if event["event"] == "exit":
-        return (1 if event["code"] < 0 else 2), rank
-    if event["status"] == "failed":
-        return (_A_VICTIM if _PEER_LOST.search(event["reason"]) else 4), rank
-    return {"out_of_memory": 3, "wrong": 5, "skipped": 5}[event["status"]], rank
-
-
 def _hosts(names: Sequence[str]) -> str:
     return f"host {names[0]} was" if len(names) == 1 else f"hosts {', '.join(names)} were"
-
-
-def _death(code: int, seen: Message) -> str:
-    where = f" after the phase '{seen['phase']}'" if seen.get("phase") else ""
-    if code >= 0:
-        return f"ended by itself with exit code {code}{where}"
-    name = signal.Signals(-code).name if -code in signal.valid_signals() else "a signal"
-    why = ": by someone, by the batch system, or by the kernel for want of memory (dmesg tells)" if code == -9 else ""
-    return f"was killed by signal {-code} ({name}){where}{why}"
-
-
-def _lost_zygote(event: Message) -> str:
-    said = f": {event['said'].splitlines()[-1]}" if event["said"] else ""
-    return f"{event['reason']} on host {event['host']}{said}"
-
-
-_WAITING = re.compile(r"/torch/distributed/|/torch/autograd/graph\.py|/engine/communicator\.py")
-"""Code in which a rank stands that waits for others: collectives, also those that backward issues."""
-
-
-def _behind(seen: dict[int, Message]) -> list[int]:
-    """The ranks the others wait for: the least advanced, and among equals those that are stopped or busy elsewhere."""
-    least = min((PHASES.index(rank["phase"]), rank["iteration"]) for rank in seen.values())
-    last = [
-        number for number, rank in sorted(seen.items()) if (PHASES.index(rank["phase"]), rank["iteration"]) == least
-    ]
-    if stopped := [number for number in last if seen[number]["state"] in ("T", "t", "Z", "")]:
-        return stopped
-    elsewhere = [number for number in last if not any(_WAITING.search(frame) for frame in seen[number]["stack"])]
-    return elsewhere or last
-
-
-def _standing(rank: Message) -> str:
-    """How far a rank got, as the end of a sentence that begins with "has"."""
-    what = f"not left the phase after '{rank['phase']}'"
-    if rank["iteration"] >= 0:
-        kind = "warm-up iteration" if rank["phase"] == "checked" else "iteration"
-        what = f"not finished {kind} {rank['iteration']}"
-    if rank["state"] == "T":
-        return f"{what}: its process is stopped (SIGSTOP)"
-    frame = rank["stack"][0] if rank["stack"] else ""
-    found = re.match(r'File "(.*)", line (\d+)(?: in (.*))?', frame)
-    return f"{what}, in {found[3]} ({Path(found[1]).name}:{found[2]})" if found else what
