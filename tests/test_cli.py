@@ -5,9 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from clusterbench import cli
 from clusterbench.cli import main
 from clusterbench.engine import telemetry
 
@@ -161,3 +163,28 @@ def test_a_reader_that_leaves_early_is_no_traceback(tmp_path):
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("1.5h", 5400),
+        ("30m", 1800),
+        ("2d", 172_800),
+        ("5:30", 330),
+        ("1:30:00", 5400),
+        ("1-00:00", 86_400),
+        ("2-03:04:05", 183_845),
+    ],
+)
+def test_a_time_is_read_as_batch_systems_write_it(text, seconds):
+    # Slurm's own forms: minutes:seconds, hours:minutes:seconds, days-hours:minutes, days-hours:minutes:seconds.
+    assert cli._seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5x", "0", "0.5s", "1:2", "-3", "1:30:00:00", "h"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(click.BadParameter):
+        cli._seconds(text)

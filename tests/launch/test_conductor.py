@@ -1,21 +1,24 @@
 """Who is named when something goes wrong, from events as agents send them."""
 
+import time
 from collections import deque
 from typing import ClassVar
 
+import pytest
+
 from clusterbench.cluster import Cluster
-from clusterbench.launch.conductor import Conductor, Execution
+from clusterbench.launch.conductor import Conductor, Execution, LostHosts, OutOfTime
 from clusterbench.launch.crew import Member
 from clusterbench.launch.run import left_to_do
 from clusterbench.run_directory import RunDirectory
-from clusterbench.types import Case, Plan
+from clusterbench.types import Case, Outcome, Plan
 
 CLUSTER = Cluster(num_nodes=1, ranks_per_node=4, device="cpu", hosts=("a",))
 
 
-def case(name="drill/1n4/x", world_size=4, **more):
+def case(name="drill/1n4/x", world_size=4, time_limit_s=5.0, **more):
     point = {"name": name}
-    return Case(name, "drill", 1, point, "cpu", 1, world_size, 10, 1, 5.0, **more)
+    return Case(name, "drill", 1, point, "cpu", 1, world_size, 10, 1, time_limit_s, **more)
 
 
 class ScriptedCrew:
@@ -203,3 +206,54 @@ def test_repeats_are_interleaved_and_resume_runs_what_has_no_outcome(tmp_path):
     assert [(each.case.id, each.repeat) for each in left_to_do(plan, [])] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
     outcomes, _, _ = conduct(tmp_path, cases)
     assert [(each.case.id, each.repeat) for each in left_to_do(plan, outcomes)] == [("a", 1), ("b", 1)]
+
+
+def sized(size_bytes, num_nodes):
+    name = f"all_reduce/{num_nodes}n/{size_bytes}"
+    return Case(name, "all_reduce", 1, {"size_bytes": size_bytes}, "cpu", num_nodes, num_nodes, 10, 1, 5.0)
+
+
+def test_with_a_budget_fewer_nodes_and_cheaper_cases_come_first_and_each_once_before_any_twice():
+    cases = (sized(4096, 1), sized(8, 1), sized(64, 2), sized(8, 2))
+    plan = Plan("s", "", CLUSTER, 2, cases, ())
+    once = ["all_reduce/1n/8", "all_reduce/1n/4096", "all_reduce/2n/8", "all_reduce/2n/64"]
+    assert [one.case.id for one in left_to_do(plan, [], cheapest_first=True)] == once * 2
+    assert [one.case.id for one in left_to_do(plan, [])] == [one.id for one in cases] * 2
+
+
+def outcome_of(case, status, attempt, lost_hosts=()):
+    return Outcome(case.id, case.hash, 0, attempt, status, lost_hosts=lost_hosts)
+
+
+def test_what_a_lost_host_ended_is_tried_once_more_and_not_for_ever():
+    first, second = case("a"), case("b")
+    plan = Plan("s", "", CLUSTER, 1, (first, second), ())
+    lost = outcome_of(first, "failed", 1, ("cb2",))
+    (again, _) = left_to_do(plan, [lost])
+    assert (again.case, again.attempt) == (first, 2)
+    assert [one.case.id for one in left_to_do(plan, [lost, outcome_of(first, "failed", 2, ("cb3",))])] == ["b"]
+    assert [one.case.id for one in left_to_do(plan, [lost, outcome_of(first, "ok", 2)])] == ["b"]
+    assert [one.case.id for one in left_to_do(plan, [outcome_of(first, "failed", 1)])] == ["b"]
+
+
+def test_a_run_out_of_time_leaves_the_case_under_way_without_an_outcome(tmp_path):
+    late = case(time_limit_s=60.0)
+    crew = ScriptedCrew(**{**HEALTHY, "time": []})
+    run = RunDirectory.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
+    with pytest.raises(OutOfTime):
+        Conductor(crew, run, Silent(), ends_at=time.monotonic() + 0.1).conduct([Execution(late, 0, 1)])
+    assert run.outcomes() == []
+    assert crew.orders[-1] == "end"
+
+
+def test_a_lost_agent_ends_the_run_once_its_case_has_an_outcome(tmp_path):
+    gone = {"event": "lost_agent", "agent": 0, "host": "a", "why": "said nothing for 20 s"}
+    crew = ScriptedCrew(**{**HEALTHY, "time": [gone]})
+    crew.lost, crew.lost_hosts, crew.present = {0: "said nothing for 20 s"}, ("a",), ()
+    cases = [case("first"), case("second")]
+    run = RunDirectory.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, tuple(cases), ()), {})
+    with pytest.raises(LostHosts, match=r"^host a was lost: its agent said nothing for 20 s$"):
+        Conductor(crew, run, Silent()).conduct([Execution(one, 0, 1) for one in cases])
+    (outcome,) = run.outcomes()
+    assert (outcome.case, outcome.status, outcome.lost_hosts) == ("first", "failed", ("a",))
+    assert outcome.reason == "ranks 0-3 (host a) were lost: the agent there said nothing for 20 s"
