@@ -96,6 +96,13 @@ def is_wrapper_type(kind: type) -> bool:
     return issubclass(kind, Tensor) and hasattr(kind, "__tensor_flatten__")
 
 
+def has_dispatch_mode() -> bool:
+    """Whether any dispatch mode sees the operators of this thread."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    return _get_current_dispatch_mode() is not None
+
+
 def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
     """The tensors with storage behind this one: itself, or what a wrapper holds."""
     if not is_wrapper_type(type(tensor)):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,7 @@ from clusterbench.engine.compat import (
     COMMUNICATION_NAMESPACES,
     TorchDispatchMode,
     group_of,
+    has_dispatch_mode,
     is_wrapper_type,
 )
 from clusterbench.formulas.collectives import BUS_FACTOR
@@ -96,8 +97,10 @@ class Total:
 class TrafficCounter(TorchDispatchMode):
     """Records every collective this rank issues while the context is open, in order, backward and optimizer included.
 
-    Dispatch modes travel with autograd's thread-local state, so backward threads of CUDA devices are seen as well. Keep
-    it out of timed iterations: each operator passes through Python.
+    Dispatch modes travel with autograd's thread-local state, so backward threads of CUDA devices are seen too. They do
+    not reach the callbacks of futures, which run on threads of the backend and from which PowerSGD's hook reduces its
+    second factor; there the call of ``all_reduce`` brings the counter along. Keep it out of timed iterations: each
+    operator passes through Python.
 
     Parameters
     ----------
@@ -109,6 +112,23 @@ class TrafficCounter(TorchDispatchMode):
         super().__init__()
         self.axes = dict(axes or {})
         self.records: list[Collective] = []
+
+    def __enter__(self) -> Self:
+        self._all_reduce = dist.all_reduce
+
+        def all_reduce(*args: Any, **kwargs: Any) -> Any:
+            if has_dispatch_mode():
+                return self._all_reduce(*args, **kwargs)
+            with _CallbackCounter(self):
+                return self._all_reduce(*args, **kwargs)
+
+        dist.all_reduce = all_reduce
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        dist.all_reduce = self._all_reduce
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(is_wrapper_type(kind) for kind in types):
@@ -144,6 +164,17 @@ class TrafficCounter(TorchDispatchMode):
     def totals(self) -> dict[tuple[str, str], Total]:
         """Sums of what was recorded, by ``(axis, op)``."""
         return totals(self.records)
+
+
+class _CallbackCounter(TorchDispatchMode):
+    """The same counter on a thread that its mode did not reach."""
+
+    def __init__(self, counter: TrafficCounter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._counter.__torch_dispatch__(func, types, args, kwargs)
 
 
 def totals(records: list[Collective]) -> dict[tuple[str, str], Total]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from clusterbench.training.assembly import Assembly
 
+ONE_BUCKET_MB = 2**20
 # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES and the default of DDP's bucket_cap_mb.
 FIRST_BUCKET_BYTES = 2**20
 BUCKET_BYTES = 25 * 2**20
@@ -88,18 +89,13 @@ class DataParallel(Parallelism):
         sizes = [prod(weights[name]) * job.master_bytes for name in names]
         axis, buckets = job.layout.data_axis, num_buckets(sizes)
         if self.compress == "powersgd":
-            # in each bucket what is not worth it, and two factors of what is
+            # in one bucket what is not worth it, and two factors of what is
             numbers = sum(factor_numel(weights[name], self.powersgd_rank) for name in names)
-            yield Traffic(axis, "all_reduce", 3 * buckets, numbers * job.master_bytes)
+            yield Traffic(axis, "all_reduce", 3, numbers * job.master_bytes)
         elif self.compress == "bf16":
             yield Traffic(axis, "all_reduce", buckets, sum(sizes) * 2 // job.master_bytes)
         else:
             yield Traffic(axis, "all_reduce", buckets, sum(sizes))
-
-    def traffic_basis(self, job: TrainingJob) -> dict[str, str]:
-        if self.compress != "powersgd" or job.layout.uses("pp"):
-            return {}
-        return {job.layout.data_axis: "PowerSGD sends from callbacks on other threads, of which the counter sees some"}
 
     def apply(self, assembly: Assembly) -> None:
         from torch.nn.parallel import DistributedDataParallel
@@ -118,6 +114,9 @@ class DataParallel(Parallelism):
             process_group=assembly.grid.group(job.layout.data_axis),
             init_sync=False,  # the weights come from the seed on every rank
             gradient_as_bucket_view=True,
+            # PowerSGD reduces from callbacks. Over Gloo those of several buckets come in another order on each rank, and
+            # ranks then take each other's messages for their own.
+            bucket_cap_mb=ONE_BUCKET_MB if self.compress == "powersgd" else None,
         )
         self._compress(model, assembly.grid.group(job.layout.data_axis))
         assembly.model = model

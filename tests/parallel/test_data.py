@@ -53,10 +53,12 @@ def test_what_powersgd_sends_of_a_matrix() -> None:
     assert factor_numel((4096,), rank=4) == 4096
 
 
-def test_what_the_counter_sees_of_powersgd_is_said_to_be_a_part() -> None:
-    said = DataParallel(compress="powersgd").traffic_basis(make_job("dp2"))
-    assert said == {"dp": "PowerSGD sends from callbacks on other threads, of which the counter sees some"}
-    assert DataParallel(compress="bf16").traffic_basis(make_job("dp2")) == {}
+@pytest.mark.gloo
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_all_that_powersgd_sends_is_counted_its_callbacks_on_other_threads_too(num_ranks: int) -> None:
+    options = {"compress": "powersgd", "powersgd_rank": 2}
+    for counted, formula in run_ranks(num_ranks, traffic_of, f"dp{num_ranks}", options, {}):
+        assert counted == formula
 
 
 def test_without_ddp_there_is_nothing_to_compress() -> None:
