@@ -114,8 +114,8 @@ class DataParallel(Parallelism):
             process_group=assembly.grid.group(job.layout.data_axis),
             init_sync=False,  # the weights come from the seed on every rank
             gradient_as_bucket_view=True,
-            # PowerSGD reduces from callbacks. Over Gloo those of several buckets come in another order on each rank, and
-            # ranks then take each other's messages for their own.
+            # PowerSGD reduces from callbacks. Those of several buckets come in another order on each rank over Gloo,
+            # and ranks then take each other's messages for their own.
             bucket_cap_mb=ONE_BUCKET_MB if self.compress == "powersgd" else None,
         )
         self._compress(model, assembly.grid.group(job.layout.data_axis))
