@@ -42,6 +42,8 @@ NAMES = {
     "torch.distributed.device_mesh.DeviceMesh._get_root_mesh": "traffic",
     # Experts spread over ranks are no copies of one another, and DDP has no public way to leave parameters out.
     "torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model": "parallel.data",
+    # Where FSDP2 keeps gradients in the precision of the reduction until it reduces them. 2.11 has one group a module.
+    "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam.to_accumulated_grad_if_needed": "memory",
     # Typed as a method of the storage, but FSDP2 frees and allocates by it below every dispatch mode. Public, patched.
     "torch.UntypedStorage.resize_": "memory",
     # Patched while a trace runs, to see how long the main thread waits: Gloo's send and recv leave no event.
@@ -113,6 +115,18 @@ def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
         inner = getattr(tensor, name)
         if isinstance(inner, Tensor):  # since 2.13 DTensor lists its mesh, too
             yield from plain_tensors(inner)
+
+
+def accumulated_gradients(module: torch.nn.Module) -> Iterator[Tensor]:
+    """Gradients that FSDP2 keeps beside the parameters of a module until it reduces them, in the precision of that."""
+    if not hasattr(module, "_get_fsdp_state"):
+        return
+    state: Any = module._get_fsdp_state()  # type: ignore[operator]
+    # several groups since 2.13, one before
+    for group in getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group]):
+        for parameter in group.fsdp_params:
+            if parameter.unsharded_accumulated_grad is not None:
+                yield from plain_tensors(parameter.unsharded_accumulated_grad)
 
 
 def active_fake_mode() -> object | None:

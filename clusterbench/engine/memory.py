@@ -36,6 +36,7 @@ from torch.optim import Optimizer
 from clusterbench.engine.compat import (
     COMMUNICATION_NAMESPACES,
     TorchDispatchMode,
+    accumulated_gradients,
     active_fake_mode,
     in_backward,
     is_wrapper_type,
@@ -313,7 +314,13 @@ class MemoryTracker(TorchDispatchMode):
         if id(parameter) in self._hooked or not (parameter.is_leaf and parameter.requires_grad):
             return
         self._hooked[id(parameter)] = parameter
-        self._undo(on_gradient(parameter, lambda p: self._call([p.grad], "gradients")))
+        self._undo(on_gradient(parameter, self._after_gradient))
+
+    def _after_gradient(self, parameter: Tensor) -> None:
+        self._call([parameter.grad], "gradients")
+        for model in self._models:
+            for module in model.modules():
+                self._call(accumulated_gradients(module), "gradients")
 
     def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._in_optimizer = True

@@ -131,11 +131,17 @@ class FullySharded(Parallelism):
         never_sharded = states["gradients"] - sum(shares.values())
         at_once, gradients = 0.0, 0.0
         for stage, at in end.items():
-            root = groups[stage][-1]  # is reduced first, while all is there
+            *layers, root = groups[stage]  # the root is reduced first, while all is there
+            beside = root.padded // root.ranks * job.master_bytes
+            if job.compute_bytes != job.master_bytes:
+                # What accumulates is in the precision of the reduction; a layer's gradients are rounded beside it, and
+                # those of norm and head until backward is through.
+                largest = max((layer.whole for layer in layers), default=0)
+                beside = max(beside, (root.behind_layers + largest) * job.compute_bytes)
             at_once = max(at_once, sum(gathered[other] for other in end if kept_from[other] <= at <= end[other]))
             unreduced = sum(whole[other] for other in end if begin[other] <= at <= end[other])
             reduced = sum(shares[other] for other in end if end[other] < at)
-            gradients = max(gradients, unreduced + reduced + root.padded // root.ranks * job.master_bytes)
+            gradients = max(gradients, unreduced + reduced + beside)
         return {"parameters": states["parameters"] + at_once, "gradients": gradients + never_sharded}
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:

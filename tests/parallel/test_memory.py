@@ -70,6 +70,8 @@ PIPELINE: list[Case] = [
     ("pp2-tp2+sp", {}, EIGHT),
     ("pp2-cp2", {"schedule": "interleaved_1f1b"}, EIGHT),
     *((f"pp2-dp2+zero{stage}", {"schedule": one}, EIGHT) for stage in (2, 3) for one in WHOLE_BACKWARD),
+    *((f"pp2-dp2+zero{stage}", {"schedule": "1f1b"}, {**EIGHT, **HALF}) for stage in (2, 3)),
+    ("pp2-dp2+zero2", {"schedule": "interleaved_1f1b"}, {**EIGHT, **HALF}),
     ("pp2-dp2+zero1", {}, EIGHT),
 ]
 # Where backward is split, torch keeps the layer's activations and the gradients at its operators until those of the
