@@ -45,7 +45,10 @@ class Benchmark(ABC):
     iterations: int = option(20, "timed repetitions of a case", minimum=1, maximum=1_000_000)
     warmup: int = option(3, "repetitions before them, run and not timed", minimum=0, maximum=1_000_000)
     time_limit_s: float | None = option(
-        None, "seconds after which a case is stopped; by default it grows with ranks", minimum=0.1, maximum=604_800
+        None,
+        "seconds after which a case is stopped, from when its ranks have met; by default it grows with ranks and bytes",
+        minimum=0.1,
+        maximum=604_800,
     )
     expect: tuple[str, ...] = option(
         (),

@@ -7,6 +7,7 @@ losing a host. A case is ``ok`` when every rank's record is there.
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import tempfile
 import time
@@ -27,6 +28,8 @@ from clusterbench.launch.ranks import name_ranks
 from clusterbench.run_directory import RunDirectory
 from clusterbench.types import PHASES, Case, Observation, Outcome, Status
 
+SECONDS_TO_START = 60.0
+"""For torch to be imported and ranks to meet, beside the time limit of the case that waits for it."""
 SECONDS_FOR_THE_OTHERS = 0.2
 SECONDS_FOR_THE_CULPRIT = 1.0
 """After a rank has failed, how long the others are heard before the start is ended: longer if it only says that a peer
@@ -165,7 +168,7 @@ class Conductor:
             return Outcome(**identity, **how, started=started.isoformat(timespec="seconds"), elapsed_s=elapsed_s)
 
         try:
-            records = self._take_through(case, clock + case.time_limit_s)
+            records = self._take_through(case)
         except _Trouble as trouble:
             try:
                 self._end_start(kill=True)
@@ -200,15 +203,18 @@ class Conductor:
             return None
         return Observation(**identity, hosts=self.crew.hosts, seconds=[], evidence=trouble.evidence)
 
-    def _take_through(self, case: Case, deadline: float) -> list[Message]:
-        """Every rank's record, in rank order."""
-        if self.ends_at is not None:
-            deadline = min(deadline, self.ends_at)
+    def _take_through(self, case: Case) -> list[Message]:
+        """Every rank's record, in rank order.
+
+        A case's time begins when its ranks have met: what importing torch takes on a busy host is not its fault.
+        """
         try:
             if self._start < 0:
+                deadline = self._in(SECONDS_TO_START + case.time_limit_s)
                 self._begin_start(case, deadline)
                 ready = self._await("ready", case, deadline)
                 self._keep_loaded(ready)
+            deadline = self._in(case.time_limit_s)
             self._note("rendezvous")
             self.crew.order("tell", message={"case": self._for_worker(case)})
             self._await("prepared", case, deadline)
@@ -220,6 +226,10 @@ class Conductor:
             return self._await("done", case, deadline)
         except LaunchError as error:
             raise _Trouble("failed", str(error), phase="spawned") from None
+
+    def _in(self, seconds: float) -> float:
+        """So many seconds from now, or when the whole run has to be over."""
+        return min(time.monotonic() + seconds, self.ends_at or math.inf)
 
     def _for_worker(self, case: Case) -> dict[str, Any]:
         names = ("benchmark", "point", "layout", "rank_order", "iterations", "warmup")
@@ -292,7 +302,7 @@ class Conductor:
                 raise self._culprit(event, case)
             else:
                 self._notice(event)
-        raise self._late(case)
+        raise self._late(case, case.time_limit_s + (SECONDS_TO_START if stage == "ready" else 0.0))
 
     def _events_until(self, deadline: float) -> Iterator[Message]:
         """Events one by one. Whoever stops in the middle leaves the rest to the next who asks."""
@@ -395,11 +405,11 @@ class Conductor:
             host=hosts[0],
         )
 
-    def _late(self, case: Case) -> _Trouble:
+    def _late(self, case: Case, limit_s: float) -> _Trouble:
         """Names the ranks that are behind; the others wait for them and are not to blame."""
         seen = self._inspect(stacks=True)
         if not seen:
-            return _Trouble("timeout", f"stopped after {case.time_limit_s:g} s, and no agent answers any more")
+            return _Trouble("timeout", f"stopped after {limit_s:g} s, and no agent answers any more")
         late = behind(seen)
         first = seen[late[0]]
         waiting = case.world_size - len(late)
@@ -412,7 +422,7 @@ class Conductor:
             self._keep_stack(rank)
         return _Trouble(
             "timeout",
-            f"stopped after {case.time_limit_s:g} s: {who} {have} {standing(first)}{others}{self._gpu_of(late[0])}",
+            f"stopped after {limit_s:g} s: {who} {have} {standing(first)}{others}{self._gpu_of(late[0])}",
             first["phase"],
             rank=late[0],
             host=first["host"],

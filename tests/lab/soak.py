@@ -30,7 +30,7 @@ NUM_HOSTS = 4
 SUITE = """
 suite: soak
 num_nodes: [2]
-repeats: 200
+repeats: 1000
 benchmarks:
   - {{benchmark: fault_drill, sleep_s: [0.03, 0.04, 0.05], iterations: 10, warmup: 1, time_limit_s: {limit}}}
   - {{benchmark: all_reduce, min_size: 1KiB, max_size: 1KiB, iterations: 50, time_limit_s: {limit}}}
