@@ -186,14 +186,22 @@ class RunDirectory:
             os.utime(self.path / "alive")
 
     def cut_off(self) -> dict[str, Any] | None:
-        """The case that was under way when the last run ended without a word; None where it ended in order."""
+        """The case that was under way when the last run ended without a word; None where it ended in order.
+
+        Between two cases none is: the one that was noted last has its outcome then.
+        """
         try:
             found = json.loads((self.path / "alive").read_text())
         except (OSError, ValueError, RecursionError):
             return None
         wanted = {"case": str, "hash": str, "repeat": int, "attempt": int, "phase": str}
         right = isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in wanted.items())
-        return {key: found[key] for key in wanted} if right else None
+        if not right or any(
+            (one.hash, one.repeat, one.attempt) == (found["hash"], found["repeat"], found["attempt"])
+            for one in self.outcomes()
+        ):
+            return None
+        return {key: found[key] for key in wanted}
 
     def _append(self, name: str, record: object) -> None:
         data = _line(record).encode()

@@ -8,16 +8,20 @@ one that every host sees, since any of them may be the next head.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from threading import Thread
 from types import FrameType
+from typing import IO, TextIO
 
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch.launch_command import LaunchCommand
@@ -32,6 +36,11 @@ SECONDS_WITHOUT_A_SIGN = 90.0
 """After the first sign. Longer than an agent's silence and than the report of a large run."""
 SECONDS_TO_PROBE = 20.0
 SECONDS_TO_LEAVE = 15.0
+LINES_KEPT = 400
+
+_FIRST_TO_END = re.compile(r"RUNNING AT (\S+)|on node (\S+) exited on signal|^srun: error: ([^:\s]+): task")
+"""What launchers print of the process that ended first. Source: MPICH 5.0, Open MPI 5.0 and Slurm 22.05, as seen."""
+
 SECONDS_TO_END = 5.0
 SECONDS_TO_END_IN_ORDER = 60.0
 
@@ -65,9 +74,16 @@ def supervise(command: str, options: RunOptions) -> int:
                 return _settle(folder, supervised.exit_code)
             left = _alive(launch, hosts, Path(scratch))
             lost = [host for host in hosts if host not in left]
+            named = supervised.named(hosts)
             if lost:
-                _record_loss(folder, lost)
-            print(f"clusterbench: the launcher ended with {supervised.exit_code}; {_say(lost, left)}", file=sys.stderr)
+                _record_loss(folder, lost, "no process can be started there any more, and the launcher ended the run")
+            elif named:
+                _record_loss(folder, named[:1], f"the launcher ended the run and said: {named[1]}")
+            words = f"; it said: {named[1]}" if named else ""
+            print(
+                f"clusterbench: the launcher ended with {supervised.exit_code}{words}; {_say(lost, left)}",
+                file=sys.stderr,
+            )
             stuck = _num_outcomes(folder) == before and not lost
             if stuck or not left or options.on_lost_host == "stop":
                 return _settle(folder, supervised.exit_code)
@@ -122,13 +138,15 @@ def _num_outcomes(folder: Path) -> int:
     return len(RunDirectory.open(folder).outcomes()) if (folder / "plan.jsonl").exists() else 0
 
 
-def _record_loss(folder: Path, lost: Sequence[str]) -> None:
+def _record_loss(folder: Path, lost: Sequence[str], why: str) -> None:
     """The outcome of the case that was under way, where the launcher ended the head before it could say anything."""
     directory = RunDirectory.open(folder)
     if cut_off := directory.cut_off():
         which = f"host {lost[0]} was" if len(lost) == 1 else f"hosts {', '.join(lost)} were"
-        reason = f"{which} lost: no process can be started there any more, and the launcher ended the run"
-        directory.record(Outcome(**cut_off, status="failed", reason=reason, host=lost[0], lost_hosts=tuple(lost)), None)
+        outcome = Outcome(
+            **cut_off, status="failed", reason=f"{which} lost: {why}", host=lost[0], lost_hosts=tuple(lost)
+        )
+        directory.record(outcome, None)
         directory.under_way(None)
 
 
@@ -144,9 +162,7 @@ def _settle(folder: Path, said: int) -> int:
 
 def _alive(launch: LaunchCommand, hosts: Sequence[str], scratch: Path) -> list[str]:
     """The hosts on which the launcher can start a process, each tried by itself."""
-    tries = [
-        (host, _start([*launch.alone_on(host, scratch), sys.executable, "-c", "pass"], quiet=True)) for host in hosts
-    ]
+    tries = [(host, _start([*launch.alone_on(host, scratch), sys.executable, "-c", "pass"])) for host in hosts]
     deadline = time.monotonic() + SECONDS_TO_PROBE
     alive = []
     for host, process in tries:
@@ -172,10 +188,33 @@ class _Supervised:
         self.asked = False
         self.exit_code = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._said: deque[str] = deque(maxlen=LINES_KEPT)
+
+    def named(self, hosts: Sequence[str]) -> tuple[str, str] | None:
+        """The host on which the launcher says that a process ended first, and its words."""
+        for line in self._said:
+            found = next(filter(None, match.groups()), "") if (match := _FIRST_TO_END.search(line)) else ""
+            if found in hosts:
+                return found, line.strip(" =")
+        return None
+
+    def _listen(self, stream: IO[bytes], own: TextIO) -> None:
+        with stream:
+            for data in stream:
+                line = data.decode(errors="replace").rstrip("\n")
+                self._said.append(line)
+                print(line, file=own, flush=True)
 
     def run(self, words: Sequence[str], folder: Path) -> None:
         """Returns once the launcher is gone, of its own accord or because nothing came from it any more."""
-        self._process = process = _start(words)
+        self._said.clear()
+        self._process = process = _start(words, subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        both = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))  # MPICH says who ended on stdout
+        listeners = [Thread(target=self._listen, args=streams, daemon=True) for streams in both]
+        for listener in listeners:
+            listener.start()
         last_sign, seen = time.monotonic() + SECONDS_TO_BEGIN - SECONDS_WITHOUT_A_SIGN, _sign(folder)
         end_by, was_alive = None, False
         while process.poll() is None:
@@ -193,6 +232,8 @@ class _Supervised:
                 print("clusterbench: the launcher does not end, or shows no sign of life; it is ended", file=sys.stderr)
                 break
         _kill(process)
+        for listener in listeners:
+            listener.join(SECONDS_TO_END)  # what the launcher's last children hold open is not waited for
         self.exit_code = process.returncode
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -222,15 +263,14 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
-def _start(words: Sequence[str], quiet: bool = False) -> subprocess.Popen[bytes]:
-    nowhere = subprocess.DEVNULL
+def _start(words: Sequence[str], output: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     try:
         # A session of its own: a Ctrl-C at the terminal is for the supervisor to pass on, once.
         return subprocess.Popen(
             words,
-            stdin=nowhere,
-            stdout=nowhere if quiet else None,
-            stderr=nowhere if quiet else None,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
     except OSError as error:

@@ -197,7 +197,7 @@ class Soak:
 
     def names_in_words(self, host: str) -> bool:
         """Between two cases a loss belongs to none of them; then what the supervisor says names the host."""
-        return any(re.search(rf"(no answer from|host|hosts) [^;]*\b{host}\b", line) for line in self.said)
+        return any(re.search(rf"(no answer from|it said:|lost:) [^;]*\b{host}\b", line) for line in self.said)
 
     def workers(self) -> list[tuple[int, int]]:
         """Process and rank of every worker, by the log it writes to."""

@@ -32,6 +32,12 @@ def launcher(tmp_path, monkeypatch):
     return write
 
 
+def killed_in_the_second_case(tmp_path: Path) -> str:
+    """Lines of a script in which the head is killed once one case has its outcome."""
+    wait = f"while [ ! -s {tmp_path}/run/outcomes.jsonl ]; do sleep 0.1; done"
+    return f'"$@" & pid=$!; {wait}; sleep 1; kill -9 $pid; wait $pid'
+
+
 def statuses(folder: Path) -> list[str]:
     return [outcome.status for outcome in RunDirectory.open(folder).outcomes()]
 
@@ -56,6 +62,26 @@ def test_a_head_that_is_killed_without_a_word_is_started_again(launcher, tmp_pat
     assert supervise(COMMAND, options) == 0
     assert "clusterbench: the launcher ended with 0; all hosts answer (a, b)" in capfd.readouterr().err
     assert statuses(tmp_path / "run") == ["ok", "ok"]
+
+
+MPICH = "=   PID 33 RUNNING AT b"
+OPEN_MPI = "prterun noticed that process rank 1 with PID 7 on node b exited on signal 9 (Killed)."
+
+
+@pytest.mark.parametrize("line", [MPICH, OPEN_MPI])
+def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(launcher, tmp_path, line):
+    once = tmp_path / "once"
+    options = launcher(
+        f'if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; echo "{line}"; exit 9; fi',
+        'exec "$@"',
+    )
+    long = SUITE.replace("[0.01, 0.02]", "[0.01, 3.0]").replace("iterations: 6", "iterations: 3")
+    (tmp_path / "s.yaml").write_text(long)
+    assert supervise(COMMAND, options) == 0
+    first, lost, again = RunDirectory.open(tmp_path / "run").outcomes()
+    assert [first.status, lost.status, again.status] == ["ok", "failed", "ok"]
+    assert (lost.host, lost.lost_hosts, lost.attempt, again.attempt) == ("b", ("b",), 1, 2)
+    assert lost.reason == f"host b was lost: the launcher ended the run and said: {line.strip(' =')}"
 
 
 def test_a_launcher_that_brings_nothing_is_not_started_for_ever(launcher, tmp_path, capfd):
