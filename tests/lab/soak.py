@@ -1,4 +1,7 @@
-"""Random faults at random moments: ``python -m tests.lab.soak [NUMBER] [SEED]`` prints what came of each, and the sums.
+"""Random faults at random moments: ``python -m tests.lab.soak [NUMBER [SEED [KIND]]]`` prints what came of each.
+
+
+KIND limits them to those whose name has it, such as ``agent``.
 
 One suite of many short cases runs under ``--launch`` on four hosts; workers, agents, hosts, links and the launcher are
 hit while it does. Counted are finished cases that are not on disk, processes left behind, culprits not named, and cases
@@ -60,6 +63,7 @@ class Soak:
     folder: Path
     launcher: launchers.Launcher
     chance: random.Random
+    weights: dict[str, int]
     faults: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     finished: set[tuple[str, int]] = field(default_factory=set)
@@ -127,7 +131,7 @@ class Soak:
         return self.is_running()
 
     def strike(self) -> None:
-        kind = self.chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        kind = self.chance.choices(list(self.weights), list(self.weights.values()))[0]
         before = len(self.outcomes())
         target, rank = self.hit(kind)
         if not target:
@@ -271,11 +275,13 @@ class Soak:
 def main() -> int:
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    kind = sys.argv[3] if len(sys.argv) > 3 else ""
     start_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="clusterbench-soak-") as name, Lab(NUM_HOSTS) as lab:
         folder = Path(name)
         (folder / "s.yaml").write_text(SUITE.format(limit=CASE_LIMIT_S))
-        soak = Soak(lab, folder, launchers.mpich(lab, list(lab.hosts), 1), random.Random(seed))
+        weights = {name: weight for name, weight in WEIGHTS.items() if kind in name}
+        soak = Soak(lab, folder, launchers.mpich(lab, list(lab.hosts), 1), random.Random(seed), weights)
         soak.run(number)
         outcomes = Counter(outcome.status for outcome in soak.outcomes())
     print(f"{sum(soak.faults.values())} faults (seed {seed}) in {(time.monotonic() - start_s) / 60:.0f} min:", end=" ")
