@@ -38,6 +38,7 @@ SECONDS_TO_PROBE = 20.0
 SECONDS_TO_LEAVE = 15.0
 LINES_KEPT = 400
 
+_LOST_HEAD = "the head of the run said nothing"
 _FIRST_TO_END = re.compile(r"RUNNING AT (\S+)|on node (\S+) exited on signal|^srun: error: ([^:\s]+): task")
 """What launchers print of the process that ended first. Source: MPICH 5.0, Open MPI 5.0 and Slurm 22.05, as seen."""
 
@@ -196,6 +197,8 @@ class _Supervised:
             found = next(filter(None, match.groups()), "") if (match := _FIRST_TO_END.search(line)) else ""
             if found in hosts:
                 return found, line.strip(" =")
+            if _LOST_HEAD in line:  # the head is the launcher's first process
+                return hosts[0], line
         return None
 
     def _listen(self, stream: IO[bytes], own: TextIO) -> None:

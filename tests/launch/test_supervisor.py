@@ -68,8 +68,11 @@ MPICH = "=   PID 33 RUNNING AT b"
 OPEN_MPI = "prterun noticed that process rank 1 with PID 7 on node b exited on signal 9 (Killed)."
 
 
-@pytest.mark.parametrize("line", [MPICH, OPEN_MPI])
-def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(launcher, tmp_path, line):
+LOST_HEAD = "error: the head of the run said nothing for 20 s; the agent on b ends its ranks and itself"
+
+
+@pytest.mark.parametrize(("line", "host"), [(MPICH, "b"), (OPEN_MPI, "b"), (LOST_HEAD, "a")])
+def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(launcher, tmp_path, line, host):
     once = tmp_path / "once"
     options = launcher(
         f'if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; echo "{line}"; exit 9; fi',
@@ -80,8 +83,8 @@ def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(
     assert supervise(COMMAND, options) == 0
     first, lost, again = RunDirectory.open(tmp_path / "run").outcomes()
     assert [first.status, lost.status, again.status] == ["ok", "failed", "ok"]
-    assert (lost.host, lost.lost_hosts, lost.attempt, again.attempt) == ("b", ("b",), 1, 2)
-    assert lost.reason == f"host b was lost: the launcher ended the run and said: {line.strip(' =')}"
+    assert (lost.host, lost.lost_hosts, lost.attempt, again.attempt) == (host, (host,), 1, 2)
+    assert lost.reason == f"host {host} was lost: the launcher ended the run and said: {line.strip(' =')}"
 
 
 def test_a_launcher_that_brings_nothing_is_not_started_for_ever(launcher, tmp_path, capfd):
