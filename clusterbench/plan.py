@@ -23,11 +23,11 @@ from clusterbench.types import Case, Place, Plan, Point, Refusal
 MOST_CASES = 100_000
 
 
-SLOWEST_BYTES_PER_S = 50e6
-"""A link that carries less than half of 1 Gbit/s counts as hanging."""
+SLOWEST_BYTES_PER_S: Mapping[str, float] = {"cpu": 50e6, "cuda": 1e9}
+"""A link that carries less counts as hanging: half of 1 Gbit/s between hosts without GPUs, 8 Gbit/s between GPUs."""
 
 
-def default_time_limit_s(world_size: int, iterations: int, size_bytes: int = 0) -> float:
+def default_time_limit_s(world_size: int, iterations: int, size_bytes: int = 0, device: str = "cpu") -> float:
     """Seconds a case may take when its suite does not say.
 
     One minute to start, two seconds a rank for groups and stores to form, five seconds an iteration up to ten minutes
@@ -39,7 +39,8 @@ def default_time_limit_s(world_size: int, iterations: int, size_bytes: int = 0) 
     >>> default_time_limit_s(world_size=4, iterations=20, size_bytes=10**9)
     568.0
     """
-    return 60.0 + 2.0 * world_size + min(5.0 * iterations, 600.0) + iterations * size_bytes / SLOWEST_BYTES_PER_S
+    to_move = iterations * size_bytes / SLOWEST_BYTES_PER_S[device]
+    return 60.0 + 2.0 * world_size + min(5.0 * iterations, 600.0) + to_move
 
 
 def make_plan(suite: Suite, cluster: Cluster) -> Plan:
@@ -238,7 +239,7 @@ def _case_or_refusal(suite: Suite, entry: Entry, asked: _Asked) -> Case | Refusa
         iterations=benchmark.iterations,
         warmup=benchmark.warmup,
         time_limit_s=benchmark.time_limit_s
-        or default_time_limit_s(world_size, benchmark.iterations, benchmark.size_bytes(point)),
+        or default_time_limit_s(world_size, benchmark.iterations, benchmark.size_bytes(point), place.device),
         layout=benchmark.layout(point),
         rank_order=str(point.get("rank_order", "megatron")),
         own_start=benchmark.own_start,

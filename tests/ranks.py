@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -39,6 +40,13 @@ def _rank(
         queue.put((rank, None, traceback.format_exc()))
 
 
+def _without_a_word(processes: Sequence[Any]) -> str:
+    """What became of ranks that a signal ended: the error of another is then only what it saw of that."""
+    time.sleep(0.5)
+    dead = [f"rank {rank} with {process.exitcode}" for rank, process in enumerate(processes) if process.exitcode]
+    return f", after the end of {', '.join(dead)}" if dead else ""
+
+
 def run_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120) -> list[Any]:
     """What ``function(*arguments)`` returned on each rank, in rank order; or an AssertionError with a traceback.
 
@@ -56,7 +64,7 @@ def run_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, ti
         try:
             for _ in processes:
                 rank, value, error = queue.get(timeout=timeout_s)
-                assert error is None, f"rank {rank}:\n{error}"
+                assert error is None, f"rank {rank}{_without_a_word(processes)}:\n{error}"
                 results[rank] = value
         finally:
             for process in processes:

@@ -40,6 +40,12 @@ def test_a_case_says_all_that_a_worker_needs(tmp_path):
     assert case.source == f"{tmp_path}/s.yaml:3"
 
 
+def test_a_case_may_take_as_long_as_its_bytes_need_on_the_slowest_link():
+    assert default_time_limit_s(8, 20) == 60 + 2 * 8 + 5 * 20
+    assert default_time_limit_s(8, 20, 10**9) == 60 + 2 * 8 + 5 * 20 + 20 * 10**9 / 50e6
+    assert default_time_limit_s(8, 20, 10**9, "cuda") == 60 + 2 * 8 + 5 * 20 + 20
+
+
 def test_fewer_nodes_come_first_and_else_the_order_of_the_suite(tmp_path):
     text = HEAD + "  - {benchmark: train, layouts: dp*-tp2}\n  - {benchmark: ping, max_size: 8}\nnum_nodes: [2, 1]\n"
     assert ids(plan_of(tmp_path, text, num_nodes=2, ranks_per_node=4)) == [

@@ -229,8 +229,9 @@ class TrainStep(Benchmark):
 
     @classmethod
     def size_bytes(cls, point: Point) -> int:
-        # gradients, and parameters where they are shared out: float32, there and back
-        return 2 * 4 * named_shape(str(point["shape"])).num_parameters
+        # What a rank holds of the gradients, and of the parameters twice where they are shared out: float32.
+        layout = ParallelLayout.parse(str(point["layout"]))
+        return 3 * 4 * named_shape(str(point["shape"])).num_parameters // (layout.pp * layout.tp)
 
     @classmethod
     def cost(cls, point: Point) -> float:

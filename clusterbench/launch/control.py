@@ -163,21 +163,21 @@ class TcpHead:
 
     Parameters
     ----------
-    ports
-        Tried in this order; 0 lets the system choose.
+    port
+        0 lets the system choose.
 
     Raises
     ------
     LaunchError
-        If none of ``ports`` is free at ``host``.
+        If ``port`` is not free at ``host``.
     """
 
     rank = HEAD
 
-    def __init__(self, size: int, secret: bytes, host: str = "127.0.0.1", ports: Sequence[int] = (0,)) -> None:
+    def __init__(self, size: int, secret: bytes, host: str = "127.0.0.1", port: int = 0) -> None:
         self.size = size
         self._secret = secret
-        self._listener = _listen(host, ports, backlog=min(max(size, 128), 4096))
+        self._listener = _listen(host, port, backlog=min(max(size, 128), 4096))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._strangers: dict[socket.socket, _Stranger] = {}
@@ -375,16 +375,13 @@ def _program(pid: int) -> str:
         return ""
 
 
-def _listen(host: str, ports: Sequence[int], backlog: int) -> socket.socket:
-    for port in ports:
-        try:
-            listener = socket.create_server((host, port), backlog=backlog)
-        except OSError as error:
-            why = os.strerror(error.errno or 0)
-            continue
-        listener.setblocking(False)
-        return listener
-    raise LaunchError(f"the head cannot listen at {host} on any of the ports {ports[0]} to {ports[-1]}: {why}")
+def _listen(host: str, port: int, backlog: int) -> socket.socket:
+    try:
+        listener = socket.create_server((host, port), backlog=backlog)
+    except OSError as error:
+        raise LaunchError(f"the head cannot listen at {host}:{port}: {os.strerror(error.errno or 0)}") from None
+    listener.setblocking(False)
+    return listener
 
 
 def _allow_connections(size: int) -> None:

@@ -162,13 +162,6 @@ class Crew:
         """Whether an agent is silent that should have given a sign by now."""
         return bool(self._silence.longer_than(2 * SECONDS_BETWEEN_SIGNS))
 
-    def host_of(self, rank: int) -> str:
-        """Where a rank of a start lives."""
-        for member in self.members:
-            if member.first_rank <= rank < member.first_rank + len(member.local_ranks):
-                return member.host
-        raise LaunchError(f"no agent owns rank {rank}")
-
     def order(self, order: str, **arguments: Any) -> None:
         """The same order to every agent."""
         for member in self.present:

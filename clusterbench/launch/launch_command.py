@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 from clusterbench.errors import SuiteError
+from clusterbench.launch.launcher import expand_hosts
 
 _MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 _HOSTS = ("-H", "-host", "--host", "-hosts", "--hosts")
@@ -188,24 +188,3 @@ def _replace(words: list[str], names: Sequence[str], value: str) -> bool:
     else:
         words[found.index] = found.before + value
     return True
-
-
-def expand_hosts(text: str) -> Iterator[str]:
-    """Every host of a list in Slurm's notation.
-
-    >>> list(expand_hosts("cb[1-2,4],gpu-a[01-02]b,x"))
-    ['cb1', 'cb2', 'cb4', 'gpu-a01b', 'gpu-a02b', 'x']
-    """
-    for piece in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        parts = re.split(r"\[([^\]]*)\]", piece)
-        choices = [list(_numbers(part)) if index % 2 else [part] for index, part in enumerate(parts)]
-        yield from ("".join(chosen) for chosen in product(*choices))
-
-
-def _numbers(text: str) -> Iterator[str]:
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not last:
-            yield first
-        else:
-            yield from (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))

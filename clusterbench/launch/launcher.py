@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from clusterbench.errors import LaunchError
 from clusterbench.variables import is_launchers
@@ -98,3 +99,24 @@ def _local_size(text: str, node: int) -> int:
 def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
     """``environment`` less everything a launcher put there."""
     return {name: value for name, value in environment.items() if not is_launchers(name)}
+
+
+def expand_hosts(text: str) -> Iterator[str]:
+    """Every host of a list in Slurm's notation.
+
+    >>> list(expand_hosts("cb[1-2,4],gpu-a[01-02]b,x"))
+    ['cb1', 'cb2', 'cb4', 'gpu-a01b', 'gpu-a02b', 'x']
+    """
+    for piece in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        parts = re.split(r"\[([^\]]*)\]", piece)
+        choices = [list(_numbers(part)) if index % 2 else [part] for index, part in enumerate(parts)]
+        yield from ("".join(chosen) for chosen in product(*choices))
+
+
+def _numbers(text: str) -> Iterator[str]:
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not last:
+            yield first
+        else:
+            yield from (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import re
 import secrets
 import socket
 import stat
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.control import HEAD, Alone, ControlPlane, TcpHead, TcpMember
-from clusterbench.launch.launcher import Launcher
+from clusterbench.launch.launcher import Launcher, expand_hosts
 
 SECRET_VARIABLE = "CLUSTERBENCH_SECRET"
 FIRST_PORT, NUM_PORTS, TRIES = 20_000, 10_000, 16
@@ -61,7 +60,7 @@ def meet(launcher: Launcher, environment: Mapping[str, str], timeout_s: float) -
 def _listen(size: int, ports: tuple[int, ...], secret: bytes) -> TcpHead:
     for port in ports:
         with suppress(LaunchError):  # somebody else's
-            return TcpHead(size, _of_port(secret, port), "0.0.0.0", (port,))
+            return TcpHead(size, _of_port(secret, port), "0.0.0.0", port)
     raise LaunchError(
         f"the head cannot listen on any of the ports {ports[0]} to {ports[-1]} of {socket.gethostname()}.\n"
         "hint: 'ss -ltnp' shows who does; another run of this job that has not ended, perhaps"
@@ -117,28 +116,13 @@ def head_of(launcher: Launcher, environment: Mapping[str, str]) -> str:
     if launcher.name == "slurm":
         for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"):
             if environment.get(name):
-                return first_host(environment[name])
+                return next(expand_hosts(environment[name]))
     if environment.get("MASTER_ADDR"):
         return environment["MASTER_ADDR"]
     raise LaunchError(
         f"{launcher.name} started {launcher.size} agents, but no variable says where rank 0 is.\n"
         "hint: set MASTER_ADDR to the host of rank 0 on all of them"
     )
-
-
-def first_host(hosts: str) -> str:
-    """The first host of a list in Slurm's notation.
-
-    >>> [first_host(hosts) for hosts in ("gpu[001-004,9],x", "a,b[2-3]", "r[1-2]n[03-04]-ib")]
-    ['gpu001', 'a', 'r1n03-ib']
-    """
-    depth = 0
-    for end, letter in enumerate(hosts):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            hosts = hosts[:end]
-            break
-    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", hosts)
 
 
 def shared_secret(environment: Mapping[str, str]) -> bytes:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -79,7 +79,8 @@ def run(options: RunOptions) -> int:
             if launcher is None:
                 raise
             mistake = error  # the other agents are waiting and must hear of it first
-    with _interruptible() as interruption, tempfile.TemporaryDirectory(prefix="clusterbench-agent-") as scratch:
+    interruption = _Interruption()
+    with on_signals(interruption), tempfile.TemporaryDirectory(prefix="clusterbench-agent-") as scratch:
         # The spawner and what describes this host come first: forking is forbidden on many fabrics once MPI is up.
         agent = Agent(host=socket.gethostname(), scratch=Path(scratch))
         try:
@@ -97,7 +98,7 @@ def run(options: RunOptions) -> int:
                 agent.close()
                 _say_why()
                 plane.abandon(1, last=True)
-                raise
+                return 1
             except BaseException:
                 # Nobody has told the other agents, who would wait for ever.
                 agent.close()
@@ -390,14 +391,14 @@ class _Interruption:
 
 
 @contextmanager
-def _interruptible() -> Iterator[_Interruption]:
-    interruption = _Interruption()
-    before = {number: signal.signal(number, interruption) for number in (signal.SIGTERM, signal.SIGINT)}
+def on_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Asks ``handler`` on SIGTERM and Ctrl-C while the context is open."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield interruption
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 def _say_why() -> None:

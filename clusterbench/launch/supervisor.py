@@ -15,8 +15,8 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from threading import Thread
@@ -26,7 +26,7 @@ from typing import IO, TextIO
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.launcher import detect
-from clusterbench.launch.run import RunOptions, left_to_do
+from clusterbench.launch.run import RunOptions, left_to_do, on_signals
 from clusterbench.run_directory import RunDirectory, default_path
 from clusterbench.suite import load_suite
 from clusterbench.types import Outcome
@@ -36,14 +36,13 @@ SECONDS_WITHOUT_A_SIGN = 90.0
 """After the first sign. Longer than an agent's silence and than the report of a large run."""
 SECONDS_TO_PROBE = 20.0
 SECONDS_TO_LEAVE = 15.0
+SECONDS_TO_END = 5.0
+SECONDS_TO_END_IN_ORDER = 60.0
 LINES_KEPT = 400
 
 _LOST_HEAD = "the head of the run said nothing"
 _FIRST_TO_END = re.compile(r"RUNNING AT (\S+)|on node (\S+) exited on signal|^srun: error: ([^:\s]+): task")
 """What launchers print of the process that ended first. Source: MPICH 5.0, Open MPI 5.0 and Slurm 22.05, as seen."""
-
-SECONDS_TO_END = 5.0
-SECONDS_TO_END_IN_ORDER = 60.0
 
 
 def supervise(command: str, options: RunOptions) -> int:
@@ -54,18 +53,19 @@ def supervise(command: str, options: RunOptions) -> int:
     SuiteError
         If the command or the suite is mistaken.
     LaunchError
-        If the launcher ends before the run begins, or a start brings nothing and no host is to blame.
+        If the launcher cannot be started, or ends before the run begins.
     """
     if (launcher := detect(os.environ)) is not None:
         raise LaunchError(f"--launch starts a launcher, but this process was itself started by {launcher.name}")
     launch = LaunchCommand.parse(command, os.environ)
     folder = options.resume or _new_folder(options)
-    with tempfile.TemporaryDirectory(prefix="clusterbench-launch-") as scratch, _passing_signals() as supervised:
+    supervised = _Supervised()
+    with tempfile.TemporaryDirectory(prefix="clusterbench-launch-") as scratch, on_signals(supervised):
         hosts = list(launch.hosts)
         while True:
             before = _num_outcomes(folder)
             supervised.run(launch.on(hosts, Path(scratch)) + _inner(options, folder, hosts), folder)
-            if supervised.exit_code == SuiteError.exit_code:
+            if supervised.exit_code == SuiteError.exit_code and not supervised.began:
                 return SuiteError.exit_code  # the head has said which mistake it is
             if not (folder / "plan.jsonl").exists():
                 raise LaunchError(
@@ -188,7 +188,7 @@ class _Supervised:
     def __init__(self) -> None:
         self.asked = False
         self.exit_code = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self.began = False
         self._said: deque[str] = deque(maxlen=LINES_KEPT)
 
     def named(self, hosts: Sequence[str]) -> tuple[str, str] | None:
@@ -211,7 +211,8 @@ class _Supervised:
     def run(self, words: Sequence[str], folder: Path) -> None:
         """Returns once the launcher is gone, of its own accord or because nothing came from it any more."""
         self._said.clear()
-        self._process = process = _start(words, subprocess.PIPE)
+        self.began = False
+        process = _start(words, subprocess.PIPE)
         assert process.stdout is not None
         assert process.stderr is not None
         both = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))  # MPICH says who ended on stdout
@@ -223,7 +224,7 @@ class _Supervised:
         while process.poll() is None:
             time.sleep(0.1)
             if (now := _sign(folder)) != seen:
-                seen, last_sign = now, time.monotonic()
+                seen, last_sign, self.began = now, time.monotonic(), True
             is_alive = (folder / "alive").exists()
             if was_alive and not is_alive and end_by is None:
                 end_by = time.monotonic() + SECONDS_TO_LEAVE  # the run has ended in order; only the launcher has not
@@ -241,17 +242,6 @@ class _Supervised:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
-
-
-@contextmanager
-def _passing_signals() -> Iterator[_Supervised]:
-    supervised = _Supervised()
-    before = {number: signal.signal(number, supervised) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield supervised
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _sign(folder: Path) -> float:

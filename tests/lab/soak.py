@@ -1,6 +1,5 @@
 """Random faults at random moments: ``python -m tests.lab.soak [NUMBER [SEED [KIND]]]`` prints what came of each.
 
-
 KIND limits them to those whose name has it, such as ``agent``.
 
 One suite of many short cases runs under ``--launch`` on four hosts; workers, agents, hosts, links and the launcher are

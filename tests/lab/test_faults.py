@@ -14,7 +14,6 @@ import pytest
 
 from clusterbench.run_directory import RunDirectory
 from tests.lab import launchers
-from tests.lab.hosts import LOGIN
 
 pytestmark = [pytest.mark.lab, pytest.mark.mpi, pytest.mark.timeout(240)]
 
@@ -402,7 +401,3 @@ def test_a_folder_that_vanishes_ends_the_run_in_order(lab, drill, tmp_path):
     assert "Traceback" not in run.text
     assert measured(tmp_path / "elsewhere")
     assert_nothing_runs(lab)
-
-
-def test_the_login_host_needs_nothing_but_the_launcher(lab):
-    assert lab.run(LOGIN, ["hostname"]).stdout.strip() == LOGIN

@@ -3,7 +3,7 @@
 import pytest
 
 from clusterbench.errors import SuiteError
-from clusterbench.launch.launch_command import LaunchCommand, expand_hosts
+from clusterbench.launch.launch_command import LaunchCommand
 
 ALLOCATION = {"SLURM_JOB_NODELIST": "cb[1-4]", "SLURM_NTASKS": "8"}
 
@@ -114,9 +114,3 @@ def test_what_cannot_be_read_is_said():
     assert refusal("mpirun -n eight -H a,b") == (
         "--launch 'mpirun -n eight -H a,b': -n must be a whole number, not 'eight'."
     )
-
-
-def test_slurms_lists_of_hosts_are_written_out():
-    assert list(expand_hosts("gpu[008-010],x")) == ["gpu008", "gpu009", "gpu010", "x"]
-    assert list(expand_hosts("r[1-2]n[3,5]")) == ["r1n3", "r1n5", "r2n3", "r2n5"]
-    assert list(expand_hosts("")) == []

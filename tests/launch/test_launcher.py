@@ -3,7 +3,7 @@
 import pytest
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch.launcher import Launcher, detect, without_launcher
+from clusterbench.launch.launcher import Launcher, detect, expand_hosts, without_launcher
 
 MPICH = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", "PMI_HOSTNAME": "b"}
 OPENMPI = {
@@ -97,3 +97,19 @@ def test_variables_that_cannot_be_are_said(variables, said):
     with pytest.raises(LaunchError) as caught:
         detect(variables)
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("hosts", "every"),
+    [
+        ("", []),
+        ("cb1,cb2", ["cb1", "cb2"]),
+        ("cb[3-4,7]", ["cb3", "cb4", "cb7"]),
+        ("gpu[008-010],x", ["gpu008", "gpu009", "gpu010", "x"]),
+        ("r[1-2]n[3,5]", ["r1n3", "r1n5", "r2n3", "r2n5"]),
+        ("gpu-a[01-02]b[1,3]-ib,x", ["gpu-a01b1-ib", "gpu-a01b3-ib", "gpu-a02b1-ib", "gpu-a02b3-ib", "x"]),
+        ("node1.example.com,node2", ["node1.example.com", "node2"]),
+    ],
+)
+def test_slurms_lists_of_hosts_are_written_out(hosts, every):
+    assert list(expand_hosts(hosts)) == every

@@ -15,7 +15,7 @@ from clusterbench.errors import LaunchError
 from clusterbench.launch import meeting
 from clusterbench.launch.control import Alone
 from clusterbench.launch.launcher import Launcher
-from clusterbench.launch.meeting import first_host, head_of, job_of, meet, ports_of, shared_secret
+from clusterbench.launch.meeting import head_of, job_of, meet, ports_of, shared_secret
 
 SECRET = {"CLUSTERBENCH_SECRET": "0123456789abcdef"}
 JOB = {**SECRET, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "3"}
@@ -219,21 +219,6 @@ def test_without_a_word_of_where_the_head_is_nobody_guesses():
         "environment started 3 agents, but no variable says where rank 0 is.\n"
         "hint: set MASTER_ADDR to the host of rank 0 on all of them"
     )
-
-
-@pytest.mark.parametrize(
-    ("hosts", "first"),
-    [
-        ("cb1", "cb1"),
-        ("cb1,cb2", "cb1"),
-        ("cb[3-4,7]", "cb3"),
-        ("cb[007]", "cb007"),
-        ("gpu-a[01-02]b[1,3]-ib,x", "gpu-a01b1-ib"),
-        ("node1.example.com,node2", "node1.example.com"),
-    ],
-)
-def test_the_first_host_of_a_list_of_slurms(hosts, first):
-    assert first_host(hosts) == first
 
 
 def test_the_secret_is_the_one_that_was_given():

@@ -87,6 +87,16 @@ def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(
     assert lost.reason == f"host {host} was lost: the launcher ended the run and said: {line.strip(' =')}"
 
 
+def test_a_launcher_may_end_with_2_once_its_run_has_begun(launcher, tmp_path):
+    once = tmp_path / "once"
+    options = launcher(
+        f"if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; exit 2; fi", 'exec "$@"'
+    )
+    (tmp_path / "s.yaml").write_text(SUITE.replace("[0.01, 0.02]", "[0.01, 0.5]"))
+    assert supervise(COMMAND, options) == 0
+    assert statuses(tmp_path / "run") == ["ok", "ok"]
+
+
 def test_a_launcher_that_brings_nothing_is_not_started_for_ever(launcher, tmp_path, capfd):
     options = launcher(f'if [ -e {tmp_path}/run ]; then exit 3; fi; "$@" --time-limit 1s; exit 3')
     (tmp_path / "s.yaml").write_text(SUITE.replace("[0.01, 0.02]", "[3.0, 3.1]"))
