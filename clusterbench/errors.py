@@ -57,6 +57,10 @@ class NotHere(ClusterbenchError):
     """A case this machine cannot run: the device or the tool is missing. Becomes a ``skipped`` row."""
 
 
+class ToolError(ClusterbenchError):
+    """An external program that failed, or printed what cannot be read; the message quotes it."""
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for the closest allowed word, or nothing.
 

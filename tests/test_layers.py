@@ -18,7 +18,7 @@ LAYERS = (
     "launch report compare plan_text",
     "suite plan run_directory derive yaml_lines",
     "benchmarks parallel training diagnoses charts",
-    "engine",
+    "engine tools",
     "types rows records history units layout shape cluster scale formulas errors options discover tables prose "
     "variables",
 )
@@ -37,6 +37,7 @@ WITHOUT_TORCH = (
     "run_directory",
     "benchmarks",
     "parallel",
+    "tools",
 )
 
 

@@ -31,6 +31,10 @@ class Benchmark(ABC):
         Raised when a change makes old observations incomparable; part of every case's identity.
     own_start
         True when each case wants fresh processes; False when hundreds of points share one start.
+    on_host
+        True for what never touches a GPU: its ranks are CPU ranks, also where there are GPUs.
+    variables
+        Environment variables that every start needs; the suite's own word comes first.
     metrics
         Every metric ``derive`` may yield.
     refused_options
@@ -39,6 +43,8 @@ class Benchmark(ABC):
 
     version: ClassVar[int] = 1
     own_start: ClassVar[bool] = False
+    on_host: ClassVar[bool] = False
+    variables: ClassVar[Mapping[str, str]] = {}
     metrics: ClassVar[tuple[MetricKind, ...]] = ()
     refused_options: ClassVar[Mapping[str, str]] = {}
 

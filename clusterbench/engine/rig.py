@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from functools import cached_property
 
+import psutil
 import torch
 
 from clusterbench.engine.communicator import Communicator
 from clusterbench.engine.grid import Grid
-from clusterbench.errors import WrongResult
+from clusterbench.errors import LaunchError, WrongResult
 from clusterbench.layout import ParallelLayout
 
 DTYPES = {
@@ -18,6 +21,9 @@ DTYPES = {
     "float16": torch.float16,
     "int32": torch.int32,
 }
+
+
+_LONGEST_WORD = 256
 
 
 class Rig:
@@ -49,6 +55,24 @@ class Rig:
     def build_grid(self, layout: ParallelLayout, rank_order: str) -> None:
         """Mesh and groups of ``layout``; a collective, as creating groups is."""
         self.grid = Grid(layout, rank_order, self.device.type)
+
+    @property
+    def address(self) -> str:
+        """IPv4 address where the other ranks reach this host: on Gloo's interface, or its own where all are on one."""
+        name = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+        addresses = [one.address for one in psutil.net_if_addrs().get(name, ()) if one.family == socket.AF_INET]
+        if not addresses:
+            raise LaunchError(f"interface {name} of {self.host} has no IPv4 address")
+        return addresses[0]
+
+    def tell(self, text: str, root: int) -> str:
+        """What rank ``root`` says, on every rank; a collective."""
+        said = torch.zeros(_LONGEST_WORD, dtype=torch.uint8, device=self.device)
+        if self.rank == root:
+            data = text.encode()
+            said[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        self.comm.broadcast(said, root)
+        return bytes(said.tolist()).rstrip(b"\0").decode()
 
     def dtype(self, name: str) -> torch.dtype:
         return DTYPES[name]

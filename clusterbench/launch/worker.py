@@ -21,7 +21,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.engine.clock import clock_for
 from clusterbench.engine.loop import measure, warm_up
 from clusterbench.engine.rig import Rig
-from clusterbench.errors import LaunchError, NotHere, WrongResult
+from clusterbench.errors import LaunchError, NotHere, ToolError, WrongResult
 from clusterbench.launch import store
 from clusterbench.launch.channel import Channel, Message
 from clusterbench.launch.progress_page import ProgressPage
@@ -216,7 +216,7 @@ def _is_shared_memory_full(error: Exception) -> bool:
 
 def _reason(error: Exception) -> str:
     text = str(error).split("\nException raised from")[0].strip()  # the C++ stack is in the log
-    if isinstance(error, (WrongResult, NotHere, LaunchError)):
+    if isinstance(error, (WrongResult, NotHere, LaunchError, ToolError)):
         return text
     if _is_shared_memory_full(error):
         disk = os.statvfs("/dev/shm")
