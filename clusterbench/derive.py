@@ -19,7 +19,7 @@ from clusterbench.history import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, com
 from clusterbench.records import MOST
 from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_directory import RunDirectory
-from clusterbench.types import Expected, Metric, Observation, Outcome, Plan, Point, Refusal, metric_key
+from clusterbench.types import Expected, Metric, Observation, Outcome, Plan, Point, Refusal, metric_key, split_key
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -280,8 +280,7 @@ def _metric_row(about: About, metric: Metric, planned: Expected | None = None) -
 
 def _expected_row(about: About, key: str, planned: Expected) -> Row:
     """A figure that was promised before the run and never seen."""
-    name, _, inner = key.removesuffix("]").partition("[")
-    detail = dict(pair.split("=", 1) for pair in inner.split(",") if "=" in pair)
+    name, detail = split_key(key)
     metric = Metric(name, planned.unit, None, detail=detail, iterations=0, expected=planned.value, basis=planned.basis)
     return _metric_row(about, metric)
 

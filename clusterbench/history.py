@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from clusterbench.rows import Row
-from clusterbench.types import Case, Observation, Outcome, Plan
+from clusterbench.types import SAMPLES, Case, Observation, Outcome, Plan
 
 FAULTS = ("wrong", "failed", "timeout", "out_of_memory")
 """Ways to end that are a failure of the run, unless the suite expected them."""
@@ -77,13 +77,15 @@ class History:
 
     @cached_property
     def pooled(self) -> Observation | None:
-        """All good repeats as one: samples one after the other, passes from the last repeat that has them."""
+        """All good repeats as one: samples one after the other, other passes from the last repeat that has them."""
         if len(self.observations) < 2:
             return self.observations[0] if self.observations else None
         last = self.observations[-1]
         passes: dict[str, Sequence[Any]] = {}
         for observation in self.observations:
             passes.update(observation.passes)
+        if SAMPLES in passes:
+            passes[SAMPLES] = [self._samples_of(rank) for rank in range(self.case.world_size)]
         return Observation(
             case=last.case,
             hash=last.hash,
@@ -98,6 +100,13 @@ class History:
             passes=passes,
             telemetry=last.telemetry,
         )
+
+    def _samples_of(self, rank: int) -> dict[str, list[float]]:
+        pooled: dict[str, list[float]] = {}
+        for observation in self.observations:
+            for key, values in observation.passes.get(SAMPLES, ({},) * self.case.world_size)[rank].items():
+                pooled.setdefault(key, []).extend(values)
+        return pooled
 
 
 @dataclass(frozen=True)

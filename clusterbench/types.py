@@ -18,6 +18,9 @@ Value = str | int | float | bool | None
 Point = Mapping[str, Any]
 """All that distinguishes one measurement from another: every option of the benchmark, resolved to one plain value."""
 
+SAMPLES = "samples"
+"""The pass whose figures vary from repeat to repeat: ``{metric key: [value, ...]}`` on each rank."""
+
 Status = Literal["ok", "wrong", "failed", "timeout", "out_of_memory", "skipped", "refused"]
 """How a case ended. ``skipped``: the machine lacks something it needs. ``refused``: the plan says why it cannot be."""
 
@@ -141,7 +144,9 @@ class Step:
         :class:`~clusterbench.errors.WrongResult`. Called before anything is timed.
     passes
         Measurements that must not share an iteration with the clock (memory, traffic, a trace), by name. Each runs
-        after timing, on all ranks in the same order, and returns what JSON can hold.
+        after timing, on all ranks in the same order, and returns what JSON can hold. The bytes of a repeat are those of
+        the one before, so they run once; only ``samples``, figures by metric key with their values in a list, is taken
+        in every repeat.
     """
 
     run: Callable[[], object]
@@ -227,3 +232,13 @@ def metric_key(name: str, **detail: str) -> str:
     """
     inner = ",".join(f"{key}={value}" for key, value in sorted(detail.items()))
     return f"{name}[{inner}]" if inner else name
+
+
+def split_key(key: str) -> tuple[str, dict[str, str]]:
+    """A metric's key taken apart again.
+
+    >>> split_key("traffic_bytes[axis=tp]")
+    ('traffic_bytes', {'axis': 'tp'})
+    """
+    name, _, inner = key.removesuffix("]").partition("[")
+    return name, dict(pair.split("=", 1) for pair in inner.split(",") if pair)

@@ -19,6 +19,7 @@ UNITS: dict[str, str] = {
     "tokens/s": "tokens per second",
     "fraction": "a part of one",
     "1": "a count",
+    "1/s": "a count per second",
     "J": "joules",
     "W": "watts",
     "Hz": "clock cycles per second",
@@ -133,6 +134,8 @@ def format_value(value: float, unit: str) -> str:
         return f"{value:,.0f} tokens/s" if abs(value) >= 100 else f"{value:.3g} tokens/s"
     if unit == "fraction":
         return f"{100 * value:.1f} %"
+    if unit == "1/s":
+        return _rate(value, "/s")
     if unit == "1":
         return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
     return f"{value:.1f} °C" if unit == "C" else f"{value:,.1f} {unit}"

@@ -6,10 +6,11 @@ import re
 import pytest
 
 from clusterbench.benchmarks import Benchmark, benchmarks
+from clusterbench.benchmarks._tool import ToolBenchmark
 from clusterbench.cluster import Cluster
 from clusterbench.discover import summary
 from clusterbench.rows import DETAILS
-from clusterbench.types import Case, Observation, Place
+from clusterbench.types import SAMPLES, Case, Observation, Place
 from clusterbench.units import UNITS
 
 PLACES = [
@@ -44,7 +45,10 @@ def measured(name, place, seconds=0.25):
                 60.0,
                 layout=kind.layout(point),
             )
-            yield case, Observation(case.id, case.hash, 0, 1, ("a",), [[seconds] * 3] * world_size)
+            worth = {kind.name: seconds if kind.better == "lower" else 1 / seconds for kind in kind.metrics}
+            figures = {name: [value] * 3 for name, value in worth.items()}
+            passes = {SAMPLES: [figures] * world_size} if isinstance(kind, ToolBenchmark) else {}
+            yield case, Observation(case.id, case.hash, 0, 1, ("a",), [[seconds] * 3] * world_size, passes=passes)
 
 
 @pytest.mark.parametrize("name", NAMES)

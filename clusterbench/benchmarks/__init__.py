@@ -8,13 +8,25 @@ machines without torch, so torch is imported inside ``prepare`` only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.discover import things
+from clusterbench.formulas.statistics import summarise
 from clusterbench.options import Option, option, options_of
-from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step
+from clusterbench.types import (
+    SAMPLES,
+    Case,
+    Expected,
+    Metric,
+    MetricKind,
+    Observation,
+    Place,
+    Point,
+    Step,
+    split_key,
+)
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
@@ -111,6 +123,19 @@ class Benchmark(ABC):
     @abstractmethod
     def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
         """Metrics of one case, from seconds and bytes."""
+
+    @classmethod
+    def sampled(cls, observation: Observation) -> Iterator[Metric]:
+        """Metrics of the pass ``samples``: one for each key, over the values of all ranks that have it."""
+        units = {kind.name: kind.unit for kind in cls.metrics}
+        values: dict[str, list[float]] = {}
+        for rank in observation.passes.get(SAMPLES, ()):
+            for key, of_rank in rank.items():
+                values.setdefault(key, []).extend(of_rank)
+        for key, every in values.items():
+            name, detail = split_key(key)
+            summary = summarise(every)
+            yield Metric(name, units[name], summary.value, summary.low, summary.high, summary.n, detail=detail)
 
     @classmethod
     def size_bytes(cls, point: Point) -> int:

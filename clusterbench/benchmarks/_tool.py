@@ -10,9 +10,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.benchmarks import Benchmark
-from clusterbench.formulas.statistics import summarise
 from clusterbench.options import option
-from clusterbench.types import Case, Metric, Observation, Place, Point, Step
+from clusterbench.types import SAMPLES, Case, Metric, Observation, Place, Point, Step
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
@@ -25,7 +24,8 @@ Figures = Mapping[str, float]
 class ToolBenchmark(Benchmark):
     """A program of others, run as often as ``iterations`` says; each run is one sample of what it prints.
 
-    The samples of the case itself are the seconds for which the program ran; its figures are the pass ``tool``.
+    The seconds of the case are those for which the program ran; what it printed is the pass ``samples``. Programs warm
+    up by themselves.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class ToolBenchmark(Benchmark):
     install: ClassVar[str]
 
     iterations: int = option(1, "runs of the program", minimum=1, maximum=1000)
-    warmup: int = option(0, "runs before them, whose figures are not kept", minimum=0, maximum=1000)
+    warmup: int = option(0, "none: programs warm up by themselves", minimum=0, maximum=0)
     tool_time_limit_s: float = option(60.0, "seconds after which one run of it is ended", minimum=1, maximum=86_400)
 
     @classmethod
@@ -58,7 +58,7 @@ class ToolBenchmark(Benchmark):
         """The program once, on rank 0, while the others wait. ``words`` are its arguments."""
         from clusterbench.engine.tool import find_tool, run_tool
 
-        seen: list[Figures] = []
+        seen: dict[str, list[float]] = {}
 
         def check() -> Mapping[str, float]:
             if rig.rank == 0:
@@ -70,10 +70,10 @@ class ToolBenchmark(Benchmark):
                 path = find_tool(cls.program, cls.install)
                 finished = run_tool([path, *words], float(point["tool_time_limit_s"]), environment)
                 print(finished.text, flush=True)  # the rank's log
-                seen.append(cls.parse(finished.text, point))
+                _add(seen, cls.parse(finished.text, point))
             rig.comm.barrier()
 
-        return Step(run=run, check=check, passes={"tool": lambda: seen})
+        return Step(run=run, check=check, passes={SAMPLES: lambda: seen})
 
     @classmethod
     def between(
@@ -91,7 +91,7 @@ class ToolBenchmark(Benchmark):
         """
         from clusterbench.engine.tool import find_tool, free_port, run_tool, serving
 
-        seen: list[Figures] = []
+        seen: dict[str, list[float]] = {}
         is_server, is_client = rig.rank == point["server"], rig.rank == point["client"]
 
         def filled(words: Sequence[str], host: str, port: str) -> list[str]:
@@ -113,31 +113,19 @@ class ToolBenchmark(Benchmark):
                 if is_client:
                     finished = run_tool(filled(client, host, port), float(point["tool_time_limit_s"]), environment)
                     print(finished.text, flush=True)
-                    seen.append(cls.parse(finished.text, point))
+                    _add(seen, cls.parse(finished.text, point))
                 rig.comm.barrier()
 
-        return Step(run=run, check=check, passes={"tool": lambda: seen})
+        return Step(run=run, check=check, passes={SAMPLES: lambda: seen})
 
     @classmethod
     def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
-        runs = [run for rank in observation.passes.get("tool", ()) for run in rank][case.warmup :]
-        kinds = {kind.name: kind for kind in cls.metrics}
-        for key in dict.fromkeys(key for run in runs for key in run):
-            name, detail = split_key(key)
-            summary = summarise([run[key] for run in runs if key in run])
-            yield Metric(
-                name, kinds[name].unit, summary.value, summary.low, summary.high, summary.n, detail=dict(detail)
-            )
+        return cls.sampled(observation)
 
 
-def split_key(key: str) -> tuple[str, dict[str, str]]:
-    """A metric's key taken apart again.
-
-    >>> split_key("bandwidth[category=read]")
-    ('bandwidth', {'category': 'read'})
-    """
-    name, _, inner = key.removesuffix("]").partition("[")
-    return name, dict(pair.split("=", 1) for pair in inner.split(",") if pair)
+def _add(seen: dict[str, list[float]], figures: Figures) -> None:
+    for key, value in figures.items():
+        seen.setdefault(key, []).append(value)
 
 
 def pairs_of(place: Place) -> Iterable[tuple[int, int]]:

@@ -26,7 +26,7 @@ from clusterbench.launch import store
 from clusterbench.launch.channel import Channel, Message
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
-from clusterbench.types import PHASES
+from clusterbench.types import PHASES, SAMPLES
 
 
 def import_ahead() -> None:
@@ -166,7 +166,7 @@ class _Worker:
         self.phase("warm")
         seconds = measure(step.run, clock, case["iterations"], self.at("warm"))
         self.phase("timed")
-        passes = {name: observe() for name, observe in step.passes.items()} if case["passes"] else {}
+        passes = {name: observe() for name, observe in step.passes.items() if case["passes"] or name == SAMPLES}
         self.phase("done")
         self.channel.send({"stage": "done", "seconds": seconds, "evidence": evidence, "passes": passes})
 
