@@ -244,7 +244,8 @@ def _case_rows(run: str, history: History, metrics: Sequence[Metric]) -> Iterato
 def _about(run: str, history: History, hosts: str) -> About:
     case = history.case
     about = (run, case.id, case.benchmark, case.version, history.status)
-    return *about, case.point, case.num_nodes, case.world_size, hosts, case.device
+    point = {**case.environment, **case.point} if case.environment else case.point
+    return *about, point, case.num_nodes, case.world_size, hosts, case.device
 
 
 @cache

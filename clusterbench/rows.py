@@ -24,7 +24,7 @@ _CASE = (
 DETAILS = ("category", "axis", "flops_convention", "peak", "source", "part")
 _FIGURE = ("metric", *DETAILS, "unit", "value", "low", "high", "iterations", "expected", "basis")
 COLUMNS = [*_CASE, *_FIGURE]
-"""Columns every table has; the point's own columns follow."""
+"""Columns every table has; the point's own follow, and the variables that its case was started with."""
 
 
 _NO_DETAIL: Mapping[str, str] = MappingProxyType({})

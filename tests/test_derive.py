@@ -45,6 +45,23 @@ def test_samples_of_all_good_repeats_are_pooled(tmp_path: Path) -> None:
     assert step_time.high == 0.020
 
 
+def test_samples_of_a_pass_are_pooled_and_other_passes_are_the_last(tmp_path: Path) -> None:
+    one = case("a", repeats=2)
+    first = replace(observation(one), passes={"samples": [{"rate": [1.0]}] * 4, "traffic": [1, 2, 3, 4]})
+    second = replace(observation(one, repeat=2), passes={"samples": [{"rate": [2.0, 3.0]}] * 4})
+    run = write_run(tmp_path / "run", [one], [(outcome(one), first), (outcome(one, repeat=2), second)])
+    pooled = read(run).histories[0].pooled
+    assert pooled is not None
+    assert pooled.passes == {"samples": [{"rate": [1.0, 2.0, 3.0]}] * 4, "traffic": [1, 2, 3, 4]}
+
+
+def test_variables_of_a_start_are_columns(tmp_path: Path) -> None:
+    one = replace(case("a"), environment={"UCX_TLS": "tcp"})
+    run = write_run(tmp_path / "run", [one], [(outcome(one), observation(one))])
+    rows = list(csv.DictReader(write_rows(run).read_text().splitlines()))
+    assert {row["UCX_TLS"] for row in rows} == {"tcp"}
+
+
 def test_a_failed_attempt_never_hides_a_good_one(tmp_path: Path) -> None:
     one = case("a")
     run = write_run(
