@@ -146,11 +146,20 @@ def complaint(case: Case, observation: Observation) -> str:
     for name, ranks in {"evidence": observation.evidence, **observation.passes}.items():
         if ranks and len(ranks) != case.world_size:
             return f"the record holds '{name}' of {len(ranks)} ranks, but the case ran on {case.world_size}"
+    for of_rank in observation.passes.get(SAMPLES, ()):
+        if not isinstance(of_rank, Mapping) or not all(map(_are_figures, of_rank.values())):
+            return f"the record holds {of_rank!r:.60} as samples; they are lists of numbers by name"
     for gpu in (gpu for gpus in observation.telemetry.values() for gpu in gpus.values()):
         reasons = gpu.get("throttle_reasons") or {}
         if not isinstance(reasons, Mapping) or not all(isinstance(share, (int, float)) for share in reasons.values()):
             return f"the record holds {reasons!r:.60} as the reasons for lowered clocks"
     return ""
+
+
+def _are_figures(values: object) -> bool:
+    if not isinstance(values, list) or not values:
+        return False
+    return all(isinstance(value, (int, float)) and math.isfinite(value) for value in values)
 
 
 def _beyond(second: float) -> str:

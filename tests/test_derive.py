@@ -12,6 +12,7 @@ import pytest
 
 import clusterbench
 from clusterbench.derive import derive_rows, read, write_rows
+from clusterbench.history import complaint
 from clusterbench.types import Expected, Refusal
 from tests.report.synthetic import case, good_run, observation, outcome, plant, tp_scale_run, write_run
 
@@ -53,6 +54,13 @@ def test_samples_of_a_pass_are_pooled_and_other_passes_are_the_last(tmp_path: Pa
     pooled = read(run).histories[0].pooled
     assert pooled is not None
     assert pooled.passes == {"samples": [{"rate": [1.0, 2.0, 3.0]}] * 4, "traffic": [1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize("samples", [3, {"rate": 3}, {"rate": []}, {"rate": ["x"]}, {"rate": [float("nan")]}])
+def test_samples_that_are_no_figures_are_not_believed(samples: Any) -> None:
+    one = case("a")
+    damaged = replace(observation(one), passes={"samples": [samples] * 4})
+    assert complaint(one, damaged) == f"the record holds {samples!r:.60} as samples; they are lists of numbers by name"
 
 
 def test_variables_of_a_start_are_columns(tmp_path: Path) -> None:
