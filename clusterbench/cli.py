@@ -178,6 +178,30 @@ def report(folder: Path) -> None:
     click.get_current_context().exit(made.verdict.exit_code)
 
 
+@main.command(short_help="Hold one run against another.")
+@click.argument("base", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    default=0.05,
+    show_default=True,
+    help="A sure change beyond this fraction is a regression.",
+)
+@click.option("--markdown", is_flag=True, help="For a pull request.")
+def compare(base: Path, new: Path, threshold: float, markdown: bool) -> None:
+    """Hold the run in NEW against the run in BASE, case by case.
+
+    Each change stands beside its interval and the smallest change that this noise would have shown. Ends with exit code
+    1 where something is surely worse by more than the threshold, or does not run any more.
+    """
+    from clusterbench.compare import as_markdown, as_text, compare_runs
+
+    found = compare_runs(base, new)
+    click.echo((as_markdown if markdown else as_text)(found, threshold))
+    click.get_current_context().exit(1 if found.is_regression(threshold) else 0)
+
+
 def describe_cluster(
     suite: Suite, device: str | None, num_ranks: int | None, num_nodes: int | None, gpus_per_node: int | None
 ) -> Cluster:

@@ -1,0 +1,288 @@
+"""Two runs side by side: what became slower, by how much at least, and what the noise would have hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from clusterbench.benchmarks import benchmarks
+from clusterbench.derive import read
+from clusterbench.diagnoses.unlike_hosts import differences
+from clusterbench.errors import SuiteError
+from clusterbench.formulas.comparison import Comparison, compare_samples
+from clusterbench.formulas.statistics import median
+from clusterbench.history import FAULTS, History, Reading, iteration_times
+from clusterbench.run_directory import RunDirectory
+from clusterbench.tables import aligned, comment
+from clusterbench.types import SAMPLES, Observation, split_key
+from clusterbench.units import format_value
+
+FEWEST_REPEATS = 4
+"""From here on each repeat is one sample. Iterations of one start have one fate, and overstate what is known."""
+TIME = "time of an iteration"
+
+Verdict = Literal["worse", "better", "same", "unsure"]
+Better = Literal["higher", "lower", "neither"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One quantity of one case in both runs. ``base`` and ``new`` are medians, in ``unit``."""
+
+    case: str
+    quantity: str
+    unit: str
+    better: Better
+    base: float
+    new: float
+    comparison: Comparison
+    of_repeats: bool
+
+    def verdict(self, threshold: float) -> Verdict:
+        """Worse or better where the change is sure and beyond the threshold; unsure where noise could hide such one."""
+        change = self.comparison.ratio - 1
+        if self.comparison.low is None:
+            return "unsure"
+        if self.comparison.differs and abs(change) > threshold and self.better != "neither":
+            return "better" if (change > 0) == (self.better == "higher") else "worse"
+        smallest = self.comparison.smallest
+        return "unsure" if smallest is not None and smallest > threshold else "same"
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """Everything that two runs of one suite say about each other.
+
+    Attributes
+    ----------
+    ended_otherwise
+        Cases that ended well in one run only, as sentences; ``broken`` are those that did in the base.
+    environment
+        In what the machines differ.
+    cautions
+        Why a difference may have another cause than one thinks.
+    """
+
+    base: str
+    new: str
+    differences: tuple[Difference, ...]
+    ended_otherwise: tuple[str, ...]
+    broken: tuple[str, ...]
+    only_base: tuple[str, ...]
+    only_new: tuple[str, ...]
+    environment: tuple[str, ...]
+    cautions: tuple[str, ...]
+
+    def worse(self, threshold: float) -> list[Difference]:
+        return [one for one in self.differences if one.verdict(threshold) == "worse"]
+
+    def is_regression(self, threshold: float) -> bool:
+        """Whether anything is surely worse by more than the threshold, or does not run any more."""
+        return bool(self.worse(threshold) or self.broken)
+
+
+def compare_runs(base: Path, new: Path) -> Comparing:
+    """Compares all cases that both runs have.
+
+    Raises
+    ------
+    SuiteError
+        If they have no case in common, with what they differ in.
+    """
+    before, after = read(RunDirectory.open(base)), read(RunDirectory.open(new))
+    firsts = {history.case.hash: history for history in before.histories}
+    seconds = {history.case.hash: history for history in after.histories}
+    common = [key for key in firsts if key in seconds]
+    if not common:
+        raise SuiteError(
+            f"{base} and {new} have no case in common, so there is nothing to compare.{_why(before, after)}"
+        )
+    found = [one for key in common for one in _differences(firsts[key], seconds[key])]
+    pairs = [(firsts[key], seconds[key]) for key in common]
+    return Comparing(
+        base=str(base),
+        new=str(new),
+        differences=tuple(found),
+        ended_otherwise=tuple(_ended(one, other) for one, other in pairs if one.status != other.status),
+        broken=tuple(one.case.id for one, other in pairs if one.status == "ok" and other.status in FAULTS),
+        only_base=tuple(history.case.id for key, history in firsts.items() if key not in seconds),
+        only_new=tuple(history.case.id for key, history in seconds.items() if key not in firsts),
+        environment=tuple(_environment(before, after)),
+        cautions=tuple(_cautions(before, after, found)),
+    )
+
+
+def _why(before: Reading, after: Reading) -> str:
+    """In what cases of the same name differ, for the first such pair; else the names."""
+    named = {history.case.id: history.case for history in after.histories}
+    for history in before.histories:
+        if other := named.get(history.case.id):
+            case = history.case
+            unlike = [
+                f"{name} is {getattr(case, name)!r} and {getattr(other, name)!r}"
+                for name in ("version", "device", "iterations", "warmup", "world_size", "rank_order")
+                if getattr(case, name) != getattr(other, name)
+            ] + [
+                f"{name} is {case.point.get(name)!r} and {other.point.get(name)!r}"
+                for name in sorted({*case.point, *other.point})
+                if case.point.get(name) != other.point.get(name)
+            ]
+            return f" Both have '{case.id}', but {', '.join(unlike) or 'its environment differs'}."
+    return f" The first ran the suite '{before.plan.suite}', the second '{after.plan.suite}'."
+
+
+def _ended(one: History, other: History) -> str:
+    reason = (other.outcome.reason if other.outcome else "") or (one.outcome.reason if one.outcome else "")
+    return f"{one.case.id}: {one.status}, then {other.status}" + (f" ({reason})" if reason else "")
+
+
+def _differences(one: History, other: History) -> Iterator[Difference]:
+    if not one.observations or not other.observations:
+        return
+    benchmark = benchmarks().get(one.case.benchmark)
+    kinds = {kind.name: kind for kind in benchmark.metrics} if benchmark else {}
+    firsts, seconds = _quantities(one.observations), _quantities(other.observations)
+    sampled = any(key != TIME for key in firsts)
+    for key in firsts:
+        if key not in seconds or (key == TIME and sampled):  # a program's own figures, not for how long it ran
+            continue
+        first, second, of_repeats = _samples(firsts[key], seconds[key])
+        if min(*first, *second) <= 0:
+            continue  # a rate of nothing has no ratio
+        kind = kinds.get(split_key(key)[0])
+        yield Difference(
+            case=one.case.id,
+            quantity=key,
+            unit=kind.unit if kind else "s",
+            better=kind.better if kind else "lower",
+            base=median(first),
+            new=median(second),
+            comparison=compare_samples(first, second),
+            of_repeats=of_repeats,
+        )
+
+
+def _quantities(observations: Sequence[Observation]) -> dict[str, list[list[float]]]:
+    """Samples of each quantity, a list for each repeat."""
+    found: dict[str, list[list[float]]] = {TIME: [iteration_times(one) for one in observations]}
+    for one in observations:
+        of_repeat: dict[str, list[float]] = {}
+        for rank in one.passes.get(SAMPLES, ()):
+            for key, values in rank.items():
+                of_repeat.setdefault(key, []).extend(values)
+        for key, values in of_repeat.items():
+            found.setdefault(key, []).append(values)
+    return found
+
+
+def _samples(one: list[list[float]], other: list[list[float]]) -> tuple[list[float], list[float], bool]:
+    """Medians of repeats where both runs have enough of them, otherwise every iteration."""
+    if min(len(one), len(other)) >= FEWEST_REPEATS:
+        return [median(values) for values in one], [median(values) for values in other], True
+    return [value for values in one for value in values], [value for values in other for value in values], False
+
+
+def _environment(before: Reading, after: Reading) -> Iterator[str]:
+    """What differs between the first host of each run."""
+    described: dict[str, Any] = {"hosts": {}, "loaded": {}}
+    for name, reading in (("base", before), ("new", after)):
+        for part in described:
+            of_hosts = reading.environment.get(part)
+            if isinstance(of_hosts, Mapping) and of_hosts:
+                host = next(iter(of_hosts.values()))
+                # A difference of clocks says something about the hosts of one run only.
+                described[part][name] = {key: value for key, value in host.items() if not key.startswith("clock")}
+    if len(described["hosts"]) == 2:
+        yield from (one.sentence for one in differences(described))
+    else:
+        yield "environment.json of one run names no host, so machines cannot be compared"
+
+
+def _cautions(before: Reading, after: Reading, found: Sequence[Difference]) -> Iterator[str]:
+    one, other = before.plan.cluster, after.plan.cluster
+    if (one.gpu_name or one.cpu_name) != (other.gpu_name or other.cpu_name):
+        yield f"the devices are not alike: {one.gpu_name or one.cpu_name} and {other.gpu_name or other.cpu_name}"
+    if one.hosts and other.hosts and set(one.hosts) != set(other.hosts):
+        yield f"other hosts took part: {', '.join(one.hosts)}, then {', '.join(other.hosts)}"
+    if any(not difference.of_repeats for difference in found):
+        yield (
+            f"where a case has fewer than {FEWEST_REPEATS} repeats its iterations are compared; they ran in one start "
+            "and share its luck, so that intervals are too narrow ('repeats: 5' in the suite helps)"
+        )
+    if any(difference.comparison.low is None for difference in found):
+        yield "cases with three samples or fewer have no interval"
+
+
+# As text.
+
+
+def as_text(comparing: Comparing, threshold: float) -> str:
+    """A table for the terminal, worst first."""
+    lines = [*comment(f"{comparing.base} (base) and {comparing.new} (new)"), *_notes(comparing)]
+    header = ["case", "quantity", "base", "new", "change", "95 % interval", "shows from", "verdict"]
+    return "\n".join(
+        [*lines, "#", *aligned(header, _rows(comparing, threshold)), *comment(verdict(comparing, threshold))]
+    )
+
+
+def as_markdown(comparing: Comparing, threshold: float) -> str:
+    """The same for a pull request."""
+    lines = [f"**{verdict(comparing, threshold)}**", "", f"base `{comparing.base}`, new `{comparing.new}`", ""]
+    lines += [
+        "| case | quantity | base | new | change | 95 % interval | shows from | verdict |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in _rows(comparing, threshold)]
+    if notes := _notes(comparing):
+        lines += ["", *(f"- {note.removeprefix('# ')}" for note in notes)]
+    return "\n".join(lines)
+
+
+def verdict(comparing: Comparing, threshold: float) -> str:
+    """One sentence: worse or not, and what was unsure."""
+    words = dict.fromkeys(("worse", "better", "same", "unsure"), 0)
+    for one in comparing.differences:
+        words[one.verdict(threshold)] += 1
+    counts = ", ".join(f"{count} {word}" for word, count in words.items() if count) or "nothing was compared"
+    if comparing.broken:
+        counts += f"; {len(comparing.broken)} do not run any more"
+    word = "REGRESSION" if comparing.is_regression(threshold) else "NO REGRESSION"
+    return f"{word} beyond {threshold:.1%}: {counts}"
+
+
+def _rows(comparing: Comparing, threshold: float) -> list[list[str]]:
+    order = ("worse", "unsure", "better", "same")
+    ordered = sorted(
+        comparing.differences,
+        key=lambda one: (order.index(one.verdict(threshold)), -abs(one.comparison.ratio - 1)),
+    )
+    return [
+        [
+            one.case,
+            one.quantity,
+            format_value(one.base, one.unit),
+            format_value(one.new, one.unit),
+            f"{one.comparison.ratio - 1:+.1%}",
+            _interval(one.comparison),
+            "" if one.comparison.smallest is None else f"{one.comparison.smallest:.1%}",
+            one.verdict(threshold),
+        ]
+        for one in ordered
+    ]
+
+
+def _interval(comparison: Comparison) -> str:
+    if comparison.low is None or comparison.high is None:
+        return "too few samples"
+    return f"{comparison.low - 1:+.1%} to {comparison.high - 1:+.1%}"
+
+
+def _notes(comparing: Comparing) -> list[str]:
+    notes = [*comparing.cautions, *(f"machine: {one}" for one in comparing.environment), *comparing.ended_otherwise]
+    for name, cases in (("base", comparing.only_base), ("new", comparing.only_new)):
+        if cases:
+            more = f" and {len(cases) - 5} more" if len(cases) > 5 else ""
+            notes.append(f"only in {name}: {', '.join(cases[:5])}{more}")
+    return [line for note in notes for line in comment(note)]
