@@ -167,11 +167,14 @@ def _ranks_per_agent(text: str | None) -> int | None:
 def report(folder: Path) -> None:
     """Derive rows.csv and index.html of the run in FOLDER again, from what was observed.
 
-    Ends with the exit code of the run itself.
+    FOLDER may be a bundle, which is unpacked beside it. Ends with the exit code of the run itself.
     """
+    from clusterbench.bundle import open_bundle
     from clusterbench.report import render_report
     from clusterbench.run_directory import RunDirectory
 
+    if folder.is_file():
+        folder = open_bundle(folder, folder.parent)
     made = render_report(RunDirectory.open(folder))
     click.echo(f"{made.verdict.word}: {made.verdict.sentence}", err=True)
     click.echo(made.path)
@@ -200,6 +203,21 @@ def compare(base: Path, new: Path, threshold: float, markdown: bool) -> None:
     found = compare_runs(base, new)
     click.echo((as_markdown if markdown else as_text)(found, threshold))
     click.get_current_context().exit(1 if found.is_regression(threshold) else 0)
+
+
+@main.command(short_help="Make one file of a run, to send.")
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="The archive.  [default: RUN.clusterbench.tar.gz]")
+def bundle(run_folder: Path, out: Path | None) -> None:
+    """Make one archive of the run in RUN, with checksums and without secrets; 'clusterbench report' opens it."""
+    import os
+
+    from clusterbench.bundle import write_bundle
+
+    archive, replaced = write_bundle(run_folder, out, os.environ)
+    click.echo(archive)
+    if replaced:
+        click.echo(f"what looked like a secret was replaced in {', '.join(replaced)}", err=True)
 
 
 def describe_cluster(

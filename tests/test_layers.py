@@ -15,7 +15,7 @@ PACKAGE = ROOT / "clusterbench"
 
 LAYERS = (
     "cli __main__ catalogue",
-    "launch report compare plan_text",
+    "launch report compare bundle plan_text",
     "suite plan run_directory derive yaml_lines",
     "benchmarks parallel training diagnoses charts",
     "engine tools",
@@ -24,7 +24,7 @@ LAYERS = (
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 
-READING_HALF = ("derive", "compare", "diagnoses", "charts", "report")
+READING_HALF = ("derive", "compare", "bundle", "diagnoses", "charts", "report")
 """What turns a run's folder into a report, on a laptop without a GPU."""
 
 WITHOUT_TORCH = (

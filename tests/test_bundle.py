@@ -1,0 +1,135 @@
+"""A run on its way to somebody else: whole, without secrets, and nothing written elsewhere."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clusterbench.bundle import open_bundle, write_bundle
+from clusterbench.cli import main
+from clusterbench.errors import RunDirectoryError
+from tests.report.synthetic import good_run, plant
+
+HUGGING_FACE = "hf_" + "a1B2c3D4e5" * 4
+
+
+@pytest.fixture(autouse=True)
+def _planted() -> Iterator[None]:
+    undo = plant()
+    yield
+    undo()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = good_run(tmp_path / "a-run").path
+    (path / "logs" / "start-0000-rank-0000.log").write_text(f"token {HUGGING_FACE} and mine, s3cret/value+1\n")
+    return path
+
+
+def forged(path: Path, files: dict[str, bytes], link: str = "") -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+        if link:
+            info = tarfile.TarInfo("run/link")
+            info.type, info.linkname = tarfile.SYMTYPE, link
+            tar.addfile(info)
+    return path
+
+
+def refusal(archive: Path, into: Path) -> str:
+    with pytest.raises(RunDirectoryError) as caught:
+        open_bundle(archive, into)
+    return str(caught.value)
+
+
+def test_there_and_back_is_the_same_but_for_secrets(run: Path, tmp_path: Path) -> None:
+    archive, replaced = write_bundle(run, None, {"MY_API_KEY": "s3cret/value+1", "HOME": "/root", "A_TOKEN": "short"})
+    assert archive == tmp_path / "a-run.clusterbench.tar.gz"
+    assert replaced == ("logs/start-0000-rank-0000.log",)
+    back = open_bundle(archive, tmp_path / "there")
+    assert back == tmp_path / "there" / "a-run"
+    log = "logs/start-0000-rank-0000.log"
+    assert (back / log).read_text() == "token [removed] and mine, [removed]\n"
+    files = {path.relative_to(run) for path in run.rglob("*") if path.is_file()}
+    assert {path.relative_to(back) for path in back.rglob("*") if path.is_file()} == {*files, Path("MANIFEST.json")}
+    for name in files - {Path(log)}:
+        assert (back / name).read_bytes() == (run / name).read_bytes()
+
+
+def test_report_opens_it(run: Path, tmp_path: Path) -> None:
+    made = CliRunner().invoke(main, ["bundle", str(run), "--out", str(tmp_path / "x.tar.gz")], catch_exceptions=False)
+    assert made.exit_code == 0
+    assert made.output.splitlines() == [
+        f"{tmp_path / 'x.tar.gz'}",
+        "what looked like a secret was replaced in logs/start-0000-rank-0000.log",
+    ]
+    (tmp_path / "there").mkdir()
+    (tmp_path / "x.tar.gz").rename(tmp_path / "there" / "x.tar.gz")
+    shown = CliRunner().invoke(main, ["report", str(tmp_path / "there" / "x.tar.gz")], catch_exceptions=False)
+    assert shown.exit_code == 0
+    assert (tmp_path / "there" / "a-run" / "index.html").exists()
+
+
+def test_what_exists_is_never_overwritten(run: Path, tmp_path: Path) -> None:
+    archive, _ = write_bundle(run, None, {})
+    with pytest.raises(RunDirectoryError) as caught:
+        write_bundle(run, None, {})
+    assert str(caught.value) == f"{archive} exists.\nhint: name another file with --out"
+    assert refusal(archive, tmp_path).startswith(f"{run} exists, and the bundle would be unpacked there.")
+
+
+def test_a_bundle_that_was_changed_is_refused(run: Path, tmp_path: Path) -> None:
+    archive, _ = write_bundle(run, None, {})
+    with tarfile.open(archive) as tar:
+        files = {info.name: tar.extractfile(info).read() for info in tar}  # type: ignore[union-attr]
+    files["a-run/outcomes.jsonl"] = files["a-run/outcomes.jsonl"].replace(b'"ok"', b'"no"')
+    assert refusal(forged(tmp_path / "f.tar.gz", files), tmp_path / "there") == (
+        f"{tmp_path / 'f.tar.gz'} was damaged or changed: 1 of {len(files) - 1} files are not what its MANIFEST.json "
+        "says, the first is 'outcomes.jsonl'"
+    )
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_bundle_that_was_cut_is_refused(run: Path, tmp_path: Path) -> None:
+    archive, _ = write_bundle(run, None, {})
+    whole = archive.read_bytes()
+    for length in (0, 10, len(whole) // 2, len(whole) * 9 // 10):
+        (tmp_path / "cut.tar.gz").write_bytes(whole[:length])
+        assert refusal(tmp_path / "cut.tar.gz", tmp_path / "there").startswith(f"{tmp_path / 'cut.tar.gz'} is not")
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "run/../../evil", "alone"])
+def test_nothing_is_written_elsewhere(tmp_path: Path, name: str) -> None:
+    data = b"x"
+    manifest = json.dumps({"sha256": {"evil": hashlib.sha256(data).hexdigest()}}).encode()
+    archive = forged(tmp_path / "f.tar.gz", {name: data, "run/MANIFEST.json": manifest})
+    assert refusal(archive, tmp_path / "there") == (
+        f"{archive} is not a bundle: it holds {name!r}, which is no file of a run"
+    )
+    assert not (tmp_path / "evil").exists()
+
+
+def test_links_are_refused(tmp_path: Path) -> None:
+    archive = forged(tmp_path / "f.tar.gz", {"run/MANIFEST.json": b"{}"}, link="/etc/passwd")
+    assert refusal(archive, tmp_path / "there").endswith("it holds 'run/link', which is no file of a run")
+
+
+def test_what_is_no_archive_is_said(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(gzip.compress(b"hello"))
+    assert refusal(tmp_path / "x", tmp_path).startswith(f"{tmp_path / 'x'} is not a bundle that can be read:")
+    assert refusal(forged(tmp_path / "y", {"run/a": b""}), tmp_path) == (
+        f"{tmp_path / 'y'} is not a bundle: its MANIFEST.json is missing or damaged"
+    )
