@@ -7,6 +7,7 @@ one that every host sees, since any of them may be the next head.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -15,13 +16,15 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from threading import Thread
 from types import FrameType
 from typing import IO, TextIO
+
+import psutil
 
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch.launch_command import LaunchCommand
@@ -40,6 +43,7 @@ SECONDS_TO_END = 5.0
 SECONDS_TO_END_IN_ORDER = 60.0
 LINES_KEPT = 400
 
+_PR_SET_CHILD_SUBREAPER = 36
 _LOST_HEAD = "the head of the run said nothing"
 _FIRST_TO_END = re.compile(r"RUNNING AT (\S+)|on node (\S+) exited on signal|^srun: error: ([^:\s]+): task")
 """What launchers print of the process that ended first. Source: MPICH 5.0, Open MPI 5.0 and Slurm 22.05, as seen."""
@@ -64,7 +68,8 @@ def supervise(command: str, options: RunOptions) -> int:
         hosts = list(launch.hosts)
         while True:
             before = _num_outcomes(folder)
-            supervised.run(launch.on(hosts, Path(scratch)) + _inner(options, folder, hosts), folder)
+            with _nothing_left_behind():
+                supervised.run(launch.on(hosts, Path(scratch)) + _inner(options, folder, hosts), folder)
             if supervised.exit_code == SuiteError.exit_code and not supervised.began:
                 return SuiteError.exit_code  # the head has said which mistake it is
             if not (folder / "plan.jsonl").exists():
@@ -73,7 +78,8 @@ def supervise(command: str, options: RunOptions) -> int:
                 )
             if supervised.asked or _is_over(options, folder):
                 return _settle(folder, supervised.exit_code)
-            left = _alive(launch, hosts, Path(scratch))
+            with _nothing_left_behind():
+                left = _alive(launch, hosts, Path(scratch))
             lost = [host for host in hosts if host not in left]
             named = supervised.named(hosts)
             if lost:
@@ -254,6 +260,26 @@ def _modified(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+@contextmanager
+def _nothing_left_behind() -> Iterator[None]:
+    """Ends what launchers leave when they end: MPICH's, stopped while it starts, forgets the ssh it has just started.
+
+    Those have sessions of their own; as a subreaper this process becomes their parent, and so knows them.
+    """
+    this, libc = psutil.Process(), ctypes.CDLL(None)
+    before = set(this.children(recursive=True))
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        left = [process for process in this.children(recursive=True) if process not in before]
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, SECONDS_TO_END)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
 def _start(words: Sequence[str], output: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:

@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from clusterbench.errors import LaunchError, SuiteError
@@ -54,7 +55,7 @@ def test_a_run_that_ends_in_order_is_started_once(launcher, tmp_path, capfd):
 def test_a_head_that_is_killed_without_a_word_is_started_again(launcher, tmp_path, capfd):
     once = tmp_path / "once"
     options = launcher(
-        f'if [ ! -e {once} ]; then touch {once}; timeout -s KILL 8 "$@" --time-limit 7s; exit 0; fi', 'exec "$@"'
+        f'if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; exit 0; fi', 'exec "$@"'
     )
     (tmp_path / "s.yaml").write_text(
         SUITE.replace("[0.01, 0.02]", "[0.01, 3.0]").replace("iterations: 6", "iterations: 3")
@@ -95,6 +96,13 @@ def test_a_launcher_may_end_with_2_once_its_run_has_begun(launcher, tmp_path):
     (tmp_path / "s.yaml").write_text(SUITE.replace("[0.01, 0.02]", "[0.01, 0.5]"))
     assert supervise(COMMAND, options) == 0
     assert statuses(tmp_path / "run") == ["ok", "ok"]
+
+
+def test_what_a_launcher_leaves_behind_is_ended(launcher, tmp_path):
+    pid = tmp_path / "pid"
+    options = launcher(f"setsid sh -c 'echo $$ >{pid}; exec sleep 300' </dev/null >/dev/null 2>&1 &", 'exec "$@"')
+    assert supervise(COMMAND, options) == 0
+    assert not psutil.pid_exists(int(pid.read_text()))
 
 
 def test_a_launcher_that_brings_nothing_is_not_started_for_ever(launcher, tmp_path, capfd):
