@@ -205,6 +205,46 @@ def compare(base: Path, new: Path, threshold: float, markdown: bool) -> None:
     click.get_current_context().exit(1 if found.is_regression(threshold) else 0)
 
 
+@main.command(short_help="Show every group of a layout, and what passes in it.")
+@click.argument("layout")
+@click.option("--num-nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Nodes it runs on.")
+@click.option("--rank-order", default="megatron", show_default=True, help="Which ranks are neighbours.")
+@click.option("--shape", help="A model, as 'clusterbench list shapes' names it; with it bytes per step are told.")
+@click.option("--seq-len", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of a sequence.")
+@click.option(
+    "--global-batch-size", type=click.IntRange(1), help="Sequences of a step.  [default: 4 x pp x dp micro-batches]"
+)
+@click.option(
+    "--micro-batch-size", type=click.IntRange(1), default=1, show_default=True, help="Sequences of a forward."
+)
+def layout(
+    layout: str,
+    num_nodes: int,
+    rank_order: str,
+    shape: str | None,
+    seq_len: int,
+    global_batch_size: int | None,
+    micro_batch_size: int,
+) -> None:
+    """Show which ranks of LAYOUT (as pp2-dp2-tp2) share weights, hold slices or pass activations, and over which link.
+
+    Bytes are those of bfloat16 training with the default of every other option.
+    """
+    from clusterbench.layout import ParallelLayout
+    from clusterbench.layout_view import layout_text, view_layout
+    from clusterbench.shape import named_shape
+    from clusterbench.training.job import TrainingJob
+
+    wanted = ParallelLayout.parse(layout)
+    job = None
+    if shape is not None:
+        sequences = global_batch_size or 4 * wanted.pp * wanted.dp * micro_batch_size
+        job = TrainingJob(named_shape(shape), wanted, seq_len, sequences, micro_batch_size, dtype="bfloat16")
+    elif global_batch_size is not None:
+        raise SuiteError("--global-batch-size has no effect without --shape.")
+    click.echo(layout_text(view_layout(wanted, num_nodes, rank_order, job)))
+
+
 @main.command(short_help="Make one file of a run, to send.")
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The archive.  [default: RUN.clusterbench.tar.gz]")

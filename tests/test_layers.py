@@ -15,7 +15,7 @@ PACKAGE = ROOT / "clusterbench"
 
 LAYERS = (
     "cli __main__ catalogue",
-    "launch report compare bundle plan_text",
+    "launch report compare bundle layout_view plan_text",
     "suite plan run_directory derive yaml_lines",
     "benchmarks parallel training diagnoses charts",
     "engine tools",
@@ -30,6 +30,7 @@ READING_HALF = ("derive", "compare", "bundle", "diagnoses", "charts", "report")
 WITHOUT_TORCH = (
     *READING_HALF,
     "cli",
+    "layout_view",
     "catalogue",
     "suite",
     "plan",
