@@ -1,15 +1,13 @@
 import pytest
 import torch
 
-from clusterbench.benchmarks.matmul import Matmul
+from clusterbench.benchmarks.matmul import SEARCHED, Matmul
+from clusterbench.benchmarks.train_step import _measured_peaks
 from clusterbench.cluster import Cluster
-from clusterbench.engine.rig import Rig
-from clusterbench.errors import WrongResult
+from clusterbench.errors import NotHere, WrongResult
+from clusterbench.rows import Row
 from clusterbench.types import Case, Observation, Place
-
-
-def rig():
-    return Rig(rank=0, world_size=1, local_rank=0, host="here", device=torch.device("cpu"))
+from tests.benchmarks.alone import median_by_events_s, median_s, rig
 
 
 def test_the_rate_is_two_n_cubed_over_the_slowest_rank():
@@ -57,3 +55,72 @@ def test_a_wrong_product_is_found(monkeypatch):
     monkeypatch.setattr(torch, "mm", broken)
     with pytest.raises(WrongResult, match="matmul gave wrong results on rank 0"):
         step.check()
+
+
+def test_a_search_adds_shapes_to_the_squares_and_repeats_none():
+    points = list(Matmul(sizes=(8192, 6144), search=True).points(Place(Cluster(1, 1, "cpu"), 1)))
+    shapes = [(point["size"],) * 3 if "size" in point else (point["m"], point["n"], point["k"]) for point in points]
+    assert shapes[:2] == [(8192, 8192, 8192), (6144, 6144, 6144)]
+    assert len(shapes) == len(set(shapes)) == 2 + len(SEARCHED) - 1
+    assert all(length % 256 == 0 for shape in shapes for length in shape)
+    assert any(m != n != k for m, n, k in shapes)
+
+
+def test_the_help_says_how_many_shapes_a_search_tries():
+    assert len(SEARCHED) == 16
+    assert "sixteen more shapes" in Matmul.options()["search"].help
+    assert max(SEARCHED, key=lambda shape: shape[0] * shape[1]) == (16384, 16384, 4096)
+
+
+def test_a_shape_that_is_not_square_counts_two_m_n_k():
+    point = {"m": 100, "n": 200, "k": 500, "dtype": "float32", "num_ranks": 1}
+    case = Case("x", "matmul", 1, point, "cpu", 1, 1, 1, 0, 60.0)
+    metrics = {one.name: one.value for one in Matmul.derive(case, Observation("x", "", 0, 1, ("a",), [[0.02]]))}
+    assert metrics["flops_per_s_per_rank"] == 1e9
+    assert Matmul().label(point) == "100x200x500-float32"
+
+
+def test_a_product_that_is_not_square_is_proven():
+    step = Matmul.prepare(rig(), {"m": 96, "n": 32, "k": 160, "dtype": "float32", "num_ranks": 1})
+    assert step.check() == {"wrong_elements": 0.0}
+    assert step.run().shape == (96, 32)
+
+
+def test_a_shape_of_the_search_can_be_the_peak_that_training_is_held_against():
+    def row(value, **point):
+        about = ("r", "x", "matmul", 1, "ok", {**point, "dtype": "bfloat16", "num_ranks": 1}, 1, 1, "a", "cuda")
+        return Row(*about, "flops_per_s_per_rank", "FLOP/s", value)
+
+    (best,) = _measured_peaks([row(7e14, size=8192), row(8e14, m=8192, n=8192, k=16384)]).values()
+    assert best.value == 8e14
+
+
+def test_tf32_is_not_on_a_cpu():
+    with pytest.raises(NotHere) as caught:
+        Matmul.prepare(rig(), {"size": 64, "dtype": "tf32", "num_ranks": 1})
+    assert str(caught.value) == (
+        "tf32 is a mode of the tensor cores of NVIDIA GPUs since the A100, and this device has none"
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_time_on_a_gpu_is_that_of_plain_events(dtype):
+    step = Matmul.prepare(rig("cuda"), {"size": 4096, "dtype": dtype, "num_ranks": 1})
+    assert step.check() == {"wrong_elements": 0.0}
+    a, b = (torch.randn(4096, 4096, device="cuda").to(getattr(torch, dtype)) for _ in range(2))
+    c = torch.empty_like(a)
+    assert median_s(step.run) == pytest.approx(median_by_events_s(lambda: torch.mm(a, b, out=c)), rel=0.15)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_tf32_is_faster_than_float32_and_leaves_the_precision_as_it_was():
+    times_s = {}
+    for dtype in ("float32", "tf32"):
+        step = Matmul.prepare(rig("cuda"), {"size": 8192, "dtype": dtype, "num_ranks": 1})
+        assert step.check() == {"wrong_elements": 0.0}
+        times_s[dtype] = median_s(step.run)
+        assert torch.get_float32_matmul_precision() == "highest"
+    assert times_s["tf32"] < 0.7 * times_s["float32"]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import Mark, Series, lines, mark
+from clusterbench.rows import Row
+from clusterbench.units import format_bytes, format_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class CopyRates(Chart[dict[str, list[Series]]]):
+    """Bytes per second of copies within a GPU and between it and its host, against their size.
+
+    How to read it
+    --------------
+    Each curve is one rank, the slowest. Small copies cost what starting them costs; the plateau is the memory's or the
+    link's. A copy within a GPU counts what it reads and what it writes, both directions at once count the bytes of
+    both. Where all ranks copy at once and stay below one alone, they share a switch, a socket or its memory. Hollow
+    diamonds are the data sheet's upper bounds. Both axes are logarithmic.
+    """
+
+    title: ClassVar[str] = "Copies within a GPU and to its host by size"
+    place: ClassVar[int] = 62
+
+    def select(self, rows: Sequence[Row]) -> dict[str, list[Series]] | None:
+        found: dict[str, dict[str, list[Mark]]] = defaultdict(lambda: defaultdict(list))
+        for row in rows:
+            title, name = _names(row)
+            # A case without a figure has one row, without a metric: a gap.
+            if title and row.metric in ("bandwidth_per_rank", "") and row.status != "refused":
+                found[title][name].append(mark(row.point["size_bytes"], row))
+        panels = {title: [_series(name, marks) for name, marks in curves.items()] for title, curves in found.items()}
+        drawn = {
+            title: curves
+            for title, curves in panels.items()
+            if any(len(one.marks) > 1 and one.measured for one in curves)
+        }
+        return drawn or None
+
+    def draw(self, data: dict[str, list[Series]]) -> list[Figure]:
+        figures = []
+        for title, series in data.items():
+            ticks = {mark.x: format_bytes(mark.x) for one in series for mark in one.marks}
+            figures.append(lines(title, series, "B/s", ticks, x_label="size of a copy", logarithmic=True))
+        return figures
+
+    def answer(self, data: dict[str, list[Series]]) -> str:
+        best = []
+        for title, series in data.items():
+            top, name = max((mark.value or 0.0, one.name) for one in series for mark in one.measured)
+            best.append(f"{title[0].lower()}{title[1:]} {format_value(top, 'B/s')} ({name})")
+        return f"The most that one rank reaches: {'; '.join(best)}."
+
+
+def _names(row: Row) -> tuple[str, str]:
+    """Title of the panel that a row belongs to, and name of its curve; two empty texts for rows of something else."""
+    point = row.point
+    if row.benchmark == "device_copy":
+        return "Within a GPU", f"{point['operation']}, {_count(row)}"
+    if row.benchmark == "host_copy":
+        who = "one rank alone" if point["ranks"] == "one" else f"{_count(row)} at once"
+        return f"To and from the host, {who}", f"{str(point['direction']).replace('_', ' ')}, {point['memory']}"
+    return "", ""
+
+
+def _count(row: Row) -> str:
+    return "1 rank" if row.world_size == 1 else f"{row.world_size} ranks"
+
+
+def _series(name: str, marks: list[Mark]) -> Series:
+    # Of several points at one size (another environment, say) the first stands; all are in the table.
+    first = {mark.x: mark for mark in reversed(marks)}
+    return Series(name, tuple(sorted(first.values(), key=lambda mark: mark.x)))

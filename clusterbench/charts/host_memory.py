@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import Mark, Series, lines, mark
+from clusterbench.rows import Row
+from clusterbench.units import format_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class HostMemory(Chart[list[Series]]):
+    """Bytes per second of a host's memory, all ranks together, against the number of ranks.
+
+    How to read it
+    --------------
+    The four curves are STREAM's loops, counted as STREAM counts. They rise while memory channels are idle and are flat
+    once all are busy; ranks beyond that share what there is.
+    """
+
+    title: ClassVar[str] = "Bandwidth of the host's memory by ranks"
+    place: ClassVar[int] = 64
+
+    def select(self, rows: Sequence[Row]) -> list[Series] | None:
+        found: dict[str, dict[int, Mark]] = defaultdict(dict)
+        for row in rows:
+            if row.benchmark == "cpu_memory" and row.metric == "bandwidth" and row.num_nodes == 1:
+                # Of several points at one number of ranks (another size, say) the first stands.
+                found[str(row.point["kernel"])].setdefault(row.world_size, mark(row.world_size, row))
+        series = [Series(kernel, tuple(marks[x] for x in sorted(marks))) for kernel, marks in found.items()]
+        return series if any(len(one.measured) > 1 for one in series) else None
+
+    def draw(self, data: list[Series]) -> list[Figure]:
+        ticks = {mark.x: f"{mark.x:.0f}" for one in data for mark in one.marks}
+        return [lines("All ranks of a host together", data, "B/s", ticks, x_label="ranks")]
+
+    def answer(self, data: list[Series]) -> str:
+        value, ranks, kernel = max((mark.value or 0.0, mark.x, one.name) for one in data for mark in one.measured)
+        return f"The host's memory carries most at {ranks:.0f} ranks: {format_value(value, 'B/s')} ({kernel})."
