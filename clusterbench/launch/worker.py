@@ -21,7 +21,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.engine.clock import clock_for
 from clusterbench.engine.loop import measure, warm_up
 from clusterbench.engine.rig import Rig
-from clusterbench.errors import LaunchError, NotHere, ToolError, WrongResult
+from clusterbench.errors import ClusterbenchError, LaunchError, NotHere, WrongResult
 from clusterbench.launch import store
 from clusterbench.launch.channel import Channel, Message
 from clusterbench.launch.progress_page import ProgressPage
@@ -60,7 +60,7 @@ def work(start: Mapping[str, Any], rank: Mapping[str, Any], descriptor: int, pag
     worker = _Worker(start, rank, Channel(socket.socket(fileno=descriptor)), page)
     try:
         worker.live()
-    except Exception as error:  # noqa: BLE001  whatever it was, it becomes a record
+    except BaseException as error:  # noqa: BLE001  whatever it was, it becomes a record; torch's CheckpointException too
         worker.report_failure(error)
         # Peers may be waiting inside a collective for what will never come: the agent ends them, and this one too.
         worker.channel.receive(wait=True)
@@ -189,7 +189,7 @@ class _Worker:
         index, slot, write = PHASES.index(phase), self.place["slot"], self.page.write
         return lambda iteration: write(slot, index, iteration)
 
-    def report_failure(self, error: Exception) -> None:
+    def report_failure(self, error: BaseException) -> None:
         traceback.print_exc()
         evidence = dict(getattr(error, "evidence", {}))
         self.channel.send(
@@ -198,7 +198,7 @@ class _Worker:
         )
 
 
-def _status(error: Exception) -> str:
+def _status(error: BaseException) -> str:
     if isinstance(error, WrongResult):
         return "wrong"
     if isinstance(error, NotHere):
@@ -209,14 +209,14 @@ def _status(error: Exception) -> str:
     return "out_of_memory" if _is_shared_memory_full(error) else "failed"
 
 
-def _is_shared_memory_full(error: Exception) -> bool:
+def _is_shared_memory_full(error: BaseException) -> bool:
     """Whether what ranks of one host share (NCCL's buffers, a data loader's) had no room."""
     return "/dev/shm" in str(error) and "No space left" in str(error)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     text = str(error).split("\nException raised from")[0].strip()  # the C++ stack is in the log
-    if isinstance(error, (WrongResult, NotHere, LaunchError, ToolError)):
+    if isinstance(error, ClusterbenchError):
         return text
     if _is_shared_memory_full(error):
         disk = os.statvfs("/dev/shm")

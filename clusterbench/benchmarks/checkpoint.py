@@ -1,0 +1,275 @@
+"""Sharded checkpoints: every rank saves and loads its part of a model, through PyTorch's own format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.benchmarks import Benchmark
+from clusterbench.benchmarks._files import (
+    Folder,
+    cache_category,
+    cache_evidence,
+    disk_sentence,
+    expect_room,
+    free,
+    leave_cache,
+)
+from clusterbench.benchmarks._transfer import WORD_BYTES, pattern, transfer_metrics, transferred
+from clusterbench.errors import DiskError, NotHere
+from clusterbench.options import option
+from clusterbench.types import SAMPLES, Case, Metric, MetricKind, Observation, Place, Point, Step
+from clusterbench.units import format_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+    from clusterbench.engine.rig import Rig
+
+_OPERATIONS = ("save", "load", "async_save")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(Benchmark):
+    """How long all ranks take to save a sharded model with torch.distributed.checkpoint, and to load it again.
+
+    Each tensor is a DTensor with rows over all ranks, as FSDP shards them; ``size`` is what one rank holds. A save ends
+    when every rank's file is on the disk (fsync) and rank 0 has written the table of contents. Each iteration saves to,
+    or loads from, a folder of its own. Before a load every rank drops its files from its host's page cache and asks the
+    kernel what is left: ``cold``, ``cached``, or ``unverified``. An asynchronous save first copies everything to host
+    memory, and its blocking time is until the step could go on; its transfer time is the whole of it.
+
+    Every element is compared after a load. The folder must be on a file system that all hosts share.
+    """
+
+    metrics: ClassVar[tuple[MetricKind, ...]] = (
+        *transfer_metrics("one checkpoint"),
+        MetricKind("blocking_time", "s", "lower", "time until an asynchronous save lets the step go on"),
+    )
+
+    iterations: int = option(3, "timed repetitions, each with a checkpoint of its own", minimum=1, maximum=1000)
+    warmup: int = option(0, "repetitions before them, not timed; each has a checkpoint", minimum=0, maximum=1000)
+    time_limit_s: float | None = option(
+        1800.0, "seconds after which a case is stopped, from when its ranks have met", minimum=0.1, maximum=604_800
+    )
+    path: str = option("/tmp", "folder whose disk is measured, shared by all hosts; by default the temporary one")
+    operations: tuple[str, ...] = option(("save", "load"), "what is timed", choices=_OPERATIONS)
+    size: int = option(2**28, "what one rank saves", unit="B", minimum=2**10, maximum=2**42)
+    tensors: int = option(16, "among how many tensors of equal size that is divided", minimum=1, maximum=100_000)
+    threads: int = option(1, "threads of each rank that write", minimum=1, maximum=256)
+
+    def points(self, place: Place) -> Iterable[Point]:
+        for operation in self.operations:
+            yield {
+                "operation": operation,
+                "size_bytes": self.size,
+                "tensors": self.tensors,
+                "path": self.path,
+                "threads": self.threads,
+                "checkpoints": self.warmup + self.iterations,
+                "timed": self.iterations,
+            }
+
+    def label(self, point: Point) -> str:
+        return f"{point['operation']}-{format_bytes(point['size_bytes'])}-{point['tensors']}tensors"
+
+    def objection(self, point: Point, place: Place) -> str | None:
+        if int(point["size_bytes"]) % (int(point["tensors"]) * WORD_BYTES):
+            return (
+                f"{point['size_bytes']} B in {point['tensors']} tensors are not whole words of {WORD_BYTES} B in each"
+            )
+        return None
+
+    @classmethod
+    def prepare(cls, rig: Rig, point: Point) -> Step:
+        model = _Model(rig, point)
+        saved: list[_Saved] = []
+        blocking: list[float] = []
+        turn = count()
+
+        def next_place() -> Path:
+            return saved[0].path / str(next(turn))
+
+        def run_save() -> None:
+            with saved[0].removed_on_error():
+                model.save(next_place())
+
+        def run_async_save() -> None:
+            with saved[0].removed_on_error():
+                blocking.append(model.save_aside(next_place()))
+
+        def run_load() -> None:
+            with saved[0].removed_on_error():
+                model.load(saved[0].path / str(next(turn) % int(point["checkpoints"])))
+
+        def check() -> Mapping[str, float]:
+            needed_bytes = int(point["size_bytes"]) * rig.world_size * (1 + int(point["checkpoints"]))
+            saved.append(_Saved(rig, str(point["path"]), needed_bytes))
+            with saved[0].removed_on_error():
+                proof = saved[0].path / "proof"
+                if point["operation"] == "async_save":
+                    model.save_aside(proof)
+                else:
+                    model.save(proof)
+                model.clear()
+                model.load(proof)
+                evidence = model.compare()
+                if point["operation"] != "load":
+                    return evidence
+                places = [saved[0].path / str(number) for number in range(int(point["checkpoints"]))]
+                for place in places:
+                    model.save(place)
+                return {**evidence, **_dropped(rig.rank, places)}
+
+        if point["operation"] == "load":
+            return Step(run=run_load, check=check)
+        if point["operation"] == "save":
+            return Step(run=run_save, check=check)
+
+        def samples() -> Mapping[str, list[float]]:
+            return {"blocking_time": blocking[-int(point["timed"]) :]}
+
+        return Step(run=run_async_save, check=check, passes={SAMPLES: samples})
+
+    @classmethod
+    def size_bytes(cls, point: Point) -> int:
+        return 0  # nothing moves between ranks
+
+    @classmethod
+    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+        detail = cache_category(observation) if case.point["operation"] == "load" else None
+        yield from transferred(case, observation, int(case.point["size_bytes"]), detail)
+        yield from cls.sampled(observation)
+
+
+class _Model:
+    """The tensors of one rank: words of 64 bits, each a function of its place in the whole."""
+
+    def __init__(self, rig: Rig, point: Point) -> None:
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.tensor import DTensor, Shard
+
+        self.rig, self.threads = rig, int(point["threads"])
+        self.numel = int(point["size_bytes"]) // int(point["tensors"]) // WORD_BYTES
+        mesh = DeviceMesh.from_group(rig.comm.group, rig.device.type)
+        self.state = {
+            f"layers.{index}.weight": DTensor.from_local(self.words(index), mesh, [Shard(0)], run_check=False)
+            for index in range(int(point["tensors"]))
+        }
+
+    def words(self, index: int) -> torch.Tensor:
+        """This rank's rows of the tensor with this number."""
+        return pattern(self.numel, (index * self.rig.world_size + self.rig.rank) * self.numel, self.rig.device)
+
+    def save(self, place: Path) -> None:
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        save(self.state, storage_writer=FileSystemWriter(place, thread_count=self.threads))
+
+    def save_aside(self, place: Path) -> float:
+        """Saves on another thread and waits for it; the seconds for which this one was kept."""
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+        from torch.distributed.checkpoint.state_dict_saver import async_save
+
+        from clusterbench.engine.clock import WallClock
+
+        clock = WallClock()
+        start = clock.mark()
+        future = async_save(self.state, storage_writer=FileSystemWriter(place, thread_count=self.threads))
+        kept = clock.mark()
+        assert isinstance(future, Future)
+        future.result()
+        return clock.seconds([start, kept])[0]
+
+    def load(self, place: Path) -> None:
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+        from torch.distributed.checkpoint.state_dict_loader import load
+
+        load(self.state, storage_reader=FileSystemReader(place))
+
+    def clear(self) -> None:
+        for tensor in self.state.values():
+            tensor.to_local().zero_()
+
+    def compare(self) -> dict[str, float]:
+        """Raises WrongResult at the first tensor that differs."""
+        evidence: dict[str, float] = {}
+        for index, (name, tensor) in enumerate(self.state.items()):
+            evidence = self.rig.expect_equal(name, tensor.to_local(), self.words(index))
+        return evidence
+
+
+class _Saved:
+    """The folder of a case, with room for so many bytes, which rank 0 makes and every rank sees. A collective.
+
+    Raises
+    ------
+    NotHere
+        On all ranks where some do not see it.
+    DiskError
+        On rank 0, without room.
+    """
+
+    def __init__(self, rig: Rig, path: str, needed_bytes: int) -> None:
+        import torch
+
+        self.own = Folder(path) if rig.rank == 0 else None
+        if self.own:
+            with self.own.removed_on_error():
+                expect_room(path, needed_bytes)
+        self.path = Path(rig.tell(str(self.own.path) if self.own else "", root=0))
+        blind = torch.tensor([0 if self.path.is_dir() else 1], device=rig.device)
+        rig.comm.all_reduce(blind)
+        if int(blind):
+            self._remove()
+            raise NotHere(
+                f"{int(blind)} of {rig.world_size} ranks do not see what rank 0 wrote to {path}: it is not the same "
+                "folder on all hosts.\nhint: set 'path' to one on a file system that they share"
+            )
+
+    @contextmanager
+    def removed_on_error(self) -> Iterator[None]:
+        """Within, an error removes the folder. What a rank met saving or loading, every rank then says."""
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        try:
+            yield
+        except CheckpointException as error:  # no Exception, but a BaseException
+            rank, (cause, _) = min(error.failures.items())
+            path = self.path.parent
+            failure: Exception
+            if isinstance(cause, OSError):
+                failure = DiskError(f"rank {rank}: {disk_sentence(path, cause)}")
+            else:
+                # PyTorch's own format swallows what the disk said, so what is free is said of every error.
+                failure = RuntimeError(f"rank {rank}: {type(cause).__name__}: {cause}; {free(path)} at {path}")
+            self._remove()
+            raise failure from error
+        except BaseException:
+            self._remove()
+            raise
+
+    def _remove(self) -> None:
+        if self.own:
+            self.own.remove()
+
+
+def _dropped(rank: int, places: Iterable[Path]) -> dict[str, float]:
+    """Drops this rank's files from the page cache; how much of them is left there."""
+    descriptors: list[int] = []
+    try:
+        for place in places:
+            for file in place.glob(f"__{rank}_*"):
+                descriptors.append(os.open(file, os.O_RDWR))
+                leave_cache(descriptors[-1])
+        return cache_evidence(descriptors)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import bars
+from clusterbench.charts._selection import curves_note
+from clusterbench.rows import Row
+from clusterbench.units import format_bytes, format_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 24
+_BENCHMARKS = ("file_io", "checkpoint")
+
+
+@dataclass(frozen=True)
+class Rate:
+    """One bar: ``value`` in bytes per second of all ranks, or None and how the case ended."""
+
+    operation: str
+    label: str
+    value: float | None
+    status: str
+
+
+class StorageRates(Chart[list[Rate]]):
+    """Bytes per second to and from a file system: large files, and sharded checkpoints.
+
+    How to read it
+    --------------
+    A bar is what all ranks move together in the time of the slowest. Writes end when the disk has everything. Reads say
+    what the kernel found before: cold means that this host's memory held nothing of the file, cached that it did, and
+    then the bar is the memory's and not the disk's.
+    """
+
+    title: ClassVar[str] = "Bandwidth of the file system"
+    place: ClassVar[int] = 66
+
+    def select(self, rows: Sequence[Row]) -> list[Rate] | None:
+        rates = [
+            Rate(str(row.point["operation"]), _label(row), row.value, row.status)
+            for row in rows
+            if row.benchmark in _BENCHMARKS and row.metric in ("bandwidth", "") and row.status != "refused"
+        ]
+        return rates if any(rate.value is not None for rate in rates) else None
+
+    def draw(self, data: list[Rate]) -> list[Figure]:
+        shown = data[:MOST]
+        missing = {number: rate.status for number, rate in enumerate(shown) if rate.value is None}
+        values = {"bandwidth": [rate.value for rate in shown]}
+        return [bars("All ranks together", [rate.label for rate in shown], values, "B/s", missing=missing)]
+
+    def answer(self, data: list[Rate]) -> str:
+        words = []
+        for name, operations in (("gives", ("read", "load")), ("takes", ("write", "save", "async_save"))):
+            rates = [
+                (rate.value, rate.label)
+                for rate in data
+                if rate.operation in operations and rate.value is not None and not rate.label.endswith("cached")
+            ]
+            words += [f"{name} {format_value(max(rates)[0], 'B/s')} ({max(rates)[1]})"] if rates else []
+        return f"At its best the file system {' and '.join(words)}." if words else ""
+
+    def left_out(self, data: list[Rate]) -> str:
+        return curves_note(len(data), MOST, "cases")
+
+
+def _label(row: Row) -> str:
+    point = row.point
+    what = f"{row.benchmark.replace('_io', '')} {str(point['operation']).replace('_', ' ')}"
+    words = [what, format_bytes(point["size_bytes"]), "1 rank" if row.world_size == 1 else f"{row.world_size} ranks"]
+    words += ["direct"] if point.get("direct") else []
+    words += ["to the GPU"] if point.get("to") == "device" else []
+    return ", ".join([*words, *filter(None, [row.detail.get("category")])])

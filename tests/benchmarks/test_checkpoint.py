@@ -1,0 +1,182 @@
+import re
+import resource
+from pathlib import Path
+
+import pytest
+
+from clusterbench.benchmarks.checkpoint import Checkpoint, _Saved
+from clusterbench.errors import ClusterbenchError, DiskError
+from tests.benchmarks.alone import CPU, derived, rig
+from tests.ranks import run_ranks
+
+MIB = 2**20
+
+
+def point(operation, path):
+    (made,) = Checkpoint(operations=(operation,), path=path, size=MIB, tensors=4, iterations=2).points(CPU)
+    return made
+
+
+def test_a_checkpoint_is_as_large_as_what_all_ranks_hold():
+    metrics = derived("checkpoint", {"operation": "save", "size_bytes": 10**9}, [[1.0], [2.0]])
+    assert metrics["bandwidth_per_rank"].value == 0.5e9
+    assert metrics["bandwidth"].value == 1e9
+
+
+def test_the_blocking_part_of_an_asynchronous_save_stands_beside_the_whole():
+    passes = {"samples": [{"blocking_time": [0.1, 0.2, 0.3]}]}
+    metrics = derived("checkpoint", {"operation": "async_save", "size_bytes": 8}, [[1.0]], passes=passes)
+    assert (metrics["transfer_time"].value, metrics["blocking_time"].value) == (1.0, 0.2)
+
+
+def test_loads_say_whether_the_cache_had_any_of_it():
+    metrics = derived("checkpoint", {"operation": "load", "size_bytes": 8}, [[1.0]], [{"resident_fraction": 0.4}])
+    assert metrics["bandwidth"].detail == {"category": "cached"}
+
+
+def test_tensors_that_are_not_whole_are_refused():
+    (made,) = Checkpoint(operations=("save",), size=MIB, tensors=3).points(CPU)
+    assert Checkpoint().objection(made, CPU) == "1048576 B in 3 tensors are not whole words of 8 B in each"
+
+
+def on_ranks(operation, path, fault):
+    import torch.distributed as dist
+
+    step = Checkpoint.prepare(this_rig(dist), point(operation, path))
+    if fault == "full":
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if dist.get_rank() == 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (MIB // 2, hard))
+    try:
+        evidence = step.check()
+        for _ in range(2):
+            step.run()
+    except ClusterbenchError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        if fault == "full":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    samples = step.passes["samples"]() if step.passes else {}
+    return {**evidence, **samples}
+
+
+def this_rig(dist):
+    made = rig(rank=dist.get_rank())
+    made.world_size = dist.get_world_size()
+    return made
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_what_is_loaded_is_what_was_saved(tmp_path, world_size):
+    for operation in ("save", "load"):
+        for evidence in run_ranks(world_size, on_ranks, operation, str(tmp_path), ""):
+            assert evidence["wrong_elements"] == 0.0
+            assert evidence.get("resident_fraction", 0.0) in (0.0, 1.0)  # a file system in memory keeps all
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.gloo
+def test_an_asynchronous_save_blocks_for_a_part_of_its_time(tmp_path):
+    for evidence in run_ranks(2, on_ranks, "async_save", str(tmp_path), ""):
+        assert evidence["wrong_elements"] == 0.0
+        assert len(evidence["blocking_time"]) == 2
+        assert all(0 < blocked_s < 60 for blocked_s in evidence["blocking_time"])
+
+
+@pytest.mark.gloo
+def test_a_disk_that_is_full_for_one_rank_is_said_by_all_and_nothing_is_left(tmp_path):
+    said = run_ranks(2, on_ranks, "save", str(tmp_path), "full")
+    for sentence in said:
+        assert re.match(
+            rf"DiskError: rank 1: {tmp_path} on \S+: File too large; \S+ of \S+ were free\.\nhint: ",
+            sentence,
+        ), sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def where_the_format_fails(path):
+    import torch.distributed as dist
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    from clusterbench.benchmarks.checkpoint import _Model
+
+    def save(model, place):
+        raise CheckpointException("x", {1: (RuntimeError("unexpected pos 704 vs 598"), None)})
+
+    _Model.save = save
+    try:
+        Checkpoint.prepare(this_rig(dist), point("save", path)).check()
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.gloo
+def test_what_pytorch_says_in_place_of_the_disk_comes_with_what_was_free(tmp_path):
+    for sentence in run_ranks(2, where_the_format_fails, str(tmp_path)):
+        assert re.fullmatch(
+            rf"rank 1: RuntimeError: unexpected pos 704 vs 598; \S+ of \S+ were free at {tmp_path}", sentence
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_room_is_not_filled(tmp_path, monkeypatch):
+    class Disk:
+        f_bavail, f_blocks, f_frsize = 100, 1024, 4096
+
+    monkeypatch.setattr("os.statvfs", lambda path: Disk)
+    with pytest.raises(
+        DiskError, match=rf"{tmp_path} on \S+ has no room for 3MiB, what this case writes there; 400KiB of"
+    ):
+        _Saved(rig(), str(tmp_path), 3 * MIB)
+    assert list(tmp_path.iterdir()) == []
+
+
+def with_a_wrong_element(path):
+    import torch.distributed as dist
+
+    from clusterbench.benchmarks.checkpoint import _Model
+
+    if dist.get_rank() == 1:
+        real = _Model.load
+
+        def load(model, place):
+            real(model, place)
+            model.state["layers.2.weight"].to_local()[7] += 1
+
+        _Model.load = load
+    try:
+        return Checkpoint.prepare(this_rig(dist), point("save", path)).check()
+    except ClusterbenchError as error:
+        return str(error)
+
+
+@pytest.mark.gloo
+def test_one_wrong_element_on_one_rank_is_found_there(tmp_path):
+    right, wrong = run_ranks(2, with_a_wrong_element, str(tmp_path))
+    assert right == {"wrong_elements": 0.0}
+    assert re.match(
+        r"layers\.2\.weight gave wrong results on rank 1 \(host here\): 1 of 32768 elements differ\. First at index 7",
+        wrong,
+    )
+
+
+def where_only_rank_0_sees(path):
+    import torch.distributed as dist
+
+    if dist.get_rank() == 1:
+        Path.is_dir = lambda self: False
+    try:
+        return Checkpoint.prepare(this_rig(dist), point("save", path)).check()
+    except ClusterbenchError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.gloo
+def test_a_folder_that_is_not_shared_is_said_by_all_ranks(tmp_path):
+    expected = (
+        f"NotHere: 1 of 2 ranks do not see what rank 0 wrote to {tmp_path}: it is not the same folder on all "
+        "hosts.\nhint: set 'path' to one on a file system that they share"
+    )
+    assert run_ranks(2, where_only_rank_0_sees, str(tmp_path)) == [expected, expected]
+    assert list(tmp_path.iterdir()) == []

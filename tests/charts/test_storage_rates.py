@@ -1,0 +1,46 @@
+from clusterbench.charts.storage_rates import StorageRates
+from clusterbench.rows import Row
+
+
+def stored(benchmark: str, value: float | None, status: str = "ok", category: str = "", **point: object) -> Row:
+    about = ("r", "x", benchmark, 1, status, {"size_bytes": 2**28, **point}, 1, 2, "a", "cpu")
+    row = Row(*about, "" if value is None else "bandwidth", "B/s", value)  # type: ignore[arg-type]
+    return row._replace(detail={"category": category}) if category else row
+
+
+def test_a_bar_says_what_moved_and_where_it_had_been() -> None:
+    rows = [
+        stored("file_io", 1e9, operation="write", direct=True),
+        stored("file_io", 2e9, category="cold", operation="read", to="device"),
+        stored("checkpoint", 5e8, operation="async_save"),
+    ]
+    data = StorageRates().select(rows)
+    assert data is not None
+    assert [rate.label for rate in data] == [
+        "file write, 256MiB, 2 ranks, direct",
+        "file read, 256MiB, 2 ranks, to the GPU, cold",
+        "checkpoint async save, 256MiB, 2 ranks",
+    ]
+    assert StorageRates().answer(data) == (
+        "At its best the file system gives 2.0 GB/s (file read, 256MiB, 2 ranks, to the GPU, cold) "
+        "and takes 1.0 GB/s (file write, 256MiB, 2 ranks, direct)."
+    )
+
+
+def test_what_came_from_the_cache_is_no_answer() -> None:
+    data = StorageRates().select([stored("file_io", 2e10, category="cached", operation="read")])
+    assert data is not None
+    assert StorageRates().answer(data) == ""
+
+
+def test_a_full_disk_is_a_bar_without_length() -> None:
+    data = StorageRates().select(
+        [stored("file_io", 1e9, operation="write"), stored("checkpoint", None, "failed", operation="save")]
+    )
+    assert data is not None
+    assert [(rate.value, rate.status) for rate in data] == [(1e9, "ok"), (None, "failed")]
+    assert len(StorageRates().draw(data)) == 1
+
+
+def test_nothing_measured_shows_nothing() -> None:
+    assert StorageRates().select([stored("checkpoint", None, "skipped", operation="save")]) is None
