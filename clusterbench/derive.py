@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from clusterbench.benchmarks import benchmarks
+from clusterbench.environment_ratios import environment_ratios
 from clusterbench.errors import ClusterbenchError
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median
 from clusterbench.history import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, complaint, iteration_times
@@ -215,6 +216,7 @@ def _rows(run: str, plan: Plan, derived: Sequence[tuple[History, list[Metric]]])
     within = tuple(rows)
     for name in sorted({history.case.benchmark for history, _ in derived} & known.keys()):
         rows.extend(known[name].across(within))
+    rows.extend(environment_ratios(within))
     place = {history.case.id: position for position, (history, _) in enumerate(derived)}
     rows.sort(key=lambda row: place[row.case])
     rows.extend(_refusal_row(run, plan, refusal) for refusal in plan.refusals)

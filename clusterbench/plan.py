@@ -385,8 +385,8 @@ def _differences(alike: Sequence[_Asked]) -> list[str]:
     every = [asked.features() for asked in alike]
     suffixes = [""] * len(every)
     for name in {name: None for features in every for name in features}:
-        values = [_tidy(features.get(name, "none")) for features in every]
-        longer = [f"{suffix}-{name}={value}" for suffix, value in zip(suffixes, values, strict=True)]
+        own = [f"-{name}={_tidy(features[name])}" if name in features else "" for features in every]
+        longer = [suffix + one for suffix, one in zip(suffixes, own, strict=True)]
         if len(set(longer)) > len(set(suffixes)):
             suffixes = longer
     return suffixes

@@ -58,6 +58,11 @@ class Row(NamedTuple):
     detail: Mapping[str, str] = _NO_DETAIL
 
 
+def variables_of(row: Row) -> dict[str, str]:
+    """Variables that the row's case was started with; a point's options have names in lower case."""
+    return {name: str(value) for name, value in row.point.items() if name.isupper()}
+
+
 class Placed(Protocol):
     """A point of a curve: on how many ranks it was measured, and on which hosts, apart by spaces."""
 

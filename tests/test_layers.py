@@ -16,7 +16,7 @@ PACKAGE = ROOT / "clusterbench"
 LAYERS = (
     "cli __main__ catalogue",
     "launch report compare bundle layout_view plan_text",
-    "suite plan run_directory derive yaml_lines",
+    "suite plan run_directory derive environment_ratios yaml_lines",
     "benchmarks parallel training diagnoses charts",
     "engine tools",
     "types rows records history units layout shape cluster scale formulas errors options discover tables prose "

@@ -1,0 +1,93 @@
+"""One variable at a time, against its first value, and nothing else that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from clusterbench.environment_ratios import environment_ratios
+from clusterbench.rows import Row
+
+SIZE = {"size_bytes": 1024, "dtype": "float32"}
+
+
+def row(benchmark: str, metric: str, value: float | None, options: Mapping[str, Any], **changes: Any) -> Row:
+    fields: dict[str, Any] = {
+        "run": "r",
+        "case": f"{benchmark}/{sorted(options.items())}",
+        "benchmark": benchmark,
+        "version": 1,
+        "status": "ok",
+        "point": options,
+        "num_nodes": 2,
+        "world_size": 4,
+        "hosts": "node-a node-b",
+        "device": "cuda",
+        "metric": metric,
+        "unit": "B/s",
+        "value": value,
+    }
+    return Row(**{**fields, **changes})
+
+
+def ratios(*rows: Row) -> dict[str, float | None]:
+    return {one.detail["part"]: one.value for one in environment_ratios(rows)}
+
+
+def test_a_variable_is_held_against_its_first_value() -> None:
+    near = row("all_reduce", "busbw", 40e9, {"NCCL_NET_GDR_LEVEL": "SYS", **SIZE}, low=39e9, high=50e9)
+    far = row("all_reduce", "busbw", 10e9, {"NCCL_NET_GDR_LEVEL": "LOC", **SIZE}, low=5e9, high=13e9)
+    (found,) = environment_ratios([near, far])
+    assert (found.case, found.metric, found.unit) == (far.case, "environment_ratio", "fraction")
+    assert (found.value, found.low) == (0.25, 0.1)
+    assert found.high == pytest.approx(1 / 3)
+    assert found.detail == {"category": "busbw", "part": "NCCL_NET_GDR_LEVEL=LOC/SYS"}
+    assert found.basis == (
+        "busbw with NCCL_NET_GDR_LEVEL=LOC over that with NCCL_NET_GDR_LEVEL=SYS: whether cards reach GPU memory "
+        "themselves (GPUDirect RDMA), by their distance"
+    )
+
+
+def test_three_values_give_two_ratios() -> None:
+    rows = [row("x", "bandwidth", value, {"NCCL_IB_TC": tc}) for tc, value in (("0", 8.0), ("106", 4.0), ("4", 2.0))]
+    assert ratios(*rows) == {"NCCL_IB_TC=106/0": 0.5, "NCCL_IB_TC=4/0": 0.25}
+    assert {one.basis for one in environment_ratios(rows[:2])} == {
+        "bandwidth with NCCL_IB_TC=106 over that with NCCL_IB_TC=0"
+    }
+
+
+def test_commas_of_a_value_do_not_break_the_key() -> None:
+    rows = [row("x", "latency", value, {"UCX_TLS": tls}) for tls, value in (("posix,self", 1.0), ("tcp,self", 30.0))]
+    assert ratios(*rows) == {"UCX_TLS=tcp+self/posix+self": 30.0}
+
+
+def test_two_variables_are_compared_one_at_a_time() -> None:
+    rows = [
+        row("x", "bandwidth", value, {"A": a, "B": b})
+        for (a, b), value in zip([("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")], [8.0, 4.0, 2.0, 1.0], strict=True)
+    ]
+    found = sorted((one.point["A"], one.point["B"], one.detail["part"], one.value) for one in environment_ratios(rows))
+    assert found == [
+        ("0", "1", "B=1/0", 0.5),
+        ("1", "0", "A=1/0", 0.25),
+        ("1", "1", "A=1/0", 0.25),
+        ("1", "1", "B=1/0", 0.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        row("x", "bandwidth", 1.0, {"V": "1", "size_bytes": 16}),
+        row("y", "bandwidth", 1.0, {"V": "1", "size_bytes": 8}),
+        row("x", "bandwidth", 1.0, {"V": "1", "W": "0", "size_bytes": 8}),
+        row("x", "bandwidth", 1.0, {"V": "1", "size_bytes": 8}, world_size=8),
+        row("x", "bandwidth", None, {"V": "1", "size_bytes": 8}),
+        row("x", "step_time", 1.0, {"V": "1", "size_bytes": 8}),
+        row("x", "bandwidth", 1.0, {"V": "0", "size_bytes": 8}),
+    ],
+)
+def test_what_differs_in_more_than_a_variable_is_not_compared(other: Row) -> None:
+    assert ratios(row("x", "bandwidth", 2.0, {"V": "0", "size_bytes": 8}), other) == {}
