@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from clusterbench.errors import NotHere, ToolError
 
 LINES_QUOTED = 8
 SECONDS_TO_LISTEN = 20.0
 SECONDS_TO_END = 5.0
-_PR_SET_PDEATHSIG = 1
+_GUARD = 'read -r line; kill -9 -"$0"'
+"""Waits for the end of whoever holds its input, then kills a process group: a launcher's processes would outlive it."""
 _LISTENING = "0A"
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a program left: both streams in one text, its exit code, and the seconds it ran."""
+    """What a program left: standard output, standard error, and the seconds it ran.
+
+    Two texts, because in one of them a warning may stand in the middle of a number.
+    """
 
     text: str
-    exit_code: int
+    warnings: str
     elapsed_s: float
 
 
 def find_tool(name: str, install: str) -> str:
-    """The path of a program.
+    """The path of a program, by its name on PATH or by a path of its own.
 
     Raises
     ------
@@ -42,12 +47,13 @@ def find_tool(name: str, install: str) -> str:
         With ``install``, the sentence that says how to get it.
     """
     if (path := shutil.which(name)) is None:
-        raise NotHere(f"{name} is not on PATH on {socket.gethostname()}.\nhint: {install}")
+        what = "is no program" if "/" in name else "is not on PATH"
+        raise NotHere(f"{name} {what} on {socket.gethostname()}.\nhint: {install}")
     return path
 
 
 def run_tool(words: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Finished:
-    """Runs a program to its end; it is killed with this process.
+    """Runs a program to its end; it is killed with this process, and what it started with it.
 
     Raises
     ------
@@ -56,22 +62,20 @@ def run_tool(words: Sequence[str], timeout_s: float, environment: Mapping[str, s
         with its command and the last lines it printed.
     """
     start_s = time.monotonic()
-    process = _start(words, environment)
-    try:
-        text, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        _end(process)
-        text, _ = process.communicate()
-        raise ToolError(_said(f"has not ended after {timeout_s:g} s", words, text)) from None
-    finally:
-        _end(process)
-    if process.returncode != 0:
-        raise ToolError(_said(_ended(process.returncode), words, text))
-    return Finished(text, process.returncode, time.monotonic() - start_s)
+    with _started(words, environment) as program:
+        try:
+            program.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            program.end()
+            raise ToolError(program.said(f"has not ended after {timeout_s:g} s")) from None
+        elapsed_s = time.monotonic() - start_s
+        if program.process.returncode != 0:
+            raise ToolError(program.said(_ended(program.process.returncode)))
+        return Finished(_read(program.output), _read(program.warnings), elapsed_s)
 
 
 @contextmanager
-def serving(words: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> Iterator[None]:
+def serving(words: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> Iterator[Program]:
     """Runs a server while the context is open, which is entered once it listens on ``port``. It is then ended.
 
     The kernel's table is read to see that; connecting would be taken for the client.
@@ -81,20 +85,16 @@ def serving(words: Sequence[str], port: int, environment: Mapping[str, str] | No
     ToolError
         If it ends before it listens, or does not listen within some seconds.
     """
-    process = _start(words, environment)
-    try:
+    with _started(words, environment) as program:
         deadline = time.monotonic() + SECONDS_TO_LISTEN
         while not listens(port):
-            if process.poll() is not None:
-                raise ToolError(_said(_ended(process.returncode), words, process.communicate()[0]))
+            if program.process.poll() is not None:
+                raise ToolError(program.said(_ended(program.process.returncode)))
             if time.monotonic() > deadline:
-                _end(process)
-                late = f"does not listen on port {port} after {SECONDS_TO_LISTEN:g} s"
-                raise ToolError(_said(late, words, process.communicate()[0]))
+                program.end()
+                raise ToolError(program.said(f"does not listen on port {port} after {SECONDS_TO_LISTEN:g} s"))
             time.sleep(0.02)
-        yield
-    finally:
-        _end(process)
+        yield program
 
 
 def listens(port: int) -> bool:
@@ -118,45 +118,78 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def _start(words: Sequence[str], environment: Mapping[str, str] | None) -> subprocess.Popen[str]:
-    libc = ctypes.CDLL(None)  # loaded before the fork, used after it
-    try:
-        return subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-            preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
-        )
-    except OSError as error:
-        raise ToolError(f"{words[0]} cannot be started: {error.strerror}") from None
+@dataclass(frozen=True)
+class Program:
+    """A program under way. It writes into files: a pipe would stop it when full, and outlive it in what it started."""
 
+    words: Sequence[str]
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    warnings: IO[bytes]
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ends a program and all it started; they are a session of their own."""
-    if process.poll() is None:
+    def last_line(self) -> str:
+        """What it printed last, if anything."""
+        return next(iter(reversed(self._lines())), "")
+
+    def said(self, what: str) -> str:
+        """A message: what became of it, its last lines, its command."""
+        lines = self._lines()
+        quoted = "".join(f"\n    {line[:200]}" for line in lines[-LINES_QUOTED:])
+        name = os.path.basename(self.words[0])
+        said = f"It printed at the end:{quoted}" if lines else "It printed nothing."
+        return f"{name} on {socket.gethostname()} {what}. {said}\n    command: {shlex.join(self.words)}"
+
+    def end(self) -> None:
+        """Ends it and all it started; they are a process group of their own, also after it is gone itself."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            os.killpg(process.pid, number)
-            try:
-                process.wait(SECONDS_TO_END)
-                return
-            except subprocess.TimeoutExpired:
-                continue
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(SECONDS_TO_END)
+
+    def _lines(self) -> list[str]:
+        lines = f"{_read(self.output)}\n{_read(self.warnings)}".splitlines()
+        return [line.rstrip() for line in lines if line.strip()]
+
+
+@contextmanager
+def _started(words: Sequence[str], environment: Mapping[str, str] | None) -> Iterator[Program]:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as warnings:
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=warnings,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ToolError(f"{words[0]} cannot be started: {error.strerror}") from None
+        program = Program(words, process, output, warnings)
+        guard = ["/bin/sh", "-c", _GUARD, str(process.pid)]
+        try:
+            with subprocess.Popen(
+                guard,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            ) as guardian:
+                try:
+                    yield program
+                finally:
+                    guardian.kill()
+        finally:
+            program.end()
+
+
+def _read(file: IO[bytes]) -> str:
+    # The program writes through the same open file, so nothing may move its position: pread leaves it alone.
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
 
 
 def _ended(exit_code: int) -> str:
     if exit_code < 0:
         return f"was ended by signal {-exit_code} ({signal.strsignal(-exit_code)})"
     return f"ended with exit code {exit_code}"
-
-
-def _said(what: str, words: Sequence[str], text: str) -> str:
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    quoted = "".join(f"\n    {line[:200]}" for line in lines[-LINES_QUOTED:])
-    name = os.path.basename(words[0])
-    said = f"It printed at the end:{quoted}" if lines else "It printed nothing."
-    return f"{name} on {socket.gethostname()} {what}. {said}\n    command: {shlex.join(words)}"

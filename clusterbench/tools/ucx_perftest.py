@@ -11,14 +11,18 @@ import re
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
+from clusterbench.tools._text import end_of, number, positive, starts_with_figure, whole_lines
 
-_FINAL = re.compile(r"^\s*(?:Final:)?\s*(\d+)((?:\s+\d+(?:\.\d+)?){7})\s*$", re.MULTILINE)
 _HEADER = re.compile(r"(latency|overhead) \(usec\)\s*\|\s*bandwidth \(MB/s\)\s*\|\s*message rate \(msg/s\)")
+_FIGURES = 8
 
 
 @dataclass(frozen=True)
 class UcxResult:
-    """``typical_s`` is the percentile that was asked for, the median unless told otherwise."""
+    """``typical_s`` is the percentile that was asked for, the median unless told otherwise.
+
+    ``bytes_per_s`` is printed to 0.01 MiB/s and may be zero for messages of a few bytes.
+    """
 
     iterations: int
     typical_s: float
@@ -35,15 +39,18 @@ def parse(text: str) -> UcxResult:
     ToolError
         If the table's header or its final line is missing or cut.
     """
-    if not _HEADER.search(text):
-        raise ToolError(f"ucx_perftest printed no table that can be read: {_end(text)}")
-    lines = _FINAL.findall(text)
-    if not lines:
-        raise ToolError(f"ucx_perftest printed no final line: {_end(text)}")
-    iterations, figures = lines[-1]
-    typical_us, _, overall_us, _, mebibytes, _, rate = map(float, figures.split())
+    lines = whole_lines(text)
+    header = next((index for index, line in enumerate(lines) if _HEADER.search(line)), None)
+    if header is None:
+        raise ToolError(f"ucx_perftest printed no table that can be read: {end_of(text)}")
+    below = [line.removeprefix("Final:") for line in lines[header + 1 :]]
+    rows = [line.split() for line in below if starts_with_figure(line)]
+    if not rows:
+        raise ToolError(f"ucx_perftest printed no final line: {end_of(text)}")
+    cells = rows[-1]
+    line = " ".join(cells)
+    if cut := [row for row in rows if len(row) != _FIGURES]:
+        raise ToolError(f"ucx_perftest printed a line of {len(cut[0])} figures, not {_FIGURES}: {' '.join(cut[0])!r}")
+    iterations, typical_us, overall_us, rate = (positive("ucx_perftest", cells[at], line) for at in (0, 1, 3, 7))
+    mebibytes = number("ucx_perftest", cells[5], line)
     return UcxResult(int(iterations), typical_us / 1e6, overall_us / 1e6, mebibytes * 2**20, rate)
-
-
-def _end(text: str) -> str:
-    return repr(text.strip()[-200:])

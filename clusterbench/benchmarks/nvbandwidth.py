@@ -1,0 +1,130 @@
+"""Copies between host and GPUs and between GPUs of each node, by nvbandwidth."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.benchmarks._tool import NODES, Figures, ToolBenchmark, first_ranks, with_limit
+from clusterbench.errors import NotHere, ToolError
+from clusterbench.options import option
+from clusterbench.tools import nvbandwidth
+from clusterbench.types import Expected, MetricKind, Place, Point, Step, metric_key
+from clusterbench.units import format_bytes
+
+if TYPE_CHECKING:
+    from clusterbench.engine.rig import Rig
+
+_TESTS = (
+    "host_to_device_memcpy_ce",
+    "device_to_host_memcpy_ce",
+    "host_to_device_bidirectional_memcpy_ce",
+    "device_to_host_bidirectional_memcpy_ce",
+    "device_to_device_memcpy_read_ce",
+    "device_to_device_memcpy_write_ce",
+    "device_to_device_bidirectional_memcpy_read_ce",
+    "device_to_device_bidirectional_memcpy_write_ce",
+    "host_to_device_memcpy_sm",
+    "device_to_host_memcpy_sm",
+    "device_to_device_memcpy_read_sm",
+    "device_to_device_memcpy_write_sm",
+    "all_to_one_write_ce",
+    "all_to_one_read_ce",
+    "one_to_all_write_ce",
+    "one_to_all_read_ce",
+    "host_device_latency_sm",
+    "device_to_device_latency_sm",
+    "device_local_copy",
+)
+_ONE_WAY = {
+    "host_to_device_memcpy_ce": "host",
+    "device_to_host_memcpy_ce": "host",
+    "host_to_device_memcpy_sm": "host",
+    "device_to_host_memcpy_sm": "host",
+    "device_to_device_memcpy_read_ce": "device",
+    "device_to_device_memcpy_write_ce": "device",
+    "device_to_device_memcpy_read_sm": "device",
+    "device_to_device_memcpy_write_sm": "device",
+}
+"""Tests of one copy at a time in one direction, and the link that it crosses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nvbandwidth(ToolBenchmark):
+    """How fast each GPU of a node copies from and to the host and each other GPU, node by node.
+
+    Tests of ``ce`` use a copy engine, those of ``sm`` a kernel, whose packets are smaller and whose figures are lower.
+    ``part`` is row to column of nvbandwidth's matrix.
+    """
+
+    metrics: ClassVar[tuple[MetricKind, ...]] = (
+        MetricKind("bandwidth", "B/s", "higher", "median over the cells of the matrix"),
+        MetricKind("lowest_bandwidth", "B/s", "higher", "slowest cell of the matrix"),
+        MetricKind("pair_bandwidth", "B/s", "higher", "one cell: bytes per second between row and column (part)"),
+        MetricKind("latency", "s", "lower", "median over the cells of the matrix: one dependent access"),
+        MetricKind("highest_latency", "s", "lower", "slowest cell of the matrix"),
+        MetricKind("pair_latency", "s", "lower", "one cell: one dependent access between row and column (part)"),
+    )
+    program: ClassVar[str] = "nvbandwidth"
+    install: ClassVar[str] = "build it from github.com/NVIDIA/nvbandwidth: docs/rdma.md"
+    absent: ClassVar[Mapping[str, str]] = {
+        r"CUDA_ERROR_NO_DEVICE|no CUDA-capable device|libcuda\.so|libnvidia-ml\.so": "there is no GPU",
+    }
+
+    test: str = option("device_to_device_memcpy_write_ce", "one of nvbandwidth's tests", choices=_TESTS)
+    nodes: str = option("each", "which nodes are measured, one after the other", choices=NODES)
+    buffer_size: int = option(2**29, "bytes of one copy, whole MiB", unit="B", minimum=2**20, maximum=2**40)
+    samples: int = option(3, "copies of which nvbandwidth takes the median", minimum=1, maximum=1000)
+
+    def points(self, place: Place) -> Iterable[Point]:
+        for runner in first_ranks(place, self.nodes):
+            point = {"test": self.test, "buffer_bytes": self.buffer_size, "samples": self.samples, "runner": runner}
+            yield with_limit(self, point)
+
+    def label(self, point: Point) -> str:
+        return f"{point['test']}-{format_bytes(point['buffer_bytes'])}-on{point['runner']}"
+
+    def objection(self, point: Point, place: Place) -> str | None:
+        if point["buffer_bytes"] % 2**20:
+            return f"nvbandwidth takes whole MiB, and {point['buffer_bytes']} B are none"
+        return None
+
+    def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
+        card = place.cluster.accelerator
+        if card is None or point["test"] not in _ONE_WAY:
+            return {}
+        link, rate = {
+            "host": ("one direction of the link to the host", card.pcie_bytes_per_s),
+            "device": ("one direction of all links between GPUs", card.link_bytes_per_s),
+        }[_ONE_WAY[str(point["test"])]]
+        if rate is None:
+            return {}
+        expected = Expected(rate, "B/s", f"{link} by the data sheet, an upper bound: {card.source}")
+        return {"bandwidth": expected, "lowest_bandwidth": expected}
+
+    @classmethod
+    def prepare(cls, rig: Rig, point: Point) -> Step:
+        mebibytes = int(point["buffer_bytes"]) // 2**20
+        words = ["-t", str(point["test"]), "-b", str(mebibytes), "-i", str(point["samples"])]
+        return cls.alone(rig, point, words)
+
+    @classmethod
+    def parse(cls, text: str, point: Point) -> Figures:
+        if any(line.strip().lower().startswith("waived") for line in text.splitlines()):
+            raise NotHere(f"nvbandwidth waived {point['test']}: this node has not the GPUs or the links for it")
+        matrices = nvbandwidth.parse(text)
+        if [*matrices] != [point["test"]]:
+            raise ToolError(f"nvbandwidth was asked for {point['test']} and printed {', '.join(matrices)}")
+        matrix = matrices[str(point["test"])]
+        cells = matrix.cells
+        if not cells:
+            raise NotHere(f"nvbandwidth has no pair to measure for {point['test']}: one GPU has no peer")
+        if matrix.unit == "B/s":
+            name, extreme, worst = "bandwidth", "lowest_bandwidth", min(cells.values())
+        else:
+            name, extreme, worst = "latency", "highest_latency", max(cells.values())
+        figures = {name: statistics.median(cells.values()), extreme: worst}
+        pairs = {metric_key(f"pair_{name}", part=f"{row}to{column}"): cells[row, column] for row, column in cells}
+        return figures | (pairs if len(cells) > 1 else {})

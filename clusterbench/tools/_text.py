@@ -1,0 +1,61 @@
+"""What a program printed as lines that can be read: whole, and without what launchers and terminals put around them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from clusterbench.errors import ToolError
+
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_TAG = re.compile(r"^\[[^\]\s]+\]<std(?:out|err|diag)>\s?:\s?|^\s*\d+: ")
+"""``[1,0]<stdout>:`` of Open MPI's ``-tag-output``, and ``0: `` of ``srun --label``."""
+
+
+def whole_lines(text: str) -> list[str]:
+    """The lines that end in a line break: what is behind the last one may be cut in the middle of a number.
+
+    >>> whole_lines("[1,0]<stdout>: 8 \\x1b[1m9.5\\x1b[0m\\n16 1")
+    ['8 9.5']
+    """
+    lines = _ESCAPE.sub("", text).split("\n")[:-1]
+    return [_TAG.sub("", line).rstrip() for line in lines]
+
+
+def starts_with_figure(line: str) -> bool:
+    """Whether a line begins as a row of a table does, or as the second half of one that somebody broke in two.
+
+    >>> [starts_with_figure(line) for line in ("  65536  1000", ".90", "2 warnings", "a 1", "")]
+    [True, True, True, False, False]
+    """
+    return re.match(r"\s*[\d.]+(?:\s|$)", line) is not None
+
+
+def number(tool: str, cell: str, line: str) -> float:
+    """A cell of a table.
+
+    Raises
+    ------
+    ToolError
+        If it is no number, or none that a measurement can have: negative, or not finite.
+    """
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0 or "_" in cell:
+        raise ToolError(f"{tool} printed {cell!r} where a number belongs: {line.strip()!r}")
+    return value
+
+
+def positive(tool: str, cell: str, line: str) -> float:
+    """A cell that cannot be zero either: a time, a bandwidth."""
+    value = number(tool, cell, line)
+    if value == 0:
+        raise ToolError(f"{tool} printed {cell!r} where a number above zero belongs: {line.strip()!r}")
+    return value
+
+
+def end_of(text: str) -> str:
+    """The end of what was printed, for a message."""
+    return repr(text.strip()[-200:])

@@ -1,0 +1,92 @@
+"""gdrcopy: how fast a CPU writes and reads GPU memory that is mapped into its address space.
+
+Source: NVIDIA/gdrcopy, ``tests/copybw.cpp``, ``copylat.cpp``, ``pplat.cpp``. What it calls MB/s is MiB/s. Latencies are
+those of the call as the CPU sees it: a write may not have reached the GPU yet, as gdrcopy itself warns.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from clusterbench.errors import ToolError
+from clusterbench.tools._text import end_of, positive, starts_with_figure, whole_lines
+
+_BANDWIDTH = re.compile(r"(write|read) BW:\s*(\S+?)MB/s")
+_SIZE = re.compile(r"(writing|reading) test, size=(\d+) ")
+_LATENCY_HEADER = re.compile(r"Test\s+Size\(B\)\s+Avg\.Time\(us\)")
+_ROUND_TRIP = re.compile(r"Round-trip latency per iteration is (\S+) us")
+
+
+@dataclass(frozen=True)
+class CopyBandwidth:
+    size_bytes: int
+    write_bytes_per_s: float
+    read_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class CopyLatency:
+    """Mean times of one call by the bytes that it copies; ``write`` is to the GPU."""
+
+    write_s: dict[int, float]
+    read_s: dict[int, float]
+
+
+def parse_copybw(text: str) -> CopyBandwidth:
+    """Both bandwidths of one ``gdrcopy_copybw``.
+
+    Raises
+    ------
+    ToolError
+        If one of them is missing, is printed twice, or is no number.
+    """
+    lines = whole_lines(text)
+    sizes = {int(match[2]) for line in lines if (match := _SIZE.search(line))}
+    found = [(match[1], match[2], line) for line in lines if (match := _BANDWIDTH.fullmatch(line.strip()))]
+    if len(sizes) != 1 or sorted(kind for kind, _, _ in found) != ["read", "write"]:
+        raise ToolError(f"gdrcopy_copybw printed no write and read bandwidth of one size: {end_of(text)}")
+    rates = {kind: positive("gdrcopy_copybw", cell, line) * 2**20 for kind, cell, line in found}
+    return CopyBandwidth(sizes.pop(), rates["write"], rates["read"])
+
+
+def parse_copylat(text: str) -> CopyLatency:
+    """Both tables of one ``gdrcopy_copylat``.
+
+    Raises
+    ------
+    ToolError
+        If there are not two whole tables of the same sizes, each growing twofold.
+    """
+    tables: dict[str, dict[int, float]] = {"gdr_copy_to_mapping": {}, "gdr_copy_from_mapping": {}}
+    headers = 0
+    for line in whole_lines(text):
+        cells = line.split()
+        headers += bool(_LATENCY_HEADER.fullmatch(line.strip()))
+        if headers and starts_with_figure(line):
+            raise ToolError(f"gdrcopy_copylat printed a row that is broken in two: {line.strip()!r}")
+        if not headers or not cells or cells[0] not in tables or cells[1:2] == ["num"]:
+            continue
+        if len(cells) != 3 or not cells[1].isdigit() or int(cells[1]) in tables[cells[0]]:
+            raise ToolError(f"gdrcopy_copylat printed a row that cannot be read: {line.strip()!r}")
+        tables[cells[0]][int(cells[1])] = positive("gdrcopy_copylat", cells[2], line) / 1e6
+    write_s, read_s = tables.values()
+    sizes = [*write_s]
+    if headers != 2 or not sizes or sizes != [*read_s] or any(b != 2 * a for a, b in pairwise(sizes)):
+        raise ToolError(f"gdrcopy_copylat printed no two whole tables of the same sizes: {end_of(text)}")
+    return CopyLatency(write_s, read_s)
+
+
+def parse_pplat(text: str) -> float:
+    """Seconds of one round trip between CPU and GPU, by ``gdrcopy_pplat``.
+
+    Raises
+    ------
+    ToolError
+        If it is missing or printed twice.
+    """
+    found = [(match[1], line) for line in whole_lines(text) if (match := _ROUND_TRIP.fullmatch(line.strip()))]
+    if len(found) != 1:
+        raise ToolError(f"gdrcopy_pplat printed no round-trip latency: {end_of(text)}")
+    return positive("gdrcopy_pplat", *found[0]) / 1e6

@@ -1,0 +1,49 @@
+"""iperf3: TCP between two hosts, by ``-J``.
+
+Source: esnet/iperf, ``src/iperf_api.c``. Rates are in bits per second, round trips in us; what counts is what the
+receiver saw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterbench.errors import ToolError
+from clusterbench.tools._json import document, figure
+
+
+@dataclass(frozen=True)
+class IperfResult:
+    """``retransmits`` and ``round_trip_s`` are None where the sender's kernel does not say."""
+
+    bytes_per_s: float
+    seconds: float
+    num_streams: int
+    retransmits: int | None
+    round_trip_s: float | None
+
+
+def parse(text: str) -> IperfResult:
+    """The sums over all streams of one run.
+
+    Raises
+    ------
+    ToolError
+        If it reports an error, is cut, moved nothing, or lacks a sum; or if rate, bytes and seconds contradict.
+    """
+    found = document("iperf3", text)
+    if "error" in found:
+        raise ToolError(f"iperf3 reports: {found['error']}")
+    rate = figure("iperf3", found, "end.sum_received.bits_per_second") / 8
+    seconds = figure("iperf3", found, "end.sum_received.seconds")
+    moved = figure("iperf3", found, "end.sum_received.bytes")
+    if not rate or abs(rate * seconds - moved) > 0.02 * moved:
+        raise ToolError(f"iperf3 printed {moved:.6g} bytes in {seconds:.6g} s and a rate of {rate:.6g} B/s")
+    streams = found["end"].get("streams")
+    if not isinstance(streams, list) or not streams:
+        raise ToolError("iperf3 printed no 'end.streams'")
+    told = [stream.get("sender", {}) for stream in streams]
+    trips = [figure("iperf3", one, "mean_rtt") / 1e6 for one in told if "mean_rtt" in one]
+    sent = found["end"].get("sum_sent", {})
+    retransmits = int(figure("iperf3", sent, "retransmits")) if "retransmits" in sent else None
+    return IperfResult(rate, seconds, len(streams), retransmits, sum(trips) / len(trips) if any(trips) else None)

@@ -1,0 +1,113 @@
+"""nccl-tests: the table of ``all_reduce_perf`` and its kin.
+
+Source: NVIDIA/nccl-tests, ``src/common.cu`` and ``doc/PERFORMANCE.md``. Times are in us, bandwidths in GB/s of 1e9. The
+printed size is the whole array, and of ``all_gather`` and others slightly below what was asked for, or 0. Columns after
+the time (``#wrong`` or ``error``, percentiles with ``-I``) differ by version and are read by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusterbench.errors import ToolError
+from clusterbench.tools._text import end_of, number, positive, starts_with_figure, whole_lines
+
+_ROUNDED_BANDWIDTH = 0.005e9
+_LIKENESS = 0.01
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One half of a row. ``wrong`` counts elements that were not what they must be; None where nobody checked."""
+
+    time_s: float
+    algbw: float
+    busbw: float
+    wrong: int | None
+
+
+@dataclass(frozen=True)
+class NcclRow:
+    size_bytes: int
+    count: int
+    out_of_place: Placement
+    in_place: Placement
+
+
+@dataclass(frozen=True)
+class NcclTable:
+    """``out_of_bounds`` is the program's own verdict: how many checks failed."""
+
+    rows: tuple[NcclRow, ...]
+    out_of_bounds: int
+
+
+def parse(text: str) -> NcclTable:
+    """Every row, and the verdict that ends a whole table.
+
+    Raises
+    ------
+    ToolError
+        If the header, its units or the verdict is missing, or a row cannot be read or contradicts itself: its
+        algorithm bandwidth must be its size over its time.
+    """
+    columns: list[str] = []
+    rows: list[NcclRow] = []
+    verdict: int | None = None
+    for line in whole_lines(text):
+        cells = line.lstrip("# ").split()
+        if line.startswith("#") and cells[:2] == ["size", "count"]:
+            columns = cells
+        elif line.startswith("#") and cells[:2] == ["(B)", "(elements)"]:
+            _expect_units(cells, line)
+        elif line.startswith("# Out of bounds values :"):
+            verdict = _verdict(cells, line)
+        elif columns and starts_with_figure(line):
+            rows.append(_row(columns, cells, line))
+    if not columns or not rows:
+        raise ToolError(f"nccl-tests printed no table that can be read: {end_of(text)}")
+    if verdict is None:
+        raise ToolError(f"nccl-tests did not come to the end of its table: {end_of(text)}")
+    return NcclTable(tuple(rows), verdict)
+
+
+def _expect_units(cells: Sequence[str], line: str) -> None:
+    units = cells[2:]
+    wanted = ["(us)", "(GB/s)", "(GB/s)"]
+    if len(units) % 2 or units[:3] != wanted or units[len(units) // 2 :][:3] != wanted:
+        raise ToolError(f"nccl-tests printed units that are not known: {line.strip()!r}")
+
+
+def _verdict(cells: Sequence[str], line: str) -> int:
+    if len(cells) != 7 or not cells[5].isdigit() or (int(cells[5]) == 0) != (cells[6] == "OK"):
+        raise ToolError(f"nccl-tests printed a verdict that cannot be read: {line.strip()!r}")
+    return int(cells[5])
+
+
+def _row(columns: Sequence[str], cells: Sequence[str], line: str) -> NcclRow:
+    first = columns.index("time") if "time" in columns else len(columns)
+    tail = columns[first:]
+    half = len(tail) // 2
+    # What is before the time may have blank cells: alltoall has a column redop and nothing in it.
+    before = len(cells) - len(tail)
+    if half < 4 or tail[:half] != tail[half:] or not 3 <= before <= first:
+        raise ToolError(f"nccl-tests printed a row that does not fit its header: {line.strip()!r}")
+    size_bytes, count = (int(number("nccl-tests", cell, line)) for cell in cells[:2])
+    halves = [_placement(tail[:half], cells[start : start + half], line) for start in (before, before + half)]
+    for placement in halves:
+        slack = _ROUNDED_BANDWIDTH + _LIKENESS * placement.algbw
+        if abs(placement.algbw - size_bytes / placement.time_s) > slack:
+            raise ToolError(f"nccl-tests printed a row whose algbw is not its size over its time: {line.strip()!r}")
+    return NcclRow(size_bytes, count, *halves)
+
+
+def _placement(names: Sequence[str], cells: Sequence[str], line: str) -> Placement:
+    by_name = dict(zip(names, cells, strict=True))
+    wrong = by_name.get("#wrong", "N/A")  # older versions print the largest deviation instead, judged by the verdict
+    return Placement(
+        positive("nccl-tests", by_name.get("time", ""), line) / 1e6,
+        number("nccl-tests", by_name.get("algbw", ""), line) * 1e9,
+        number("nccl-tests", by_name.get("busbw", ""), line) * 1e9,
+        None if wrong == "N/A" else int(number("nccl-tests", wrong, line)),
+    )

@@ -1,0 +1,96 @@
+"""nvbandwidth: matrices of bandwidths, or of latencies, between host and GPUs and between GPUs.
+
+Source: NVIDIA/nvbandwidth, ``README.md``. GB/s of 1e9, ns. The diagonal of a matrix between GPUs is ``0.00`` in older
+versions and ``N/A`` in newer ones. Where a ``SUM`` follows, it is held against the cells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterbench.errors import ToolError
+from clusterbench.tools._text import end_of, number, whole_lines
+
+_RUNNING = re.compile(r"Running (\w+)\.?")
+_TITLE = re.compile(r"(.*\(column\).*)\((GB/s|ns)\)")
+_WHOLE_TITLE = re.compile(r"(?:mem|Device )[^()]*(?:\b(CPU|GPU)\(row\) [^()]*)?\bGPU\(column\)[^()]*")
+_SUM = re.compile(r"SUM (\w+) (\S+)")
+_FACTOR = {"GB/s": 1e9, "ns": 1e-9}
+_ROUNDED = 0.01
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One test. ``cells[row, column]`` in B/s or seconds, by what ``unit`` says; cells that do not apply are left out.
+
+    ``between_gpus`` is True where rows are GPUs too.
+    """
+
+    unit: str
+    between_gpus: bool
+    cells: Mapping[tuple[int, int], float]
+
+
+def parse(text: str) -> Mapping[str, Matrix]:
+    """Every test that has a matrix, by name; tests that were waived have none.
+
+    Raises
+    ------
+    ToolError
+        If there is none, one is cut or malformed, or its sum is not that of its cells.
+    """
+    found: dict[str, Matrix] = {}
+    lines = iter(whole_lines(text))
+    name = ""
+    for line in lines:
+        if match := _RUNNING.fullmatch(line.strip()):
+            name = match[1]
+        elif match := _SUM.fullmatch(line.strip()):
+            _expect_sum(found, match[1], match[2], line)
+        elif match := _TITLE.fullmatch(line.strip()):
+            title = _WHOLE_TITLE.fullmatch(match[1])
+            if not name or name in found or title is None:
+                raise ToolError(f"nvbandwidth printed a title that cannot be read: {line.strip()!r}")
+            between_gpus = title[1] == "GPU"
+            header = next(lines, "").split()
+            body = []
+            while (row := next(lines, None)) is not None and row.strip():
+                body.append(row)
+            if row is None and not between_gpus:  # how many rows there are is known by the empty line behind them
+                raise ToolError(f"nvbandwidth printed a matrix that is cut: {end_of(text)}")
+            found[name] = _matrix(match[2], between_gpus, header, body)
+    if not found:
+        raise ToolError(f"nvbandwidth printed no matrix that can be read: {end_of(text)}")
+    return found
+
+
+def _matrix(unit: str, between_gpus: bool, header: list[str], body: list[str]) -> Matrix:
+    if not body or not header or header != [str(index) for index in range(len(header))]:
+        raise ToolError(f"nvbandwidth printed a matrix without rows or columns: {' '.join(header)!r}")
+    if between_gpus and len(body) != len(header):
+        raise ToolError(f"nvbandwidth printed {len(body)} rows of a matrix between {len(header)} GPUs")
+    cells: dict[tuple[int, int], float] = {}
+    for index, line in enumerate(body):
+        first, *row = line.split()
+        if first != str(index) or len(row) != len(header):
+            raise ToolError(f"nvbandwidth printed a row that does not fit its header: {line.strip()!r}")
+        for column, cell in enumerate(row):
+            if cell == "N/A" or (between_gpus and index == column):
+                continue
+            value = number("nvbandwidth", cell, line)
+            if value == 0:
+                raise ToolError(f"nvbandwidth printed {cell!r} where a number above zero belongs: {line.strip()!r}")
+            cells[index, column] = value * _FACTOR[unit]
+    return Matrix("B/s" if unit == "GB/s" else "s", between_gpus, cells)
+
+
+def _expect_sum(found: Mapping[str, Matrix], name: str, cell: str, line: str) -> None:
+    if name not in found:
+        raise ToolError(f"nvbandwidth printed a sum of a matrix that it did not print: {line.strip()!r}")
+    matrix = found[name]
+    factor = _FACTOR["GB/s" if matrix.unit == "B/s" else "ns"]
+    by_cells = sum(matrix.cells.values()) / factor
+    if abs(number("nvbandwidth", cell, line) - by_cells) > _ROUNDED * (1 + len(matrix.cells)):
+        raise ToolError(f"nvbandwidth printed a sum that is not that of its cells, {by_cells:.2f}: {line.strip()!r}")

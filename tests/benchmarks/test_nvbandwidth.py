@@ -1,0 +1,122 @@
+"""A program on one rank, by the whole path from a suite to rows, with an ``nvbandwidth`` of our own."""
+
+import pytest
+
+from clusterbench.benchmarks.nvbandwidth import Nvbandwidth
+from clusterbench.cluster import Cluster
+from clusterbench.errors import NotHere, ToolError
+from clusterbench.types import Place
+from tests.benchmarks.fake_programs import processes_of, program, run_suite
+from tests.tools import printed
+
+NODES = Place(Cluster(2, 8, "cuda"), 2)
+GOOD, HANGS, LIES, ERRS, WAIVED, NO_GPU, NEGATIVE, CUT, ANOTHER = range(1, 10)
+
+FAKE = f"""
+words = sys.argv[1:]
+mode = words[words.index("-i") + 1]
+text = '''{printed.NVBANDWIDTH}'''
+if mode == "{HANGS}":
+    print("nvbandwidth Version: v0.8", flush=True)
+    time.sleep(600)
+print(dict([
+    ("{GOOD}", text),
+    ("{LIES}", text.replace("551.57", "9551.57")),
+    ("{ERRS}", "[CUDA_ERROR_ILLEGAL_ADDRESS] an illegal memory access was encountered"),
+    ("{WAIVED}", "Running device_to_device_memcpy_write_ce.\\nWaived:"),
+    ("{NO_GPU}", "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"),
+    ("{NEGATIVE}", text.replace("276.07", "-276.07")),
+    ("{CUT}", text[: text.index("275.50")]),
+    ("{ANOTHER}", text.replace("write_ce", "read_ce")),
+])[mode])
+print("a warning on the other stream", file=sys.stderr)
+sys.exit(mode == "{NO_GPU}")
+"""
+
+
+@pytest.mark.gloo
+def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
+    program(tmp_path / "bin", "nvbandwidth", FAKE)
+    # A buffer size of its own for each mode, so that each case has a name of its own.
+    entries = "\n".join(
+        f"  - {{benchmark: nvbandwidth, samples: {mode}, buffer_size: {mode}MiB, tool_time_limit_s: 2}}"
+        for mode in range(1, 10)
+    )
+    done, outcomes, rows = run_suite(tmp_path, entries, only_fakes=True)
+    assert done.returncode == 1
+    assert processes_of(tmp_path) == []
+    cases = {mode: f"nvbandwidth/1n2/device_to_device_memcpy_write_ce-{mode}MiB-on0" for mode in range(1, 10)}
+    status = {mode: outcomes[cases[mode]].status for mode in cases}
+    said = {mode: outcomes[cases[mode]].reason for mode in cases}
+    assert {mode for mode in status if status[mode] == "ok"} == {GOOD}
+    assert {mode for mode in status if status[mode] == "skipped"} == {WAIVED, NO_GPU}
+
+    assert rows[cases[GOOD], "bandwidth", ""] == pytest.approx((276.07e9 + 275.5e9) / 2)
+    assert rows[cases[GOOD], "lowest_bandwidth", ""] == 275.5e9
+    assert rows[cases[GOOD], "pair_bandwidth", "0to1"] == 276.07e9
+    assert "has not ended after 2 s. It printed at the end:\n    nvbandwidth Version: v0.8\n" in said[HANGS]
+    assert "nvbandwidth printed a sum that is not that of its cells, 551.57" in said[LIES]
+    assert "nvbandwidth printed no matrix that can be read: '[CUDA_ERROR_ILLEGAL_ADDRESS]" in said[ERRS]
+    assert "nvbandwidth waived device_to_device_memcpy_write_ce" in said[WAIVED]
+    assert "there is no GPU on " in said[NO_GPU]
+    assert "nvbandwidth printed '-276.07' where a number belongs" in said[NEGATIVE]
+    assert "nvbandwidth printed a row that does not fit its header: '1'" in said[CUT]
+    assert "was asked for device_to_device_memcpy_write_ce and printed device_to_device_memcpy_read_ce" in said[ANOTHER]
+
+
+def point(**options):
+    return next(iter(Nvbandwidth.from_options(options).points(NODES)))
+
+
+def test_each_node_is_a_case_of_its_own():
+    assert [one["runner"] for one in Nvbandwidth().points(NODES)] == [0, 8]
+    assert [one["runner"] for one in Nvbandwidth(nodes="first").points(NODES)] == [0]
+
+
+def test_the_size_is_given_in_whole_mebibytes(monkeypatch):
+    given = []
+    monkeypatch.setattr(Nvbandwidth, "alone", classmethod(lambda cls, rig, point, words: given.extend(words)))
+    Nvbandwidth.prepare(None, point(buffer_size=2**26, samples=5))
+    assert given == ["-t", "device_to_device_memcpy_write_ce", "-b", "64", "-i", "5"]
+    odd = Nvbandwidth(buffer_size=2**20 + 1)
+    assert odd.objection(point(buffer_size=2**20 + 1), NODES) == "nvbandwidth takes whole MiB, and 1048577 B are none"
+
+
+def test_one_way_is_held_against_the_data_sheet():
+    place = Place(Cluster(1, 8, "cuda", gpu_name="NVIDIA H100 80GB HBM3"), 1)
+
+    def expected(test):
+        benchmark = Nvbandwidth(test=test)
+        return benchmark.predict(next(iter(benchmark.points(place))), place)
+
+    card = place.cluster.accelerator
+    assert expected("device_to_device_memcpy_write_ce")["bandwidth"].value == card.link_bytes_per_s == 450e9
+    assert expected("host_to_device_memcpy_ce")["lowest_bandwidth"].value == card.pcie_bytes_per_s == 63e9
+    assert expected("host_device_latency_sm") == {}
+    assert Nvbandwidth().predict(point(), NODES) == {}
+
+
+def test_latencies_have_metrics_of_their_own():
+    figures = Nvbandwidth.parse(printed.NVBANDWIDTH_LATENCY, point(test="host_device_latency_sm"))
+    assert figures == pytest.approx(
+        {
+            "latency": 776.375e-9,
+            "highest_latency": 780.25e-9,
+            "pair_latency[part=0to0]": 772.5e-9,
+            "pair_latency[part=0to1]": 780.25e-9,
+        }
+    )
+
+
+def test_one_gpu_has_no_peer():
+    text = (
+        "Running device_to_device_memcpy_write_ce.\n"
+        "memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)\n           0\n 0       N/A\n\n"
+    )
+    with pytest.raises(NotHere, match="one GPU has no peer"):
+        Nvbandwidth.parse(text, point())
+
+
+def test_more_than_was_asked_for_is_refused():
+    with pytest.raises(ToolError, match="was asked for device_to_device_memcpy_write_ce and printed device_to_device"):
+        Nvbandwidth.parse(printed.NVBANDWIDTH + printed.NVBANDWIDTH_LATENCY, point())
