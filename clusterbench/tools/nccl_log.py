@@ -1,0 +1,551 @@
+"""NCCL's INFO log: which transport, network card, rings, trees, algorithm and protocol carried the bytes.
+
+Source: NVIDIA/nccl 2.30, ``src/debug.cc`` (prefix), ``src/transport/{p2p,shm,net,coll_net,generic}.cc`` (connections),
+``src/enqueue.cc``, ``src/ce_coll.cc`` and ``src/scheduler/symmetric_sched.cc`` (what was chosen for a size),
+``src/init.cc`` and ``src/graph/rings.cc``; logs of 2.9 to 2.28 for older wordings.
+
+The bracket after the thread is the CUDA device, never the rank. Most is printed only if ``NCCL_DEBUG_SUBSYS`` asks for
+it, so that a line that is not there proves nothing. Where several processes write to one file their lines break into
+each other; what is not whole is counted in ``unread`` and gives no value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+from clusterbench.errors import ToolError
+
+
+@dataclass(frozen=True)
+class Membership:
+    """One rank of one communicator, from its ``Init START`` or ``Init COMPLETE`` line.
+
+    ``identity`` is the communicator's, the same on all of its ranks; empty where this version prints none.
+    """
+
+    identity: str
+    rank: int
+    num_ranks: int
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One connection of one channel, as one of its two ends told it.
+
+    Attributes
+    ----------
+    source, destination
+        Ranks. None is the switch of a CollNet.
+    connection
+        0 for rings and trees, 1 for send and receive; None where this version or transport does not say.
+    direction
+        ``send`` or ``receive``, which end spoke. P2P and SHM are told by the sender alone.
+    kind
+        ``P2P``, ``SHM``, ``NET`` or ``COLLNET``.
+    detail
+        The rest of ``via``: ``CUMEM``, ``IPC/read``, ``direct/direct``; for a network its name.
+    device
+        The network's number of the card on the speaking end; None without a network.
+    nic
+        That card's name, where the network listed its cards.
+    gdr
+        Whether the card reads and writes GPU memory (GPUDirect RDMA); None without a network.
+    pxn
+        The rank over whose GPU this one sends to a card that is nearer to it; None where it sends itself.
+    shared
+        Whether channels share the buffers.
+    """
+
+    source: int | None
+    destination: int | None
+    channel: int
+    connection: int | None
+    direction: str
+    kind: str
+    detail: str
+    host: str
+    device: int | None = None
+    nic: str | None = None
+    gdr: bool | None = None
+    pxn: int | None = None
+    shared: bool = False
+
+    @property
+    def transport(self) -> str:
+        """``P2P/CUMEM``, ``SHM/direct/direct``, ``NET/IB``."""
+        return f"{self.kind}/{self.detail}"
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Ranks in the order in which one channel's data goes round; told by rank 0.
+
+    NCCL cuts the line, at 20 ranks or at 128 characters; only where ``is_whole`` are these all ranks.
+    """
+
+    channel: int
+    ranks: tuple[int, ...]
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One rank's place in one channel's tree; ``parent`` is None for the root."""
+
+    channel: int
+    rank: int
+    parent: int | None
+    children: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Channels:
+    """How many channels a communicator has for what; None where this version does not say."""
+
+    coll: int
+    p2p: int
+    collnet: int | None = None
+    nvls: int | None = None
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was chosen for one call; told by rank 0 of a communicator.
+
+    Attributes
+    ----------
+    op
+        NCCL's name, ``AllReduce``; None before 2.22, which does not say.
+    size_bytes
+        Count times element size of the call: for AllGather and ReduceScatter the share of one rank.
+    algorithm
+        ``RING``, ``TREE``, ``NVLS``, ...; ``SYMMETRIC`` and ``COPY_ENGINE`` for what runs without one.
+    protocol
+        ``LL``, ``LL128``, ``SIMPLE``, or the kernel's name, or how bytes are copied.
+    num_channels
+        Channels the call ran on; None where it is not said.
+    """
+
+    op: str | None
+    size_bytes: int
+    algorithm: str
+    protocol: str
+    num_channels: int | None
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A WARN: where in NCCL's source, and what."""
+
+    host: str
+    place: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RingsConnected:
+    """A process's word on its ring connections; both None before 2.20, which does not say.
+
+    ``gdr`` starts true and is cleared by any connection of a ring to the network without GPUDirect RDMA, so without a
+    network it is true.
+    """
+
+    host: str
+    pid: int
+    pxn: bool | None
+    gdr: bool | None
+
+
+@dataclass(frozen=True)
+class NcclLog:
+    """All that was read, in the order of the text.
+
+    Attributes
+    ----------
+    nics
+        Name of each card by host, network (``IB``, ``Socket``) and number. Cards over which hosts disagree are absent.
+    nvls
+        By host whether NVLink SHARP's multicast is available on its GPUs.
+    environment
+        Variables that NCCL says it was given, as it printed them.
+    plugins
+        Network plugins that were loaded, by name.
+    without_rdma
+        Hosts where ``NET/IB`` found no device, or its library could not be opened.
+    gdr_refused
+        (host, card) for each card of which NCCL says that GPUDirect RDMA is disabled.
+    unread
+        Lines that look like NCCL's, or like the rest of one, and could not be read whole.
+    """
+
+    version: str | None
+    members: tuple[Membership, ...]
+    edges: tuple[Edge, ...]
+    rings: tuple[Ring, ...]
+    trees: tuple[Tree, ...]
+    channels: tuple[Channels, ...]
+    tunings: tuple[Tuning, ...]
+    connected: tuple[RingsConnected, ...]
+    warnings: tuple[Warned, ...]
+    networks: tuple[str, ...]
+    plugins: tuple[str, ...]
+    nics: Mapping[tuple[str, str, int], str]
+    nvls: Mapping[str, bool]
+    environment: Mapping[str, str]
+    without_rdma: tuple[str, ...]
+    gdr_refused: tuple[tuple[str, str], ...]
+    num_lines: int
+    unread: int
+
+    @cached_property
+    def hosts(self) -> Mapping[int, str]:
+        """The host of each rank that has the same in all communicators; others are left out."""
+        return _agreed((member.rank, member.host) for member in self.members)
+
+    def between_hosts(self, edge: Edge) -> bool | None:
+        """Whether an edge leaves its host, by the hosts of its ranks; None where one of them is not known.
+
+        The word NET does not tell: NVLink reaches other hosts as ``P2P/MNNVL``, and a network may join ranks of one.
+        """
+        ends = [self.hosts.get(rank) for rank in (edge.source, edge.destination) if rank is not None]
+        return None if len(ends) < 2 or None in ends else ends[0] != ends[1]
+
+
+def parse(text: str) -> NcclLog:
+    """Everything a log says, of one process or of many.
+
+    Raises
+    ------
+    ToolError
+        If no line of it is NCCL's.
+    """
+    lines = list(_lines(text))
+    whole = _without_cut_hosts(lines)
+    reader = _Reader()
+    reader.unread = len(lines) - sum(line.message is not None and reader.read(line) for line in whole)
+    if not reader.num_lines:
+        raise ToolError(f"no line of this is from NCCL's log: {text.strip()[-200:]!r}")
+    return reader.log()
+
+
+# Lines
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b.?")
+_LAUNCHER = r"(?:\[\d+,\d+\]<std(?:out|err)>: ?|\[(?:rank|default)\d+\]: ?|\[\d+\] | *\d+: )*"
+_TIMESTAMP = r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?\] )?"
+_PREFIX = re.compile(
+    _LAUNCHER + _TIMESTAMP + r"(?P<host>[^\s:\[\]<>]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[\d+\] )?"
+    r"(?:NCCL INFO (?P<info>.*)|(?P<place>\S+:\d+(?: \([^()]*\))?) NCCL WARN (?P<warn>.*))"
+)
+_VERSION = re.compile(_LAUNCHER + r"NCCL version (\d+\.\d+\S*)")
+_MARK = re.compile(r"NCCL (?:INFO|WARN)\b")
+_RARE = 5
+"""A host with so many times fewer lines than one whose name ends alike is a part of that name."""
+_LOOKS_CUT = re.compile(
+    r"\d\[\w+\] -> |\] via (?:P2P|SHM|NET|COLLNET)/|Bytes -> |- Init (?:START|COMPLETE)|NCCL INF?O?$"
+)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line of NCCL's; ``message`` is None where it is not whole, ``place`` empty unless it is a WARN."""
+
+    host: str
+    pid: int
+    place: str
+    message: str | None
+
+
+_NOT_WHOLE = _Line("", 0, "", None)
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    """What NCCL wrote, line by line; the lines of others are passed over."""
+    *ended, last = text.split("\n")
+    for number, raw in enumerate((*ended, last)):
+        line = _ESCAPE.sub("", raw).rstrip("\r")
+        is_ended = number < len(ended)
+        if is_ended and (version := _VERSION.fullmatch(line)):
+            yield _Line("", 0, "", f"NCCL version {version[1]}")
+        elif is_ended and len(_MARK.findall(line)) == 1 and (found := _PREFIX.fullmatch(line)):
+            message = found["info"] if found["warn"] is None else found["warn"]
+            yield _Line(found["host"], int(found["pid"]), found["place"] or "", message)
+        elif _MARK.search(line) or _LOOKS_CUT.search(line):
+            yield _NOT_WHOLE
+
+
+def _without_cut_hosts(lines: list[_Line]) -> list[_Line]:
+    """Without the lines whose host is one that another line broke into.
+
+    Of ``node-a:7:9`` there may remain ``de-a:7:9``, or it begins ``nodnode-a:7:9``. Such a name is rare, and ends as
+    that of many lines, or those end as it does.
+    """
+    counts = Counter(line.host for line in lines if line.host)
+    broken = {
+        host
+        for host in counts
+        for other in counts
+        if host != other and (host.endswith(other) or other.endswith(host)) and counts[host] * _RARE <= counts[other]
+    }
+    return [line for line in lines if line.host not in broken]
+
+
+# Messages
+
+_EDGE = re.compile(r"Channel (\d+)(?:/(\d+))? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (.+)")
+_COLLNET = re.compile(r"CollNet (\d+)/(\d+) : (\d+) \[(send|receive)\] via COLLNET/(.+)")
+_NET = re.compile(r"(?P<net>.+?)/(?P<dev>\d+)(?:\((?P<pxn>\d+)\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?(?P<shared>/Shared)?")
+_P2P = re.compile(r"(?:direct pointer|CUMEM|MNNVL|IPC|indirect/\d+\[\w+\])(?:/read)?(?:/CE)?")
+_SHM = re.compile(r"(?:direct|CE)(?:/(?:direct|CE))?")
+_RING = re.compile(r"Channel (\d+)/(\d+) :((?: +\d+)+)(?: *|(?<=\d)(\.\.\.)| +(\.\.\.))")
+_TREES = re.compile(r"Trees((?: \[\d+\] -?\d+/-?\d+/-?\d+->-?\d+->-?\d+)+) *")
+_TREE = re.compile(r"\[(\d+)\] (-?\d+)/(-?\d+)/(-?\d+)->(-?\d+)->(-?\d+)")
+_RING_OF = re.compile(r"Ring \d+ : \d+ -> \d+ -> \d+")
+_TREE_OF = re.compile(r"Tree (\d+) : (-?\d+) -> (\d+) -> (-?\d+)/(-?\d+)/(-?\d+)")
+_INIT = re.compile(
+    r"(?:\[Rank \d+\] )?(?:ncclComm[A-Z]\w* )?comm 0x[0-9a-f]+ rank (\d+) nranks (\d+) cudaDev \d+(?: nvmlDev \d+)? "
+    r"busId \w+(?: parent 0x[0-9a-f]+ \w+ \d+ color (\d+) key \d+| commId (0x[0-9a-f]+))? ?- Init (?:START|COMPLETE)"
+)
+_CHANNELS = re.compile(
+    r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels, "
+    r"\d+ p2p channels per peer"
+)
+_CONNECTED = re.compile(r"Connected all rings(?:, use ring PXN ([01]) GDR ([01]))?")
+_NVLS = re.compile(r"NVLS multicast support is (not )?available on dev \d+.*")
+_USING = re.compile(r"NET/(\w+) : Using((?: \[\d+\][^\s\[\]]+)+)(?: .*|; .*)?")
+_CARD = re.compile(r"\[(\d+)\]([^\s\[\]:]+):\S+")
+_MADE = re.compile(r"NET/(\w+) : Made virtual device \[(\d+)\] name=(\S+) .*")
+_GDR_OF = re.compile(r"NET/.+ : GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '(.+)'")
+_SET = re.compile(r"(NCCL_\w+) set by environment to (.*?)\.?")
+_NETWORK = re.compile(r"Using network (.+)")
+_PLUGIN = re.compile(r"NET/Plugin: Loaded net plugin (.+) \(v\d+\)")
+_CHOSEN = re.compile(
+    r"(?:(\w+): )?(\d+) Bytes -> Algo (\w+) proto (\w+)(?: channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}| time .*)"
+)
+_SYMMETRIC = re.compile(r"(\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+) nchannels (\d+) nthreads \d+ nWorks \d+")
+_COPIED = re.compile(r"(\w+) \[(?:Copy Engine|Hierarchical CE)\]: (\d+) Bytes -> (cudaMemcpy|RMA proxy \+ CE)(?:;.*)?")
+
+_KNOWN = re.compile(
+    r"Channel \d|CollNet \d|Trees? |Ring \d|.*Init (?:START|COMPLETE)|\d+ coll channels|Connected all rings"
+    r"|.*Bytes -> |NET/\w+ : (?:Using|Made)|.*-> \d+\[|.* via (?:P2P|SHM|NET|COLLNET)/"
+    r"|.*nranks \d+ cudaDev (?!.*- (?:Destroy|Abort))"
+)
+"""How messages begin, or what they hold, that must be read whole or be counted."""
+
+# The names that replaced the numbers in 2.22, by number: NVIDIA/nccl, src/include/nccl_common.h.
+_ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+_PROTOCOLS = ("LL", "LL128", "SIMPLE")
+
+
+class _Reader:
+    """Collects what lines say; :meth:`log` is the result."""
+
+    def __init__(self) -> None:
+        self.unread = self.num_lines = 0
+        self.versions: list[str] = []
+        self.members: dict[Membership, None] = {}
+        self.edges: list[Edge] = []
+        self.rings: dict[tuple[int, tuple[int, ...], bool], None] = {}
+        self.trees: dict[Tree, None] = {}
+        self.channels: dict[Channels, None] = {}
+        self.tunings: list[Tuning] = []
+        self.connected: dict[RingsConnected, None] = {}
+        self.warnings: list[Warned] = []
+        self.networks: dict[str, None] = {}
+        self.plugins: dict[str, None] = {}
+        self.cards: list[tuple[tuple[str, str, int], str]] = []
+        self.nvls: list[tuple[str, bool]] = []
+        self.environment: dict[str, str] = {}
+        self.without_rdma: dict[str, None] = {}
+        self.gdr_refused: dict[tuple[str, str], None] = {}
+
+    def read(self, line: _Line) -> bool:
+        """Takes what one whole line says; False where it begins as one that is known, and goes on otherwise."""
+        self.num_lines += 1
+        message = (line.message or "").rstrip()
+        if line.place:
+            self.warnings.append(Warned(line.host, line.place, message))
+            return True
+        return (
+            self.connection(line, message)
+            or self.shape(line, message)
+            or self.choice(message)
+            or self.surroundings(line, message)
+            or not _KNOWN.match(message)
+        )
+
+    def connection(self, line: _Line, message: str) -> bool:
+        """An edge."""
+        if found := _EDGE.fullmatch(message):
+            channel, connection, source, destination, direction, via = found.groups()
+            kind, _, rest = via.partition("/")
+            ends: tuple[int | None, int | None] = (int(source), int(destination))
+        elif found := _COLLNET.fullmatch(message):
+            channel, connection, rank, direction, rest = found.groups()
+            kind = "COLLNET"
+            ends = (int(rank), None) if direction == "send" else (None, int(rank))
+        else:
+            return False
+        number = None if connection is None else int(connection)
+        if kind in ("NET", "COLLNET"):
+            net = _NET.fullmatch(rest)
+            if net is None or direction is None:
+                return False
+            edge = Edge(
+                *ends,
+                int(channel),
+                number,
+                direction,
+                kind,
+                net["net"],
+                line.host,
+                int(net["dev"]),
+                gdr=net["gdr"] is not None,
+                pxn=None if net["pxn"] is None else int(net["pxn"]),
+                shared=net["shared"] is not None,
+            )
+        elif (kind == "P2P" and _P2P.fullmatch(rest)) or (kind == "SHM" and _SHM.fullmatch(rest)):
+            edge = Edge(*ends, int(channel), number, direction or "send", kind, rest, line.host)
+        else:
+            return False
+        self.edges.append(edge)
+        return True
+
+    def shape(self, line: _Line, message: str) -> bool:
+        """Ranks, rings, trees and channels."""
+        if found := _INIT.fullmatch(message):
+            rank, num_ranks, color, identity = found.groups()
+            name = identity or (f"color {color}" if color else "")
+            self.members[Membership(name, int(rank), int(num_ranks), line.host, line.pid)] = None
+        elif found := _RING.fullmatch(message):
+            ranks = [int(rank) for rank in found[3].split()]
+            if found[4]:
+                ranks.pop()  # of which the dots may have taken digits
+            if int(found[1]) >= int(found[2]) or len(set(ranks)) < len(ranks):
+                return False
+            self.rings[int(found[1]), tuple(ranks), not (found[4] or found[5])] = None
+        elif found := _TREES.fullmatch(message):
+            for channel, *down, rank, up in _TREE.findall(found[1]):
+                self.tree(channel, rank, up, down)
+        elif found := _TREE_OF.fullmatch(message):
+            channel, up, rank, *down = found.groups()
+            self.tree(channel, rank, up, down)
+        elif found := _CHANNELS.fullmatch(message):
+            coll, collnet, nvls, p2p = (None if number is None else int(number) for number in found.groups())
+            assert coll is not None
+            assert p2p is not None
+            self.channels[Channels(coll, p2p, collnet, nvls)] = None
+        elif found := _CONNECTED.fullmatch(message):
+            pxn, gdr = (None if flag is None else flag == "1" for flag in found.groups())
+            self.connected[RingsConnected(line.host, line.pid, pxn, gdr)] = None
+        else:
+            return _RING_OF.fullmatch(message) is not None
+        return True
+
+    def tree(self, channel: str, rank: str, up: str, down: list[str]) -> None:
+        parent = int(up) if int(up) >= 0 else None
+        children = tuple(int(child) for child in down if int(child) >= 0)
+        self.trees[Tree(int(channel), int(rank), parent, children)] = None
+
+    def choice(self, message: str) -> bool:
+        """What was chosen for a size."""
+        if found := _CHOSEN.fullmatch(message):
+            op, size_bytes, algorithm, protocol, low, high = found.groups()
+            named = [_named(algorithm, _ALGORITHMS), _named(protocol, _PROTOCOLS)]
+            if None in named:
+                return False
+            number = None if low is None else int(high) - int(low) + 1
+            self.tunings.append(Tuning(op, int(size_bytes), str(named[0]), str(named[1]), number))
+        elif found := _SYMMETRIC.fullmatch(message):
+            op, size_bytes, kernel, channels = found.groups()
+            self.tunings.append(Tuning(op, int(size_bytes), "SYMMETRIC", kernel, int(channels)))
+        elif found := _COPIED.fullmatch(message):
+            op, size_bytes, how = found.groups()
+            self.tunings.append(Tuning(op, int(size_bytes), "COPY_ENGINE", how, None))
+        else:
+            return False
+        return True
+
+    def surroundings(self, line: _Line, message: str) -> bool:
+        """Version, cards, plugins and variables."""
+        if message.startswith("NCCL version "):
+            self.versions.append(message.removeprefix("NCCL version "))
+        elif found := _USING.fullmatch(message):
+            for number, name in _CARD.findall(found[2]):
+                self.cards.append(((line.host, found[1], int(number)), name))
+        elif found := _MADE.fullmatch(message):
+            self.cards.append(((line.host, found[1], int(found[2])), found[3]))
+        elif found := _GDR_OF.fullmatch(message):
+            if found[1] == "Disabled":
+                self.gdr_refused[line.host, found[2]] = None
+        elif found := _NVLS.fullmatch(message):
+            self.nvls.append((line.host, found[1] is None))
+        elif found := _NETWORK.fullmatch(message):
+            self.networks[found[1]] = None
+        elif found := _PLUGIN.fullmatch(message):
+            self.plugins[found[1]] = None
+        elif found := _SET.fullmatch(message):
+            self.environment[found[1]] = found[2]
+        elif message == "NET/IB : No device found." or message.startswith("Failed to open libibverbs.so"):
+            self.without_rdma[line.host] = None
+        else:
+            return False
+        return True
+
+    def log(self) -> NcclLog:
+        nics = _agreed(self.cards)
+        sizes = {member.num_ranks for member in self.members}
+        return NcclLog(
+            version=Counter(self.versions).most_common(1)[0][0] if self.versions else None,
+            members=tuple(self.members),
+            edges=tuple(_with_nic(edge, nics) for edge in self.edges),
+            rings=tuple(Ring(channel, ranks, to_end and len(ranks) in sizes) for channel, ranks, to_end in self.rings),
+            trees=tuple(self.trees),
+            channels=tuple(self.channels),
+            tunings=tuple(self.tunings),
+            connected=tuple(self.connected),
+            warnings=tuple(self.warnings),
+            networks=tuple(self.networks),
+            plugins=tuple(self.plugins),
+            nics=nics,
+            nvls=_agreed(self.nvls),
+            environment=self.environment,
+            without_rdma=tuple(self.without_rdma),
+            gdr_refused=tuple(self.gdr_refused),
+            num_lines=self.num_lines,
+            unread=self.unread,
+        )
+
+
+def _named(text: str, names: tuple[str, ...]) -> str | None:
+    """The name that replaced a number; a name stays itself, and an unknown number has none."""
+    if not text.isdigit():
+        return text
+    return names[int(text)] if int(text) < len(names) else None
+
+
+def _with_nic(edge: Edge, nics: Mapping[tuple[str, str, int], str]) -> Edge:
+    """The edge with its card's name. Plugins that speak verbs list their cards as ``NET/IB`` does."""
+    if edge.kind != "NET" or edge.device is None:
+        return edge
+    verbs = edge.detail.startswith("IB") or "RDMA" in edge.detail
+    return replace(edge, nic=nics.get((edge.host, "IB" if verbs else edge.detail, edge.device)))
+
+
+Key = TypeVar("Key")
+Said = TypeVar("Said")
+
+
+def _agreed(pairs: Iterable[tuple[Key, Said]]) -> dict[Key, Said]:
+    """What everybody says of a key; a key of which different things are said is left out."""
+    said: dict[Key, set[Said]] = {}
+    for key, value in pairs:
+        said.setdefault(key, set()).add(value)
+    return {key: next(iter(values)) for key, values in said.items() if len(values) == 1}
