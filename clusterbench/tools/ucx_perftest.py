@@ -15,13 +15,15 @@ from clusterbench.tools._text import end_of, number, positive, starts_with_figur
 
 _HEADER = re.compile(r"(latency|overhead) \(usec\)\s*\|\s*bandwidth \(MB/s\)\s*\|\s*message rate \(msg/s\)")
 _FIGURES = 8
+_ROUNDED_PER_S, _ROUNDED_S = 0.5, 0.5e-9
 
 
 @dataclass(frozen=True)
 class UcxResult:
     """``typical_s`` is the percentile that was asked for, the median unless told otherwise.
 
-    ``bytes_per_s`` is printed to 0.01 MiB/s and may be zero for messages of a few bytes.
+    ``bytes_per_s`` is printed to 0.01 MiB/s and may be zero for messages of a few bytes. ``messages_per_s`` is one over
+    the mean: what is printed of it is a whole number, and large messages are few.
     """
 
     iterations: int
@@ -51,6 +53,9 @@ def parse(text: str) -> UcxResult:
     line = " ".join(cells)
     if cut := [row for row in rows if len(row) != _FIGURES]:
         raise ToolError(f"ucx_perftest printed a line of {len(cut[0])} figures, not {_FIGURES}: {' '.join(cut[0])!r}")
-    iterations, typical_us, overall_us, rate = (positive("ucx_perftest", cells[at], line) for at in (0, 1, 3, 7))
-    mebibytes = number("ucx_perftest", cells[5], line)
-    return UcxResult(int(iterations), typical_us / 1e6, overall_us / 1e6, mebibytes * 2**20, rate)
+    iterations, typical_us, overall_us = (positive("ucx_perftest", cells[at], line) for at in (0, 1, 3))
+    mebibytes, rate = (number("ucx_perftest", cells[at], line) for at in (5, 7))
+    mean_s = overall_us / 1e6
+    if abs(rate * mean_s - 1) > 0.02 + _ROUNDED_PER_S * mean_s + _ROUNDED_S / mean_s:
+        raise ToolError(f"ucx_perftest printed {rate:g} messages a second, one every {overall_us:g} us: {line!r}")
+    return UcxResult(int(iterations), typical_us / 1e6, mean_s, mebibytes * 2**20, 1 / mean_s)

@@ -100,8 +100,16 @@ def test_perftest_json_is_refused_because_it_says_no_unit():
 
 def test_ucx_overall_figures_are_taken_and_its_megabytes_are_mebibytes():
     result = ucx_perftest.parse(printed.UCX)
-    assert result == ucx_perftest.UcxResult(1000, 107.25e-6, 108.010e-6, 9258.44 * 2**20, 9258.0)
+    assert result == ucx_perftest.UcxResult(1000, 107.25e-6, 108.010e-6, 9258.44 * 2**20, 1 / 108.010e-6)
     assert 2**20 * result.messages_per_s == pytest.approx(result.bytes_per_s, rel=1e-3)
+
+
+def test_ucx_of_few_large_messages_is_not_rounded_to_none():
+    slow = printed.UCX.replace("108.010", "2500000").replace("9258.44", "   1.60").replace("9258", "   0")
+    assert ucx_perftest.parse(slow).messages_per_s == 0.4
+    assert refused(ucx_perftest.parse, printed.UCX.replace("108.010", "208.010")).startswith(
+        "ucx_perftest printed 9258 messages a second, one every 208.01 us: '"
+    )
 
 
 def test_ucx_without_its_last_line_is_refused():
