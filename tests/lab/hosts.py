@@ -232,6 +232,25 @@ class Lab:
         self._in(host, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
         self._in(SWITCH, "tc", "qdisc", "del", "dev", self._port(host), "root", check=False)
 
+    def slow_between(self, host: str, other: str, rate: str, burst: str = "256kb", latency: str = "50ms") -> None:
+        """Lays a cable of its own between two hosts, limited to a rate both ways; their other links stay as they are.
+
+        Their addresses stay, too: only the route from one to the other leads over it.
+        """
+        self.unslow_between(host, other)
+        ends = {host: (self._cable_to(other), other), other: (self._cable_to(host), host)}
+        peer = ["peer", "name", ends[other][0], "netns", str(self._init(other))]
+        self._in(host, "ip", "link", "add", ends[host][0], "type", "veth", *peer)
+        for end, (interface, beyond) in ends.items():
+            self._in(end, "ip", "link", "set", interface, "up")
+            self._in(end, "tc", "qdisc", "replace", "dev", interface, "root", "tbf", "rate", rate, "burst", burst,
+                     "latency", latency)  # fmt: skip
+            route = [f"{self.address(beyond)}/32", "dev", interface, "src", self.address(end)]
+            self._in(end, "ip", "route", "replace", *route)
+
+    def unslow_between(self, host: str, other: str) -> None:
+        self._in(host, "ip", "link", "del", self._cable_to(other), check=False)
+
     def delay(self, host: str, delay_ms: float, loss: float = 0.0) -> None:
         """Puts a cable before a host that takes ``delay_ms`` each way and loses a share of the segments."""
         self.undelay(host)
@@ -410,6 +429,9 @@ class Lab:
 
     def _port(self, host: str) -> str:
         return f"p{0 if host == LOGIN else self._index(host)}"
+
+    def _cable_to(self, host: str) -> str:
+        return f"to{self._index(host)}"
 
     def _init(self, name: str) -> int:
         if name not in self._inits:

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, legible, panel
+from clusterbench.charts._selection import curves_note
+from clusterbench.diagnoses.slow_link import Matrix, matrices
+from clusterbench.formulas.pairing import Pair, Slow, num_links
+from clusterbench.rows import Row
+from clusterbench.scale import scale
+from clusterbench.units import format_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 6
+MOST_WITH_FIGURES = 12
+"""Of more units a cell has no room for its figure."""
+
+MOST_NAMED = 32
+_SLOW = PALETTE[1]
+_TITLES = {
+    "pair_bandwidth": "Bandwidth, one way",
+    "pair_bandwidth_both": "Bandwidth, both ways summed",
+    "pair_latency": "Latency, half a round trip",
+    "copy_bandwidth": "Copies, one way",
+    "copy_bandwidth_both": "Copies, both ways summed",
+    "copy_latency": "Latency of a small copy",
+}
+_CATEGORIES = {"peer": "between peers", "driver": "staged by the driver", "host": "through pinned host memory"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One panel: the units of a matrix that are drawn together, by their numbers in it."""
+
+    matrix: Matrix
+    units: tuple[int, ...]
+
+    @property
+    def cells(self) -> dict[Pair, Row]:
+        """What was measured, by place in the panel; one row for both directions stands in both."""
+        place = {unit: number for number, unit in enumerate(self.units)}
+        own = {
+            (place[source], place[part]): row
+            for (source, part), row in self.matrix.cells.items()
+            if source in place and part in place
+        }
+        is_mutual = self.matrix.metric in ("pair_latency", "pair_bandwidth_both", "copy_bandwidth_both")
+        return {**{cell[::-1]: row for cell, row in own.items()}, **own} if is_mutual else own
+
+    @property
+    def values(self) -> list[float]:
+        return [row.value for row in self.cells.values() if row.value is not None]
+
+
+class LinkMatrix(Chart[list[Picture]]):
+    """How fast each pair of nodes, ranks or GPUs is, as a matrix.
+
+    How to read it
+    --------------
+    The row sends and the column receives; all cells of a panel share one scale, and a fuller colour is a faster cell
+    (for latency, a longer one). A frame and an exclamation mark are what the diagnosis blames: a whole row and column
+    is a node, one cell a link, a block a leaf switch or a rack. An empty cell was not measured. On the diagonal nothing
+    travels. Between CPU ranks of one host, figures are those of its cores.
+    """
+
+    title: ClassVar[str] = "Links, pair by pair"
+    place: ClassVar[int] = 55
+
+    def select(self, rows: Sequence[Row]) -> list[Picture] | None:
+        found = [picture for matrix in matrices(rows) for picture in _pictures(matrix) if picture.values]
+        return found or None
+
+    def draw(self, data: list[Picture]) -> list[Figure]:
+        return [_heatmap(picture, len(data)) for picture in data[:MOST]]
+
+    def answer(self, data: list[Picture]) -> str:
+        matrix = next((one.matrix for one in data if one.matrix.metric in ("pair_bandwidth", "copy_bandwidth")), None)
+        if matrix is None:
+            return ""
+        values = {cell: row.value for cell, row in matrix.cells.items() if row.value is not None}
+        source, part = min(values, key=lambda cell: values[cell])
+        covered, total = len({frozenset(cell) for cell in values}), num_links(len(matrix.names))
+        blamed = [" <-> ".join(matrix.names[unit] for unit in fault.units[:2]) for fault in matrix.slow]
+        return (
+            f"Of {total:,} links {covered:,} were measured: median {format_value(median(values.values()), 'B/s')}, "
+            f"slowest {matrix.names[source]} -> {matrix.names[part]} with "
+            f"{format_value(values[source, part], 'B/s')}. "
+            + (f"Slower than their peers: {', '.join(blamed)}." if blamed else "None is slower than its peers.")
+        )
+
+    def left_out(self, data: list[Picture]) -> str:
+        return curves_note(len(data), MOST, "matrices")
+
+
+def _pictures(matrix: Matrix) -> Iterator[Picture]:
+    """The whole matrix; or one of each host, where nothing was measured across hosts."""
+    host_of = matrix.host_of
+    everything = tuple(range(len(matrix.names)))
+    if host_of is None or any(host_of[source] != host_of[part] for source, part in matrix.cells):
+        yield Picture(matrix, everything)
+        return
+    for host in dict.fromkeys(host_of.values()):
+        yield Picture(matrix, tuple(unit for unit in everything if host_of[unit] == host))
+
+
+def _heatmap(picture: Picture, of_several: int) -> Figure:
+    from matplotlib.patches import Rectangle
+
+    matrix, cells, count = picture.matrix, picture.cells, len(picture.units)
+    names = [legible(name, 20) for name in _names(picture)]
+    of = scale(next(iter(cells.values())).unit, picture.values)
+    size = min(9.0, max(3.6, 1.6 + 0.62 * count)) if count <= MOST_WITH_FIGURES else 7.0
+    figure, axes = panel(_title(picture, of.unit), width=size, height=size)
+    top, slow = max(picture.values), _blamed(matrix, picture.units)
+    for (source, part), row in cells.items():
+        if row.value is None:
+            continue
+        depth = 0.06 + 0.5 * row.value / top
+        axes.add_patch(Rectangle((part - 0.5, source - 0.5), 1, 1, facecolor=PALETTE[0], alpha=depth, edgecolor="none"))
+        is_slow = (source, part) in slow
+        if is_slow:
+            inset = Rectangle((part - 0.46, source - 0.46), 0.92, 0.92, fill=False, edgecolor=_SLOW, linewidth=1.8)
+            axes.add_patch(inset)
+        if count <= MOST_WITH_FIGURES:
+            text = of.text(row.value, 3) + (" !" if is_slow else "")
+            axes.text(part, source, text, ha="center", va="center", fontsize=7, color=_SLOW if is_slow else INK)
+        elif is_slow:
+            axes.text(part, source, "!", ha="center", va="center", fontsize=6, color=_SLOW)
+    for unit in range(count):
+        axes.add_patch(Rectangle((unit - 0.5, unit - 0.5), 1, 1, facecolor=GRID, alpha=0.6, edgecolor="none"))
+    step = -(-count // MOST_NAMED)
+    axes.set_xticks(range(0, count, step), names[::step], rotation=90 if count > 6 or _is_long(names) else 0)
+    axes.set_yticks(range(0, count, step), names[::step])
+    axes.set_xlim(-0.5, count - 0.5)
+    axes.set_ylim(count - 0.5, -0.5)
+    axes.set_xlabel("to")
+    axes.set_ylabel("from", color=MUTED)
+    axes.grid(False)
+    return figure
+
+
+def _title(picture: Picture, unit: str) -> str:
+    matrix = picture.matrix
+    words = [f"{_TITLES[matrix.metric]}, {unit}", _CATEGORIES.get(matrix.category, matrix.category)]
+    host = matrix.names[picture.units[0]].partition(":")[0]
+    is_of_a_host = matrix.host_of is not None and len({matrix.host_of[unit] for unit in picture.units}) == 1
+    return "\n".join(filter(None, [words[0], ", ".join(filter(None, [words[1], host if is_of_a_host else ""]))]))
+
+
+def _names(picture: Picture) -> list[str]:
+    """What stands at the axes: hosts; or where all units are of one host, their numbers, as the title has its name."""
+    names = [picture.matrix.names[unit] for unit in picture.units]
+    hosts = {name.partition(":")[0] for name in names}
+    return [name.partition(":")[2] for name in names] if len(hosts) == 1 and ":" in names[0] else names
+
+
+def _blamed(matrix: Matrix, units: Sequence[int]) -> set[Pair]:
+    """Cells of the panel that make up what the diagnosis names."""
+    place: Mapping[int, int] = {unit: number for number, unit in enumerate(units)}
+    return {
+        (place[source], place[part])
+        for source, part in matrix.cells
+        if source in place and part in place and any(_is_of(fault, source, part) for fault in matrix.slow)
+    }
+
+
+def _is_of(fault: Slow, source: int, part: int) -> bool:
+    if fault.kind == "link":
+        return (source, part) == fault.units or (fault.both and (part, source) == fault.units)
+    if fault.kind == "node":
+        return fault.units[0] in (source, part)
+    return (source in fault.units) != (part in fault.units)
+
+
+def _is_long(names: Sequence[str]) -> bool:
+    return max(map(len, names)) > 8

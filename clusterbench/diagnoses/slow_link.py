@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from clusterbench.diagnoses import Diagnosis, Finding
+from clusterbench.formulas.pairing import Pair, Slow, attribute
+from clusterbench.history import Reading, host_of
+from clusterbench.rows import Row
+from clusterbench.types import Observation
+from clusterbench.units import format_value
+
+PAIRS = ("pair_bandwidth", "pair_bandwidth_both", "pair_latency")
+COPIES = ("copy_bandwidth", "copy_bandwidth_both", "copy_latency")
+_AGAIN = "proven_bandwidth"
+_ONE_WAY = ("pair_bandwidth", "copy_bandwidth")
+_NOT_COMPARED = ("host", "driver")  # over the hosts' memory: every such copy shares it
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One metric of every pair of a case: ``cells[from, to]`` by the numbers of ``names``.
+
+    ``category`` tells matrices of one metric apart (how a copy went); ``again`` are cells of the second pass.
+    """
+
+    case: str
+    metric: str
+    category: str
+    hosts: tuple[str, ...]
+    names: tuple[str, ...]
+    cells: Mapping[Pair, Row] = field(repr=False)
+    again: Mapping[Pair, Row] = field(default_factory=dict, repr=False)
+
+    @property
+    def host_of(self) -> Mapping[int, int] | None:
+        """The host of each unit, where a host may have several of them."""
+        if not any(":" in name for name in self.names):
+            return None
+        places = {host: number for number, host in enumerate(dict.fromkeys(map(_host, self.names)))}
+        return {unit: places[_host(name)] for unit, name in enumerate(self.names)}
+
+    @cached_property
+    def slow(self) -> list[Slow]:
+        """What is to blame for its low cells; nothing where lower is better."""
+        if self.metric not in _ONE_WAY or self.category in _NOT_COMPARED:
+            return []
+        best = {cell: row.high if row.high is not None else row.value or 0.0 for cell, row in self.cells.items()}
+        return attribute(_values(self.cells), best, _values(self.again), self.host_of)
+
+
+def matrices(rows: Iterable[Row]) -> list[Matrix]:
+    """Every matrix among the rows, in their order."""
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        is_a_cell = row.metric in (*PAIRS, *COPIES, _AGAIN) and {"source", "part"} <= row.detail.keys()
+        if is_a_cell and row.value is not None:
+            found.setdefault((row.case, row.metric, row.detail.get("category", "")), []).append(row)
+    every = []
+    for (case, metric, category), own in found.items():
+        if metric == _AGAIN:
+            continue
+        hosts = tuple(own[0].hosts.split())
+        names = _names(own, hosts)
+        again = found.get((case, _AGAIN, category), []) if metric == PAIRS[0] else []
+        every.append(Matrix(case, metric, category, hosts, names, _cells(own, names), _cells(again, names)))
+    return every
+
+
+def _names(rows: Sequence[Row], hosts: Sequence[str]) -> tuple[str, ...]:
+    """All units, in the order of hosts, and in a host by number."""
+    place = {host: number for number, host in enumerate(hosts)}
+    every = dict.fromkeys(row.detail[end] for end in ("source", "part") for row in rows)
+
+    def order(name: str) -> tuple[int, int, str]:
+        number = name.removeprefix(f"{_host(name)}:").removeprefix("node ")
+        return place.get(_host(name), len(place)), int(number) if number.isdecimal() else 0, name
+
+    return tuple(sorted(every, key=order))
+
+
+def _cells(rows: Iterable[Row], names: Sequence[str]) -> dict[Pair, Row]:
+    unit = {name: number for number, name in enumerate(names)}
+    return {(unit[row.detail["source"]], unit[row.detail["part"]]): row for row in rows}
+
+
+def _values(cells: Mapping[Pair, Row]) -> dict[Pair, float]:
+    return {cell: row.value for cell, row in cells.items() if row.value is not None}
+
+
+def _host(name: str) -> str:
+    return name.partition(":")[0]
+
+
+class SlowLink(Diagnosis):
+    """A link, a node or a block of nodes that is slower than its peers, and NVLinks that count errors.
+
+    What it looks for
+    -----------------
+    In a matrix of pairs, a node whose median over its partners is low; otherwise one pair, or one direction of it, that
+    is low; or a block of nodes whose links to all others are low while those among them are not. Low is below the
+    median by more than 10 % and more than 3 scaled median absolute deviations, in the best sample as well, and again in
+    the second pass with partners that proved good. Inside a host only where its links are alike. And NVLinks whose
+    error counters grew while they were used, or that are down.
+
+    Why it matters
+    --------------
+    A ring or a tree over all nodes is as fast as its slowest link, so one bad cable slows every collective that
+    crosses it, and no figure of the whole says which.
+
+    How to confirm
+    --------------
+    Run link_matrix on the named nodes and two others. Change places: if a pair stays slow with another cable or port,
+    it is the host. Read the error counters of both ends (perfquery, ethtool -S, nvidia-smi nvlink -e).
+
+    What usually fixes it
+    ---------------------
+    A link: reseat or replace cable and transceiver, check rate and width it was trained to. A node: its network card,
+    PCIe width, NUMA place and firmware. A block: the leaf switch, its uplinks, or routing. NVLink: reset the GPU, then
+    reseat or replace it.
+    """
+
+    def findings(self, reading: Reading) -> list[Finding]:
+        blamed = [_finding(matrix, fault) for matrix in matrices(reading.rows) for fault in matrix.slow]
+        seen = [
+            finding
+            for history in reading.histories
+            for observation in history.observations
+            for finding in _nvlink_findings(observation)
+        ]
+        return [*blamed, *dict.fromkeys(seen)]
+
+
+def _finding(matrix: Matrix, fault: Slow) -> Finding:
+    names = [matrix.names[unit] for unit in fault.units]
+    usual = "median node" if fault.kind == "node" and matrix.host_of is None else "median link"
+    share = f"{100 * fault.value / fault.usual:.0f} %"
+    if fault.kind == "link":
+        where = f" {'<->' if fault.both else '->'} ".join(names)
+        what = f"the link carries {share} of what the {usual} does"
+    elif fault.kind == "node":
+        where, what = names[0], f"slow with most of its partners: {share} of what the {usual} carries"
+    else:
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        where = ", ".join(names[:_MOST_NAMED]) + more
+        what = f"slow with all others and fast among themselves: links across carry {share} of those inside"
+    again = [row.value for cell, row in matrix.again.items() if {*fault.units} & {*cell} and row.value is not None]
+    second = f"; again {format_value(min(again), 'B/s')} in the second pass" if again else ""
+    evidence = (
+        f"{matrix.case}: measured {format_value(fault.value, 'B/s')}, "
+        f"median {format_value(fault.usual, 'B/s')} over {_count(len(matrix.cells), 'cell')}{second}"
+    )
+    return Finding(where, what, "warning", evidence)
+
+
+def _nvlink_findings(observation: Observation) -> Iterator[Finding]:
+    """GPUs with fewer links than their neighbours, and links that went down or counted errors; from ``nvlink``."""
+    for rank, record in enumerate(observation.passes.get("nvlink", ())):
+        if not record:
+            continue
+        host = f"host {host_of(observation, rank)}"
+        before, *later = (_by_link(record.get(moment)) for moment in ("before", "during", "after"))
+        yield from _fewer_links(observation.case, host, before)
+        for (gpu, number), link in before.items():
+            where = f"{host}, GPU {gpu}, NVLink {number}"
+            seen = [moment[gpu, number] for moment in later if (gpu, number) in moment]
+            if link.get("is_active") and any(one.get("is_active") is False for one in seen):
+                yield Finding(where, "the link went down while it was used", "error", observation.case)
+            if grown := _grown(link, seen):
+                counted = ", ".join(f"{name.replace('_', ' ')} +{count}" for name, count in grown.items())
+                evidence = f"{observation.case}: {counted}"
+                yield Finding(where, "error counters grew while it was used", "warning", evidence)
+
+
+def _fewer_links(case: str, host: str, links: Mapping[tuple[int, int], Mapping[str, Any]]) -> Iterator[Finding]:
+    """GPUs of one host have equally many links; which ones a board leaves out only its neighbours say."""
+    active = {
+        gpu: sum(link.get("is_active") is True for (of, _), link in links.items() if of == gpu) for gpu, _ in links
+    }
+    most = max(active.values(), default=0)
+    for gpu, count in active.items():
+        if count < most:
+            evidence = f"{case}: {count} are up, on other GPUs of this host {most}"
+            yield Finding(f"{host}, GPU {gpu}", "NVLinks are down", "error", evidence)
+
+
+def _grown(before: Mapping[str, Any], later: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """By how much each error counter of a link grew."""
+    counted = {name: [one["errors"][name] for one in later if name in one["errors"]] for name in before["errors"]}
+    grown = {name: max(values, default=0) - before["errors"][name] for name, values in counted.items()}
+    return {name: count for name, count in grown.items() if count > 0}
+
+
+def _by_link(links: Any) -> dict[tuple[int, int], Mapping[str, Any]]:
+    return {(link["gpu"], link["link"]): link for link in links or ()}
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"

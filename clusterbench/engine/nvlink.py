@@ -1,0 +1,148 @@
+"""State and counters of every NVLink of the GPUs that this process sees, through NVIDIA's management library.
+
+Counters only grow, so two readings and their difference say what happened in between. A value that the driver or the
+board does not give is None; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pynvml
+
+from clusterbench.engine.telemetry import list_gpus
+
+ERRORS = {
+    "replay": pynvml.NVML_NVLINK_ERROR_DL_REPLAY,
+    "recovery": pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,
+    "crc_flit": pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT,
+    "crc_data": pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA,
+}
+"""Error counters of a link, by the names of nvml.h: nvmlNvLinkErrorCounter_t."""
+
+# nvml.h, nvmlNvLinkVersion_t: an enumeration, not a number.
+_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
+
+_SENT, _RECEIVED = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+_KIB = 1024
+"""nvml.h counts the data of these two fields in KiB."""
+
+
+@dataclass(frozen=True)
+class NvLink:
+    """One link of one GPU at one moment; None where the driver does not say.
+
+    Attributes
+    ----------
+    gpu
+        What CUDA calls it in a process with this environment.
+    version
+        Of the protocol, such as ``4.0``.
+    errors
+        Counters since the driver was loaded, by the names of ``ERRORS``; those the driver lacks are left out.
+    sent_bytes, received_bytes
+        Payload since the driver was loaded.
+    """
+
+    gpu: int
+    link: int
+    is_active: bool | None
+    version: str | None = None
+    errors: dict[str, int] = field(default_factory=dict)
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
+
+
+class NvLinkList(list[NvLink]):
+    """Links, and where there are none, the sentence that says why."""
+
+    reason: str | None = None
+
+
+def read_links() -> NvLinkList:
+    """Every NVLink of the GPUs that a CUDA process started from here would see; GPUs as in ``list_gpus``."""
+    gpus, links = list_gpus(), NvLinkList()
+    links.reason = gpus.reason
+    if not gpus:
+        return links
+    pynvml.nvmlInit()
+    try:
+        for gpu in gpus:
+            if gpu.uuid is not None and gpu.error is None:
+                links += _links_of(gpu.index, gpu.uuid)
+            elif gpu.error is not None:
+                links.reason = gpu.error
+    except pynvml.NVMLError as error:  # a GPU that is lost meanwhile
+        links.reason = str(error)
+    finally:
+        pynvml.nvmlShutdown()
+    if not links and links.reason is None:
+        links.reason = "these GPUs have no NVLink"
+    return links
+
+
+def grown(before: Sequence[NvLink], after: Sequence[NvLink]) -> dict[tuple[int, int], dict[str, int]]:
+    """By how much each error counter grew, by GPU and link; a counter that either reading lacks is left out.
+
+    >>> grown([NvLink(0, 3, True, errors={"replay": 5})], [NvLink(0, 3, True, errors={"replay": 7, "recovery": 1})])
+    {(0, 3): {'replay': 2}}
+    """
+    first = {(link.gpu, link.link): link.errors for link in before}
+    return {
+        (link.gpu, link.link): {
+            name: count - first[link.gpu, link.link][name]
+            for name, count in link.errors.items()
+            if name in first[link.gpu, link.link]
+        }
+        for link in after
+        if (link.gpu, link.link) in first
+    }
+
+
+def _links_of(gpu: int, uuid: str) -> list[NvLink]:
+    """Links up to the first that the board does not have."""
+    device, found = pynvml.nvmlDeviceGetHandleByUUID(uuid), []
+    for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        state = _asked(pynvml.nvmlDeviceGetNvLinkState, device, number)
+        if state is None:
+            break
+        version = _asked(pynvml.nvmlDeviceGetNvLinkVersion, device, number)
+        counts = {
+            name: _asked(pynvml.nvmlDeviceGetNvLinkErrorCounter, device, number, code) for name, code in ERRORS.items()
+        }
+        sent, received = _moved(device, number)
+        found.append(
+            NvLink(
+                gpu,
+                number,
+                bool(state),
+                None if version is None else _VERSIONS.get(version, f"number {version}"),
+                {name: int(count) for name, count in counts.items() if count is not None},
+                sent,
+                received,
+            )
+        )
+    return found
+
+
+def _moved(device: Any, link: int) -> tuple[int | None, int | None]:
+    """Bytes sent and received over one link."""
+    values = _asked(pynvml.nvmlDeviceGetFieldValues, device, [(_SENT, link), (_RECEIVED, link)])
+    if values is None:
+        return None, None
+    sent, received = (
+        int(value.value.ullVal) * _KIB if value.nvmlReturn == pynvml.NVML_SUCCESS else None for value in values
+    )
+    return sent, received
+
+
+def _asked(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The driver's answer, or None where it has none; a GPU that is lost is an error all the same."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED):
+            raise
+        return None

@@ -1,0 +1,264 @@
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from clusterbench.benchmarks.peer_copy import NVLINK, PeerCopy
+from clusterbench.cluster import Cluster
+from clusterbench.diagnoses.slow_link import SlowLink, matrices
+from clusterbench.engine import nvlink
+from clusterbench.engine.nvlink import NvLink, NvLinkList
+from clusterbench.engine.rig import Rig
+from clusterbench.errors import NotHere, WrongResult
+from clusterbench.rows import Row
+from clusterbench.types import SAMPLES, Case, Observation, Place
+from tests.report.synthetic import case as planted_case
+from tests.report.synthetic import observation, outcome, reading
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def point(gpus, **options):
+    (only,) = PeerCopy(**{"size": 4096, "pair_iterations": 2, "pair_warmup": 1, **options}).points(
+        Place(Cluster(1, gpus, "cuda", H100), 1)
+    )
+    return only
+
+
+class Stream:
+    """A stream of a GPU that is not there: all it is given is done at once."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def record_event(self):
+        return "done"
+
+    def wait_event(self, event):
+        assert event == "done"
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """Host memory that passes for two GPUs which reach each other; what is copied arrives."""
+
+    def here(create):
+        return lambda *sizes, device=None, pin_memory=False, **rest: create(*sizes, **rest)
+
+    for name in ("empty", "arange", "full"):
+        monkeypatch.setattr(torch, name, here(getattr(torch, name)))
+    for name, stand_in in {
+        "Stream": Stream,
+        "stream": lambda stream: nullcontext(),
+        "synchronize": lambda device: None,
+        "device_count": lambda: 2,
+        "can_device_access_peer": lambda source, target: source != target,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+
+
+def rig():
+    """Rank 0 of 2 on a node of two GPUs, with nobody to wait for."""
+    made = Rig(rank=0, world_size=2, local_rank=0, host="here", device=torch.device("cuda", 0))
+    made.comm = SimpleNamespace(all_reduce=lambda tensor: None)
+    return made
+
+
+def test_without_a_gpu_it_is_skipped_with_a_sentence():
+    on_cpu = Rig(rank=3, world_size=4, local_rank=3, host="here", device=torch.device("cpu"))
+    with pytest.raises(NotHere) as caught:
+        PeerCopy.prepare(on_cpu, point(4))
+    assert str(caught.value) == "peer copies are between GPUs, and rank 3 on here is a CPU rank"
+
+
+def test_a_process_that_sees_its_own_gpu_only_says_what_to_do(two_gpus):
+    with pytest.raises(NotHere) as caught:
+        PeerCopy.prepare(rig(), point(8))
+    assert str(caught.value) == (
+        "peer copies need one process that sees all 8 GPUs of its node, but rank 0 on here sees 2.\n"
+        "hint: start the ranks without binding each to its GPU"
+    )
+
+
+def test_every_pair_is_copied_directly_and_through_the_host(two_gpus):
+    step = PeerCopy.prepare(rig(), point(2))
+    assert step.check() == {"wrong_elements": 0.0}
+    step.run()
+    figures = step.passes[SAMPLES]()
+    assert sorted(figures) == sorted(
+        [
+            "local_copy_bandwidth[source=0:0]",
+            "local_copy_bandwidth[source=0:1]",
+            *(
+                f"{name}[category={way},part=0:{target},source=0:{source}]"
+                for name, way in (("copy_bandwidth", "peer"), ("copy_bandwidth", "host"), ("copy_latency", "peer"))
+                for source, target in ((0, 1), (1, 0))
+            ),
+            "copy_bandwidth_both[category=peer,part=0:1,source=0:0]",
+            "copy_bandwidth_both[category=host,part=0:1,source=0:0]",
+            "peer_pairs[source=0]",
+        ]
+    )
+    assert figures["peer_pairs[source=0]"] == [2.0]
+    assert all(len(values) == 2 for key, values in figures.items() if "bandwidth" in key)
+
+
+@pytest.mark.parametrize("words", [1, 2**19, 2**19 + 1, 9 * 2**19])
+def test_a_staged_copy_is_whole_whatever_its_size(two_gpus, words):
+    assert PeerCopy.prepare(rig(), point(2, size=8 * words)).check() == {"wrong_elements": 0.0}
+
+
+def test_a_copy_that_arrives_wrong_is_told_with_its_gpus(two_gpus, monkeypatch):
+    from clusterbench.benchmarks.peer_copy import _Gpus
+
+    real = _Gpus.direct
+
+    def broken(self, source, target):
+        real(self, source, target)
+        if (source, target) == (1, 0):
+            self.received[target][3] += 1
+
+    monkeypatch.setattr(_Gpus, "direct", broken)
+    with pytest.raises(WrongResult) as caught:
+        PeerCopy.prepare(rig(), point(2)).check()
+    assert str(caught.value) == (
+        "the copy from GPU 1 to GPU 0 gave wrong results on rank 0 (host here): 1 of 512 elements differ. "
+        "First at index 3: got 506, expected 505."
+    )
+
+
+def readings(monkeypatch, *moments):
+    """What the driver says of one GPU's two links, reading after reading."""
+    left = [
+        NvLinkList(NvLink(0, link, is_up, "4.0", {"replay": count}) for link, is_up, count in one) for one in moments
+    ]
+    monkeypatch.setattr(nvlink, "read_links", lambda: left.pop(0))
+
+
+def seen_of(step, hosts=("gpu-01",)):
+    """What a diagnosis gets of the passes."""
+    one = planted_case("copies", 2)
+    seen = observation(one, hosts=hosts)
+    figures = step.passes[SAMPLES]()
+    passes = {SAMPLES: [figures, {}], NVLINK: [step.passes[NVLINK](), {}]}
+    return figures, reading((outcome(one), Observation(**{**vars(seen), "passes": passes})), cases=[one])
+
+
+def test_links_that_stay_up_and_count_nothing_are_silent(two_gpus, monkeypatch):
+    readings(monkeypatch, *[[(0, True, 5), (1, True, 0)]] * 3)
+    figures, read = seen_of(PeerCopy.prepare(rig(), point(2)))
+    assert figures["nvlink_active[source=0:0]"] == [2.0]
+    assert figures["nvlink_errors[category=replay,source=0:0]"] == [0.0]
+    assert SlowLink().findings(read) == []
+
+
+def test_a_counter_that_grows_and_a_link_that_goes_down_are_found(two_gpus, monkeypatch):
+    first, middle, last = [(0, True, 5), (1, True, 0)], [(0, True, 9), (1, False, 0)], [(0, True, 9), (1, True, 0)]
+    readings(monkeypatch, first, middle, last)
+    figures, read = seen_of(PeerCopy.prepare(rig(), point(2)))
+    assert figures["nvlink_errors[category=replay,source=0:0]"] == [4.0]
+    assert [(found.where, found.what, found.severity, found.evidence) for found in SlowLink().findings(read)] == [
+        (
+            "host gpu-01, GPU 0, NVLink 0",
+            "error counters grew while it was used",
+            "warning",
+            "planted/1n2/copies: replay +4",
+        ),
+        ("host gpu-01, GPU 0, NVLink 1", "the link went down while it was used", "error", "planted/1n2/copies"),
+    ]
+
+
+def test_a_gpu_with_fewer_links_than_its_neighbour_is_found(two_gpus, monkeypatch):
+    links = [NvLink(gpu, link, (gpu, link) != (1, 2), "4.0") for gpu in range(2) for link in range(4)]
+    monkeypatch.setattr(nvlink, "read_links", lambda: NvLinkList(links))
+    figures, read = seen_of(PeerCopy.prepare(rig(), point(2)))
+    assert [figures[f"nvlink_active[source=0:{gpu}]"] for gpu in range(2)] == [[4.0], [3.0]]
+    assert [(found.where, found.what, found.evidence) for found in SlowLink().findings(read)] == [
+        ("host gpu-01, GPU 1", "NVLinks are down", "planted/1n2/copies: 3 are up, on other GPUs of this host 4")
+    ]
+
+
+def rows(samples, hosts, gpus=2):
+    case = Case("copies", "peer_copy", 1, point(gpus), "cuda", len(hosts), gpus * len(hosts), 1, 0, 60.0)
+    seen = Observation("copies", case.hash, 0, 1, hosts, [[0.1]] * case.world_size, passes={SAMPLES: samples})
+    about = ("run", "copies", "peer_copy", 1, "ok", case.point, len(hosts), case.world_size, " ".join(hosts), "cuda")
+    return [
+        Row(*about, one.name, one.unit, one.value, one.low, one.high, one.iterations, detail=one.detail)
+        for one in PeerCopy.derive(case, seen)
+    ]
+
+
+def test_gpus_are_named_by_their_host_and_each_category_has_its_median():
+    samples = [
+        {
+            "copy_bandwidth[category=peer,part=0:1,source=0:0]": [300e9],
+            "copy_bandwidth[category=peer,part=0:0,source=0:1]": [200e9],
+            "local_copy_bandwidth[source=0:0]": [2e12],
+        },
+        {},
+        {"copy_bandwidth[category=host,part=1:1,source=1:0]": [20e9], "peer_pairs[source=1]": [0.0]},
+        {},
+    ]
+    seen = rows(samples, ("gpu-01", "gpu-02"))
+    assert [(row.metric, *row.detail.values(), row.value) for row in seen[1:]] == [
+        ("median_bandwidth", "peer", 250e9),
+        ("median_bandwidth", "local", 2e12),
+        ("median_bandwidth", "host", 20e9),
+        ("copy_bandwidth", "peer", "gpu-01:1", "gpu-01:0", 300e9),
+        ("copy_bandwidth", "peer", "gpu-01:0", "gpu-01:1", 200e9),
+        ("local_copy_bandwidth", "gpu-01:0", 2e12),
+        ("copy_bandwidth", "host", "gpu-02:1", "gpu-02:0", 20e9),
+        ("peer_pairs", "gpu-02", 0.0),
+    ]
+    assert [matrix.names for matrix in matrices(seen)] == [("gpu-01:0", "gpu-01:1"), ("gpu-02:0", "gpu-02:1")]
+
+
+def test_a_slow_pair_of_eight_gpus_is_named():
+    samples = {
+        f"copy_bandwidth[category=peer,part=0:{b},source=0:{a}]": [100e9 if {a, b} == {2, 5} else 380e9]
+        for a in range(8)
+        for b in range(8)
+        if a != b
+    }
+    (finding,) = SlowLink().findings(
+        reading(cases=[planted_case("a")], rows=rows([samples, *([{}] * 7)], ("gpu-01",), gpus=8))
+    )
+    assert finding.where == "gpu-01:2 <-> gpu-01:5"
+    assert finding.what == "the link carries 26 % of what the median link does"
+    assert finding.evidence == "copies: measured 100.0 GB/s, median 380.0 GB/s over 56 cells"
+
+
+def test_expectations_are_upper_bounds_with_their_source():
+    place = Place(Cluster(1, 8, "cuda", H100), 1)
+    (only,) = PeerCopy().points(place)
+    expected = PeerCopy().predict(only, place)
+    assert {key: one.value for key, one in expected.items()} == {
+        "median_bandwidth[category=peer]": 450e9,
+        "median_bandwidth[category=host]": 63e9,
+        "median_bandwidth[category=local]": 3.35e12,
+    }
+    assert all("an upper bound: NVIDIA H100 datasheet" in one.basis for one in expected.values())
+
+
+def test_one_gpu_alone_expects_nothing_of_links():
+    place = Place(Cluster(1, 1, "cuda", H100), 1)
+    (only,) = PeerCopy().points(place)
+    assert list(PeerCopy().predict(only, place)) == ["median_bandwidth[category=local]"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu_what_is_staged_through_the_host_arrives_whole():
+    from clusterbench.benchmarks.peer_copy import _Gpus
+
+    gpus = _Gpus(rig(), point(1, size=2**26 + 8))
+    gpus.sent[0].copy_(gpus._message(0, 0, 0))
+    gpus.received[0].zero_()
+    gpus.settle()
+    gpus.staged(gpus.rings[0], 0, 0)
+    gpus.settle()
+    assert torch.equal(gpus.received[0], gpus.sent[0])
+    figures = gpus.figures()
+    assert figures["local_copy_bandwidth[source=0:0]"][0] > 1e9
+    assert set(gpus.nvlinks) == {"before", "during", "after", "reason"}

@@ -1,0 +1,102 @@
+from collections.abc import Callable
+from itertools import permutations
+
+from clusterbench.charts.link_matrix import LinkMatrix
+from clusterbench.rows import Row
+from tests.report.synthetic import case, row
+
+NODES = ("n1", "n2", "n3", "n4")
+
+
+def links(
+    rate: Callable[[str, str], float] = lambda source, part: 10e9,
+    names: tuple[str, ...] = NODES,
+    metric: str = "pair_bandwidth",
+    **detail: str,
+) -> list[Row]:
+    hosts = " ".join(dict.fromkeys(name.partition(":")[0] for name in names))
+    return [
+        row(
+            case("links"),
+            metric,
+            rate(source, part),
+            unit="s" if metric.endswith("latency") else "B/s",
+            hosts=hosts,
+            detail={"source": source, "part": part, **detail},
+        )
+        for source, part in permutations(names, 2)
+    ]
+
+
+def one_slow(source: str, part: str) -> float:
+    return 5e9 if {source, part} == {"n2", "n4"} else 10e9
+
+
+def drawn(rows: list[Row]) -> list[tuple[str, list[str], list[str]]]:
+    """Title, names at the axes and texts of each panel."""
+    figures = LinkMatrix().draw(LinkMatrix().select(rows) or [])
+    return [
+        (
+            axes.get_title(loc="left"),
+            [label.get_text() for label in axes.get_yticklabels()],
+            [text.get_text() for text in axes.texts],
+        )
+        for (axes,) in (figure.axes for figure in figures)
+    ]
+
+
+def test_a_slow_link_is_marked_in_both_directions_and_nothing_else() -> None:
+    ((title, names, texts),) = drawn(links(one_slow))
+    assert title == "Bandwidth, one way, GB/s"
+    assert names == [*NODES]
+    assert sorted(texts) == sorted(["10"] * 10 + ["5 !"] * 2)
+
+
+def test_the_answer_counts_links_and_names_the_slow_one() -> None:
+    data = LinkMatrix().select(links(one_slow))
+    assert data is not None
+    assert LinkMatrix().answer(data) == (
+        "Of 6 links 6 were measured: median 10.0 GB/s, slowest n2 -> n4 with 5.0 GB/s. "
+        "Slower than their peers: n2 <-> n4."
+    )
+
+
+def test_of_equal_links_none_is_marked() -> None:
+    data = LinkMatrix().select(links())
+    assert data is not None
+    assert LinkMatrix().answer(data).endswith("None is slower than its peers.")
+    assert not any("!" in text for _, _, texts in drawn(links()) for text in texts)
+
+
+def test_a_figure_of_both_ends_stands_in_both_cells() -> None:
+    once = [one for one in links(metric="pair_latency") if one.detail["source"] < one.detail["part"]]
+    ((title, _, texts),) = drawn(once)
+    assert title.startswith("Latency, half a round trip")
+    assert len(texts) == 12
+
+
+def test_copies_inside_hosts_have_a_panel_for_each_host() -> None:
+    gpus = tuple(f"n1:{gpu}" for gpu in range(2)) + tuple(f"n2:{gpu}" for gpu in range(2))
+    rows = [
+        one
+        for one in links(names=gpus, metric="copy_bandwidth", category="host")
+        if one.detail["source"][:2] == one.detail["part"][:2]
+    ]
+    assert [(title, names) for title, names, _ in drawn(rows)] == [
+        ("Copies, one way, GB/s\nthrough pinned host memory, n1", ["0", "1"]),
+        ("Copies, one way, GB/s\nthrough pinned host memory, n2", ["0", "1"]),
+    ]
+
+
+def test_a_large_matrix_has_marks_and_no_figures() -> None:
+    names = tuple(f"n{number:02}" for number in range(40))
+    ((_, shown, texts),) = drawn(links(lambda a, b: 5e9 if {a, b} == {"n03", "n30"} else 10e9, names))
+    assert texts == ["!", "!"]
+    assert len(shown) == 20
+
+
+def test_what_was_not_measured_is_an_empty_cell() -> None:
+    some = [one for one in links() if "n3" not in one.detail.values()]
+    ((_, names, texts),) = drawn([*some, *(one for one in links() if one.detail["part"] == "n3")][:8])
+    assert names == [*NODES]
+    assert len(texts) == 8

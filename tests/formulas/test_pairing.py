@@ -1,0 +1,208 @@
+from itertools import combinations, permutations
+from statistics import median
+
+import pytest
+
+from clusterbench.formulas.pairing import (
+    MOST_IN_FULL,
+    Slow,
+    attribute,
+    bisection,
+    disjoint,
+    is_uniform,
+    low_limit,
+    num_links,
+    random_rounds,
+    rounds_of,
+    second_pass,
+    tournament,
+)
+
+
+def cells(count, slow=None, usual=10.0):
+    """A matrix in which every cell is ``usual``, give or take a percent, but those that ``slow`` names."""
+    noise = (1.0, 0.99, 1.01, 1.005, 0.995)
+    every = permutations(range(count), 2)
+    values = {cell: usual * noise[number % len(noise)] for number, cell in enumerate(every)}
+    return {cell: value * (slow(*cell) if slow else 1.0) for cell, value in values.items()}
+
+
+def between(*link):
+    return lambda source, target: 0.5 if {source, target} == {*link} else 1.0
+
+
+def of_node(node):
+    return lambda source, target: 0.5 if node in (source, target) else 1.0
+
+
+def across(side):
+    return lambda source, target: 0.5 if (source in side) != (target in side) else 1.0
+
+
+@pytest.mark.parametrize("count", range(2, 20))
+def test_a_tournament_has_every_pair_once_and_nobody_twice_in_a_round(count):
+    rounds = tournament(count)
+    assert sorted(pair for pairs in rounds for pair in pairs) == list(combinations(range(count), 2))
+    assert all(len({unit for pair in pairs for unit in pair}) == 2 * len(pairs) for pairs in rounds)
+    assert len(rounds) == (count - 1 if count % 2 == 0 else count)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_alone_meets_nobody(count):
+    assert tournament(count) == []
+    assert bisection(count) == ()
+
+
+def test_a_bisection_crosses_the_middle_everywhere_at_once():
+    assert bisection(8) == ((0, 4), (1, 5), (2, 6), (3, 7))
+
+
+@pytest.mark.parametrize(("count", "fewest"), [(64, 8), (33, 7)])
+def test_random_partners_are_others_every_time_and_the_same_for_a_seed(count, fewest):
+    rounds = random_rounds(count, 8, seed=3)
+    pairs = [pair for of_round in rounds for pair in of_round]
+    assert len(pairs) == len(set(pairs))
+    assert min(sum(unit in pair for pair in pairs) for unit in range(count)) >= fewest
+    assert rounds == random_rounds(count, 8, seed=3)
+    assert rounds != random_rounds(count, 8, seed=4)
+
+
+def test_all_pairs_are_measured_up_to_16_and_the_bisection_with_random_partners_beyond():
+    assert MOST_IN_FULL == 16
+    assert sum(map(len, rounds_of(16, partners=1, seed=0))) == num_links(16) == 120
+    rounds = rounds_of(100, partners=8, seed=0)
+    pairs = [pair for of_round in rounds for pair in of_round]
+    assert rounds[0] == bisection(100)
+    assert len(pairs) == len(set(pairs))
+    assert 8 * 50 <= len(pairs) <= 9 * 50
+
+
+def test_pairs_that_share_somebody_are_in_different_rounds():
+    assert disjoint([(0, 1), (1, 2), (3, 4), (0, 2)]) == [((0, 1), (3, 4)), ((1, 2),), ((0, 2),)]
+
+
+def test_low_is_below_ten_percent_or_three_scaled_deviations():
+    assert low_limit([10.0] * 9) == 9.0
+    # Deviations 0, 1, 1, 2, 2: their median is 1, so 3 x 1.4826 x 1 below 10.
+    assert low_limit([8.0, 9.0, 10.0, 11.0, 12.0]) == pytest.approx(10 - 3 * 1.4826)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 16])
+def test_a_healthy_matrix_blames_nobody(count):
+    assert attribute(cells(count)) == []
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 8, 16])
+def test_a_slow_link_is_the_one_that_is_named(count):
+    (found,) = attribute(cells(count, between(1, 2)))
+    assert (found.kind, found.units, found.both) == ("link", (1, 2), True)
+    assert found.value == pytest.approx(5.0, rel=0.02)
+    assert found.usual == pytest.approx(10.0, rel=0.02)
+
+
+def test_one_slow_direction_is_named_with_its_direction():
+    (found,) = attribute(cells(4, lambda source, target: 0.5 if (source, target) == (3, 1) else 1.0))
+    assert (found.kind, found.units, found.both) == ("link", (3, 1), False)
+
+
+@pytest.mark.parametrize("count", [4, 5, 8, 16])
+def test_a_slow_node_is_named_and_its_links_are_not(count):
+    (found,) = attribute(cells(count, of_node(2)))
+    assert (found.kind, found.units) == ("node", (2,))
+    assert found.value == pytest.approx(5.0, rel=0.02)
+
+
+def test_a_node_that_only_sends_slowly_is_named():
+    (found,) = attribute(cells(5, lambda source, target: 0.5 if source == 2 else 1.0))
+    assert (found.kind, found.units) == ("node", (2,))
+
+
+def test_a_slow_node_and_a_slow_link_elsewhere_are_two():
+    slow = cells(8, lambda source, target: min(of_node(2)(source, target), between(5, 6)(source, target)))
+    assert [(fault.kind, fault.units) for fault in attribute(slow)] == [("node", (2,)), ("link", (5, 6))]
+
+
+@pytest.mark.parametrize(("count", "side"), [(8, (4, 5, 6, 7)), (8, (0, 1)), (16, (3, 7, 9))])
+def test_a_slow_block_is_named_by_its_smaller_side(count, side):
+    (found,) = attribute(cells(count, across(side)))
+    assert (found.kind, found.units) == ("block", side)
+    assert found.value == pytest.approx(5.0, rel=0.02)
+    assert found.usual == pytest.approx(10.0, rel=0.02)
+
+
+def test_two_slow_nodes_are_no_block():
+    slow = cells(8, lambda source, target: 0.5 if {source, target} & {1, 2} else 1.0)
+    assert [(fault.kind, fault.units) for fault in attribute(slow)] == [("node", (1,)), ("node", (2,))]
+
+
+def test_one_bad_moment_is_no_fault():
+    slow = cells(4, between(0, 1))
+    assert attribute(slow, best=cells(4)) == []
+
+
+def test_a_link_that_is_good_in_the_second_pass_is_not_blamed():
+    slow = cells(4, between(0, 1))
+    again = {(0, 1): 10.0, (1, 0): 10.0}
+    assert attribute(slow, again=again) == []
+    assert len(attribute(slow, again={(0, 1): 5.0, (1, 0): 5.0})) == 1
+
+
+def test_a_node_that_is_good_with_proven_partners_is_not_blamed():
+    slow = cells(8, of_node(2))
+    proven = {(2, 0): 10.0, (0, 2): 10.0, (2, 1): 10.0, (1, 2): 10.0}
+    assert attribute(slow, again=proven) == []
+    assert len(attribute(slow, again=dict.fromkeys(proven, 5.0))) == 1
+
+
+def test_the_second_pass_pairs_suspects_with_proven_partners():
+    slow = cells(8, lambda source, target: min(of_node(2)(source, target), between(5, 6)(source, target)))
+    again = [pair for pairs in second_pass(attribute(slow), slow) for pair in pairs]
+    assert (5, 6) in again
+    with_2 = [pair for pair in again if 2 in pair]
+    assert len(with_2) == 2
+    assert not {5, 6} & {unit for pair in with_2 for unit in pair}
+    assert len(again) == 3
+
+
+def test_of_a_healthy_matrix_nothing_is_measured_again():
+    assert second_pass(attribute(cells(8)), cells(8)) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_slow_node_of_a_hundred_is_named_from_its_random_partners(seed):
+    measured = {pair for pairs in rounds_of(100, partners=8, seed=seed) for pair in pairs}
+    some = {cell: value for cell, value in cells(100, of_node(seed)).items() if (min(cell), max(cell)) in measured}
+    assert [(fault.kind, fault.units) for fault in attribute(some)] == [("node", (seed,))]
+
+
+def on_hosts(count, each):
+    return {unit: unit // each for unit in range(count)}
+
+
+def test_links_inside_hosts_are_not_compared_with_those_between_them():
+    def inside_is_faster(source, target):
+        return 20.0 if source // 4 == target // 4 else 1.0
+
+    assert attribute(cells(16, inside_is_faster), host_of=on_hosts(16, 4)) == []
+
+    def one_is_slow(source, target):
+        return inside_is_faster(source, target) * between(9, 10)(source, target)
+
+    (found,) = attribute(cells(16, one_is_slow), host_of=on_hosts(16, 4))
+    assert (found.kind, found.units) == ("link", (9, 10))
+    assert found.usual == pytest.approx(200.0, rel=0.02)
+
+
+def test_a_host_whose_links_differ_by_design_is_silent():
+    def bridges(source, target):
+        return 2.0 if (source + target) % 3 == 0 else 1.0 if (source + target) % 3 == 1 else 0.3
+
+    assert not is_uniform(list(cells(8, bridges).values()))
+    assert attribute(cells(8, bridges), host_of=on_hosts(8, 8)) == []
+
+
+def test_the_median_is_that_of_the_matrix():
+    matrix = cells(4, between(0, 3))
+    assert attribute(matrix) == [
+        Slow("link", (0, 3), min(matrix[0, 3], matrix[3, 0]), median(matrix.values()), both=True)
+    ]

@@ -1,0 +1,148 @@
+"""What is measured over links whose rate is known, and which link is named when one of them is slow."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterbench.derive import read
+from clusterbench.diagnoses.slow_link import SlowLink
+from clusterbench.run_directory import RunDirectory
+from tests.lab import launchers
+from tests.lab.hosts import LOGIN, Lab, why_not
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+
+HOSTS = ["cb1", "cb2", "cb3", "cb4"]
+RATES = {"1gbit": 1e9 / 8, "100mbit": 100e6 / 8}
+MESSAGES = {"1gbit": "50", "100mbit": "10"}  # a second or more of them
+
+GLOO = """
+suite: caps
+question: Is a cap seen?
+num_nodes: [2]
+benchmarks:
+  - {benchmark: all_reduce, min_size: 4MiB, max_size: 16MiB, factor: 4, iterations: 3, warmup: 1}
+  - {benchmark: link_matrix, size: 4MiB, window: 2, pair_iterations: 2, pair_warmup: 1, iterations: 1}
+"""
+UCX = """
+suite: caps
+question: Is a cap seen?
+num_nodes: [2]
+environment: {UCX_TLS: tcp, UCX_NET_DEVICES: eth0}
+benchmarks:
+  - benchmark: ucx_perftest
+    test: tag_bw
+    min_size: 4MiB
+    max_size: 8MiB
+    factor: 2
+    messages: MESSAGES
+    iterations: 3
+"""
+MATRIX = """
+suite: matrix
+question: Which link is slow?
+num_nodes: [4]
+benchmarks:
+  - {benchmark: link_matrix, size: 1MiB, window: 2, pair_iterations: 3, pair_warmup: 1, iterations: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Iterator[Lab]:
+    if reason := why_not():
+        pytest.skip(reason)
+    with Lab(4) as lab:
+        lab.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))  # not the secret of whoever tests
+        yield lab
+
+
+@pytest.fixture
+def shaped(lab):
+    """Limits hosts to a rate for the length of a test."""
+    limited = []
+
+    def limit(rate, *hosts):
+        for host in hosts:
+            lab.shape(host, rate)
+            limited.append(host)
+
+    yield limit
+    for host in limited:
+        lab.unshape(host)
+
+
+def measured(lab, hosts, suite, folder: Path):
+    """What was read of a run of this suite on these hosts, one rank each."""
+    path, out = folder / "suite.yaml", folder / "out"
+    path.write_text(suite)
+    launcher = launchers.torchrun(lab, hosts, 1)
+    command = launcher.command("-m", "clusterbench.cli", "run", str(path), "--out", str(out))
+    done = lab.run(LOGIN, command, env=launcher.environment, timeout=150)
+    assert done.returncode == 0, done.stderr
+    assert lab.left_running(within_s=10) == {}
+    return read(RunDirectory.open(out))
+
+
+def rates(reading, *metrics):
+    """Bytes per second by case, metric and direction."""
+    return {(row.case, row.metric, *row.detail.values()): row.value for row in reading.rows if row.metric in metrics}
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_over_gloo_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
+    shaped(rate, "cb2")
+    seen = rates(measured(lab, ["cb1", "cb2"], GLOO, tmp_path), "busbw", "pair_bandwidth")
+    assert [case for case, metric, *_ in seen if metric == "busbw"] == [
+        "all_reduce/2n2/4MiB-float32",
+        "all_reduce/2n2/16MiB-float32",
+    ]
+    assert [tuple(ends) for _, metric, *ends in seen if metric == "pair_bandwidth"] == [("cb2", "cb1"), ("cb1", "cb2")]
+    assert all(0.80 < value / RATES[rate] < 1.10 for value in seen.values()), seen
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_over_ucx_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
+    shaped(rate, "cb2")
+    reading = measured(lab, ["cb1", "cb2"], UCX.replace("MESSAGES", MESSAGES[rate]), tmp_path)
+    # The best of three runs: two processes that spin, on few cores beside others, lose time that no link took.
+    best = [row.high for row in reading.rows if row.metric == "bandwidth"]
+    assert len(best) == 2
+    assert all(0.80 < value / RATES[rate] < 1.10 for value in best), best
+
+
+@pytest.fixture
+def one_slow_link(lab):
+    lab.slow_between("cb2", "cb4", "100mbit")
+    yield
+    lab.unslow_between("cb2", "cb4")
+
+
+def test_a_link_slowed_by_half_is_the_one_cell_that_is_named(lab, shaped, one_slow_link, tmp_path):
+    shaped("200mbit", *HOSTS)
+    reading = measured(lab, HOSTS, MATRIX, tmp_path)
+    (finding,) = SlowLink().findings(reading)
+    assert finding.where == "cb2 <-> cb4"
+    assert finding.what.startswith("the link carries ")
+    (covered,) = rates(reading, "links_covered").values()
+    assert covered == 6
+    assert {"cb2", "cb4"} in [{*ends} for _, _, *ends in rates(reading, "proven_bandwidth")]
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert finding.evidence in page
+
+
+def test_of_four_equal_hosts_no_link_is_named(lab, shaped, tmp_path):
+    shaped("200mbit", *HOSTS)
+    reading = measured(lab, HOSTS, MATRIX, tmp_path)
+    assert SlowLink().findings(reading) == []
+    assert len(rates(reading, "pair_bandwidth")) == 12
+
+
+def test_a_cable_between_two_hosts_is_slow_for_those_two_only(lab, one_slow_link):
+    from tests.lab.test_hosts import rate_bits_per_s
+
+    assert 80e6 < rate_bits_per_s(lab, "cb2", "cb4", 16_000_000) < 110e6
+    assert 80e6 < rate_bits_per_s(lab, "cb4", "cb2", 16_000_000) < 110e6
+    assert rate_bits_per_s(lab, "cb2", "cb3", 64_000_000) > 200e6
+    lab.unslow_between("cb2", "cb4")
+    assert rate_bits_per_s(lab, "cb4", "cb2", 64_000_000) > 200e6
