@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import Mark, Series, lines, mark
 from clusterbench.charts._selection import curves_note
+from clusterbench.charts._sweeps import sweep_name
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST = 6
+MOST_IN_A_PANEL, MOST_PANELS = 6, 3
 
 
 @dataclass(frozen=True)
@@ -37,29 +38,28 @@ class BusbwBySize(Chart[Sweep]):
     place: ClassVar[int] = 50
 
     def select(self, rows: Sequence[Row]) -> Sweep | None:
+        shown = [row for row in rows if _is_part_of_a_sweep(row)]
+        name = sweep_name(shown)
         found: dict[str, dict[str, list[Mark]]] = {"busbw": defaultdict(list), "latency": defaultdict(list)}
         gaps: dict[str, list[Mark]] = defaultdict(list)
-        for row in rows:
-            size_bytes = row.point.get("size_bytes")
-            if not isinstance(size_bytes, (int, float)) or row.status == "refused":
-                continue
+        for row in shown:
+            size_bytes = float(row.point["size_bytes"])
             if row.metric in found and row.value is not None:
-                found[row.metric][_name(row)].append(mark(size_bytes, row))
+                found[row.metric][name(row)].append(mark(size_bytes, row))
             elif not row.metric:
-                gaps[_name(row)].append(mark(size_bytes, row))
+                gaps[name(row)].append(mark(size_bytes, row))
         if not any(len(marks) > 1 for marks in found["busbw"].values()):
             return None
         return Sweep(*([_series(name, marks, gaps) for name, marks in found[metric].items()] for metric in found))
 
     def draw(self, data: Sweep) -> list[Figure]:
+        bandwidth, latency = _panels(data.bandwidth), _panels(data.latency)
         figures = []
-        for title, series, unit in (
-            ("Bus bandwidth", data.bandwidth[:MOST], "B/s"),
-            ("Time of one call", data.latency[:MOST], "s"),
-        ):
-            ticks = {mark.x: format_bytes(mark.x) for one in series for mark in one.marks}
-            if ticks:
-                figures.append(lines(title, series, unit, ticks, x_label="message size", logarithmic=True))
+        for number in range(max(len(bandwidth), len(latency))):
+            for title, panels, unit in (("Bus bandwidth", bandwidth, "B/s"), ("Time of one call", latency, "s")):
+                if number < len(panels):
+                    ticks = {mark.x: format_bytes(mark.x) for one in panels[number] for mark in one.marks}
+                    figures.append(lines(title, panels[number], unit, ticks, x_label="message size", logarithmic=True))
         return figures
 
     def answer(self, data: Sweep) -> str:
@@ -70,15 +70,23 @@ class BusbwBySize(Chart[Sweep]):
         return f"{name} reaches {format_value(top.value or 0.0, 'B/s')} bus bandwidth at {format_bytes(top.x)}."
 
     def left_out(self, data: Sweep) -> str:
-        return curves_note(len(data.bandwidth), MOST, "curves")
+        return curves_note(len(data.bandwidth), MOST_IN_A_PANEL * MOST_PANELS, "curves")
 
 
-def _name(row: Row) -> str:
-    dtype = f", {row.point['dtype']}" if row.point.get("dtype") else ""
-    return f"{row.benchmark}, {row.world_size} ranks{dtype}"
+def _is_part_of_a_sweep(row: Row) -> bool:
+    return (
+        row.metric in ("busbw", "latency", "")
+        and row.status != "refused"
+        and isinstance(row.point.get("size_bytes"), (int, float))
+    )
+
+
+def _panels(series: Sequence[Series]) -> list[Sequence[Series]]:
+    starts = range(0, min(len(series), MOST_IN_A_PANEL * MOST_PANELS), MOST_IN_A_PANEL)
+    return [series[start : start + MOST_IN_A_PANEL] for start in starts]
 
 
 def _series(name: str, marks: list[Mark], gaps: dict[str, list[Mark]]) -> Series:
-    # Of several points at one size (another environment, say) the first stands; all are in the table.
+    # Of several points at one size the first stands; all are in the table.
     first = {mark.x: mark for mark in reversed([*marks, *gaps.get(name, [])])}
     return Series(name, tuple(sorted(first.values(), key=lambda mark: mark.x)))

@@ -9,11 +9,15 @@ from clusterbench.engine.clock import Clock
 
 
 def warm_up(run: Callable[[], object], clock: Clock, iterations: int, at: Callable[[int], None]) -> None:
-    """Runs what is not timed: first calls build caches, connections and kernels."""
+    """Runs what is not timed: first calls build caches, connections and kernels. Then Python's garbage is collected.
+
+    A collection takes each rank another while, so it has to come before the ranks meet for the first timed iteration.
+    """
     for iteration in range(iterations):
         at(iteration)
         run()
     clock.settle()
+    gc.collect()
 
 
 def measure(run: Callable[[], object], clock: Clock, iterations: int, at: Callable[[int], None]) -> list[float]:
@@ -28,10 +32,9 @@ def measure(run: Callable[[], object], clock: Clock, iterations: int, at: Callab
     Notes
     -----
     Consecutive iterations share a mark, so the samples add up to the whole stretch: nothing that happens in between is
-    lost. Python's garbage collector is run before and rests during the loop; a collection in the middle would be
-    charged to whichever iteration it fell into, and never to the same one on two ranks.
+    lost. Python's garbage collector rests during the loop; a collection in the middle would be charged to whichever
+    iteration it fell into, and never to the same one on two ranks.
     """
-    gc.collect()
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 import psutil
@@ -19,10 +20,26 @@ DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
+    "int64": torch.int64,
     "int32": torch.int32,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
 }
 
+LARGEST_EXACT = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "int8": 2**7 - 1, "uint8": 2**8 - 1}
+"""Up to here every whole number is exact; the other dtypes go beyond any number of ranks."""
 
+UNWRITTEN = 127
+"""What a buffer holds that a collective is to fill: in every dtype, and in no block."""
+
+Pieces = Sequence[tuple[int, torch.Tensor]]
+"""What stands in an array, from its start: so many elements of a tile that is repeated, then of the next."""
+
+_PERIOD = 521  # a prime: blocks of no size one would choose begin at the same place of a tile
+_BLOCK_VALUES = 113
+_LARGEST_EXTRA = 7
+_COMPARED_AT_ONCE = 2**26
+_CALLS_BEFORE_CAPTURE = 3
 _LONGEST_WORD = 256
 
 
@@ -46,6 +63,7 @@ class Rig:
         self.host = host
         self.device = device
         self.grid: Grid | None = None
+        self._built: tuple[ParallelLayout, str] | None = None
 
     @cached_property
     def comm(self) -> Communicator:
@@ -53,8 +71,18 @@ class Rig:
         return Communicator()
 
     def build_grid(self, layout: ParallelLayout, rank_order: str) -> None:
-        """Mesh and groups of ``layout``; a collective, as creating groups is."""
-        self.grid = Grid(layout, rank_order, self.device.type)
+        """Mesh and groups of ``layout``; a collective, as creating groups is.
+
+        Cases of one start with the same layout share them: NCCL keeps memory and connections for every group.
+        """
+        if self._built != (layout, rank_order):
+            self.grid = Grid(layout, rank_order, self.device.type)
+            self._built = layout, rank_order
+
+    def communicator(self, axis: str) -> Communicator:
+        """The ranks of this one's group along an axis of the case's layout."""
+        assert self.grid is not None, "the case has no layout"
+        return Communicator(self.grid.group(axis))
 
     @property
     def address(self) -> str:
@@ -85,17 +113,55 @@ class Rig:
         """``numel`` elements of ``value``."""
         return torch.full((numel,), value, dtype=DTYPES[dtype], device=self.device)
 
-    def addends(self, numel: int, dtype: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """What this rank adds to a sum over all ranks, and the sum: exact in every dtype, whatever the order.
+    def operands(self, op: str, dtype: str, rank: int, num_ranks: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What a rank gives to a reduction, and the result: two tiles, exact in every dtype and in any order.
 
-        Element i gets ``1 + (i // world_size) % 7`` from rank ``i % world_size`` and nothing from the others, so a
-        lost, doubled or misplaced contribution shows.
+        Each element has one rank that gives ``e``, a small number which varies with its place. The others give 1 to a
+        sum, an average or a maximum, 100 to a minimum and -1 to a product. So what is lost, doubled or misplaced shows;
+        of a maximum or a minimum what is lost shows where that rank decides. Where so many ones are no longer exact
+        (bfloat16 beyond 249 ranks) the others give 0 to a sum.
         """
-        index = torch.arange(7 * self.world_size, device=self.device)
-        whole = (1 + index // self.world_size).to(DTYPES[dtype])
-        mine = torch.where(index % self.world_size == self.rank, whole, torch.zeros_like(whole))
-        times = -(-numel // len(index))
-        return mine.repeat(times)[:numel], whole.repeat(times)[:numel]
+        place = torch.arange(_PERIOD * num_ranks, device=self.device)
+        extra = 2 + (193 * place * place + 71 * place + place // num_ranks) % _PERIOD % (_LARGEST_EXTRA - 1)
+        owned = place % num_ranks == rank
+        if op in ("sum", "avg"):
+            one = 1 if num_ranks + _LARGEST_EXTRA <= LARGEST_EXACT.get(dtype, 2**53) else 0
+            mine, whole = one + extra * owned, one * num_ranks + extra
+            if op == "avg":
+                return mine.to(DTYPES[dtype]), whole.double().div(num_ranks).to(DTYPES[dtype])
+        elif op == "product":
+            mine, whole = torch.where(owned, extra, -1), extra * (-1) ** (num_ranks - 1)
+        else:
+            mine, whole = torch.where(owned, extra, 1 if op == "max" else 100), extra
+        return mine.to(DTYPES[dtype]), whole.to(DTYPES[dtype])
+
+    def block(self, dtype: str, number: int) -> torch.Tensor:
+        """The tile of block ``number``: values from 0 to 112, other ones in every block, exact in every dtype."""
+        place = torch.arange(_PERIOD, device=self.device)
+        values = number + (place * place + 3 * place) % _PERIOD * (1 + number // _BLOCK_VALUES)
+        return (values % _BLOCK_VALUES).to(DTYPES[dtype])
+
+    def write(self, array: torch.Tensor, pieces: Pieces) -> None:
+        """Fills ``array`` with tiles."""
+        start = 0
+        for numel, tile in pieces:
+            _repeat_into(array[start : start + numel], tile)
+            start += numel
+        assert start == len(array), f"pieces of {start} elements for an array of {len(array)}"
+
+    def forget(self, array: torch.Tensor) -> None:
+        """Writes into what a collective is to fill a value that no block has."""
+        array.fill_(UNWRITTEN)
+
+    def expect(self, what: str, got: torch.Tensor, pieces: Pieces) -> dict[str, float]:
+        """Compares every element with what :meth:`write` would have written. Messages are those of a whole array.
+
+        Raises
+        ------
+        WrongResult
+            As :meth:`expect_equal`.
+        """
+        return self._evidence(what, got.numel(), _compared(got, pieces))
 
     def expect_equal(self, what: str, got: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
         """Compares every element, and counts and locates those that differ.
@@ -109,13 +175,65 @@ class Rig:
         WrongResult
             With count, first index, both values, rank and host.
         """
-        differs = (got != expected) | got.isnan() if got.is_floating_point() else got != expected
-        wrong = int(differs.sum())
+        pairs = [(0, got.flatten(), expected.expand_as(got).flatten())]
+        return self._evidence(what, got.numel(), pairs)
+
+    def _evidence(
+        self, what: str, numel: int, pairs: Iterable[tuple[int, torch.Tensor, torch.Tensor]]
+    ) -> dict[str, float]:
+        """From (index of the first element, what was got, what was expected) of consecutive stretches."""
+        wrong, first = 0, ""
+        for start, got, expected in pairs:
+            differs = (got != expected) | got.isnan() if got.is_floating_point() else got != expected
+            if count := int(differs.sum()):
+                if not wrong:
+                    index = int(differs.nonzero()[0])
+                    first = f"{start + index}: got {got[index].item()}, expected {expected[index].item()}."
+                wrong += count
         if wrong:
-            index = int(differs.flatten().nonzero()[0])
             raise WrongResult(
-                f"{what} gave wrong results on rank {self.rank} (host {self.host}): {wrong} of {got.numel()} elements "
-                f"differ. First at index {index}: got {got.flatten()[index].item()}, "
-                f"expected {expected.expand_as(got).flatten()[index].item()}."
+                f"{what} gave wrong results on rank {self.rank} (host {self.host}): {wrong} of {numel} elements "
+                f"differ. First at index {first}",
+                {"wrong_elements": float(wrong)},
             )
         return {"wrong_elements": 0.0}
+
+    def capture(self, call: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """A CUDA graph of one ``call``, after some calls on a side stream, as torch's notes on graphs ask for.
+
+        Communicates where ``call`` does. Other threads may go on: NCCL's watchdog looks at events meanwhile.
+        """
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_CALLS_BEFORE_CAPTURE):
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            call()
+        return graph
+
+
+def from_place(tile: torch.Tensor, start: int) -> torch.Tensor:
+    """The tile as it goes on from element ``start`` of the array that it is repeated in."""
+    return tile.roll(-(start % len(tile)))
+
+
+def _repeat_into(array: torch.Tensor, tile: torch.Tensor) -> None:
+    whole = len(array) // len(tile) * len(tile)
+    array[:whole].view(-1, len(tile)).copy_(tile)
+    array[whole:].copy_(tile[: len(array) - whole])
+
+
+def _compared(got: torch.Tensor, pieces: Pieces) -> Iterable[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Stretches of bounded length: beside an array of half the memory there is no room for a second."""
+    end = 0
+    for numel, tile in pieces:
+        start, end = end, end + numel
+        step = max(_COMPARED_AT_ONCE // len(tile), 1) * len(tile)
+        expected = tile.repeat(-(-min(step, numel) // len(tile)))
+        for at in range(start, end, step):
+            part = got[at : min(at + step, end)]
+            yield at, part, expected[: len(part)]
+    assert end == len(got), f"pieces of {end} elements for an array of {len(got)}"

@@ -1,8 +1,9 @@
-"""Bandwidths of collectives, by nccl-tests' conventions."""
+"""Bandwidths of collectives, by nccl-tests' conventions, and the times that algorithms for them should take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
 # What the busiest link of a flat ring carries, over size_bytes: nccl-tests, doc/PERFORMANCE.md and src/*.cu.
 BUS_FACTOR: dict[str, Callable[[int], float]] = {
@@ -10,12 +11,15 @@ BUS_FACTOR: dict[str, Callable[[int], float]] = {
     "all_gather": lambda n: (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "all_to_all": lambda n: (n - 1) / n,
+    "all_to_all_v": lambda n: (n - 1) / n,
     "gather": lambda n: (n - 1) / n,
     "scatter": lambda n: (n - 1) / n,
     # nccl-tests uses 1 for any n; one rank moves nothing between ranks, and 0 keeps it out of charts as for the others.
     "broadcast": lambda n: 1.0 if n > 1 else 0.0,
     "reduce": lambda n: 1.0 if n > 1 else 0.0,
     "send_recv": lambda n: 1.0 if n > 1 else 0.0,
+    # The same work as one all_reduce of all ranks, so the same factor: the two may be compared.
+    "hierarchical_all_reduce": lambda n: 2 * (n - 1) / n,
 }
 
 
@@ -85,3 +89,88 @@ def traffic_bytes(op: str, size_bytes: float, world_size: int) -> float:
     768.0
     """
     return size_bytes * BUS_FACTOR[op](world_size)
+
+
+Algorithm = Callable[[float, int, float, float], float]
+"""Seconds from size in bytes, ranks, seconds of a message without content, and bytes per second of a link."""
+
+
+def _steps(n: int) -> int:
+    return math.ceil(math.log2(n))
+
+
+def _two_tree(size_bytes: float, n: int, alpha_s: float, bytes_per_s: float) -> float:
+    """One reduction or broadcast, pipelined over two binary trees at once, with the best number of pieces.
+
+    2k pieces take 2 log2(n) + 2k steps of ``alpha + S / (2k beta)``; the best k gives the square.
+    """
+    return float((math.sqrt(2 * _steps(n) * alpha_s) + math.sqrt(size_bytes / bytes_per_s)) ** 2)
+
+
+ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
+    "all_reduce": {
+        "ring": lambda s, n, a, b: 2 * (n - 1) * (a + s / n / b),
+        "tree": lambda s, n, a, b: 2 * _two_tree(s, n, a, b),
+    },
+    "all_gather": {
+        "ring": lambda s, n, a, b: (n - 1) * (a + s / n / b),
+        "tree": lambda s, n, a, b: _steps(n) * a + (n - 1) / n * s / b,
+    },
+    "reduce_scatter": {
+        "ring": lambda s, n, a, b: (n - 1) * (a + s / n / b),
+        "tree": lambda s, n, a, b: _steps(n) * a + (n - 1) / n * s / b,
+    },
+    "all_to_all": {
+        "ring": lambda s, n, a, b: (n - 1) * (a + s / n / b),
+        "tree": lambda s, n, a, b: _steps(n) * (a + s / 2 / b),
+    },
+    "broadcast": {
+        "ring": lambda s, n, a, b: (_steps(n) + n - 1) * a + 2 * (n - 1) / n * s / b,
+        "tree": _two_tree,
+    },
+    "reduce": {
+        "ring": lambda s, n, a, b: (_steps(n) + n - 1) * a + 2 * (n - 1) / n * s / b,
+        "tree": _two_tree,
+    },
+    "gather": {
+        "ring": lambda s, n, a, b: (n - 1) * (a + s / n / b),
+        "tree": lambda s, n, a, b: _steps(n) * a + (n - 1) / n * s / b,
+    },
+    "scatter": {
+        "ring": lambda s, n, a, b: (n - 1) * (a + s / n / b),
+        "tree": lambda s, n, a, b: _steps(n) * a + (n - 1) / n * s / b,
+    },
+}
+"""Collective -> what its algorithms should take; ``ring`` goes from neighbour to neighbour, ``tree`` in log2(n) steps.
+
+Reducing itself is taken to cost nothing. Under ``ring`` an all_to_all exchanges pair by pair, a gather or scatter
+serves rank after rank, a broadcast is a scatter and a ring of all_gather, a reduce a ring of reduce_scatter and a
+gather. Under ``tree`` an all_gather is by recursive doubling, a reduce_scatter by recursive halving, an all_to_all
+Bruck's, a gather or scatter binomial; broadcast and reduce are pipelined over two trees, and an all_reduce is one after
+the other.
+
+Source: Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH"; two trees:
+Sanders, Speck, Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan".
+"""
+
+
+def algorithm_time(
+    op: str, algorithm: str, size_bytes: float, world_size: int, alpha_s: float, bytes_per_s: float
+) -> float:
+    """Seconds that one call should take by one of :data:`ALGORITHMS`, where links carry no other traffic.
+
+    Parameters
+    ----------
+    alpha_s, bytes_per_s
+        Of one message between two ranks, as a fit of ``send_recv`` gives them.
+
+    Examples
+    --------
+    1 MiB over 4 ranks, 10 us a message and 1 GB/s a link: six steps of 10 us, 1.5 MiB over each link.
+
+    >>> round(algorithm_time("all_reduce", "ring", 2**20, 4, 10e-6, 1e9) * 1e6)
+    1633
+    >>> algorithm_time("all_reduce", "tree", 8, 1, 10e-6, 1e9)
+    0.0
+    """
+    return ALGORITHMS[op][algorithm](size_bytes, world_size, alpha_s, bytes_per_s) if world_size > 1 else 0.0

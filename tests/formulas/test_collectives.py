@@ -1,10 +1,17 @@
-"""Bus bandwidths against nccl-tests' table and NCCL Inspector's printed samples."""
+"""Bus bandwidths against nccl-tests' table and NCCL Inspector's printed samples; algorithms against their papers."""
 
 from __future__ import annotations
 
 import pytest
 
-from clusterbench.formulas.collectives import BUS_FACTOR, algorithm_bandwidth, bus_bandwidth, traffic_bytes
+from clusterbench.formulas.collectives import (
+    ALGORITHMS,
+    BUS_FACTOR,
+    algorithm_bandwidth,
+    algorithm_time,
+    bus_bandwidth,
+    traffic_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +55,43 @@ def test_an_unknown_collective_has_no_factor():
 def test_a_call_without_time_has_no_bandwidth():
     with pytest.raises(ValueError, match=r"8 bytes took 0\.0 s"):
         algorithm_bandwidth(8, 0.0)
+
+
+ALPHA_S, BYTES_PER_S = 2e-6, 25e9
+
+
+@pytest.mark.parametrize(
+    ("op", "algorithm", "size_bytes", "n", "expected_s"),
+    [
+        # By hand: 14 steps of 2 us, and 14/8 of 1 GB over 25 GB/s.
+        ("all_reduce", "ring", 1e9, 8, 14 * 2e-6 + 14 / 8 * 1e9 / 25e9),
+        ("all_gather", "ring", 1e9, 8, 7 * 2e-6 + 7 / 8 * 1e9 / 25e9),
+        ("reduce_scatter", "ring", 1e9, 8, 7 * 2e-6 + 7 / 8 * 1e9 / 25e9),
+        ("all_gather", "tree", 1e9, 8, 3 * 2e-6 + 7 / 8 * 1e9 / 25e9),
+        # Bruck: three steps of half the array.
+        ("all_to_all", "tree", 1e6, 8, 3 * (2e-6 + 0.5e6 / 25e9)),
+        ("broadcast", "ring", 1e9, 8, (3 + 7) * 2e-6 + 2 * 7 / 8 * 1e9 / 25e9),
+        # Two trees: sqrt(6 alpha) + sqrt(S / beta), squared.
+        ("broadcast", "tree", 1e6, 8, ((6 * 2e-6) ** 0.5 + (1e6 / 25e9) ** 0.5) ** 2),
+        ("scatter", "tree", 1e6, 5, 3 * 2e-6 + 4 / 5 * 1e6 / 25e9),
+    ],
+)
+def test_algorithms_take_what_their_papers_say(op, algorithm, size_bytes, n, expected_s):
+    assert algorithm_time(op, algorithm, size_bytes, n, ALPHA_S, BYTES_PER_S) == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize("op", ALGORITHMS)
+def test_trees_win_at_small_sizes_on_many_ranks(op):
+    ring, tree = (algorithm_time(op, name, 8, 512, ALPHA_S, BYTES_PER_S) for name in ("ring", "tree"))
+    assert tree < ring / 10
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_a_ring_comes_near_the_link_rate_as_its_bus_bandwidth(op):
+    time_s = algorithm_time(op, "ring", 2**36, 8, ALPHA_S, BYTES_PER_S)
+    assert bus_bandwidth(op, 2**36, time_s, 8) == pytest.approx(BYTES_PER_S, rel=1e-4)
+
+
+@pytest.mark.parametrize("op", ALGORITHMS)
+def test_one_rank_needs_no_time(op):
+    assert [algorithm_time(op, name, 2**20, 1, ALPHA_S, BYTES_PER_S) for name in ALGORITHMS[op]] == [0.0, 0.0]

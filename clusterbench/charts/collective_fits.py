@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.benchmarks._collective import sweeps_of
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import Mark, Series, lines, mark
+from clusterbench.charts._selection import curves_note
+from clusterbench.charts._sweeps import sweep_name
+from clusterbench.formulas.latency_bandwidth import Segment, fit
+from clusterbench.rows import Row
+from clusterbench.units import format_bytes, format_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 8
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One sweep: its measured times, the fit and the textbooks' algorithms beside them."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    series: list[Series]
+
+
+class CollectiveFits(Chart[list[Fitted]]):
+    """Time of a call against message size, with the line fitted to it and what textbooks' algorithms would take.
+
+    How to read it
+    --------------
+    The fit is alpha + size / beta, in as many pieces as the algorithm seems to switch. Ring and tree are textbooks'
+    algorithms over links with the latency and bandwidth that send_recv showed in this run: a collective above both
+    leaves something to be gained, one below both has better links or better algorithms than messages between two ranks
+    tell of, such as reduction in a switch. Both axes are logarithmic.
+    """
+
+    title: ClassVar[str] = "Time of a call, fitted, and by textbooks' algorithms"
+    place: ClassVar[int] = 51
+
+    def select(self, rows: Sequence[Row]) -> list[Fitted] | None:
+        benchmarks = dict.fromkeys(row.benchmark for row in rows if row.metric == "fit_error")
+        name = sweep_name(rows)
+        models: dict[str, dict[str, float]] = defaultdict(dict)
+        for row in rows:
+            if row.metric == "model_latency" and row.value is not None:
+                models[row.case][row.detail["part"]] = row.value
+        found = []
+        for benchmark in benchmarks:
+            for sweep in sweeps_of(rows, benchmark):
+                marks = tuple(mark(float(row.point["size_bytes"]), row) for row in sweep)
+                if segments := fit(tuple((one.x, one.value) for one in marks if one.value)):
+                    series = [Series("measured", marks), _fit(marks, segments), *_models(sweep, models)]
+                    found.append(Fitted(name(sweep[0]), segments, series))
+        return found or None
+
+    def draw(self, data: list[Fitted]) -> list[Figure]:
+        return [
+            lines(
+                one.name,
+                one.series,
+                "s",
+                {mark.x: format_bytes(mark.x) for mark in one.series[0].marks},
+                x_label="message size",
+                logarithmic=True,
+            )
+            for one in data[:MOST]
+        ]
+
+    def answer(self, data: list[Fitted]) -> str:
+        first, last = data[0].segments[0], data[0].segments[-1]
+        beta = f", and large ones pass at {format_value(last.bytes_per_s, 'B/s')}" if last.bytes_per_s else ""
+        return f"{data[0].name}: a call without bytes takes {format_value(first.alpha_s, 's')}{beta}."
+
+    def left_out(self, data: list[Fitted]) -> str:
+        return curves_note(len(data), MOST, "sweeps")
+
+
+def _fit(marks: Sequence[Mark], segments: Sequence[Segment]) -> Series:
+    fitted = [
+        Mark(mark.x, segment.time_s(mark.x))
+        for segment in segments
+        for mark in marks
+        if segment.smallest <= mark.x <= segment.largest
+    ]
+    return Series("fit", tuple(fitted))
+
+
+def _models(sweep: Sequence[Row], models: dict[str, dict[str, float]]) -> list[Series]:
+    of_name: dict[str, list[Mark]] = defaultdict(list)
+    for row in sweep:
+        for name, time_s in models[row.case].items():
+            of_name[name].append(Mark(float(row.point["size_bytes"]), time_s))
+    return [Series(name, tuple(marks)) for name, marks in of_name.items()]

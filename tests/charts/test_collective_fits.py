@@ -1,0 +1,44 @@
+from clusterbench.charts.collective_fits import CollectiveFits
+from clusterbench.rows import Row
+from tests.report.synthetic import case, row
+
+
+def sweep(number_of_sizes: int = 8, fitted: bool = True) -> list[Row]:
+    """20 us and 2 GB/s, and a ring that takes twice as long."""
+    rows = []
+    for number in range(number_of_sizes):
+        size_bytes = 8 * 8**number
+        time_s = 20e-6 + size_bytes / 2e9
+        point = {"size_bytes": size_bytes, "dtype": "float32", "group_size": 8}
+        one = case(str(size_bytes), 8, point=point)
+        rows += [
+            row(one, "latency", time_s, unit="s"),
+            row(one, "model_latency", 2 * time_s, unit="s")._replace(detail={"part": "ring"}),
+        ]
+        if fitted and number == 0:
+            rows.append(row(one, "fit_error", 0.01, unit="fraction"))
+    return rows
+
+
+def test_the_fit_and_the_models_stand_beside_what_was_measured() -> None:
+    (one,) = CollectiveFits().select(sweep()) or []
+    assert [series.name for series in one.series] == ["measured", "fit", "ring"]
+    measured, fit, ring = (series.marks for series in one.series)
+    assert [mark.x for mark in measured] == [mark.x for mark in fit] == [mark.x for mark in ring]
+    for mark, line, model in zip(measured, fit, ring, strict=True):
+        assert mark.value is not None
+        assert line.value is not None
+        assert abs(line.value / mark.value - 1) < 1e-6
+        assert model.value == 2 * mark.value
+    assert len(CollectiveFits().draw([one])) == 1
+
+
+def test_the_answer_is_latency_and_bandwidth() -> None:
+    fits = CollectiveFits().select(sweep())
+    assert fits is not None
+    expected = "planted, 8 ranks, float32: a call without bytes takes 20.00 us, and large ones pass at 2.0 GB/s."
+    assert CollectiveFits().answer(fits) == expected
+
+
+def test_without_a_fit_there_is_nothing_to_draw() -> None:
+    assert CollectiveFits().select(sweep(fitted=False)) is None
