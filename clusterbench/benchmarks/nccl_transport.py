@@ -1,0 +1,457 @@
+"""How NCCL moves bytes: transport, network card, GPUDirect, channels, algorithm and protocol, from its own log."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import IO, TYPE_CHECKING, Any, ClassVar
+
+from clusterbench.benchmarks import Benchmark, benchmarks
+from clusterbench.benchmarks._collective import ITEM_BYTES, Collective
+from clusterbench.cluster import Cluster
+from clusterbench.errors import NotHere, SuiteError, ToolError
+from clusterbench.history import host_of
+from clusterbench.options import option
+from clusterbench.rows import Row, variables_of
+from clusterbench.tools import nccl_log, nvidia_nvlink, nvidia_topo
+from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
+from clusterbench.units import format_bytes
+
+if TYPE_CHECKING:
+    from clusterbench.engine.rig import Rig
+
+_NAMES = {
+    "all_reduce": "AllReduce",
+    "all_gather": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+}
+"""Collectives of which NCCL's log says what it chose; those made of sends and receives have nothing to choose."""
+_OF_ONE_RANK = ("all_gather", "reduce_scatter")
+"""Of these NCCL's log gives the bytes of one rank, and tables the bytes of all."""
+
+LOG = "nccl_log"
+"""The pass in which each rank leaves what NCCL told it: :func:`record` as JSON."""
+TOPOLOGY = "topology"
+"""The pass in which the first rank of each host leaves how its devices are joined."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclTransport(Benchmark):
+    """Which way NCCL sends, told by its own log: one untimed pass over every collective and size.
+
+    The ranks are a start of their own, so that logging slows nothing that is timed. Beside collectives of the same run
+    and environment stands ``wire_bw_est``, what a link carries: NCCL's bus bandwidth is that of a flat ring, and is
+    never altered. Sources: nccl-tests, ``doc/PERFORMANCE.md``, issue 366 and pull request 239 (NVLS).
+    """
+
+    own_start: ClassVar[bool] = True
+    variables: ClassVar[Mapping[str, str]] = {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,NET,P2P,SHM,COLL,TUNING,NVLS",
+        # Not the planner's TMPDIR: the same case must be the same wherever it is planned.
+        "NCCL_DEBUG_FILE": "/tmp/clusterbench_nccl.%h.%p.log",
+    }
+    metrics: ClassVar[tuple[MetricKind, ...]] = (
+        MetricKind("channels_used", "1", "neither", "channels one call ran on, by algorithm/protocol and call"),
+        MetricKind("connections", "1", "neither", "connections of all ranks and channels, by transport and reach"),
+        MetricKind("gdr_share", "fraction", "higher", "ends of connections between hosts that use GPUDirect RDMA"),
+        MetricKind("pxn_share", "fraction", "neither", "sends between hosts that go through another GPU to its card"),
+        MetricKind("card_connections", "1", "neither", "ends of connections between hosts, by the name of their card"),
+        MetricKind("cards_used", "1", "higher", "network cards that carry connections between hosts, of all hosts"),
+        MetricKind("channels", "1", "neither", "channels of the communicator, by what they are for"),
+        MetricKind("rings", "1", "neither", "rings of the communicator"),
+        MetricKind("trees", "1", "neither", "trees of the communicator"),
+        MetricKind("ring_gdr", "fraction", "higher", "ranks whose rings reach the network by GPUDirect RDMA only"),
+        MetricKind("nvls_available", "fraction", "higher", "ranks whose GPU has NVLink SHARP's multicast"),
+        MetricKind("nvlinks", "1", "higher", "active NVLinks of the GPU that has the fewest"),
+        MetricKind("warnings", "1", "lower", "warnings of NCCL on all ranks"),
+        MetricKind("unread_lines", "1", "lower", "lines of NCCL's logs that could not be read whole"),
+        MetricKind("wire_bw_est", "B/s", "higher", "estimate of what a link carries, from the algorithm NCCL chose"),
+    )
+
+    ops: tuple[str, ...] = option(
+        ("all_reduce", "all_gather", "reduce_scatter", "broadcast"),
+        "collectives to run; all_to_all joins every pair of ranks",
+        choices=(*_NAMES, "send_recv", "all_to_all"),
+    )
+    min_size: int = option(8, "smallest array, whole", unit="B", minimum=1, maximum=2**43)
+    max_size: int = option(2**26, "largest array, whole", unit="B", minimum=1, maximum=2**43)
+    factor: float = option(2.0, "each size is so many times the one before", minimum=1.01, maximum=1024)
+    dtype: str = option("float32", "element type", choices=tuple(ITEM_BYTES))
+    iterations: int = option(1, "one pass: nothing is timed", minimum=1, maximum=1)
+    warmup: int = option(0, "none: nothing is timed", minimum=0, maximum=0)
+
+    def __post_init__(self) -> None:
+        if self.max_size < self.min_size:
+            raise SuiteError(
+                f"max_size is {format_bytes(self.max_size)}, below min_size, {format_bytes(self.min_size)}: "
+                "there is nothing to run"
+            )
+
+    def points(self, place: Place) -> Iterable[Point]:
+        yield {
+            "ops": "+".join(dict.fromkeys(self.ops)),
+            "min_size": self.min_size,
+            "max_size": self.max_size,
+            "factor": self.factor,
+            "dtype": self.dtype,
+        }
+
+    def label(self, point: Point) -> str:
+        smallest, largest = (format_bytes(point[name]).replace(" ", "") for name in ("min_size", "max_size"))
+        return f"{point['ops']}-{smallest}-{largest}-{point['dtype']}"
+
+    @classmethod
+    def size_bytes(cls, point: Point) -> int:
+        return 4 * int(point["max_size"]) * len(str(point["ops"]).split("+"))
+
+    @classmethod
+    def prepare(cls, rig: Rig, point: Point) -> Step:
+        if rig.device.type != "cuda":
+            raise NotHere(
+                f"ranks on {rig.device.type} talk through Gloo, which tells nobody how it sends.\n"
+                "hint: this benchmark reads NCCL's log, and needs GPUs"
+            )
+        if rig.world_size == 1:
+            with suppress(ToolError):
+                open_log(os.environ, socket.gethostname(), os.getpid()).close()  # nobody else removes it
+            raise NotHere("one rank sends nothing.\nhint: this benchmark reads how NCCL joins ranks; give it two GPUs")
+        file = open_log(os.environ, socket.gethostname(), os.getpid())
+
+        def read_log() -> Mapping[str, Any]:
+            with file:
+                return record(nccl_log.parse(file.read()))
+
+        return Step(
+            run=lambda: run_all(rig, point),
+            check=lambda: check_all(rig, point),
+            passes={LOG: read_log, TOPOLOGY: lambda: _topology() if rig.local_rank == 0 else {}},
+        )
+
+    @classmethod
+    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+        logs = observation.passes.get(LOG, ())
+        if not logs:
+            yield Metric("connections", "1", None, basis="no rank left a log of NCCL")
+            return
+        yield from _chosen(case, logs[0])
+        yield from _connected(observation)
+        yield from _built(logs)
+        yield from _links(observation)
+        warnings = [warning for log in logs for warning in log["warnings"]]
+        yield Metric("warnings", "1", float(len(warnings)), basis=warnings[0][:300] if warnings else "")
+        yield Metric("unread_lines", "1", float(sum(log["unread"] for log in logs)))
+
+    @classmethod
+    def across(cls, rows: Sequence[Row]) -> Iterable[Row]:
+        return wire_bandwidths(rows)
+
+
+# What runs
+
+
+def calls(point: Point, world_size: int) -> Iterator[tuple[type[Collective], Point]]:
+    """Every collective with each of its points, as the benchmark of that name has them."""
+    known = benchmarks()
+    place = Place(Cluster(1, world_size, "cuda"), 1)
+    asked = {name: point[name] for name in ("min_size", "max_size", "factor", "dtype")}
+    for op in str(point["ops"]).split("+"):
+        kind = known[op]
+        assert issubclass(kind, Collective)
+        for of_kind in kind.from_options(asked).points(place):
+            yield kind, of_kind
+
+
+def check_all(rig: Rig, point: Point) -> Mapping[str, float]:
+    """Each collective and size once, with contents that are known before and after."""
+    wrong = 0.0
+    for kind, of_kind in calls(point, rig.world_size):
+        exchange = kind.exchange(rig, rig.comm, of_kind)
+        exchange.fill()
+        exchange.call()
+        wrong += exchange.verify().get("wrong_elements", 0.0)  # some ranks are given nothing
+    return {"wrong_elements": wrong}
+
+
+def run_all(rig: Rig, point: Point) -> None:
+    """Each collective and size once."""
+    for kind, of_kind in calls(point, rig.world_size):
+        exchange = kind.exchange(rig, rig.comm, of_kind)
+        exchange.fill()
+        exchange.call()
+
+
+def open_log(environment: Mapping[str, str], host: str, process: int) -> IO[str]:
+    """The file into which NCCL of this process writes, which then has no name any more and goes with the process.
+
+    ``%h`` and ``%p`` are replaced as NCCL does it: by the host's name up to its first dot, and the process's number.
+
+    Raises
+    ------
+    ToolError
+        If there is none, or it is another user's.
+    """
+    words = {"h": re.sub("[%/]", "-", host.partition(".")[0]), "p": str(process), "%": "%"}
+    pattern = environment.get("NCCL_DEBUG_FILE", "")
+    path = re.sub("%(.)", lambda found: words.get(found[1], found[0]), pattern)
+    try:
+        file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115  open until the log is complete
+    except OSError as error:
+        raise ToolError(_no_log(environment, f"cannot be opened ({error.strerror})", path)) from None
+    if os.fstat(file.fileno()).st_uid != os.geteuid():
+        file.close()
+        raise ToolError(_no_log(environment, "belongs to another user", path))
+    os.unlink(path)
+    return file
+
+
+def _no_log(environment: Mapping[str, str], why: str, path: str) -> str:
+    level = environment.get("NCCL_DEBUG", "not set")
+    return (
+        f"NCCL's log '{path}' {why}; NCCL_DEBUG is {level}.\n"
+        "hint: leave NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE to this benchmark"
+    )
+
+
+# What a rank leaves
+
+
+def record(log: nccl_log.NcclLog) -> dict[str, Any]:
+    """A log as JSON holds it; connections that differ in their channel only are one, with their ``count``."""
+    alike = Counter(
+        (
+            edge.source,
+            edge.destination,
+            edge.direction,
+            edge.transport,
+            edge.nic or (None if edge.device is None else f"{edge.detail}/{edge.device}"),
+            edge.gdr,
+            edge.pxn,
+        )
+        for edge in log.edges
+    )
+    told = {said.gdr for said in log.connected}
+    return {
+        "version": log.version,
+        "num_ranks": sorted({member.num_ranks for member in log.members}),
+        "connections": [[*connection, count] for connection, count in alike.items()],
+        "tunings": [list(tuning) for tuning in dict.fromkeys(map(_plain, log.tunings))],
+        "channels": [asdict(channels) for channels in log.channels],
+        "num_rings": len({ring.channel for ring in log.rings}),
+        "num_trees": len({tree.channel for tree in log.trees}),
+        "ring_gdr": None if told <= {None} else told <= {True, None},
+        "nvls": None if not log.nvls else all(log.nvls.values()),
+        "networks": list(log.networks),
+        "plugins": list(log.plugins),
+        "cards": sorted({name for (_, net, _), name in log.nics.items() if net == "IB"}),
+        "gdr_refused": sorted({card for _, card in log.gdr_refused}),
+        "environment": dict(log.environment),
+        "warnings": [f"{warning.place}: {warning.text}" for warning in log.warnings],
+        "unread": log.unread,
+    }
+
+
+def _plain(tuning: nccl_log.Tuning) -> tuple[str | None, int, str, str, int | None]:
+    return tuning.op, tuning.size_bytes, tuning.algorithm, tuning.protocol, tuning.num_channels
+
+
+def _topology() -> Mapping[str, Any]:
+    """How this host's devices are joined, or why that is not known."""
+    from clusterbench.engine.tool import find_tool, run_tool
+
+    def printed(*words: str) -> str:
+        return run_tool([find_tool("nvidia-smi", "it comes with NVIDIA's driver"), *words], timeout_s=30).text
+
+    found: dict[str, Any] = {}
+    parts: dict[str, Callable[[], Any]] = {
+        "matrix": lambda: asdict(nvidia_topo.parse(printed("topo", "-m"))),
+        "nvlinks": lambda: {str(gpu.gpu): gpu.num_active for gpu in nvidia_nvlink.parse(printed("nvlink", "-s"))},
+    }
+    for name, look in parts.items():
+        try:
+            found[name] = look()
+        except (NotHere, ToolError) as error:
+            found[f"no_{name}"] = str(error).splitlines()[0]
+    return found
+
+
+# What follows from it
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Connections of one rank with one other that are alike, one for each of ``count`` channels.
+
+    A rank of None is the switch of a CollNet. Fields are those of :class:`~clusterbench.tools.nccl_log.Edge`; ``card``
+    is the name, or the network and its number.
+    """
+
+    source: int | None
+    destination: int | None
+    direction: str
+    transport: str
+    card: str | None
+    gdr: bool | None
+    pxn: int | None
+    count: int
+
+    @property
+    def is_network(self) -> bool:
+        return self.transport.startswith("NET/")
+
+
+def connections(observation: Observation) -> Iterator[tuple[Connection, bool | None]]:
+    """Every rank's, each with whether it leaves its host; None for one with the switch.
+
+    A connection through the network is told by both of its ends, any other by the sender.
+    """
+    ranks = range(len(observation.seconds))
+    for log in observation.passes.get(LOG, ()):
+        for fields in log["connections"]:
+            found = Connection(*fields)
+            ends = [rank for rank in (found.source, found.destination) if rank is not None]
+            if all(rank in ranks for rank in ends):
+                hosts = {host_of(observation, rank) for rank in ends}
+                yield found, None if len(ends) < 2 else len(hosts) == 2
+
+
+def _reach(between: bool | None) -> str:
+    return {True: "between hosts", False: "within hosts", None: "to the switch"}[between]
+
+
+def _chosen(case: Case, log: Mapping[str, Any]) -> Iterator[Metric]:
+    """What rank 0 says of each call."""
+    said: dict[tuple[str, int], dict[str, int | None]] = defaultdict(dict)
+    for op, size_bytes, algorithm, protocol, num_channels in log["tunings"]:
+        said[op, size_bytes][f"{algorithm}/{protocol}"] = num_channels
+    for kind, point in calls(case.point, case.world_size):
+        if kind.operation not in _NAMES:
+            continue
+        size_bytes = int(point["size_bytes"])
+        of_call = size_bytes // case.world_size if kind.operation in _OF_ONE_RANK else size_bytes
+        part = f"{kind.operation} {size_bytes}"
+        found = said.get((_NAMES[kind.operation], of_call), {})
+        for how, number in found.items():
+            basis = "" if number is not None else "NCCL does not say how many channels such a call takes"
+            value = None if number is None else float(number)
+            yield Metric("channels_used", "1", value, detail={"category": how, "part": part}, basis=basis)
+        if not found:
+            yield Metric("channels_used", "1", None, detail={"part": part}, basis="NCCL's log does not name this call")
+
+
+def _connected(observation: Observation) -> Iterator[Metric]:
+    """Connections by transport and reach, and of those between hosts the cards and GPUDirect."""
+    every = list(connections(observation))
+    sent: Counter[tuple[str, str]] = Counter()
+    for one, between in every:
+        if one.direction == "send" or between is None:
+            sent[one.transport, _reach(between)] += one.count
+    for (transport, reach), count in sorted(sent.items()):
+        yield Metric("connections", "1", float(count), detail={"category": transport, "part": reach})
+    if not sent:
+        yield Metric("connections", "1", None, basis="the ranks' logs name no connection")
+    if len(set(observation.hosts)) < 2:
+        return
+    ends = [one for one, between in every if between and one.is_network]
+    total = sum(one.count for one in ends)
+    if not total:
+        yield Metric("gdr_share", "fraction", None, basis="no connection between hosts goes over a network")
+        return
+    yield Metric("gdr_share", "fraction", sum(one.count for one in ends if one.gdr) / total)
+    sends = [one for one in ends if one.direction == "send"]
+    if sends:
+        through_others = sum(one.count for one in sends if one.pxn is not None)
+        yield Metric("pxn_share", "fraction", through_others / sum(one.count for one in sends))
+    cards: Counter[str] = Counter()
+    places = set()
+    for one in ends:
+        rank = one.source if one.direction == "send" else one.destination
+        assert rank is not None  # what leaves a host has two ranks
+        cards[str(one.card)] += one.count
+        places.add((host_of(observation, rank), one.card))
+    for card, count in sorted(cards.items()):
+        yield Metric("card_connections", "1", float(count), detail={"category": card})
+    yield Metric("cards_used", "1", float(len(places)))
+
+
+def _built(logs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """What the communicator was built from, by the ranks that say so."""
+    for kind in ("coll", "collnet", "nvls", "p2p"):
+        numbers = {channels[kind] for log in logs for channels in log["channels"]} - {None}
+        if len(numbers) == 1:
+            yield Metric("channels", "1", float(numbers.pop()), detail={"category": kind})
+    for metric, most in (("rings", "num_rings"), ("trees", "num_trees")):
+        if number := max(log[most] for log in logs):
+            yield Metric(metric, "1", float(number))
+    for metric, flag in (("ring_gdr", "ring_gdr"), ("nvls_available", "nvls")):
+        said = [log[flag] for log in logs if log[flag] is not None]
+        if said:
+            yield Metric(
+                metric, "fraction", sum(said) / len(said), basis=f"NCCL's own word, by {len(said)} of {len(logs)} ranks"
+            )
+
+
+def _links(observation: Observation) -> Iterator[Metric]:
+    """The fewest NVLinks, and whose they are; nothing where no host could be asked."""
+    active = [
+        (number, f"GPU {gpu} of {host_of(observation, rank)}")
+        for rank, seen in enumerate(observation.passes.get(TOPOLOGY, ()))
+        for gpu, number in seen.get("nvlinks", {}).items()
+    ]
+    if active:
+        fewest, where = min(active)
+        yield Metric(
+            "nvlinks", "1", float(fewest), basis=f"{where}; the most of one of {len(active)} are {max(active)[0]}"
+        )
+
+
+# What follows for other cases of the run
+
+
+def wire_bandwidths(rows: Sequence[Row]) -> Iterator[Row]:
+    """``wire_bw_est`` of each case of a collective whose algorithm was read in the same run and environment.
+
+    With RING it is the bus bandwidth; with NVLS an all-reduce sends algbw x (n+1)/n. Of other algorithms nothing is
+    known, so there is no row.
+    """
+    chosen: dict[tuple[object, ...], set[str]] = defaultdict(set)
+    for row in rows:
+        if row.metric == "channels_used" and "category" in row.detail:
+            op, size_bytes = row.detail["part"].split()
+            chosen[_where(row), op, int(size_bytes)].add(row.detail["category"].partition("/")[0])
+    for row in rows:
+        algorithms = chosen.get((_where(row), row.benchmark, row.point.get("size_bytes")), set())
+        is_alike = row.point.get("op", "sum") == "sum" and not row.point.get("axis") and not row.point.get("graph")
+        if row.value is None or len(algorithms) != 1 or not is_alike:
+            continue
+        (algorithm,) = algorithms
+        factor, basis = 1.0, "estimate: a RING puts the bus bandwidth on its links"
+        if algorithm == "NVLS" and row.benchmark == "all_reduce" and row.metric == "algbw":
+            factor = (row.world_size + 1) / row.world_size
+            basis = "estimate: an NVLS all-reduce puts algbw x (n+1)/n on its links"
+        elif algorithm != "RING" or row.metric != "busbw":
+            continue
+        value, low, high = (None if one is None else one * factor for one in (row.value, row.low, row.high))
+        yield row._replace(
+            metric="wire_bw_est",
+            value=value,
+            low=low,
+            high=high,
+            expected=None,
+            basis=basis,
+            detail={**row.detail, "source": algorithm},
+        )
+
+
+def _where(row: Row) -> tuple[object, ...]:
+    """What must be the same for NCCL to choose the same: ranks, their hosts' number, element type and variables."""
+    own = NcclTransport.variables
+    variables = tuple(sorted((name, value) for name, value in variables_of(row).items() if name not in own))
+    return row.device, row.num_nodes, row.world_size, row.point.get("dtype"), variables

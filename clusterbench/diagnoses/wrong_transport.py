@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterbench.benchmarks.nccl_transport import LOG, TOPOLOGY, Connection, connections
+from clusterbench.diagnoses import Diagnosis, Finding, Severity
+from clusterbench.history import Reading, host_of
+from clusterbench.types import Case, Observation
+
+WITHOUT_GDR = ("rtx-",)
+"""Accelerators whose driver has no GPUDirect RDMA: linux-rdma/perftest issue 269."""
+
+WITH_MULTICAST = ("h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm", "b300-sxm")
+"""Accelerators that are joined by NVLink switches of the third generation or later, which reduce (NVLink SHARP)."""
+
+_FORBIDS = {
+    ("NCCL_IB_DISABLE", "1"): "InfiniBand and RoCE are not used",
+    ("NCCL_NET", "Socket"): "InfiniBand and RoCE are not used",
+    ("NCCL_P2P_DISABLE", "1"): "GPUs of a host do not reach each other's memory",
+    ("NCCL_P2P_LEVEL", "LOC"): "GPUs of a host do not reach each other's memory",
+    ("NCCL_SHM_DISABLE", "1"): "ranks of a host do not share its memory",
+    ("NCCL_NET_GDR_LEVEL", "LOC"): "network cards do not reach GPU memory",
+    ("NCCL_NVLS_ENABLE", "0"): "the NVLink switches do not reduce",
+}
+"""Settings that take a way from NCCL, with what is lost."""
+
+_ALLOWS = {
+    "NCCL_IB_DISABLE": ("0",),
+    "NCCL_P2P_DISABLE": ("0",),
+    "NCCL_P2P_LEVEL": ("SYS",),
+    "NCCL_SHM_DISABLE": ("0",),
+    "NCCL_NET_GDR_LEVEL": ("SYS",),
+    "NCCL_NET_GDR_READ": ("1",),
+    "NCCL_NVLS_ENABLE": ("1", "2"),
+}
+_FOR_NETWORK = ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA")
+_FOR_GDR = ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C", "NCCL_DMABUF_ENABLE", *_FOR_NETWORK)
+_FOR_PEERS = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
+
+
+class WrongTransport(Diagnosis):
+    """Bytes that take a slower way than the machine has.
+
+    What it looks for
+    -----------------
+    In NCCL's own log (benchmark nccl_transport): connections between hosts over sockets where InfiniBand or RoCE is
+    there; network cards that do not write into GPU memory themselves (GPUDirect RDMA), by the receiving ends, as GPUs
+    before Ampere may rightly send without it; connections within a host through the network, or through its memory
+    where NVLink joins all GPUs; variables that forbid a way and that the suite does not set; NVLink switches that could
+    reduce and do not. What the suite itself forbids is no finding, nor is what is not known: GPUDirect only of GPUs on
+    record, and never of GeForce, which has none.
+
+    Why it matters
+    --------------
+    With sockets the CPUs copy every byte. Without GPUDirect it goes through the host's memory; 300 instead of 720 Gb/s
+    have been seen (imbue). Within a host NVLink carries a multiple of what PCIe and memory do. Nothing fails, so that
+    only a figure below its expectation tells of it.
+
+    How to confirm
+    --------------
+    Run suites/gpu_direct.yaml: it allows and forbids each way in turn. On the host: 'nvidia-smi topo -m' and 'topo -p2p
+    r', 'lsmod | grep peermem', 'ibstat', 'env | grep NCCL', /etc/nccl.conf.
+
+    What usually fixes it
+    ---------------------
+    Sockets: libibverbs and /dev/infiniband in the container, NCCL_IB_HCA without dead cards. GPUDirect: load
+    nvidia_peermem, or open kernel modules for DMA-BUF; turn off ACS on bridges; a card on the GPU's own PCIe switch.
+    Within a host: one container with all GPUs, or --ipc=host; take NCCL_P2P_DISABLE out of profiles and images.
+    """
+
+    def findings(self, reading: Reading) -> list[Finding]:
+        return [
+            finding
+            for history in reading.histories
+            if history.pooled is not None and history.pooled.passes.get(LOG)
+            for finding in _of_case(_Told(reading, history.case, history.pooled))
+        ]
+
+
+@dataclass(frozen=True)
+class _Told:
+    """One case, what its ranks told, and the run it belongs to."""
+
+    reading: Reading
+    case: Case
+    observation: Observation
+
+    @property
+    def logs(self) -> Sequence[Mapping[str, Any]]:
+        return self.observation.passes[LOG]
+
+    @property
+    def accelerator(self) -> str:
+        """The GPU's name on record; nothing where it is on none."""
+        found = self.reading.plan.cluster.accelerator
+        return found.name if found else ""
+
+    def asks_for(self, names: Iterable[str]) -> bool:
+        """Whether the suite itself sets one of these variables, to more than what allows every way."""
+        own = self.case.environment
+        return any(name in own and own[name] not in _ALLOWS.get(name, ()) for name in names)
+
+    def warning(self, found: Sequence[Connection], of: int, what: str, evidence: str) -> Finding:
+        """A finding at the first of the connections."""
+        first = found[0]
+        assert first.source is not None
+        assert first.destination is not None
+        hosts = [host_of(self.observation, rank) for rank in (first.source, first.destination)]
+        where = f"{self.case.id}, rank {first.source} ({hosts[0]}) -> rank {first.destination} ({hosts[1]})"
+        count = sum(one.count for one in found)
+        return Finding(where, what, "warning", f"{count} of {of} {evidence}")
+
+
+def _of_case(told: _Told) -> Iterator[Finding]:
+    every = list(connections(told.observation))
+    between = [one for one, is_between in every if is_between]
+    within = [one for one, is_between in every if is_between is False and one.direction == "send"]
+    yield from _sockets(told, between)
+    yield from _without_gdr(told, between)
+    yield from _within(told, within)
+    yield from _forbidden(told)
+    yield from _without_multicast(told)
+
+
+def _sockets(told: _Told, between: Sequence[Connection]) -> Iterator[Finding]:
+    sends = [one for one in between if one.direction == "send"]
+    found = [one for one in sends if one.transport == "NET/Socket"]
+    devices = sorted(
+        {card for log in told.logs for card in _texts(log.get("cards"))} | set(_active_ports(told.reading))
+    )
+    if found and devices and not told.asks_for(_FOR_NETWORK):
+        yield told.warning(
+            found,
+            sum(one.count for one in sends),
+            f"hosts are joined by sockets, although there is RDMA ({_few(devices)})",
+            "connections between hosts",
+        )
+
+
+def _without_gdr(told: _Told, between: Sequence[Connection]) -> Iterator[Finding]:
+    if not told.accelerator or told.accelerator.startswith(WITHOUT_GDR) or told.asks_for(_FOR_GDR):
+        return
+    ends = [one for one in between if one.direction == "receive" and one.is_network and one.transport != "NET/Socket"]
+    found = [one for one in ends if one.gdr is False]
+    if found:
+        cards = sorted({str(one.card) for one in found})
+        refused = sorted({card for log in told.logs for card in _texts(log.get("gdr_refused"))})
+        why = f"; NCCL says it is disabled for {_few(refused)}" if refused else ""
+        yield told.warning(
+            found,
+            sum(one.count for one in ends),
+            f"network cards do not write into GPU memory themselves (no GPUDirect RDMA over {_few(cards)}){why}",
+            "receiving ends between hosts",
+        )
+
+
+def _within(told: _Told, within: Sequence[Connection]) -> Iterator[Finding]:
+    if told.asks_for(_FOR_PEERS):
+        return
+    total = sum(one.count for one in within)
+    if found := [one for one in within if one.is_network]:
+        what = f"ranks of one host talk through the network ({found[0].transport})"
+        yield told.warning(found, total, what, "connections within hosts")
+    if found := [one for one in within if one.transport.startswith("SHM/") and _has_nvlink(told, one)]:
+        what = "ranks of one host talk through its memory, although NVLink joins all its GPUs"
+        yield told.warning(found, total, what, "connections within hosts")
+
+
+def _forbidden(told: _Told) -> Iterator[Finding]:
+    hosts: dict[tuple[str, str], dict[str, None]] = {}
+    for rank, log in enumerate(told.logs):
+        for name, value in _mapping(log.get("environment")).items():
+            setting = name, str(value)
+            if setting in _FORBIDS and name not in told.case.environment:
+                hosts.setdefault(setting, {})[host_of(told.observation, rank)] = None
+    for (name, value), own in hosts.items():
+        yield Finding(
+            f"{told.case.id}, {_few(list(own))}",
+            f"{name}={value} is set, and not by the suite: {_FORBIDS[name, value]}",
+            "warning",
+        )
+
+
+def _without_multicast(told: _Told) -> Iterator[Finding]:
+    severity: Severity = "note"
+    if told.accelerator not in WITH_MULTICAST or told.asks_for(("NCCL_NVLS_ENABLE",)):
+        return
+    ranks = range(len(told.logs))
+    everywhere = [host_of(told.observation, rank) for rank in ranks]
+    found = [rank for rank in ranks if told.logs[rank].get("nvls") is False and everywhere.count(everywhere[rank]) > 1]
+    if found:
+        hosts = list(dict.fromkeys(everywhere[rank] for rank in found))
+        what = "NCCL finds no multicast in the NVLink switches, so that they do not reduce (NVLink SHARP)"
+        yield Finding(f"{told.case.id}, {_few(hosts)}", what, severity, f"{len(found)} of {len(ranks)} ranks")
+
+
+def _active_ports(reading: Reading) -> Iterator[str]:
+    """Names of the devices with an active InfiniBand or RoCE port on any host of the run."""
+    for host in _mapping(reading.environment.get("hosts")).values():
+        ports = _mapping(host).get("infiniband")
+        for port in ports if isinstance(ports, list) else ():
+            if "ACTIVE" in str(_mapping(port).get("state")):
+                yield str(_mapping(port).get("device"))
+
+
+def _has_nvlink(told: _Told, connection: Connection) -> bool:
+    """Whether all GPUs of the connection's host are joined by NVLink, as its first rank saw; False where unknown."""
+    assert connection.source is not None
+    host = host_of(told.observation, connection.source)
+    for rank, seen in enumerate(told.observation.passes.get(TOPOLOGY, ())):
+        paths = _mapping(_mapping(_mapping(seen).get("matrix")).get("paths"))
+        gpus = [name for name in paths if name.startswith("GPU")]
+        if host_of(told.observation, rank) == host and len(gpus) > 1:
+            kinds = {str(_mapping(paths[a]).get(b)) for a in gpus for b in gpus if a != b}
+            return all(kind.startswith("NV") for kind in kinds)
+    return False
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def _texts(value: Any) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,493 @@
+"""What is made of NCCL's logs, from lines written for the purpose; the collectives themselves run on Gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clusterbench.benchmarks.all_reduce import AllReduce
+from clusterbench.benchmarks.nccl_transport import (
+    LOG,
+    TOPOLOGY,
+    NcclTransport,
+    calls,
+    check_all,
+    connections,
+    open_log,
+    record,
+    run_all,
+    wire_bandwidths,
+)
+from clusterbench.cluster import Cluster
+from clusterbench.derive import derive_rows
+from clusterbench.engine.rig import Rig
+from clusterbench.errors import NotHere, SuiteError, ToolError, WrongResult
+from clusterbench.rows import Row
+from clusterbench.tools.nccl_log import parse
+from clusterbench.types import Case, Metric, Observation, Outcome, Place
+from tests.ranks import run_ranks
+from tests.report.synthetic import case, outcome, write_run
+
+TWO_HOSTS = Place(Cluster(2, 2, "cuda", "NVIDIA H100 80GB HBM3"), 2)
+HOSTS = ("node-a", "node-a", "node-b", "node-b")
+
+
+def point(**options: Any) -> Mapping[str, Any]:
+    (found,) = NcclTransport(**options).points(TWO_HOSTS)
+    return found
+
+
+def log(rank: int, *messages: str) -> dict[str, Any]:
+    """What a rank leaves whose NCCL said this, after a way through JSON."""
+    told = "".join(f"{HOSTS[rank]}:70{rank}:71 [{rank % 2}] NCCL INFO {message}\n" for message in messages)
+    left: dict[str, Any] = json.loads(json.dumps(record(parse(f"NCCL version 2.30.3+cuda13.0\n{told}"))))
+    return left
+
+
+def observation(*logs: dict[str, Any], hosts: Sequence[str] = HOSTS) -> Observation:
+    return Observation("x", "", 1, 1, tuple(hosts), [[0.1]] * len(logs), passes={LOG: list(logs)})
+
+
+def derived(*logs: dict[str, Any], hosts: Sequence[str] = HOSTS, **options: Any) -> dict[str, Metric]:
+    asked = point(**{"ops": ("all_reduce",), "min_size": 64, "max_size": 64, **options})
+    case = Case("x", "nccl_transport", 1, asked, "cuda", 2, len(logs), 1, 0, 60.0)
+    return {metric.key: metric for metric in NcclTransport.derive(case, observation(*logs, hosts=hosts))}
+
+
+RING = [
+    log(
+        0,
+        "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB ib0:192.0.2.1<0>",
+        "Channel 00/02 : 0 1 3 2",
+        "Channel 01/02 : 0 1 3 2",
+        "2 coll channels, 0 collnet channels, 16 nvls channels, 4 p2p channels, 2 p2p channels per peer",
+        "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        "Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        "Channel 00/0 : 2[0] -> 0[0] [receive] via NET/IB/0/GDRDMA",
+        "Connected all rings, use ring PXN 0 GDR 1",
+        "AllReduce: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}",
+        "AllGather: 16 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}",
+        "AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}",
+    ),
+    log(
+        1,
+        "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB ib0:192.0.2.1<0>",
+        "Channel 00/0 : 1[1] -> 3[1] [send] via NET/IB/1(0)/GDRDMA",
+        "Connected all rings, use ring PXN 1 GDR 1",
+    ),
+    log(
+        2,
+        "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB ib0:192.0.2.2<0>",
+        "Channel 00/0 : 2[0] -> 0[0] [send] via NET/IB/0/GDRDMA",
+        "Connected all rings, use ring PXN 0 GDR 1",
+    ),
+    log(
+        3,
+        "Channel 00/0 : 1[1] -> 3[1] [receive] via NET/IB/1",
+        "Channel 00/0 : 3[1] -> 2[0] via SHM/direct/direct",
+        "Connected all rings, use ring PXN 0 GDR 0",
+        "Trees [0] 2/-1/-1->3->1 [1] 2/-1/-1->3->1",
+        "NVLS multicast support is not available on dev 1",
+    ),
+]
+
+
+def test_ranks_become_connections_with_their_reach() -> None:
+    found = {key: metric.value for key, metric in derived(*RING).items() if metric.name == "connections"}
+    assert found == {
+        "connections[category=NET/IB,part=between hosts]": 2.0,
+        "connections[category=P2P/CUMEM,part=within hosts]": 2.0,
+        "connections[category=SHM/direct/direct,part=within hosts]": 1.0,
+    }
+
+
+def test_gpudirect_is_counted_at_both_ends() -> None:
+    found = derived(*RING)
+    assert found["gdr_share"].value == 0.75
+    assert found["pxn_share"].value == 0.5
+    assert (found["ring_gdr"].value, found["ring_gdr"].basis) == (0.75, "NCCL's own word, by 4 of 4 ranks")
+    assert found["nvls_available"].value == 0.0
+
+
+def test_cards_are_named_and_counted_on_each_host() -> None:
+    found = derived(*RING)
+    # The last host's list was not in its log, so that its card has the network's number only.
+    assert {key: metric.value for key, metric in found.items() if metric.name == "card_connections"} == {
+        "card_connections[category=IB/1]": 1.0,
+        "card_connections[category=mlx5_0]": 2.0,
+        "card_connections[category=mlx5_1]": 1.0,
+    }
+    assert found["cards_used"].value == 4.0
+
+
+def test_channels_rings_and_trees() -> None:
+    found = derived(*RING)
+    assert {
+        key: found[key].value for key in ("rings", "trees", "channels[category=coll]", "channels[category=nvls]")
+    } == {
+        "rings": 2.0,
+        "trees": 2.0,
+        "channels[category=coll]": 2.0,
+        "channels[category=nvls]": 16.0,
+    }
+
+
+def test_the_choice_for_each_size_is_a_row() -> None:
+    found = derived(*RING, ops=("all_reduce", "all_gather"), min_size=8, max_size=64, factor=8)
+    chosen = {key: metric.value for key, metric in found.items() if metric.name == "channels_used"}
+    assert chosen == {
+        "channels_used[category=TREE/LL,part=all_reduce 8]": 1.0,
+        "channels_used[category=RING/LL,part=all_reduce 64]": 2.0,
+        # 8 bytes are no four elements: the collective moves 16, and NCCL speaks of the 4 of one rank.
+        "channels_used[part=all_gather 16]": None,
+        "channels_used[category=NVLS/SIMPLE,part=all_gather 64]": 16.0,
+    }
+    assert found["channels_used[part=all_gather 16]"].basis == "NCCL's log does not name this call"
+
+
+def test_a_choice_without_channels_says_so() -> None:
+    copied = log(0, "AllReduce [Copy Engine]: 64 Bytes -> cudaMemcpy")
+    found = derived(copied, hosts=["node-a"])["channels_used[category=COPY_ENGINE/cudaMemcpy,part=all_reduce 64]"]
+    assert (found.value, found.basis) == (None, "NCCL does not say how many channels such a call takes")
+
+
+def test_an_old_log_that_names_no_call_gives_no_choice() -> None:
+    old = log(0, "64 Bytes -> Algo 1 proto 2 time 9.5")
+    assert derived(old, hosts=["node-a"])["channels_used[part=all_reduce 64]"].value is None
+
+
+def test_one_host_has_nothing_to_say_of_the_network() -> None:
+    within = log(0, "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM")
+    found = derived(within, log(1, "Using network IB"), hosts=["node-a"])
+    assert "gdr_share" not in found
+    assert found["connections[category=P2P/CUMEM,part=within hosts]"].value == 1.0
+
+
+def test_nvlink_between_hosts_leaves_gdr_unknown() -> None:
+    nvlink = log(0, "Channel 00/0 : 0[0] -> 1[0] via P2P/MNNVL")
+    found = derived(nvlink, log(1, "Using network IB"), hosts=["node-a", "node-b"])
+    assert found["connections[category=P2P/MNNVL,part=between hosts]"].value == 1.0
+    assert (found["gdr_share"].value, found["gdr_share"].basis) == (
+        None,
+        "no connection between hosts goes over a network",
+    )
+
+
+def test_a_switch_that_reduces_is_neither_within_nor_between() -> None:
+    found = derived(log(0, "CollNet 00/0 : 0 [send] via COLLNET/SHARP/1/GDRDMA"), hosts=["node-a"])
+    assert found["connections[category=COLLNET/SHARP,part=to the switch]"].value == 1.0
+
+
+def test_warnings_and_unread_lines_are_rows() -> None:
+    bad = record(
+        parse(
+            "node-a:1:1 [0] transport/net.cc:9 NCCL WARN Something is off\n"
+            "node-a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2\n"
+        )
+    )
+    found = derived(bad, hosts=["node-a"])
+    assert (found["warnings"].value, found["warnings"].basis) == (1.0, "transport/net.cc:9: Something is off")
+    assert found["unread_lines"].value == 1.0
+    assert (found["connections"].value, found["connections"].basis) == (None, "the ranks' logs name no connection")
+
+
+def test_without_a_log_there_is_one_sentence() -> None:
+    case = Case("x", "nccl_transport", 1, point(), "cuda", 2, 1, 1, 0, 60.0)
+    (found,) = NcclTransport.derive(case, Observation("x", "", 1, 1, ("node-a",), [[0.1]]))
+    assert (found.value, found.basis) == (None, "no rank left a log of NCCL")
+
+
+def test_the_gpu_with_the_fewest_links_is_named() -> None:
+    seen = [{"nvlinks": {"0": 18, "1": 18}}, {}, {"nvlinks": {"0": 18, "1": 12}}, {}]
+    case = Case("x", "nccl_transport", 1, point(), "cuda", 2, 4, 1, 0, 60.0)
+    told = observation(*RING)
+    found = {
+        metric.key: metric
+        for metric in NcclTransport.derive(case, replace(told, passes={**told.passes, TOPOLOGY: seen}))
+    }
+    assert (found["nvlinks"].value, found["nvlinks"].basis) == (12.0, "GPU 1 of node-b; the most of one of 4 are 18")
+
+
+def test_connections_that_are_alike_are_one_with_their_number() -> None:
+    (found,) = [one for one, between in connections(observation(*RING)) if one.transport == "P2P/CUMEM"]
+    assert (found.source, found.destination, found.count) == (0, 1, 2)
+
+
+# What follows for other cases
+
+
+def row(benchmark: str, metric: str, value: float | None, options: Mapping[str, Any], **changes: Any) -> Row:
+    fields: dict[str, Any] = {
+        "run": "r",
+        "case": f"{benchmark}/{sorted(options.items())}",
+        "benchmark": benchmark,
+        "version": 1,
+        "status": "ok",
+        "point": options,
+        "num_nodes": 2,
+        "world_size": 4,
+        "hosts": "node-a node-b",
+        "device": "cuda",
+        "metric": metric,
+        "unit": "B/s",
+        "value": value,
+    }
+    return Row(**{**fields, **changes})
+
+
+def chosen(how: str, call: str, **environment: str) -> Row:
+    detail = {"category": how, "part": call}
+    options = {**NcclTransport.variables, **environment, "dtype": "float32"}
+    return row("nccl_transport", "channels_used", 2.0, options, unit="1", detail=detail)
+
+
+def estimates(*rows: Row) -> list[tuple[str, float | None, float | None, Mapping[str, str]]]:
+    return [(one.metric, one.value, one.high, one.detail) for one in wire_bandwidths(rows)]
+
+
+COLLECTIVE = {"size_bytes": 1024, "dtype": "float32", "group_size": 4}
+
+
+def test_a_ring_puts_the_bus_bandwidth_on_its_links() -> None:
+    rows = [
+        chosen("RING/SIMPLE", "all_gather 1024"),
+        row("all_gather", "busbw", 30e9, COLLECTIVE, high=33e9),
+        row("all_gather", "algbw", 40e9, COLLECTIVE),
+    ]
+    assert estimates(*rows) == [("wire_bw_est", 30e9, 33e9, {"source": "RING"})]
+    (found,) = wire_bandwidths(rows)
+    assert found.basis == "estimate: a RING puts the bus bandwidth on its links"
+
+
+def test_an_all_reduce_in_the_switch_sends_a_little_more_than_its_size() -> None:
+    # NVIDIA/nccl-tests pull request 239: algbw = wire x n/(n+1).
+    rows = [
+        chosen("NVLS/SIMPLE", "all_reduce 1024"),
+        row("all_reduce", "algbw", 40e9, COLLECTIVE),
+        row("all_reduce", "busbw", 60e9, COLLECTIVE),
+    ]
+    assert estimates(*rows) == [("wire_bw_est", 50e9, None, {"source": "NVLS"})]
+
+
+@pytest.mark.parametrize(
+    ("choice", "collective"),
+    [
+        (chosen("TREE/LL", "all_reduce 1024"), COLLECTIVE),
+        (chosen("NVLS_TREE/SIMPLE", "all_reduce 1024"), COLLECTIVE),
+        (chosen("RING/LL", "all_reduce 2048"), COLLECTIVE),
+        (chosen("RING/LL", "all_gather 1024"), COLLECTIVE),
+        (chosen("RING/LL", "all_reduce 1024", NCCL_P2P_DISABLE="1"), COLLECTIVE),
+        (chosen("RING/LL", "all_reduce 1024"), {**COLLECTIVE, "dtype": "bfloat16"}),
+        (chosen("RING/LL", "all_reduce 1024"), {**COLLECTIVE, "op": "product"}),
+        (chosen("RING/LL", "all_reduce 1024"), {**COLLECTIVE, "axis": "tp"}),
+    ],
+)
+def test_what_was_not_read_for_the_same_call_is_not_estimated(choice: Row, collective: Mapping[str, Any]) -> None:
+    assert estimates(choice, row("all_reduce", "busbw", 60e9, collective)) == []
+
+
+def test_two_algorithms_for_one_call_are_no_algorithm() -> None:
+    both = [chosen("RING/LL", "all_reduce 1024"), chosen("TREE/LL", "all_reduce 1024")]
+    assert estimates(*both, row("all_reduce", "busbw", 60e9, COLLECTIVE)) == []
+
+
+def test_the_same_environment_finds_its_own_choice() -> None:
+    off = {"NCCL_P2P_DISABLE": "1"}
+    rows = [
+        chosen("RING/SIMPLE", "all_reduce 1024"),
+        chosen("TREE/LL", "all_reduce 1024", **off),
+        row("all_reduce", "busbw", 60e9, COLLECTIVE),
+        row("all_reduce", "busbw", 6e9, {**off, **COLLECTIVE}),
+    ]
+    assert [one[1] for one in estimates(*rows)] == [60e9]
+
+
+def test_a_run_with_both_has_estimate_ratio_and_the_choice(tmp_path: Path) -> None:
+    """From records on disk to the table, as a report reads it."""
+    sweep = {"NCCL_NET_GDR_LEVEL": "SYS"}, {"NCCL_NET_GDR_LEVEL": "LOC"}
+    said = point(ops=("all_reduce",), min_size=64, max_size=64)
+    (of_kind,) = AllReduce(min_size=64, max_size=64).points(Place(Cluster(2, 2, "cuda"), 2))
+    cases: list[Case] = []
+    records: list[tuple[Outcome, Observation | None]] = []
+    for environment, time_s in zip(sweep, (1e-6, 4e-6), strict=True):
+        about: dict[str, Any] = {"device": "cuda", "num_nodes": 2, "environment": environment}
+        level = environment["NCCL_NET_GDR_LEVEL"]
+        logged = case(f"log-{level}", benchmark="nccl_transport", point=said, **about)
+        timed = case(f"sum-{level}", benchmark="all_reduce", point=of_kind, **about)
+        cases += [logged, timed]
+        records.append((outcome(logged), replace(observation(*RING), case=logged.id, hash=logged.hash)))
+        seen = Observation(timed.id, timed.hash, 1, 1, HOSTS, [[time_s] * 3] * 4)
+        records.append((outcome(timed), seen))
+    run = write_run(tmp_path / "run", cases, records, cluster=TWO_HOSTS.cluster)
+    rows = derive_rows(run)
+    found = {(one.case.rsplit("/", 1)[1], one.metric): one for one in rows}
+    assert found["sum-SYS", "wire_bw_est"].value == pytest.approx(64 / 1e-6 * 1.5)
+    assert found["sum-SYS", "busbw"].value == pytest.approx(64 / 1e-6 * 1.5)
+    assert ("sum-SYS", "environment_ratio") not in found
+    ratio = [one for one in rows if one.metric == "environment_ratio"]
+    assert {(one.case.rsplit("/", 1)[1], one.detail["category"]): one.value for one in ratio} == {
+        ("sum-LOC", "busbw"): pytest.approx(0.25),
+        ("sum-LOC", "latency"): pytest.approx(4.0),
+    }
+    assert found["log-SYS", "gdr_share"].value == 0.75
+
+
+def test_the_log_is_asked_for_all_that_is_read() -> None:
+    """What NCCL does not print by default would be missing, and prove nothing."""
+    asked = set(NcclTransport.variables["NCCL_DEBUG_SUBSYS"].split(","))
+    assert asked >= {"INIT", "ENV", "GRAPH", "NET", "P2P", "SHM", "TUNING", "NVLS"}
+    assert NcclTransport.variables["NCCL_DEBUG"] == "INFO"
+
+
+# Where NCCL writes
+
+
+def test_the_log_is_found_as_nccl_names_it_and_leaves_no_name(tmp_path: Path) -> None:
+    path = tmp_path / "100%.node-a.17.log"
+    path.write_text("NCCL version 2.30.3+cuda13.0\n")
+    environment = {"NCCL_DEBUG_FILE": f"{tmp_path}/100%%.%h.%p.log"}
+    with open_log(environment, "node-a.example.org", 17) as file:
+        assert not path.exists()
+        assert file.read() == "NCCL version 2.30.3+cuda13.0\n"
+
+
+def test_no_log_says_what_to_leave_alone(tmp_path: Path) -> None:
+    environment = {"NCCL_DEBUG_FILE": f"{tmp_path}/none.%p", "NCCL_DEBUG": "WARN"}
+    with pytest.raises(ToolError) as caught:
+        open_log(environment, "node-a", 17)
+    assert str(caught.value) == (
+        f"NCCL's log '{tmp_path}/none.17' cannot be opened (No such file or directory); NCCL_DEBUG is WARN.\n"
+        "hint: leave NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE to this benchmark"
+    )
+
+
+def test_another_users_log_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    path.write_text("")
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(ToolError, match="belongs to another user; NCCL_DEBUG is not set"):
+        open_log({"NCCL_DEBUG_FILE": str(path)}, "node-a", 17)
+    assert path.exists()
+
+
+WRITES_A_LOG = """
+import os, socket, torch, torch.distributed as dist
+from clusterbench.benchmarks.nccl_transport import open_log
+from clusterbench.tools.nccl_log import parse
+torch.cuda.set_device(0)
+store = dist.HashStore()
+dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=torch.device("cuda", 0))
+dist.all_reduce(torch.ones(1024, device="cuda"))
+with open_log(os.environ, socket.gethostname(), os.getpid()) as file:
+    log = parse(file.read())
+print(log.version is not None, [(member.rank, member.num_ranks) for member in log.members][:1], log.unread)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_nccl_writes_the_log_that_is_read(tmp_path: Path) -> None:
+    variables = {**NcclTransport.variables, "NCCL_DEBUG_FILE": f"{tmp_path}/nccl.%h.%p.log"}
+    done = subprocess.run(
+        [sys.executable, "-c", WRITES_A_LOG],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "True [(0, 1)] 0"
+    assert list(tmp_path.iterdir()) == []
+
+
+# What runs
+
+
+def rig(device: str, world_size: int, rank: int = 0) -> Rig:
+    return Rig(rank=rank, world_size=world_size, local_rank=rank, host="here", device=torch.device(device))
+
+
+def test_on_a_cpu_the_case_is_skipped() -> None:
+    with pytest.raises(NotHere) as caught:
+        NcclTransport.prepare(rig("cpu", 4), point())
+    assert str(caught.value) == (
+        "ranks on cpu talk through Gloo, which tells nobody how it sends.\n"
+        "hint: this benchmark reads NCCL's log, and needs GPUs"
+    )
+
+
+def test_on_one_gpu_the_case_is_skipped() -> None:
+    with pytest.raises(NotHere) as caught:
+        NcclTransport.prepare(rig("cuda", 1), point())
+    assert str(caught.value) == (
+        "one rank sends nothing.\nhint: this benchmark reads how NCCL joins ranks; give it two GPUs"
+    )
+
+
+def test_a_largest_size_below_the_smallest_is_a_mistake() -> None:
+    with pytest.raises(SuiteError) as caught:
+        NcclTransport(min_size=1024, max_size=8)
+    assert str(caught.value) == "max_size is 8B, below min_size, 1KiB: there is nothing to run"
+
+
+def test_every_size_of_the_collectives_own_benchmarks_is_run() -> None:
+    runs = [(kind.operation, of_kind["size_bytes"]) for kind, of_kind in calls(point(max_size=64, factor=4), 3)]
+    assert runs == [
+        *(("all_reduce", size_bytes) for size_bytes in (8, 32)),
+        *(("all_gather", size_bytes) for size_bytes in (12, 24)),
+        *(("reduce_scatter", size_bytes) for size_bytes in (12, 24)),
+        *(("broadcast", size_bytes) for size_bytes in (8, 32)),
+    ]
+
+
+EVERY = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "send_recv", "all_to_all")
+
+
+def _checked() -> object:
+    import torch.distributed as dist
+
+    mine = rig("cpu", dist.get_world_size(), dist.get_rank())
+    asked = point(ops=EVERY, min_size=64, max_size=4096, factor=64)
+    evidence = check_all(mine, asked)
+    run_all(mine, asked)
+    return evidence
+
+
+@pytest.mark.gloo
+def test_every_collective_is_proven_at_every_size() -> None:
+    assert run_ranks(3, _checked) == [{"wrong_elements": 0.0}] * 3
+
+
+@pytest.mark.gloo
+def test_a_wrong_element_is_found() -> None:
+    found = run_ranks(2, _checked_first_wrong)
+    assert found[0] == {"wrong_elements": 0.0}
+    assert str(found[1]).startswith("broadcast gave wrong results on rank 1 (host here): 1 of 16 elements differ.")
+
+
+def _checked_first_wrong() -> object:
+    """Only one collective and size: after a wrong result a rank takes no part in what comes next."""
+    import torch.distributed as dist
+
+    mine = rig("cpu", dist.get_world_size(), dist.get_rank())
+    real = mine.comm.broadcast
+
+    def broken(array: torch.Tensor, root: int = 0) -> None:
+        real(array, root)
+        array[5] += mine.rank
+
+    mine.comm.broadcast = broken  # type: ignore[assignment,method-assign]
+    try:
+        return check_all(mine, point(ops=("broadcast",), min_size=64, max_size=64))
+    except WrongResult as error:
+        return str(error)
