@@ -45,6 +45,8 @@ class Benchmark(ABC):
         True when each case wants fresh processes; False when hundreds of points share one start.
     on_host
         True for what never touches a GPU: its ranks are CPU ranks, also where there are GPUs.
+    in_agents
+        True for what agents under an MPI launcher run themselves, because a worker cannot be a rank of their MPI.
     variables
         Environment variables that every start needs; the suite's own word comes first.
     metrics
@@ -56,6 +58,7 @@ class Benchmark(ABC):
     version: ClassVar[int] = 1
     own_start: ClassVar[bool] = False
     on_host: ClassVar[bool] = False
+    in_agents: ClassVar[bool] = False
     variables: ClassVar[Mapping[str, str]] = {}
     metrics: ClassVar[tuple[MetricKind, ...]] = ()
     refused_options: ClassVar[Mapping[str, str]] = {}

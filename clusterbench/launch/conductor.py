@@ -23,7 +23,8 @@ from typing import Any, Protocol
 from clusterbench.errors import LaunchError
 from clusterbench.launch.blame import A_VICTIM, behind, death, is_bad, lost_zygote, standing, suspicion
 from clusterbench.launch.channel import Message
-from clusterbench.launch.crew import SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE, Crew
+from clusterbench.launch.crew import SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE, Crew, Member
+from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection, silent, unended_mpirun
 from clusterbench.launch.ranks import name_ranks
 from clusterbench.run_directory import RunDirectory
 from clusterbench.types import PHASES, Case, Observation, Outcome, Status
@@ -34,6 +35,8 @@ SECONDS_FOR_THE_OTHERS = 0.2
 SECONDS_FOR_THE_CULPRIT = 1.0
 """After a rank has failed, how long the others are heard before the start is ended: longer if it only says that a peer
 is gone. Peers notice within 20 ms."""
+SECONDS_TO_ANSWER = 5.0
+"""For agents that are asked how far their ranks got, or to end a case of MPI."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class Conductor:
     store_host: str | None = None
     ends_at: float | None = None
     _start: int = field(default=-1, init=False)
+    _inside_mpi: tuple[Member, ...] = field(default=(), init=False)
     _next_start: int = field(default=0, init=False)
     _telemetry: list[Message] = field(default_factory=list, init=False)
     _with_passes: set[str] = field(init=False)
@@ -208,7 +212,12 @@ class Conductor:
 
         A case's time begins when its ranks have met: what importing torch takes on a busy host is not its fault.
         """
+        measures_mpi = in_agents(case)
+        if measures_mpi and not self.crew.is_alone() and self.crew.mpi is None:
+            raise _Trouble("skipped", needs_mpirun(case))
         try:
+            if measures_mpi and self.crew.mpi:
+                return self._take_through_mpi(case)
             if self._start < 0:
                 deadline = self._in(SECONDS_TO_START + case.time_limit_s)
                 self._begin_start(case, deadline)
@@ -223,9 +232,36 @@ class Conductor:
             self._await("checked", case, deadline)
             self._note("checked")
             self.crew.order("tell", message={"go": "time"})
-            return self._await("done", case, deadline)
+            records = self._await("done", case, deadline)
+            return [as_of_its_ranks(record) for record in records] if measures_mpi else records
         except LaunchError as error:
             raise _Trouble("failed", str(error), phase="spawned") from None
+
+    def _take_through_mpi(self, case: Case) -> list[Message]:
+        """The same where the agents themselves are the ranks; nothing is started for it."""
+        ranks = tuple(member for member in self.crew.members if member.first_rank < case.world_size)
+        if reason := objection(case, ranks):
+            raise _Trouble("skipped", reason)
+        deadline = self._in(case.time_limit_s)
+        self._inside_mpi = ranks
+        self.crew.expect_silence(case.time_limit_s)
+        about: dict[str, Any] = {
+            "agents": [member.agent for member in ranks],
+            "local_ranks": [member.local_ranks[0] for member in ranks],
+            "case": {name: getattr(case, name) for name in ("point", "iterations", "warmup")},
+        }
+        self._note("rendezvous")
+        for order, stage in (("prepare", "prepared"), ("check", "checked"), ("time", "done")):
+            self.crew.order_mpi(ranks, order, **about, limit_s=max(deadline - time.monotonic(), 0.0))
+            records = self._await(stage, case, deadline)
+            self._note(stage)
+            about = {}
+        self._leave_mpi()
+        return records
+
+    def _leave_mpi(self) -> None:
+        self._inside_mpi = ()
+        self.crew.expect_silence(0.0)
 
     def _in(self, seconds: float) -> float:
         """So many seconds from now, or when the whole run has to be over."""
@@ -233,6 +269,9 @@ class Conductor:
 
     def _for_worker(self, case: Case) -> dict[str, Any]:
         names = ("benchmark", "point", "layout", "rank_order", "iterations", "warmup")
+        if in_agents(case):  # ranks of an mpirun repeat it; the workers wait for them, once
+            once = {"iterations": 1, "warmup": 0, "passes": True}
+            return {name: getattr(case, name) for name in names} | once
         # Bytes do not vary from repeat to repeat; once they are known, only the clock is asked again.
         return {name: getattr(case, name) for name in names} | {"passes": case.hash not in self._with_passes}
 
@@ -265,6 +304,8 @@ class Conductor:
 
     def _end_start(self, kill: bool) -> None:
         """Returns once no worker of the start is left on any host."""
+        if self._inside_mpi:
+            self._end_mpi()
         if self._start < 0:
             return
         start, self._start = self._start, -1
@@ -281,6 +322,29 @@ class Conductor:
         raise LaunchError(
             f"{len(self.crew.present) - ended} of {len(self.crew.present)} agents did not end their ranks within 30 s"
         )
+
+    def _end_mpi(self) -> None:
+        """Returns once every rank of a case of MPI is out of it.
+
+        Raises
+        ------
+        LaunchError
+            If one is still inside a call of MPI, or does not answer.
+        """
+        ranks = self._inside_mpi
+        self._leave_mpi()
+        self.crew.is_stuck = True  # until they have said otherwise, whatever interrupts the wait for it
+        self.crew.order_mpi(ranks, "end")
+        out = 0
+        for event in self._events_until(time.monotonic() + SECONDS_TO_ANSWER):
+            if event["event"] == "mpi_ended":
+                if event["is_stuck"]:
+                    break
+                out += 1
+            if out == len(ranks):
+                self.crew.is_stuck = False
+                return
+        raise LaunchError("a call of MPI has not returned, and MPI cannot be left before it does")
 
     def _keep_logs(self, logs: Mapping[str, str]) -> None:
         """The end of what workers wrote on hosts that do not see the run's folder."""
@@ -323,14 +387,18 @@ class Conductor:
         """Phase, iteration, process state and stack of every rank of the start."""
         if not self.crew.present:
             return {}
-        self.crew.order("inspect", stacks=stacks)
+        asked: Sequence[Member] = self._inside_mpi or self.crew.present
+        if self._inside_mpi:
+            self.crew.order_mpi(self._inside_mpi, "inspect")
+        else:
+            self.crew.order("inspect", stacks=stacks)
         ranks: dict[int, Message] = {}
         answers = 0
-        for event in self._events_until(time.monotonic() + 5):
+        for event in self._events_until(time.monotonic() + SECONDS_TO_ANSWER):
             if event["event"] == "inspected":
                 answers += 1
                 ranks |= {rank["rank"]: rank for rank in event["ranks"]}
-                if answers >= len(self.crew.present):
+                if answers >= len(asked):
                     break
         return ranks
 
@@ -366,7 +434,8 @@ class Conductor:
             return _Trouble("failed", f"rank {rank} (host {host}) {death(worst['code'], at)}", phase, **where)
         alike = [event for event in bad if event.get("status") == worst["status"] and event.get("reason")]
         same = sorted({event["rank"] for event in alike if suspicion(event)[0] == suspicion(worst)[0]} - {rank})
-        also = f" ({name_ranks(same)} failed alike)" if same else ""
+        likewise = "likewise" if worst["status"] == "skipped" else "failed alike"
+        also = f" ({name_ranks(same)} {likewise})" if same else ""
         evidence = [event.get("evidence", {}) for event in sorted(alike, key=lambda event: event["rank"])]
         return _Trouble(
             worst["status"],
@@ -410,6 +479,12 @@ class Conductor:
         seen = self._inspect(stacks=True)
         if not seen:
             return _Trouble("timeout", f"stopped after {limit_s:g} s, and no agent answers any more")
+        if gone := [member for member in self._inside_mpi if member.first_rank not in seen]:
+            return self._silent(gone, seen, limit_s)
+        if in_agents(case) and not self._inside_mpi and seen[0]["phase"] == "prepared":
+            first = seen[0]
+            reason = f"stopped after {limit_s:g} s: {unended_mpirun(first['host'], case.world_size)}"
+            return _Trouble("timeout", reason, first["phase"], host=first["host"], log=self._relative(first["log"]))
         late = behind(seen)
         first = seen[late[0]]
         waiting = case.world_size - len(late)
@@ -428,6 +503,13 @@ class Conductor:
             host=first["host"],
             log=self._relative(first["log"]),
         )
+
+    def _silent(self, gone: Sequence[Member], seen: Mapping[int, Message], limit_s: float) -> _Trouble:
+        """The ranks of a case of MPI that do not answer are those that the others wait for."""
+        phase = min((rank["phase"] for rank in seen.values()), key=PHASES.index)
+        ranks, hosts = [member.first_rank for member in gone], list(dict.fromkeys(member.host for member in gone))
+        who = silent(ranks, hosts, len(seen), SECONDS_TO_ANSWER)
+        return _Trouble("timeout", f"stopped after {limit_s:g} s: {who}", phase, rank=ranks[0], host=hosts[0])
 
     def _gpu_of(self, rank: int) -> str:
         """What the GPU of a rank was last seen doing: a kernel that hangs looks unlike a host that does nothing."""
@@ -485,7 +567,8 @@ def _batches(executions: Sequence[Execution]) -> Iterator[list[Execution]]:
         number, execution = numbered
         case = execution.case
         alone = number if case.own_start else None
-        return case.device, case.num_nodes, case.world_size, sorted(case.environment.items()), alone
+        variables = sorted(case.environment.items())
+        return case.device, case.num_nodes, case.world_size, in_agents(case), variables, alone
 
     for _, batch in groupby(enumerate(executions), key=start_of):
         yield [execution for _, execution in batch]

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.channel import Message
-from clusterbench.launch.control import HEAD, ControlPlane
+from clusterbench.launch.control import HEAD, ControlPlane, MpiPlane
+from clusterbench.launch.mpi_cases import MpiRank
 
 SECONDS_BETWEEN_SIGNS = 2.0
 SECONDS_OF_SILENCE = 20.0
@@ -20,6 +21,8 @@ SECONDS_OF_PATIENCE = 300.0
 """The same for members while the head plans or writes the report and says nothing."""
 
 SECONDS_FOR_GOODBYES = 2.0
+SECONDS_BETWEEN_LOOKS = 1.0
+"""How often an agent inside MPI looks whether somebody has asked it to stop."""
 
 _SHORTEST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.02
@@ -129,6 +132,10 @@ class Crew:
         Those of them that are not lost.
     lost
         Those that are gone, each with the reason. They get no orders any more.
+    mpi
+        This agent as a rank of cases that measure MPI; None where no MPI launcher started the agents.
+    is_stuck
+        Whether an agent is inside a call of MPI that will not return: MPI cannot be left in order any more.
     """
 
     def __init__(
@@ -142,6 +149,9 @@ class Crew:
         self._plane = plane
         self.members = self.present = tuple(members)
         self.lost: dict[int, str] = {}
+        self.mpi = MpiRank(agent.host) if isinstance(plane, MpiPlane) else None
+        self.is_stuck = False
+        self._silence_s = SECONDS_OF_SILENCE
         self._pause = Pause()
         self._silence = Silence(agent for agent in range(plane.size) if agent != HEAD)
         self._gave_sign = 0.0
@@ -175,6 +185,26 @@ class Crew:
         for member in self.present:
             self._order_one(member, {"order": "start", "start": start, "first_rank": member.first_rank})
 
+    def is_alone(self) -> bool:
+        """Whether this is the only agent of the run."""
+        return self._plane.size == 1
+
+    def order_mpi(self, members: Sequence[Member], order: str, **arguments: Any) -> None:
+        """An order to those agents that are the ranks of a case of MPI; this one begins last, as it then looks away."""
+        for member in sorted(members, key=lambda member: member.agent == HEAD):
+            if member.agent in self.lost:
+                continue
+            if member.agent == HEAD:
+                assert self.mpi is not None
+                self.mpi.execute({"order": f"mpi_{order}", **arguments})
+            else:
+                self._plane.send(member.agent, {"order": f"mpi_{order}", **arguments})
+
+    def expect_silence(self, seconds: float) -> None:
+        """Has nobody take it for a loss that agents say nothing for so long: those inside MPI cannot."""
+        self._silence_s = SECONDS_OF_SILENCE + seconds
+        self._patience(self._silence_s)
+
     def rest(self) -> None:
         """Has the others wait, and not take it for a loss, while the head is busy with something else."""
         self._patience(SECONDS_OF_PATIENCE)
@@ -194,13 +224,18 @@ class Crew:
                 self._plane.send(agent, message)
 
     def events(self, timeout_s: float) -> list[Message]:
-        """What happened anywhere; waits up to ``timeout_s`` for the first event."""
+        """What happened anywhere; waits up to ``timeout_s`` for the first event.
+
+        While this agent is a rank inside MPI it hears nothing of the others: to listen would disturb what is timed.
+        """
+        if self.mpi and self.mpi.is_undisturbed():
+            return self.mpi.events(timeout_s)
         if self._plane.size == 1:
-            return self._agent.events(timeout_s)
+            return (self.mpi.events() if self.mpi else []) or self._agent.events(timeout_s)
         deadline = time.monotonic() + timeout_s
         while True:
             left = max(deadline - time.monotonic(), 0.0)
-            events = self._agent.events(min(self._pause.seconds, left))
+            events = self._agent.events(min(self._pause.seconds, left)) + (self.mpi.events() if self.mpi else [])
             arrived = self._plane.receive()
             events += [message for _, message in arrived if message["event"] != "sign"]
             events += self._losses(sender for sender, _ in arrived)
@@ -218,9 +253,7 @@ class Crew:
             self._tell_others({"order": "sign"})
         self._silence.heard(heard)
         gone = {
-            **dict.fromkeys(
-                self._silence.longer_than(SECONDS_OF_SILENCE), f"said nothing for {SECONDS_OF_SILENCE:g} s"
-            ),
+            **dict.fromkeys(self._silence.longer_than(self._silence_s), f"said nothing for {self._silence_s:g} s"),
             **dict.fromkeys(self._plane.lost(), "closed its connection"),
         }
         new = {agent: why for agent, why in gone.items() if agent not in self.lost}
@@ -235,14 +268,16 @@ class Crew:
         ]
 
 
-def dismiss(plane: ControlPlane, exit_code: int, lost: Collection[int] = ()) -> None:
+def dismiss(plane: ControlPlane, exit_code: int, lost: Collection[int] = (), is_stuck: bool = False) -> None:
     """Tells every other agent that is still there to go home with ``exit_code``, and takes what they still have to say.
+
+    Where some are lost or stuck inside MPI, they leave without ending it.
 
     A message that nobody has taken when MPI ends is a warning of the library.
     """
     waiting = {agent for agent in range(plane.size) if agent != HEAD and agent not in lost}
     for agent in waiting:
-        plane.send(agent, {"order": "quit", "exit_code": exit_code, "abandon": bool(lost)})
+        plane.send(agent, {"order": "quit", "exit_code": exit_code, "abandon": bool(lost) or is_stuck})
     deadline = time.monotonic() + SECONDS_FOR_GOODBYES
     while waiting.difference(plane.lost()) and time.monotonic() < deadline:
         waiting.difference_update(sender for sender, message in plane.receive() if message["event"] == "bye")
@@ -266,7 +301,11 @@ def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int
     """
     pause, silence, patience_s = Pause(), Silence([HEAD]), SECONDS_OF_PATIENCE
     told, gave_sign = False, 0.0
+    mpi = MpiRank(agent.host) if isinstance(plane, MpiPlane) else None
     while True:
+        if mpi and mpi.is_undisturbed() and not interruption.asked:
+            mpi.wait(SECONDS_BETWEEN_LOOKS)
+            continue
         orders = [message for _, message in plane.receive()]
         for order in orders:
             if order["order"] == "quit":
@@ -278,9 +317,11 @@ def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int
                 return int(order["exit_code"])
             if order["order"] == "patience":
                 patience_s = order["seconds"]
+            elif mpi and order["order"].startswith("mpi_"):
+                mpi.execute(order)
             elif order["order"] != "sign":
                 agent.execute(order)
-        events = agent.events(pause.seconds)
+        events = agent.events(pause.seconds) + (mpi.events() if mpi else [])
         if interruption.asked and not told:
             events.append({"event": "interrupted"})
             told = True

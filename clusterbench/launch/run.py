@@ -29,6 +29,7 @@ from clusterbench.launch.crew import Crew, LostHead, dismiss, follow, members_of
 from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
 from clusterbench.launch.launcher import Launcher, detect
 from clusterbench.launch.meeting import meet
+from clusterbench.launch.mpi_cases import in_agents
 from clusterbench.launch.progress import progress_on
 from clusterbench.plan import make_plan
 from clusterbench.run_directory import RunDirectory, default_path
@@ -157,8 +158,8 @@ def _lead(
     except ClusterbenchError as error:
         dismiss(plane, error.exit_code, crew.lost if crew else ())
         raise _Settled(error) from None
-    dismiss(plane, exit_code, crew.lost)
-    if crew.lost:
+    dismiss(plane, exit_code, crew.lost, crew.is_stuck)
+    if crew.lost or crew.is_stuck:
         agent.close()
         plane.abandon(exit_code, last=True)
     return exit_code
@@ -174,6 +175,8 @@ def _conduct(
 ) -> int:
     wanted = left_to_do(plan, directory.outcomes(), cheapest_first=options.time_limit_s is not None)
     executions = [execution for execution in wanted if execution.case.num_nodes <= cluster.num_nodes]
+    if crew.mpi:  # a case inside MPI can take the run with it: all others are on disk by then
+        executions.sort(key=lambda execution: in_agents(execution.case))
     print(f"{directory.path}: {_count(executions)} to run on {cluster.world_size} ranks", file=sys.stderr)
     if len(executions) < len(wanted):
         missing = f"{len(wanted) - len(executions)} more need"

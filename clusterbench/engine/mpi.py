@@ -1,0 +1,491 @@
+"""One rank of an operation of MPI itself: allocated, proven and timed through mpi4py. Needs no torch for host memory.
+
+Two ways lead here. Agents that are MPI ranks already call :func:`prepare` and :func:`seconds_of` on a communicator of
+their own; a plain run has mpirun start ``python -m clusterbench.engine.mpi FOLDER ORDER`` as every rank, which leaves
+its record in ``FOLDER/RANK.json``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy
+
+from clusterbench.errors import ClusterbenchError, LaunchError, NotHere, WrongResult
+from clusterbench.types import Point, Step
+
+WINDOW = 64
+"""Messages under way at once when bandwidth is measured. Source: OSU micro-benchmarks, osu_bw and osu_bibw."""
+
+NO_LIBRARY = "not_here"
+"""The file in which ranks that find no MPI library say so: they have no number by which to name a record."""
+
+SECONDS_BEFORE_THE_LAST = 0.05
+_PERIOD = 250
+_PR_SET_PDEATHSIG = 1
+_ACKNOWLEDGEMENT = 4
+_ANSWERS, _COMES, _LEAVES = 1, 2, 3  # tags
+
+Array = Any
+"""What mpi4py takes for a buffer: a numpy array, or a torch tensor on a CUDA device."""
+
+
+class _HostMemory:
+    def on_device(self, values: numpy.ndarray[Any, Any]) -> Array:
+        return values.copy()
+
+    def on_host(self, buffer: Array) -> numpy.ndarray[Any, Any]:
+        values: numpy.ndarray[Any, Any] = buffer
+        return values
+
+
+class _CudaMemory:
+    def __init__(self, local_rank: int) -> None:
+        import torch
+
+        self._device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(self._device)
+
+    def on_device(self, values: numpy.ndarray[Any, Any]) -> Array:
+        import torch
+
+        tensor = torch.from_numpy(values).to(self._device)
+        torch.cuda.synchronize()  # MPI reads it on no stream of torch's
+        return tensor
+
+    def on_host(self, buffer: Array) -> numpy.ndarray[Any, Any]:
+        values: numpy.ndarray[Any, Any] = buffer.cpu().numpy()
+        return values
+
+
+def _memory(name: str, local_rank: int) -> _HostMemory | _CudaMemory:
+    if name == "host":
+        return _HostMemory()
+    if not (able := takes_cuda_memory()):
+        says = "does not say whether it takes" if able is None else "says that it does not take"
+        raise NotHere(
+            f"the MPI library ({library()}) {says} CUDA memory.\n"
+            "hint: load one that is CUDA-aware, or write memory: host, which needs no such library"
+        )
+    import torch
+
+    if not torch.cuda.is_available():
+        raise NotHere(f"this torch ({torch.__version__}) sees no CUDA device on {socket.gethostname()}")
+    return _CudaMemory(local_rank)
+
+
+def takes_cuda_memory() -> bool | None:
+    """Whether the loaded MPI library says that its calls take pointers to CUDA memory; None where it says nothing.
+
+    Source: ``MPIX_Query_cuda_support`` of Open MPI and of MPICH.
+    """
+    from mpi4py import MPI
+
+    try:
+        return bool(ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support())  # finds what that module has loaded
+    except (OSError, AttributeError):
+        return None
+
+
+def library() -> str:
+    """Name and version of the MPI library that mpi4py has loaded.
+
+    MPICH prints ``MPICH Version: 5.0.2``, Open MPI ``Open MPI v5.0.11, package: ...``, each with more behind it.
+    """
+    from mpi4py import MPI
+
+    first = str(MPI.Get_library_version()).splitlines()[0]
+    return " ".join(first.split(",")[0].replace("Version:", "").split())
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """This rank's view of one operation. Arrays are flat; ``numel`` counts the elements of the whole one."""
+
+    comm: Any
+    point: Point
+    host: str
+    memory: _HostMemory | _CudaMemory
+
+    @property
+    def rank(self) -> int:
+        return int(self.comm.Get_rank())
+
+    @property
+    def size(self) -> int:
+        return int(self.comm.Get_size())
+
+    @property
+    def dtype(self) -> numpy.dtype[Any]:
+        return numpy.dtype(str(self.point["dtype"]))
+
+    @property
+    def numel(self) -> int:
+        return int(self.point["size_bytes"]) // self.dtype.itemsize
+
+    def addends(self) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
+        """What this rank adds to a sum over all ranks, and the sum: that of ``engine.rig.Rig.operands``.
+
+        Element i gets ``1 + (i // size) % 7`` from rank ``i % size`` and nothing from the others: exact in every dtype,
+        whatever the order, and a lost, doubled or misplaced contribution shows.
+        """
+        index = numpy.arange(7 * self.size)
+        whole = (1 + index // self.size).astype(self.dtype)
+        mine = numpy.where(index % self.size == self.rank, whole, 0).astype(self.dtype)
+        return numpy.resize(mine, self.numel), numpy.resize(whole, self.numel)
+
+    def pattern(self, numel: int, of: int) -> numpy.ndarray[Any, Any]:
+        """``numel`` elements that only the sender number ``of`` sends, of any 250 in a row; never 0."""
+        period = (7 * numpy.arange(_PERIOD) + 31 * of) % _PERIOD + 1
+        return numpy.resize(period.astype(self.dtype), numel)
+
+    def zeros(self, numel: int) -> Array:
+        return self.memory.on_device(numpy.zeros(numel, self.dtype))
+
+    def expect_equal(self, buffer: Array, expected: numpy.ndarray[Any, Any]) -> dict[str, float]:
+        """Compares every element, and counts and locates those that differ; the evidence of a right result."""
+        got = self.memory.on_host(buffer)
+        wrong = numpy.flatnonzero(got != expected)  # NaN is unlike everything
+        if len(wrong):
+            index = int(wrong[0])
+            raise WrongResult(
+                f"{self.point['op']} gave wrong results on rank {self.rank} (host {self.host}): {len(wrong)} of "
+                f"{len(got)} elements differ. First at index {index}: got {got[index].item()}, "
+                f"expected {expected[index].item()}."
+            )
+        return {"wrong_elements": 0.0}
+
+
+def prepare(comm: Any, point: Point, host: str, local_rank: int) -> Step:
+    """Allocates what ``point["op"]`` needs and returns what to run; never communicates.
+
+    Parameters
+    ----------
+    comm
+        An mpi4py communicator of exactly the ranks of the case, used for nothing else.
+    point
+        Of the benchmark ``mpi``.
+    local_rank
+        Counted on its host; selects the GPU where memory is CUDA's.
+
+    Raises
+    ------
+    NotHere
+        If the point wants CUDA memory and library or host have none to offer; alike on every rank of like hosts.
+    """
+    one = _Rank(comm, point, host, _memory(str(point["memory"]), local_rank))
+    return _OPERATIONS[str(point["op"])](one)
+
+
+def seconds_of(
+    step: Step, comm: Any, point: Point, iterations: int, warmup: int, at: Callable[[int, bool], object]
+) -> list[float]:
+    """Seconds of each of ``iterations`` calls, back to back as nccl-tests does; all ranks call this at the same time.
+
+    Of an operation between two ranks the sender's clock counts, and every rank gets its samples. The ranks that have
+    no part in it sleep meanwhile: waiting in MPI would take the cores that the two measure on.
+
+    Parameters
+    ----------
+    at
+        Told the number of the iteration about to start, and whether it is one of the warm-up.
+    """
+    sender = point["sender"]
+    comm.Barrier()
+    seconds = numpy.zeros(iterations)
+    if sender is None or comm.Get_rank() in (sender, point["receiver"]):
+        seconds[:] = _measure(step.run, iterations, warmup, at)
+    if sender is not None:
+        request = comm.Ibcast(seconds, sender)
+        while not request.Test():
+            time.sleep(1e-3)
+    return [float(second) for second in seconds]
+
+
+def _measure(run: Callable[[], object], iterations: int, warmup: int, at: Callable[[int, bool], object]) -> list[float]:
+    """As ``engine.loop.measure``, which comes with torch: consecutive iterations share a mark, nothing is collected."""
+    for iteration in range(warmup):
+        at(iteration, True)
+        run()
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        marks = [time.perf_counter()]
+        for iteration in range(iterations):
+            at(iteration, False)
+            run()
+            marks.append(time.perf_counter())
+    finally:
+        if collecting:
+            gc.enable()
+    return [stop - start for start, stop in pairwise(marks)]
+
+
+# Collectives. Every rank calls them; the root of those that have one is rank 0.
+
+NOTHING_RECEIVED: Mapping[str, float] = {"wrong_elements": 0.0}
+
+
+def _collective(one: _Rank, call: Callable[[], object], got: Array, expected: numpy.ndarray[Any, Any] | None) -> Step:
+    """``expected`` is what ``got`` has to hold after the call; None on ranks that receive nothing."""
+
+    def check() -> Mapping[str, float]:
+        call()
+        return NOTHING_RECEIVED if expected is None else one.expect_equal(got, expected)
+
+    return Step(run=call, check=check)
+
+
+def _all_reduce(one: _Rank) -> Step:
+    mine, whole = one.addends()
+    sent, received = one.memory.on_device(mine), one.zeros(one.numel)
+    return _collective(one, lambda: one.comm.Allreduce(sent, received), received, whole)
+
+
+def _reduce(one: _Rank) -> Step:
+    mine, whole = one.addends()
+    sent = one.memory.on_device(mine)
+    received = one.zeros(one.numel) if one.rank == 0 else None
+    return _collective(one, lambda: one.comm.Reduce(sent, received), received, whole if one.rank == 0 else None)
+
+
+def _reduce_scatter(one: _Rank) -> Step:
+    mine, whole = one.addends()
+    part = one.numel // one.size
+    sent, received = one.memory.on_device(mine), one.zeros(part)
+    expected = whole[one.rank * part : (one.rank + 1) * part]
+    return _collective(one, lambda: one.comm.Reduce_scatter_block(sent, received), received, expected)
+
+
+def _all_gather(one: _Rank) -> Step:
+    part = one.numel // one.size
+    sent, received = one.memory.on_device(one.pattern(part, one.rank)), one.zeros(one.numel)
+    expected = numpy.concatenate([one.pattern(part, rank) for rank in range(one.size)])
+    return _collective(one, lambda: one.comm.Allgather(sent, received), received, expected)
+
+
+def _gather(one: _Rank) -> Step:
+    part = one.numel // one.size
+    sent = one.memory.on_device(one.pattern(part, one.rank))
+    if one.rank != 0:
+        return _collective(one, lambda: one.comm.Gather(sent, None), None, None)
+    received = one.zeros(one.numel)
+    expected = numpy.concatenate([one.pattern(part, rank) for rank in range(one.size)])
+    return _collective(one, lambda: one.comm.Gather(sent, received), received, expected)
+
+
+def _scatter(one: _Rank) -> Step:
+    part = one.numel // one.size
+    whole = [one.pattern(part, rank) for rank in range(one.size)]
+    sent = one.memory.on_device(numpy.concatenate(whole)) if one.rank == 0 else None
+    received = one.zeros(part)
+    return _collective(one, lambda: one.comm.Scatter(sent, received), received, whole[one.rank])
+
+
+def _all_to_all(one: _Rank) -> Step:
+    part = one.numel // one.size
+
+    def exchanged(pairs: list[tuple[int, int]]) -> numpy.ndarray[Any, Any]:
+        return numpy.concatenate([one.pattern(part, source * one.size + to) for source, to in pairs])
+
+    sent = one.memory.on_device(exchanged([(one.rank, to) for to in range(one.size)]))
+    received = one.zeros(one.numel)
+    expected = exchanged([(source, one.rank) for source in range(one.size)])
+    return _collective(one, lambda: one.comm.Alltoall(sent, received), received, expected)
+
+
+def _broadcast(one: _Rank) -> Step:
+    whole = one.pattern(one.numel, 0)
+    array = one.memory.on_device(whole) if one.rank == 0 else one.zeros(one.numel)
+    return _collective(one, lambda: one.comm.Bcast(array), array, whole)
+
+
+def _barrier(one: _Rank) -> Step:
+    last = one.size - 1
+
+    def check() -> Mapping[str, float]:
+        """Each says when it comes and when it leaves to the last rank, which enters only then and a while later."""
+        word = numpy.zeros(1)
+        if one.rank != last:
+            one.comm.Send(word, last, _COMES)
+            one.comm.Barrier()
+            one.comm.Send(word, last, _LEAVES)
+            return {"early_ranks": 0.0}
+        for rank in range(last):
+            one.comm.Recv(word, rank, _COMES)
+        early: set[int] = set()
+        until = time.monotonic() + SECONDS_BEFORE_THE_LAST
+        while time.monotonic() < until:
+            early |= {rank for rank in range(last) if one.comm.Iprobe(rank, _LEAVES)}
+            time.sleep(1e-3)
+        one.comm.Barrier()
+        for rank in range(last):
+            one.comm.Recv(word, rank, _LEAVES)
+        if early:
+            raise WrongResult(
+                f"barrier gave wrong results on rank {last} (host {one.host}): {len(early)} of {last} ranks had left "
+                f"it before rank {last} entered. The first is rank {min(early)}."
+            )
+        return {"early_ranks": 0.0}
+
+    return Step(run=one.comm.Barrier, check=check)
+
+
+# Between two ranks, by the conventions of the OSU micro-benchmarks; the others have no part in it.
+
+
+def _pair(one: _Rank, exchange: Callable[[Array, Array, int], object], answers: bool) -> Step:
+    """``exchange(sent, received, peer)`` is one iteration; the sender receives something only if there are answers."""
+    sender, receiver = int(one.point["sender"]), int(one.point["receiver"])
+    if one.rank not in (sender, receiver):
+        return Step(run=lambda: None, check=lambda: NOTHING_RECEIVED)
+    peer = receiver if one.rank == sender else sender
+    sent, received = one.memory.on_device(one.pattern(one.numel, one.rank)), one.zeros(one.numel)
+    is_told = answers or one.rank == receiver
+    expected = one.pattern(one.numel, peer) if is_told else None
+    return _collective(one, lambda: exchange(sent, received, peer), received, expected)
+
+
+def _latency(one: _Rank) -> Step:
+    """A ping-pong: an iteration is a whole round trip, of which the latency is half."""
+    is_sender = one.rank == one.point["sender"]
+
+    def round_trip(sent: Array, received: Array, peer: int) -> None:
+        if is_sender:
+            one.comm.Send(sent, peer)
+            one.comm.Recv(received, peer)
+        else:
+            one.comm.Recv(received, peer)
+            one.comm.Send(sent, peer)
+
+    return _pair(one, round_trip, answers=True)
+
+
+def _bandwidth(one: _Rank) -> Step:
+    """A window of messages one way, and a short answer when all have arrived."""
+    from mpi4py import MPI
+
+    is_sender = one.rank == one.point["sender"]
+    answer = bytearray(_ACKNOWLEDGEMENT)
+
+    def window(sent: Array, received: Array, peer: int) -> None:
+        if is_sender:
+            MPI.Request.Waitall([one.comm.Isend(sent, peer) for _ in range(WINDOW)])
+            one.comm.Recv(answer, peer, _ANSWERS)
+        else:
+            MPI.Request.Waitall([one.comm.Irecv(received, peer) for _ in range(WINDOW)])
+            one.comm.Send(answer, peer, _ANSWERS)
+
+    return _pair(one, window, answers=False)
+
+
+def _bi_bandwidth(one: _Rank) -> Step:
+    """A window of messages each way at the same time, and a short answer from the receiver."""
+    from mpi4py import MPI
+
+    is_sender = one.rank == one.point["sender"]
+    answer = bytearray(_ACKNOWLEDGEMENT)
+
+    def windows(sent: Array, received: Array, peer: int) -> None:
+        requests = [one.comm.Irecv(received, peer) for _ in range(WINDOW)]
+        MPI.Request.Waitall(requests + [one.comm.Isend(sent, peer) for _ in range(WINDOW)])
+        if is_sender:
+            one.comm.Recv(answer, peer, _ANSWERS)
+        else:
+            one.comm.Send(answer, peer, _ANSWERS)
+
+    return _pair(one, windows, answers=True)
+
+
+_OPERATIONS: Mapping[str, Callable[[_Rank], Step]] = {
+    "latency": _latency,
+    "bandwidth": _bandwidth,
+    "bi_bandwidth": _bi_bandwidth,
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "barrier": _barrier,
+}
+
+
+# As a process of its own, one rank of an mpirun.
+
+
+def main(folder: Path, order: Mapping[str, Any]) -> None:
+    """Runs one case as one rank. ``order`` holds ``point``, ``world_size``, ``iterations`` and ``warmup``."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also when it is stopped, a launcher's end is its own
+    try:
+        from mpi4py import MPI
+    except RuntimeError as error:
+        said = str(error).splitlines()[0]
+        (folder / NO_LIBRARY).write_text(
+            f"mpirun was found on {socket.gethostname()}, but mpi4py cannot load an MPI library: {said}.\n"
+            "hint: install the runtime that belongs to this mpirun, or 'pip install clusterbench[mpi]' for MPICH's"
+        )
+        return
+    world = MPI.COMM_WORLD
+    try:
+        record = _record(world.Dup(), order)
+    except Exception:  # noqa: BLE001  the others may be waiting for this rank inside MPI, for ever
+        _end_all(world)
+    unfinished = folder / f"{world.Get_rank()}.unfinished"
+    unfinished.write_text(json.dumps(record))
+    unfinished.rename(folder / f"{world.Get_rank()}.json")
+
+
+def _record(comm: Any, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds and evidence of this rank; or the status of what went wrong here, and the reason."""
+    from mpi4py import MPI
+
+    rank, wanted, point = comm.Get_rank(), int(order["world_size"]), order["point"]
+    record: dict[str, Any] = {"library": library(), "host": socket.gethostname()}
+    try:
+        if comm.Get_size() != wanted:
+            raise LaunchError(
+                f"mpirun started {wanted} processes, but the MPI library that mpi4py loaded ({library()}) sees "
+                f"{comm.Get_size()}: they belong to different MPIs.\n"
+                "hint: use the mpirun of that library ('python -m mpi4py --mpi-lib-version' names it)"
+            )
+        step = prepare(comm, point, socket.gethostname(), local_rank=rank)
+        record["evidence"] = dict(step.check())
+        problem = None
+    except ClusterbenchError as error:
+        problem = error
+    good = numpy.array([problem is None])
+    comm.Allreduce(MPI.IN_PLACE, good, MPI.LAND)
+    if problem is not None:
+        return record | {"failure": type(problem).__name__, "reason": str(problem)}
+    if good[0]:
+        iterations, warmup = int(order["iterations"]), int(order["warmup"])
+        record["seconds"] = seconds_of(step, comm, point, iterations, warmup, lambda *_: None)
+    return record
+
+
+def _end_all(world: Any) -> NoReturn:
+    traceback.print_exc()
+    sys.stderr.flush()
+    world.Abort(1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -1,0 +1,60 @@
+"""What mpirun starts for ``test_mpi.py``: every operation in every size and dtype asked for, checked and timed.
+
+``python -m tests.engine.mpi_ranks FOLDER POINTS [FAULT]``; each rank leaves what came of each point in ``FOLDER``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from mpi4py import MPI
+
+from clusterbench.engine.mpi import prepare, seconds_of
+from clusterbench.errors import WrongResult
+
+
+class Broken:
+    """A communicator of which rank 1 gets one wrong element, or whose barrier holds nobody."""
+
+    def __init__(self, comm, fault):
+        self._comm = comm
+        self._fault = fault
+
+    def __getattr__(self, name):
+        real = getattr(self._comm, name)
+        if self._fault == "barrier" and name == "Barrier":
+            return lambda: None
+        if self._fault != name:
+            return real
+
+        def broken(sent, received):
+            real(sent, received)
+            if self._comm.Get_rank() == 1:
+                received[5] += 1
+
+        return broken
+
+
+def main(folder, points, fault):
+    comm = MPI.COMM_WORLD.Dup()
+    found = []
+    for point in points:
+        step = prepare(Broken(comm, fault) if fault else comm, point, "here", 0)
+        try:
+            evidence = dict(step.check())
+        except WrongResult as error:
+            found.append([str(error), []])
+            continue
+        seconds = [] if fault else seconds_of(step, comm, point, 3, 1, lambda *_: None)
+        found.append([evidence, seconds])
+    (folder / f"{comm.Get_rank()}.json").write_text(json.dumps(found))
+    left = comm.Ibarrier()
+    while not left.Test():
+        time.sleep(0.01)  # ranks that wait in MPI_Finalize spin
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "")
