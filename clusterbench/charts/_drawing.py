@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
@@ -26,6 +27,8 @@ INK, MUTED, GRID, PAPER = "#1b2028", "#66707c", "#d9dee5", "#fdfdfe"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#a97d00", "#4aa5d8", "#7a828c", "#8c564b")
 """After Okabe and Ito: told apart with every kind of colour vision. Shapes and dashes differ as well."""
 
+LONGEST_AT_AN_END = 24
+"""Letters of a curve's name beside its end; longer names take the width of the axes."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 
@@ -179,10 +182,31 @@ def lines(
     heights = {one.name: [(place[mark.x], height(mark.value)) for mark in one.measured] for one in series}
     _missing(axes, series, place, [point for points in heights.values() for point in points])
     ends = [(max(points)[1], number, name) for number, (name, points) in enumerate(heights.items()) if points]
+    if len(series) > 1 and max(len(one.name) for one in series) > LONGEST_AT_AN_END:
+        _names_below(figure, series)
+        ends = []
     ends = [] if is_named_above else ends
     _end_labels(axes, [*ends, (height(ideal), None, ideal_name)] if ideal else ends)
     _say_what_moved(figure, series)
     return figure
+
+
+def _names_below(figure: Figure, series: Sequence[Series]) -> None:
+    """Names too long for the ends of their curves, one below the other under the axes."""
+    keys = [
+        Line2D(
+            [],
+            [],
+            color=PALETTE[number % len(PALETTE)],
+            linestyle=DASHES[number % len(DASHES)],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=4,
+        )
+        for number in range(len(series))
+    ]
+    names = [legible(one.name) for one in series]
+    figure.legend(keys, names, loc="outside lower left", frameon=False, fontsize=7.5, labelcolor=INK)
+    figure.set_figheight(figure.get_figheight() + 0.17 * len(series))
 
 
 def _line(axes: Axes, one: Series, number: int, of: Scale, place: Mapping[float, int]) -> None:

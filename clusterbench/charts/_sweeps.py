@@ -13,27 +13,41 @@ _SAID_OR_FOLLOWS = frozenset(
 
 
 def sweep_name(rows: Iterable[Row]) -> Callable[[Row], str]:
-    """Names the sweep of a row: benchmark, ranks, axis and dtype, and the options that not all of a benchmark share."""
+    """Names the sweep of a row: benchmark, ranks, axis and dtype, and what else tells it from others of the benchmark.
+
+    Ranks and dtype are left out where all sweeps share them; of what an operation has for itself (``op``) only what
+    differs between sweeps of the same one is said.
+    """
     points = {id(row.point): row for row in rows}
-    values: dict[str, dict[str, set[object]]] = defaultdict(lambda: defaultdict(set))
+    values: dict[tuple[str, object], dict[str, set[object]]] = defaultdict(lambda: defaultdict(set))
     for row in points.values():
-        for name in row.point.keys() - _SAID_OR_FOLLOWS:
-            values[row.benchmark][name].add(row.point[name])
+        for name in row.point.keys() - _SAID_OR_FOLLOWS - {"op"}:
+            values[row.benchmark, row.point.get("op")][name].add(row.point[name])
+        values[row.benchmark, None]["op"].add(row.point.get("op"))
     differing = {
-        benchmark: [name for name, found in of_benchmark.items() if len(found) > 1]
-        for benchmark, of_benchmark in values.items()
+        of_what: sorted(name for name, found in of_benchmark.items() if len(found) > 1)
+        for of_what, of_benchmark in values.items()
     }
-    named = {number: _words(row, sorted(differing.get(row.benchmark, ()))) for number, row in points.items()}
+    ranks = {_ranks(row) for row in points.values()}
+    dtypes = {str(row.point["dtype"]) for row in points.values() if row.point.get("dtype")}
+
+    def words(row: Row) -> str:
+        parts = [row.benchmark, *([_ranks(row)] if len(ranks) > 1 or row.point.get("axis") else [])]
+        parts += [str(row.point["dtype"])] if row.point.get("dtype") and len(dtypes) > 1 else []
+        parts += [str(row.point["op"])] if "op" in differing[row.benchmark, None] and row.point.get("op") else []
+        options = differing.get((row.benchmark, row.point.get("op")), ())
+        parts += [f"{name}={_short(row.point[name])}" for name in options if name in row.point and name != "op"]
+        return ", ".join(parts)
+
+    named = {number: words(row) for number, row in points.items()}
     return lambda row: named[id(row.point)]
 
 
-def _words(row: Row, differing: Iterable[str]) -> str:
+def _ranks(row: Row) -> str:
     ranks = f"{row.world_size} ranks"
     if row.point.get("axis"):
-        ranks = f"{row.point['group_size']} of {ranks} along {row.point['axis']} of {row.point['layout']}"
-    words = [row.benchmark, ranks, str(row.point.get("dtype") or "")]
-    words += [f"{name}={_short(row.point[name])}" for name in differing if name in row.point]
-    return ", ".join(filter(None, words))
+        return f"{row.point['group_size']} of {ranks} along {row.point['axis']} of {row.point['layout']}"
+    return ranks
 
 
 def _short(value: object) -> str:

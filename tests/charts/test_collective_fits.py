@@ -36,7 +36,7 @@ def test_the_fit_and_the_models_stand_beside_what_was_measured() -> None:
 def test_the_answer_is_latency_and_bandwidth() -> None:
     fits = CollectiveFits().select(sweep())
     assert fits is not None
-    expected = "planted, 8 ranks, float32: a call without bytes takes 20.00 us, and large ones pass at 2.0 GB/s."
+    expected = "planted: a call without bytes takes 20.00 us, and large ones pass at 2.0 GB/s."
     assert CollectiveFits().answer(fits) == expected
 
 
