@@ -55,7 +55,7 @@ def test_a_run_that_ends_in_order_is_started_once(launcher, tmp_path, capfd):
 def test_a_head_that_is_killed_without_a_word_is_started_again(launcher, tmp_path, capfd):
     once = tmp_path / "once"
     options = launcher(
-        f'if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; exit 0; fi', 'exec "$@"'
+        f"if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; exit 0; fi", 'exec "$@"'
     )
     (tmp_path / "s.yaml").write_text(
         SUITE.replace("[0.01, 0.02]", "[0.01, 3.0]").replace("iterations: 6", "iterations: 3")
