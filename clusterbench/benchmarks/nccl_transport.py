@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING, Any, ClassVar
@@ -18,8 +18,8 @@ from clusterbench.errors import NotHere, SuiteError, ToolError
 from clusterbench.history import host_of
 from clusterbench.options import option
 from clusterbench.rows import Row, variables_of
-from clusterbench.tools import nccl_log, nvidia_nvlink, nvidia_topo
-from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
+from clusterbench.tools import nccl_log
+from clusterbench.types import TOPOLOGY, Case, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ _OF_ONE_RANK = ("all_gather", "reduce_scatter")
 
 LOG = "nccl_log"
 """The pass in which each rank leaves what NCCL told it: :func:`record` as JSON."""
-TOPOLOGY = "topology"
-"""The pass in which the first rank of each host leaves how its devices are joined."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +121,8 @@ class NcclTransport(Benchmark):
             with suppress(ToolError):
                 open_log(os.environ, socket.gethostname(), os.getpid()).close()  # nobody else removes it
             raise NotHere("one rank sends nothing.\nhint: this benchmark reads how NCCL joins ranks; give it two GPUs")
+        from clusterbench.engine.topology import node_topology
+
         file = open_log(os.environ, socket.gethostname(), os.getpid())
 
         def read_log() -> Mapping[str, Any]:
@@ -132,7 +132,7 @@ class NcclTransport(Benchmark):
         return Step(
             run=lambda: run_all(rig, point),
             check=lambda: check_all(rig, point),
-            passes={LOG: read_log, TOPOLOGY: lambda: _topology() if rig.local_rank == 0 else {}},
+            passes={LOG: read_log, TOPOLOGY: lambda: node_topology() if rig.local_rank == 0 else {}},
         )
 
     @classmethod
@@ -260,26 +260,6 @@ def record(log: nccl_log.NcclLog) -> dict[str, Any]:
 
 def _plain(tuning: nccl_log.Tuning) -> tuple[str | None, int, str, str, int | None]:
     return tuning.op, tuning.size_bytes, tuning.algorithm, tuning.protocol, tuning.num_channels
-
-
-def _topology() -> Mapping[str, Any]:
-    """How this host's devices are joined, or why that is not known."""
-    from clusterbench.engine.tool import find_tool, run_tool
-
-    def printed(*words: str) -> str:
-        return run_tool([find_tool("nvidia-smi", "it comes with NVIDIA's driver"), *words], timeout_s=30).text
-
-    found: dict[str, Any] = {}
-    parts: dict[str, Callable[[], Any]] = {
-        "matrix": lambda: asdict(nvidia_topo.parse(printed("topo", "-m"))),
-        "nvlinks": lambda: {str(gpu.gpu): gpu.num_active for gpu in nvidia_nvlink.parse(printed("nvlink", "-s"))},
-    }
-    for name, look in parts.items():
-        try:
-            found[name] = look()
-        except (NotHere, ToolError) as error:
-            found[f"no_{name}"] = str(error).splitlines()[0]
-    return found
 
 
 # What follows from it

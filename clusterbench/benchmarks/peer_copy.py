@@ -15,6 +15,7 @@ from clusterbench.formulas.statistics import summarise
 from clusterbench.options import option
 from clusterbench.types import (
     SAMPLES,
+    TOPOLOGY,
     Case,
     Expected,
     Metric,
@@ -121,6 +122,8 @@ class PeerCopy(Benchmark):
 
         if rig.device.type != "cuda":
             raise NotHere(f"peer copies are between GPUs, and rank {rig.rank} on {rig.host} is a CPU rank")
+        from clusterbench.engine.topology import node_topology
+
         each = int(point["gpus_in_node"])
         gpus = _Gpus(rig, point) if rig.rank % each == 0 else None
         # On the host, over Gloo: a rank that waited on its GPU would keep it busy.
@@ -140,7 +143,12 @@ class PeerCopy(Benchmark):
             rig.comm.all_reduce(turn)
             return figures
 
-        return Step(run=run, check=check, passes={SAMPLES: samples, NVLINK: lambda: gpus.nvlinks if gpus else {}})
+        passes = {
+            SAMPLES: samples,
+            NVLINK: lambda: gpus.nvlinks if gpus else {},
+            TOPOLOGY: lambda: node_topology() if gpus else {},
+        }
+        return Step(run=run, check=check, passes=passes)
 
     @classmethod
     def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterbench.benchmarks.nccl_transport import LOG, TOPOLOGY, Connection, connections
+from clusterbench.benchmarks.nccl_transport import LOG, Connection, connections
 from clusterbench.diagnoses import Diagnosis, Finding, Severity
 from clusterbench.history import Reading, host_of
-from clusterbench.types import Case, Observation
+from clusterbench.types import TOPOLOGY, Case, Observation
 
 WITHOUT_GDR = ("rtx-",)
 """Accelerators whose driver has no GPUDirect RDMA: linux-rdma/perftest issue 269."""

@@ -65,6 +65,7 @@ def host_environment(root: Path = Path("/")) -> dict[str, Any]:
         "network": network_interfaces(root),
         "infiniband": infiniband_ports(root),
         "numa_nodes": numa_nodes(root),
+        "pcie": pcie_devices(root),
         "variables": recorded_variables(os.environ),
     }
 
@@ -130,6 +131,41 @@ def numa_nodes(root: Path = Path("/")) -> list[dict[str, Any]] | None:
         {"node": int(path.name[4:]), "cpus": _read(path / "cpulist"), "memory_bytes": _node_memory(path)}
         for path in nodes
     ] or None
+
+
+_PCI_CLASSES = {"0x03": "display", "0x02": "network", "0x0106": "sata", "0x0108": "nvme", "0x12": "accelerator"}
+
+
+def pcie_devices(root: Path = Path("/")) -> list[dict[str, Any]]:
+    """Cards on PCIe that train or carry data, with what lies between each and its CPU: the tree, branch by branch.
+
+    ``path`` holds the addresses of root port and switches from the CPU on; two devices that share more of it are nearer
+    to each other. ``speed`` and ``width`` are what the link runs at, beside the most it could.
+    """
+    found = []
+    for link in sorted(root.glob("sys/bus/pci/devices/*")):
+        number = _read(link / "class") or ""
+        kind = next((kind for start, kind in _PCI_CLASSES.items() if number.startswith(start)), None)
+        if kind is None:
+            continue
+        above = [part for part in link.resolve().parts[:-1] if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:.*", part)]
+        found.append(
+            {
+                "address": link.name,
+                "kind": kind,
+                "id": f"{(_read(link / 'vendor') or '')[2:]}:{(_read(link / 'device') or '')[2:]}",
+                "names": sorted(
+                    path.name for part in ("net", "infiniband", "nvme") for path in (link / part).glob("*")
+                ),
+                "numa_node": _integer(_read(link / "numa_node")),
+                "path": above,
+                "speed": _read(link / "current_link_speed"),
+                "most_speed": _read(link / "max_link_speed"),
+                "width": _integer(_read(link / "current_link_width")),
+                "most_width": _integer(_read(link / "max_link_width")),
+            }
+        )
+    return found
 
 
 def infiniband_ports(root: Path = Path("/")) -> list[dict[str, Any]]:

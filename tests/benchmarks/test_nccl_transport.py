@@ -17,7 +17,6 @@ import torch
 from clusterbench.benchmarks.all_reduce import AllReduce
 from clusterbench.benchmarks.nccl_transport import (
     LOG,
-    TOPOLOGY,
     NcclTransport,
     calls,
     check_all,
@@ -33,7 +32,7 @@ from clusterbench.engine.rig import Rig
 from clusterbench.errors import NotHere, SuiteError, ToolError, WrongResult
 from clusterbench.rows import Row
 from clusterbench.tools.nccl_log import parse
-from clusterbench.types import Case, Metric, Observation, Outcome, Place
+from clusterbench.types import TOPOLOGY, Case, Metric, Observation, Outcome, Place
 from tests.ranks import run_ranks
 from tests.report.synthetic import case, outcome, write_run
 

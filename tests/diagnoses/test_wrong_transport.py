@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from clusterbench.benchmarks.nccl_transport import LOG, TOPOLOGY, record
+from clusterbench.benchmarks.nccl_transport import LOG, record
 from clusterbench.cluster import Cluster
 from clusterbench.diagnoses import Finding
 from clusterbench.diagnoses.wrong_transport import WrongTransport
 from clusterbench.history import Reading
 from clusterbench.tools.nccl_log import parse
-from clusterbench.types import Observation
+from clusterbench.types import TOPOLOGY, Observation
 from tests.report.synthetic import case, outcome, reading
 
 HOSTS = ("node-a", "node-a", "node-b", "node-b")

@@ -15,6 +15,7 @@ from clusterbench.engine.environment import (
     mpi_version,
     network_interfaces,
     numa_nodes,
+    pcie_devices,
     recorded_variables,
     torch_environment,
 )
@@ -132,6 +133,38 @@ def test_an_interface_has_addresses_with_their_prefix_and_is_physical_if_a_devic
 def test_a_host_without_infiniband_or_numa_says_so(tmp_path):
     assert infiniband_ports(tmp_path) == []
     assert numa_nodes(tmp_path) is None
+
+
+def test_pcie_devices_have_their_branch_of_the_tree(tmp_path):
+    def device(path, **files):
+        place = tmp_path / "sys/devices/pci0000:00" / path
+        place.mkdir(parents=True)
+        for name, text in files.items():
+            (place / name.removesuffix("_")).write_text(f"{text}\n")
+        bus = tmp_path / "sys/bus/pci/devices"
+        bus.mkdir(parents=True, exist_ok=True)
+        (bus / place.name).symlink_to(place)
+        return place
+
+    device("0000:00:01.0", class_="0x060400")
+    gpu = {"class_": "0x030200", "vendor": "0x10de", "device": "0x2330", "numa_node": "0", "current_link_width": "8"}
+    device("0000:00:01.0/0000:02:00.0", **gpu, max_link_width="16", current_link_speed="32.0 GT/s PCIe")
+    card = device("0000:00:01.0/0000:03:00.0", class_="0x020700", vendor="0x15b3", device="0x1021", numa_node="-1")
+    (card / "infiniband/mlx5_0").mkdir(parents=True)
+    first, second = pcie_devices(tmp_path)
+    assert first == {
+        "address": "0000:02:00.0",
+        "kind": "display",
+        "id": "10de:2330",
+        "names": [],
+        "numa_node": 0,
+        "path": ["0000:00:01.0"],
+        "speed": "32.0 GT/s PCIe",
+        "most_speed": None,
+        "width": 8,
+        "most_width": 16,
+    }
+    assert (second["kind"], second["names"], second["path"]) == ("network", ["mlx5_0"], ["0000:00:01.0"])
 
 
 def test_numa_nodes_come_in_the_order_of_their_numbers(tmp_path):

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, legible, panel
+from clusterbench.charts._selection import curves_note
+from clusterbench.history import Reading, host_of
+from clusterbench.rows import Row
+from clusterbench.types import TOPOLOGY
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 4
+_NEARNESS = {"NV": 0.6, "C2C": 0.6, "PIX": 0.42, "PXB": 0.32, "PHB": 0.22, "NODE": 0.12, "SYS": 0.04}
+"""Depth of a cell's colour: NVLink, then PCIe by how much lies between."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """How the devices of some hosts are joined, which is the same on all of them."""
+
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
+    paths: Mapping[str, Mapping[str, str]]
+    numa_nodes: Mapping[str, str]
+
+
+class Topology(Chart[list[Joined]]):
+    """How the GPUs and network cards of a host reach each other.
+
+    How to read it
+    --------------
+    Each cell is nvidia-smi's word for the way between two devices: NV18 is 18 NVLinks; PIX one PCIe switch, PXB
+    several, PHB the host bridge of a CPU, NODE another bridge of the same NUMA node, SYS the link between CPUs. A
+    fuller colour is a shorter way. A GPU wants a network card at PIX or PXB. Behind a name stands its NUMA node. Hosts
+    that are alike share a panel; a panel with one host is one that differs.
+    """
+
+    title: ClassVar[str] = "How devices are joined"
+    place: ClassVar[int] = 56
+
+    def select(self, rows: Sequence[Row]) -> list[Joined] | None:
+        return None
+
+    def select_from(self, reading: Reading) -> list[Joined] | None:
+        seen: dict[str, Joined] = {}
+        for history in reading.histories:
+            for observation in history.observations:
+                for rank, told in enumerate(observation.passes.get(TOPOLOGY, ())):
+                    if (one := _joined(host_of(observation, rank), told)) is not None:
+                        seen.setdefault(one.hosts[0], one)
+        alike: list[Joined] = []
+        for host, one in seen.items():
+            same = [other for other in alike if (other.devices, other.paths) == (one.devices, one.paths)]
+            for other in same:
+                alike[alike.index(other)] = Joined((*other.hosts, host), *_parts(other))
+            alike += [] if same else [one]
+        return sorted(alike, key=lambda one: -len(one.hosts)) or None
+
+    def draw(self, data: list[Joined]) -> list[Figure]:
+        return [_matrix(joined) for joined in data[:MOST]]
+
+    def answer(self, data: list[Joined]) -> str:
+        if len(data) == 1:
+            return "All hosts join their devices alike." if len(data[0].hosts) > 1 else ""
+        odd = ", ".join(host for joined in data[1:] for host in joined.hosts)
+        return (
+            f"{odd} join{'s' * (sum(len(one.hosts) for one in data[1:]) == 1)} devices in another way than the others."
+        )
+
+    def left_out(self, data: list[Joined]) -> str:
+        return curves_note(len(data), MOST, "matrices")
+
+
+def _joined(host: str, told: Any) -> Joined | None:
+    """What a host told, if it is whole: a record may have been damaged on its way."""
+    try:
+        matrix = told["matrix"]
+        devices = tuple(map(str, matrix["devices"]))
+        paths = {one: {other: str(matrix["paths"][one][other]) for other in devices} for one in devices}
+        return Joined((host,), devices, paths, dict(matrix["numa_nodes"])) if devices else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _parts(joined: Joined) -> tuple[tuple[str, ...], Mapping[str, Mapping[str, str]], Mapping[str, str]]:
+    return joined.devices, joined.paths, joined.numa_nodes
+
+
+def _matrix(joined: Joined) -> Figure:
+    from matplotlib.patches import Rectangle
+
+    count = len(joined.devices)
+    size = min(9.0, max(3.6, 1.4 + 0.44 * count))
+    more = f" and {len(joined.hosts) - 1} more" if len(joined.hosts) > 1 else ""
+    figure, axes = panel(f"{legible(joined.hosts[0])}{more}", width=size, height=size)
+    for row, one in enumerate(joined.devices):
+        for column, other in enumerate(joined.devices):
+            kind = str(joined.paths[one][other])
+            depth = 0.0 if kind == "X" else _NEARNESS.get(kind.rstrip("0123456789") if kind[:2] == "NV" else kind, 0.0)
+            colour = GRID if kind == "X" else PALETTE[0]
+            cell = Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, alpha=depth or 0.6, edgecolor="none")
+            if depth or kind == "X":
+                axes.add_patch(cell)
+            if kind != "X":
+                axes.text(column, row, legible(kind, 6), ha="center", va="center", fontsize=6.5, color=INK)
+    names = [legible(name, 12) for name in joined.devices]
+    axes.set_xticks(range(count), names, rotation=90)
+    axes.set_yticks(range(count), [_with_node(name, joined) for name in joined.devices])
+    axes.set_xlim(-0.5, count - 0.5)
+    axes.set_ylim(count - 0.5, -0.5)
+    axes.set_ylabel("device, NUMA node", color=MUTED)
+    axes.grid(False)
+    return figure
+
+
+def _with_node(name: str, joined: Joined) -> str:
+    node = joined.numa_nodes.get(name)
+    return legible(name, 12) + (f", {legible(str(node), 6)}" if node else "")

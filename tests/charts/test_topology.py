@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusterbench.charts.topology import Topology
+from clusterbench.history import Reading
+from clusterbench.types import TOPOLOGY
+from tests.report.synthetic import case, observation, outcome, reading
+
+DEVICES = ("GPU0", "GPU1", "NIC0")
+
+
+def matrix(between_gpus: str = "NV18") -> dict[str, Any]:
+    ways = {("GPU0", "GPU1"): between_gpus, ("GPU0", "NIC0"): "PIX", ("GPU1", "NIC0"): "SYS"}
+    paths = {
+        one: {other: "X" if one == other else ways.get((one, other)) or ways[other, one] for other in DEVICES}
+        for one in DEVICES
+    }
+    return {"devices": list(DEVICES), "paths": paths, "numa_nodes": {"GPU0": "0", "GPU1": "1"}}
+
+
+def run(*told: dict[str, Any]) -> Reading:
+    """A case with two ranks on each host, of which the first has told what it knows."""
+    hosts = tuple(f"n{number}" for number in range(1, len(told) + 1))
+    one = case("links", world_size=2 * len(told))
+    every = [part for matrix in told for part in (matrix, {})]
+    seen = replace(observation(one, hosts=hosts), passes={TOPOLOGY: every})
+    return reading((outcome(one), seen), cases=[one])
+
+
+def test_hosts_that_are_alike_share_a_panel_and_the_odd_one_is_named() -> None:
+    alike, odd = {"matrix": matrix()}, {"matrix": matrix("SYS")}
+    found = Topology().select_from(run(alike, odd, alike))
+    assert found is not None
+    assert [one.hosts for one in found] == [("n1", "n3"), ("n2",)]
+    assert Topology().answer(found) == "n2 joins devices in another way than the others."
+    (same,) = Topology().select_from(run(alike, alike)) or []
+    assert Topology().answer([same]) == "All hosts join their devices alike."
+
+
+def test_cells_are_nvidia_smis_words_and_devices_have_their_numa_node() -> None:
+    found = Topology().select_from(run({"matrix": matrix()}))
+    (figure,) = Topology().draw(found or [])
+    (axes,) = figure.axes
+    assert sorted(text.get_text() for text in axes.texts) == ["NV18", "NV18", "PIX", "PIX", "SYS", "SYS"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["GPU0, 0", "GPU1, 1", "NIC0"]
+    assert len(axes.patches) == 9
+
+
+def test_where_no_host_could_be_asked_there_is_no_chart() -> None:
+    assert Topology().select_from(run({"no_matrix": "nvidia-smi is not on PATH"})) is None
+    assert Topology().select([]) is None
+
+
+@pytest.mark.parametrize("damage", [{"devices": 3}, {"paths": {}}, {"paths": {"GPU0": 1}}, {"numa_nodes": 7}])
+def test_a_damaged_record_is_no_chart(damage: dict[str, Any]) -> None:
+    assert Topology().select_from(run({"matrix": {**matrix(), **damage}})) is None
