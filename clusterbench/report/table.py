@@ -6,13 +6,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from clusterbench.charts._selection import FOLLOWS_LAYOUT, TOTAL_MEMORY
 from clusterbench.history import History, Reading
 from clusterbench.rows import Row
 from clusterbench.scale import digits, scale
 from clusterbench.units import UNITS, format_value
+
+Value = TypeVar("Value")
 
 FIRST_PAGE = 50
 MOST_METRICS = 14
@@ -138,8 +140,8 @@ def _options(histories: Sequence[History]) -> Iterator[Column]:
             if name not in FOLLOWS_LAYOUT and not (name == "num_ranks" and value == history.case.world_size):
                 seen[name].add((history.case.benchmark, value))
     swept = [name for name, pairs in seen.items() if len(pairs) > len({benchmark for benchmark, _ in pairs})]
-    for name in swept[:MOST_OPTIONS]:
-        values = [history.case.point.get(name) for history in histories]
+    every = {name: [history.case.point.get(name) for history in histories] for name in swept}
+    for name, values in _of_many(every, MOST_OPTIONS):
         numbers = all(value is None or type(value) in (int, float) for value in values)
         yield Column(name, "B" if name.endswith("_bytes") else "", "number" if numbers else "text", values)
 
@@ -157,12 +159,25 @@ def _metrics(lines: Sequence[Sequence[Row]]) -> Iterator[Column]:
             if values[line] is None:
                 units[row.metric] = row.unit
                 values[line] = row.value
-    for name, values in list(figures.items())[:MOST_METRICS]:
+    for name, values in _of_many(figures, MOST_METRICS):
         of = scale(units[name], [value for value in values if value is not None])
         if of.unit == "" and name.startswith("parity"):
             yield Column(name, "", "number", [None if v is None else float(f"{v:.1e}") for v in values])
         else:
             yield Column(name, of.unit, "number", [None if v is None else _cut(of(v)) for v in values])
+
+
+def _of_many(columns: Mapping[str, list[Value]], most: int) -> list[tuple[str, list[Value]]]:
+    """The first columns; where they are too many to read, without those that fewer than a quarter have a value for.
+
+    A suite of many benchmarks would else be mostly empty cells. Nothing is lost: it is below each line and in rows.csv.
+    """
+    found = list(columns.items())
+    if len(found) > most // 2:
+        found = [
+            (name, values) for name, values in found if sum(value is not None for value in values) * 4 >= len(values)
+        ]
+    return found[:most]
 
 
 def _is_headline(row: Row) -> bool:

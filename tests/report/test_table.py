@@ -1,0 +1,41 @@
+"""Which columns the table of cases has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterbench.derive import read
+from clusterbench.report.table import MOST_METRICS, columns
+from tests.report.synthetic import case, observation, outcome, plant, write_run
+
+
+@pytest.fixture(autouse=True)
+def _planted() -> Iterator[None]:
+    undo = plant()
+    yield
+    undo()
+
+
+def names(path: Path, num_metrics: int, num_cases: int = 8) -> list[str]:
+    """Columns of a run in which each case has a figure of its own beside the step time."""
+    cases = [case(f"c{number}") for number in range(num_cases)]
+    figures = [
+        [{"name": f"metric_{number % num_metrics}", "unit": "s", "value": 1.0 + number}] for number in range(num_cases)
+    ]
+    records = [(outcome(one), observation(one, figures=own)) for one, own in zip(cases, figures, strict=True)]
+    return [column.name for column in columns(read(write_run(path, cases, records)))]
+
+
+def test_few_metrics_have_a_column_each(tmp_path: Path) -> None:
+    assert [name for name in names(tmp_path / "run", 4) if name.startswith("metric")] == [
+        f"metric_{number}" for number in range(4)
+    ]
+
+
+def test_of_many_metrics_those_that_hardly_a_case_has_are_left_out(tmp_path: Path) -> None:
+    found = names(tmp_path / "run", MOST_METRICS // 2 + 1)
+    assert "step_time" in found
+    assert [name for name in found if name.startswith("metric")] == []
