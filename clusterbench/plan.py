@@ -21,6 +21,8 @@ from clusterbench.suite import Entry, Settings, Suite, Written
 from clusterbench.types import Case, Place, Plan, Point, Refusal
 
 MOST_CASES = 100_000
+ROOMY_NODES, ROOMY_RANKS = 8, 16
+"""Where there is room for whatever can be at all."""
 
 
 SLOWEST_BYTES_PER_S: Mapping[str, float] = {"cpu": 50e6, "cuda": 1e9}
@@ -51,7 +53,7 @@ def make_plan(suite: Suite, cluster: Cluster) -> Plan:
     Raises
     ------
     SuiteError
-        For a written value of which nothing can ever run, an entry of which nothing runs here, an option without
+        For a written value of which nothing can ever run, a suite of which nothing runs here, an option without
         effect, one case asked for twice, and more than ``MOST_CASES`` cases.
     """
     suite = suite.on(cluster.device)
@@ -59,6 +61,7 @@ def make_plan(suite: Suite, cluster: Cluster) -> Plan:
     planned: list[_Planned] = []
     for entry in suite.entries:
         planned += _planned(suite, entry, places, room=MOST_CASES - len(planned))
+    _expect_something([one.record for one in planned])
     planned.sort(key=lambda one: one.asked.place.num_nodes)  # stable: within a node count the suite's order stays
     _expect_unique([one.record for one in planned if isinstance(one.record, Case)])
     records = _told_apart(planned)
@@ -116,11 +119,10 @@ def _planned(suite: Suite, entry: Entry, places: Sequence[Place], room: int) -> 
         asked.append(one)
         if len(asked) > room:
             raise _too_many(suite, entry, f"more than {MOST_CASES}")
-    _expect_sound_values(suite, asked)
-    planned = [_Planned(one, _case_or_refusal(suite, entry, one)) for one in asked]
-    if not any(isinstance(one.record, Case) for one in planned):
-        raise _nothing_left(suite, entry, [one.record for one in planned if isinstance(one.record, Refusal)])
-    return planned
+    _expect_sound_values(suite, entry, asked)
+    if not asked:
+        raise suite.mistake(entry.line, f"benchmark '{entry.benchmark}' has nothing to measure here.")
+    return [_Planned(one, _case_or_refusal(suite, entry, one)) for one in asked]
 
 
 # What is asked
@@ -318,15 +320,27 @@ def _expect_reasonable(suite: Suite, entry: Entry, num_places: int, room: int) -
         raise _too_many(suite, entry, f"{MOST_CASES - room + number} or more")
 
 
-def _expect_sound_values(suite: Suite, asked: Sequence[_Asked]) -> None:
-    """A value that is objected to at every place and in every combination was a mistake to write."""
+def _expect_sound_values(suite: Suite, entry: Entry, asked: Sequence[_Asked]) -> None:
+    """A value that is objected to everywhere and in every combination was a mistake to write.
+
+    One that is objected to here only, because nodes or ranks are few, is refused.
+    """
+    hopeless = _objected(asked)
+    if hopeless:
+        cluster = replace(asked[0].place.cluster, num_nodes=ROOMY_NODES, ranks_per_node=ROOMY_RANKS, hosts=())
+        elsewhere = _objected(list(_asked(suite, entry, [Place(cluster, ROOMY_NODES)])))
+        for written, reason in hopeless.items():
+            if written in elsewhere:
+                raise suite.mistake(written.line, reason)
+
+
+def _objected(asked: Sequence[_Asked]) -> dict[Written, str]:
+    """Values of which nothing can be at these places, each with the first objection."""
     objections: dict[Written, list[str]] = defaultdict(list)
     for one in asked:
         for written in one.by:
             objections[written].append(one.objection)
-    for written, reasons in objections.items():
-        if all(reasons):
-            raise suite.mistake(written.line, reasons[0])
+    return {written: reasons[0] for written, reasons in objections.items() if all(reasons)}
 
 
 def _expect_effect(suite: Suite, entry: Entry, without_effect: Sequence[Mapping[str, str]]) -> None:
@@ -338,11 +352,11 @@ def _expect_effect(suite: Suite, entry: Entry, without_effect: Sequence[Mapping[
             raise suite.mistake(entry.settings[name].line, what)
 
 
-def _nothing_left(suite: Suite, entry: Entry, refusals: Sequence[Refusal]) -> SuiteError:
-    if not refusals:
-        return suite.mistake(entry.line, f"benchmark '{entry.benchmark}' has nothing to measure here.")
-    first = refusals[0]
-    return SuiteError(f"{first.source}: {first.reason}" + (f"\nhint: {first.hint}" if first.hint else ""))
+def _expect_something(records: Sequence[Case | Refusal]) -> None:
+    """A suite of which nothing runs here is a mistake; where something does, the rest is refused and listed."""
+    first = records[0] if records else None
+    if isinstance(first, Refusal) and not any(isinstance(record, Case) for record in records):
+        raise SuiteError(f"{first.source}: {first.reason}" + (f"\nhint: {first.hint}" if first.hint else ""))
 
 
 def _expect_unique(cases: Iterable[Case]) -> None:

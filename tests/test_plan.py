@@ -161,6 +161,30 @@ def test_an_objection_to_some_combinations_refuses_those(tmp_path):
     assert len(plan.cases) == 3
 
 
+def test_an_entry_that_finds_no_place_is_refused_where_another_runs(tmp_path):
+    text = HEAD + "  - {benchmark: train, layouts: tp8}\n  - {benchmark: ping, max_size: 8}\n"
+    plan = plan_of(tmp_path, text, ranks_per_node=4)
+    assert ids(plan) == ["ping/1n4/8B"]
+    assert refused(plan) == {"train/1n8/tp8": "layout 'tp8' needs 8 ranks, but 1 node x 4 GPUs give 4."}
+
+
+def test_what_can_be_elsewhere_is_refused_and_what_can_be_nowhere_is_a_mistake(tmp_path):
+    @dataclass(frozen=True, kw_only=True)
+    class Pairs(Ping):
+        def objection(self, point, place):
+            if self.max_size == 9:
+                return "nine is odd"
+            return "one rank has nobody to send to" if place.world_size == 1 and self.max_size == 8 else None
+
+    text = HEAD + "  - benchmark: pairs\n    max_size:\n      - 8\n      - 64\n"
+    plan = make_plan(suite_of(tmp_path, text, {"pairs": Pairs}), Cluster(1, 1, "cuda"))
+    assert list(refused(plan).values()) == ["one rank has nobody to send to."]
+    assert len(plan.cases) == 1
+    with pytest.raises(SuiteError) as error:
+        make_plan(suite_of(tmp_path, text.replace("- 8", "- 9"), {"pairs": Pairs}), Cluster(1, 1, "cuda"))
+    assert str(error.value).endswith("s.yaml:5: nine is odd.")
+
+
 # Mistakes
 
 
@@ -205,10 +229,10 @@ def test_an_error_that_names_an_option_is_at_its_line(tmp_path):
     assert str(error.value).endswith("s.yaml:5: warmup 3 is an odd number.")
 
 
-def test_an_entry_of_which_nothing_fits_is_a_mistake(tmp_path):
-    text = HEAD + "  - {benchmark: ping}\n  - {benchmark: train, layouts: [tp16, tp32]}\n"
+def test_a_suite_of_which_nothing_fits_is_a_mistake(tmp_path):
+    text = HEAD + "  - {benchmark: train, layouts: [tp16, tp32]}\n"
     assert mistake(tmp_path, text) == (
-        "s.yaml:4: layout 'tp16' needs 16 ranks, but 1 node x 8 GPUs give 8.\nhint: ask for 2 nodes"
+        "s.yaml:3: layout 'tp16' needs 16 ranks, but 1 node x 8 GPUs give 8.\nhint: ask for 2 nodes"
     )
 
 
