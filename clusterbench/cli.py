@@ -260,6 +260,35 @@ def bundle(run_folder: Path, out: Path | None) -> None:
         click.echo(f"what looked like a secret was replaced in {', '.join(replaced)}", err=True)
 
 
+@main.command(name="import", short_help="Make a run of other tools' results.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--mapping", type=click.Path(path_type=Path), help="What the columns of a CSV mean: docs/importing.md.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: reports/DATE-TIME-NAME]")
+@click.option("--op", help="Collective of nccl-tests, where its output does not name it.")
+@click.option("--num-ranks", type=click.IntRange(1, 1_000_000), help="Its ranks, where it does not list them all.")
+@click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Its nodes, where it does not list them all.")
+def import_results(
+    files: tuple[Path, ...],
+    mapping: Path | None,
+    out: Path | None,
+    op: str | None,
+    num_ranks: int | None,
+    num_nodes: int | None,
+) -> None:
+    """Make an ordinary run, with report, of what other tools wrote into FILE...
+
+    These are nccl-tests' output (text or JSON), the CSV of nanotron's benchmarks, and any CSV with a mapping file.
+    Figures stay what the files say; a file that cannot be read whole is an error and leaves nothing behind.
+    """
+    from clusterbench.importing import Told, import_files
+    from clusterbench.report import render_report
+
+    made = render_report(import_files(files, mapping, out, Told(op, num_ranks, num_nodes)))
+    click.echo(f"{made.verdict.word}: {made.verdict.sentence}", err=True)
+    click.echo(made.path)
+    click.get_current_context().exit(made.verdict.exit_code)
+
+
 def describe_cluster(
     suite: Suite, device: str | None, num_ranks: int | None, num_nodes: int | None, gpus_per_node: int | None
 ) -> Cluster:
