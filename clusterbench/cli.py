@@ -217,6 +217,7 @@ def compare(base: Path, new: Path, threshold: float, markdown: bool) -> None:
 @click.option(
     "--micro-batch-size", type=click.IntRange(1), default=1, show_default=True, help="Sequences of a forward."
 )
+@click.option("--out", type=click.Path(path_type=Path), help="Write a page with drawings of every axis, too.")
 def layout(
     layout: str,
     num_nodes: int,
@@ -225,6 +226,7 @@ def layout(
     seq_len: int,
     global_batch_size: int | None,
     micro_batch_size: int,
+    out: Path | None,
 ) -> None:
     """Show which ranks of LAYOUT (as pp2-dp2-tp2) share weights, hold slices or pass activations, and over which link.
 
@@ -242,7 +244,16 @@ def layout(
         job = TrainingJob(named_shape(shape), wanted, seq_len, sequences, micro_batch_size, dtype="bfloat16")
     elif global_batch_size is not None:
         raise SuiteError("--global-batch-size has no effect without --shape.")
-    click.echo(layout_text(view_layout(wanted, num_nodes, rank_order, job)))
+    view = view_layout(wanted, num_nodes, rank_order, job)
+    click.echo(layout_text(view))
+    if out is not None:
+        from clusterbench.report.layout_page import layout_page
+
+        try:
+            out.write_text(layout_page(view))
+        except OSError as error:
+            raise SuiteError(f"--out {out} cannot be written: {error.strerror}.") from None
+        click.echo(f"page: {out}", err=True)
 
 
 @main.command(short_help="Make one file of a run, to send.")

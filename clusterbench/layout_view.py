@@ -204,12 +204,7 @@ def _findings(view: LayoutView) -> Iterator[str]:
 
 def layout_text(view: LayoutView) -> str:
     """For the terminal: ranks node by node, then every axis with its groups; what crosses nodes has a ``*``."""
-    layout = view.layout
-    degrees = " x ".join(f"{axis}{layout.degree(axis)}" for axis in AXES if layout.degree(axis) > 1) or "one rank"
-    lines = comment(
-        f"{layout}: {degrees} = {layout.world_size} ranks on {view.num_nodes} x {view.ranks_per_node}, in the order of "
-        f"{_names_of(view.rank_order)} ({', '.join(RANK_ORDERS[view.rank_order])} from the inside)"
-    )
+    lines = comment(f"{view.layout}: {degrees_text(view)}, {order_text(view)}")
     if view.job is not None:
         job = view.job
         lines += comment(f"{job.shape.name}, seq_len {job.seq_len}, {job.dtype}: {job.equation}")
@@ -219,6 +214,19 @@ def layout_text(view: LayoutView) -> str:
     if view.findings:
         lines += ["#", *(line for finding in view.findings for line in comment(f"warning: {finding}"))]
     return "\n".join(lines)
+
+
+def degrees_text(view: LayoutView) -> str:
+    """``pp2 x tp2 = 4 ranks on 2 x 2``: the ranks, on nodes times ranks of each."""
+    layout = view.layout
+    degrees = " x ".join(f"{axis}{layout.degree(axis)}" for axis in AXES if layout.degree(axis) > 1) or "one rank"
+    return f"{degrees} = {layout.world_size} ranks on {view.num_nodes} x {view.ranks_per_node}"
+
+
+def order_text(view: LayoutView) -> str:
+    """Which ranks are neighbours, and by whom."""
+    inner = ", ".join(RANK_ORDERS[view.rank_order])
+    return f"in the order of {_names_of(view.rank_order)} ({inner} from the inside)"
 
 
 def _names_of(rank_order: str) -> str:
@@ -249,14 +257,15 @@ def _axis_text(view: LayoutView, axis: AxisView) -> list[str]:
         where = f"{axis.crossing} of {len(axis.groups)} groups cross nodes (*), up to {axis.nodes_per_group} of them"
     else:
         where = "every group stays within a node"
-    lines += comment(f"Link: {where}{_bytes_text(axis)}.")
+    lines += comment(f"Link: {where}{bytes_text(axis)}.")
     lines += [f"    {_group(view, group)}" for group in axis.groups[:GROUPS_SHOWN]]
     if len(axis.groups) > GROUPS_SHOWN:
         lines += comment(f"and {len(axis.groups) - GROUPS_SHOWN} more groups")
     return lines
 
 
-def _bytes_text(axis: AxisView) -> str:
+def bytes_text(axis: AxisView) -> str:
+    """What a rank sends along the axis in a step, behind a semicolon; nothing where no job was named."""
     if axis.ops is None:
         return ""
     if not axis.ops:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -9,6 +11,7 @@ from clusterbench.cli import main
 from clusterbench.errors import SuiteError
 from clusterbench.layout import AXES, VIEWS, ParallelLayout
 from clusterbench.layout_view import MEANINGS, LayoutView, layout_text, view_layout
+from clusterbench.report.layout_page import layout_page
 from clusterbench.shape import named_shape
 from clusterbench.training.job import TrainingJob
 
@@ -121,3 +124,31 @@ def test_the_command() -> None:
     assert "layout 'tp2-dp2' is written 'dp2-tp2'." in wrong.output
     idle = CliRunner().invoke(main, ["layout", "tp2", "--global-batch-size", "8"])
     assert "--global-batch-size has no effect without --shape." in idle.output
+
+
+def test_the_page_draws_every_rank_and_marks_what_crosses(tmp_path: Path) -> None:
+    out = tmp_path / "layout.html"
+    made = CliRunner().invoke(
+        main, ["layout", "pp2-tp2", "--num-nodes", "2", "--out", str(out)], catch_exceptions=False
+    )
+    assert made.exit_code == 0
+    assert made.output.splitlines()[-1] == f"page: {out}"
+    page = out.read_text()
+    drawings = page.split("<svg")[1:]
+    assert [drawing.count("<circle") for drawing in drawings] == [4, 4, 4]  # tp, pp, ends
+    assert [drawing.count('class="way crosses"') for drawing in drawings] == [0, 2, 2]
+    assert "node 1" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_large_page_stays_small_and_says_what_is_left_out() -> None:
+    page = layout_page(view("pp16-dp16-tp8+sp", num_nodes=256))
+    assert "1536 more ranks are not drawn." in page
+    assert len(page) < 2**20
+
+
+def test_a_page_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    out = tmp_path / "none" / "x.html"
+    wrong = CliRunner().invoke(main, ["layout", "tp2", "--out", str(out)])
+    assert wrong.exit_code == 2
+    assert f"--out {out} cannot be written: No such file or directory." in wrong.output
