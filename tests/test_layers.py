@@ -15,7 +15,7 @@ PACKAGE = ROOT / "clusterbench"
 
 LAYERS = (
     "cli __main__ catalogue",
-    "launch report compare bundle layout_view plan_text",
+    "launch report compare bundle layout_view importing plan_text",
     "suite plan run_directory derive environment_ratios yaml_lines",
     "benchmarks parallel training diagnoses charts",
     "engine tools",
@@ -31,6 +31,7 @@ WITHOUT_TORCH = (
     *READING_HALF,
     "cli",
     "layout_view",
+    "importing",
     "catalogue",
     "suite",
     "plan",

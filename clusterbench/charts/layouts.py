@@ -22,8 +22,9 @@ class Layouts(Chart[list[list[Trained]]]):
     How to read it
     --------------
     Bars of one panel do the same work on the same number of ranks, so the longest is the best choice there. Every one
-    was compared with one rank before it was timed; one that computes something else has no bar and says so.
-    On CPU ranks that talk over Gloo the order shows what each layout computes and sends, not how it would rank on GPUs.
+    that ran here was compared with one rank before it was timed; one that computes something else has no bar and says
+    so. On CPU ranks that talk over Gloo the order shows what each layout computes and sends, not how it would rank on
+    GPUs.
     """
 
     title: ClassVar[str] = "Layouts ranked by throughput per rank"

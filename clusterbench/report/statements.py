@@ -24,6 +24,9 @@ def _can(reading: Reading) -> Iterator[str]:
     if not seen:
         yield "Nothing: no case has a figure."
         return
+    if _is_imported(reading):
+        yield "What its source says: figures were taken over as they stand there, and nothing was run or checked here."
+        return
     if seen & {"parity_loss", "parity_gradients", "parity_parameters"}:
         yield (
             "Correctness: each layout was held against one rank on a small twin of the model before it was timed; the "
@@ -60,7 +63,9 @@ def _cannot(reading: Reading) -> Iterator[str]:
                 f"Scaling beyond {cores} ranks: up to {most} ranks shared {cores} cores, so they took turns instead of "
                 "working side by side."
             )
-    if cluster.num_nodes == 1:
+    if _is_imported(reading):
+        yield "That each result was right: whatever the source proved is not in its figures."
+    elif cluster.num_nodes == 1:
         yield "Links between nodes: everything ran on one."
     if reading.plan.repeats == 1 and reading.histories:
         yield "Whether a small difference would repeat: every case was measured once. Set repeats in the suite."
@@ -73,6 +78,10 @@ def _cannot(reading: Reading) -> Iterator[str]:
     if open_cases:
         which = "one case" if open_cases == 1 else f"{open_cases:,} cases"
         yield f"Anything about the {which} without a figure; the table says why."
+
+
+def _is_imported(reading: Reading) -> bool:
+    return bool(reading.histories) and all(one.case.benchmark == "imported" for one in reading.histories)
 
 
 def _cores(environment: Mapping[str, Any]) -> int | None:

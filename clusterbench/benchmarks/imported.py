@@ -1,0 +1,114 @@
+"""Figures of other tools, as their files print them: what ``clusterbench import`` makes cases of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from clusterbench.benchmarks import Benchmark
+from clusterbench.errors import SuiteError
+from clusterbench.formulas.transformer import CONVENTIONS, flops_per_token
+from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
+
+if TYPE_CHECKING:
+    from clusterbench.engine.rig import Rig
+
+MODEL = "model"
+"""The pass in which an import leaves what MFU is computed again from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported(Benchmark):
+    """Nothing here: the figures of another tool, which ``clusterbench import`` brings into a run's folder.
+
+    A figure stays what its file printed, and its basis says file and line. What is added follows from those figures by
+    an identity, and its basis says which. The seconds of a case are the imported time, alike on all ranks, since files
+    hold one figure for all of them.
+    """
+
+    metrics: ClassVar[tuple[MetricKind, ...]] = (
+        MetricKind("step_time", "s", "lower", "time of one optimizer step"),
+        MetricKind("tokens_per_s", "tokens/s", "higher", "tokens of a step over its time, all ranks"),
+        MetricKind("tokens_per_s_per_rank", "tokens/s", "higher", "the same over the number of ranks"),
+        MetricKind("model_flops_per_s_per_rank", "FLOP/s", "higher", "operations the mathematics needs, over time"),
+        MetricKind("hardware_flops_per_s_per_rank", "FLOP/s", "higher", "operations executed, over time"),
+        MetricKind("mfu", "fraction", "higher", "share of the peak, imported or recomputed (source)"),
+        MetricKind("hfu", "fraction", "higher", "share of the peak with recomputed passes, imported (source)"),
+        MetricKind("mfu_over_recomputed", "1", "neither", "mfu as imported over mfu from throughput and model"),
+        MetricKind("peak_memory", "B", "lower", "most memory of one rank"),
+        MetricKind("latency", "s", "lower", "time of one call (part: placement)"),
+        MetricKind("algbw", "B/s", "higher", "size over time (part: placement)"),
+        MetricKind("busbw", "B/s", "higher", "algbw times the factor of the collective (part: placement)"),
+    )
+
+    def points(self, place: Place) -> Iterable[Point]:
+        return [{"source": "no file"}]
+
+    def label(self, point: Point) -> str:
+        return "no-file"
+
+    def objection(self, point: Point, place: Place) -> str | None:
+        return (
+            "'imported' runs nothing: its cases come from files of other tools, by 'clusterbench import FILE', and "
+            "not from a suite"
+        )
+
+    @classmethod
+    def prepare(cls, rig: Rig, point: Point) -> Step:
+        raise SuiteError("imported figures cannot be measured again here.")
+
+    @classmethod
+    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+        origin = f"imported from {case.source}"
+        found = {metric.key: metric for metric in cls.sampled(observation)}
+        for metric in found.values():
+            yield Metric(**{**vars(metric), "basis": origin})
+        values = {key: metric.value for key, metric in found.items() if metric.value is not None}
+        yield from _throughput(values, case.world_size, origin)
+        yield from _time(values, case, observation, origin)
+        for model in observation.passes.get(MODEL, ())[:1]:
+            yield from _mfu(values, model, int(case.point["seq_len"]), case.world_size, origin)
+
+
+def _throughput(values: Mapping[str, float], world_size: int, origin: str) -> Iterator[Metric]:
+    """The one of the two rates that the file does not print."""
+    whole, per_rank = values.get("tokens_per_s"), values.get("tokens_per_s_per_rank")
+    if whole is None and per_rank is not None:
+        basis = f"tokens_per_s_per_rank, {origin}, times {world_size} ranks"
+        yield Metric("tokens_per_s", "tokens/s", per_rank * world_size, basis=basis)
+    if per_rank is None and whole is not None:
+        basis = f"tokens_per_s, {origin}, over {world_size} ranks"
+        yield Metric("tokens_per_s_per_rank", "tokens/s", whole / world_size, basis=basis)
+
+
+def _time(values: Mapping[str, float], case: Case, observation: Observation, origin: str) -> Iterator[Metric]:
+    """The time of a step or call where the file prints a rate only."""
+    time_s = observation.seconds[0][0]
+    if "size_bytes" in case.point:
+        if not any(key.startswith("latency") for key in values):
+            yield Metric("latency", "s", time_s, basis=f"size_bytes over algbw, {origin}: it prints no time")
+    elif "step_time" not in values:
+        yield Metric("step_time", "s", time_s, basis=f"tokens of a step over tokens/s, {origin}: it prints no time")
+
+
+def _mfu(
+    values: Mapping[str, float], model: Mapping[str, Any], seq_len: int, world_size: int, origin: str
+) -> Iterator[Metric]:
+    """MFU from the imported throughput, and what the imported MFU is of it."""
+    per_rank = values.get("tokens_per_s_per_rank", values.get("tokens_per_s", 0.0) / world_size)
+    convention = str(model["convention"])
+    per_token = flops_per_token(
+        float(model["num_parameters"]),
+        float(model["embedding_parameters"]),
+        int(model["num_layers"]),
+        int(model["attention_width"]),
+        seq_len,
+        convention,
+    )
+    mfu = per_rank * per_token / float(model["peak_flops_per_s"])
+    detail = {"flops_convention": convention, "peak": "datasheet", "source": "recomputed"}
+    basis = f"throughput, {origin}, times {CONVENTIONS[convention]}; peak: {model['peak_source']}"
+    yield Metric("mfu", "fraction", mfu, detail=detail, basis=basis)
+    if imported := values.get("mfu[source=imported]"):
+        yield Metric("mfu_over_recomputed", "1", imported / mfu, basis=f"mfu as {origin}, over mfu recomputed")

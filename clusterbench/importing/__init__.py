@@ -1,0 +1,129 @@
+"""Results of other tools as an ordinary run: nccl-tests, nanotron's CSV, and any CSV with a mapping file.
+
+Figures stay what the file says; each case names file and line. A file that cannot be read whole, or that contradicts
+itself, is one error and no run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from clusterbench.errors import SuiteError
+from clusterbench.importing.mapping import Mapped, load_mapping, read_mapping
+from clusterbench.importing.nanotron import MAPPING, SIGNS, is_nanotron
+from clusterbench.importing.nccl import Told, looks_like, read_nccl
+from clusterbench.importing.records import Found, Import, nodes, write_import
+from clusterbench.importing.table import header_of, read_table, read_text
+from clusterbench.run_directory import RunDirectory, default_path
+
+__all__ = ["Told", "import_files"]
+
+_NOTHING = Told()
+
+
+def import_files(
+    files: Sequence[Path],
+    mapping: Path | None = None,
+    out: Path | None = None,
+    told: Told = _NOTHING,
+) -> RunDirectory:
+    """The run that holds every row of ``files``.
+
+    Parameters
+    ----------
+    mapping
+        What the columns of a CSV mean. Without it the files must be of a kind that is known.
+    out
+        The run's folder; by default ``reports/DATE-TIME-NAME``.
+    told
+        What a table of nccl-tests may leave out.
+
+    Raises
+    ------
+    SuiteError
+        For every mistake of a file or the mapping, with its place.
+    RunDirectoryError
+        If the folder cannot be written.
+    """
+    names = Counter(file.name for file in files)
+    if twice := [name for name, number in names.items() if number > 1]:
+        raise SuiteError(f"two files are called {twice[0]}, so a row of one could not be told from one of the other.")
+    made = _made(files, mapping, told)
+    checksums = {file.name: f"sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files}
+    return write_import(out or default_path(Path("reports"), made.name, datetime.now()), made, checksums)
+
+
+def _made(files: Sequence[Path], mapping: Path | None, told: Told) -> Import:
+    if mapping is not None:
+        if told != _NOTHING:
+            raise SuiteError("--op, --num-ranks and --num-nodes are for nccl-tests; a mapping says it for each row.")
+        return _by_mapping(files, load_mapping(mapping))
+    kinds = {_kind(file) for file in files}
+    if len(kinds) > 1:
+        raise SuiteError(f"the files are of several kinds: {', '.join(sorted(kinds))}.\nhint: import each kind alone")
+    if kinds == {"nanotron"}:
+        if told != _NOTHING:
+            raise SuiteError("--op, --num-ranks and --num-nodes are for nccl-tests; nanotron's CSV says it itself.")
+        return _by_mapping(files, read_mapping(MAPPING, "nanotron's columns"))
+    return _of_nccl(files, told)
+
+
+def _kind(file: Path) -> str:
+    if looks_like(read_text(file)):
+        return "nccl-tests"
+    if is_nanotron(header_of(file)):
+        return "nanotron"
+    raise SuiteError(
+        f"{file} is neither a table or JSON of nccl-tests nor a CSV of nanotron (with columns {', '.join(SIGNS)}).\n"
+        "hint: say what its columns mean with --mapping FILE: docs/importing.md"
+    )
+
+
+def _by_mapping(files: Iterable[Path], mapped: Mapped) -> Import:
+    found = [one for file in files for one in read_table(file, mapped)]
+    per_node = mapped.gpus_per_node or max(nodes(one.world_size, one.num_nodes) for one in found)
+    return Import(
+        name=mapped.name,
+        question=mapped.question or f"What does {mapped.source or mapped.name} show?",
+        source=mapped.source,
+        device=mapped.device,
+        gpu=mapped.gpu,
+        ranks_per_node=per_node,
+        found=_attempts(found) if mapped.attempts else found,
+        text=mapped.text,
+    )
+
+
+def _attempts(found: Iterable[Found]) -> list[Found]:
+    """Rows of one configuration numbered, in their order: each stays a case of its own."""
+    seen: Counter[object] = Counter()
+    numbered = []
+    for one in found:
+        key = one.world_size, one.num_nodes, tuple(one.point.items())
+        seen[key] += 1
+        numbered.append(replace(one, point={**one.point, "attempt": seen[key]}))
+    return numbered
+
+
+def _of_nccl(files: Sequence[Path], told: Told) -> Import:
+    every = [read_nccl(file, told) for file in files]
+    gpus = {one.gpu for one in every}
+    lines = "".join(f"# {file.name}\n" for file in files)
+    found = [found for one in every for found in one.found]
+    ops = ", ".join(dict.fromkeys(str(one.point["op"]) for one in found))
+    return Import(
+        name="nccl-tests",
+        question=f"How fast is NCCL by nccl-tests: {ops}?",
+        source="nccl-tests",
+        device="cuda",
+        gpu=next(iter(gpus)) if len(gpus) == 1 else None,
+        ranks_per_node=max(one.ranks_per_node for one in every),
+        found=found,
+        text=f"# Imported by 'clusterbench import' from the output of nccl-tests:\n{lines}".encode(),
+        notes=tuple(note for one in every for note in one.notes),
+    )

@@ -1,0 +1,303 @@
+"""nccl-tests' table as it is printed, and its report in JSON, as cases.
+
+Source: NVIDIA/nccl-tests, ``src/common.cu`` and ``src/util.cu`` (the JSON of ``-J``). That JSON lists every variable of
+the environment, secrets among them: none is read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterbench.errors import SuiteError, ToolError, nearest
+from clusterbench.formulas.collectives import BUS_FACTOR
+from clusterbench.importing.records import Found
+from clusterbench.importing.table import read_text
+from clusterbench.records import parsed
+from clusterbench.tools import nccl_tests
+from clusterbench.tools._json import figure
+from clusterbench.tools._text import starts_with_figure, whole_lines
+from clusterbench.types import metric_key
+
+OPS = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "sendrecv": "send_recv",
+}
+"""Programs of nccl-tests, without ``_perf``, and what their operation is called here."""
+
+_DTYPES = {
+    "int8": "int8",
+    "uint8": "uint8",
+    "int32": "int32",
+    "uint32": "uint32",
+    "int64": "int64",
+    "uint64": "uint64",
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "bfloat16": "bfloat16",
+    "f8e4m3": "float8_e4m3",
+    "f8e5m2": "float8_e5m2",
+}
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.+)")
+_PROGRAM = re.compile(r"# Collective test starting: (\w+)_perf\s*")
+_LIKENESS, _ROUNDED = 0.02, 1e8
+_VERSIONS = (1, 2, 3)
+_MOST_OF_A_PROCESS = 1024
+_UNKNOWN_MEAN = "none"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the command line says that a file may not."""
+
+    op: str | None = None
+    num_ranks: int | None = None
+    num_nodes: int | None = None
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Where a program ran and which; ``hosts`` has one name for each rank."""
+
+    program: str | None
+    hosts: tuple[str, ...]
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NcclImport:
+    """The cases of one file, the one kind of GPU they ran on (None where there are several), and what was left out."""
+
+    found: list[Found]
+    gpu: str | None
+    ranks_per_node: int
+    notes: tuple[str, ...]
+
+
+def looks_like(text: str) -> bool:
+    """Whether nccl-tests printed it, as a table or as JSON."""
+    if text.lstrip().startswith("{"):
+        return '"results"' in text and '"nccl_version"' in text
+    return re.search(r"^#\s+size\s+count\s+type", text, re.MULTILINE) is not None
+
+
+def read_nccl(path: Path, told: Told) -> NcclImport:
+    """Every size of the file as a case.
+
+    Raises
+    ------
+    SuiteError
+        If it cannot be read whole, is wrong by its own verdict, or does not say what ran on how many ranks.
+    """
+    text = read_text(path)
+    try:
+        if text.lstrip().startswith("{"):
+            rows, ran = _of_json(path.name, text)
+        else:
+            rows, ran = _of_text(path.name, text)
+    except ToolError as error:
+        raise SuiteError(f"{path.name}: {error}") from None
+    return _cases(path.name, rows, ran, told)
+
+
+@dataclass(frozen=True)
+class _Line:
+    where: str
+    dtype: str
+    redop: str
+    root: str
+    row: nccl_tests.NcclRow
+
+
+def _of_text(name: str, text: str) -> tuple[list[_Line], Ran]:
+    if len(re.findall(r"^.*# Out of bounds values :", text, re.MULTILINE)) > 1:
+        raise SuiteError(f"{name} holds several runs of nccl-tests.\nhint: a file each tells which figure is whose")
+    table = nccl_tests.parse(text)
+    if table.out_of_bounds:
+        raise SuiteError(f"{name}: {table.out_of_bounds} checks failed in this run: its figures are of wrong results.")
+    columns: list[str] = []
+    numbered: list[tuple[int, dict[str, str]]] = []
+    hosts: dict[int, tuple[str, str]] = {}
+    program = None
+    for number, line in enumerate(whole_lines(text), 1):
+        cells = line.lstrip("# ").split()
+        if found := _RANK.match(line):
+            hosts[int(found[1])] = found[2], found[3].strip()
+        elif found := _PROGRAM.match(line):
+            program = found[1]
+        elif line.startswith("#") and cells[:2] == ["size", "count"]:
+            columns = cells
+        elif columns and starts_with_figure(line):
+            numbered.append((number, _before_the_time(columns, cells)))
+    if sorted(hosts) != list(range(len(hosts))):
+        hosts = {}  # somebody shortened the list: what is left of it does not say where the ranks were
+    ran = Ran(program, tuple(hosts[rank][0] for rank in sorted(hosts)), tuple({gpu for _, gpu in hosts.values()}))
+    lines = [
+        _Line(f"{name}:{number}", cells.get("type", ""), cells.get("redop", ""), cells.get("root", ""), row)
+        for (number, cells), row in zip(numbered, table.rows, strict=True)
+    ]
+    return lines, ran
+
+
+def _before_the_time(columns: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
+    """The cells before the time by name; a blank one is not there, and then only the first three can be told."""
+    first = columns.index("time")
+    before = len(cells) - (len(columns) - first)
+    names = columns[:first] if before == first else columns[: min(3, before)]
+    return dict(zip(names, cells, strict=False))
+
+
+def _of_json(name: str, text: str) -> tuple[list[_Line], Ran]:
+    try:
+        found = parsed(text.encode())
+    except (ValueError, RecursionError) as error:
+        raise SuiteError(f"{name}: not whole JSON: {error}.") from None
+    version = found.get("version")
+    if version not in _VERSIONS:
+        known = ", ".join(str(one) for one in _VERSIONS)
+        raise SuiteError(f"{name}: version {version!r} of nccl-tests' JSON is not known. Known: {known}.")
+    failed = figure("nccl-tests", found, "out_of_bounds.count")
+    if failed:
+        raise SuiteError(f"{name}: {failed:g} checks failed in this run: its figures are of wrong results.")
+    results = found.get("results")
+    if not isinstance(results, list) or not results:
+        raise SuiteError(f"{name} holds no results.")
+    args = found.get("args")
+    words = re.match(r"(?:.*/)?(\w+)_perf$", str(args[0])) if isinstance(args, list) and args else None
+    lines = [_json_line(name, f"results[{number}]", one) for number, one in enumerate(results)]
+    return lines, Ran(words[1] if words else None, *_devices(found.get("config")))
+
+
+def _devices(config: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Host of each rank and the kinds of GPU; nothing where that cannot be told.
+
+    A process writes the first of its ranks only, and has as many as it has threads times GPUs.
+    """
+    if not isinstance(config, Mapping) or not isinstance(devices := config.get("devices"), list):
+        return (), ()
+    each = int(figure("nccl-tests", config, "nthreads") * figure("nccl-tests", config, "ngpus"))
+    if not 1 <= each <= _MOST_OF_A_PROCESS:
+        return (), ()
+    if not all(isinstance(one, Mapping) and one.get("rank") == index * each for index, one in enumerate(devices)):
+        return (), ()
+    hosts = tuple(str(one.get("hostname", "")) for one in devices for _ in range(each))
+    return hosts, tuple({str(one.get("device_info", "")) for one in devices})
+
+
+def _json_line(name: str, place: str, one: Any) -> _Line:
+    where = f"{name} {place}"
+    if not isinstance(one, Mapping):
+        raise SuiteError(f"{where} is no object.")
+    halves = []
+    for part in ("out_of_place", "in_place"):
+        time_us = figure(place, one, f"{part}.time")
+        wrong = one[part].get("nwrong")
+        if time_us <= 0:
+            raise SuiteError(f"{where}: {part}.time is {time_us:g}; it must be above 0.")
+        if wrong not in (None, 0):
+            raise SuiteError(f"{where}: {wrong} elements are wrong, so its figures are of wrong results.")
+        algbw, busbw = (figure(place, one, f"{part}.{word}") * 1e9 for word in ("alg_bw", "bus_bw"))
+        halves.append(nccl_tests.Placement(time_us / 1e6, algbw, busbw, None if wrong is None else 0))
+    size, count = (int(figure(place, one, word)) for word in ("size", "count"))
+    row = nccl_tests.NcclRow(size, count, *halves)
+    for part, half in (("out_of_place", row.out_of_place), ("in_place", row.in_place)):
+        if half.algbw > _ROUNDED and not math.isclose(half.algbw, size / half.time_s, rel_tol=_LIKENESS):
+            raise SuiteError(f"{where}: {part}.alg_bw is not its size over its time: the file contradicts itself.")
+    return _Line(where, str(one.get("type", "")), str(one.get("redop", "")), str(one.get("root", "")).strip(), row)
+
+
+def _cases(name: str, lines: Sequence[_Line], ran: Ran, told: Told) -> NcclImport:
+    op = _op(name, ran, told)
+    world_size = told.num_ranks or len(ran.hosts)
+    if not world_size:
+        raise SuiteError(
+            f"{name} does not list every rank, so nobody knows how many there were.\nhint: say it with --num-ranks"
+        )
+    if ran.hosts and told.num_ranks and told.num_ranks != len(ran.hosts):
+        raise SuiteError(f"{name} lists {len(ran.hosts)} ranks, but --num-ranks says {told.num_ranks}.")
+    num_nodes = told.num_nodes or len(dict.fromkeys(ran.hosts))
+    if not num_nodes:
+        raise SuiteError(f"{name} does not list the hosts of all ranks.\nhint: say how many with --num-nodes")
+    if ran.hosts and told.num_nodes and told.num_nodes != len(set(ran.hosts)):
+        raise SuiteError(f"{name} lists {len(set(ran.hosts))} hosts, but --num-nodes says {told.num_nodes}.")
+    if num_nodes > world_size:
+        raise SuiteError(f"{name}: {world_size} ranks do not fill {num_nodes} nodes.")
+    found = [_case(line, op, world_size, num_nodes, ran.hosts) for line in lines if line.row.size_bytes]
+    if not found:
+        raise SuiteError(f"{name} holds no row of a size above 0.")
+    empty = len(lines) - len(found)
+    notes = (f"{name}: {empty} rows of 0 bytes are left out: they moved nothing",) if empty else ()
+    per_node = max(Counter(ran.hosts).values()) if ran.hosts else -(-world_size // num_nodes)
+    return NcclImport(found, ran.gpus[0] if len(ran.gpus) == 1 else None, per_node, notes)
+
+
+def _op(name: str, ran: Ran, told: Told) -> str:
+    if told.op is not None and told.op not in BUS_FACTOR:
+        raise SuiteError(
+            f"--op {told.op!r} is no collective.{nearest(told.op, OPS.values())}\nCollectives: "
+            f"{', '.join(OPS.values())}."
+        )
+    if ran.program is None:
+        if told.op is None:
+            raise SuiteError(
+                f"{name} does not say which collective it timed; versions before 2.17 do not print it.\n"
+                f"hint: say it with --op, one of {', '.join(OPS.values())}"
+            )
+        return told.op
+    if ran.program not in OPS:
+        raise SuiteError(f"{name}: '{ran.program}_perf' is not known. Known: {', '.join(OPS)}.")
+    op = OPS[ran.program]
+    if told.op not in (None, op):
+        raise SuiteError(f"{name} was printed by '{ran.program}_perf', but --op says {told.op}.")
+    return op
+
+
+def _case(line: _Line, op: str, world_size: int, num_nodes: int, hosts: tuple[str, ...]) -> Found:
+    if line.dtype not in _DTYPES:
+        raise SuiteError(f"{line.where}: type {line.dtype!r} is not known. Known: {', '.join(_DTYPES)}.")
+    point: dict[str, Any] = {"op": op, "size_bytes": line.row.size_bytes, "dtype": _DTYPES[line.dtype]}
+    if line.redop not in ("", _UNKNOWN_MEAN):
+        point["redop"] = line.redop
+    if line.root not in ("", "-1"):
+        point["root"] = line.root
+    _expect_ranks(line, op, world_size)
+    return Found(
+        where=line.where,
+        point=point,
+        world_size=world_size,
+        num_nodes=num_nodes,
+        figures=dict(_figures(line.row)),
+        time_s=line.row.out_of_place.time_s,
+        hosts=hosts,
+    )
+
+
+def _expect_ranks(line: _Line, op: str, world_size: int) -> None:
+    """The file's own busbw over algbw is the factor of the collective on so many ranks."""
+    factor = BUS_FACTOR[op](world_size)
+    for half in (line.row.out_of_place, line.row.in_place):
+        if half.algbw > 10 * _ROUNDED and abs(half.busbw / half.algbw - factor) > _LIKENESS * max(factor, 1):
+            raise SuiteError(
+                f"{line.where}: busbw over algbw is {half.busbw / half.algbw:.3f}, but {op} on {world_size} ranks has "
+                f"the factor {factor:.3f}: it was another collective or another number of ranks."
+            )
+
+
+def _figures(row: nccl_tests.NcclRow) -> Iterator[tuple[str, float]]:
+    for part, half in (("out_of_place", row.out_of_place), ("in_place", row.in_place)):
+        yield metric_key("latency", part=part), half.time_s
+        yield metric_key("algbw", part=part), half.algbw
+        yield metric_key("busbw", part=part), half.busbw

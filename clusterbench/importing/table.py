@@ -1,0 +1,382 @@
+"""A CSV file read by a mapping: each row a case, or one error with file and line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterbench.errors import LayoutError, SuiteError, nearest
+from clusterbench.importing.mapping import AXES, COUNTS, FIGURES, Cell, Mapped
+from clusterbench.importing.records import Found, nodes
+from clusterbench.layout import MOST_RANKS, ParallelLayout
+from clusterbench.options import as_yaml
+from clusterbench.types import Status, split_key
+from clusterbench.yaml_lines import Value
+
+MOST_BYTES = 2**28
+MOST_ROWS = 100_000
+
+_NUMBER = re.compile(r"[-+]?(?:[0-9]{1,30}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
+_LIKENESS = 0.02  # files round: a rate of three digits is within half a percent
+_ABOVE_ROUNDING = 1e8  # B/s; nccl-tests prints 0.01 GB/s as its smallest
+
+
+def read_table(path: Path, mapped: Mapped) -> list[Found]:
+    """Every row of the file as a case, in its order.
+
+    Raises
+    ------
+    SuiteError
+        ``file:line:`` and what is wrong: a column that is missing, a cell that is no number, a row with too few cells,
+        a row that contradicts itself.
+    """
+    rows = _rows(path)
+    line, header = next(rows, (1, []))
+    _expect_columns(path, line, header, mapped)
+    found: list[Found] = []
+    for line, cells in rows:
+        if len(cells) != len(header):
+            raise SuiteError(
+                f"{path.name}:{line}: the row has {len(cells)} cells and the header {len(header)}: the file is cut or "
+                "not separated by commas."
+            )
+        if len(found) == MOST_ROWS:
+            raise SuiteError(f"{path.name}:{line}: more than {MOST_ROWS} rows are too many for one run.")
+        found.append(_Row(mapped, f"{path.name}:{line}", dict(zip(header, cells, strict=True))).found())
+    if not found:
+        raise SuiteError(f"{path.name} has a header and no rows, so there is nothing to import.")
+    return found
+
+
+def header_of(path: Path) -> list[str]:
+    """The names of the columns."""
+    return next(_rows(path), (1, []))[1]
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Every row that is not empty, with the line it starts in."""
+    text = read_text(path)
+    if not text.endswith("\n"):
+        last = text.count("\n") + 1
+        raise SuiteError(
+            f"{path.name}:{last}: the last line has no end, so it may be cut in the middle of a number.\n"
+            "hint: add the end of the line if the row is whole"
+        )
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise SuiteError(f"{path.name}:{line}: not CSV: {error}.") from None
+        if cells and any(cell.strip() for cell in cells):
+            yield line, [cell.strip() for cell in cells]
+
+
+def read_text(path: Path) -> str:
+    """A file that is text in UTF-8 and not beyond any reason in size."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
+    if len(data) > MOST_BYTES:
+        raise SuiteError(f"{path} is larger than {MOST_BYTES // 2**20} MiB; import a part of it.")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise SuiteError(f"{path.name}:{line}: byte 0x{data[error.start]:02x} is not UTF-8.") from None
+    if not text.strip():
+        raise SuiteError(f"{path} is empty, so there is nothing to import.")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise SuiteError(f"{path.name}:{line}: a NUL character; a file that was cut off by a crash ends like this.")
+    return text
+
+
+def _expect_columns(path: Path, line: int, header: Sequence[str], mapped: Mapped) -> None:
+    times = Counter(header)
+    for column, asked in mapped.columns():
+        if not times[column]:
+            raise SuiteError(
+                f"{path.name}:{line}: there is no column {as_yaml(column)}, which {mapped.path}:{asked} names."
+                f"{nearest(column, header)}\nColumns: {', '.join(header)}."
+            )
+        if times[column] > 1:
+            raise SuiteError(
+                f"{path.name}:{line}: {times[column]} columns are called {as_yaml(column)}, which "
+                f"{mapped.path}:{asked} names.\nhint: rename one of them"
+            )
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One row of a table and what the mapping makes of it. ``where`` is file and line."""
+
+    mapped: Mapped
+    where: str
+    cells: Mapping[str, str]
+
+    def fail(self, what: str) -> SuiteError:
+        return SuiteError(f"{self.where}: {what}")
+
+    def found(self) -> Found:
+        status, reason = self.status()
+        point = self.point()
+        world_size = self.world_size(point)
+        figures = self.figures() if status == "ok" else {}
+        return Found(
+            where=self.where,
+            point=point,
+            world_size=world_size,
+            num_nodes=self.num_nodes(world_size),
+            status=status,
+            reason=reason,
+            figures=figures,
+            time_s=self.time_s(point, world_size, figures) if status == "ok" else None,
+            model=self.model() if status == "ok" else {},
+        )
+
+    # How it ended.
+
+    def status(self) -> tuple[Status, str]:
+        asked = self.mapped.status
+        if asked is None:
+            return "ok", ""
+        text = self.cells[asked.column]
+        if text in asked.equals:
+            found = {asked.equals[text]}
+        else:
+            found = {status for word, status in asked.contains.items() if word in text}
+        if len(found) > 1:
+            raise self.fail(
+                f"column '{asked.column}' holds {as_yaml(text)}, which means {' and '.join(sorted(found))} by "
+                f"{self.mapped.path}:{asked.line}."
+            )
+        status = next(iter(found), asked.otherwise)
+        if status is None:
+            known = ", ".join(as_yaml(word) for word in (*asked.equals, *asked.contains))
+            raise self.fail(
+                f"column '{asked.column}' holds {as_yaml(text)}, and {self.mapped.path}:{asked.line} does not say what "
+                f"that means.{nearest(text, (*asked.equals, *asked.contains))}\nKnown: {known}; 'otherwise' is for all "
+                "others."
+            )
+        return status, "" if status == "ok" else f"{self.where} says {as_yaml(text)}"
+
+    # What it is a case of.
+
+    def point(self) -> dict[str, Any]:
+        case = self.mapped.case
+        point: dict[str, Any] = {}
+        for name in ("shape", "op"):
+            if name in case:
+                point[name] = self.text(name, case[name])
+        if self.mapped.is_training:
+            point["layout"] = self.layout()
+        for name in COUNTS:
+            if name in case and (value := self.number(name, case[name])) is not None:
+                point[name] = self.whole(name, value)
+        if self.mapped.is_training:
+            self.complete_batch(point)
+        if "dtype" in case:
+            point["dtype"] = self.text("dtype", case["dtype"])
+        for name, cell in self.mapped.keep.items():
+            point[name] = self.value(name, cell)
+        return point
+
+    def layout(self) -> str:
+        case = self.mapped.case
+        try:
+            if "layout" in case:
+                return str(ParallelLayout.parse(str(self.text("layout", case["layout"]))))
+            degrees = {axis: self.degree(axis, case[axis]) for axis in AXES if axis in case}
+            # Frameworks print their mode of sequence parallelism where one rank has nothing to split, too.
+            degrees["sp"] = bool(degrees.get("sp")) and degrees.get("tp", 1) > 1
+            return str(ParallelLayout(**degrees))
+        except LayoutError as error:
+            raise self.fail(str(error)) from None
+
+    def degree(self, axis: str, cell: Cell) -> Any:
+        if axis != "sp":
+            return self.count(axis, cell, least=0 if axis == "zero" else 1)
+        value = self.value(axis, cell)
+        if value in (True, False, "true", "false", "True", "False", 0, 1):
+            return value in (True, "true", "True", 1)
+        raise self.fail(f"'sp' is {as_yaml(value)}, which is neither true nor false; 'words' can say what it means.")
+
+    def complete_batch(self, point: dict[str, Any]) -> None:
+        """The batch in all its words, held against each other: global = micro x accumulation x dp."""
+        micro, steps = point.get("micro_batch_size"), point.get("gradient_accumulation_steps")
+        dp = ParallelLayout.parse(point["layout"]).dp
+        if micro is None or steps is None:
+            return
+        product = micro * steps * dp
+        given = point.setdefault("global_batch_size", product)
+        if given != product:
+            raise self.fail(
+                f"global_batch_size is {given}, but micro_batch_size {micro} x gradient_accumulation_steps {steps} x "
+                f"dp {dp} is {product}.\nhint: leave the one that is only a label out of 'case'; it may stand under "
+                "'keep'"
+            )
+
+    def world_size(self, point: Mapping[str, Any]) -> int:
+        case = self.mapped.case
+        given = self.count("world_size", case["world_size"]) if "world_size" in case else None
+        if not self.mapped.is_training:
+            assert given is not None  # a mapping without it is refused
+            return self.at_most(given)
+        layout = ParallelLayout.parse(point["layout"])
+        if given is not None and given != layout.world_size:
+            raise self.fail(f"layout '{layout}' needs {layout.world_size} ranks, but world_size is {given}.")
+        return self.at_most(layout.world_size)
+
+    def at_most(self, world_size: int) -> int:
+        if world_size > MOST_RANKS:
+            raise self.fail(f"{world_size} ranks are more than {MOST_RANKS}.")
+        return world_size
+
+    def num_nodes(self, world_size: int) -> int:
+        case, per_node = self.mapped.case, self.mapped.gpus_per_node
+        if "num_nodes" not in case:
+            assert per_node is not None  # a mapping without both is refused
+            return nodes(world_size, per_node)
+        given = self.count("num_nodes", case["num_nodes"])
+        if given > world_size or (per_node is not None and given * per_node < world_size):
+            room = f"{given} nodes x {per_node} GPUs" if per_node is not None else f"{given} nodes"
+            raise self.fail(f"{world_size} ranks do not fit {room}.")
+        return given
+
+    # Its figures.
+
+    def figures(self) -> dict[str, float]:
+        found = {}
+        for key, cell in self.mapped.figures.items():
+            value = self.number(key, cell)
+            if value is None:
+                continue
+            name = split_key(key)[0]
+            if value < 0:
+                raise self.fail(f"{key} is {value:g}; no figure is below 0.")
+            if FIGURES[name] == "fraction" and value > 1:
+                raise self.fail(f"{key} is {value:g}, more than the whole.\nhint: 'unit: \"%\"' in the mapping")
+            found[key] = value
+        return found
+
+    def time_s(self, point: Mapping[str, Any], world_size: int, figures: Mapping[str, float]) -> float:
+        """The imported time; from a rate where the file has none, and held against the rate where it has both."""
+        if self.mapped.is_training:
+            return self.step_time_s(point, world_size, figures)
+        latency = next((value for key, value in figures.items() if split_key(key)[0] == "latency"), None)
+        algbw = next((value for key, value in figures.items() if split_key(key)[0] == "algbw"), None)
+        if not latency and not algbw:
+            raise self.fail("the row has neither a latency nor an algbw above 0, so it holds no measurement.")
+        if latency and algbw and algbw > _ABOVE_ROUNDING:
+            self.expect_alike("algbw", algbw, point["size_bytes"] / latency, "size_bytes over latency")
+        return latency or point["size_bytes"] / algbw
+
+    def step_time_s(self, point: Mapping[str, Any], world_size: int, figures: Mapping[str, float]) -> float:
+        per_rank = figures.get("tokens_per_s_per_rank")
+        rate = figures.get("tokens_per_s", 0.0 if per_rank is None else per_rank * world_size)
+        if per_rank is not None and "tokens_per_s" in figures:
+            self.expect_alike("tokens_per_s", rate, per_rank * world_size, "tokens_per_s_per_rank times world_size")
+        tokens = point.get("global_batch_size", 0) * point.get("seq_len", 0)
+        given = figures.get("step_time")
+        if given:
+            if rate and tokens:
+                self.expect_alike("tokens_per_s", rate, tokens / given, f"{tokens} tokens of a step over step_time")
+            return given
+        if not rate:
+            raise self.fail("the row has neither a step time nor a throughput above 0, so it holds no measurement.")
+        if not tokens:
+            raise self.fail(
+                "the row has no step time, and without seq_len and global_batch_size (or micro_batch_size and "
+                "gradient_accumulation_steps) none follows from its throughput."
+            )
+        return float(tokens / rate)
+
+    def expect_alike(self, name: str, given: float, follows: float, how: str) -> None:
+        if not math.isclose(given, follows, rel_tol=_LIKENESS):
+            raise self.fail(f"{name} is {given:.6g}, but {how} gives {follows:.6g}: the row contradicts itself.")
+
+    def model(self) -> dict[str, Any]:
+        flops = self.mapped.flops
+        if flops is None:
+            return {}
+        found: dict[str, Any] = {"embedding_parameters": 0.0}
+        for name, cell in flops.cells.items():
+            value = self.number(name, cell)
+            if value is None or value <= 0:
+                raise self.fail(f"{name} is {'empty' if value is None else f'{value:g}'}; it must be above 0.")
+            found[name] = value
+        return {
+            **found,
+            "convention": flops.convention,
+            "peak_flops_per_s": flops.peak_flops_per_s,
+            "peak_source": flops.peak_source,
+        }
+
+    # A cell.
+
+    def value(self, name: str, cell: Cell) -> Value:
+        """What stands there, as YAML would read it."""
+        if not cell.columns:
+            return cell.value
+        if "" not in cell.columns:
+            return "-".join(f"{prefix}{self.cells[column]}" for prefix, column in cell.columns.items())
+        column = cell.columns[""]
+        text = self.cells[column]
+        if cell.after or cell.before:
+            text = self.between(column, text, cell)
+        if text == "" and "" not in cell.words:
+            if cell.optional:
+                return None
+            raise self.fail(f"column '{column}' is empty, where {self.mapped.path}:{cell.line} reads '{name}'.")
+        if not cell.words:
+            return text
+        if text not in cell.words:
+            raise self.fail(
+                f"column '{column}' holds {as_yaml(text)}, and {self.mapped.path}:{cell.line} does not say what that "
+                f"means.{nearest(text, cell.words)}\nKnown: {', '.join(as_yaml(word) for word in cell.words)}."
+            )
+        return cell.words[text]
+
+    def between(self, column: str, text: str, cell: Cell) -> str:
+        _, found, rest = text.partition(cell.after) if cell.after else ("", "x", text)
+        if not found:
+            raise self.fail(f"column '{column}' holds {as_yaml(text)}, in which there is no {as_yaml(cell.after)}.")
+        return (rest.partition(cell.before)[0] if cell.before else rest).strip()
+
+    def text(self, name: str, cell: Cell) -> str | None:
+        value = self.value(name, cell)
+        return None if value is None else str(value)
+
+    def number(self, name: str, cell: Cell) -> float | None:
+        value = self.value(name, cell)
+        if value is None:
+            return None
+        text = str(value)
+        if isinstance(value, bool) or not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
+            column = cell.columns.get("", "")
+            what = f"column '{column}' holds" if column else f"'{name}' is"
+            raise self.fail(f"{what} {as_yaml(text)}, where '{name}' needs a number.")
+        return float(text) * cell.factor
+
+    def count(self, name: str, cell: Cell, least: int = 1) -> int:
+        value = self.number(name, cell)
+        assert value is not None  # a mapping in which this is optional is refused
+        return self.whole(name, value, least)
+
+    def whole(self, name: str, value: float, least: int = 1) -> int:
+        if value != int(value) or not least <= value <= 2**53:
+            raise self.fail(f"'{name}' is {value:g}; it must be a whole number of at least {least}.")
+        return int(value)
