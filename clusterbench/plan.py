@@ -119,6 +119,7 @@ def _planned(suite: Suite, entry: Entry, places: Sequence[Place], room: int) -> 
         asked.append(one)
         if len(asked) > room:
             raise _too_many(suite, entry, f"more than {MOST_CASES}")
+    _expect_effect(suite, entry, places)
     _expect_sound_values(suite, entry, asked)
     if not asked:
         raise suite.mistake(entry.line, f"benchmark '{entry.benchmark}' has nothing to measure here.")
@@ -130,20 +131,17 @@ def _planned(suite: Suite, entry: Entry, places: Sequence[Place], room: int) -> 
 
 def _asked(suite: Suite, entry: Entry, places: Sequence[Place]) -> Iterator[_Asked]:
     """Every point at every place, for every combination of swept options and variables."""
-    without_effect: list[dict[str, str]] = []
     for place in places:
         known: set[object] = set()
         for values, swept in _combinations(entry.settings):
             benchmark, points = _points(suite, entry, values, swept, place)
             points = _new(benchmark, points, known)
-            without_effect.append(dict(benchmark.ineffective(entry.own, place)))
             elements = _elements(entry, values, place, points)
             objections = [_sentence(benchmark.objection(point, place) or "") for point in points]
             for variables, swept_variables in _combinations(entry.environment):
                 chosen = (*swept, *swept_variables)
                 for point, by, objection in zip(points, elements, objections, strict=True):
                     yield _Asked(benchmark, point, place, variables, chosen, by, objection)
-    _expect_effect(suite, entry, without_effect)
 
 
 def _new(benchmark: Benchmark, points: Sequence[Point], known: set[object]) -> list[Point]:
@@ -343,8 +341,13 @@ def _objected(asked: Sequence[_Asked]) -> dict[Written, str]:
     return {written: reasons[0] for written, reasons in objections.items() if all(reasons)}
 
 
-def _expect_effect(suite: Suite, entry: Entry, without_effect: Sequence[Mapping[str, str]]) -> None:
+def _expect_effect(suite: Suite, entry: Entry, places: Sequence[Place]) -> None:
     """An option that changes nothing, whatever is combined with it, was a mistake to write."""
+    without_effect = [
+        dict(entry.kind.from_options(values).ineffective(entry.own, place))
+        for place in places
+        for values, _ in _combinations(entry.settings)
+    ]
     for name in without_effect[0]:
         if name in entry.settings and all(name in reasons for reasons in without_effect):
             why = _sentence(without_effect[0][name])

@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from clusterbench.environment_ratios import environment_ratios
 from clusterbench.rows import Row
+from tests.report.synthetic import plain_row as row
 
 SIZE = {"size_bytes": 1024, "dtype": "float32"}
-
-
-def row(benchmark: str, metric: str, value: float | None, options: Mapping[str, Any], **changes: Any) -> Row:
-    fields: dict[str, Any] = {
-        "run": "r",
-        "case": f"{benchmark}/{sorted(options.items())}",
-        "benchmark": benchmark,
-        "version": 1,
-        "status": "ok",
-        "point": options,
-        "num_nodes": 2,
-        "world_size": 4,
-        "hosts": "node-a node-b",
-        "device": "cuda",
-        "metric": metric,
-        "unit": "B/s",
-        "value": value,
-    }
-    return Row(**{**fields, **changes})
 
 
 def ratios(*rows: Row) -> dict[str, float | None]:

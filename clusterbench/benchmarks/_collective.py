@@ -307,6 +307,17 @@ def _objection_to_average(group_size: int, dtype: str, device: str) -> str | Non
 # On a rank
 
 
+def buffers_of_root(
+    rig: Rig, comm: Communicator, point: Point
+) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    """The whole array and its parts, which only ``root`` has, and this rank's part: in place it is the root's own."""
+    dtype, is_root = str(point["dtype"]), comm.rank == int(point["root"])
+    numel = int(point["size_bytes"]) // ITEM_BYTES[dtype] // comm.world_size
+    whole = rig.empty(comm.world_size * numel if is_root else 0, dtype)
+    parts = [whole[rank * numel :][:numel] for rank in range(comm.world_size)] if is_root else []
+    return whole, parts, parts[comm.rank] if point["in_place"] and is_root else rig.empty(numel, dtype)
+
+
 def _group_of_rank_0(point: Point) -> list[int]:
     groups = _parsed(str(point["layout"])).groups(str(point["axis"]), str(point["rank_order"]))
     return next(group for group in groups if 0 in group)

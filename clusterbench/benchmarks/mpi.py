@@ -185,7 +185,7 @@ def _run_mpi(rig: Rig, point: Point) -> dict[str, Any]:
             words = [mpirun, "-n", str(rig.world_size), sys.executable, "-m", "clusterbench.engine.mpi"]
             # No limit of its own: that of the case ends this process, and the kernel all that it started.
             done = tool.run_tool([*words, str(folder), json.dumps(order)], _MOST_SECONDS, _for_open_mpi())
-            print(done.text, flush=True)  # the rank's log
+            print(done.text + done.warnings, flush=True)  # the rank's log
         rig.comm.barrier()
         missing = (folder / NO_LIBRARY).read_text() if (folder / NO_LIBRARY).exists() else ""
         path = folder / f"{rig.rank}.json"

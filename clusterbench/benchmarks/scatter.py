@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.benchmarks._collective import GROUPED, ITEM_BYTES, Collective, Exchange
+from clusterbench.benchmarks._collective import GROUPED, Collective, Exchange, buffers_of_root
 from clusterbench.types import Point
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ class Scatter(Collective):
     @classmethod
     def exchange(cls, rig: Rig, comm: Communicator, point: Point) -> Exchange:
         dtype, root, n = str(point["dtype"]), int(point["root"]), comm.world_size
-        numel = int(point["size_bytes"]) // ITEM_BYTES[dtype] // n
-        whole = rig.empty(n * numel if comm.rank == root else 0, dtype)
-        parts = [whole[rank * numel :][:numel] for rank in range(n)] if comm.rank == root else []
-        part = parts[root] if point["in_place"] and comm.rank == root else rig.empty(numel, dtype)
+        whole, parts, part = buffers_of_root(rig, comm, point)
+        numel = len(part)
 
         def fill() -> None:
             rig.forget(part)

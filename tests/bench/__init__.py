@@ -17,7 +17,8 @@ from clusterbench.formulas.statistics import ratio_of_medians
 
 ROOT = Path(__file__).parents[2]
 
-Verdict = Literal["within", "missed", "undecided"]
+Verdict = Literal["within", "missed", "undecided", "shown"]
+"""``shown``: a number without a target."""
 T = TypeVar("T")
 
 

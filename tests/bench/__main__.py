@@ -43,7 +43,14 @@ def _in_a_process(name: str) -> list[Result]:
 
 def _cells(result: Result) -> tuple[str, ...]:
     value = "-" if result.value is None else f"{result.value:.4g}"
-    return (result.name, value, result.unit, f"{result.target:g}", result.verdict, result.note)
+    return (
+        result.name,
+        value,
+        result.unit,
+        "none" if result.verdict == "shown" else f"{result.target:g}",
+        result.verdict,
+        result.note,
+    )
 
 
 if __name__ == "__main__":

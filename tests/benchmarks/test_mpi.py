@@ -152,7 +152,7 @@ def checked(monkeypatch, leave, found="/opt/mpirun"):
     def run_tool(words, timeout_s, environment):
         commands.append(words)
         leave(Path(words[-2]))
-        return SimpleNamespace(text="", exit_code=0)
+        return tool.Finished("", "", 0.1)
 
     monkeypatch.setattr(mpi, "_find_mpirun", lambda python: found)
     monkeypatch.setattr(tool, "run_tool", run_tool)

@@ -35,6 +35,7 @@ from clusterbench.tools.nccl_log import parse
 from clusterbench.types import TOPOLOGY, Case, Metric, Observation, Outcome, Place
 from tests.ranks import run_ranks
 from tests.report.synthetic import case, outcome, write_run
+from tests.report.synthetic import plain_row as row
 
 TWO_HOSTS = Place(Cluster(2, 2, "cuda", "NVIDIA H100 80GB HBM3"), 2)
 HOSTS = ("node-a", "node-a", "node-b", "node-b")
@@ -222,25 +223,6 @@ def test_connections_that_are_alike_are_one_with_their_number() -> None:
 
 
 # What follows for other cases
-
-
-def row(benchmark: str, metric: str, value: float | None, options: Mapping[str, Any], **changes: Any) -> Row:
-    fields: dict[str, Any] = {
-        "run": "r",
-        "case": f"{benchmark}/{sorted(options.items())}",
-        "benchmark": benchmark,
-        "version": 1,
-        "status": "ok",
-        "point": options,
-        "num_nodes": 2,
-        "world_size": 4,
-        "hosts": "node-a node-b",
-        "device": "cuda",
-        "metric": metric,
-        "unit": "B/s",
-        "value": value,
-    }
-    return Row(**{**fields, **changes})
 
 
 def chosen(how: str, call: str, **environment: str) -> Row:

@@ -335,6 +335,26 @@ def row(of: Case, metric: str = "step_time", value: float | None = 1.0, **change
     return Row(**{**fields, **changes})
 
 
+def plain_row(benchmark: str, metric: str, value: float | None, options: Mapping[str, Any], **changes: Any) -> Row:
+    """A figure of two hosts with two GPUs each, at a point with these options and variables."""
+    fields: dict[str, Any] = {
+        "run": "r",
+        "case": f"{benchmark}/{sorted(options.items())}",
+        "benchmark": benchmark,
+        "version": 1,
+        "status": "ok",
+        "point": options,
+        "num_nodes": 2,
+        "world_size": 4,
+        "hosts": "node-a node-b",
+        "device": "cuda",
+        "metric": metric,
+        "unit": "B/s",
+        "value": value,
+    }
+    return Row(**{**fields, **changes})
+
+
 if __name__ == "__main__":
     from clusterbench.report import render_report
 
