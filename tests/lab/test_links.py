@@ -1,5 +1,6 @@
 """What is measured over links whose rate is known, and which link is named when one of them is slow."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,8 @@ def test_over_gloo_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
 
 @pytest.mark.parametrize("rate", RATES)
 def test_over_ucx_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
+    if shutil.which("ucx_perftest") is None:
+        pytest.skip("needs ucx_perftest, of Debian's ucx-utils")
     shaped(rate, "cb2")
     reading = measured(lab, ["cb1", "cb2"], UCX.replace("MESSAGES", MESSAGES[rate]), tmp_path)
     # The best of three runs: two processes that spin, on few cores beside others, lose time that no link took.
