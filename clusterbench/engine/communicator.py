@@ -31,6 +31,7 @@ class Communicator:
         self.group: Any = group if group is not None else dist.group.WORLD
         self.rank = dist.get_rank(self.group)
         self.world_size = dist.get_world_size(self.group)
+        self._global_ranks = dist.get_process_group_ranks(self.group)  # once: calls are timed
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> None:
         """Reduces in place; afterwards every rank holds the same."""
@@ -83,7 +84,7 @@ class Communicator:
         dist.barrier(group=self.group)
 
     def global_rank(self, rank: int) -> int:
-        return dist.get_global_rank(self.group, rank)
+        return self._global_ranks[rank]
 
 
 def _listed(counts: Sequence[int] | None) -> list[int] | None:
