@@ -1,22 +1,20 @@
 """What a report draws: one file a chart, found by its name.
 
 A chart picks its own rows and shows itself only when they say something. Its docstring has a section *How to read it*,
-which becomes the caption. It draws panels, each a figure of its own, so that a page can set them side by side or, on a
-phone, below each other.
+which becomes the caption. It draws panels, each a figure of its own with the table of what it shows, so that a page can
+set them side by side or, on a phone, below each other, say what stands where one points, and lead home to the case.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
+from clusterbench.charts._panel import Panel
 from clusterbench.discover import things
 from clusterbench.history import Reading
 from clusterbench.rows import Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Data = TypeVar("Data")
 
@@ -46,7 +44,7 @@ class Chart(ABC, Generic[Data]):
         return self.select(reading.rows)
 
     @abstractmethod
-    def draw(self, data: Data) -> list[Figure]:
+    def draw(self, data: Data) -> list[Panel]:
         """The panels, made with the tools of ``charts/_drawing.py`` so that all look alike."""
 
     def answer(self, data: Data) -> str:

@@ -6,7 +6,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from clusterbench.charts._panel import Area, Column, Entry, Panel
 from clusterbench.errors import LayoutError
 from clusterbench.layout import ParallelLayout
 from clusterbench.rows import Row, moved, moved_sentence
@@ -26,6 +27,12 @@ from clusterbench.scale import Scale, digits, scale
 INK, MUTED, GRID, PAPER = "#1b2028", "#66707c", "#d9dee5", "#fdfdfe"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#a97d00", "#4aa5d8", "#7a828c", "#8c564b")
 """After Okabe and Ito: told apart with every kind of colour vision. Shapes and dashes differ as well."""
+
+MOST_PLACES = 400
+"""Entries of a panel that can be pointed at, and that its table shows."""
+
+MOST_WORDS = 400
+_POINT = 12.0  # points of type: as wide as a pointer hits it
 
 LONGEST_AT_AN_END = 24
 """Letters of a curve's name beside its end; longer names take the width of the axes."""
@@ -76,7 +83,7 @@ _STYLE: dict[Any, Any] = {
 class Mark:
     """One point of a curve; ``value`` is None where the case ended otherwise, and ``status`` then says how.
 
-    ``hosts``, apart by spaces, are those on which its ``world_size`` ranks ran.
+    ``hosts``, apart by spaces, are those on which its ``world_size`` ranks ran; ``case`` is the id of its case.
     """
 
     x: float
@@ -87,6 +94,7 @@ class Mark:
     status: str = "ok"
     world_size: int = 0
     hosts: str = ""
+    case: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,7 @@ class Series:
 
 
 def mark(x: float, row: Row) -> Mark:
-    return Mark(x, row.value, row.low, row.high, row.expected, row.status, row.world_size, row.hosts)
+    return Mark(x, row.value, row.low, row.high, row.expected, row.status, row.world_size, row.hosts, row.case)
 
 
 @cache
@@ -116,7 +124,7 @@ def layout_of(text: str) -> ParallelLayout | None:
         return None
 
 
-def panel(title: str, width: float = 5.2, height: float = 3.3) -> tuple[Figure, Axes]:
+def canvas(title: str, width: float = 5.2, height: float = 3.3) -> tuple[Figure, Axes]:
     """An empty figure in the common style, with one pair of axes."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -135,7 +143,7 @@ def lines(
     logarithmic: bool = False,
     ideal: float | None = None,
     ideal_name: str = "ideal",
-) -> Figure:
+) -> Panel:
     """Curves with their low and high, named at their ends, with a cross where a case has no figure.
 
     ``ideal`` draws a dotted level. Expected values are hollow diamonds. A point that ran on other hosts than the
@@ -143,7 +151,7 @@ def lines(
     """
     # One curve with a long name is named above the axes: at its end the name would take their width.
     is_named_above = len(series) == 1 and len(series[0].name) > 12
-    figure, axes = panel(f"{title}: {series[0].name}" if is_named_above else title)
+    figure, axes = canvas(f"{title}: {series[0].name}" if is_named_above else title)
     marks = [mark for one in series for mark in one.marks]
     values = [value for mark in marks for value in (mark.value, mark.high, mark.expected) if value is not None]
     of = scale(unit, [*values, ideal or 0.0])
@@ -188,7 +196,26 @@ def lines(
     ends = [] if is_named_above else ends
     _end_labels(axes, [*ends, (height(ideal), None, ideal_name)] if ideal else ends)
     _say_what_moved(figure, series)
-    return figure
+    return Panel(figure, _columns(x_label, unit), tuple(_entries(series, x_ticks, of, place)))
+
+
+def _columns(x_label: str, unit: str) -> tuple[Column, ...]:
+    numbers = (Column(name, unit) for name in ("value", "low", "high", "expected"))
+    return Column("curve"), Column(x_label), *numbers, Column("outcome")
+
+
+def _entries(
+    series: Sequence[Series], x_ticks: Mapping[float, str], of: Scale, place: Mapping[float, int]
+) -> Iterator[Entry]:
+    for one in series:
+        for mark in one.marks:
+            gap = "" if mark.value is not None else mark.status.replace("_", " ")
+            x, y = place[mark.x], None if mark.value is None else of(mark.value)
+            yield Entry(
+                (one.name, x_ticks[mark.x], mark.value, mark.low, mark.high, mark.expected, gap),
+                mark.case,
+                None if y is None else (x, y, x, y),
+            )
 
 
 def _names_below(figure: Figure, series: Sequence[Series]) -> None:
@@ -323,7 +350,8 @@ def bars(
     markers: Sequence[float | None] = (),
     marker_name: str = "formula",
     missing: Mapping[int, str] | None = None,
-) -> Figure:
+    cases: Sequence[str] = (),
+) -> Panel:
     """Horizontal stacked bars, the first label on top.
 
     Parameters
@@ -334,11 +362,13 @@ def bars(
         A hollow diamond for each bar: a total that is not the sum of the parts.
     missing
         How a bar without a figure ended.
+    cases
+        The id of each bar's case.
     """
     num_bars, labels = len(labels), [legible(label) for label in labels]
     # Long names would leave the bars no room.
     width = 5.2 + 0.055 * max(0, max(map(len, labels), default=0) - 24)
-    figure, axes = panel(title, width, height=max(1.9, 1.25 + 0.29 * num_bars))
+    figure, axes = canvas(title, width, height=max(1.9, 1.25 + 0.29 * num_bars))
     totals = [sum(values[bar] or 0.0 for values in parts.values()) for bar in range(num_bars)]
     marked = [value for value in markers if value is not None]
     of = scale(unit, [*totals, *marked])
@@ -393,7 +423,24 @@ def bars(
             ncols=4, frameon=False, fontsize=8,
             handlelength=1.0, handleheight=0.8, markerscale=0.75, columnspacing=1.2, labelcolor=INK,
         )  # fmt: skip
-    return figure
+    columns: dict[Column, Sequence[float | None]] = {}
+    for name, values in parts.items():
+        columns[Column(name, unit)] = values
+        if expected and name in expected:
+            columns[Column(f"{name}, expected", unit)] = expected[name]
+    if len(parts) > 1:
+        columns[Column("sum", unit)] = [total or None for total in totals]
+    if markers:
+        columns[Column(marker_name, unit)] = markers
+    entries = tuple(
+        Entry(
+            (label, *(values[bar] for values in columns.values()), (missing or {}).get(bar, "").replace("_", " ")),
+            cases[bar] if cases else "",
+            (0.0, bar - 0.4, max(of(totals[bar]), of((markers[bar] if markers else None) or 0.0)), bar + 0.4),
+        )
+        for bar, label in enumerate(labels)
+    )
+    return Panel(figure, (Column("bar"), *columns, Column("outcome")), entries)
 
 
 @dataclass(frozen=True)
@@ -406,15 +453,17 @@ class Span:
     kind: str
 
 
-def spans(title: str, lines: Sequence[str], drawn: Sequence[Span], kinds: Mapping[str, str]) -> Figure:
+def spans(title: str, lines: Sequence[str], drawn: Sequence[Span], kinds: Mapping[str, str], case: str = "") -> Panel:
     """A timeline: a line for each label, the first on top, and on it what ran when.
 
     Parameters
     ----------
     kinds
         What each kind of span is called in the legend, in the order of its colour.
+    case
+        The id of the case whose timeline it is.
     """
-    figure, axes = panel(title, width=7.2, height=max(1.7, 1.15 + 0.3 * len(lines)))
+    figure, axes = canvas(title, width=7.2, height=max(1.7, 1.15 + 0.3 * len(lines)))
     of = scale("s", [span.end_s for span in drawn])
     for number, (kind, name) in enumerate(kinds.items()):
         own = [span for span in drawn if span.kind == kind]
@@ -436,11 +485,23 @@ def spans(title: str, lines: Sequence[str], drawn: Sequence[Span], kinds: Mappin
     axes.grid(visible=False, axis="y")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(kinds), frameon=False, fontsize=7.5)
     axes.set_title(title, loc="left", pad=22)
-    return figure
+    entries = tuple(
+        Entry(
+            (lines[span.line], kinds.get(span.kind, span.kind), span.start_s, span.end_s, span.end_s - span.start_s),
+            case,
+            (of(span.start_s), span.line - 0.35, of(span.end_s), span.line + 0.35),
+        )
+        for span in drawn
+    )
+    times = (Column(name, "s") for name in ("start", "end", "duration"))
+    return Panel(figure, (Column("line"), Column("what"), *times), entries)
 
 
-def svg(figure: Figure, name: str, label: str) -> str:
+def svg(panel: Panel, name: str, label: str, most_places: int = MOST_PLACES) -> str:
     """The figure as an ``<svg>`` element to be put into a page, small, the same bytes every time.
+
+    Above the drawing lies a clear rectangle for each entry that has a place, with its number as ``data-entry`` and, as
+    its ``title``, what is said of it. Of more than ``most_places`` only the first can be pointed at.
 
     Parameters
     ----------
@@ -449,7 +510,7 @@ def svg(figure: Figure, name: str, label: str) -> str:
     label
         What a screen reader says.
     """
-    text = io.StringIO()
+    text, figure = io.StringIO(), panel.figure
     for words in figure.findobj(Text):
         words.set_parse_math(False)  # a name with two dollar signs is no formula
         words.set_text(legible(words.get_text()))
@@ -474,7 +535,41 @@ def svg(figure: Figure, name: str, label: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{size[0][9:-1]}" '
         f'role="img" aria-label="{_attribute(label)}">'
     )
-    return head + found[found.index(">") + 1 :].strip()
+    body = found[found.index(">") + 1 :].strip().removesuffix("</svg>")
+    return f"{head}{body}{''.join(_places(panel, most_places))}</svg>"
+
+
+def _places(panel: Panel, most: int) -> Iterator[str]:
+    """Where the entries stand in the figure; of a point as much as a pointer can hit."""
+    figure = panel.figure
+    axes, width, height = figure.axes[0], figure.get_figwidth() * 72, figure.get_figheight() * 72
+    placed = [(number, entry) for number, entry in enumerate(panel.entries) if entry.area is not None][:most]
+    if not placed:
+        return
+    yield '<g class="places">'
+    for number, entry in placed:
+        assert entry.area is not None
+        left, bottom, right, top = entry.area
+        (x0, y0), (x1, y1) = (axes.transData.transform(point) / figure.dpi * 72 for point in _corners(entry.area))
+        x, y, wide, high = min(x0, x1), height - max(y0, y1), abs(x1 - x0), abs(y1 - y0)
+        if not all(map(math.isfinite, (x, y, wide, high))):
+            continue
+        if left == right:
+            x, wide = x - _POINT / 2, _POINT
+        if bottom == top:
+            y, high = y - _POINT / 2, _POINT
+        words = legible(panel.words(entry), MOST_WORDS)
+        yield (
+            f'<rect data-entry="{number}" x="{max(x, 0):.1f}" y="{max(y, 0):.1f}" width="{min(wide, width):.1f}" '
+            f'height="{min(high, height):.1f}" fill="none" pointer-events="all">'
+            f"<title>{_attribute(words)}</title></rect>"
+        )
+    yield "</g>"
+
+
+def _corners(area: Area) -> tuple[tuple[float, float], tuple[float, float]]:
+    left, bottom, right, top = area
+    return (left, bottom), (right, top)
 
 
 def legible(text: str, most: int = 72) -> str:

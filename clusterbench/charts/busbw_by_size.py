@@ -13,7 +13,7 @@ from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST_IN_A_PANEL, MOST_PANELS = 6, 3
 
@@ -52,7 +52,7 @@ class BusbwBySize(Chart[Sweep]):
             return None
         return Sweep(*([_series(name, marks, gaps) for name, marks in found[metric].items()] for metric in found))
 
-    def draw(self, data: Sweep) -> list[Figure]:
+    def draw(self, data: Sweep) -> list[Panel]:
         bandwidth, latency = _panels(data.bandwidth), _panels(data.latency)
         figures = []
         for number in range(max(len(bandwidth), len(latency))):

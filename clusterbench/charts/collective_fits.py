@@ -15,7 +15,7 @@ from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST = 8
 
@@ -59,7 +59,7 @@ class CollectiveFits(Chart[list[Fitted]]):
                     found.append(Fitted(name(sweep[0]), segments, series))
         return found or None
 
-    def draw(self, data: list[Fitted]) -> list[Figure]:
+    def draw(self, data: list[Fitted]) -> list[Panel]:
         return [
             lines(
                 one.name,

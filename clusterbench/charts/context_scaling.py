@@ -10,7 +10,7 @@ from clusterbench.charts._selection import Trained, are_most, change, curves_not
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST = 3
 SPEED, MEMORY = ("tokens_per_s_per_rank",), ("peak_memory", "activations")
@@ -50,7 +50,7 @@ class ContextScaling(Chart[list[Curve]]):
                 return [_curve(group) for group in groups]
         return None
 
-    def draw(self, data: list[Curve]) -> list[Figure]:
+    def draw(self, data: list[Curve]) -> list[Panel]:
         return [figure for curve in data[:MOST] for figure in _panels(curve, curve.name if len(data) > 1 else "")]
 
     def answer(self, data: list[Curve]) -> str:
@@ -86,10 +86,10 @@ def _curve(group: Sequence[Trained]) -> Curve:
 
 def _mark(case: Trained, figure: tuple[str, ...]) -> Mark:
     row = case.figures.get(figure)
-    return Mark(case.layout.cp, None, status=case.row.status) if row is None else mark(case.layout.cp, row)
+    return mark(case.layout.cp, row or case.row)
 
 
-def _panels(curve: Curve, name: str) -> Iterator[Figure]:
+def _panels(curve: Curve, name: str) -> Iterator[Panel]:
     both = (
         ("Throughput per rank", curve.throughput, "tokens/s"),
         ("Peak activations per rank", curve.activations, "B"),

@@ -10,7 +10,7 @@ from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 
 class CopyRates(Chart[dict[str, list[Series]]]):
@@ -42,7 +42,7 @@ class CopyRates(Chart[dict[str, list[Series]]]):
         }
         return drawn or None
 
-    def draw(self, data: dict[str, list[Series]]) -> list[Figure]:
+    def draw(self, data: dict[str, list[Series]]) -> list[Panel]:
         figures = []
         for title, series in data.items():
             ticks = {mark.x: format_bytes(mark.x) for one in series for mark in one.marks}

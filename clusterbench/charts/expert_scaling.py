@@ -10,7 +10,7 @@ from clusterbench.rows import Row
 from clusterbench.scale import scale
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST = 3
 IMBALANCE = {"ranks": "Rows of the fullest rank over the mean", "experts": "A rank's fullest expert over its mean"}
@@ -39,7 +39,7 @@ class ExpertScaling(Chart[list[list[Trained]]]):
         groups = [group for group in groups if len({case.layout.ep for case in group if case.is_measured}) > 1]
         return groups if groups and are_most(groups, cases) else None
 
-    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+    def draw(self, data: list[list[Trained]]) -> list[Panel]:
         groups = zip(data[:MOST], titles(data), strict=False)
         return [figure for group, under in groups for figure in _panels(group, under)]
 
@@ -59,7 +59,7 @@ def _routing(case: Trained) -> str:
     return str(case.point.get("routing", "real"))
 
 
-def _panels(group: Sequence[Trained], under: str) -> list[Figure]:
+def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
     shown = sorted(group, key=lambda case: (_routing(case) != "real", bool(case.point.get("expert_overlap"))))
     labels = [", ".join([f"ep{case.layout.ep}", *_words(case)]) for case in shown]
     missing = {number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured}
@@ -67,14 +67,15 @@ def _panels(group: Sequence[Trained], under: str) -> list[Figure]:
     times = {said(part): [case.value("expert_time", part) for case in shown] for part in parts}
     loads = {part: [case.value("expert_imbalance", part) for case in shown] for part in ("ranks", "experts")}
     speeds = [case.value("tokens_per_s_per_rank") for case in shown]
+    cases = [case.row.case for case in shown]
     return [
-        bars(f"Forward of the experts, slowest rank{under}", labels, times, "s", missing=missing),
+        bars(f"Forward of the experts, slowest rank{under}", labels, times, "s", missing=missing, cases=cases),
         *(
-            bars(f"{title}{under}", labels, {part: loads[part]}, "1", missing=missing)
+            bars(f"{title}{under}", labels, {part: loads[part]}, "1", missing=missing, cases=cases)
             for part, title in IMBALANCE.items()
             if any(loads[part])
         ),
-        bars(f"Throughput per rank{under}", labels, {"throughput": speeds}, "tokens/s", missing=missing),
+        bars(f"Throughput per rank{under}", labels, {"throughput": speeds}, "tokens/s", missing=missing, cases=cases),
     ]
 
 

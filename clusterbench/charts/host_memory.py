@@ -10,7 +10,7 @@ from clusterbench.rows import Row
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 
 class HostMemory(Chart[list[Series]]):
@@ -34,7 +34,7 @@ class HostMemory(Chart[list[Series]]):
         series = [Series(kernel, tuple(marks[x] for x in sorted(marks))) for kernel, marks in found.items()]
         return series if any(len(one.measured) > 1 for one in series) else None
 
-    def draw(self, data: list[Series]) -> list[Figure]:
+    def draw(self, data: list[Series]) -> list[Panel]:
         ticks = {mark.x: f"{mark.x:.0f}" for one in data for mark in one.marks}
         return [lines("All ranks of a host together", data, "B/s", ticks, x_label="ranks")]
 

@@ -11,7 +11,7 @@ from clusterbench.rows import Row
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST, MOST_BARS = 8, 48
 
@@ -37,7 +37,7 @@ class Layouts(Chart[list[list[Trained]]]):
             groups[case.layout.world_size, _work(case)].append(case)
         return list(groups.values()) if any(map(_is_mixed, groups.values())) else None
 
-    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+    def draw(self, data: list[list[Trained]]) -> list[Panel]:
         mixed = _mixed(data)
         return [_bars(group, under) for group, under in zip(mixed[:MOST], titles(mixed), strict=False)]
 
@@ -80,7 +80,7 @@ def _speed(case: Trained) -> float:
     return case.value("tokens_per_s_per_rank") or 0.0
 
 
-def _bars(group: Sequence[Trained], under: str) -> Figure:
+def _bars(group: Sequence[Trained], under: str) -> Panel:
     shown = sorted(group, key=lambda case: -_speed(case))[:MOST_BARS]
     return bars(
         f"Throughput per rank on {group[0].layout.world_size} ranks{under}",
@@ -88,6 +88,7 @@ def _bars(group: Sequence[Trained], under: str) -> Figure:
         {"throughput": [case.value("tokens_per_s_per_rank") for case in shown]},
         "tokens/s",
         missing={number: said(case.row.status) for number, case in enumerate(shown) if not _speed(case)},
+        cases=[case.row.case for case in shown],
     )
 
 

@@ -3,19 +3,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, legible, panel
+from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, canvas, legible
+from clusterbench.charts._panel import Column, Entry, Panel
 from clusterbench.charts._selection import curves_note
 from clusterbench.diagnoses.slow_link import Matrix, matrices
 from clusterbench.formulas.pairing import Pair, Slow, num_links
 from clusterbench.rows import Row
 from clusterbench.scale import scale
 from clusterbench.units import format_value
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST = 6
 MOST_WITH_FIGURES = 12
@@ -76,7 +74,7 @@ class LinkMatrix(Chart[list[Picture]]):
         found = [picture for matrix in matrices(rows) for picture in _pictures(matrix) if picture.values]
         return found or None
 
-    def draw(self, data: list[Picture]) -> list[Figure]:
+    def draw(self, data: list[Picture]) -> list[Panel]:
         return [_heatmap(picture, len(data)) for picture in data[:MOST]]
 
     def answer(self, data: list[Picture]) -> str:
@@ -109,14 +107,14 @@ def _pictures(matrix: Matrix) -> Iterator[Picture]:
         yield Picture(matrix, tuple(unit for unit in everything if host_of[unit] == host))
 
 
-def _heatmap(picture: Picture, of_several: int) -> Figure:
+def _heatmap(picture: Picture, of_several: int) -> Panel:
     from matplotlib.patches import Rectangle
 
     matrix, cells, count = picture.matrix, picture.cells, len(picture.units)
     names = [legible(name, 20) for name in _names(picture)]
     of = scale(next(iter(cells.values())).unit, picture.values)
     size = min(9.0, max(3.6, 1.6 + 0.62 * count)) if count <= MOST_WITH_FIGURES else 7.0
-    figure, axes = panel(_title(picture, of.unit), width=size, height=size)
+    figure, axes = canvas(_title(picture, of.unit), width=size, height=size)
     top, slow = max(picture.values), _blamed(matrix, picture.units)
     for (source, part), row in cells.items():
         if row.value is None:
@@ -142,7 +140,16 @@ def _heatmap(picture: Picture, of_several: int) -> Figure:
     axes.set_xlabel("to")
     axes.set_ylabel("from", color=MUTED)
     axes.grid(False)
-    return figure
+    entries = tuple(
+        Entry(
+            (names[source], names[part], row.value, row.low, row.high, "slow" if (source, part) in slow else ""),
+            row.case,
+            (part - 0.5, source - 0.5, part + 0.5, source + 0.5),
+        )
+        for (source, part), row in cells.items()
+    )
+    numbers = (Column(name, next(iter(cells.values())).unit) for name in ("value", "low", "high"))
+    return Panel(figure, (Column("from"), Column("to"), *numbers, Column("note")), entries)
 
 
 def _title(picture: Picture, unit: str) -> str:

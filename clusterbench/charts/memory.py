@@ -10,7 +10,7 @@ from clusterbench.charts._selection import OTHER_VIEWS, TOTAL_MEMORY, curves_not
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST = 24
 
@@ -19,6 +19,7 @@ MOST = 24
 class Bar:
     """One case: the most bytes of each category, what was expected of them, and the most of the whole."""
 
+    case: str
     label: str
     status: str
     workload: tuple[object, ...]
@@ -50,14 +51,14 @@ class Memory(Chart[list[Bar]]):
         found: dict[str, Bar] = {}
         for row in steps:
             if row.case not in found:
-                found[row.case] = Bar(name(row), row.status, workload(row))
+                found[row.case] = Bar(row.case, name(row), row.status, workload(row))
             _add(found[row.case], row)
         drawn = {bar.workload for bar in found.values() if bar.parts}
         # A case that ran out of memory keeps its place among the bars.
         kept = [bar for bar in found.values() if bar.parts or (bar.workload in drawn and bar.status != "ok")]
         return kept if drawn else None
 
-    def draw(self, data: list[Bar]) -> list[Figure]:
+    def draw(self, data: list[Bar]) -> list[Panel]:
         shown = data[:MOST]
         names = list(dict.fromkeys(name for bar in shown for name in bar.parts))
         return [
@@ -70,6 +71,7 @@ class Memory(Chart[list[Bar]]):
                 markers=[bar.total for bar in shown],
                 marker_name="the whole",
                 missing={number: bar.status for number, bar in enumerate(shown) if not bar.parts},
+                cases=[bar.case for bar in shown],
             )
         ]
 

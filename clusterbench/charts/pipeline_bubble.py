@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import INK, MUTED, PALETTE, PAPER, bars, panel
+from clusterbench.charts._drawing import INK, MUTED, PALETTE, PAPER, bars, canvas
+from clusterbench.charts._panel import Column, Entry, Panel
 from clusterbench.charts._selection import Trained, are_most, curves_note, groups_of, said, trained, variant
 from clusterbench.rows import Row
 from clusterbench.units import format_value
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST = 4
 
@@ -37,7 +35,7 @@ class PipelineBubble(Chart[list[list[Trained]]]):
         groups = [group for group in groups if len({_name(case) for case in group if _bubble(case) is not None}) > 1]
         return groups if groups and are_most(groups, cases) else None
 
-    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+    def draw(self, data: list[list[Trained]]) -> list[Panel]:
         return [figure for group in data[:MOST] for figure in _panels(group, _title(group, data))]
 
     def answer(self, data: list[list[Trained]]) -> str:
@@ -62,25 +60,26 @@ def _title(group: Sequence[Trained], data: Sequence[Sequence[Trained]]) -> str:
     return own if alike == 1 else variant(group[0].row)
 
 
-def _panels(group: Sequence[Trained], title: str) -> list[Figure]:
+def _panels(group: Sequence[Trained], title: str) -> list[Panel]:
     shown = sorted(group, key=lambda case: (_bubble(case) is None, _bubble(case) or 0.0))
     labels = [_name(case) for case in shown]
     missing = {number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured}
     speeds = [case.value("tokens_per_s_per_rank") for case in shown]
     held = [case.value("peak_memory", "activations") for case in shown]
+    cases = [case.row.case for case in shown]
     figures = [
         _bubbles(shown, labels, title),
-        bars(f"Throughput per rank\n{title}", labels, {"throughput": speeds}, "tokens/s", missing=missing),
+        bars(f"Throughput per rank\n{title}", labels, {"throughput": speeds}, "tokens/s", missing=missing, cases=cases),
     ]
     if any(held):
         planned = [case.expected("peak_memory", "activations") for case in shown]
         name = f"Peak activations, fullest rank\n{title}"
-        figures.append(bars(name, labels, {"activations": held}, "B", markers=planned, missing=missing))
+        figures.append(bars(name, labels, {"activations": held}, "B", markers=planned, missing=missing, cases=cases))
     return figures
 
 
-def _bubbles(shown: Sequence[Trained], labels: Sequence[str], title: str) -> Figure:
-    figure, axes = panel(f"Idle share of a step\n{title}", height=max(1.9, 1.25 + 0.29 * len(shown)))
+def _bubbles(shown: Sequence[Trained], labels: Sequence[str], title: str) -> Panel:
+    figure, axes = canvas(f"Idle share of a step\n{title}", height=max(1.9, 1.25 + 0.29 * len(shown)))
     places = range(len(shown))
     sources = {"measured": _shares(shown, "measured"), "simulated": _shares(shown, "simulated")}
     formula = [case.expected("bubble", "measured") for case in shown]
@@ -110,7 +109,22 @@ def _bubbles(shown: Sequence[Trained], labels: Sequence[str], title: str) -> Fig
         loc="outside lower left", ncols=3, frameon=False, fontsize=8, handlelength=1.0, columnspacing=1.2,
         labelcolor=INK, markerscale=0.75,
     )  # fmt: skip
-    return figure
+    figures = {**sources, "formula": formula}
+    entries = tuple(
+        Entry(
+            (label, *(values[place] for values in figures.values()), "" if case.is_measured else said(case.row.status)),
+            case.row.case,
+            (
+                0.0,
+                place - 0.4,
+                100 * max(values[place] or 0.0 for values in figures.values()),
+                place + 0.4,
+            ),
+        )
+        for place, (label, case) in enumerate(zip(labels, shown, strict=True))
+    )
+    shares = (Column(name, "fraction") for name in figures)
+    return Panel(figure, (Column("schedule"), *shares, Column("outcome")), entries)
 
 
 def _shares(cases: Sequence[Trained], source: str) -> list[float | None]:

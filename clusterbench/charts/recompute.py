@@ -19,7 +19,7 @@ from clusterbench.rows import Row
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST = 4
 ORDER = ("none", "selective", "full")
@@ -46,7 +46,7 @@ class Recompute(Chart[list[list[Trained]]]):
         groups = [group for group in groups if len({_kind(case) for case in group if case.is_measured}) > 1]
         return groups if groups and are_most(groups, cases) else None
 
-    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+    def draw(self, data: list[list[Trained]]) -> list[Panel]:
         return [figure for group in data[:MOST] for figure in _panels(group, _title(group, data))]
 
     def answer(self, data: list[list[Trained]]) -> str:
@@ -66,10 +66,11 @@ def _title(group: Sequence[Trained], data: Sequence[Sequence[Trained]]) -> str:
     return own if names.count(own) == 1 else f"{own}, {group[0].point.get('shape')}, {group[0].point.get('seq_len')}"
 
 
-def _panels(group: Sequence[Trained], title: str) -> Iterator[Figure]:
+def _panels(group: Sequence[Trained], title: str) -> Iterator[Panel]:
     shown = sorted(group, key=lambda case: ORDER.index(_kind(case)) if _kind(case) in ORDER else len(ORDER))
     labels = [_kind(case) for case in shown]
     missing = {number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured}
+    cases = [case.row.case for case in shown]
     parts = memory_parts(shown)
     yield bars(
         f"Peak memory per rank\n{title}",
@@ -80,9 +81,12 @@ def _panels(group: Sequence[Trained], title: str) -> Iterator[Figure]:
         markers=[case.whole_memory() for case in shown],
         marker_name="the whole",
         missing=missing,
+        cases=cases,
     )
     speeds = [case.value("tokens_per_s_per_rank") for case in shown]
-    yield bars(f"Throughput per rank\n{title}", labels, {"throughput": speeds}, "tokens/s", missing=missing)
+    yield bars(
+        f"Throughput per rank\n{title}", labels, {"throughput": speeds}, "tokens/s", missing=missing, cases=cases
+    )
     peak = next((peak for peak in ("datasheet", "measured") if any(_mfu(case, "mfu", peak) for case in shown)), None)
     if peak:
         needed = [_mfu(case, "mfu", peak) for case in shown]
@@ -96,6 +100,7 @@ def _panels(group: Sequence[Trained], title: str) -> Iterator[Figure]:
             markers=executed,
             marker_name="HFU",
             missing=missing,
+            cases=cases,
         )
 
 

@@ -11,7 +11,7 @@ from clusterbench.charts._selection import curves_note, variant, workloads
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST = 6
 
@@ -43,7 +43,7 @@ class ScalingEfficiency(Chart[list[Series]]):
                 series.append(Series(name, tuple(_best(start + own))))
         return [one for one in series if len(one.marks) > 1] or None
 
-    def draw(self, data: list[Series]) -> list[Figure]:
+    def draw(self, data: list[Series]) -> list[Panel]:
         shown = data[:MOST]
         ticks = {mark.x: f"{mark.x:.0f}" for one in shown for mark in one.marks}
         return [lines("Scaling efficiency", shown, "fraction", ticks, x_label="ranks", ideal=1.0, ideal_name="100 %")]

@@ -11,7 +11,7 @@ from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST = 24
 _BENCHMARKS = ("file_io", "checkpoint")
@@ -21,6 +21,7 @@ _BENCHMARKS = ("file_io", "checkpoint")
 class Rate:
     """One bar: ``value`` in bytes per second of all ranks, or None and how the case ended."""
 
+    case: str
     operation: str
     label: str
     value: float | None
@@ -42,17 +43,18 @@ class StorageRates(Chart[list[Rate]]):
 
     def select(self, rows: Sequence[Row]) -> list[Rate] | None:
         rates = [
-            Rate(str(row.point["operation"]), _label(row), row.value, row.status)
+            Rate(row.case, str(row.point["operation"]), _label(row), row.value, row.status)
             for row in rows
             if row.benchmark in _BENCHMARKS and row.metric in ("bandwidth", "") and row.status != "refused"
         ]
         return rates if any(rate.value is not None for rate in rates) else None
 
-    def draw(self, data: list[Rate]) -> list[Figure]:
+    def draw(self, data: list[Rate]) -> list[Panel]:
         shown = data[:MOST]
         missing = {number: rate.status for number, rate in enumerate(shown) if rate.value is None}
         values = {"bandwidth": [rate.value for rate in shown]}
-        return [bars("All ranks together", [rate.label for rate in shown], values, "B/s", missing=missing)]
+        labels, cases = [rate.label for rate in shown], [rate.case for rate in shown]
+        return [bars("All ranks together", labels, values, "B/s", missing=missing, cases=cases)]
 
     def answer(self, data: list[Rate]) -> str:
         words = []

@@ -19,7 +19,7 @@ from clusterbench.charts._selection import (
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST, MOST_BARS = 4, 40
 
@@ -45,7 +45,7 @@ class Strategies(Chart[list[list[Trained]]]):
         groups = [group for group in groups_of(cases, lambda case: (), SHARING) if _is_a_comparison(group)]
         return groups or None
 
-    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+    def draw(self, data: list[list[Trained]]) -> list[Panel]:
         return [_bars(group, under) for group, under in zip(data[:MOST], titles(data), strict=False)]
 
     def answer(self, data: list[list[Trained]]) -> str:
@@ -69,7 +69,7 @@ def _is_plain(case: Trained) -> bool:
     return _axes(case) == ("dp",) and not case.layout.riders and case.point.get("recompute", "none") == "none"
 
 
-def _bars(group: Sequence[Trained], under: str) -> Figure:
+def _bars(group: Sequence[Trained], under: str) -> Panel:
     shown = sorted(group, key=lambda case: -(case.whole_memory() or float("inf")))[:MOST_BARS]
     parts = memory_parts(shown)
     held = {said(name): case_values for name in parts if any(case_values := [_held(case, name) for case in shown])}
@@ -82,6 +82,7 @@ def _bars(group: Sequence[Trained], under: str) -> Figure:
         markers=[case.whole_memory() for case in shown],
         marker_name="the whole",
         missing={number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured},
+        cases=[case.row.case for case in shown],
     )
 
 

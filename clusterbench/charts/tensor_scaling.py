@@ -14,7 +14,7 @@ from clusterbench.scale import scale
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST = 3
 
@@ -59,7 +59,7 @@ class TensorScaling(Chart[list[Curve]]):
                     curves[cases] = _curve(group)
         return list(curves.values()) or None
 
-    def draw(self, data: list[Curve]) -> list[Figure]:
+    def draw(self, data: list[Curve]) -> list[Panel]:
         return [figure for curve in data[:MOST] for figure in _panels(curve, curve.name if len(data) > 1 else "")]
 
     def answer(self, data: list[Curve]) -> str:
@@ -113,7 +113,7 @@ def _marks(rows: Sequence[Row], metric: str) -> Iterator[Mark]:
             yield mark(_layout(row).tp, row)
 
 
-def _panels(curve: Curve, name: str) -> Iterator[Figure]:
+def _panels(curve: Curve, name: str) -> Iterator[Panel]:
     both = (("Throughput per rank", curve.throughput, "tokens/s"), ("Peak memory per rank", curve.memory, "B"))
     for title, series, unit in both:
         marks = [mark for one in series.values() for mark in one.marks]

@@ -11,7 +11,7 @@ from clusterbench.history import LONGEST_S, History, Reading
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST_CASES, MOST_RANKS = 12, 16
 KINDS = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backward, weights"}
@@ -21,6 +21,7 @@ KINDS = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backwar
 class Step:
     """One step of a pipeline as its ranks saw it."""
 
+    case: str
     name: str
     lines: tuple[str, ...]
     spans: tuple[Span, ...]
@@ -46,8 +47,8 @@ class Timeline(Chart[list[Step]]):
     def select_from(self, reading: Reading) -> list[Step] | None:
         return [step for history in reading.histories if (step := _step(history))] or None
 
-    def draw(self, data: list[Step]) -> list[Figure]:
-        return [spans(step.name, step.lines, step.spans, KINDS) for step in data[:MOST_CASES]]
+    def draw(self, data: list[Step]) -> list[Panel]:
+        return [spans(step.name, step.lines, step.spans, KINDS, step.case) for step in data[:MOST_CASES]]
 
     def left_out(self, data: list[Step]) -> str:
         return curves_note(len(data), MOST_CASES, "timelines")
@@ -69,7 +70,7 @@ def _step(history: History) -> Step | None:
     ]
     names = tuple("stage " + ", ".join(map(str, place)) for place in places)
     point = history.case.point
-    return Step(f"{point.get('layout')}, {point.get('schedule')}", names, tuple(drawn))
+    return Step(history.case.id, f"{point.get('layout')}, {point.get('schedule')}", names, tuple(drawn))
 
 
 def _is_whole(timeline: Any) -> bool:

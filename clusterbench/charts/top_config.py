@@ -4,17 +4,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, PAPER, panel
+from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, PAPER, canvas
+from clusterbench.charts._panel import Column, Entry, Panel
 from clusterbench.charts._selection import FOLLOWS_LAYOUT, SHARING, Trained, curves_note, said, trained
 from clusterbench.rows import Row
 from clusterbench.scale import digits
 from clusterbench.units import format_value
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST = 4
 FEWEST = 3  # layouts that make a choice
@@ -73,7 +71,7 @@ class TopConfig(Chart[list[Grid]]):
         grids = [Grid(_name(work, found), cells) for work, cells in found.items() if _is_a_choice(cells)]
         return grids or None
 
-    def draw(self, data: list[Grid]) -> list[Figure]:
+    def draw(self, data: list[Grid]) -> list[Panel]:
         figures = []
         for grid in data[:MOST]:
             figures.append(_heatmap(grid, "Fastest layout, tokens/s", throughput, digits))
@@ -210,7 +208,7 @@ def _percent(mfu: float) -> str:
     return f"{100 * mfu:.1f}"
 
 
-def _heatmap(grid: Grid, title: str, figure: Ranking, text: Callable[[float], str]) -> Figure:
+def _heatmap(grid: Grid, title: str, figure: Ranking, text: Callable[[float], str]) -> Panel:
     from matplotlib.patches import Rectangle
 
     shapes, sizes = grid.shapes, grid.world_sizes
@@ -223,7 +221,7 @@ def _heatmap(grid: Grid, title: str, figure: Ranking, text: Callable[[float], st
     most = max((upper.count("\n") + lower.count("\n") + 2 for upper, lower in words.values()), default=2)
     width = max(1.55, 0.075 * max(map(len, lines), default=0))
     height = 0.62 + 0.15 * max(0, most - 3)
-    drawn, axes = panel(
+    drawn, axes = canvas(
         f"{title}{f': {grid.name}' if grid.name else ''}",
         width=max(5.2, 1.2 + width * len(sizes)),
         height=1.1 + height * len(shapes),
@@ -247,7 +245,17 @@ def _heatmap(grid: Grid, title: str, figure: Ranking, text: Callable[[float], st
     axes.set_yticks(range(len(shapes)), shapes)
     axes.set_xlabel("ranks")
     axes.grid(False)
-    return drawn
+    entries = []
+    for row, shape in enumerate(shapes):
+        for column, size in enumerate(sizes):
+            top = best(grid.cells.get((shape, size), ()), figure)
+            upper, lower = words.get((shape, size), ("", "not tried"))
+            cells = (shape, f"{size}", " or ".join(upper.split("\n")), figure(top[0]) if top else None, lower)
+            area = (column - 0.5, row - 0.5, column + 0.5, row + 0.5)
+            entries.append(Entry(cells, top[0].row.case if top else "", area))
+    names = ("shape", "ranks", "best")
+    unit = "tokens/s" if figure is throughput else "fraction"
+    return Panel(drawn, (*map(Column, names), Column("figure", unit), Column("note")), tuple(entries))
 
 
 def _kept(case: Trained, figure: Ranking) -> float:

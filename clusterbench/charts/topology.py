@@ -2,17 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, legible, panel
+from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, canvas, legible
+from clusterbench.charts._panel import Column, Entry, Panel
 from clusterbench.charts._selection import curves_note
 from clusterbench.history import Reading, host_of
 from clusterbench.rows import Row
 from clusterbench.types import TOPOLOGY
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST = 4
 _NEARNESS = {"NV": 0.6, "C2C": 0.6, "PIX": 0.42, "PXB": 0.32, "PHB": 0.22, "NODE": 0.12, "SYS": 0.04}
@@ -61,7 +59,7 @@ class Topology(Chart[list[Joined]]):
             alike += [] if same else [one]
         return sorted(alike, key=lambda one: -len(one.hosts)) or None
 
-    def draw(self, data: list[Joined]) -> list[Figure]:
+    def draw(self, data: list[Joined]) -> list[Panel]:
         return [_matrix(joined) for joined in data[:MOST]]
 
     def answer(self, data: list[Joined]) -> str:
@@ -91,13 +89,13 @@ def _parts(joined: Joined) -> tuple[tuple[str, ...], Mapping[str, Mapping[str, s
     return joined.devices, joined.paths, joined.numa_nodes
 
 
-def _matrix(joined: Joined) -> Figure:
+def _matrix(joined: Joined) -> Panel:
     from matplotlib.patches import Rectangle
 
     count = len(joined.devices)
     size = min(9.0, max(3.6, 1.4 + 0.44 * count))
     more = f" and {len(joined.hosts) - 1} more" if len(joined.hosts) > 1 else ""
-    figure, axes = panel(f"{legible(joined.hosts[0])}{more}", width=size, height=size)
+    figure, axes = canvas(f"{legible(joined.hosts[0])}{more}", width=size, height=size)
     for row, one in enumerate(joined.devices):
         for column, other in enumerate(joined.devices):
             kind = str(joined.paths[one][other])
@@ -115,7 +113,12 @@ def _matrix(joined: Joined) -> Figure:
     axes.set_ylim(count - 0.5, -0.5)
     axes.set_ylabel("device, NUMA node", color=MUTED)
     axes.grid(False)
-    return figure
+    entries = tuple(
+        Entry((one, other, joined.paths[one][other]), area=(column - 0.5, row - 0.5, column + 0.5, row + 0.5))
+        for row, one in enumerate(joined.devices)
+        for column, other in enumerate(joined.devices)
+    )
+    return Panel(figure, (Column("device"), Column("other device"), Column("path")), entries)
 
 
 def _with_node(name: str, joined: Joined) -> str:

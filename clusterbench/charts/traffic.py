@@ -9,7 +9,7 @@ from clusterbench.charts._selection import curves_note, names
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST = 24
 
@@ -32,7 +32,7 @@ class Traffic(Chart[list[Row]]):
         counted = [row for row in rows if row.metric == "traffic_bytes" and (row.value or row.expected)]
         return counted or None
 
-    def draw(self, data: list[Row]) -> list[Figure]:
+    def draw(self, data: list[Row]) -> list[Panel]:
         name = names(data)
         figures = []
         for axis in sorted({row.detail.get("axis", "") for row in data}):
@@ -44,6 +44,7 @@ class Traffic(Chart[list[Row]]):
                     {"counted": [row.value for row in shown]},
                     "B",
                     markers=[row.expected for row in shown],
+                    cases=[row.case for row in shown],
                 )
             )
         return figures

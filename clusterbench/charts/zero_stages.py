@@ -19,7 +19,7 @@ from clusterbench.charts._selection import (
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from clusterbench.charts._panel import Panel
 
 MOST = 3
 KEPT = ("parameters", "gradients", "optimizer_state")
@@ -48,7 +48,7 @@ class ZeroStages(Chart[list[list[Trained]]]):
         groups = [group for group in groups if len({case.layout.zero for case in group if case.is_measured}) > 2]
         return groups if groups and are_most(groups, cases) else None
 
-    def draw(self, data: list[list[Trained]]) -> list[Figure]:
+    def draw(self, data: list[list[Trained]]) -> list[Panel]:
         groups = zip(data[:MOST], titles(data), strict=False)
         return [figure for group, under in groups for figure in _panels(group, under)]
 
@@ -64,9 +64,10 @@ def _base(case: Trained) -> tuple[object, ...]:
     return layout.world_size, layout.pp, layout.cp, layout.tp, layout.sp, layout.ep
 
 
-def _panels(group: Sequence[Trained], under: str) -> list[Figure]:
+def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
     labels = [case.name() for case in group]
     missing = {number: said(case.row.status) for number, case in enumerate(group) if not case.is_measured}
+    cases = [case.row.case for case in group]
     figures = []
     for title, metric, names in (
         ("At rest", "memory_at_rest", KEPT),
@@ -80,7 +81,15 @@ def _panels(group: Sequence[Trained], under: str) -> list[Figure]:
             title = f"{title}, fullest of {group[0].layout.world_size} ranks{under}"
             figures.append(
                 bars(
-                    title, labels, held, "B", expected=planned, markers=whole, marker_name="the whole", missing=missing
+                    title,
+                    labels,
+                    held,
+                    "B",
+                    expected=planned,
+                    markers=whole,
+                    marker_name="the whole",
+                    missing=missing,
+                    cases=cases,
                 )
             )
     axes = sorted({axis for case in group for axis in case.details("traffic_bytes")})
@@ -88,7 +97,7 @@ def _panels(group: Sequence[Trained], under: str) -> list[Figure]:
         sent = {f"along {axis}": [case.value("traffic_bytes", axis) for case in group] for axis in axes}
         formula = [_sum(case.expected("traffic_bytes", axis) for axis in axes) for case in group]
         title = f"Traffic of one of {group[0].layout.world_size} ranks in a step{under}"
-        figures.append(bars(title, labels, sent, "B", markers=formula, missing=missing))
+        figures.append(bars(title, labels, sent, "B", markers=formula, missing=missing, cases=cases))
     return figures
 
 

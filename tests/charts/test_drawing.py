@@ -1,6 +1,9 @@
 import re
 
-from clusterbench.charts._drawing import INK, PALETTE, Mark, Series, bars, lines, svg
+import pytest
+
+from clusterbench.charts._drawing import INK, PALETTE, Mark, Series, Span, bars, lines, spans, svg
+from clusterbench.charts._panel import Panel
 
 
 def picture(name: str = "chart-0") -> str:
@@ -61,3 +64,39 @@ def test_a_point_on_other_hosts_is_hollow_and_said() -> None:
     assert "hollow" not in drawn[0]
     assert ">hollow: 4 ranks ran on cb3, cb4, the smaller ones on cb1, cb2<" in drawn[1]
     assert drawn[1].count("<use ") == drawn[0].count("<use ") + 1
+
+
+def test_a_panel_is_a_table_of_what_it_shows_and_each_entry_has_its_place() -> None:
+    marks = (Mark(1, 0.002, 0.001, 0.003, case="a"), Mark(2, None, status="out_of_memory", case="b"))
+    panel = lines("Time", [Series("TP", marks)], "s", {1: "tp1", 2: "tp2"}, x_label="degree")
+    assert [panel.words(entry) for entry in panel.entries] == [
+        "TP; tp1; value 2.000 ms; low 1.000 ms; high 3.000 ms",
+        "TP; tp2; out of memory",
+    ]
+    assert [entry.case for entry in panel.entries] == ["a", "b"]
+    (place,) = re.findall(r'<rect data-entry="0" x="([\d.]+)" y="([\d.]+)" width="12.0" height="12.0"', drawn(panel))
+    markers = [[float(x), float(y)] for x, y in re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', drawn(panel))]
+    assert any([float(at) + 6 for at in place] == pytest.approx(marker, abs=0.1) for marker in markers)
+    assert 'data-entry="1"' not in drawn(panel)
+
+
+def test_a_bar_and_a_span_are_hit_where_they_are_drawn() -> None:
+    held = bars("Memory", ["tp1"], {"a": [2.0], "b": [None]}, "B", markers=[3.0], cases=["one"])
+    ran = spans("Step", ["stage 0"], [Span(0, 1.0, 2.0, "F")], {"F": "forward"}, "two")
+    assert [held.words(entry) for entry in held.entries] == ["tp1; a 2B; sum 2B; formula 3B"]
+    assert [ran.words(entry) for entry in ran.entries] == [
+        "stage 0; forward; start 1.000 s; end 2.000 s; duration 1.000 s"
+    ]
+    for panel, case in ((held, "one"), (ran, "two")):
+        assert [entry.case for entry in panel.entries] == [case]
+        assert re.search(r'<rect data-entry="0" [^>]+><title>', drawn(panel))
+
+
+def test_what_is_said_of_a_place_is_text_and_short() -> None:
+    panel = lines("t", [Series('<b>"' + "x" * 9999, (Mark(1, 1.0), Mark(2, 1.0)))], "s", {1: "1", 2: "2"}, x_label="x")
+    assert "<b>" not in drawn(panel)
+    assert len(drawn(panel)) < 20_000
+
+
+def drawn(panel: Panel) -> str:
+    return svg(panel, "n", "l")

@@ -26,7 +26,7 @@ def test_a_wrong_layout_is_counted_and_has_no_bar() -> None:
     assert data is not None
     assert chart.answer(data).startswith("3 of 4 layouts compute what one rank computes, 1 did not;")
     (figure,) = chart.draw(data)
-    assert "× wrong" in [text.get_text() for text in figure.axes[0].texts]
+    assert "× wrong" in [text.get_text() for text in figure.figure.axes[0].texts]
 
 
 def test_numbers_of_ranks_are_panels_of_their_own() -> None:

@@ -41,7 +41,7 @@ def drawn(rows: list[Row]) -> list[tuple[str, list[str], list[str]]]:
             [label.get_text() for label in axes.get_yticklabels()],
             [text.get_text() for text in axes.texts],
         )
-        for (axes,) in (figure.axes for figure in figures)
+        for (axes,) in (figure.figure.axes for figure in figures)
     ]
 
 

@@ -17,7 +17,7 @@ def test_parts_are_stacked_and_the_whole_is_not_one_of_them() -> None:
 
 def test_the_whole_stands_beside_the_bar_and_not_the_sum_of_peaks() -> None:
     (figure,) = Memory().draw(Memory().select(memory("tp2", 20, parameters=10, gradients=15)) or [])
-    assert [text.get_text() for text in figure.axes[0].texts] == ["20"]
+    assert [text.get_text() for text in figure.figure.axes[0].texts] == ["20"]
 
 
 def test_what_was_expected_of_a_part_is_a_tick_at_its_end() -> None:
@@ -27,7 +27,7 @@ def test_what_was_expected_of_a_part_is_a_tick_at_its_end() -> None:
         row(one, "peak_memory", 8.0, unit="B", detail={"category": "gradients"}, expected=9.0),
     ]
     (figure,) = Memory().draw(Memory().select(rows) or [])
-    (ticks,) = [line for line in figure.axes[0].lines if line.get_label() == "expected"]
+    (ticks,) = [line for line in figure.figure.axes[0].lines if line.get_label() == "expected"]
     assert list(ticks.get_xdata()) == [19.0]
 
 
@@ -36,7 +36,7 @@ def test_out_of_memory_keeps_its_place_among_the_bars() -> None:
     bars = Memory().select([lost, *memory("tp2", 10, parameters=10)]) or []
     assert [(bar.label, bar.status) for bar in bars] == [("tp1", "out_of_memory"), ("tp2", "ok")]
     (figure,) = Memory().draw(bars)
-    assert "× out of memory" in [text.get_text() for text in figure.axes[0].texts]
+    assert "× out of memory" in [text.get_text() for text in figure.figure.axes[0].texts]
 
 
 def test_without_parts_there_is_nothing_to_stack() -> None:

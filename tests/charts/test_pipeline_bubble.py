@@ -30,16 +30,16 @@ def test_the_answer_puts_measured_simulated_and_formula_side_by_side() -> None:
 def test_the_three_bubbles_are_three_kinds_of_marks() -> None:
     chart = PipelineBubble()
     bubbles, speed, held = chart.draw(chart.select(ROWS) or [])
-    lines = {line.get_label(): list(line.get_xdata()) for line in bubbles.axes[0].lines}
+    lines = {line.get_label(): list(line.get_xdata()) for line in bubbles.figure.axes[0].lines}
     assert lines == {"formula": [10, 27, 75], "measured": [35, 40, 80], "simulated": [20, 30, 75]}
-    assert len(speed.axes[0].patches) == len(held.axes[0].patches) == 3
+    assert len(speed.figure.axes[0].patches) == len(held.figure.axes[0].patches) == 3
 
 
 def test_a_schedule_that_failed_keeps_its_place() -> None:
     chart = PipelineBubble()
     rows = [*ROWS, *trained("pp4", status="timeout", schedule="dualpipev")]
     bubbles, *_ = chart.draw(chart.select(rows) or [])
-    assert [text.get_text() for text in bubbles.axes[0].texts] == ["× timeout"]
+    assert [text.get_text() for text in bubbles.figure.axes[0].texts] == ["× timeout"]
 
 
 def test_one_schedule_alone_shows_nothing() -> None:

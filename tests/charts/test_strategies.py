@@ -34,14 +34,14 @@ def test_the_answer_names_the_leanest_and_who_saves_what() -> None:
 
 def test_bars_go_from_the_fullest_to_the_leanest() -> None:
     (figure,) = Strategies().draw(Strategies().select(ROWS) or [])
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    labels = [label.get_text() for label in figure.figure.axes[0].get_yticklabels()]
     assert labels == ["dp4", "dp4+zero1", "dp4+zero3", "dp4, full recompute", "pp4", "tp4"]
 
 
 def test_out_of_memory_stands_first() -> None:
     rows = [*ROWS, *trained("cp4", status="out_of_memory", recompute="none")]
     (figure,) = Strategies().draw(Strategies().select(rows) or [])
-    assert "× out of memory" in [text.get_text() for text in figure.axes[0].texts]
+    assert "× out of memory" in [text.get_text() for text in figure.figure.axes[0].texts]
 
 
 def test_without_plain_data_parallelism_there_is_nothing_to_compare_with() -> None:

@@ -71,7 +71,7 @@ def test_one_degree_alone_shows_nothing() -> None:
 def test_it_draws_throughput_and_memory_side_by_side() -> None:
     data = TensorScaling().select([*step("tp1", 9, MIB), *step("tp2", 8, MIB)])
     assert data is not None
-    assert [figure.axes[0].get_title(loc="left") for figure in TensorScaling().draw(data)] == [
+    assert [figure.figure.axes[0].get_title(loc="left") for figure in TensorScaling().draw(data)] == [
         "Throughput per rank",
         "Peak memory per rank",
     ]

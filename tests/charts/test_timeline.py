@@ -40,7 +40,7 @@ def test_ranks_of_one_place_are_drawn_once() -> None:
 def test_the_figure_has_a_line_for_each_stage() -> None:
     chart = Timeline()
     (figure,) = chart.draw(chart.select_from(reading(FIRST, SECOND)) or [])
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["stage 0", "stage 1"]
+    assert [label.get_text() for label in figure.figure.axes[0].get_yticklabels()] == ["stage 0", "stage 1"]
 
 
 def test_without_a_pipeline_there_is_none() -> None:

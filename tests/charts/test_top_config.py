@@ -13,7 +13,7 @@ LARGE = [*step("dp4", None, "large", "out_of_memory"), *step("tp4", None, "large
 
 def texts(rows: list[Row]) -> list[str]:
     (figure,) = TopConfig().draw(TopConfig().select(rows) or [])
-    return [text.get_text() for text in figure.axes[0].texts if text.get_text()]
+    return [text.get_text() for text in figure.figure.axes[0].texts if text.get_text()]
 
 
 def test_the_answer_names_the_best_of_each_shape_and_what_is_missing() -> None:
@@ -86,8 +86,13 @@ def test_an_imported_mfu_that_would_choose_otherwise_is_shown_with_the_reason() 
     chart = TopConfig()
     data = chart.select(rows) or []
     speed, mfu = chart.draw(data)
-    assert "dp4" in [text.get_text() for text in speed.axes[0].texts]
-    assert [text.get_text() for text in mfu.axes[0].texts] == ["tp1", "50.0, best of 1", "pp4", "45.0, best of 3"]
+    assert "dp4" in [text.get_text() for text in speed.figure.axes[0].texts]
+    assert [text.get_text() for text in mfu.figure.axes[0].texts] == [
+        "tp1",
+        "50.0, best of 1",
+        "pp4",
+        "45.0, best of 3",
+    ]
     assert chart.answer(data) == (
         "Fastest are small on 4 ranks with dp4 (900 tokens/s, best of 3). Ranked by the imported MFU instead, 1 of 2 "
         "cells name another layout or micro-batch. The imported MFU does not follow from throughput alone: over the "

@@ -44,7 +44,7 @@ def test_hosts_that_are_alike_share_a_panel_and_the_odd_one_is_named() -> None:
 def test_cells_are_nvidia_smis_words_and_devices_have_their_numa_node() -> None:
     found = Topology().select_from(run({"matrix": matrix()}))
     (figure,) = Topology().draw(found or [])
-    (axes,) = figure.axes
+    (axes,) = figure.figure.axes
     assert sorted(text.get_text() for text in axes.texts) == ["NV18", "NV18", "PIX", "PIX", "SYS", "SYS"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["GPU0, 0", "GPU1, 1", "NIC0"]
     assert len(axes.patches) == 9

@@ -10,7 +10,7 @@ def traffic(axis: str, counted: float, formula: float | None) -> Row:
 
 def test_there_is_one_panel_an_axis() -> None:
     rows = [traffic("tp", 64, 64), traffic("dp", 32, 32)]
-    assert [figure.axes[0].get_title(loc="left") for figure in Traffic().draw(rows)] == [
+    assert [figure.figure.axes[0].get_title(loc="left") for figure in Traffic().draw(rows)] == [
         "Axis dp, per rank and step",
         "Axis tp, per rank and step",
     ]

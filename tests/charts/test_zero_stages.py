@@ -30,9 +30,9 @@ def test_the_answer_names_what_each_stage_saves_and_sends() -> None:
 def test_groups_and_offload_are_bars_of_their_own() -> None:
     rows = [*ROWS, *step("dp4+zero3", 8, 12, 15, shard_group_size=2), *step("dp4+zero3", 4, 9, 18, offload=True)]
     at_rest, at_peak, traffic = ZeroStages().draw(ZeroStages().select(rows) or [])
-    labels = [label.get_text() for label in at_rest.axes[0].get_yticklabels()]
+    labels = [label.get_text() for label in at_rest.figure.axes[0].get_yticklabels()]
     assert labels == ["dp4", "dp4+zero1", "dp4+zero3", "dp4+zero3, groups of 2", "dp4+zero3, offload"]
-    assert len(at_peak.axes[0].patches) == len(traffic.axes[0].patches) == 5
+    assert len(at_peak.figure.axes[0].patches) == len(traffic.figure.axes[0].patches) == 5
 
 
 def test_stages_of_different_mixes_show_nothing() -> None:

@@ -1,0 +1,93 @@
+"""A picture that knows what it shows: each thing in it is a line of a table, a place to point at, and a way home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterbench.scale import digits
+from clusterbench.units import UNITS, format_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Cell = str | float | None
+Area = tuple[float, float, float, float]
+"""Left, bottom, right and top in the coordinates of the picture's axes; a point has no width and no height."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Numbers are in ``unit``, a base unit; words have none."""
+
+    name: str
+    unit: str = ""
+
+    def text(self, cell: Cell) -> str:
+        """As a reader sees it.
+
+        >>> Column("time", "s").text(0.0021), Column("layout").text("tp2"), Column("low", "s").text(None)
+        ('2.100 ms', 'tp2', '')
+        """
+        if cell is None or isinstance(cell, str):
+            return cell or ""
+        return format_value(cell, self.unit) if self.unit in UNITS else digits(cell)
+
+
+@dataclass(frozen=True)
+class Story:
+    """What is told of an entry that was chosen: sentences, and a table whose lines may each lead to a case.
+
+    ``cases`` holds the id of a line's case, or nothing; it is as long as ``lines``, or empty.
+    """
+
+    title: str
+    sentences: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    lines: tuple[tuple[str, ...], ...] = ()
+    cases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that a panel shows.
+
+    Attributes
+    ----------
+    cells
+        One for each column of the panel.
+    case
+        The id of the case whose figure it is; empty where it is made of several.
+    area
+        Where it stands; None where nothing of it is to be seen.
+    story
+        What is told when it is chosen.
+    """
+
+    cells: tuple[Cell, ...]
+    case: str = ""
+    area: Area | None = None
+    story: Story | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A figure and what it shows; ``entries`` are also the table behind it."""
+
+    figure: Figure
+    columns: tuple[Column, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def title(self) -> str:
+        return " ".join(self.figure.axes[0].get_title(loc="left").split())
+
+    def words(self, entry: Entry) -> str:
+        """What is said of an entry that is pointed at: what is not a number first, then each number by its name."""
+        return "; ".join(self._words(entry))
+
+    def _words(self, entry: Entry) -> Iterator[str]:
+        for column, cell in zip(self.columns, entry.cells, strict=True):
+            if text := column.text(cell):
+                yield text if isinstance(cell, str) else f"{column.name} {text}"
