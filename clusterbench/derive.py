@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.environment_ratios import environment_ratios
@@ -40,15 +41,23 @@ About = tuple[str, str, str, int, str, Point, int, int, str, str]
 """What the rows of a case share: the first fields of :class:`Row`, up to ``device``."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """One run before anything is derived from several of its cases."""
+
+    run: str
+    plan: Plan
+    histories: tuple[History, ...]
+    rows: list[Row]
+    environment: Mapping[str, Any]
+    problems: tuple[str, ...]
+
+
 def read(run: RunDirectory) -> Reading:
     """Everything a report needs of a run. Each record that is left out is named among the problems."""
-    plan = run.plan()
-    problems: list[str] = []
-    histories = _histories(plan, run.outcomes(), run.observations(), problems)
-    derived = [_figures(history, problems) for history in histories]
-    rows = _rows(run.name, plan, derived)
-    histories = tuple(history for history, _ in derived)
-    return Reading(run.name, plan, histories, rows, run.environment(), (*run.problems, *problems))
+    own = read_part(run)
+    rows = [*with_what_follows(own.rows, own.plan), *refusal_rows(own)]
+    return Reading(own.run, own.plan, own.histories, rows, own.environment, own.problems)
 
 
 def derive_rows(run: RunDirectory) -> list[Row]:
@@ -210,17 +219,32 @@ def _made_of(history: History) -> list[Metric] | str:
 # What follows from it
 
 
-def _rows(run: str, plan: Plan, derived: Sequence[tuple[History, list[Metric]]]) -> list[Row]:
-    known = benchmarks()
-    rows = [row for history, metrics in derived for row in _case_rows(run, history, metrics)]
-    within = tuple(rows)
-    for name in sorted({history.case.benchmark for history, _ in derived} & known.keys()):
-        rows.extend(known[name].across(within))
-    rows.extend(environment_ratios(within))
-    place = {history.case.id: position for position, (history, _) in enumerate(derived)}
-    rows.sort(key=lambda row: place[row.case])
-    rows.extend(_refusal_row(run, plan, refusal) for refusal in plan.refusals)
-    return rows
+def read_part(run: RunDirectory) -> Part:
+    """What was read of a run, and the rows of each of its cases by itself."""
+    plan = run.plan()
+    problems: list[str] = []
+    histories = _histories(plan, run.outcomes(), run.observations(), problems)
+    derived = [_figures(history, problems) for history in histories]
+    rows = [row for history, metrics in derived for row in _case_rows(run.name, history, metrics)]
+    histories = tuple(history for history, _ in derived)
+    return Part(run.name, plan, histories, rows, run.environment(), (*run.problems, *problems))
+
+
+def with_what_follows(rows: Sequence[Row], plan: Plan) -> list[Row]:
+    """The rows of cases, and those that need more than one case; in the order of the plan."""
+    known, within = benchmarks(), tuple(rows)
+    every = list(rows)
+    for name in sorted({case.benchmark for case in plan.cases} & known.keys()):
+        every.extend(known[name].across(within))
+    every.extend(environment_ratios(within))
+    place = {case.id: position for position, case in enumerate(plan.cases)}
+    every.sort(key=lambda row: place[row.case])
+    return every
+
+
+def refusal_rows(part: Part) -> Iterator[Row]:
+    """One row for each refusal."""
+    return (_refusal_row(part.run, part.plan, refusal) for refusal in part.plan.refusals)
 
 
 def _case_rows(run: str, history: History, metrics: Sequence[Metric]) -> Iterator[Row]:
@@ -317,6 +341,9 @@ def _refusal_row(run: str, plan: Plan, refusal: Refusal) -> Row:
         value=None,
         basis=refusal.reason,
     )
+
+
+# The table as text
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:

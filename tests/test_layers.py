@@ -16,7 +16,7 @@ PACKAGE = ROOT / "clusterbench"
 LAYERS = (
     "cli __main__ catalogue",
     "launch report compare bundle layout_view importing plan_text",
-    "suite plan run_directory derive environment_ratios yaml_lines",
+    "suite plan run_directory derive together environment_ratios yaml_lines",
     "benchmarks parallel training diagnoses charts",
     "engine tools",
     "types rows records history units layout shape cluster scale formulas errors options discover tables prose "
@@ -24,7 +24,7 @@ LAYERS = (
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 
-READING_HALF = ("derive", "compare", "bundle", "diagnoses", "charts", "report")
+READING_HALF = ("derive", "together", "compare", "bundle", "diagnoses", "charts", "report")
 """What turns a run's folder into a report, on a laptop without a GPU."""
 
 WITHOUT_TORCH = (

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterbench.derive import read
+from clusterbench.history import Reading
+from clusterbench.run_directory import RunDirectory
+from clusterbench.together import read_together
+from clusterbench.types import Case
+
+EXAMPLE = RunDirectory.open(Path(__file__).parents[1] / "reports" / "examples" / "tp_scale-cpu")
+
+
+def part(path: Path, is_in: Callable[[Case], bool]) -> RunDirectory:
+    """A run of some cases of the example."""
+    plan = EXAMPLE.plan()
+    cases = tuple(case for case in plan.cases if is_in(case))
+    kept = {case.hash for case in cases}
+    run = RunDirectory.create(path, b"suite: part\n", replace(plan, cases=cases), EXAMPLE.environment())
+    seen = {(one.hash, one.repeat, one.attempt): one for one in EXAMPLE.observations()}
+    for outcome in EXAMPLE.outcomes():
+        if outcome.hash in kept:
+            run.record(outcome, seen.get((outcome.hash, outcome.repeat, outcome.attempt)))
+    return run
+
+
+def scaling(reading: Reading) -> dict[str, float | None]:
+    return {row.case.split(": ")[-1]: row.value for row in reading.rows if row.metric == "scaling_efficiency"}
+
+
+def test_runs_of_different_sizes_are_one_experiment(tmp_path: Path) -> None:
+    small = part(tmp_path / "one-rank", lambda case: case.world_size == 1)
+    large = part(tmp_path / "more", lambda case: case.world_size > 1)
+    whole, together = read(EXAMPLE), read_together([small, large])
+    assert scaling(together) == scaling(whole)
+    assert scaling(read(large)) != scaling(whole)
+    assert len(together.histories) == len(whole.histories)
+    assert {row.run for row in together.rows} == {"one-rank", "more"}
+    assert all(row.case.startswith(f"{row.run}: ") and "run" not in row.point for row in together.rows)
+
+
+def test_the_same_case_in_two_runs_stands_side_by_side(tmp_path: Path) -> None:
+    runs = [part(tmp_path / name, lambda case: case.world_size < 3) for name in ("before", "after")]
+    alone, together = read(runs[0]), read_together(runs)
+    assert {row.point["run"] for row in together.rows} == {"before", "after"}
+    own = [row for row in together.rows if row.run == "before"]
+    assert [row.value for row in own] == [row.value for row in alone.rows]
+    assert [history.case.hash for history in together.histories] == 2 * [one.case.hash for one in alone.histories]
+
+
+def test_folders_of_one_name_are_numbered_and_every_host_is_there_once(tmp_path: Path) -> None:
+    runs = [part(tmp_path / name / "run", lambda case: case.world_size == 1) for name in ("a", "b")]
+    together = read_together(runs)
+    assert together.run == "run (1), run (2)"
+    assert together.environment["hosts"] == EXAMPLE.environment()["hosts"]
+
+
+def test_what_could_not_be_read_says_of_which_run(tmp_path: Path) -> None:
+    run = part(tmp_path / "cut", lambda case: case.world_size == 1)
+    with (run.path / "outcomes.jsonl").open("a") as file:
+        file.write('{"half\n')
+    (problem,) = read_together([run, part(tmp_path / "whole", lambda case: case.world_size == 2)]).problems
+    assert problem.startswith("cut: outcomes.jsonl:")
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_one_run_alone_is_itself(tmp_path: Path, size: int) -> None:
+    run = part(tmp_path / "alone", lambda case: case.world_size == size)
+    assert [row.value for row in read_together([run]).rows] == [row.value for row in read(run).rows]
