@@ -70,18 +70,16 @@ def derive_rows(run: RunDirectory) -> list[Row]:
 
 
 def write_rows(run: RunDirectory, rows: Sequence[Row] | None = None) -> Path:
-    """``rows.csv`` in the run's folder, replaced."""
-    return run.write("rows.csv", rows_csv(derive_rows(run) if rows is None else rows))
+    """``rows.csv`` in the run's folder, replaced: the long table as text; what is unknown is an empty cell."""
+    return run.write("rows.csv", _csv(derive_rows(run) if rows is None else rows))
 
 
-def rows_csv(rows: Sequence[Row]) -> str:
-    """The long table as text; what is unknown is an empty cell."""
-    lines = _quoted([_columns(rows)])
+def _csv(rows: Sequence[Row]) -> Iterator[str]:
+    yield f"{_quoted([_columns(rows)])[0]}\n"
     for about, figures, options in _by_case(rows):
         # What the rows of a case share, most of the text, is put into words once.
         (start,), (end,) = _quoted([about]), _quoted([("", "", *options)])
-        lines += [f"{start},{figure}{end[1:]}" for figure in _quoted(figures)]
-    return "\n".join([*lines, ""])
+        yield "".join(f"{start},{figure}{end[1:]}\n" for figure in _quoted(figures))
 
 
 def _quoted(lines: Iterable[Sequence[object]]) -> list[str]:

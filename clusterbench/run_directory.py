@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -156,12 +156,13 @@ class RunDirectory:
             self._append("observations.jsonl", observation)
         self._append("outcomes.jsonl", outcome)
 
-    def write(self, name: str, text: str) -> Path:
-        """Replaces a derived file in one go, so that nobody ever sees half of it."""
+    def write(self, name: str, text: str | Iterable[str]) -> Path:
+        """Replaces a derived file in one go, so that nobody ever sees half of it; a long one may come in pieces."""
         target = self.path / name
         try:
             new = target.with_name(target.name + ".new")
-            new.write_text(text, encoding="utf-8")
+            with open(new, "w", encoding="utf-8") as file:
+                file.writelines([text] if isinstance(text, str) else text)
             os.replace(new, target)
         except OSError as error:
             raise DiskError(self._unwritable(error)) from None
