@@ -162,20 +162,30 @@ def _ranks_per_agent(text: str | None) -> int | None:
     raise click.BadParameter(f"must be a whole number from 1 to 4096 or 'all', not {text!r}")
 
 
-@main.command(short_help="Make a run's report again.")
-@click.argument("folder", type=click.Path(path_type=Path))
-def report(folder: Path) -> None:
-    """Derive rows.csv and index.html of the run in FOLDER again, from what was observed.
+@main.command(short_help="Make a run's report again, or one of several runs.")
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="New folder for a report of several runs.")
+def report(folders: tuple[Path, ...], out: Path | None) -> None:
+    """Derive rows.csv and index.html of the run in folder RUN again, from what was observed.
 
-    FOLDER may be a bundle, which is unpacked beside it. Ends with the exit code of the run itself.
+    Of several runs one page is made in the folder --out: as parts of one experiment where they have no case in common,
+    such as a run for each number of nodes, and otherwise side by side. A RUN may be a bundle, which is unpacked beside
+    it. Ends with the exit code that the verdict stands for.
     """
     from clusterbench.bundle import open_bundle
     from clusterbench.report import render_report
+    from clusterbench.report.several import render_together
     from clusterbench.run_directory import RunDirectory
 
-    if folder.is_file():
-        folder = open_bundle(folder, folder.parent)
-    made = render_report(RunDirectory.open(folder))
+    if (len(folders) > 1) != (out is not None):
+        raise click.UsageError(
+            f"a report of {len(folders)} runs needs a folder of its own.\nhint: add --out FOLDER"
+            if out is None
+            else "--out has no effect on the report of one run, which stands in its folder."
+        )
+    opened = [open_bundle(one, one.parent) if one.is_file() else one for one in folders]
+    runs = [RunDirectory.open(folder) for folder in opened]
+    made = render_report(runs[0]) if out is None else render_together(runs, out)
     click.echo(f"{made.verdict.word}: {made.verdict.sentence}", err=True)
     click.echo(made.path)
     click.get_current_context().exit(made.verdict.exit_code)
@@ -208,7 +218,12 @@ def compare(base: Path, new: Path, threshold: float, markdown: bool) -> None:
 @main.command(short_help="Show every group of a layout, and what passes in it.")
 @click.argument("layout")
 @click.option("--num-nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Nodes it runs on.")
-@click.option("--rank-order", default="megatron", show_default=True, help="Which ranks are neighbours.")
+@click.option(
+    "--rank-order",
+    default="megatron",
+    show_default=True,
+    help="Which ranks are neighbours, as in: megatron, torchtitan, deepspeed, nanotron, picotron, llama3, calculon.",
+)
 @click.option("--shape", help="A model, as 'clusterbench list shapes' names it; with it bytes per step are told.")
 @click.option("--seq-len", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of a sequence.")
 @click.option(
@@ -217,7 +232,7 @@ def compare(base: Path, new: Path, threshold: float, markdown: bool) -> None:
 @click.option(
     "--micro-batch-size", type=click.IntRange(1), default=1, show_default=True, help="Sequences of a forward."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Write a page with drawings of every axis, too.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write a page, too: every axis drawn, and a step played.")
 def layout(
     layout: str,
     num_nodes: int,
@@ -230,11 +245,16 @@ def layout(
 ) -> None:
     """Show which ranks of LAYOUT (as pp2-dp2-tp2) share weights, hold slices or pass activations, and over which link.
 
-    Bytes are those of bfloat16 training with the default of every other option.
+    Then why its axes go together, and the messages of one step in their order. Bytes are those of bfloat16 training
+    with the default of every other option.
     """
+    import shutil
+
     from clusterbench.layout import ParallelLayout
-    from clusterbench.layout_view import layout_text, view_layout
+    from clusterbench.layout_view import view_layout
+    from clusterbench.layout_view.text import layout_text
     from clusterbench.shape import named_shape
+    from clusterbench.tables import WIDTH
     from clusterbench.training.job import TrainingJob
 
     wanted = ParallelLayout.parse(layout)
@@ -245,12 +265,12 @@ def layout(
     elif global_batch_size is not None:
         raise SuiteError("--global-batch-size has no effect without --shape.")
     view = view_layout(wanted, num_nodes, rank_order, job)
-    click.echo(layout_text(view))
+    click.echo(layout_text(view, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)))
     if out is not None:
         from clusterbench.report.layout_page import layout_page
 
         try:
-            out.write_text(layout_page(view))
+            out.write_text(layout_page(view), encoding="utf-8")
         except OSError as error:
             raise SuiteError(f"--out {out} cannot be written: {error.strerror}.") from None
         click.echo(f"page: {out}", err=True)

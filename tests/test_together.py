@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from clusterbench.cli import main
 from clusterbench.derive import read
 from clusterbench.history import Reading
 from clusterbench.run_directory import RunDirectory
@@ -65,6 +67,37 @@ def test_what_could_not_be_read_says_of_which_run(tmp_path: Path) -> None:
         file.write('{"half\n')
     (problem,) = read_together([run, part(tmp_path / "whole", lambda case: case.world_size == 2)]).problems
     assert problem.startswith("cut: outcomes.jsonl:")
+
+
+def report(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["report", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_one_page_of_several_runs_stands_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    runs = [part(tmp_path / name, lambda case: case.world_size < 3).path for name in ("before", "after")]
+    done = report(*runs, "--out", tmp_path / "both")
+    assert done.exit_code == 0
+    assert done.stdout == f"{tmp_path}/both/index.html\n"
+    page = (tmp_path / "both" / "index.html").read_text()
+    assert "before: train_step/1n2/tp2" in page
+    assert "after: train_step/1n2/tp2" in page
+    assert "before, llama-tiny, seq 256" in page  # a panel each
+    table = (tmp_path / "both" / "rows.csv").read_text()
+    assert {line.split(",")[0] for line in table.splitlines()[1:]} == {"before", "after"}
+    assert not (runs[0] / "index.html").exists()
+
+
+def test_where_the_page_goes_is_asked_for_exactly_where_there_are_several(tmp_path: Path) -> None:
+    run = part(tmp_path / "run", lambda case: case.world_size == 1).path
+    done = report(run, run)
+    assert done.exit_code == 2
+    assert done.stderr.endswith("a report of 2 runs needs a folder of its own.\nhint: add --out FOLDER\n")
+    done = report(run, "--out", tmp_path / "x")
+    assert done.exit_code == 2
+    assert done.stderr.endswith("--out has no effect on the report of one run, which stands in its folder.\n")
+    done = report(run, run, "--out", run)
+    assert done.exit_code == 2
+    assert done.stderr == f"error: {run} exists and is not empty.\nhint: name a new folder with --out\n"
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -168,7 +168,7 @@ def said(status: str) -> str:
 
 def variant(row: Row, without: tuple[str, ...] = ()) -> str:
     """A short name for what a row measured."""
-    parts = [str(row.point[key]) for key in ("shape", "layout") if row.point.get(key) and key not in without]
+    parts = [str(row.point[key]) for key in ("run", "shape", "layout") if row.point.get(key) and key not in without]
     for key, short in (("seq_len", "seq"), ("micro_batch_size", "mbs"), ("global_batch_size", "gbs")):
         if row.point.get(key) is not None:
             parts.append(f"{short} {row.point[key]}")
@@ -188,7 +188,8 @@ def names(rows: Iterable[Row]) -> Callable[[Row], str]:
 def apart(rows: Iterable[Row]) -> Callable[[Row], str]:
     """What a row computes that others of ``rows`` do not: nothing where all compute the same."""
     points = {id(row.point): row.point for row in rows}
-    words = {"shape": "", "seq_len": "seq ", "micro_batch_size": "mbs ", "global_batch_size": "gbs ", "dtype": ""}
+    words = {"run": "", "shape": "", "seq_len": "seq ", "micro_batch_size": "mbs ", "global_batch_size": "gbs "}
+    words["dtype"] = ""
     differing = [name for name in words if len({point.get(name) for point in points.values()}) > 1]
     return lambda row: ", ".join(f"{words[key]}{row.point[key]}" for key in differing if row.point.get(key) is not None)
 
