@@ -9,9 +9,10 @@ from click.testing import CliRunner
 
 from clusterbench.cli import main
 from clusterbench.errors import SuiteError
-from clusterbench.layout import AXES, VIEWS, ParallelLayout
-from clusterbench.layout_view import MEANINGS, LayoutView, layout_text, view_layout
-from clusterbench.report.layout_page import layout_page
+from clusterbench.layout import AXES, RANK_ORDERS, VIEWS, ParallelLayout, every_layout
+from clusterbench.layout_view import LayoutView, group_words, rank_words, view_layout
+from clusterbench.layout_view.meanings import MEANINGS, mix_of
+from clusterbench.layout_view.text import layout_text
 from clusterbench.shape import named_shape
 from clusterbench.training.job import TrainingJob
 
@@ -20,23 +21,39 @@ def view(text: str, num_nodes: int = 1, rank_order: str = "megatron") -> LayoutV
     return view_layout(ParallelLayout.parse(text), num_nodes, rank_order)
 
 
+def with_job(text: str, shape: str, num_nodes: int = 1, sequences: int = 8) -> LayoutView:
+    layout = ParallelLayout.parse(text)
+    job = TrainingJob(named_shape(shape), layout, 256, sequences, 1, dtype="bfloat16")
+    return view_layout(layout, num_nodes, "megatron", job)
+
+
+def remarks(text: str, rank_order: str = "megatron") -> str:
+    return " ".join(remark.text for remark in mix_of(ParallelLayout.parse(text), rank_order).remarks)
+
+
 def groups(of: LayoutView) -> dict[str, list[list[int]]]:
     return {axis.name: [list(group) for group in axis.groups] for axis in of.axes}
 
 
 def test_megatrons_example_of_16_gpus() -> None:
     # NVIDIA/Megatron-LM, megatron/core/parallel_state.py, docstring of initialize_model_parallel.
-    found = groups(view("pp4-dp2-tp2", num_nodes=2))
+    of = view("pp4-dp2-tp2", num_nodes=2)
+    found = groups(of)
     assert found["tp"] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]]
     assert found["dp"] == [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11], [12, 14], [13, 15]]
     assert found["pp"] == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
+    # "rank 0 to 7 belong to the first box and ranks 8 to 15 belong to the second box": only pipelines leave a box.
+    assert {axis.name for axis in of.axes if axis.crossing} == {"pp", "ends"}
 
 
 def test_figure_5_of_llama_3() -> None:
     # Grattafiori et al. 2024, arXiv:2407.21783, figure 5: 16 GPUs, TP2 CP2 PP2 DP2; GPU 0 with 1, 2, 4 and 8.
-    found = groups(view("pp2-dp2-cp2-tp2", num_nodes=2, rank_order="llama3"))
+    of = view("pp2-dp2-cp2-tp2", num_nodes=2, rank_order="llama3")
+    found = groups(of)
     first = {name: of_axis[0] for name, of_axis in found.items()}
     assert (first["tp"], first["cp"], first["pp"], first["dp"]) == ([0, 1], [0, 2], [0, 4], [0, 8])
+    # Its caption: GPU 1 is [TP1, CP0, PP0, DP0].
+    assert of.layout.coordinates(1, "llama3") == {"tp": 1, "cp": 0, "pp": 0, "dp": 0}
 
 
 def test_the_expert_grid_stands_beside_the_dense_one() -> None:
@@ -63,12 +80,97 @@ def test_tp_that_leaves_a_node_is_a_finding_and_health_is_none() -> None:
     assert view("dp2-tp8+sp", num_nodes=2).findings == ()
     assert view("dp2-tp8+sp", num_nodes=4).findings == (
         "tp8 leaves a node of 4 ranks: what it sends in every layer goes over the network. Keep tp at 4 or below, and "
-        "use pp or dp for the rest.",
+        "use pp or dp for the rest (Narayanan et al. 2021, arXiv:2104.04473, section 3.2).",
     )
     (cp,) = view("cp4-tp4+sp", num_nodes=2).findings
     assert cp.startswith("tp4 x cp4 = 16 leaves a node of 8 ranks, so keys and values of every attention")
     (ep,) = view("dp16+ep16", num_nodes=2).findings
     assert ep.startswith("ep16 leaves a node of 8 ranks: every token may go to another node twice")
+
+
+def test_a_pipeline_with_few_micro_batches_is_a_finding_and_with_many_is_none() -> None:
+    assert with_job("pp4", "llama-tiny", sequences=16).findings == ()
+    assert with_job("pp4", "llama-tiny", sequences=4).findings == (
+        "4 micro-batches for pp4: stages idle 43 % of the step while the pipeline fills and drains ((p-1) / (m + p-1), "
+        "arXiv:2104.04473, section 2.2.1). With 16 or more it hardly matters (Huang et al. 2019, arXiv:1811.06965, "
+        "section 2.3).",
+    )
+
+
+def test_each_group_is_said_in_words() -> None:
+    of = view("pp2-dp2-cp2-tp2+sp+ep2+zero1", num_nodes=2)
+    assert {axis.name: group_words(of, axis, axis.groups[-1]) for axis in of.axes} == {
+        "tp": "slices 0 and 1 of stage 1, the same tokens (dp1 cp1)",
+        "cp": "parts 0 and 1 of each sequence of dp1, the same slice 1 of stage 1",
+        "dp": "the same slice 1 of stage 1, other tokens",
+        "pp": "stages 0 and 1 of slice 1, dp1 cp1, one after the other",
+        "dp_cp": "the same slice 1 of stage 1, other tokens; each keeps 1/4 of the optimizer states",
+        "ep": "all experts of stage 1, each 1/2 of them; other tokens",
+        "edp": "the same experts' share 1 of stage 1, other tokens",
+        "ends": "both ends of the pipeline of slice 1, dp1 cp1",
+    }
+
+
+def test_with_a_job_words_name_layers_and_experts() -> None:
+    of = with_job("pp2-dp2-tp2+sp+ep2", "moe-tiny")
+    assert group_words(of, of.axis("edp"), (1, 3)) == "the same experts 4 to 7 of stage 0 (layers 0 to 1), other tokens"
+    assert rank_words(of, 5) == (
+        "rank 5 on node 0: slice 1 of stage 1 (layers 2 to 3), experts 4 to 7, sequences of dp0; "
+        "the same weights: 7; slices beside it: 4; other stages: 1; other experts: 4"
+    )
+
+
+def test_zero_says_what_each_copy_keeps() -> None:
+    of = view("dp4+zero3")
+    assert group_words(of, of.axis("dp"), (0, 1, 2, 3)) == (
+        "the same weights, other tokens; each keeps 1/4 of weights, gradients and optimizer states"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("tp1", "One rank: nothing passes"),
+        ("dp4+zero3", "1-D: fully sharded data parallelism"),
+        ("dp2-tp2", "2-D: tensor and data parallelism"),
+        ("dp2-tp2+zero3", "2-D: tensor and fully sharded data parallelism"),
+        ("pp2-dp2-tp2", "3-D: tensor, pipeline and data parallelism (PTD-P)"),
+        ("pp2-dp2-cp2-tp2", "4-D: tensor, context, pipeline and data parallelism (as Llama 3)"),
+        ("pp2-dp2-cp2-tp2+sp+ep2", "5-D: tensor, context, expert, pipeline and data parallelism"),
+    ],
+)
+def test_a_mix_has_its_name(text: str, title: str) -> None:
+    assert mix_of(ParallelLayout.parse(text), "megatron").title == title
+
+
+def test_a_mix_says_what_its_axes_are_to_each_other_and_no_more() -> None:
+    assert "a stage sends once a micro-batch" in remarks("pp2-tp2")
+    assert "Shards exchange weights" in remarks("dp2-tp2+zero3")
+    assert "Shards" not in remarks("dp2-tp2")
+    assert "gradients are averaged over dp2 x cp2 = 4 ranks" in remarks("dp2-cp2")
+    assert "as ep2 x edp4" in remarks("dp4-tp2+sp+ep2")
+    assert remarks("tp1") == ""
+
+
+def test_the_order_of_ranks_says_what_stays_near() -> None:
+    assert "pp is outermost, so ranks that average gradients stay closer" in remarks("pp2-dp2-tp2", "megatron")
+    assert "dp is outermost, so a pipeline stays together" in remarks("pp2-dp2-tp2", "llama3")
+    assert "neighbours first: tp, then cp, then pp, then dp." in remarks("pp2-dp2-cp2-tp2", "llama3")
+
+
+def test_every_named_order_says_what_would_cross_nodes() -> None:
+    of = view("pp2-dp2-tp2", num_nodes=2)
+    assert [(order.names[0], order.crossing) for order in of.orders] == [("megatron", ("pp",)), ("picotron", ("dp",))]
+    assert {name for order in of.orders for name in order.names} == set(RANK_ORDERS)
+    assert view("pp2-dp2-tp2", num_nodes=2, rank_order="llama3").orders[0].names == ("picotron", "llama3", "calculon")
+
+
+def test_every_remark_has_its_source() -> None:
+    for layout in every_layout(32, num_experts=4):
+        for rank_order in ("megatron", "llama3"):
+            for remark in mix_of(layout, rank_order).remarks:
+                assert remark.text.endswith(".")
+                assert "arXiv:" in remark.source or ".py" in remark.source
 
 
 def test_bytes_are_those_that_a_run_is_held_against() -> None:
@@ -98,17 +200,28 @@ def test_nodes_that_do_not_share_the_ranks_evenly_are_refused() -> None:
 
 def test_the_text_marks_what_crosses_and_says_what_passes() -> None:
     lines = layout_text(view("pp2-tp2", num_nodes=2)).splitlines()
-    assert lines[0].startswith("# pp2-tp2: pp2 x tp2 = 4 ranks on 2 x 2, in the order of megatron (as torchtitan")
-    assert "    0 1" in lines
-    assert "    0 | 2 *" in lines
-    assert "# Link: 2 of 2 groups cross nodes (*), up to 2 of them." in lines
+    assert lines[0].startswith("# pp2-tp2: pp2 x tp2 = 4 ranks on 2 nodes x 2, in the order of megatron (as torchtitan")
+    assert "    0 | 2 *  stages 0 and 1 of slice 0, one after the other" in lines
+    assert "# Link: 2 of 2 groups cross nodes (*), up to 2 of them: over the network." in lines
+    assert "    0 1  slices 0 and 1 of stage 0, the same tokens" in lines
+    assert "#     pp2 over the network: send" in lines
 
 
 def test_a_large_layout_is_cut_short_and_says_so() -> None:
     text = layout_text(view("pp16-dp16-tp8+sp", num_nodes=256))
     assert "# and 1984 more ranks" in text
     assert "# and 240 more groups" in text
-    assert len(text.splitlines()) < 200
+    assert "0 | 8 | 16 | 24 | 32 | 40 | 48 | 56" in text
+    assert len(text.splitlines()) < 300
+
+
+@pytest.mark.parametrize("rank_order", RANK_ORDERS)
+@pytest.mark.parametrize(
+    ("text", "num_nodes"), [("pp2-dp2-cp2-tp2+sp+ep2+zero1", 2), ("dp512+zero3", 64), ("dp2-tp16+sp", 4)]
+)
+def test_the_text_fits_a_terminal_of_80_columns(text: str, num_nodes: int, rank_order: str) -> None:
+    lines = layout_text(view(text, num_nodes, rank_order), width=80).splitlines()
+    assert max(map(len, lines)) <= 80
 
 
 def test_every_axis_and_view_is_explained() -> None:
@@ -116,7 +229,9 @@ def test_every_axis_and_view_is_explained() -> None:
 
 
 def test_the_command() -> None:
-    shown = CliRunner().invoke(main, ["layout", "dp2-tp2+sp", "--shape", "llama-tiny", "--seq-len", "256"])
+    shown = CliRunner().invoke(
+        main, ["layout", "dp2-tp2+sp", "--shape", "llama-tiny", "--seq-len", "256"], env={"COLUMNS": "120"}
+    )
     assert shown.exit_code == 0
     assert "global_batch_size 8 = micro_batch_size 1 x gradient_accumulation_steps 4 x dp 2" in shown.output
     wrong = CliRunner().invoke(main, ["layout", "tp2-dp2"])
@@ -126,25 +241,9 @@ def test_the_command() -> None:
     assert "--global-batch-size has no effect without --shape." in idle.output
 
 
-def test_the_page_draws_every_rank_and_marks_what_crosses(tmp_path: Path) -> None:
-    out = tmp_path / "layout.html"
-    made = CliRunner().invoke(
-        main, ["layout", "pp2-tp2", "--num-nodes", "2", "--out", str(out)], catch_exceptions=False
-    )
-    assert made.exit_code == 0
-    assert made.output.splitlines()[-1] == f"page: {out}"
-    page = out.read_text()
-    drawings = page.split("<svg")[1:]
-    assert [drawing.count("<circle") for drawing in drawings] == [4, 4, 4]  # tp, pp, ends
-    assert [drawing.count('class="way crosses"') for drawing in drawings] == [0, 2, 2]
-    assert "node 1" in page
-    assert "http" not in page.replace("http-equiv", "")
-
-
-def test_a_large_page_stays_small_and_says_what_is_left_out() -> None:
-    page = layout_page(view("pp16-dp16-tp8+sp", num_nodes=256))
-    assert "1536 more ranks are not drawn." in page
-    assert len(page) < 2**20
+def test_the_command_names_every_rank_order() -> None:
+    told = CliRunner().invoke(main, ["layout", "--help"]).output
+    assert [order for order in RANK_ORDERS if order not in told] == []
 
 
 def test_a_page_that_cannot_be_written_is_said(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""A layout as one self-contained page: its groups drawn over the nodes, axis by axis, and the messages on their way."""
+"""A layout as one self-contained page: a step's messages on a clock, and the groups of every axis over the nodes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -11,25 +12,36 @@ import jinja2
 from markupsafe import Markup
 
 from clusterbench import __version__
-from clusterbench.layout_view import AxisView, LayoutView, bytes_text, degrees_text, order_text
+from clusterbench.layout import RANK_ORDERS
+from clusterbench.layout_view import AxisView, LayoutView, group_words, rank_words
+from clusterbench.layout_view.step import FLOWS
+from clusterbench.layout_view.text import (
+    FIGURES,
+    bytes_text,
+    calls_text,
+    costs_text,
+    counted,
+    crossing_text,
+    degrees_text,
+    gives_text,
+    job_text,
+    link_text,
+    members_text,
+    order_text,
+    orders_text,
+    phase_text,
+    silence_text,
+)
+from clusterbench.units import format_bytes
 
 MOST_RANKS_DRAWN = 512
+MOST_GROUPS_LISTED = 256
+_MEMBERS_LISTED = 64
 _COLOURS = 8
 _STEP, _MARGIN, _HEAD = 58, 16, 30
 _MOST_COLUMNS = 4
 _NODES_IN_A_ROW = 4
 _HERE = Path(__file__).parent
-
-_CSS = """
-svg.layout { display: block; max-width: none; }
-.node { fill: var(--raised); stroke: var(--grid); }
-.name { fill: var(--muted); font: 11px system-ui, sans-serif; }
-.rank { fill: var(--paper); font: 600 11px system-ui, sans-serif; text-anchor: middle; }
-.way { fill: none; stroke-width: 2.5; opacity: .75; stroke-dasharray: 6 4; animation: flow 1.6s linear infinite; }
-.way.crosses { stroke-width: 3; stroke-dasharray: 2 5; }
-@keyframes flow { to { stroke-dashoffset: -40; } }
-@media (prefers-reduced-motion: reduce), print { .way { animation: none; } }
-"""
 
 
 def layout_page(view: LayoutView) -> str:
@@ -38,27 +50,95 @@ def layout_page(view: LayoutView) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     nodes = list(_nodes(view))
-    return environment.from_string((_HERE / "layout.html").read_text()).render(
+    drawn = len(nodes) * _drawn_of_node(view)
+    left_out = view.layout.world_size - drawn
+    ranks = [
+        {"number": rank, "x": x, "y": y, "words": rank_words(view, rank)}
+        for rank in range(drawn)
+        for x, y in [_place(view, rank)]
+    ]
+    return environment.from_string((_HERE / "layout.html").read_text(encoding="utf-8")).render(
         layout=str(view.layout),
         equation=degrees_text(view),
         order=order_text(view),
-        job="" if view.job is None else f"{view.job.shape.name}, seq_len {view.job.seq_len}: {view.job.equation}",
-        axes=[_axis(view, axis, len(nodes)) for axis in view.axes],
+        job=job_text(view),
+        mix=view.mix,
+        nesting=list(_nesting(view)),
+        orders=[(orders_text(order), crossing_text(order)) for order in view.orders] if view.num_nodes > 1 else [],
+        phases=list(_phases(view)),
+        figures_of="" if view.job is None else f"{FIGURES} ",
+        step_alt=f"{counted(drawn, 'rank')} on {counted(len(nodes), 'node')}; the list of phases says what passes",
+        ranks=ranks,
+        more=f"{counted(left_out, 'more rank')} not drawn." if left_out else "",
+        axes=[_axis(view, axis, drawn) for axis in view.axes],
         findings=view.findings,
         nodes=nodes,
         width=max(node["x"] + node["width"] for node in nodes) + 2,
         height=max(node["y"] + node["height"] for node in nodes) + 2,
         version=__version__,
-        css=Markup((_HERE / "page.css").read_text()),
-        own_css=Markup(_CSS),
+        css=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+        own_css=Markup((_HERE / "layout.css").read_text(encoding="utf-8")),
+        js=Markup((_HERE / "layout.js").read_text(encoding="utf-8")),
+        data=_data(view, drawn),
     )
+
+
+def _data(view: LayoutView, drawn: int) -> Markup:
+    """What layout.js plays: places of ranks, groups of axes as far as they are drawn, and who speaks in each phase.
+
+    Numbers, and words of this package: nothing in it could end the script element.
+    """
+    groups = {axis.name: [[rank for rank in group if rank < drawn] for group in axis.groups] for axis in view.axes}
+    phases = [
+        {
+            "title": phase.title,
+            "messages": [
+                {"axis": axis, "flow": FLOWS.get(phase.name, "ring")}
+                for axis in dict.fromkeys(message.axis for message in phase.messages)
+            ],
+        }
+        for phase in view.phases
+    ]
+    data = {
+        "places": [_place(view, rank) for rank in range(drawn)],
+        "ranksPerNode": view.ranks_per_node,
+        "groups": {name: [group for group in some if len(group) > 1] for name, some in groups.items()},
+        "phases": phases,
+    }
+    return Markup(json.dumps(data, separators=(",", ":")))
+
+
+def _phases(view: LayoutView) -> Iterator[dict[str, str]]:
+    for phase in view.phases:
+        yield {"title": phase.title, "when": phase.when, "what": phase.what, "figures": phase_text(view, phase)}
+
+
+def _nesting(view: LayoutView) -> Iterator[dict[str, Any]]:
+    """Axes from the inside, and the expert grid behind them."""
+    inner = [axis for axis in RANK_ORDERS[view.rank_order] if view.layout.uses(axis)]
+    for name in (*inner, *view.layout.views):
+        axis = view.axis(name)
+        yield {
+            "name": name,
+            "size": axis.degree,
+            "title": axis.meaning.title,
+            "apart": axis.apart,
+            "link": "network" if axis.crossing else "within a node",
+            "calls": ", ".join(calls_text(op, count) for op, count, _ in axis.ops or ()) or silence_text(view, axis),
+            "bytes": format_bytes(axis.bytes_per_step) if axis.bytes_per_step else "",
+        }
+
+
+def _drawn_of_node(view: LayoutView) -> int:
+    """Ranks of a node; of a node with more than can be drawn, which is the only one then, some."""
+    return min(view.ranks_per_node, MOST_RANKS_DRAWN)
 
 
 def _nodes(view: LayoutView) -> Iterator[dict[str, Any]]:
     """The boxes that are drawn."""
-    each = view.ranks_per_node
+    each = _drawn_of_node(view)
     columns = min(each, _MOST_COLUMNS)
-    width, height = columns * _STEP + _MARGIN, -(-each // columns) * _STEP + _HEAD + _MARGIN // 2
+    width, height = (columns * _STEP + _MARGIN, -(-each // columns) * _STEP + _HEAD + _MARGIN // 2)
     for number in range(min(view.num_nodes, max(1, MOST_RANKS_DRAWN // each))):
         row, column = divmod(number, _NODES_IN_A_ROW)
         yield {
@@ -75,7 +155,7 @@ def _place(view: LayoutView, rank: int) -> tuple[int, int]:
     node, slot = divmod(rank, view.ranks_per_node)
     columns = min(view.ranks_per_node, _MOST_COLUMNS)
     width = columns * _STEP + _MARGIN
-    height = -(-view.ranks_per_node // columns) * _STEP + _HEAD + _MARGIN // 2
+    height = -(-_drawn_of_node(view) // columns) * _STEP + _HEAD + _MARGIN // 2
     row, column = divmod(node, _NODES_IN_A_ROW)
     down, right = divmod(slot, columns)
     return (
@@ -84,8 +164,7 @@ def _place(view: LayoutView, rank: int) -> tuple[int, int]:
     )
 
 
-def _axis(view: LayoutView, axis: AxisView, num_nodes: int) -> dict[str, Any]:
-    drawn = num_nodes * view.ranks_per_node
+def _axis(view: LayoutView, axis: AxisView, drawn: int) -> dict[str, Any]:
     group_of = {rank: number for number, group in enumerate(axis.groups) for rank in group}
     ranks = [
         {
@@ -95,7 +174,7 @@ def _axis(view: LayoutView, axis: AxisView, num_nodes: int) -> dict[str, Any]:
             "fill": f"--series-{group_of[rank] % _COLOURS}" if rank in group_of else "--muted",
             "where": f"group {group_of[rank]}" if rank in group_of else "in none of these groups",
         }
-        for rank in range(min(drawn, view.layout.world_size))
+        for rank in range(drawn)
         for x, y in [_place(view, rank)]
     ]
     lines = [
@@ -108,27 +187,37 @@ def _axis(view: LayoutView, axis: AxisView, num_nodes: int) -> dict[str, Any]:
         for one, other in pairwise(group)
         if max(one, other) < drawn
     ]
-    left_out = view.layout.world_size - drawn
-    where = (
-        f"{axis.crossing} of {len(axis.groups)} groups cross nodes, up to {axis.nodes_per_group} of them"
-        if axis.crossing
-        else "Every group stays within a node"
-    )
+    left_out, unlisted = (view.layout.world_size - drawn, len(axis.groups) - MOST_GROUPS_LISTED)
+    meaning, link = axis.meaning, link_text(axis)
     return {
         "name": axis.name,
-        "size": len(axis.groups[0]),
-        "count": len(axis.groups),
-        "title": axis.meaning.title,
-        "members": axis.meaning.members,
-        "passes": axis.meaning.passes,
-        "source": axis.meaning.source,
-        "link": f"{where}{bytes_text(axis)}.",
-        "alt": f"{len(axis.groups)} groups of {axis.name}: {_listed(axis)}",
-        "groups": _listed(axis),
+        "size": axis.degree,
+        "title": meaning.title,
+        "members": members_text(axis),
+        "passes": meaning.passes,
+        "gives": gives_text(axis),
+        "costs": costs_text(view, axis),
+        "source": meaning.source,
+        "link": f"{link}{bytes_text(view, axis)}.",
+        "alt": f"{members_text(axis)}; {link}",
+        "groups": [_group(view, axis, group) for group in axis.groups[:MOST_GROUPS_LISTED]],
+        "left_out": f"and {counted(unlisted, 'more group')}" if unlisted > 0 else "",
         "ranks": ranks,
         "lines": lines,
-        "more": f"{left_out} more ranks are not drawn." if left_out > 0 else "",
+        "more": f"{counted(left_out, 'more rank')} not drawn." if left_out else "",
     }
+
+
+def _group(view: LayoutView, axis: AxisView, group: tuple[int, ...]) -> dict[str, str]:
+    nodes = sorted({view.node(rank) for rank in group})
+    return {"ranks": _listed(group), "nodes": _listed(nodes), "words": group_words(view, axis, group)}
+
+
+def _listed(numbers: tuple[int, ...] | list[int]) -> str:
+    """All of them, or of many the first and the last."""
+    shown = numbers[:_MEMBERS_LISTED]
+    more = f" ... {numbers[-1]} ({len(numbers)} in all)" if len(numbers) > len(shown) else ""
+    return " ".join(map(str, shown)) + more
 
 
 def _way(one: tuple[int, int], other: tuple[int, int]) -> str:
@@ -136,8 +225,3 @@ def _way(one: tuple[int, int], other: tuple[int, int]) -> str:
     (x, y), (to_x, to_y) = one, other
     bow = min(44, 8 + (abs(to_x - x) + abs(to_y - y)) // 7)
     return f"M{x} {y}Q{(x + to_x) // 2 + (bow if x == to_x else 0)} {(y + to_y) // 2 - bow} {to_x} {to_y}"
-
-
-def _listed(axis: AxisView) -> str:
-    shown = [f"[{' '.join(map(str, group))}]" for group in axis.groups[:256]]
-    return " ".join(shown) + (f" and {len(axis.groups) - 256} more" if len(axis.groups) > 256 else "")

@@ -1,0 +1,268 @@
+"""The page of a layout: what stands in it, and its clock in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from click.testing import CliRunner
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from clusterbench.cli import main
+from clusterbench.layout import ParallelLayout
+from clusterbench.layout_view import LayoutView, view_layout
+from clusterbench.report.layout_page import layout_page
+from clusterbench.shape import named_shape
+from clusterbench.training.job import TrainingJob
+
+FIVE = "pp2-dp2-cp2-tp2+sp+ep2+zero1"
+WIDTHS = (390, 768, 1440, 1920)
+
+
+def view(text: str, num_nodes: int = 1, shape: str | None = None) -> LayoutView:
+    layout = ParallelLayout.parse(text)
+    job = None
+    if shape is not None:
+        job = TrainingJob(named_shape(shape), layout, 256, 4 * layout.pp * layout.dp, 1, dtype="bfloat16")
+    return view_layout(layout, num_nodes, "megatron", job)
+
+
+def test_every_axis_draws_every_rank_and_marks_what_crosses(tmp_path: Path) -> None:
+    out = tmp_path / "layout.html"
+    made = CliRunner().invoke(
+        main, ["layout", "pp2-tp2", "--num-nodes", "2", "--out", str(out)], catch_exceptions=False
+    )
+    assert made.exit_code == 0
+    assert made.output.splitlines()[-1] == f"page: {out}"
+    page = out.read_text(encoding="utf-8")
+    drawings = page.split("<svg")[1:]
+    assert [drawing.count("<circle") for drawing in drawings] == [4, 4, 4, 4]  # the step, tp, pp, ends
+    assert [drawing.count('class="way crosses"') for drawing in drawings] == [0, 0, 2, 2]
+    assert "node 1" in page
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
+
+
+def test_every_phase_and_every_remark_is_in_the_page() -> None:
+    of = view(FIVE, 2, "moe-tiny")
+    page = layout_page(of)
+    for phase in of.phases:
+        assert f"<li><strong>{phase.title}</strong>" in page
+    for remark in of.mix.remarks:
+        assert remark.text.split(".")[0].replace("'", "&#39;") in page
+
+
+def test_a_large_page_stays_small_and_says_what_is_left_out() -> None:
+    page = layout_page(view("pp16-dp16-tp8+sp", 256))
+    assert "1536 more ranks not drawn." in page
+    assert len(page) < 2**20
+
+
+def test_a_node_of_very_many_ranks_is_drawn_in_part() -> None:
+    page = layout_page(view("dp4096"))
+    assert "3584 more ranks not drawn." in page
+    assert len(page) < 2**19
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert chromium, "chromium is not installed: apt-get install --no-install-recommends chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Opens a layout's page, and fails the test on whatever the browser complains of or asks the network for."""
+    complaints: list[str] = []
+    contexts = []
+
+    def open_page(of: LayoutView, width: int = 1280, javascript: bool = True, **options: str) -> Page:
+        file = tmp_path / "layout.html"
+        file.write_text(layout_page(of), encoding="utf-8")
+        context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            java_script_enabled=javascript,
+            **options,  # type: ignore[arg-type]
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: complaints.append(request.url) if _leaves(request.url) else None)
+        page.goto(file.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def _leaves(url: str) -> bool:
+    return not url.startswith(("file:", "data:", "blob:"))
+
+
+def now(page: Page) -> str:
+    """The heading of the phase that is shown."""
+    return page.inner_text("#now strong")
+
+
+def edges(page: Page, which: str = "") -> int:
+    return page.locator(f".edges .edge{which}").count()
+
+
+@pytest.mark.browser
+def test_next_previous_and_the_slider_walk_through_the_phases(open_page: Callable[..., Page]) -> None:
+    page = open_page(view(FIVE, 2, "moe-tiny"))
+    assert now(page) == "1 of 15: Forward: slices of weights work together"
+    assert (edges(page), edges(page, ".far")) == (16, 0)  # 8 pairs, there and back, each within its node
+    for _ in range(3):
+        page.click("#next")
+    assert now(page) == "4 of 15: Forward: activations go to the next stage"
+    assert (edges(page), edges(page, ".far")) == (8, 8)  # from the first node's ranks to the second's
+    assert page.locator(".phases li[aria-current=step]").count() == 1
+    assert "pp2 over the network: 8 x send of 128KiB in all" in page.inner_text("#now")
+    page.click("#previous")
+    assert now(page).startswith("3 of 15: Forward: tokens")
+    page.fill("#phase", "15")
+    assert now(page) == "15 of 15: ZeRO: updated weights go to the other copies"
+    page.click("#next")
+    assert now(page).startswith("15 of 15")
+
+
+@pytest.mark.browser
+def test_a_phase_is_chosen_in_the_list(open_page: Callable[..., Page]) -> None:
+    page = open_page(view("dp2-tp2", 2))
+    page.get_by_role("button", name="Clipping: the norm of all gradients").click()
+    assert "Clipping" in now(page)
+
+
+@pytest.mark.browser
+def test_it_plays_pauses_and_ends(open_page: Callable[..., Page]) -> None:
+    page = open_page(view("tp2"))
+    page.clock.install()
+    page.reload()
+    page.click("#play")
+    assert page.inner_text("#play") == "Pause"
+    assert page.evaluate("getComputedStyle(document.querySelector('.dots')).animationName") == "pass"
+    page.clock.run_for(4_500)
+    assert now(page) == "2 of 5: Loss: over the split vocabulary"
+    page.click("#play")
+    page.clock.run_for(20_000)
+    assert now(page).startswith("2 of 5")
+    assert page.evaluate("getComputedStyle(document.querySelector('.dots')).animationName") == "none"
+    page.click("#play")
+    page.clock.run_for(60_000)
+    assert now(page).startswith("5 of 5")
+    assert page.inner_text("#play") == "Play"
+    page.click("#play")
+    assert now(page).startswith("1 of 5")
+
+
+@pytest.mark.browser
+def test_the_keyboard_does_all_of_it(open_page: Callable[..., Page]) -> None:
+    page = open_page(view("dp2-tp2", 2))
+    page.focus("#play")
+    page.keyboard.press("ArrowRight")
+    assert now(page).startswith("2 of ")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert now(page).startswith("1 of ")
+    page.keyboard.press("End")
+    assert now(page).startswith("6 of 6")
+    page.keyboard.press("Home")
+    page.keyboard.press("Space")
+    assert page.inner_text("#play") == "Pause"
+    page.keyboard.press("Space")
+    assert page.inner_text("#play") == "Play"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert now(page).startswith("2 of ")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")  # of the slider
+    assert now(page).startswith("3 of ")
+
+
+@pytest.mark.browser
+def test_one_ranks_messages_are_shown_alone(open_page: Callable[..., Page]) -> None:
+    page = open_page(view(FIVE, 2))
+    page.fill("#rank", "5")
+    assert edges(page) == 2  # to its neighbour and back
+    assert page.inner_text("#rank-words") == (
+        "rank 5 on node 0: slice 1 of stage 0, experts' share 1, part 0 of each sequence, sequences of dp1; "
+        "the same weights: 1 3 7; slices beside it: 4; other stages: 13; other experts: 4"
+    )
+    page.fill("#rank", "99")
+    assert edges(page) == 16
+    page.locator(".spot").nth(9).click()
+    assert page.input_value("#rank") == "9"
+    page.locator(".spot").nth(9).click()
+    assert (page.input_value("#rank"), edges(page)) == ("", 16)
+
+
+@pytest.mark.browser
+def test_who_wants_no_motion_gets_none(open_page: Callable[..., Page]) -> None:
+    page = open_page(view("tp2"), reduced_motion="reduce")
+    page.click("#play")
+    assert page.evaluate("document.getAnimations().length") == 0
+
+
+@pytest.mark.browser
+def test_nothing_moves_before_it_is_asked_to(open_page: Callable[..., Page]) -> None:
+    page = open_page(view(FIVE, 2))
+    assert page.evaluate("document.getAnimations().length") == 0
+
+
+@pytest.mark.browser
+def test_without_javascript_the_phases_stand_there_as_a_list(open_page: Callable[..., Page]) -> None:
+    page = open_page(view(FIVE, 2, "moe-tiny"), javascript=False)
+    assert page.locator(".phases li").count() == 15
+    assert not page.locator("#play").is_visible()
+    assert page.locator(".spot").count() == 16
+
+
+@pytest.mark.browser
+def test_print_keeps_the_list_and_drops_the_clock(open_page: Callable[..., Page]) -> None:
+    page = open_page(view(FIVE, 2))
+    page.emulate_media(media="print")
+    assert page.locator(".phases li").last.is_visible()
+    assert not page.locator("#play").is_visible()
+    assert not page.locator("#now").is_visible()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("text", [FIVE, "dp64-tp8+sp+zero3", "tp1"])
+def test_nothing_sticks_out_sideways(open_page: Callable[..., Page], text: str, scheme: str) -> None:
+    page = open_page(view(text, 64 if "64" in text else 1), color_scheme=scheme)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    paper = {"light": "rgb(253, 253, 254)", "dark": "rgb(20, 24, 30)"}
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper[scheme]
+
+
+@pytest.mark.browser
+def test_headings_are_in_order(open_page: Callable[..., Page]) -> None:
+    page = open_page(view(FIVE, 2))
+    levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map((one) => Number(one.tagName[1]))")
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(open_page: Callable[..., Page], scheme: str) -> None:
+    page = open_page(view("dp2-tp8+sp", 4, "llama-8b"), color_scheme=scheme)
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    found = Axe().run(page).response["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert [(one["id"], one["nodes"][0]["html"][:200], one["nodes"][0]["failureSummary"]) for one in serious] == []
