@@ -737,6 +737,42 @@ def test_the_published_sweep_has_the_published_winners_and_says_where_they_are_w
 
 
 @needs_shared
+def test_a_cell_of_the_published_sweep_tells_its_margin_and_what_the_others_have(playbook):
+    from clusterbench.run_directory import RunDirectory
+
+    chart = TopConfig()
+    speed, mfu = chart.draw(chart.select_from(read(RunDirectory.open(playbook))) or [])
+    stories = {entry.cells[:3]: entry.story for entry in speed.entries}
+    assert len([story for story in stories.values() if story is not None and story.lines[0][0] == "1"]) == 26
+    assert all(len(story.lines) <= 40 for story in stories.values() if story is not None)
+    tie = stories["nanotron-llama-8B", 2, 16]
+    assert tie is not None
+    assert tie.title == "nanotron-llama-8B on 16 GPUs of 2 nodes"
+    assert tie.sentences == (
+        "As fast as each other, and the fastest, are dp4-tp4+zero1, GAS 16, MBS 4 and pp4-dp4+zero1, GAS 64, MBS 1: "
+        "116,640 tokens/s, 7,290 tokens/s per GPU, MFU 44 % (palm_6n convention, peak of the datasheet, recomputed "
+        "from tokens/s).",
+        "The runner-up, pp2-dp4-tp2+zero1, GAS 32, MBS 2, is slower by 3.0 %. With one sample nothing is "
+        "known of the noise.",
+        "Where it is not known what a step was spent on, the table says what differs.",
+        "Of 115 cases: 36 with a figure, 79 failed.",
+        "The first 40 are listed; the others: 75 failed.",
+    )
+    assert [line[-1] for line in tie.lines[:3]] == [
+        "as fast",
+        "as fast",
+        "differs: TP 2 instead of 4, PP 2 instead of 1, MBS 2 instead of 4",
+    ]
+    moved = {entry.cells[:3]: entry.story for entry in mfu.entries}["nanotron-llama-1B", 1, 8]
+    assert moved is not None
+    assert moved.sentences == (
+        "The highest imported MFU, 44 %, is of pp2-dp4+zero1, GAS 16, MBS 4.",
+        "By tokens/s the fastest is dp8, GAS 16, MBS 2.",
+        "As imported it is 1.166 times the MFU that its tokens/s give.",
+    )
+
+
+@needs_shared
 def test_the_page_of_the_published_sweep_is_no_burden(playbook):
     from clusterbench.run_directory import RunDirectory
 

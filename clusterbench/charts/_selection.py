@@ -76,7 +76,8 @@ class Trained:
 
     def whole_memory(self) -> float | None:
         """The most of everything at one moment: of tensors, or on a GPU what its allocator counted."""
-        return next((size for name in TOTAL_MEMORY if (size := self.value("peak_memory", name)) is not None), None)
+        keys = ((), *((name,) for name in TOTAL_MEMORY))  # an imported figure has no category
+        return next((size for key in keys if (size := self.value("peak_memory", *key)) is not None), None)
 
     def name(self, *without: str) -> str:
         """``pp2-dp2, zbv``: the layout, and what options make of it."""

@@ -1,18 +1,42 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import isfinite
 from statistics import median
-from typing import ClassVar
+from textwrap import wrap
+from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, PAPER, canvas
-from clusterbench.charts._panel import Column, Entry, Panel
-from clusterbench.charts._selection import FOLLOWS_LAYOUT, SHARING, Trained, curves_note, said, trained
+from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, PAPER, canvas, legible
+from clusterbench.charts._panel import Area, Column, Entry, Panel, Story
+from clusterbench.charts._ranking import (
+    METRICS,
+    Contest,
+    Mfu,
+    Ranking,
+    best,
+    configuration,
+    imported_mfu,
+    mfu_story,
+    mfus,
+    named,
+    outcome,
+    percent,
+    speed_story,
+    throughput,
+)
+from clusterbench.charts._selection import FOLLOWS_LAYOUT, SHARING, Trained, curves_note, trained
+from clusterbench.history import History, Reading
 from clusterbench.rows import Row
 from clusterbench.scale import digits
 from clusterbench.units import format_value
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST = 4
 FEWEST = 3  # layouts that make a choice
@@ -23,112 +47,138 @@ CHOSEN = frozenset(("micro_batch_size", "attempt"))
 """Options that are chosen together with the layout: the batch of a step stays the same."""
 
 Cell = tuple[str, int]
-"""A shape and a number of ranks."""
+"""The name of a row, which is a shape or a length of sequences, and a number of ranks."""
+
+Options = frozenset[tuple[str, object]]
+
+# In inches. Seven columns and their figures can be read on a telephone held upright.
+_NARROWEST, _WIDEST, _ALL_COLUMNS = 0.7, 1.35, 4.9
+_LETTER, _SMALL_LETTER, _LINE, _NOTE, _GAP = 0.064, 0.053, 0.128, 0.106, 0.02
+_HEADING, _PADDING = 0.25, 0.16
+
+_PALEST, _DEEPEST = 0.06, 0.5
 
 
 @dataclass(frozen=True)
 class Grid:
-    """One workload: what was tried of each shape on each number of ranks."""
+    """One workload: what was tried of each shape, or at each length of sequences, on each number of ranks.
+
+    Attributes
+    ----------
+    name
+        What tells it from the other workloads of the run.
+    shape
+        The one that all rows are of, which then are lengths of sequences; otherwise rows are shapes.
+    histories
+        The samples, by case.
+    num_refused_alone
+        Refusals for numbers of ranks on which nothing was to run.
+    """
 
     name: str
     cells: Mapping[Cell, Sequence[Trained]]
+    shape: str = ""
+    histories: Mapping[str, History] = field(default_factory=dict)
+    num_refused_alone: int = 0
 
-    @property
-    def shapes(self) -> list[str]:
-        return list(dict.fromkeys(shape for shape, _ in self.cells))
+    @cached_property
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(row for row, _ in self.cells))
 
-    @property
+    @cached_property
     def world_sizes(self) -> list[int]:
         return sorted({world_size for _, world_size in self.cells})
 
+    @cached_property
+    def num_nodes(self) -> dict[int, int]:
+        """Nodes by ranks, where several node counts were run and each is one number of ranks; otherwise empty."""
+        pairs = {(case.layout.world_size, case.row.num_nodes) for case in self.every if case.row.status != "refused"}
+        sizes, nodes = ({pair[place] for pair in pairs} for place in (0, 1))
+        return dict(sorted(pairs)) if len(nodes) > 1 and len(sizes) == len(nodes) == len(pairs) else {}
+
+    @cached_property
+    def every(self) -> list[Trained]:
+        return [case for cases in self.cells.values() for case in cases]
+
+    @property
+    def noun(self) -> str:
+        """What a rank is called."""
+        return "GPU" if self.every[0].row.device == "cuda" else "rank"
+
     @property
     def has_imported_mfu(self) -> bool:
-        return any(imported_mfu(case) for cases in self.cells.values() for case in cases)
+        return any(imported_mfu(case) for case in self.every)
+
+    def row_in_words(self, row: str) -> str:
+        return f"{self.shape}, sequences of {row}," if self.shape else row
+
+    def where(self, world_size: int) -> str:
+        """``16 GPUs of 2 nodes``."""
+        ranks = f"{world_size} {self.noun}{'s' * (world_size != 1)}"
+        nodes = self.num_nodes.get(world_size)
+        return f"{ranks} of {nodes} node{'s' * (nodes != 1)}" if nodes else ranks
 
 
 class TopConfig(Chart[list[Grid]]):
-    """The fastest layout of each shape on each number of ranks.
+    """The fastest configuration of each shape on each number of nodes.
 
     How to read it
     --------------
-    A cell names the layout with the most tokens per second of all that were tried there, and under it that figure; the
-    deeper its colour, the more of the row's best throughput per rank it keeps. Where micro-batches differ, mbs 4×16 is
-    16 of 4 sequences each; of several attempts the best counts, and where two are equally fast both are named. A cell
-    without a figure says how its cases ended: refused, out of memory, timeout, failed. Grey: nothing was tried. Ranked
-    by tokens per second, not by MFU, which some conventions count differently for different layouts: a second panel
-    shows what an imported MFU would choose. On CPU ranks over Gloo the picture shows the method; which layout wins
-    there says nothing about a GPU cluster.
+    A cell names the configuration with the most tokens per second of all that were tried there: the degrees of
+    parallelism in use, GAS (gradient accumulation steps), MBS (micro-batch size, in sequences) and the stage of
+    ZeRO; under it that figure, and how the others ended. Of several attempts the best counts, and where two
+    configurations are equally fast both are named. The deeper the colour, the higher the MFU, the share of the peak
+    FLOP/s that the model's own arithmetic takes; the key says how it is counted (palm without the input embedding,
+    palm_6n with it, both with the whole of attention). Where no MFU is known it is the share of the row's best
+    throughput per rank that is kept. Choose a cell for the margin over the runner-up with its noise, and for what
+    every other configuration lost: slower by 31 %, 22 points bubble means that of these 31 hundredths of the
+    fastest step, 22 are idle time in the pipeline. Ranked by tokens per second, not by MFU, which some conventions
+    count differently for different layouts: a second panel shows what an imported MFU would choose. On CPU ranks
+    over Gloo the picture shows the method; which layout wins there says nothing about a GPU cluster.
     """
 
-    title: ClassVar[str] = "The best layout for each shape and number of ranks"
+    title: ClassVar[str] = "The best configuration for each shape and number of nodes"
     place: ClassVar[int] = 1
 
     def select(self, rows: Sequence[Row]) -> list[Grid] | None:
-        found: dict[frozenset[tuple[str, object]], dict[Cell, list[Trained]]] = {}
-        for case in trained(rows, "tokens_per_s", "mfu", "mfu_over_recomputed"):
-            cells = found.setdefault(_work(case), defaultdict(list))
-            cells[str(case.point.get("shape", "")), case.layout.world_size].append(case)
-        grids = [Grid(_name(work, found), cells) for work, cells in found.items() if _is_a_choice(cells)]
-        return grids or None
+        return _grids(rows, {}) or None
+
+    def select_from(self, reading: Reading) -> list[Grid] | None:
+        return _grids(reading.rows, {history.case.id: history for history in reading.histories}) or None
 
     def draw(self, data: list[Grid]) -> list[Panel]:
         figures = []
         for grid in data[:MOST]:
-            figures.append(_heatmap(grid, "Fastest layout, tokens/s", throughput, digits))
+            figures.append(_heatmap(grid, throughput))
             if grid.has_imported_mfu:
-                figures.append(_heatmap(grid, "Highest imported MFU, %", imported_mfu, _percent))
+                figures.append(_heatmap(grid, imported_mfu))
         return figures
 
     def answer(self, data: list[Grid]) -> str:
         grid = data[0]
         parts = []
-        for shape in grid.shapes:
-            largest = [size for size in grid.world_sizes if best(grid.cells.get((shape, size), ()), throughput)]
+        for row in grid.rows:
+            largest = [size for size in grid.world_sizes if best(grid.cells.get((row, size), ()), throughput)]
             if largest:
-                cases = grid.cells[shape, largest[-1]]
+                cases = grid.cells[row, largest[-1]]
                 fastest = best(cases, throughput)
                 names = " or ".join(str(case.layout) for case in fastest)
                 speed = format_value(throughput(fastest[0]), "tokens/s")
                 measured = sum(case.is_measured for case in cases)
-                parts.append(f"{shape} on {largest[-1]} ranks with {names} ({speed}, best of {measured})")
+                parts.append(
+                    f"{grid.row_in_words(row)} on {grid.where(largest[-1])} with {names} ({speed}, best of {measured})"
+                )
         if not parts:
             return ""
-        ended = Counter(
-            said(case.row.status) for cases in grid.cells.values() for case in cases if not case.is_measured
-        )
-        lost = ", ".join(f"{number:,} {status}" for status, number in ended.items())
+        ends = Counter(outcome(case) for case in grid.every if not case.is_measured)
+        lost = ", ".join(f"{number:,} {status}" for status, number in ends.items())
         found = f"Fastest are {'; '.join(parts)}{f'. Without a figure: {lost}' if lost else ''}."
         return " ".join([found, *_by_mfu(grid)])
 
     def left_out(self, data: list[Grid]) -> str:
-        return curves_note(len(data), MOST, "workloads")
-
-
-Ranking = Callable[[Trained], float]
-"""What cases of a cell are ranked by; 0 where a case has no such figure."""
-
-
-def throughput(case: Trained) -> float:
-    """Tokens per second of all ranks."""
-    return case.value("tokens_per_s") or 0.0
-
-
-def imported_mfu(case: Trained) -> float:
-    """MFU as the file printed it that the case comes from."""
-    return case.value("mfu", "imported") or 0.0
-
-
-def configuration(case: Trained) -> tuple[object, ...]:
-    """What was chosen, whatever attempt it was."""
-    point = case.point
-    return str(case.layout), point.get("micro_batch_size"), point.get("gradient_accumulation_steps")
-
-
-def best(cases: Sequence[Trained], figure: Ranking) -> list[Trained]:
-    """The cases with the highest figure, one of each configuration; several where they tie, none without a figure."""
-    highest = max(map(figure, cases), default=0.0)
-    tied = {configuration(case): case for case in reversed(cases) if highest and figure(case) == highest}
-    return list(reversed(tied.values()))
+        alone = sum(grid.num_refused_alone for grid in data)
+        refused = f"Not drawn: {alone:,} refused for numbers of ranks on which nothing was to run." if alone else ""
+        return " ".join(filter(None, [curves_note(len(data), MOST, "workloads"), refused]))
 
 
 def moved_by_mfu(grid: Grid) -> tuple[list[Cell], int]:
@@ -147,12 +197,12 @@ def moved_by_mfu(grid: Grid) -> tuple[list[Cell], int]:
 
 
 def mfu_ratios(grid: Grid) -> dict[tuple[str, bool], float]:
-    """Imported over recomputed MFU, the median for each shape without and with pipeline stages."""
+    """Imported over recomputed MFU, the median for each row without and with pipeline stages."""
     found: dict[tuple[str, bool], list[float]] = defaultdict(list)
-    for (shape, _), cases in grid.cells.items():
+    for (row, _), cases in grid.cells.items():
         for case in cases:
             if ratio := case.value("mfu_over_recomputed"):
-                found[shape, case.layout.pp > 1].append(ratio)
+                found[row, case.layout.pp > 1].append(ratio)
     return {key: median(ratios) for key, ratios in found.items()}
 
 
@@ -166,8 +216,8 @@ def _by_mfu(grid: Grid) -> Iterator[str]:
     unlike = {key: ratio for key, ratio in ratios.items() if abs(ratio - 1) > _AS_EXPECTED}
     if unlike:
         words = (
-            f"{ratio:.3f} for {shape}{' with pp > 1' if has_stages else ' without pp'}"
-            for (shape, has_stages), ratio in unlike.items()
+            f"{ratio:.3f} for {row}{' with pp > 1' if has_stages else ' without pp'}"
+            for (row, has_stages), ratio in unlike.items()
         )
         rest = {f"{ratio:.2f}" for key, ratio in ratios.items() if key not in unlike}
         others = f", and {' to '.join(dict.fromkeys((min(rest), max(rest))))} for all others" if rest else ""
@@ -177,15 +227,84 @@ def _by_mfu(grid: Grid) -> Iterator[str]:
         )
 
 
-def _work(case: Trained) -> frozenset[tuple[str, object]]:
-    left_out = FOLLOWS_LAYOUT | SHARING | CHOSEN | {"shape", "aux_loss"}
-    return frozenset((name, value) for name, value in case.point.items() if name not in left_out)
+# Which cases belong to one picture
 
 
-def _name(work: frozenset[tuple[str, object]], every: Mapping[frozenset[tuple[str, object]], object]) -> str:
+def _grids(rows: Sequence[Row], histories: Mapping[str, History]) -> list[Grid]:
+    """A grid for each workload that is a choice; and for a shape with several lengths of sequences one of its own."""
+    by_work: dict[Options, list[Trained]] = defaultdict(list)
+    for case in trained(rows, *METRICS):
+        by_work[_options(case, {"shape", "seq_len", "global_batch_size"})].append(case)
+    found: dict[Options, tuple[str, dict[Cell, list[Trained]]]] = {}
+    for work, cases in by_work.items():
+        long = _of_several_lengths(cases)
+        for case in cases:
+            shape, length = _text(case, "shape"), case.point.get("seq_len")
+            if shape in long:
+                key, of, row = work | {("shape", shape)}, shape, _tokens(length)
+            else:
+                batch = {(name, _plain(case.point.get(name))) for name in ("seq_len", "global_batch_size")}
+                key, of, row = work | batch, "", shape
+            found.setdefault(key, (of, defaultdict(list)))[1][row, case.layout.world_size].append(case)
+    grids = {key: _grid(of, cells, histories) for key, (of, cells) in found.items()}
+    choices = {key: grid for key, grid in grids.items() if _is_a_choice(grid.cells)}
+    return [replace(grid, name=_name(key, choices)) for key, grid in choices.items()]
+
+
+def _grid(shape: str, cells: Mapping[Cell, Sequence[Trained]], histories: Mapping[str, History]) -> Grid:
+    """Without columns of refusals alone, and without refusals of what was run with other nodes."""
+    run = {size for (_, size), cases in cells.items() if any(case.row.status != "refused" for case in cases)}
+    drawn = {cell: _once(cases) for cell, cases in cells.items() if cell[1] in run}
+    alone = sum(len(cases) for (_, size), cases in cells.items() if size not in run)
+    return Grid("", drawn, shape, histories, alone)
+
+
+def _options(case: Trained, left_out: set[str]) -> Options:
+    skipped = FOLLOWS_LAYOUT | SHARING | CHOSEN | left_out | {"aux_loss"}
+    return frozenset((name, _plain(value)) for name, value in case.point.items() if name not in skipped)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, (str, int, float)) else str(value)
+
+
+def _text(case: Trained, name: str) -> str:
+    return legible(" ".join(str(case.point.get(name) or "").split()), 48)
+
+
+def _tokens(length: object) -> str:
+    return f"{length:,} tokens" if isinstance(length, int) else legible(f"{length} tokens", 24)
+
+
+def _of_several_lengths(cases: Sequence[Trained]) -> set[str]:
+    """Shapes that were run with several lengths of sequences, each with one batch."""
+    batches: dict[str, dict[object, set[object]]] = defaultdict(lambda: defaultdict(set))
+    for case in cases:
+        length, batch = (_plain(case.point.get(name)) for name in ("seq_len", "global_batch_size"))
+        batches[_text(case, "shape")][length].add(batch)
+    return {
+        shape
+        for shape, lengths in batches.items()
+        if len(lengths) > 1 and all(len(batch) == 1 for batch in lengths.values())
+    }
+
+
+def _once(cases: Sequence[Trained]) -> list[Trained]:
+    ran = {configuration(case) for case in cases if case.row.status != "refused"}
+    kept: dict[tuple[object, ...], Trained] = {}
+    for case in cases:
+        if case.row.status != "refused":
+            kept[(case.row.case,)] = case
+        elif configuration(case) not in ran:
+            kept.setdefault(configuration(case), case)
+    return list(kept.values())
+
+
+def _name(work: Options, every: Mapping[Options, object]) -> str:
     """What tells this workload from the others."""
     common = frozenset.intersection(*every)
-    return ", ".join(f"{name} {value}" for name, value in sorted(work - common, key=str))
+    own = sorted((name, str(value)) for name, value in work - common)
+    return ", ".join(f"{name} {value}" for name, value in own if name != "shape")
 
 
 def _is_a_choice(cells: Mapping[Cell, Sequence[Trained]]) -> bool:
@@ -197,95 +316,246 @@ def _is_a_choice(cells: Mapping[Cell, Sequence[Trained]]) -> bool:
 
 
 def _tried(case: Trained) -> tuple[object, ...]:
-    return *configuration(case), case.point.get("attempt")
+    return *configuration(case), _plain(case.point.get("attempt"))
 
 
 def _axes(case: Trained) -> tuple[str, ...]:
     return tuple(axis for axis in ("pp", "dp", "cp", "tp") if case.layout.uses(axis))
 
 
-def _percent(mfu: float) -> str:
-    return f"{100 * mfu:.1f}"
+# What stands in a cell
 
 
-def _heatmap(grid: Grid, title: str, figure: Ranking, text: Callable[[float], str]) -> Panel:
-    from matplotlib.patches import Rectangle
+@dataclass(frozen=True)
+class Words:
+    """The text of one cell: its configuration in bold, its figures, and in small letters how the others ended."""
 
-    shapes, sizes = grid.shapes, grid.world_sizes
-    name = _names(grid.cells.values())
+    upper: tuple[str, ...]
+    figures: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def height(self) -> float:
+        """In inches."""
+        return _LINE * (len(self.upper) + len(self.figures)) + _NOTE * len(self.notes) + 2 * _GAP + _PADDING
+
+
+@dataclass(frozen=True)
+class Shade:
+    """What the colour says: a share for each cell with a figure, and how it is counted."""
+
+    name: str
+    key: str
+    of_cells: Mapping[Cell, float]
+    mfu: Mfu | None = None
+
+    def depth(self, share: float) -> float:
+        return _PALEST + (_DEEPEST - _PALEST) * share / max(self.of_cells.values())
+
+
+def _shade(grid: Grid, tops: Mapping[Cell, Sequence[Trained]], figure: Ranking) -> Shade:
+    """MFU where every cell with a figure has one that is counted alike; otherwise the kept throughput per rank."""
+    if figure is imported_mfu:
+        return Shade("MFU", "MFU (as imported)", {cell: imported_mfu(top[0]) for cell, top in tops.items()})
+    known = {cell: mfus(top[0]) for cell, top in tops.items()}
+    common = set.intersection(*(set(each) for each in known.values())) if known else set()
+    if common:
+        kind = min(common, key=lambda each: each.preference)
+        return Shade("MFU", f"MFU ({kind.words})", {cell: each[kind] for cell, each in known.items()}, kind)
+    per_rank = {cell: throughput(top[0]) / cell[1] for cell, top in tops.items()}
+    most: dict[str, float] = defaultdict(float)
+    for (row, _), speed in per_rank.items():
+        most[row] = max(most[row], speed)
+    key = f"throughput per {grid.noun}, as a share of the row's best; an MFU is not known of every cell"
+    return Shade("keeps", key, {cell: speed / most[cell[0]] for cell, speed in per_rank.items()})
+
+
+def _words(cases: Sequence[Trained], tops: Sequence[Trained], shade: str, figure: Ranking, wide: float) -> Words:
+    letters, small = (int((wide - 0.06) / letter) for letter in (_LETTER, _SMALL_LETTER))
+    lost = Counter(outcome(case) for case in cases if not case.is_measured).most_common(2)
+    ends = [line for status, number in lost for line in _wrapped(f"× {number} {status}", small)]
+    if not tops:
+        return Words((), (), tuple(ends))
+    upper: list[str] = []
+    for number, case in enumerate(tops[:MOST_TIED]):
+        upper += [*(["or"] if number else []), *_short(case, letters)]
+    if len(tops) > MOST_TIED:
+        upper += _wrapped(f"or {len(tops) - MOST_TIED} more", letters)
+    figures = [digits(throughput(tops[0])), shade] if figure is throughput else [shade]
+    return Words(tuple(upper), tuple(figures), (f"best of {sum(case.is_measured for case in cases)}", *ends))
+
+
+def _short(case: Trained, letters: int) -> list[str]:
+    """``DP4 TP2``, ``PP2``, ``GAS 8 MBS 2``, ``ZeRO-1``: the degrees in use, in lines of so many letters."""
+    layout = case.layout
+    degrees = [f"{axis.upper()}{layout.degree(axis)}" for axis in ("dp", "tp", "pp", "cp", "ep") if layout.uses(axis)]
+    degrees = [f"{degree}+SP" if layout.sp and degree.startswith("TP") else degree for degree in degrees]
+    _, micro_batch_size, steps = configuration(case)
+    batch = [f"GAS\u00a0{steps}"] if steps else []
+    batch += [f"MBS\u00a0{micro_batch_size}"] if micro_batch_size else []
+    batch += [f"ZeRO-{layout.zero}"] if layout.zero else []
+    lines = [*_wrapped(" ".join(degrees or ["1 rank"]), letters), *_wrapped(" ".join(batch), letters)]
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+def _wrapped(text: str, letters: int) -> list[str]:
+    return wrap(text, letters, break_long_words=False, break_on_hyphens=False)
+
+
+# The picture
+
+
+def _heatmap(grid: Grid, figure: Ranking) -> Panel:
+    sizes = grid.world_sizes
+    tops = {cell: top for cell, cases in grid.cells.items() if (top := best(cases, figure))}
+    shade = _shade(grid, tops, figure)
+    wide = min(_WIDEST, max(_NARROWEST, _ALL_COLUMNS / len(sizes)))
     words = {
-        cell: _words(cases, best(cases, figure), name, lambda case: text(figure(case)))
+        cell: _words(
+            cases,
+            tops.get(cell, ()),
+            f"{shade.name} {percent(shade.of_cells[cell])}" if cell in tops else "",
+            figure,
+            wide,
+        )
         for cell, cases in grid.cells.items()
     }
-    lines = [line for upper, lower in words.values() for line in (*upper.split("\n"), *lower.split("\n"))]
-    most = max((upper.count("\n") + lower.count("\n") + 2 for upper, lower in words.values()), default=2)
-    width = max(1.55, 0.075 * max(map(len, lines), default=0))
-    height = 0.62 + 0.15 * max(0, most - 3)
-    drawn, axes = canvas(
-        f"{title}{f': {grid.name}' if grid.name else ''}",
-        width=max(5.2, 1.2 + width * len(sizes)),
-        height=1.1 + height * len(shapes),
-    )
-    for row, shape in enumerate(shapes):
-        tops = {size: best(grid.cells.get((shape, size), ()), figure) for size in sizes}
-        kept = {size: _kept(top[0], figure) for size, top in tops.items() if top}
+    tall = {row: max(words[cell].height for cell in words if cell[0] == row) for row in grid.rows}
+    width, height = max(3.8, wide * len(sizes)), sum(tall.values()) + _HEADING * len(tall)
+    title = "\n".join(wrap(_title(grid, figure), int(width / 0.092))[:3])
+    drawn, axes = canvas(title, width=width + 0.15, height=height + 1.35 + 0.16 * title.count("\n"))
+    entries: list[Entry] = []
+    y = 0.0
+    for row in grid.rows:
+        axes.text(-0.47, y + 0.17, row, ha="left", va="center", fontsize=8, color=INK, fontweight="bold")
+        y += _HEADING
         for column, size in enumerate(sizes):
-            colour, depth = (PALETTE[0], 0.08 + 0.42 * kept[size] / max(kept.values())) if size in kept else (GRID, 0.6)
-            if grid.cells.get((shape, size)) and size not in kept:
-                colour, depth = PAPER, 1.0
-            axes.add_patch(
-                Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, alpha=depth, edgecolor=GRID, linewidth=1.0)
-            )
-            upper, lower = words.get((shape, size), ("", "not tried"))
-            axes.text(column, row - 0.14, upper, ha="center", va="center", fontsize=7.5, color=INK, fontweight="bold")
-            axes.text(column, row + 0.2, lower, ha="center", va="center", fontsize=7, color=MUTED)
+            cell, area = (row, size), (column - 0.5, y + tall[row], column + 0.5, y)
+            share = shade.of_cells.get(cell)
+            _cell(axes, area, words.get(cell), None if share is None else shade.depth(share))
+            entries.append(_entry(grid, cell, tops.get(cell, ()), figure, shade, words.get(cell), area))
+        y += tall[row]
     axes.set_xlim(-0.5, len(sizes) - 0.5)
-    axes.set_ylim(len(shapes) - 0.5, -0.5)
-    axes.set_xticks(range(len(sizes)), [f"{size}" for size in sizes])
-    axes.set_yticks(range(len(shapes)), shapes)
-    axes.set_xlabel("ranks")
+    axes.set_ylim(y, 0)
+    nouns = f"{grid.noun}s"
+    if grid.num_nodes:
+        axes.set_xticks(range(len(sizes)), [f"{grid.num_nodes[size]}\n{size} {nouns}" for size in sizes])
+        axes.set_xlabel("nodes")
+    else:
+        axes.set_xticks(range(len(sizes)), [f"{size}" for size in sizes])
+        axes.set_xlabel(nouns)
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
     axes.grid(False)
-    entries = []
-    for row, shape in enumerate(shapes):
-        for column, size in enumerate(sizes):
-            top = best(grid.cells.get((shape, size), ()), figure)
-            upper, lower = words.get((shape, size), ("", "not tried"))
-            cells = (shape, f"{size}", " or ".join(upper.split("\n")), figure(top[0]) if top else None, lower)
-            area = (column - 0.5, row - 0.5, column + 0.5, row + 0.5)
-            entries.append(Entry(cells, top[0].row.case if top else "", area))
-    names = ("shape", "ranks", "best")
-    unit = "tokens/s" if figure is throughput else "fraction"
-    return Panel(drawn, (*map(Column, names), Column("figure", unit), Column("note")), tuple(entries))
+    _key(drawn, shade, width, has_empty=len(tops) < len(grid.cells), has_untried=len(grid.cells) < len(entries))
+    return Panel(drawn, _columns(grid, figure, shade), tuple(entries))
 
 
-def _kept(case: Trained, figure: Ranking) -> float:
-    """The figure of one rank: throughput is of all, MFU of each."""
-    return figure(case) / case.layout.world_size if figure is throughput else figure(case)
+def _title(grid: Grid, figure: Ranking) -> str:
+    what = "Fastest configuration, tokens/s" if figure is throughput else "Highest imported MFU"
+    return ", ".join(filter(None, [what, grid.shape, legible(grid.name, 100)]))
 
 
-def _names(cells: Iterable[Sequence[Trained]]) -> Callable[[Trained], str]:
-    """The layout, and the micro-batches where one layout was tried with several."""
-    several = any(
-        len({configuration(case) for case in cases}) > len({case.layout for case in cases}) for cases in cells
+def _cell(axes: Axes, area: Area, words: Words | None, depth: float | None) -> None:
+    from matplotlib.patches import Rectangle
+
+    left, bottom, right, top = area
+    colour, alpha = (PALETTE[0], depth) if depth is not None else (PAPER, 1.0) if words else (GRID, 0.6)
+    axes.add_patch(
+        Rectangle((left, top), 1, bottom - top, facecolor=colour, alpha=alpha, edgecolor=GRID, linewidth=1.0)
+    )
+    middle = (left + right) / 2
+    if words is None:
+        axes.text(middle, (top + bottom) / 2, "not tried", ha="center", va="center", fontsize=6.5, color=MUTED)
+        return
+    y = top + _PADDING / 2
+    for lines, step, size, weight, ink in (
+        (words.upper, _LINE, 7.5, "bold", INK),
+        (words.figures, _LINE, 7.5, "normal", INK),
+        (words.notes, _NOTE, 6.5, "normal", MUTED if depth is None else INK),
+    ):
+        if lines:
+            axes.text(
+                middle, y, "\n".join(lines), ha="center", va="top", fontsize=size, color=ink, fontweight=weight,
+                linespacing=1.15 if size < 7 else 1.2,
+            )  # fmt: skip
+        y += step * len(lines) + (_GAP if lines else 0.0)
+
+
+def _key(drawn: Figure, shade: Shade, width: float, *, has_empty: bool, has_untried: bool) -> None:
+    """What the colours say, with a few of them."""
+    from matplotlib.patches import Patch
+
+    patches, names = [], []
+    if shade.of_cells:
+        most = max(shade.of_cells.values())
+        for part in (0.25, 0.5, 0.75, 1.0):
+            patches.append(Patch(facecolor=PALETTE[0], alpha=shade.depth(part * most), edgecolor=GRID))
+            names.append(percent(part * most))
+    if has_empty:
+        patches.append(Patch(facecolor=PAPER, edgecolor=GRID))
+        names.append("no figure")
+    if has_untried:
+        patches.append(Patch(facecolor=GRID, alpha=0.6, edgecolor=GRID))
+        names.append("not tried")
+    legend = drawn.legend(
+        patches, names, loc="outside lower left", ncols=len(patches), frameon=False, fontsize=7.5, handlelength=1.1,
+        handleheight=0.9, columnspacing=0.9, handletextpad=0.4, labelcolor=INK, alignment="left",
+        title="\n".join(wrap(f"Colour: {shade.key}", int(width / 0.057))) if shade.of_cells else None,
+        title_fontsize=7.5,
+    )  # fmt: skip
+    legend.get_title().set_color(MUTED)
+
+
+# What is behind a cell
+
+
+def _columns(grid: Grid, figure: Ranking, shade: Shade) -> tuple[Column, ...]:
+    share = "imported MFU" if figure is imported_mfu else "MFU" if shade.mfu else "throughput kept"
+    return (
+        Column("sequences" if grid.shape else "shape"),
+        *([Column("nodes", "1")] if grid.num_nodes else []),
+        Column(f"{grid.noun}s", "1"),
+        Column("best"),
+        Column("throughput", "tokens/s"),
+        Column(share, "fraction"),
+        Column("runner-up slower by", "fraction"),
+        Column("note"),
     )
 
-    def name(case: Trained) -> str:
-        micro, steps = configuration(case)[1:]
-        if not several or micro is None:
-            return str(case.layout)
-        return f"{case.layout}, mbs {micro}" + (f"×{steps}" if steps else "")
 
-    return name
+def _entry(
+    grid: Grid,
+    cell: Cell,
+    tops: Sequence[Trained],
+    figure: Ranking,
+    shade: Shade,
+    words: Words | None,
+    area: Area,
+) -> Entry:
+    row, world_size = cell
+    nodes: tuple[float, ...] = (grid.num_nodes[world_size],) if grid.num_nodes else ()
+    contest = Contest(grid.cells.get(cell, ()), grid.histories)
+    margin = contest.margin if figure is throughput else None
+    cells = (
+        row,
+        *nodes,
+        float(world_size),
+        " or ".join(map(named, tops[:MOST_TIED])),
+        (throughput(tops[0]) or None) if tops else None,
+        shade.of_cells.get(cell),
+        margin.slower_by if margin is not None and isfinite(margin.slower_by) else None,
+        "not tried" if words is None else " ".join(words.notes).replace(" × ", ", × "),
+    )
+    return Entry(cells, tops[0].row.case if tops else "", area, _story(grid, cell, contest, figure, shade))
 
 
-def _words(
-    cases: Sequence[Trained], tops: Sequence[Trained], name: Callable[[Trained], str], text: Callable[[Trained], str]
-) -> tuple[str, str]:
-    """What stands in a cell: the layout, and below it its figure and how others ended."""
-    ended = Counter(said(case.row.status) for case in cases if not case.is_measured).most_common(2)
-    lost = ", ".join(f"× {number} {status}" for status, number in ended)
-    if not tops:
-        return "", lost
-    figure = f"{text(tops[0])}, best of {sum(case.is_measured for case in cases)}"
-    more = [f"and {len(tops) - MOST_TIED} more"] if len(tops) > MOST_TIED else []
-    return "\n".join([*map(name, tops[:MOST_TIED]), *more]), f"{figure}\n{lost}" if lost else figure
+def _story(grid: Grid, cell: Cell, contest: Contest, figure: Ranking, shade: Shade) -> Story | None:
+    if not contest.cases:
+        return None
+    row, world_size = cell
+    title = f"{grid.row_in_words(row)} on {grid.where(world_size)}"
+    if figure is imported_mfu:
+        return mfu_story(f"{title}, by imported MFU", contest.cases)
+    return speed_story(title, contest, shade.mfu, grid.noun)

@@ -1,0 +1,457 @@
+"""Which of several configurations is the fastest, by how much, how sure that is, and why the others are not."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+from typing import NamedTuple
+
+from clusterbench.charts._drawing import legible
+from clusterbench.charts._panel import Story
+from clusterbench.charts._selection import Trained, said
+from clusterbench.formulas.comparison import Comparison, compare_samples
+from clusterbench.formulas.statistics import median
+from clusterbench.history import NOT_RUN, History, iteration_times
+from clusterbench.scale import digits, scale
+from clusterbench.units import format_bytes, format_value
+
+METRICS = ("tokens_per_s", "mfu", "mfu_over_recomputed", "peak_memory", "step_part", "exposed_communication", "bubble")
+"""What a ranking reads of a case."""
+
+MOST_LINES = 40
+"""Cases that a story lists; it counts the others."""
+
+FEWEST_REPEATS = 4
+"""From here on each repeat is one sample: iterations of one start have one fate, and overstate what is known."""
+
+_MOST_COMPARED = 6  # configurations whose samples are held against the fastest's
+_MOST_PARTS, _LEAST_POINTS = 2, 1.0
+_AS_MUCH = 0.02  # of a step: a smaller difference is no reason
+_LONGEST_REASON = 140
+_DIFFERS = "differs: "
+_EXPOSED = "exposed communication of a traced step"
+_DEGREES = ("dp", "tp", "pp", "cp", "ep")
+_ENDS = ("ok", "wrong", "failed", "timeout", "out_of_memory", "skipped", NOT_RUN, "refused")
+
+Ranking = Callable[[Trained], float]
+"""What cases of a cell are ranked by; 0 where a case has no such figure."""
+
+
+def throughput(case: Trained) -> float:
+    """Tokens per second of all ranks."""
+    return _sound(case.value("tokens_per_s"))
+
+
+def imported_mfu(case: Trained) -> float:
+    """MFU as the file printed it that the case comes from."""
+    return _sound(case.value("mfu", "imported"))
+
+
+def _sound(value: float | None) -> float:
+    return value if value is not None and 0 < value < inf else 0.0
+
+
+class Mfu(NamedTuple):
+    """How an MFU is counted: its numerator, its denominator, and where it is from if not from this run."""
+
+    convention: str
+    peak: str
+    source: str
+
+    @property
+    def preference(self) -> tuple[object, ...]:
+        """Of several the least is shown: measured here before recomputed before imported, palm, a datasheet's peak."""
+        return self.source != "", self.source != "recomputed", self.convention != "palm", self.peak != "datasheet", self
+
+    @property
+    def words(self) -> str:
+        """For the key of a figure.
+
+        >>> Mfu("palm", "measured", "").words, Mfu("", "", "imported").words
+        ('palm convention, peak as a matmul reached it here', 'as imported')
+        """
+        peaks = {"datasheet": "peak of the datasheet", "measured": "peak as a matmul reached it here"}
+        sources = {"recomputed": "recomputed from tokens/s", "imported": "as imported"}
+        convention = f"{self.convention} convention" if self.convention else ""
+        parts = convention, peaks.get(self.peak, self.peak), sources.get(self.source, self.source)
+        return ", ".join(legible(part, 40) for part in parts if part)
+
+
+def mfus(case: Trained) -> dict[Mfu, float]:
+    """Every MFU of a case, by how it is counted."""
+    found = (row for (metric, *_), row in case.figures.items() if metric == "mfu")
+    return {
+        Mfu(row.detail.get("flops_convention", ""), row.detail.get("peak", ""), row.detail.get("source", "")): row.value
+        for row in found
+        if row.value is not None and _sound(row.value)
+    }
+
+
+# Who is ahead
+
+
+def configuration(case: Trained) -> tuple[object, ...]:
+    """What was chosen, whatever attempt it was."""
+    batch = (case.point.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps"))
+    return str(case.layout), *(size if isinstance(size, int) else None for size in batch)
+
+
+def named(case: Trained) -> str:
+    """``pp2-dp4+zero1, GAS 16, MBS 4``."""
+    layout, micro_batch_size, steps = configuration(case)
+    parts = (f"GAS {steps}" if steps else "", f"MBS {micro_batch_size}" if micro_batch_size else "")
+    return ", ".join([str(layout), *filter(None, parts)])
+
+
+def ranked(cases: Iterable[Trained], figure: Ranking) -> list[list[Trained]]:
+    """Configurations with the highest figure first, each with all of its attempts that have one, the best first."""
+    found: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
+    for case in sorted((case for case in cases if figure(case)), key=figure, reverse=True):
+        found[configuration(case)].append(case)
+    return list(found.values())
+
+
+def best(cases: Sequence[Trained], figure: Ranking) -> list[Trained]:
+    """The cases with the highest figure, one of each configuration; several where they tie, none without a figure."""
+    first = [attempts[0] for attempts in ranked(cases, figure)]
+    return [case for case in first if figure(case) == figure(first[0])]
+
+
+def slower_by(case: Trained, fastest: Trained) -> float:
+    """How much longer a token takes, as a fraction: 1.0 is twice as long."""
+    return throughput(fastest) / throughput(case) - 1
+
+
+@dataclass(frozen=True)
+class Margin:
+    """How far the fastest is ahead of the next configuration that is not as fast.
+
+    Attributes
+    ----------
+    slower_by
+        Of the runner-up, as a fraction.
+    is_told_apart
+        Whether the samples show more than noise; None where they cannot say.
+    noise
+        The same in words.
+    """
+
+    runner_up: Trained
+    slower_by: float
+    is_told_apart: bool | None
+    noise: str
+
+
+@dataclass(frozen=True)
+class Contest:
+    """All cases of one workload on one number of ranks.
+
+    Attributes
+    ----------
+    cases
+        Those without a figure, too.
+    histories
+        By case, with the samples; a case that is not there has none at hand.
+    """
+
+    cases: Sequence[Trained]
+    histories: Mapping[str, History] = field(default_factory=dict)
+
+    @cached_property
+    def fastest(self) -> list[Trained]:
+        return best(self.cases, throughput)
+
+    @cached_property
+    def margin(self) -> Margin | None:
+        """None where nothing is slower than the fastest."""
+        order = ranked(self.cases, throughput)
+        behind = [attempts for attempts in order if slower_by(attempts[0], order[0][0])]
+        if not behind:
+            return None
+        margin = slower_by(behind[0][0], order[0][0])
+        told_apart, words = self._noise(order[0], behind[0], margin)
+        return Margin(behind[0][0], margin, told_apart, words)
+
+    @cached_property
+    def not_told_apart(self) -> list[Trained]:
+        """Slower configurations whose samples show no more than noise, from the fastest of them on."""
+        order = ranked(self.cases, throughput)
+        found = []
+        for attempts in order[1 : 1 + _MOST_COMPARED]:
+            margin = slower_by(attempts[0], order[0][0])
+            if not margin:
+                continue
+            if self._noise(order[0], attempts, margin)[0] is not False:
+                break
+            found.append(attempts[0])
+        return found
+
+    def _noise(self, fastest: Sequence[Trained], other: Sequence[Trained], margin: float) -> tuple[bool | None, str]:
+        """Whether the margin is more than noise, and a sentence about it."""
+        spread = max(slower_by(attempts[-1], attempts[0]) for attempts in (fastest, other))
+        if spread:
+            words = f"at the same configuration differ by up to {percent(spread)}"
+            if spread >= margin:
+                return False, f"They are not told apart: attempts {words}."
+            return None, f"Attempts {words}, which is less."
+        first, second = (self._repeats(attempts[0]) for attempts in (fastest, other))
+        if not first or not second:
+            return None, "Their samples are not at hand, so nothing is known of the noise."
+        of_repeats = min(len(first), len(second)) >= FEWEST_REPEATS
+        base, new = (_samples(repeats, of_repeats) for repeats in (first, second))
+        if min(len(base), len(new)) == 1:
+            return None, "With one sample nothing is known of the noise."
+        compared = compare_samples(base, new)
+        if compared.low is None:
+            return None, f"{_counted(compared, of_repeats)} are too few to tell the margin from noise."
+        return compared.differs, _interval(compared, of_repeats)
+
+    def _repeats(self, case: Trained) -> list[list[float]]:
+        """Seconds of each iteration, a list for each repeat."""
+        history = self.histories.get(case.row.case)
+        return [iteration_times(observation) for observation in history.observations] if history else []
+
+
+def _samples(repeats: Sequence[Sequence[float]], of_repeats: bool) -> list[float]:
+    return [median(times) for times in repeats] if of_repeats else [time for times in repeats for time in times]
+
+
+def _counted(compared: Comparison, of_repeats: bool) -> str:
+    """``10 iterations against 20``."""
+    return f"{compared.num_new} {'repeats' if of_repeats else 'iterations'} against {compared.num_base}"
+
+
+def _interval(compared: Comparison, of_repeats: bool) -> str:
+    assert compared.low is not None
+    assert compared.high is not None
+    assert compared.smallest is not None
+    between = f"with 95 % confidence by {percent(compared.low - 1)} to {percent(compared.high - 1)}"
+    of = f"{_counted(compared, of_repeats)}{'' if of_repeats else '; another start may differ by more'}"
+    if not compared.differs:
+        return f"They are not told apart: {between} ({of}). Less than {percent(compared.smallest)} would not show."
+    return f"That is more than noise: {between} ({of})."
+
+
+# Why the others are not
+
+
+def why(case: Trained, fastest: Trained) -> str:
+    """What a slower case loses, from the measured parts of its step; without them what else was measured or differs."""
+    own, least = step_parts(case), step_parts(fastest)
+    if own and least:
+        return _by_parts(own, least)
+    return "; ".join(_by_other_figures(case, fastest)) or _DIFFERS + _by_choice(case, fastest)
+
+
+def step_parts(case: Trained) -> dict[str, float]:
+    """Seconds of a step by what they went into, as it is called in a sentence."""
+    parts: dict[str, float] = defaultdict(float)
+    for (metric, *_), row in case.figures.items():
+        if metric == "step_part" and row.value is not None and -inf < row.value < inf:
+            axis = row.detail.get("axis")
+            parts[legible(said(row.detail.get("part", "")) + (f" along {axis}" if axis else ""), 60)] += row.value
+    return dict(parts)
+
+
+def _by_parts(own: Mapping[str, float], least: Mapping[str, float]) -> str:
+    """Points of the fastest step: they sum to what the case is slower by."""
+    whole = sum(least.values())
+    if whole <= 0:
+        return ""
+    points = {name: 100 * (own.get(name, 0.0) - least.get(name, 0.0)) / whole for name in {**least, **own}}
+    order = sorted(points, key=lambda name: -points[name])
+    more = [name for name in order if points[name] >= _LEAST_POINTS][:_MOST_PARTS]
+    less = order[-1]
+    words = [f"{_rounded(points[name])}{'' if number else ' points'} {name}" for number, name in enumerate(more)]
+    if more and points[less] <= -max(_LEAST_POINTS, points[more[0]] / 4):
+        words.append(f"but {_rounded(-points[less])} less {less}")
+    return ", ".join(words) or "no part of the step is a point longer"
+
+
+def _by_other_figures(case: Trained, fastest: Trained) -> Iterator[str]:
+    """What was seen in steps of their own, where it is more than in the fastest."""
+    own, other = case.value("bubble", "measured"), fastest.value("bubble", "measured")
+    if own is not None and own - (other or 0.0) >= _AS_MUCH:
+        least = "has no pipeline" if other is None else percent(other)
+        yield f"idle in the pipeline {percent(own)} of a step, the fastest {least}"
+    own, other = case.value("exposed_communication"), fastest.value("exposed_communication")
+    if own is not None and other is not None and own > (1 + _AS_MUCH) * other:
+        of = scale("s", [own])
+        yield f"{_EXPOSED} {of.text(own, 3)} {of.unit}, of the fastest {of.text(other, 3)} {of.unit}"
+
+
+def _by_choice(case: Trained, fastest: Trained) -> str:
+    """In what the configurations differ: no reason, but all that is known."""
+    own, other = case.layout, fastest.layout
+    pairs: dict[str, tuple[object, object]] = {
+        name.upper(): (own.degree(name), other.degree(name)) for name in _DEGREES
+    }
+    pairs |= {"ZeRO": (own.zero, other.zero), "MBS": (configuration(case)[1], configuration(fastest)[1])}
+    words = [f"{name} {mine} instead of {theirs}" for name, (mine, theirs) in pairs.items() if mine != theirs]
+    if own.sp != other.sp:
+        words.append("with SP" if own.sp else "without SP")
+    return ", ".join(words)
+
+
+# What is told
+
+
+def speed_story(title: str, contest: Contest, mfu: Mfu | None, noun: str) -> Story:
+    """The fastest, its margin, and a line for every case; ``noun`` is what a rank is called."""
+    listed = [*_listed(contest.cases, throughput), *_without_figure(contest.cases)]
+    lines = _lines(contest, listed[:MOST_LINES])
+    reasons = [line[-1] for line in lines]
+    sentences = [*_fastest_is(contest.fastest, mfu, noun), *_margin_is(contest), *_bound_is(contest.fastest)]
+    if any(" points " in reason for reason in reasons):
+        sentences.append("Points are hundredths of the fastest step, shared out as in one traced step of each case.")
+    if any(_EXPOSED in reason for reason in reasons):
+        sentences.append("Exposed communication is that of one traced step, which takes longer than a timed one.")
+    if any(_DIFFERS in reason for reason in reasons):
+        sentences.append("Where it is not known what a step was spent on, the table says what differs.")
+    sentences += _counts(listed)
+    columns = ("place", "configuration", "tokens/s", "slower by", "peak memory", "why")
+    return Story(title, tuple(sentences), columns, tuple(lines), _homes(listed))
+
+
+def _lines(contest: Contest, listed: Sequence[Trained]) -> list[tuple[str, ...]]:
+    """One for each case: place, configuration, figure, distance, memory, and why it is not the fastest."""
+    alike = {case.row.case for case in contest.not_told_apart}
+    order = ranked(contest.cases, throughput)
+    place = {id(case): number for number, attempts in enumerate(order, 1) for case in attempts}
+    firsts = {id(attempts[0]) for attempts in order}
+    lines: list[tuple[str, ...]] = []
+    for case in listed:
+        memory = _sound(case.whole_memory())
+        size = format_bytes(memory) if memory else ""
+        if not throughput(case):
+            lines.append(("", named(case), "", "", size, ended(case)))
+            continue
+        behind, number = slower_by(case, contest.fastest[0]), f"{place[id(case)]}"
+        if id(case) not in firsts:
+            number, reason = "", f"another attempt at place {number}"
+        elif not behind:
+            number, reason = "1", "as fast" if len(contest.fastest) > 1 else "the fastest"
+        else:
+            reason = why(case, contest.fastest[0])
+            reason = f"not told apart; {reason}" if case.row.case in alike else reason
+        speed = digits(throughput(case))
+        lines.append((number, named(case), speed, percent(behind) if behind else "", size, reason))
+    return lines
+
+
+def mfu_story(title: str, cases: Sequence[Trained]) -> Story | None:
+    """What an imported MFU chooses, beside what throughput does; None where no case has one."""
+    listed, fastest = _listed(cases, imported_mfu), best(cases, throughput)
+    if not listed:
+        return None
+    highest = best(cases, imported_mfu)
+    sentences = [f"The highest imported MFU, {percent(imported_mfu(listed[0]))}, is of {_names(highest)}."]
+    if not {*map(configuration, highest)} & {*map(configuration, fastest)} and fastest:
+        sentences.append(f"By tokens/s the fastest is {_names(fastest)}.")
+    if ratio := _sound(listed[0].value("mfu_over_recomputed")):
+        sentences.append(f"As imported it is {ratio:.3f} times the MFU that its tokens/s give.")
+    if len(listed) > MOST_LINES:
+        sentences.append(f"The first {MOST_LINES} of {len(listed):,} are listed.")
+    lines = []
+    for number, case in enumerate(listed[:MOST_LINES], 1):
+        ratio, speed = _sound(case.value("mfu_over_recomputed")), throughput(case)
+        share = percent(imported_mfu(case)), f"{ratio:.3f}" if ratio else ""
+        lines.append((str(number), named(case), *share, digits(speed) if speed else ""))
+    columns = ("place", "configuration", "imported MFU", "over recomputed", "tokens/s")
+    return Story(title, tuple(sentences), columns, tuple(lines), _homes(listed))
+
+
+def _names(cases: Iterable[Trained]) -> str:
+    return " and ".join(map(named, cases))
+
+
+def percent(fraction: float) -> str:
+    """``0.8 %``, ``31 %``: as fine as it is told."""
+    return f"{_rounded(100 * fraction)} %"
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
+
+
+def ended(case: Trained) -> str:
+    """How a case without a figure ended, with its reason."""
+    how, reason = outcome(case), "" if case.figures else " ".join(case.row.basis[: 4 * _LONGEST_REASON].split())
+    return legible(reason if not reason or reason.startswith(how) else f"{how}: {reason}", _LONGEST_REASON) or how
+
+
+def outcome(case: Trained) -> str:
+    """One or two words."""
+    return "no figure" if case.row.status == "ok" else legible(said(case.row.status), 24)
+
+
+def _fastest_is(fastest: Sequence[Trained], mfu: Mfu | None, noun: str) -> Iterator[str]:
+    if not fastest:
+        yield "Nothing here has a figure."
+        return
+    speed = throughput(fastest[0])
+    each = format_value(speed / fastest[0].layout.world_size, "tokens/s")
+    counted = mfus(fastest[0])
+    share = f", MFU {percent(counted[mfu])} ({mfu.words})" if mfu is not None and mfu in counted else ""
+    figure = f"{format_value(speed, 'tokens/s')}, {each} per {noun}{share}"
+    if len(fastest) == 1:
+        yield f"The fastest is {named(fastest[0])}: {figure}."
+    else:
+        yield f"As fast as each other, and the fastest, are {_names(fastest)}: {figure}."
+
+
+def _margin_is(contest: Contest) -> Iterator[str]:
+    margin = contest.margin
+    if margin is not None:
+        yield f"The runner-up, {named(margin.runner_up)}, is slower by {percent(margin.slower_by)}. {margin.noise}"
+        if len(contest.not_told_apart) > 1:
+            yield f"{len(contest.not_told_apart)} configurations are not told apart from the fastest."
+    elif contest.fastest:
+        yield "Nothing else has a figure to compare it with."
+
+
+def _bound_is(fastest: Sequence[Trained]) -> Iterator[str]:
+    row = fastest[0].figures.get(("tokens_per_s",)) if fastest else None
+    if row is None or row.expected is None or not _sound(row.expected):
+        return
+    reached = percent(throughput(fastest[0]) / row.expected)
+    basis = legible(" ".join(row.basis[:600].split()), 200)
+    bound = format_value(row.expected, "tokens/s")
+    if basis.startswith("at most; "):
+        yield f"No layout can exceed {bound} ({basis.removeprefix('at most; ')}): this reaches {reached} of it."
+    else:
+        yield f"Expected were {bound} ({basis}): this is {reached} of it."
+
+
+def _counts(listed: Sequence[Trained]) -> Iterator[str]:
+    """How many cases there are, where the table does not show it."""
+    rest = listed[MOST_LINES:]
+    if rest or not all(map(throughput, listed)):
+        yield f"Of {len(listed):,} cases: {tally(listed)}."
+    if rest:
+        yield f"The first {MOST_LINES} are listed; the others: {tally(rest)}."
+
+
+def tally(cases: Iterable[Trained]) -> str:
+    """``25 with a figure, 64 failed``."""
+    ends = Counter("with a figure" if throughput(case) else outcome(case) for case in cases)
+    return ", ".join(f"{number:,} {end}" for end, number in ends.items())
+
+
+def _without_figure(cases: Iterable[Trained]) -> list[Trained]:
+    """What went wrong first, what could not be last."""
+    place = {status: number for number, status in enumerate(_ENDS)}
+    return sorted((case for case in cases if not throughput(case)), key=lambda case: place.get(case.row.status, 0))
+
+
+def _listed(cases: Iterable[Trained], figure: Ranking) -> list[Trained]:
+    """Those with a figure, the highest first."""
+    return sorted(filter(figure, cases), key=figure, reverse=True)
+
+
+def _homes(listed: Sequence[Trained]) -> tuple[str, ...]:
+    """Ids of the cases that the lines are of; a refusal is none."""
+    return tuple("" if case.row.status == "refused" else case.row.case for case in listed[:MOST_LINES])
