@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from clusterbench.benchmarks import Benchmark
 from clusterbench.cluster import Accelerator
 from clusterbench.formulas.memory import megatron_activation_bytes
-from clusterbench.formulas.scaling import scaling_efficiency
 from clusterbench.formulas.schedules import bubble_formula, play
 from clusterbench.formulas.schedules import order as orders
 from clusterbench.formulas.statistics import Summary, median, summarise
@@ -35,6 +34,8 @@ from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, named_shape
 from clusterbench.training.job import DTYPE_BYTES, TrainingJob
+from clusterbench.training.scaling import scaling
+from clusterbench.training.step_parts import record, step_parts
 from clusterbench.training.tolerances import PARITY_METRICS, allowed_of
 from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step, metric_key
 from clusterbench.units import format_bytes, format_value
@@ -81,6 +82,12 @@ class TrainStep(Benchmark):
         ),
         MetricKind("exposed_communication", "s", "lower", "communicating and not computing in a step; median rank"),
         MetricKind(
+            "step_part",
+            "s",
+            "lower",
+            "of the step time: computing, exposed communication by axis, bubble, imbalance, rest; mean rank",
+        ),
+        MetricKind(
             "bubble", "fraction", "lower", "share of a step in which a pipeline rank computes nothing; mean rank"
         ),
         MetricKind("longest_seq_len", "tokens", "higher", "longest sequence whose states and activations fit a rank"),
@@ -91,6 +98,7 @@ class TrainStep(Benchmark):
         MetricKind("energy_per_token", "J", "lower", "mean power of the ranks' GPUs while the case ran, over tokens/s"),
         MetricKind("routing_margin", "1", "higher", "least difference of probability that decided where a token went"),
         MetricKind("scaling_efficiency", "fraction", "higher", "tokens/s per rank over those of the smallest run"),
+        MetricKind("scaling_loss_part", "s", "lower", "of a step, beyond the smallest run's at the same work per rank"),
         MetricKind("parity_loss", "1", "lower", "how far the loss is from one rank's"),
         MetricKind("parity_gradients", "1", "lower", "how far the worst gradient is from one rank's"),
         MetricKind("parity_parameters", "1", "lower", "how far the worst parameter is from one rank's after two steps"),
@@ -252,6 +260,7 @@ class TrainStep(Benchmark):
             exposed = _over_ranks("exposed_communication", "s", [seen["exposed_s"] for seen in traced])
             step_s = max(seen["step_s"] for seen in traced)
             yield replace(exposed, basis=f"in one traced step of {format_value(step_s, 's')}; tracing makes it longer")
+        yield from step_parts(case, job.layout, observation, time)
         yield from _bubble_metrics(case, job, observation)
         yield from _attention_metrics(observation)
         if "longest_seq_len" in case.expected:
@@ -267,7 +276,7 @@ class TrainStep(Benchmark):
     @classmethod
     def across(cls, rows: Sequence[Row]) -> Iterable[Row]:
         own = [row for row in rows if row.benchmark == "train_step" and row.value is not None]
-        yield from _scaling([row for row in own if row.metric == "tokens_per_s_per_rank"])
+        yield from scaling(own)
         peaks = _measured_peaks(rows)
         for row in own:
             if row.metric == "model_flops_per_s_per_rank":
@@ -466,10 +475,12 @@ def _traffic_of(step: TrainingStep, rig: Rig) -> list[dict[str, Any]]:
     return [{"axis": axis, "op": op, **vars(total)} for (axis, op), total in sorted(counter.totals().items())]
 
 
-def _exposure_of(step: TrainingStep, rig: Rig) -> dict[str, float | None]:
+def _exposure_of(step: TrainingStep, rig: Rig) -> dict[str, Any]:
     from clusterbench.engine.trace import exposure, trace_step
 
-    return dict(vars(exposure(trace_step(step, rig.device))))
+    assert rig.grid is not None
+    trace = trace_step(step, rig.device, rig.grid.names())
+    return {**vars(exposure(trace)), "transfers": record(trace, rig.grid)}
 
 
 def _timeline_of(step: TrainingStep, rig: Rig) -> list[list[Any]]:
@@ -641,50 +652,6 @@ def _rate_of_energy(power_w: float, tokens: int, time: Summary) -> Metric:
 
 
 # What needs more than one case
-
-
-def _scaling(rows: Sequence[Row]) -> Iterator[Row]:
-    """Each run against the smallest of the same total work, or, where that is itself, of the same work per rank."""
-    smallest_of = _smallest_by_work(rows)
-    for row in rows:
-        kind, smallest = "strong", smallest_of[_work(row)]
-        weak = smallest_of[_work(row, per_rank=True)]
-        if weak.world_size < row.world_size == smallest.world_size:
-            kind, smallest = "weak", weak
-        assert row.value is not None
-        assert smallest.value is not None
-        value = scaling_efficiency(
-            row.value * row.world_size, row.world_size, smallest.value * smallest.world_size, smallest.world_size
-        )
-        basis = (
-            f"{kind} scaling: tokens/s per rank over those of {smallest.point['layout']} "
-            f"on {smallest.world_size} rank{'s' if smallest.world_size > 1 else ''}"
-        )
-        yield row._replace(
-            metric="scaling_efficiency",
-            unit="fraction",
-            value=value,
-            low=None,
-            high=None,
-            expected=1.0,
-            basis=f"{basis}; 1 is perfect scaling",
-        )
-
-
-def _smallest_by_work(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:
-    """Work, total and per rank -> the run on the fewest ranks; of several layouts on as many, the fastest."""
-    smallest: dict[tuple[object, ...], Row] = {}
-    for row in rows:
-        for work in (_work(row), _work(row, per_rank=True)):
-            smallest[work] = min(smallest.get(work, row), row, key=lambda one: (one.world_size, -(one.value or 0.0)))
-    return smallest
-
-
-def _work(row: Row, per_rank: bool = False) -> tuple[object, ...]:
-    """What two runs share if one is the other on more ranks."""
-    batch: Any = row.point["global_batch_size"]
-    same = tuple(row.point[name] for name in ("shape", "seq_len", "dtype", "recompute"))
-    return (row.device, *same, per_rank, batch / row.world_size if per_rank else batch)
 
 
 def _measured_peaks(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:

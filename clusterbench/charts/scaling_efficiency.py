@@ -1,72 +1,102 @@
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import Mark, Series, lines, mark
-from clusterbench.charts._selection import curves_note, variant, workloads
+from clusterbench.charts._drawing import Series, lines, mark
+from clusterbench.charts._scaling import Sweep, sweeps
+from clusterbench.charts._selection import curves_note
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
     from clusterbench.charts._panel import Panel
 
-MOST = 6
+MOST, MOST_SWEEPS = 6, 3
 
 
-class ScalingEfficiency(Chart[list[Series]]):
+@dataclass(frozen=True)
+class Scaled:
+    """One sweep: curves of its efficiency and of its throughput per rank, by kind of layout."""
+
+    sweep: Sweep
+    efficiency: tuple[Series, ...]
+    throughput: tuple[Series, ...]
+    ideal: float | None
+    """Tokens per second and rank of the smallest run."""
+
+
+class ScalingEfficiency(Chart[list[Scaled]]):
     """Throughput per rank against that of the smallest run.
 
     How to read it
     --------------
-    100 % means that a rank of the large run does as much work per second as a rank of the smallest one. A curve is one
-    kind of layout, whatever its degrees; where several layouts of a kind use as many ranks, the best one is drawn.
+    Left: 100 % means that a rank of the large run does as much work per second as a rank of the smallest one. Right:
+    the same in tokens per second and rank; the dotted level is the smallest run's. Strong scaling keeps the work of a
+    step, so each rank has less of it; weak scaling keeps the work of a rank. A curve is one kind of layout, whatever
+    its degrees; where several layouts of a kind use as many ranks, the best one is drawn. A pale bar behind a point
+    runs from the 5th to the 95th percentile of all iterations of all repeats.
     """
 
-    title: ClassVar[str] = "Scaling efficiency against ranks"
+    title: ClassVar[str] = "Scaling efficiency against ranks or nodes"
     place: ClassVar[int] = 40
 
-    def select(self, rows: Sequence[Row]) -> list[Series] | None:
-        groups: dict[tuple[object, ...], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-        measured = [row for row in rows if row.metric == "scaling_efficiency" and row.value is not None]
-        workload = workloads(measured)
-        for row in measured:
-            groups[workload(row)][_kind(row)].append(row)
-        series = []
-        for kinds in groups.values():
-            start = kinds.pop("", [])  # one rank: every kind of layout starts there
-            prefix = f"{variant(start[0] if start else next(iter(kinds.values()))[0], ('layout',))}: "
-            for kind, own in sorted(kinds.items()):
-                name = (prefix if len(groups) > 1 else "") + kind
-                series.append(Series(name, tuple(_best(start + own))))
-        return [one for one in series if len(one.marks) > 1] or None
+    def select(self, rows: Sequence[Row]) -> list[Scaled] | None:
+        rates = {row.case: row for row in rows if row.metric == "tokens_per_s_per_rank" and row.value is not None}
+        return [_scaled(sweep, rates) for sweep in sweeps(rows)] or None
 
-    def draw(self, data: list[Series]) -> list[Panel]:
-        shown = data[:MOST]
-        ticks = {mark.x: f"{mark.x:.0f}" for one in shown for mark in one.marks}
-        return [lines("Scaling efficiency", shown, "fraction", ticks, x_label="ranks", ideal=1.0, ideal_name="100 %")]
+    def draw(self, data: list[Scaled]) -> list[Panel]:
+        panels = []
+        for one in data[:MOST_SWEEPS]:
+            sweep = one.sweep
+            name = f"\n{sweep.name}" if sweep.name else ""
+            ticks = {mark.x: f"{mark.x:.0f}" for curve in one.efficiency[:MOST] for mark in curve.marks}
+            panels.append(
+                lines(
+                    f"{sweep.title}: efficiency{name}",
+                    one.efficiency[:MOST],
+                    "fraction",
+                    ticks,
+                    x_label=sweep.sizes,
+                    ideal=1.0,
+                    ideal_name="ideal",
+                )
+            )
+            if one.throughput:
+                panels.append(
+                    lines(
+                        f"{sweep.title}: tokens per second and rank{name}",
+                        one.throughput[:MOST],
+                        "tokens/s",
+                        ticks,
+                        x_label=sweep.sizes,
+                        ideal=one.ideal,
+                    )
+                )
+        return panels
 
-    def answer(self, data: list[Series]) -> str:
-        ends = [(max(one.measured, key=lambda mark: mark.x), one.name) for one in data[:MOST]]
+    def answer(self, data: list[Scaled]) -> str:
+        one = data[0]
+        ends = [(max(curve.measured, key=lambda mark: mark.x), curve.name) for curve in one.efficiency[:MOST]]
         best, name = max(ends, key=lambda end: (end[0].x, end[0].value or 0.0))
         kept = f"{100 * (best.value or 0.0):.0f} %"
-        return f"At {best.x:.0f} ranks the best layout, {name}, keeps {kept} of the throughput per rank."
+        return f"At {best.x:.0f} {one.sweep.sizes} the best layout, {name}, keeps {kept} of the throughput per rank."
 
-    def left_out(self, data: list[Series]) -> str:
-        return curves_note(len(data), MOST, "curves")
-
-
-def _kind(row: Row) -> str:
-    """The layout without its degrees: ``pp2-tp4+sp`` is a ``pp-tp+sp``."""
-    return "" if row.world_size == 1 else re.sub(r"\d+", "", str(row.point.get("layout") or "ranks"))
+    def left_out(self, data: list[Scaled]) -> str:
+        curves = sum(len(one.efficiency) for one in data)
+        return curves_note(curves, sum(len(one.efficiency[:MOST]) for one in data[:MOST_SWEEPS]), "curves")
 
 
-def _best(rows: Sequence[Row]) -> list[Mark]:
-    best: dict[int, Row] = {}
-    for row in rows:
-        before = best.get(row.world_size)
-        if before is None or (row.value or 0.0) > (before.value or 0.0):
-            best[row.world_size] = row
-    return [mark(world_size, row) for world_size, row in sorted(best.items())]
+def _scaled(sweep: Sweep, rates: dict[str, Row]) -> Scaled:
+    efficiency = tuple(
+        Series(kind, tuple(mark(sweep.size(row), row._replace(expected=None)) for row in runs))
+        for kind, runs in sweep.kinds.items()
+    )
+    throughput = tuple(
+        Series(kind, tuple(mark(sweep.size(row), rates[row.case]._replace(expected=None)) for row in runs))
+        for kind, runs in sweep.kinds.items()
+        if all(row.case in rates for row in runs)
+    )
+    smallest = rates.get(sweep.smallest.case)
+    return Scaled(sweep, efficiency, throughput, None if smallest is None else smallest.value)

@@ -54,6 +54,16 @@ NAMES = {
     "torch._C._autograd._KinetoEvent.start_thread_id": "trace",
     "torch._C._autograd._KinetoEvent.device_type": "trace",
     "torch._C._autograd._KinetoEvent.is_user_annotation": "trace",
+    # Which kernel of which stream a call started, and on which group: 2.11 read, 2.13 run.
+    "torch._C._autograd._KinetoEvent.extra_meta": "trace",
+    "torch._C._autograd._KinetoEvent.correlation_id": "trace",
+    "torch._C._autograd._KinetoEvent.linked_correlation_id": "trace",
+    "torch._C._autograd._KinetoEvent.device_resource_id": "trace",
+    # Messages and what is sent together go past every operator. Patched for one step, to list them.
+    "torch.distributed.ProcessGroup.send": "transfers",
+    "torch.distributed.ProcessGroup.recv": "transfers",
+    "torch.distributed.ProcessGroup._start_coalescing": "transfers",
+    "torch.distributed.ProcessGroup._end_coalescing": "transfers",
     # No public operator gives the log-sum-exp on every device; torch's own context parallelism calls these. 2.13 run.
     "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": "context_attention",
     "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward": "context_attention",

@@ -1,33 +1,47 @@
 """When this rank communicated and when it computed, over one step, from PyTorch's profiler.
 
 On CUDA both are kernels on the device. On CPU, Gloo's collectives run on worker threads and leave an event each, as
-long as the transfer; compute is what operators do on the thread that runs the step, without those that wait.
+long as the transfer; compute is what operators do on the thread that runs the step, without those that wait. While that
+thread calls the library, or waits for it, it communicates as well: it does nothing else meanwhile.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from bisect import bisect
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from clusterbench.engine.compat import COMMUNICATION_NAMESPACES, is_range, profiler_events
+from clusterbench.engine.traffic import OPS, SILENT
+from clusterbench.engine.transfers import (
+    MESSAGE,
+    UNKNOWN,
+    WAIT,
+    Asked,
+    axes_of,
+    carried_by,
+    collectives_of,
+    messages_seen,
+)
+from clusterbench.formulas.attribution import Claim, shared_out
 from clusterbench.formulas.intervals import Interval, exposed_communication, merged, overlap_fraction, union_length
 
 STEP = "clusterbench::step"
-WAIT = "clusterbench::wait"
-# Gloo writes to the socket within the call where it can; what is left is waited for.
-_MESSAGES = (WAIT, "c10d::send", "c10d::recv_", "c10d::recv_any_source_")
+_WAITS = (WAIT, "_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 
 # Kernels that move data between ranks: NCCL's (`ncclDevKernel_AllReduce_Sum_f32_RING_LL`), NVSHMEM's, DeepEP's, and
 # PyTorch's own of symmetric memory; peer copies as the driver names them.
 _COMMUNICATION_KERNEL = re.compile(
     r"nccl|nvshmem|deep_ep|multimem_|one_shot_all_reduce|two_shot_all_reduce|Memcpy (PtoP|P2P)", re.IGNORECASE
 )
+_MESSAGE_KERNEL = "SendRecv"
+_NCCL_CALL = "record_param_comms"  # the range of NCCL's calls in the trace, with the group among its metadata
 
 
 @dataclass(frozen=True)
@@ -38,18 +52,45 @@ class Event:
     start_s: float
     end_s: float
     thread: int = 0
+    """Of the host, or the stream of the device."""
     on_device: bool = False
     annotation: bool = False
     """A named range (``record_function``), not an operator or a kernel."""
+    group: str = ""
+    """Name of the process group of a kernel, where the trace tells it."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One collective, or one message of this rank.
+
+    Attributes
+    ----------
+    way
+        Empty for a collective; ``0>1`` for a message, with ranks of the group.
+    exposed_s
+        Seconds in which it showed: nothing was computed, and no transfer that began later was under way.
+    duration_s
+        Seconds in which it was under way, waiting for a late rank included.
+    """
+
+    axis: str
+    way: str
+    exposed_s: float
+    duration_s: float
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """Intervals of one rank over one step, in seconds from its start."""
+    """Intervals of one rank over one step, in seconds from its start.
+
+    ``transfers`` are in the order of their calls; what they expose sums to the exposed communication.
+    """
 
     communication: tuple[Interval, ...]
     compute: tuple[Interval, ...]
     step_s: float
+    transfers: tuple[Transfer, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,66 +123,191 @@ def exposure(trace: StepTrace) -> Exposure:
     )
 
 
-def trace_step(step: Callable[[], object], device: torch.device | str = "cpu") -> StepTrace:
+def trace_step(
+    step: Callable[[], object], device: torch.device | str = "cpu", axes: Mapping[str, str] | None = None
+) -> StepTrace:
     """Runs ``step`` once under the profiler.
 
     Warm it up first: the profiler takes a second or so to start, and the first step of DTensor propagates shapes. Every
     rank calls it; the profiler itself communicates nothing. A profiled step is slower: never the one that is timed.
+
+    Parameters
+    ----------
+    axes
+        Name of a process group -> axis. With them each transfer gets its axis; on CPU this takes a second run of
+        ``step``, before the traced one, in which collectives are listed.
     """
     device = torch.device(device)
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
         torch.cuda.synchronize(device)
+    asked = Asked(axes or {})
+    if axes and device.type == "cpu":
+        asked.collectives = collectives_of(step, axes)
     profile = torch.profiler.profile(activities=activities)
-    with profile, _waits_are_seen(device), torch.profiler.record_function(STEP):
+    with profile, messages_seen(device, asked.axes) as asked.messages, torch.profiler.record_function(STEP):
         step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    events = profiler_events(profile)
-    origin_ns = min(event.start_ns() for event in events)  # a float of nanoseconds since 1970 is good to 256 of them
-    return intervals([_event(event, origin_ns) for event in events], device.type)
+    raw = profiler_events(profile)
+    origin_ns = min(event.start_ns() for event in raw)  # a float of nanoseconds since 1970 is good to 256 of them
+    groups = _groups(raw) if device.type == "cuda" else {}
+    return intervals([_event(event, origin_ns, groups) for event in raw], device.type, asked)
 
 
-def intervals(events: list[Event], device_type: str) -> StepTrace:
+def intervals(events: list[Event], device_type: str, asked: Asked | None = None) -> StepTrace:
     """Sorts the events of one step into communication and compute.
 
     Events outside the step are dropped; a transfer that was under way when it began or ended is cut there.
     """
     step = next(event for event in events if event.name == STEP and not event.on_device)
-    communication, compute = _of_device(events) if device_type == "cuda" else _of_threads(events, step.thread)
+    asked = asked or Asked()
+    seen = _of_device(events, asked) if device_type == "cuda" else _of_threads(events, step.thread, asked)
 
-    def within(found: list[Interval]) -> tuple[Interval, ...]:
-        cut = [(max(start, step.start_s) - step.start_s, min(end, step.end_s) - step.start_s) for start, end in found]
-        return tuple(merged((start, end) for start, end in cut if end > start))
+    def cut(claims: Iterable[Claim]) -> list[Claim]:
+        inner = (
+            Claim(max(start, step.start_s) - step.start_s, min(end, step.end_s) - step.start_s, owner)
+            for start, end, owner in claims
+        )
+        return [claim for claim in inner if claim.end_s > claim.start_s]
 
-    return StepTrace(within(communication), within(compute), step.end_s - step.start_s)
+    compute = merged(claim[:2] for claim in cut(Claim(*interval, 0) for interval in seen.compute))
+    held, carried = cut(seen.held), cut(seen.carried)
+    # The thread that runs the step shows what keeps it, whatever else is under way behind.
+    here_s, behind_s = shared_out(held, compute), shared_out(carried, [*compute, *(claim[:2] for claim in held)])
+    lasted: dict[int, list[Interval]] = defaultdict(list)
+    for claim in (*held, *carried):
+        lasted[claim.owner].append(claim[:2])
+    transfers = []
+    for owner, together in enumerate(seen.carriers):
+        if owner in lasted:
+            exposed_s = here_s.get(owner, 0.0) + behind_s.get(owner, 0.0)
+            each_s = exposed_s / len(together), union_length(lasted[owner]) / len(together)
+            transfers += [Transfer(one.axis, one.way, *each_s) for one in together]
+    communication = merged(claim[:2] for claim in (*held, *carried))
+    return StepTrace(tuple(communication), tuple(compute), step.end_s - step.start_s, tuple(transfers))
 
 
-def _of_device(events: list[Event]) -> tuple[list[Interval], list[Interval]]:
-    communication: list[Interval] = []
-    compute: list[Interval] = []
+class _Carried(NamedTuple):
+    axis: str
+    way: str = ""
+
+
+@dataclass
+class _Seen:
+    """What was found in a trace. The owner of a claim is the number of a carrier, each a list of what it carried."""
+
+    compute: list[Interval]
+    held: list[Claim]
+    carried: list[Claim]
+    carriers: list[list[_Carried]]
+
+
+def _of_device(events: list[Event], asked: Asked) -> _Seen:
+    work = [event for event in events if event.on_device and not event.annotation]  # ranges are copied there, too
+    kernels = sorted(filter(_communicates, work), key=lambda event: event.start_s)
+    rest = (event for event in work if not _communicates(event) and not event.name.startswith(("Memcpy", "Memset")))
+    axes = _axes_of_streams(kernels, asked)
+    batches: dict[str, list[list[_Carried]]] = defaultdict(list)
+    for _, together in groupby(asked.messages, key=lambda message: message.batch):
+        batch = [_Carried(message.axis, message.way) for message in together]
+        batches[batch[0].axis].append(batch)
+    for axis, some in batches.items():
+        count = sum(_MESSAGE_KERNEL in kernel.name and of == axis for kernel, of in zip(kernels, axes, strict=True))
+        if count != len(some):  # something else than messages went the same way
+            batches[axis] = [[_Carried(axis, UNKNOWN)] for _ in range(count)]
+    in_turn = {axis: iter(some) for axis, some in batches.items()}
+    return _Seen(
+        compute=[(event.start_s, event.end_s) for event in rest],
+        held=[],
+        carried=[Claim(kernel.start_s, kernel.end_s, owner) for owner, kernel in enumerate(kernels)],
+        carriers=[
+            next(in_turn[axis]) if axis in in_turn and _MESSAGE_KERNEL in kernel.name else [_Carried(axis)]
+            for kernel, axis in zip(kernels, axes, strict=True)
+        ],
+    )
+
+
+def _communicates(event: Event) -> bool:
+    return _COMMUNICATION_KERNEL.search(event.name) is not None
+
+
+def _axes_of_streams(kernels: Sequence[Event], asked: Asked) -> list[str]:
+    """Axis of each kernel: by its group, or by its stream, as NCCL has one for every group."""
+    votes: dict[int, Counter[str]] = defaultdict(Counter)
+    for kernel in kernels:
+        if kernel.group in asked.axes:
+            votes[kernel.thread][asked.axes[kernel.group]] += 1
+    of_stream = {stream: axes.most_common(1)[0][0] for stream, axes in votes.items()}
+    only = next(iter(asked.axes.values())) if len(set(asked.axes.values())) == 1 else UNKNOWN
+    return [asked.axes.get(kernel.group) or of_stream.get(kernel.thread, only) for kernel in kernels]
+
+
+def _of_threads(events: list[Event], thread: int, asked: Asked) -> _Seen:
+    of_thread: dict[int, list[Event]] = defaultdict(list)
     for event in events:
-        if not event.on_device or event.annotation:  # ranges are copied to the device's timeline; they are no work
-            continue
-        if _COMMUNICATION_KERNEL.search(event.name):
-            communication.append((event.start_s, event.end_s))
-        elif not event.name.startswith(("Memcpy", "Memset")):
-            compute.append((event.start_s, event.end_s))
-    return communication, compute
+        if not event.on_device and (event.thread == thread or _namespace(event) in COMMUNICATION_NAMESPACES):
+            of_thread[event.thread].append(event)
+    roots = {where: _trees(own) for where, own in of_thread.items()}
+    found = [node.event for trees in roots.values() for root in trees for node in root.communication()]
+    calls = sorted(filter(_is_call, found), key=lambda event: event.start_s)
+    axes = axes_of([call.name for call in calls], asked.collectives)
+    gloo = sorted(
+        (event for event in events if event.annotation and event.name.startswith("gloo:") and event.thread != thread),
+        key=lambda event: event.start_s,
+    )
+    carried_for = carried_by(
+        [(call.start_s, axis) for call, axis in zip(calls, axes, strict=True)],
+        [(event.start_s, event.thread) for event in gloo],
+    )
+    carriers = [[_Carried(axis)] for axis in axes]
+    carriers += [[_Carried(message.axis, message.way)] for message in asked.messages]
+    unknown = len(carriers)
+    carriers.append([_Carried(UNKNOWN, UNKNOWN)])
+    ended = sorted((event.end_s, call) for event, call in zip(gloo, carried_for, strict=True) if call is not None)
+    begun = [call.start_s for call in calls]
+
+    def owner_of(event: Event, place: int | None) -> int:
+        if place is not None:
+            return place
+        if event.name in _WAITS:
+            # Of what ended last before the wait did; where nothing has, of what was asked for last.
+            last = bisect(ended, (event.end_s, unknown)) - 1
+            return ended[last][1] if last >= 0 else max(bisect(begun, event.start_s) - 1, 0) if calls else unknown
+        _, _, number = event.name.partition(" ")
+        is_noted = event.name.startswith((WAIT, MESSAGE)) and number.isdigit() and int(number) < len(asked.messages)
+        return len(calls) + int(number) if is_noted else unknown
+
+    places = {id(call): place for place, call in enumerate(calls)}
+    return _Seen(
+        compute=[interval for root in roots.get(thread, ()) for interval in root.compute()],
+        held=[
+            Claim(event.start_s, event.end_s, owner_of(event, places.get(id(event))))
+            for event in found
+            if event.thread == thread and _operator(event) not in SILENT - {"wait_tensor"}
+        ],
+        carried=[
+            Claim(event.start_s, event.end_s, unknown if call is None else call)
+            for event, call in zip(gloo, carried_for, strict=True)
+        ],
+        carriers=carriers,
+    )
 
 
-def _of_threads(events: list[Event], thread: int) -> tuple[list[Interval], list[Interval]]:
-    communication = [
-        (event.start_s, event.end_s)
-        for event in events
-        if event.name in _MESSAGES or (event.annotation and event.name.startswith("gloo:"))
-    ]
-    own = [event for event in events if event.thread == thread and not event.on_device]
-    compute: list[Interval] = []
-    for root in _trees(own):
-        compute += root.compute()
-    return communication, compute
+def _namespace(event: Event) -> str:
+    return event.name.split("::")[0] if "::" in event.name else ""
+
+
+def _operator(event: Event) -> str:
+    return event.name.rpartition("::")[2]
+
+
+def _is_call(event: Event) -> bool:
+    """Whether it asks for a collective."""
+    if _namespace(event) not in COMMUNICATION_NAMESPACES or _operator(event) in SILENT:
+        return False
+    return OPS.get(_operator(event)) not in ("send", "recv")
 
 
 class _Node:
@@ -150,10 +316,18 @@ class _Node:
     def __init__(self, event: Event) -> None:
         self.event = event
         self.children: list[_Node] = []
-        namespace = event.name.split("::")[0] if "::" in event.name else ""
-        self.communicates = event.name == WAIT or namespace in COMMUNICATION_NAMESPACES
+        namespace = _namespace(event)
+        self.communicates = event.name.startswith((WAIT, MESSAGE)) or namespace in COMMUNICATION_NAMESPACES
         # Ranges of autograd, FSDP, the optimizer and the user tell who asked for work, and may wait inside.
         self.operator = bool(namespace) and not event.annotation and namespace not in ("autograd", "profiler", "FSDP")
+
+    def communication(self) -> Iterator[_Node]:
+        """The outermost events that communicate."""
+        if self.communicates:
+            yield self
+        else:
+            for child in self.children:
+                yield from child.communication()
 
     def compute(self) -> list[Interval]:
         """Where this event computed: an operator whole, unless something within it communicates."""
@@ -182,37 +356,22 @@ def _trees(events: list[Event]) -> list[_Node]:
     return roots
 
 
-def _event(raw: Any, origin_ns: int) -> Event:
+def _event(raw: Any, origin_ns: int, groups: Mapping[int, str]) -> Event:
     start_s = (raw.start_ns() - origin_ns) * 1e-9
+    on_device = raw.device_type().name != "CPU"
     return Event(
         name=raw.name(),
         start_s=start_s,
         end_s=start_s + raw.duration_ns() * 1e-9,
-        thread=raw.start_thread_id(),
-        on_device=raw.device_type().name != "CPU",
+        thread=raw.device_resource_id() if on_device else raw.start_thread_id(),
+        on_device=on_device,
         annotation=is_range(raw),
+        group=groups.get(raw.linked_correlation_id(), "") if on_device and groups else "",
     )
 
 
-@contextmanager
-def _waits_are_seen(device: torch.device) -> Iterator[None]:
-    """Gives ``Work.wait`` a range of its own while a CPU step is traced.
-
-    Gloo's send and recv leave only the moment they were asked for, and a thread in ``wait`` does nothing else. On CUDA
-    ``wait`` returns at once and the kernels tell all.
-    """
-    if device.type == "cuda" or not dist.is_available():
-        yield
-        return
-    kind: Any = dist.Work
-    original = vars(kind)["wait"]
-
-    def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.profiler.record_function(WAIT):
-            return original(work, *args, **kwargs)
-
-    kind.wait = wait
-    try:
-        yield
-    finally:
-        kind.wait = original
+def _groups(events: Iterable[Any]) -> dict[int, str]:
+    """Correlation of a call of NCCL -> name of its process group; the kernels it launches are linked to it."""
+    calls = (event for event in events if event.name() == _NCCL_CALL)
+    named = ((call.correlation_id(), call.extra_meta().get("Process Group Name", "")) for call in calls)
+    return {correlation: name.strip('"') for correlation, name in named if name}

@@ -17,6 +17,7 @@ from clusterbench.parallel import PHASES, parallelisms
 from clusterbench.plan import make_plan
 from clusterbench.rows import Row
 from clusterbench.suite import load_suite
+from clusterbench.training.step_parts import detail_of
 from clusterbench.types import Case, Metric, Observation, Place
 from tests.ranks import run_ranks
 
@@ -361,6 +362,55 @@ def test_of_several_smallest_runs_the_fastest_is_the_measure() -> None:
     assert found["tp2"][0] == 0.8
 
 
+def test_an_efficiency_has_the_band_of_its_repeats() -> None:
+    speed = "tokens_per_s_per_rank"
+    rows = [row("tp1", 1, speed, 100.0, low=90.0, high=110.0), row("tp2", 2, speed, 80.0, low=75.0, high=85.0)]
+    found = {one.case: one for one in TrainStep.across(rows) if one.metric == "scaling_efficiency"}
+    assert (found["train_step/tp2"].low, found["train_step/tp2"].high) == (0.75, 0.85)
+    assert (found["train_step/tp1"].low, found["train_step/tp1"].high) == (0.9, 1.1)
+
+
+def steps(layout: str, world_size: int, parts: dict[str, float], **more: Any) -> list[Row]:
+    """A step that takes as long as its parts, ``part`` or ``part/axis``."""
+    tokens = more.get("global_batch_size", 8) * 256
+    rows = [row(layout, world_size, "tokens_per_s_per_rank", tokens / world_size / sum(parts.values()), **more)]
+    for name, seconds in parts.items():
+        part, _, axis = name.partition("/")
+        rows.append(row(layout, world_size, "step_part", seconds, detail=detail_of((part, axis)), **more))
+    return rows
+
+
+def losses(*rows: Row) -> dict[str, dict[str, float | None]]:
+    found: dict[str, dict[str, float | None]] = {}
+    for one in TrainStep.across(rows):
+        if one.metric == "scaling_loss_part":
+            found.setdefault(one.case.removeprefix("train_step/"), {})["/".join(one.detail.values())] = one.value
+    return found
+
+
+def test_what_strong_scaling_loses_is_held_against_the_same_part_of_the_work_of_a_rank() -> None:
+    base = steps("tp1", 1, {"compute": 7.0, "rest": 1.0})
+    four = steps("tp4", 4, {"compute": 2.5, "exposed_communication/tp": 1.0, "imbalance": 0.5})
+    assert losses(*base, *four) == {
+        "tp4": {"compute": 0.75, "exposed_communication/tp": 1.0, "imbalance": 0.5, "rest": -0.25}
+    }
+    (rest,) = (one for one in TrainStep.across([*base, *four]) if one.detail == {"part": "rest"})
+    assert rest.basis == (
+        "strong scaling: of a step, less 0.25 x the same part of tp1 on 1 rank; the parts sum to the loss"
+    )
+
+
+def test_what_weak_scaling_loses_is_held_against_the_whole_part() -> None:
+    base = steps("tp1", 1, {"compute": 7.0})
+    four = steps("dp4", 4, {"compute": 7.0, "exposed_communication/dp": 2.0}, global_batch_size=32)
+    assert losses(*base, *four) == {"dp4": {"compute": 0.0, "exposed_communication/dp": 2.0}}
+
+
+def test_without_the_parts_of_both_no_loss_is_taken_apart() -> None:
+    base, four = steps("tp1", 1, {"compute": 8.0}), steps("tp4", 4, {"compute": 3.0})
+    assert losses(base[0], *four) == losses(*base, four[0]) == {}
+
+
 def test_a_long_table_is_derived_in_a_blink() -> None:
     # 20,000 rows compared in pairs would take minutes; this is far below the timeout whatever the machine
     rows = [row(f"dp{size}", size, "tokens_per_s_per_rank", 1.0, global_batch_size=size) for size in range(1, 20_001)]
@@ -425,6 +475,11 @@ def test_a_real_case_shows_the_expected_traffic_and_memory() -> None:
         assert figures[key].value == case.expected[key].value, key
     assert (figures["parity_gradients"].value or 1) <= case.expected["parity_gradients"].value
     assert (figures["exposed_communication"].value or 0) > 0
+    parts = {key: metric.value or 0.0 for key, metric in figures.items() if metric.name == "step_part"}
+    assert sum(parts.values()) == pytest.approx(1.0)
+    assert {key for key in parts if "axis" in key} == {
+        f"step_part[axis={axis},part=exposed_communication]" for axis in ("dp", "tp")
+    }
 
 
 def test_where_the_peak_is_on_record_no_step_can_be_faster_than_its_arithmetic() -> None:

@@ -1,9 +1,14 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from clusterbench.engine.trace import STEP, Event, exposure, intervals, trace_step
+from clusterbench.engine.trace import STEP, Event, StepTrace, exposure, intervals, trace_step
+from clusterbench.engine.trace import _event as as_event
+from clusterbench.engine.trace import _groups as call_groups
+from clusterbench.engine.transfers import MESSAGE, WAIT, Asked, Message
 from tests.ranks import run_ranks
 
 NUMEL = 8 * 2**20  # 32 MiB: tens of milliseconds on this kind of machine
@@ -19,6 +24,22 @@ def gpu(name, start_s, end_s, annotation=False):
 
 def step(end_s=10.0):
     return cpu(STEP, 0.0, end_s, annotation=True)
+
+
+def gloo(start_s, end_s, thread):
+    return cpu("gloo:all_reduce", start_s, end_s, thread, annotation=True)
+
+
+def noted(name, number, start_s, end_s):
+    return cpu(f"{name} {number}", start_s, end_s, annotation=True)
+
+
+def nccl(start_s, end_s, group="", stream=7, what="AllReduce_Sum_bf16_RING_LL"):
+    return Event(f"ncclDevKernel_{what}", start_s, end_s, stream, on_device=True, group=group)
+
+
+def transfers(trace: StepTrace):
+    return [(one.axis, one.way, one.exposed_s, one.duration_s) for one in trace.transfers]
 
 
 def test_a_transfer_on_a_worker_thread_is_exposed_where_no_operator_runs():
@@ -75,10 +96,129 @@ def test_what_happened_around_the_step_is_cut_off():
     assert intervals(events, "cpu").communication == ((0.0, 1.0),)
 
 
+def test_a_transfer_behind_the_step_and_one_it_waits_for_have_their_own_axes_and_moments():
+    events = [
+        step(),
+        cpu("c10d::allreduce_", 0.5, 1),
+        gloo(1, 8, thread=2),
+        cpu("aten::mm", 1, 3),
+        cpu("_c10d_functional::all_reduce", 3, 4),
+        gloo(3.5, 5, thread=3),
+        cpu("_c10d_functional::wait_tensor", 4, 6),
+        cpu("aten::mm", 6, 7),
+    ]
+    trace = intervals(events, "cpu", Asked({}, [("all_reduce", "dp"), ("all_reduce", "tp")]))
+    assert transfers(trace) == [("dp", "", 0.5 + 1.0, 7.5), ("tp", "", 3.0, 3.0)]
+    assert exposure(trace).exposed_s == 4.5
+
+
+def test_a_message_lasts_while_it_is_handed_over_and_waited_for():
+    events = [
+        step(),
+        noted(MESSAGE, 0, 1, 2),
+        cpu("c10d::send", 1, 2),
+        cpu("gloo:send", 1.5, 8, annotation=True),  # until somebody waited for it
+        cpu("aten::mm", 2, 4),
+        noted(MESSAGE, 1, 4, 4.5),
+        noted(WAIT, 1, 4.5, 7),
+        noted(WAIT, 0, 7, 8),
+    ]
+    trace = intervals(events, "cpu", Asked({}, [], [Message("pp", "0>1", 0), Message("pp", "1>0", 1)]))
+    assert transfers(trace) == [("pp", "0>1", 2.0, 2.0), ("pp", "1>0", 3.0, 3.0)]
+
+
+def test_calls_that_were_not_listed_are_seen_without_an_axis():
+    events = [step(), cpu("c10d::allreduce_", 0, 1), gloo(1, 2, thread=2)]
+    assert transfers(intervals(events, "cpu")) == [("?", "", 2.0, 2.0)]
+
+
+def test_a_kernel_of_nccl_is_of_its_group_or_else_of_its_stream():
+    events = [
+        step(),
+        nccl(0, 2, group="3"),
+        nccl(2, 3, group="5", stream=9),
+        nccl(4, 6, stream=9),
+        gpu("sm90_xmma_gemm", 5, 7),
+    ]
+    trace = intervals(events, "cuda", Asked({"3": "tp", "5": "dp"}))
+    assert transfers(trace) == [("tp", "", 2.0, 2.0), ("dp", "", 1.0, 1.0), ("dp", "", 1.0, 2.0)]
+
+
+def test_of_two_kernels_at_once_the_later_shows():
+    trace = intervals(
+        [step(), nccl(0, 9, group="5"), nccl(2, 4, group="3", stream=8)], "cuda", Asked({"3": "tp", "5": "dp"})
+    )
+    assert transfers(trace) == [("dp", "", 7.0, 9.0), ("tp", "", 2.0, 2.0)]
+
+
+def test_a_kernel_with_several_messages_is_theirs_in_equal_parts():
+    events = [step(), nccl(0, 1, "4", what="SendRecv"), nccl(2, 6, "4", what="SendRecv"), nccl(7, 8, "4")]
+    asked = Asked({"4": "pp"}, [], [Message("pp", "0>1", 0), Message("pp", "0>1", 1), Message("pp", "1>0", 1)])
+    assert transfers(intervals(events, "cuda", asked)) == [
+        ("pp", "0>1", 1.0, 1.0),
+        ("pp", "0>1", 2.0, 2.0),
+        ("pp", "1>0", 2.0, 2.0),
+        ("pp", "", 1.0, 1.0),
+    ]
+
+
+def test_messages_that_are_not_as_many_as_their_kernels_have_no_way():
+    asked = Asked({"4": "pp"}, [], [Message("pp", "0>1", 0), Message("pp", "0>1", 1)])
+    assert transfers(intervals([step(), nccl(0, 1, "4", what="SendRecv")], "cuda", asked)) == [("pp", "?", 1.0, 1.0)]
+
+
 def test_a_step_without_communication_exposes_none():
     seen = exposure(trace_step(lambda: torch.ones(300, 300) @ torch.ones(300, 300)))
     assert (seen.communication_s, seen.exposed_s, seen.overlap_fraction) == (0.0, 0.0, None)
     assert 0 < seen.compute_s <= seen.step_s
+
+
+class Raw:
+    """An event as torch's profiler hands it over."""
+
+    def __init__(self, name, start_ns, duration_ns, **more):
+        self.values = {
+            "name": name,
+            "start_ns": start_ns,
+            "duration_ns": duration_ns,
+            "start_thread_id": 1,
+            "device_resource_id": 0,
+            "device_type": SimpleNamespace(name="CPU"),
+            "is_user_annotation": False,
+            "correlation_id": 0,
+            "linked_correlation_id": 0,
+            "extra_meta": {},
+            **more,
+        }
+
+    def __getattr__(self, name):
+        return lambda: self.values[name]
+
+
+def test_a_kernel_has_the_group_of_the_call_that_launched_it():
+    # as of torch 2.11: the range of NCCL's calls holds the group's name in quotes, and kernels are linked to it
+    cuda = {"device_type": SimpleNamespace(name="CUDA"), "device_resource_id": 20}
+    call = Raw(
+        "record_param_comms", 2000, 100, correlation_id=77, extra_meta={"Process Group Name": '"12"', "dtype": "Float"}
+    )
+    kernel = Raw("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 3000, 500, linked_correlation_id=77, **cuda)
+    other = Raw("sm90_xmma_gemm", 4000, 500, linked_correlation_id=5, **cuda)
+    groups = call_groups([call, kernel, other])
+    assert groups == {77: "12"}
+    found = as_event(kernel, 1000, groups)
+    assert (found.group, found.thread, found.on_device) == ("12", 20, True)
+    assert (found.start_s, found.end_s) == (pytest.approx(2e-6), pytest.approx(2.5e-6))
+    assert as_event(other, 1000, groups).group == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_step_of_one_gpu_computes_on_it_and_transfers_nothing():
+    a = torch.ones(2048, 2048, device="cuda")
+    a @ a
+    trace = trace_step(lambda: a @ a, "cuda", {"0": "dp"})
+    assert exposure(trace).compute_s > 0
+    assert trace.transfers == ()
 
 
 def synchronous():
@@ -144,7 +284,39 @@ def test_what_runs_under_compute_is_less_exposed():
         assert seen.overlap_fraction > 0.5
 
 
-def test_wait_is_what_it_was_after_a_trace():
-    before = vars(dist.Work)["wait"]
+def two_groups():
+    """An all-reduce over all ranks goes on while those of the halves are waited for, and messages pass between."""
+    me, both = dist.get_rank(), dist.new_group([0, 1, 2, 3])
+    half = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])][me // 2]
+    large, small = torch.ones(NUMEL), torch.ones(1000)
+
+    def step():
+        behind = dist.all_reduce(large, group=both, async_op=True)
+        for _ in range(5):
+            functional.all_reduce(small, "sum", half).add(1.0)
+        if me % 2:
+            dist.recv(small, group=half, group_src=0)
+        else:
+            dist.send(small, group=half, group_dst=1)
+        behind.wait()
+
+    trace = trace_step(step, "cpu", {both.group_name: "dp", half.group_name: "tp"})
+    return (
+        [(one.axis, one.way) for one in trace.transfers],
+        sum(one.exposed_s for one in trace.transfers),
+        exposure(trace),
+    )
+
+
+@pytest.mark.gloo
+def test_every_transfer_has_its_axis_and_what_they_expose_is_the_exposed_communication():
+    for found, exposed_s, whole in run_ranks(4, two_groups):
+        assert found == [("dp", ""), *[("tp", "")] * 5, ("tp", "0>1")]
+        assert exposed_s == pytest.approx(whole.exposed_s)
+
+
+def test_torch_is_what_it_was_after_a_trace():
+    watched = [(dist.Work, "wait"), (dist.ProcessGroup, "send"), (dist.ProcessGroup, "_end_coalescing")]
+    before = [vars(kind)[name] for kind, name in watched]
     trace_step(lambda: None)
-    assert vars(dist.Work)["wait"] is before
+    assert [vars(kind)[name] for kind, name in watched] == before

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import bars
+from clusterbench.charts._panel import Column
+from clusterbench.charts._parts import in_order, named, parts_of, told
+from clusterbench.charts._scaling import Sweep, sweeps
+from clusterbench.charts._selection import curves_note
+from clusterbench.formulas.attribution import COMPUTE, Part
+from clusterbench.rows import Row
+
+if TYPE_CHECKING:
+    from clusterbench.charts._panel import Panel
+
+MOST, MOST_SWEEPS = 16, 3
+WORTH_SAYING = 0.005  # points: below, a part is rounded to nothing
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What one run lost of the smallest run's throughput per rank, by part; all are shares of that throughput."""
+
+    row: Row
+    shares: Mapping[Part, float]
+
+    @property
+    def whole(self) -> float:
+        return sum(self.shares.values())
+
+    @property
+    def losses(self) -> dict[Part, float]:
+        return {part: share for part, share in self.shares.items() if share > 0}
+
+    @property
+    def gains(self) -> float:
+        """Parts of which the run has less than the smallest, as one positive share."""
+        return -sum(share for share in self.shares.values() if share < 0)
+
+
+@dataclass(frozen=True)
+class Losses:
+    sweep: Sweep
+    runs: tuple[Lost, ...]
+
+
+class ScalingLoss(Chart[list[Losses]]):
+    """What keeps each run from the throughput per rank of the smallest one.
+
+    How to read it
+    --------------
+    One bar a run: each part is what its step has more of than the smallest run's step, scaled to the same work per
+    rank, as a share of the step, so that it counts points of throughput per rank. The diamond is the loss as a whole:
+    the parts less what the run has less of than the smallest run, the gains in the table behind.
+
+    compute: the same work takes longer, for smaller matrices, work that each rank repeats, or cores and memory that
+    ranks share. The other parts are those of the chart of where a step's time goes: transfers along an axis that
+    nothing hides, waiting for another stage, waiting for slower ranks, and Python, the host and launches.
+    """
+
+    title: ClassVar[str] = "What scaling loses, and where"
+    place: ClassVar[int] = 41
+
+    def select(self, rows: Sequence[Row]) -> list[Losses] | None:
+        parts = parts_of(rows, "scaling_loss_part")
+        if not parts:
+            return None
+        step_s = {row.case: row.value for row in rows if row.metric == "step_time" and row.value}
+        found = []
+        for sweep in sweeps(rows):
+            runs = tuple(
+                Lost(row, {part: lost_s / time_s for part, lost_s in parts[row.case].items()})
+                for row in sweep.runs
+                if row.case in parts and (time_s := step_s.get(row.case))
+            )
+            if runs:
+                found.append(Losses(sweep, runs))
+        return found or None
+
+    def draw(self, data: list[Losses]) -> list[Panel]:
+        return [_panel(one) for one in data[:MOST_SWEEPS]]
+
+    def answer(self, data: list[Losses]) -> str:
+        sweep, runs = data[0].sweep, data[0].runs
+        most = max(sweep.size(one.row) for one in runs)
+        best = min((one for one in runs if sweep.size(one.row) == most), key=lambda one: one.whole)
+        start = f"From {sweep.size(sweep.smallest)} to {most} {sweep.sizes}, {best.row.point.get('layout')}"
+        if best.whole < WORTH_SAYING:
+            return f"{start} loses nothing of the throughput per rank."
+        worst_first = sorted(best.losses.items(), key=lambda item: -item[1])
+        words = [f"{100 * share:.0f} {_more(part)}" for part, share in worst_first if share >= WORTH_SAYING]
+        gained = f", less {100 * best.gains:.0f} gained" if best.gains >= WORTH_SAYING else ""
+        return (
+            f"{start} loses {100 * best.whole:.0f} % of the throughput per rank; in points: {', '.join(words)}{gained}."
+        )
+
+    def left_out(self, data: list[Losses]) -> str:
+        return curves_note(sum(len(one.runs) for one in data), sum(len(one.runs[:MOST]) for one in data[:3]), "runs")
+
+
+def _more(part: Part) -> str:
+    return f"longer {told(part)}" if part[0] == COMPUTE else told(part)
+
+
+def _panel(losses: Losses) -> Panel:
+    sweep, shown = losses.sweep, losses.runs[:MOST]
+    panel = bars(
+        f"{sweep.title}: lost throughput per rank" + (f"\n{sweep.name}" if sweep.name else ""),
+        [f"{sweep.size(one.row)} {sweep.sizes}: {one.row.point.get('layout')}" for one in shown],
+        {named(part): [one.losses.get(part) for one in shown] for part in in_order(one.losses for one in shown)},
+        "fraction",
+        expected={},  # so that the figure beside a bar is that of the diamond
+        markers=[max(0.0, one.whole) for one in shown],
+        marker_name="lost in all",
+        cases=[one.row.case for one in shown],
+    )
+    columns = (*panel.columns, Column("gained", "fraction"))
+    entries = tuple(
+        replace(entry, cells=(*entry.cells, one.gains or None)) for entry, one in zip(panel.entries, shown, strict=True)
+    )
+    return replace(panel, columns=columns, entries=entries)

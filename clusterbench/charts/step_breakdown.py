@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import bars
+from clusterbench.charts._parts import in_order, named, parts_of, told
+from clusterbench.charts._selection import curves_note, names, said, workloads
+from clusterbench.formulas.attribution import Part
+from clusterbench.rows import Row
+
+if TYPE_CHECKING:
+    from clusterbench.charts._panel import Panel
+
+MOST = 24
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The step of one case; without parts where it ended otherwise."""
+
+    label: str
+    row: Row
+    parts: Mapping[Part, float]
+
+
+class StepBreakdown(Chart[list[Bar]]):
+    """Where the time of a training step goes.
+
+    How to read it
+    --------------
+    One bar a case, as long as its step; the mean rank's time, so that the parts sum to it.
+
+    compute: operators run, whatever is transferred behind them. exposed: nothing is computed and a transfer along that
+    axis is under way; not longer than on the rank that was in it for the shortest time, for the others only waited.
+    bubble: waiting for another pipeline stage. imbalance: waiting for a slower rank with the same work, and that rank's
+    own delay. rest: neither computing nor communicating, which is Python, the host and the launching of kernels.
+
+    The parts were seen in one traced step, which is slower than a timed one, and are scaled to the measured step time.
+    A CPU whose ranks share cores shows much waiting that GPUs would not.
+    """
+
+    title: ClassVar[str] = "Where the time of a step goes"
+    place: ClassVar[int] = 35
+
+    def select(self, rows: Sequence[Row]) -> list[Bar] | None:
+        parts = parts_of((row for row in rows if row.point.get("layout")), "step_part")
+        if not parts:
+            return None
+        steps = {row.case: row for row in rows if row.metric in ("", "step_part") and row.point.get("layout")}
+        steps = {case: row for case, row in steps.items() if row.status != "refused"}
+        workload, name = workloads(steps.values()), names(steps.values())
+        drawn = {workload(row) for case, row in steps.items() if case in parts}
+        # A case that ran out of memory keeps its place among the bars.
+        return [
+            Bar(name(row), row, parts.get(case, {}))
+            for case, row in steps.items()
+            if case in parts or (workload(row) in drawn and row.status != "ok")
+        ]
+
+    def draw(self, data: list[Bar]) -> list[Panel]:
+        shown = data[:MOST]
+        return [
+            bars(
+                "Step time by what is done in it",
+                [bar.label for bar in shown],
+                {named(part): [bar.parts.get(part) for bar in shown] for part in in_order(bar.parts for bar in shown)},
+                "s",
+                missing={number: said(bar.row.status) for number, bar in enumerate(shown) if not bar.parts},
+                cases=[bar.row.case for bar in shown],
+            )
+        ]
+
+    def answer(self, data: list[Bar]) -> str:
+        largest = max(
+            (bar for bar in data if bar.parts), key=lambda bar: (bar.row.world_size, -sum(bar.parts.values()))
+        )
+        whole_s = sum(largest.parts.values())
+        (first, first_s), *others = sorted(largest.parts.items(), key=lambda item: -item[1])
+        words = [f"{100 * first_s / whole_s:.0f} % is {told(first)}"]
+        words += [f"{100 * part_s / whole_s:.0f} % {told(part)}" for part, part_s in others if part_s >= 0.01 * whole_s]
+        return f"In a step of {largest.label}, {', '.join(words)}."
+
+    def left_out(self, data: list[Bar]) -> str:
+        return curves_note(len(data), MOST, "cases")

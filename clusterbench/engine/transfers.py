@@ -1,0 +1,187 @@
+"""Which axis each transfer of a traced step belongs to, and which of its group's transfers it is.
+
+A trace says when something was transferred; who asked for it, and in which group, is known where it is asked for.
+Messages are seen there by their calls. Collectives are asked for in C++ as well, so they are listed in a step of its
+own, by the traffic counter, and found again in the trace by their order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from clusterbench.engine.traffic import OPS, TrafficCounter
+
+WAIT = "clusterbench::wait"
+MESSAGE = "clusterbench::message"
+UNKNOWN = "?"
+"""The axis of a transfer that could not be told, or the way of a message."""
+
+
+class Message(NamedTuple):
+    """One send or receive of this rank.
+
+    Attributes
+    ----------
+    way
+        ``0>1``: ranks of the group, sender first.
+    batch
+        Messages of one number were handed over together, and on CUDA one kernel carries them.
+    """
+
+    axis: str
+    way: str
+    batch: int
+
+
+@dataclass
+class Asked:
+    """What one step of this rank asks of the communication library, in order.
+
+    Attributes
+    ----------
+    axes
+        Name of a process group -> axis.
+    collectives
+        Canonical name and axis of each.
+    """
+
+    axes: Mapping[str, str] = field(default_factory=dict)
+    collectives: list[tuple[str, str]] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+
+def collectives_of(step: Callable[[], object], axes: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Runs ``step`` once and lists its collectives, without messages between two ranks."""
+    with TrafficCounter(axes) as counter:
+        step()
+    return [(record.op, record.axis) for record in counter.records if record.op not in ("send", "recv")]
+
+
+def axes_of(names: Sequence[str], listed: Sequence[tuple[str, str]]) -> list[str]:
+    """Axes of the operators of a trace: the n-th of an op belongs to the axis of the n-th that was listed.
+
+    :data:`UNKNOWN` where as many of an op were not listed.
+
+    >>> axes_of(["c10d::allreduce_", "c10d::barrier"], [("all_reduce", "tp")])
+    ['tp', '?']
+    """
+    ops = [OPS.get(name.rpartition("::")[2], name) for name in names]
+    of_op: dict[str, list[str]] = defaultdict(list)
+    for op, axis in listed:
+        of_op[op].append(axis)
+    in_turn = {op: iter(of_op[op] if len(of_op[op]) == count else ()) for op, count in Counter(ops).items()}
+    return [next(in_turn[op], UNKNOWN) for op in ops]
+
+
+def carried_by(calls: Sequence[tuple[float, str]], carrying: Sequence[tuple[float, int]]) -> list[int | None]:
+    """Which call each stretch of carrying belongs to, where a lane (a thread, a stream) carries for one axis only.
+
+    Calls of one axis are carried in their order, and none before it was made. Where calls of several axes are under way
+    on a lane whose axis is not known yet, the latest is taken: an idle lane begins at once.
+
+    Parameters
+    ----------
+    calls
+        Moment and axis of each, in order.
+    carrying
+        Begin and lane of each, in order.
+
+    Examples
+    --------
+    >>> carried_by([(0.0, "dp"), (1.0, "tp"), (5.0, "tp")], [(0.1, 7), (1.1, 8), (5.1, 8)])
+    [0, 1, 2]
+    """
+    votes: dict[int, Counter[str]] = defaultdict(Counter)
+    _in_order(calls, carrying, votes)
+    return _in_order(calls, carrying, votes)  # what was learned late helps with what came first
+
+
+def _in_order(
+    calls: Sequence[tuple[float, str]], carrying: Sequence[tuple[float, int]], votes: dict[int, Counter[str]]
+) -> list[int | None]:
+    """One way through; ``votes`` say how often a lane has carried for an axis, and are added to."""
+    left: dict[str, deque[int]] = defaultdict(deque)
+    for index, (_, axis) in enumerate(calls):
+        left[axis].append(index)
+    found: list[int | None] = []
+    for begin_s, lane in carrying:
+        heads = {axis: queue[0] for axis, queue in left.items() if queue and calls[queue[0]][0] <= begin_s}
+        best = max(heads, key=lambda axis: (votes[lane][axis], calls[heads[axis]][0]), default=None)
+        if best is not None:
+            votes[lane][best] += 1
+        found.append(None if best is None else left[best].popleft())
+    return found
+
+
+@contextmanager
+def messages_seen(device: torch.device, axes: Mapping[str, str]) -> Iterator[list[Message]]:
+    """Notes every message that this rank sends or receives; on CPU gives it and ``Work.wait`` ranges in the trace.
+
+    Gloo's own events of a message last until somebody waited for it, whenever it came; but a thread in ``wait`` does
+    nothing else. On CUDA ``wait`` returns at once and the kernels tell all.
+    """
+    messages: list[Message] = []
+    if not dist.is_available():
+        yield messages
+        return
+    of_work: dict[int, tuple[int, Any]] = {}  # with the work, as the id of one that is gone may come again
+    together: dict[str, int] = {}
+    on_cpu = device.type == "cpu"
+    kinds: Any = dist.ProcessGroup, dist.Work
+    names = (("send", "recv", "_start_coalescing", "_end_coalescing"), ("wait",))
+    honest = {name: vars(kind)[name] for kind, some in zip(kinds, names, strict=True) for name in some}
+
+    def passing(name: str) -> Callable[..., Any]:
+        def call(group: Any, tensors: Any, peer: int, *rest: Any, **options: Any) -> Any:
+            number, mine = len(messages), group.rank()
+            way = f"{mine}>{peer}" if name == "send" else f"{peer}>{mine}"
+            messages.append(Message(axes.get(group.group_name, UNKNOWN), way, together.get(group.group_name, number)))
+            if not on_cpu:
+                return honest[name](group, tensors, peer, *rest, **options)
+            with torch.profiler.record_function(f"{MESSAGE} {number}"):
+                work = honest[name](group, tensors, peer, *rest, **options)
+            of_work[id(work)] = number, work
+            return work
+
+        return call
+
+    def start(group: Any, *rest: Any) -> Any:
+        together[group.group_name] = len(messages)
+        return honest["_start_coalescing"](group, *rest)
+
+    def end(group: Any, *rest: Any) -> Any:
+        together.pop(group.group_name, None)
+        return honest["_end_coalescing"](group, *rest)
+
+    def wait(work: Any, *rest: Any, **options: Any) -> Any:
+        if not on_cpu:
+            return honest["wait"](work, *rest, **options)
+        number, _ = of_work.pop(id(work), (None, None))
+        with torch.profiler.record_function(WAIT if number is None else f"{WAIT} {number}"):
+            return honest["wait"](work, *rest, **options)
+
+    watching = {
+        "send": passing("send"),
+        "recv": passing("recv"),
+        "_start_coalescing": start,
+        "_end_coalescing": end,
+        "wait": wait,
+    }
+    _replace(kinds, names, watching)
+    try:
+        yield messages
+    finally:
+        _replace(kinds, names, honest)
+
+
+def _replace(kinds: Sequence[Any], names: Sequence[Sequence[str]], methods: Mapping[str, Callable[..., Any]]) -> None:
+    for kind, some in zip(kinds, names, strict=True):
+        for name in some:
+            setattr(kind, name, methods[name])

@@ -1,0 +1,103 @@
+"""Runs of the same work on more and more ranks: how much of the added ranks arrives, and where the rest goes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from clusterbench.formulas.attribution import Part, loss_by_part
+from clusterbench.formulas.scaling import scaling_efficiency
+from clusterbench.rows import Row
+from clusterbench.training.step_parts import detail_of
+
+STRONG, WEAK = "strong scaling", "weak scaling"
+"""How the basis of an efficiency, or of a part of a loss, begins."""
+
+
+def scaling(rows: Sequence[Row]) -> Iterator[Row]:
+    """Efficiency of each run against the smallest of the same work, and the parts of what was lost on the way.
+
+    Held against the smallest of the same total work, or, where a run is itself that, of the same work per rank.
+    """
+    rates = [row for row in rows if row.metric == "tokens_per_s_per_rank"]
+    parts: dict[str, dict[Part, Row]] = defaultdict(dict)
+    for row in rows:
+        if row.metric == "step_part":
+            parts[row.case][row.detail["part"], row.detail.get("axis", "")] = row
+    smallest_of = _smallest_by_work(rates)
+    for row in rates:
+        kind, smallest = STRONG, smallest_of[_work(row)]
+        weak = smallest_of[_work(row, per_rank=True)]
+        if weak.world_size < row.world_size == smallest.world_size:
+            kind, smallest = WEAK, weak
+        yield _efficiency(row, smallest, kind)
+        if smallest.world_size < row.world_size:
+            yield from _loss(row, smallest, kind, parts)
+
+
+def _efficiency(row: Row, smallest: Row, kind: str) -> Row:
+    def over_smallest(rate: float | None) -> float | None:
+        if rate is None:
+            return None
+        assert smallest.value is not None
+        sizes = row.world_size, smallest.world_size
+        return scaling_efficiency(rate * sizes[0], sizes[0], smallest.value * sizes[1], sizes[1])
+
+    return row._replace(
+        metric="scaling_efficiency",
+        unit="fraction",
+        value=over_smallest(row.value),
+        low=over_smallest(row.low),
+        high=over_smallest(row.high),
+        expected=1.0,
+        basis=f"{kind}: tokens/s per rank over those of {_name(smallest)}; 1 is perfect scaling",
+    )
+
+
+def _loss(row: Row, smallest: Row, kind: str, parts: Mapping[str, Mapping[Part, Row]]) -> Iterator[Row]:
+    own, base = parts.get(row.case, {}), parts.get(smallest.case, {})
+    if not own or not base or not _batch(smallest):
+        return
+    work_ratio = _batch(row) / row.world_size / (_batch(smallest) / smallest.world_size)
+    lost = loss_by_part(_seconds(own), _seconds(base), work_ratio)
+    like = next(iter(own.values()))
+    less = f"less {work_ratio:.4g} x the same part of {_name(smallest)}"
+    for part, lost_s in lost.items():
+        yield like._replace(
+            metric="scaling_loss_part",
+            value=lost_s,
+            low=None,
+            high=None,
+            detail=detail_of(part),
+            basis=f"{kind}: of a step, {less}; the parts sum to the loss",
+        )
+
+
+def _seconds(parts: Mapping[Part, Row]) -> dict[Part, float]:
+    return {part: row.value for part, row in parts.items() if row.value is not None}
+
+
+def _name(row: Row) -> str:
+    return f"{row.point['layout']} on {row.world_size} rank{'s' if row.world_size > 1 else ''}"
+
+
+def _smallest_by_work(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:
+    """Work, total and per rank -> the run on the fewest ranks; of several layouts on as many, the fastest."""
+    smallest: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        for work in (_work(row), _work(row, per_rank=True)):
+            smallest[work] = min(smallest.get(work, row), row, key=lambda one: (one.world_size, -(one.value or 0.0)))
+    return smallest
+
+
+def _work(row: Row, per_rank: bool = False) -> tuple[object, ...]:
+    """What two runs share if one is the other on more ranks."""
+    batch = _batch(row)
+    same = tuple(row.point[name] for name in ("shape", "seq_len", "dtype", "recompute"))
+    return (row.device, *same, per_rank, batch / row.world_size if per_rank else batch)
+
+
+def _batch(row: Row) -> float:
+    batch: Any = row.point["global_batch_size"]
+    return batch  # type: ignore[no-any-return]

@@ -1,0 +1,130 @@
+"""The parts of a training step: what a rank records of one traced step, and the seconds of each part that follow."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from clusterbench.formulas.attribution import (
+    IMBALANCE,
+    Carried,
+    Line,
+    Part,
+    RankStep,
+    attribute,
+    mean_share,
+    waited_for,
+)
+from clusterbench.formulas.statistics import Summary
+from clusterbench.history import LONGEST_S, host_of
+from clusterbench.layout import AXES, ParallelLayout
+from clusterbench.types import Case, Metric, Observation
+from clusterbench.units import format_value
+
+if TYPE_CHECKING:
+    from clusterbench.engine.grid import Grid
+    from clusterbench.engine.trace import StepTrace
+
+LONGEST_LINE = 200
+"""Transfers of one line that a record tells apart; of more, so many neighbours are one."""
+
+UNKNOWN = "?"
+_AXES = frozenset({*AXES, "dp_cp", "ep", "edp", "ends", "shard", "replica", "world", UNKNOWN})
+
+
+def record(trace: StepTrace, grid: Grid) -> list[dict[str, Any]]:
+    """The transfers of a traced step, line by line.
+
+    Each line has its axis, the ``first`` global rank of its group, the ``way`` of its messages, and in its order the
+    seconds that each transfer showed (``exposed_s``) and lasted (``duration_s``).
+    """
+    import torch.distributed as dist
+
+    lines: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for one in trace.transfers:
+        lines[one.axis, one.way].append((one.exposed_s, one.duration_s))
+    found = []
+    for (axis, way), transfers in lines.items():
+        is_known = axis in grid.names().values()
+        first = dist.get_global_rank(grid.group(axis), 0) if is_known else 0
+        if UNKNOWN in (axis, way):
+            first, way = dist.get_rank(), UNKNOWN  # nobody else's, so it is compared with none
+        exposed_s, duration_s = zip(*_joined(transfers), strict=True)
+        found.append(
+            {"axis": axis, "first": first, "way": way, "exposed_s": list(exposed_s), "duration_s": list(duration_s)}
+        )
+    return found
+
+
+def _joined(transfers: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """At most :data:`LONGEST_LINE` pairs; ranks of one line have as many, so the same neighbours become one on each."""
+    each = -(-len(transfers) // LONGEST_LINE)
+    for start in range(0, len(transfers), each):
+        exposed_s, duration_s = zip(*transfers[start : start + each], strict=True)
+        yield round(sum(exposed_s), 8), round(sum(duration_s), 8)  # records are text, and this is below any clock
+
+
+def step_parts(case: Case, layout: ParallelLayout, observation: Observation, time: Summary) -> Iterator[Metric]:
+    """Seconds of the step time by part; nothing where the run recorded no transfers.
+
+    The mean rank's, with the least and the most of any rank; the parts sum to the step time.
+
+    Raises
+    ------
+    ValueError
+        If a record cannot be that of a step.
+    """
+    traced: Sequence[Mapping[str, Any]] = observation.passes.get("exposed", ())
+    if not traced or not all("transfers" in seen for seen in traced):
+        return
+    place_of = _places(layout, case.rank_order)
+    ranks = [_rank_step(seen, place_of[rank]) for rank, seen in enumerate(traced)]
+    longest_s = max(rank.step_s for rank in ranks)
+    basis = (
+        f"its share of one traced step, which took {format_value(longest_s, 's')} with tracing, of the measured step "
+        "time; mean rank"
+    )
+    for part, (share, low, high) in mean_share(attribute(ranks)).items():
+        metric = Metric("step_part", "s", share * time.value, low * time.value, high * time.value, 1, detail_of(part))
+        yield replace(metric, basis=f"{basis}{_late(ranks, observation)}" if part[0] == IMBALANCE else basis)
+
+
+def _late(ranks: Sequence[RankStep], observation: Observation) -> str:
+    """The rank that the others waited for longest."""
+    seconds = waited_for(ranks)
+    if not sum(seconds):
+        return ""
+    last = max(range(len(seconds)), key=seconds.__getitem__)
+    share = f"{100 * seconds[last] / sum(seconds):.0f} %"
+    return (
+        f"; of the waiting for ranks with the same work {share} was for rank {last} ({host_of(observation, last):.60})"
+    )
+
+
+def detail_of(part: Part) -> dict[str, str]:
+    name, axis = part
+    return {"part": name, "axis": axis} if axis else {"part": name}
+
+
+def _places(layout: ParallelLayout, rank_order: str) -> dict[int, int]:
+    """Place in the pipeline of each rank."""
+    return {rank: place for group in layout.groups("pp", rank_order) for place, rank in enumerate(group)}
+
+
+def _rank_step(seen: Mapping[str, Any], place: int) -> RankStep:
+    transfers: dict[Line, list[Carried]] = {}
+    for line in seen["transfers"]:
+        axis, first, way = line["axis"], line["first"], line["way"]
+        if axis not in _AXES or type(first) is not int or type(way) is not str:
+            raise ValueError(f"the trace holds transfers of {(axis, first, way)!r:.60}, which is no line of a group")
+        pairs = zip(map(_seconds, line["exposed_s"]), map(_seconds, line["duration_s"]), strict=True)
+        transfers[Line(axis, first, way)] = [Carried(*pair) for pair in pairs]
+    return RankStep(place, _seconds(seen["step_s"]), _seconds(seen["compute_s"]), transfers)
+
+
+def _seconds(value: object) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= LONGEST_S:  # type: ignore[operator]
+        raise ValueError(f"the trace holds {value!r:.20} where seconds were to be")
+    return float(value)  # type: ignore[arg-type]

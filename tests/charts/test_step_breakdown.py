@@ -1,0 +1,62 @@
+import pytest
+
+from clusterbench.charts.step_breakdown import StepBreakdown
+from clusterbench.rows import Row
+from tests.report.synthetic import case, row
+
+
+def step(layout: str, world_size: int = 1, **parts: float) -> list[Row]:
+    """Seconds of ``part`` or ``part__axis``."""
+    one, found = case(layout, world_size, point={"layout": layout, "shape": "tiny"}), []
+    for name, seconds in parts.items():
+        part, _, axis = name.partition("__")
+        found.append(row(one, "step_part", seconds, detail={"part": part, "axis": axis} if axis else {"part": part}))
+    return found
+
+
+TWO = [
+    *step("tp1", compute=0.8, bubble=0.0, rest=0.2),
+    *step("tp2", 2, compute=0.5, exposed_communication__tp=0.3, imbalance=0.15, bubble=0.0, rest=0.05),
+]
+
+
+def test_the_parts_are_stacked_to_the_step_and_a_part_that_nobody_has_is_left_out() -> None:
+    (panel,) = StepBreakdown().draw(StepBreakdown().select(TWO) or [])
+    assert [column.name for column in panel.columns] == [
+        "bar", "compute", "exposed tp", "imbalance", "rest", "sum", "outcome",
+    ]  # fmt: skip
+    assert [entry.cells[:5] for entry in panel.entries] == [
+        ("tp1", 0.8, None, None, 0.2),
+        ("tp2", 0.5, 0.3, 0.15, 0.05),
+    ]
+    assert [entry.cells[5] for entry in panel.entries] == pytest.approx([1.0, 1.0])
+    assert [entry.case for entry in panel.entries] == [one.case for one in (TWO[0], TWO[-1])]
+
+
+def test_the_answer_takes_the_largest_run_apart() -> None:
+    assert StepBreakdown().answer(StepBreakdown().select(TWO) or []) == (
+        "In a step of tp2, 50 % is computing, 30 % exposed tp communication, 15 % imbalance, 5 % the rest."
+    )
+
+
+def test_of_equal_ranks_the_fastest_is_the_answer() -> None:
+    rows = [*step("dp2", 2, compute=1.0), *step("tp2", 2, compute=3.0)]
+    assert StepBreakdown().answer(StepBreakdown().select(rows) or []) == "In a step of dp2, 100 % is computing."
+
+
+def test_a_case_that_ended_otherwise_keeps_its_place() -> None:
+    lost = row(case("dp1", point={"layout": "dp2", "shape": "tiny"}), "", None, status="out_of_memory")
+    bars = StepBreakdown().select([lost, *TWO]) or []
+    assert [(bar.label, len(bar.parts)) for bar in bars] == [("dp2", 0), ("tp1", 3), ("tp2", 5)]
+    (panel,) = StepBreakdown().draw(bars)
+    assert "× out of memory" in [text.get_text() for text in panel.figure.axes[0].texts]
+
+
+@pytest.mark.parametrize("detail", [{}, {"part": "<script>"}, {"part": ""}])
+def test_a_part_that_is_none_is_not_drawn(detail: dict[str, str]) -> None:
+    one = case("tp1", point={"layout": "tp1"})
+    assert StepBreakdown().select([row(one, "step_part", 1.0, detail=detail)]) is None
+
+
+def test_a_step_of_no_layout_is_not_drawn() -> None:
+    assert StepBreakdown().select([row(case("a"), "step_part", 1.0, detail={"part": "compute"})]) is None
