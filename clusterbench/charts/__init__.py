@@ -30,10 +30,13 @@ class Chart(ABC, Generic[Data]):
         What is drawn against what.
     place
         Charts stand in the report from low to high. The first that has an answer gives the report's own.
+    is_aside
+        Whether its answer is about something beside the suite's question, and so never the report's own.
     """
 
     title: ClassVar[str]
     place: ClassVar[int]
+    is_aside: ClassVar[bool] = False
 
     @abstractmethod
     def select(self, rows: Sequence[Row]) -> Data | None:

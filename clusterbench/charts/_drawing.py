@@ -15,6 +15,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
@@ -143,33 +145,35 @@ def lines(
     logarithmic: bool = False,
     ideal: float | None = None,
     ideal_name: str = "ideal",
+    levels: Mapping[str, float] | None = None,
 ) -> Panel:
     """Curves with their low and high, named at their ends, with a cross where a case has no figure.
 
-    ``ideal`` draws a dotted level. Expected values are hollow diamonds. A point that ran on other hosts than the
-    smaller ones is hollow, and a line below the axes says so.
+    ``ideal`` draws a dotted level, and each of ``levels`` another. Expected values are hollow diamonds. A point that
+    ran on other hosts than the smaller ones is hollow, and a line below the axes says so.
     """
     # One curve with a long name is named above the axes: at its end the name would take their width.
     is_named_above = len(series) == 1 and len(series[0].name) > 12
     figure, axes = canvas(f"{title}: {series[0].name}" if is_named_above else title)
     marks = [mark for one in series for mark in one.marks]
     values = [value for mark in marks for value in (mark.value, mark.high, mark.expected) if value is not None]
-    of = scale(unit, [*values, ideal or 0.0])
+    dotted = {**(levels or {}), **({ideal_name: ideal} if ideal is not None else {})}
+    of = scale(unit, [*values, *dotted.values()])
     positions = sorted(x_ticks)
     place = {x: position for position, x in enumerate(positions)}
-    if ideal is not None:
-        axes.axhline(of(ideal), color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
+    for level in dotted.values():
+        axes.axhline(of(level), color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
     for number, one in enumerate(series):
         _line(axes, one, number, of, place)
     if logarithmic:
-        positive = [of(value) for value in values if value > 0] or [1.0]
+        positive = [of(value) for value in [*values, *(levels or {}).values()] if value > 0] or [1.0]
         # Limits first: scaling to one value repeated is a warning on a logarithmic axis.
         axes.set_ylim(min(positive) / 1.6, max(positive) * 1.6)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
-        top = max([of(value) for value in values] + [of(ideal or 0.0)], default=1.0)
+        top = max([of(value) for value in [*values, *dotted.values()]], default=1.0)
         axes.set_ylim(0, top * 1.16 or 1)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
@@ -194,7 +198,7 @@ def lines(
         _names_below(figure, series)
         ends = []
     ends = [] if is_named_above else ends
-    _end_labels(axes, [*ends, (height(ideal), None, ideal_name)] if ideal else ends)
+    _end_labels(axes, [*ends, *((height(level), None, name) for name, level in dotted.items() if level)])
     _say_what_moved(figure, series)
     return Panel(figure, _columns(x_label, unit), tuple(_entries(series, x_ticks, of, place)))
 
@@ -351,6 +355,7 @@ def bars(
     marker_name: str = "formula",
     missing: Mapping[int, str] | None = None,
     cases: Sequence[str] = (),
+    limit: tuple[str, float] | None = None,
 ) -> Panel:
     """Horizontal stacked bars, the first label on top.
 
@@ -364,6 +369,9 @@ def bars(
         How a bar without a figure ended.
     cases
         The id of each bar's case.
+    limit
+        The name of the most that there is, and how much it is: a line across the bars, or, where it is far beyond them,
+        words at the axis.
     """
     num_bars, labels = len(labels), [legible(label) for label in labels]
     # Long names would leave the bars no room.
@@ -415,6 +423,8 @@ def bars(
     axes.grid(True, axis="x")
     axes.grid(False, axis="y")
     axes.set_xlabel(of.unit)
+    if limit:
+        _limit(axes, limit[0], of(limit[1]), of.unit)
     if len(parts) > 1 or marked or ticks:
         handles, names = axes.get_legend_handles_labels()
         order = sorted(range(len(names)), key=lambda number: names[number] not in parts)
@@ -443,6 +453,19 @@ def bars(
     return Panel(figure, (Column("bar"), *columns, Column("outcome")), entries)
 
 
+def _limit(axes: Axes, name: str, at: float, unit: str) -> None:
+    right = axes.get_xlim()[1]
+    if at > 4 * right:
+        axes.set_xlabel(f"{unit} ({legible(name)} is {digits(at, 3)} {unit})")
+        return
+    axes.axvline(at, color=INK, linewidth=1.1, linestyle=(0, (1, 1.5)))
+    axes.set_xlim(0, max(right, 1.04 * at))
+    axes.annotate(
+        f"{legible(name)} {digits(at, 3)}", (at, 1), (0, 2), xycoords=axes.get_xaxis_transform(),
+        textcoords="offset points", ha="right", fontsize=7.5, color=MUTED,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Span:
     """Something that took from start to end on one line of a timeline."""
@@ -453,13 +476,23 @@ class Span:
     kind: str
 
 
-def spans(title: str, lines: Sequence[str], drawn: Sequence[Span], kinds: Mapping[str, str], case: str = "") -> Panel:
+def spans(
+    title: str,
+    lines: Sequence[str],
+    drawn: Sequence[Span],
+    kinds: Mapping[str, str],
+    case: str = "",
+    *,
+    pale: Sequence[str] = (),
+) -> Panel:
     """A timeline: a line for each label, the first on top, and on it what ran when.
 
     Parameters
     ----------
     kinds
         What each kind of span is called in the legend, in the order of its colour.
+    pale
+        Kinds in which nothing happens: they are thin and grey.
     case
         The id of the case whose timeline it is.
     """
@@ -468,23 +501,17 @@ def spans(title: str, lines: Sequence[str], drawn: Sequence[Span], kinds: Mappin
     for number, (kind, name) in enumerate(kinds.items()):
         own = [span for span in drawn if span.kind == kind]
         if own:
-            axes.barh(
-                [span.line for span in own],
-                [of(span.end_s - span.start_s) for span in own],
-                0.7,
-                [of(span.start_s) for span in own],
-                color=PALETTE[number],
-                edgecolor=PAPER,
-                linewidth=0.4,
-                label=name,
-            )
+            high, colour = (0.08, GRID) if kind in pale else (0.35, PALETTE[number])
+            boxes = [(of(span.start_s), span.line - high, of(span.end_s), span.line + high) for span in own]
+            # All boxes of a kind as one path: a patch for each would be four times the page.
+            axes.add_patch(PathPatch(_boxes(boxes), facecolor=colour, edgecolor=PAPER, linewidth=0.4, label=name))
     axes.set_yticks(range(len(lines)), [legible(line) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_xlim(0, None)
+    axes.set_xlim(0, 1.02 * of(max((span.end_s for span in drawn), default=0.0)) or 1)
     axes.set_xlabel(of.unit)
     axes.grid(visible=False, axis="y")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(kinds), frameon=False, fontsize=7.5)
-    axes.set_title(title, loc="left", pad=22)
+    axes.set_title(title, loc="left", pad=22, fontsize=9.5, fontweight="bold")
     entries = tuple(
         Entry(
             (lines[span.line], kinds.get(span.kind, span.kind), span.start_s, span.end_s, span.end_s - span.start_s),
@@ -495,6 +522,16 @@ def spans(title: str, lines: Sequence[str], drawn: Sequence[Span], kinds: Mappin
     )
     times = (Column(name, "s") for name in ("start", "end", "duration"))
     return Panel(figure, (Column("line"), Column("what"), *times), entries)
+
+
+def _boxes(areas: Sequence[Area]) -> Path:
+    corners = [
+        corner
+        for left, bottom, right, top in areas
+        for corner in ((left, bottom), (right, bottom), (right, top), (left, top), (left, bottom))
+    ]
+    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(areas)
+    return Path(corners, codes)
 
 
 def svg(panel: Panel, name: str, label: str, most_places: int = MOST_PLACES) -> str:

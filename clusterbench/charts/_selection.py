@@ -202,5 +202,6 @@ def titles(groups: Sequence[Sequence[Trained]]) -> list[str]:
     return [f"\n{words}" if (words := name(row)) else "" for row in firsts]
 
 
-def curves_note(found: int, drawn: int, what: str) -> str:
-    return f"Drawn are the first {drawn} of {found:,} {what}; all are in the table." if found > drawn else ""
+def curves_note(found: int, drawn: int, what: str, others: str = "all are in the table") -> str:
+    """Says what was too much to draw, and where the ``others`` are."""
+    return f"Drawn are the first {drawn} of {found:,} {what}; {others}." if found > drawn else ""

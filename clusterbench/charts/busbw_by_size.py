@@ -2,26 +2,31 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import Mark, Series, lines, mark
+from clusterbench.charts._links import NEIGHBOURS, Links, links, worded
 from clusterbench.charts._selection import curves_note
 from clusterbench.charts._sweeps import sweep_name
+from clusterbench.history import Reading
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
     from clusterbench.charts._panel import Panel
 
-MOST_IN_A_PANEL, MOST_PANELS = 6, 3
+MOST_IN_A_PANEL, MOST_PANELS, MOST_LEVELS = 6, 3, 4
 
 
 @dataclass(frozen=True)
 class Sweep:
+    """The curves, and by the name of each what the link below it can carry, by where that is from."""
+
     bandwidth: list[Series]
     latency: list[Series]
+    limits: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class BusbwBySize(Chart[Sweep]):
@@ -31,13 +36,22 @@ class BusbwBySize(Chart[Sweep]):
     --------------
     Bus bandwidth rescales bytes per second by what the busiest link has to carry, so its plateau at large sizes may
     be held against one direction of a link. At small sizes the right panel counts: its floor is the latency of a
-    call. Both axes are logarithmic. Hollow diamonds are expected values.
+    call. Both axes are logarithmic. Hollow diamonds are expected values. Dotted levels are what one link carries in one
+    direction: by the data sheet of the GPU, as the median of a link matrix, or as send_recv reached at its best between
+    neighbours. A collective may pass a measured level where it uses several links at once, and stays below a data
+    sheet's.
     """
 
     title: ClassVar[str] = "Bus bandwidth and latency by message size"
     place: ClassVar[int] = 50
 
     def select(self, rows: Sequence[Row]) -> Sweep | None:
+        return self._selected(rows, links(rows))
+
+    def select_from(self, reading: Reading) -> Sweep | None:
+        return self._selected(reading.rows, links(reading.rows, reading.plan.cluster))
+
+    def _selected(self, rows: Sequence[Row], known: Links) -> Sweep | None:
         shown = [row for row in rows if _is_part_of_a_sweep(row)]
         name = sweep_name(shown)
         found: dict[str, dict[str, list[Mark]]] = {"busbw": defaultdict(list), "latency": defaultdict(list)}
@@ -50,7 +64,9 @@ class BusbwBySize(Chart[Sweep]):
                 gaps[name(row)].append(mark(size_bytes, row))
         if not any(len(marks) > 1 for marks in found["busbw"].values()):
             return None
-        return Sweep(*([_series(name, marks, gaps) for name, marks in found[metric].items()] for metric in found))
+        limits = {name(row): {worded(what, row): rate for what, rate in known.of(row).items()} for row in shown}
+        bandwidth, latency = ([_series(name, marks, gaps) for name, marks in of.items()] for of in found.values())
+        return Sweep(bandwidth, latency, limits)
 
     def draw(self, data: Sweep) -> list[Panel]:
         bandwidth, latency = _panels(data.bandwidth), _panels(data.latency)
@@ -59,7 +75,12 @@ class BusbwBySize(Chart[Sweep]):
             for title, panels, unit in (("Bus bandwidth", bandwidth, "B/s"), ("Time of one call", latency, "s")):
                 if number < len(panels):
                     ticks = {mark.x: format_bytes(mark.x) for one in panels[number] for mark in one.marks}
-                    figures.append(lines(title, panels[number], unit, ticks, x_label="message size", logarithmic=True))
+                    levels = _levels(panels[number], data.limits) if unit == "B/s" else {}
+                    figures.append(
+                        lines(
+                            title, panels[number], unit, ticks, x_label="message size", logarithmic=True, levels=levels
+                        )
+                    )
         return figures
 
     def answer(self, data: Sweep) -> str:
@@ -67,10 +88,22 @@ class BusbwBySize(Chart[Sweep]):
             ((max(one.measured, key=lambda mark: mark.value or 0.0), one.name) for one in data.bandwidth),
             key=lambda pair: pair[0].value or 0.0,
         )
-        return f"{name} reaches {format_value(top.value or 0.0, 'B/s')} bus bandwidth at {format_bytes(top.x)}."
+        reached = f"{name} reaches {format_value(top.value or 0.0, 'B/s')} bus bandwidth at {format_bytes(top.x)}"
+        shares = (
+            f"{100 * (top.value or 0.0) / rate:.0f} % of {format_value(rate, 'B/s')} ({what})"
+            for what, rate in data.limits.get(name, {}).items()
+            if not what.startswith(NEIGHBOURS)  # a part of a cluster's links, so no share of it
+        )
+        return ", ".join([reached, *shares]) + "."
 
     def left_out(self, data: Sweep) -> str:
         return curves_note(len(data.bandwidth), MOST_IN_A_PANEL * MOST_PANELS, "curves")
+
+
+def _levels(panel: Sequence[Series], limits: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Of all curves of a panel; of many node counts the first few."""
+    every = {name: rate for one in panel for name, rate in limits.get(one.name, {}).items()}
+    return dict([*every.items()][:MOST_LEVELS])
 
 
 def _is_part_of_a_sweep(row: Row) -> bool:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.benchmarks._collective import sweeps_of
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import Mark, Series, lines, mark
+from clusterbench.charts._links import NEIGHBOURS, Links, links, worded
 from clusterbench.charts._selection import curves_note
 from clusterbench.charts._sweeps import sweep_name
 from clusterbench.formulas.latency_bandwidth import Segment, fit
+from clusterbench.history import Reading
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
@@ -37,25 +39,37 @@ class CollectiveFits(Chart[list[Fitted]]):
     The fit is alpha + size / beta, in as many pieces as the algorithm seems to switch. Ring and tree are textbooks'
     algorithms over links with the latency and bandwidth that send_recv showed in this run: a collective above both
     leaves something to be gained, one below both has better links or better algorithms than messages between two ranks
-    tell of, such as reduction in a switch. Both axes are logarithmic.
+    tell of, such as reduction in a switch. Where the rate of a link is known, by the GPU's data sheet or by a link
+    matrix of this run, one more line is the time that the bytes of the busiest link take at that rate. Both axes are
+    logarithmic.
     """
 
     title: ClassVar[str] = "Time of a call, fitted, and by textbooks' algorithms"
     place: ClassVar[int] = 51
 
     def select(self, rows: Sequence[Row]) -> list[Fitted] | None:
+        return self._selected(rows, links(rows))
+
+    def select_from(self, reading: Reading) -> list[Fitted] | None:
+        return self._selected(reading.rows, links(reading.rows, reading.plan.cluster))
+
+    def _selected(self, rows: Sequence[Row], known: Links) -> list[Fitted] | None:
         benchmarks = dict.fromkeys(row.benchmark for row in rows if row.metric == "fit_error")
         name = sweep_name(rows)
         models: dict[str, dict[str, float]] = defaultdict(dict)
+        busbw: dict[str, float] = {}
         for row in rows:
             if row.metric == "model_latency" and row.value is not None:
                 models[row.case][row.detail["part"]] = row.value
+            elif row.metric == "busbw" and row.value is not None:
+                busbw[row.case] = row.value
         found = []
         for benchmark in benchmarks:
             for sweep in sweeps_of(rows, benchmark):
                 marks = tuple(mark(float(row.point["size_bytes"]), row) for row in sweep)
                 if segments := fit(tuple((one.x, one.value) for one in marks if one.value)):
                     series = [Series("measured", marks), _fit(marks, segments), *_models(sweep, models)]
+                    series += _at_link_rates(sweep, busbw, known)
                     found.append(Fitted(name(sweep[0]), segments, series))
         return found or None
 
@@ -97,3 +111,19 @@ def _models(sweep: Sequence[Row], models: dict[str, dict[str, float]]) -> list[S
         for name, time_s in models[row.case].items():
             of_name[name].append(Mark(float(row.point["size_bytes"]), time_s))
     return [Series(name, tuple(marks)) for name, marks in of_name.items()]
+
+
+def _at_link_rates(sweep: Sequence[Row], busbw: dict[str, float], known: Links) -> list[Series]:
+    """The time of the bytes alone: a call that takes t at a bus bandwidth of b would take t b / rate at that rate."""
+    found = []
+    for name, rate in known.of(sweep[0]).items():
+        if name == NEIGHBOURS:
+            continue  # ring and tree are made of it, with its latency
+        marks = [
+            Mark(float(row.point["size_bytes"]), row.value * busbw[row.case] / rate)
+            for row in sweep
+            if row.value and busbw.get(row.case)
+        ]
+        if marks:
+            found.append(Series(worded(name, sweep[0]), tuple(marks)))
+    return found

@@ -13,23 +13,21 @@ if TYPE_CHECKING:
     from clusterbench.charts._panel import Panel
 
 MOST = 3
-IMBALANCE = {"ranks": "Rows of the fullest rank over the mean", "experts": "A rank's fullest expert over its mean"}
 
 
 class ExpertScaling(Chart[list[list[Trained]]]):
-    """Time of a layer's experts by part, and their imbalance, against the ranks that share them.
+    """Time of a layer's experts by part, and the throughput of the step, against the ranks that share them.
 
     How to read it
     --------------
     First, where the forward passes of one step spend their time in the experts, with the device waited for around each
     part, so that nothing overlaps: deciding where tokens go and sending them there (dispatch), computing, sending them
-    back (combine). Then the rows of the fullest rank over those of the mean rank, which waits for it, and those of the
-    fullest of a rank's own experts over their mean: 1 is even, and what balanced routing forces. Last, the throughput
-    of whole steps, in which parts may overlap. On CPU ranks this shows the method: how long messages take there beside
-    products says nothing about a GPU cluster.
+    back (combine). Then the throughput of whole steps, in which parts may overlap; balanced routing forces an even
+    load. How uneven the load is shows the chart of their load. On CPU ranks this shows the method: how long messages
+    take there beside products says nothing about a GPU cluster.
     """
 
-    title: ClassVar[str] = "Experts over ranks: dispatch, products, combine, and imbalance"
+    title: ClassVar[str] = "Experts over ranks: dispatch, products, combine, and throughput"
     place: ClassVar[int] = 7
 
     def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
@@ -65,16 +63,10 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
     missing = {number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured}
     parts = list(dict.fromkeys(part for case in shown for part in case.details("expert_time")))
     times = {said(part): [case.value("expert_time", part) for case in shown] for part in parts}
-    loads = {part: [case.value("expert_imbalance", part) for case in shown] for part in ("ranks", "experts")}
     speeds = [case.value("tokens_per_s_per_rank") for case in shown]
     cases = [case.row.case for case in shown]
     return [
         bars(f"Forward of the experts, slowest rank{under}", labels, times, "s", missing=missing, cases=cases),
-        *(
-            bars(f"{title}{under}", labels, {part: loads[part]}, "1", missing=missing, cases=cases)
-            for part, title in IMBALANCE.items()
-            if any(loads[part])
-        ),
         bars(f"Throughput per rank{under}", labels, {"throughput": speeds}, "tokens/s", missing=missing, cases=cases),
     ]
 

@@ -54,7 +54,7 @@ NAMES = {
     "torch._C._autograd._KinetoEvent.start_thread_id": "trace",
     "torch._C._autograd._KinetoEvent.device_type": "trace",
     "torch._C._autograd._KinetoEvent.is_user_annotation": "trace",
-    # Which kernel of which stream a call started, and on which group: 2.11 read, 2.13 run.
+    # Which kernel of which stream a call started, and on which group. 2.13 run.
     "torch._C._autograd._KinetoEvent.extra_meta": "trace",
     "torch._C._autograd._KinetoEvent.correlation_id": "trace",
     "torch._C._autograd._KinetoEvent.linked_correlation_id": "trace",

@@ -13,7 +13,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -44,6 +44,9 @@ _NOT_THERE = (
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
 )
 _LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_GPU_NOT_FOUND)
+
+MOST_POINTS = 60
+"""Of a case's samples at most so many are kept over time; of more, each is the mean of some that follow each other."""
 
 
 @dataclass(frozen=True)
@@ -135,22 +138,48 @@ def summarise(
     Each entry has ``index, name, num_samples``, ``min_`` and ``mean_sm_clock_hz``, ``min_`` and
     ``mean_memory_clock_hz``, ``mean_`` and ``max_power_w``, ``max_temperature_c``, ``max_memory_used_bytes``,
     ``energy_j`` (last minus first), ``throttle_reasons`` (reason -> share of the samples that gave reasons, idleness
-    left out) and ``errors``. None stands where no sample had a value: no sample, no statement.
+    left out), ``busy_share`` (of the samples that gave reasons, those without idleness), ``min_`` and
+    ``mean_busy_sm_clock_hz`` of these, ``errors`` and ``course``: of up to 60 moments ``elapsed_s`` since the first
+    sample of this host, ``sm_clock_hz``, ``power_w`` and ``temperature_c``, each a list as long. None stands where no
+    sample had a value: no sample, no statement.
     """
+    within = [sample for sample in samples if start_s <= sample["time_s"] <= end_s]
     of_gpu: dict[str, list[Mapping[str, Any]]] = {}
-    for sample in samples:
-        if start_s <= sample["time_s"] <= end_s:
-            for gpu in sample["gpus"]:
-                of_gpu.setdefault(gpu["uuid"] or f"index {gpu['index']}", []).append(gpu)
-    return {key: _summary(seen) for key, seen in of_gpu.items()}
+    times_s: dict[str, list[float]] = {}
+    for sample in within:
+        for gpu in sample["gpus"]:
+            key = gpu["uuid"] or f"index {gpu['index']}"
+            of_gpu.setdefault(key, []).append(gpu)
+            times_s.setdefault(key, []).append(sample["time_s"] - within[0]["time_s"])
+    return {key: {**_summary(seen), "course": _course(times_s[key], seen)} for key, seen in of_gpu.items()}
+
+
+def _course(elapsed_s: Sequence[float], seen: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """Figures over time, rounded to what the driver can tell: a long run keeps many of them."""
+    each = -(-len(seen) // MOST_POINTS)
+    starts = range(0, len(seen), each)
+
+    def means(values: Sequence[float | None], digits: int) -> list[float | None]:
+        some = ([value for value in values[start : start + each] if value is not None] for start in starts)
+        return [round(fmean(known), digits) if known else None for known in some]
+
+    places = {"sm_clock_hz": -6, "power_w": 1, "temperature_c": 0}
+    return {
+        "elapsed_s": means(elapsed_s, 2),
+        **{name: means([gpu[name] for gpu in seen], digits) for name, digits in places.items()},
+    }
 
 
 def _summary(seen: list[Mapping[str, Any]]) -> dict[str, Any]:
-    def over(field: str, reduce: Callable[[list[float]], float]) -> float | None:
-        values = [gpu[field] for gpu in seen if gpu[field] is not None]
+    def over(
+        field: str, reduce: Callable[[list[float]], float], some: Sequence[Mapping[str, Any]] = seen
+    ) -> float | None:
+        values = [gpu[field] for gpu in some if gpu[field] is not None]
         return reduce(values) if values else None
 
     reasons = [gpu["throttle_reasons"] for gpu in seen if gpu["throttle_reasons"] is not None]
+    # An idle GPU lowers its clocks, too, and that says nothing about how it works.
+    busy = [gpu for gpu in seen if gpu["throttle_reasons"] is not None and "gpu_idle" not in gpu["throttle_reasons"]]
     named = sorted({name for given in reasons for name in given} - {"gpu_idle"})
     return {
         "index": seen[0]["index"],
@@ -168,6 +197,9 @@ def _summary(seen: list[Mapping[str, Any]]) -> dict[str, Any]:
         "throttle_reasons": {name: sum(name in given for given in reasons) / len(reasons) for name in named}
         if reasons
         else None,
+        "busy_share": len(busy) / len(reasons) if reasons else None,
+        "min_busy_sm_clock_hz": over("sm_clock_hz", min, busy),
+        "mean_busy_sm_clock_hz": over("sm_clock_hz", fmean, busy),
         "errors": sorted({gpu["error"] for gpu in seen if gpu["error"] is not None}),
     }
 

@@ -1,6 +1,11 @@
-from clusterbench.charts.busbw_by_size import BusbwBySize
+from dataclasses import replace
+
+from clusterbench.charts.busbw_by_size import BusbwBySize, Sweep
+from clusterbench.cluster import Cluster
+from clusterbench.history import Reading
 from clusterbench.rows import Row
-from tests.report.synthetic import case, row
+from tests.report.synthetic import case, plain_row, row
+from tests.report.synthetic import reading as read
 
 
 def call(size_bytes: int, busbw: float | None) -> list[Row]:
@@ -61,3 +66,64 @@ def test_many_curves_are_spread_over_panels() -> None:
     assert sweep is not None
     assert len(BusbwBySize().draw(sweep)) == 3
     assert BusbwBySize().left_out(sweep) == "Drawn are the first 18 of 20 curves; all are in the table."
+
+
+def collective(benchmark: str, *busbw: float, num_nodes: int = 1) -> list[Row]:
+    """A sweep of doubling sizes on GPUs."""
+    options = ({"size_bytes": 2**number} for number in range(len(busbw)))
+    return [
+        plain_row(benchmark, "busbw", value, point, num_nodes=num_nodes)
+        for point, value in zip(options, busbw, strict=True)
+    ]
+
+
+def matrix(between: str, num_nodes: int, median: float) -> Row:
+    return plain_row("link_matrix", "median_bandwidth", median, {"between": between}, num_nodes=num_nodes)
+
+
+def measured(rows: list[Row], gpu: str | None = None) -> Sweep:
+    found = read(cases=[], rows=rows)
+    plan = replace(found.plan, cluster=Cluster(2, 8, "cuda", gpu))
+    sweep = BusbwBySize().select_from(Reading("run", plan, (), rows))
+    assert sweep is not None
+    return sweep
+
+
+def test_within_a_node_the_data_sheet_is_a_level_and_the_answer_holds_against_it() -> None:
+    sweep = measured(collective("all_reduce", 1e9, 360e9), "NVIDIA H100 80GB HBM3")
+    assert sweep.limits == {"all_reduce": {"GPU link, data sheet": 450e9}}
+    assert BusbwBySize().answer(sweep) == (
+        "all_reduce reaches 360.0 GB/s bus bandwidth at 2B, 80 % of 450.0 GB/s (GPU link, data sheet)."
+    )
+    (panel,) = BusbwBySize().draw(sweep)
+    assert "GPU link, data sheet" in [text.get_text() for text in panel.figure.axes[0].texts]
+
+
+def test_between_nodes_what_was_measured_there_is_a_level_and_no_data_sheet() -> None:
+    rows = [*collective("all_reduce", 1e9, 40e9, num_nodes=2), *collective("send_recv", 1e9, 48e9, num_nodes=2)]
+    sweep = measured([*rows, matrix("nodes", 2, 46e9)], "NVIDIA H100 80GB HBM3")
+    assert sweep.limits == {
+        "all_reduce": {"send_recv at its best, 2 nodes": 48e9, "median link, measured, 2 nodes": 46e9},
+        "send_recv": {"median link, measured, 2 nodes": 46e9},
+    }
+
+
+def test_a_matrix_over_ranks_of_several_nodes_has_two_kinds_of_links_and_is_no_level() -> None:
+    sweep = measured([*collective("all_reduce", 1e9, 40e9, num_nodes=2), matrix("ranks", 2, 46e9)])
+    assert sweep.limits == {"all_reduce": {}}
+
+
+def test_what_nobody_says_is_no_level() -> None:
+    sweep = measured(collective("all_reduce", 1e9, 40e9), "a GPU that nobody has recorded")
+    assert sweep.limits == {"all_reduce": {}}
+    (panel,) = BusbwBySize().draw(sweep)
+    assert [text.get_text() for text in panel.figure.axes[0].texts if "link" in text.get_text()] == []
+
+
+def test_of_several_runs_nothing_is_held_against_another() -> None:
+    rows = [
+        *collective("all_reduce", 1e9, 40e9),
+        *(one._replace(run="b") for one in collective("send_recv", 1e9, 48e9)),
+    ]
+    sweep = measured(rows, "NVIDIA H100 80GB HBM3")
+    assert sweep.limits == {"all_reduce": {}, "send_recv": {}}

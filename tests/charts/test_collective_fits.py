@@ -1,6 +1,8 @@
+import pytest
+
 from clusterbench.charts.collective_fits import CollectiveFits
 from clusterbench.rows import Row
-from tests.report.synthetic import case, row
+from tests.report.synthetic import case, plain_row, row
 
 
 def sweep(number_of_sizes: int = 8, fitted: bool = True) -> list[Row]:
@@ -42,3 +44,22 @@ def test_the_answer_is_latency_and_bandwidth() -> None:
 
 def test_without_a_fit_there_is_nothing_to_draw() -> None:
     assert CollectiveFits().select(sweep(fitted=False)) is None
+
+
+def test_the_time_of_the_bytes_alone_stands_beside_the_fit_where_a_link_is_known() -> None:
+    rows = sweep()
+    rows += [one._replace(metric="busbw", unit="B/s", value=1e9) for one in rows if one.metric == "latency"]
+    known = plain_row(
+        "link_matrix", "median_bandwidth", 4e9, {"between": "ranks"}, num_nodes=1, device="cpu", run="run"
+    )
+    neighbours = plain_row("send_recv", "busbw", 9e9, {"size_bytes": 8}, num_nodes=1, device="cpu", run="run")
+    (one,) = CollectiveFits().select([*rows, known, neighbours]) or []
+    *_, link = one.series
+    assert [series.name for series in one.series] == ["measured", "fit", "ring", "median link, measured"]
+    for at_once, mark in zip(link.marks, one.series[0].marks, strict=True):
+        assert at_once.value == pytest.approx((mark.value or 0.0) / 4)
+
+
+def test_without_a_known_link_there_is_no_such_line() -> None:
+    (one,) = CollectiveFits().select(sweep()) or []
+    assert "link" not in " ".join(series.name for series in one.series)

@@ -1,6 +1,17 @@
-from clusterbench.charts.memory import Memory
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusterbench.charts.memory import Bar, Held, Memory
+from clusterbench.cluster import Cluster
+from clusterbench.history import Reading
 from clusterbench.rows import Row
 from tests.report.synthetic import case, row
+from tests.report.synthetic import reading as read
+
+GIB = 2**30
+H100 = Cluster(1, 8, "cuda", "NVIDIA H100 80GB HBM3")
 
 
 def memory(layout: str, total: float, **parts: float) -> list[Row]:
@@ -9,14 +20,37 @@ def memory(layout: str, total: float, **parts: float) -> list[Row]:
     return [*rows, row(one, "peak_memory", total, unit="B", detail={"category": "total"})]
 
 
+def held(rows: list[Row]) -> Held:
+    found = Memory().select(rows)
+    assert found is not None
+    return found
+
+
+def bars(rows: list[Row]) -> list[Bar]:
+    return held(rows).bars
+
+
+def measured(rows: list[Row], cluster: Cluster = H100, environment: Any = None) -> Held:
+    """The same as part of a run on this cluster."""
+    found = read(cases=[], rows=rows)
+    run = Reading("run", replace(found.plan, cluster=cluster), (), rows, environment or {})
+    data = Memory().select_from(run)
+    assert data is not None
+    return data
+
+
+def driver(*sizes: Any) -> dict[str, Any]:
+    return {"hosts": {f"gpu-{number:02}": {"gpus": [{"memory_bytes": size}]} for number, size in enumerate(sizes)}}
+
+
 def test_parts_are_stacked_and_the_whole_is_not_one_of_them() -> None:
-    (bar,) = Memory().select(memory("tp2", 20, parameters=10, gradients=15, reserved=64)) or []
+    (bar,) = bars(memory("tp2", 20, parameters=10, gradients=15, reserved=64))
     assert bar.parts == {"parameters": 10, "gradients": 15}
     assert bar.total == 20
 
 
 def test_the_whole_stands_beside_the_bar_and_not_the_sum_of_peaks() -> None:
-    (figure,) = Memory().draw(Memory().select(memory("tp2", 20, parameters=10, gradients=15)) or [])
+    (figure,) = Memory().draw(held(memory("tp2", 20, parameters=10, gradients=15)))
     assert [text.get_text() for text in figure.figure.axes[0].texts] == ["20"]
 
 
@@ -26,18 +60,61 @@ def test_what_was_expected_of_a_part_is_a_tick_at_its_end() -> None:
         row(one, "peak_memory", 10.0, unit="B", detail={"category": "parameters"}),
         row(one, "peak_memory", 8.0, unit="B", detail={"category": "gradients"}, expected=9.0),
     ]
-    (figure,) = Memory().draw(Memory().select(rows) or [])
+    (figure,) = Memory().draw(held(rows))
     (ticks,) = [line for line in figure.figure.axes[0].lines if line.get_label() == "expected"]
     assert list(ticks.get_xdata()) == [19.0]
 
 
 def test_out_of_memory_keeps_its_place_among_the_bars() -> None:
     lost = row(case("tp1", point={"layout": "tp1"}), "", None, status="out_of_memory")
-    bars = Memory().select([lost, *memory("tp2", 10, parameters=10)]) or []
-    assert [(bar.label, bar.status) for bar in bars] == [("tp1", "out_of_memory"), ("tp2", "ok")]
-    (figure,) = Memory().draw(bars)
+    data = held([lost, *memory("tp2", 10, parameters=10)])
+    assert [(bar.label, bar.status) for bar in data.bars] == [("tp1", "out_of_memory"), ("tp2", "ok")]
+    (figure,) = Memory().draw(data)
     assert "× out of memory" in [text.get_text() for text in figure.figure.axes[0].texts]
 
 
 def test_without_parts_there_is_nothing_to_stack() -> None:
     assert Memory().select([row(case("a"))]) is None
+
+
+def test_what_the_driver_says_is_the_capacity_and_the_least_of_several() -> None:
+    data = measured(memory("tp2", 60 * GIB, parameters=50 * GIB), environment=driver(80 * GIB, 79 * GIB))
+    assert Memory().answer(data) == (
+        "tp2 holds most, 60GiB on its fullest rank, 76 % of what the GPU has (79GiB, as its driver says)."
+    )
+    axes = Memory().draw(data)[0].figure.axes[0]
+    assert "capacity 79" in [text.get_text() for text in axes.texts]
+    assert axes.get_xlim()[1] > 79
+
+
+def test_without_a_driver_the_data_sheet_is_it_and_says_so() -> None:
+    lost = row(case("tp1", point={"layout": "tp1"}), "", None, status="out_of_memory")
+    data = measured([lost, *memory("tp2", 40e9, parameters=30e9)])
+    assert Memory().answer(data) == (
+        "tp2 holds most, 37.25GiB on its fullest rank, 50 % of what the GPU has (74.51GiB, as its data sheet says); 1 "
+        "case ran out of memory."
+    )
+
+
+@pytest.mark.parametrize(
+    "cluster", [Cluster(1, 4, "cpu"), Cluster(1, 8, "cuda", "a GPU that nobody has recorded"), Cluster(1, 8, "cuda")]
+)
+def test_an_unknown_capacity_is_no_line_and_no_answer(cluster: Cluster) -> None:
+    data = measured(memory("tp2", 20, parameters=10), cluster)
+    assert data.capacity is None
+    assert Memory().answer(data) == ""
+    assert len(Memory().draw(data)[0].figure.axes[0].texts) == 1
+
+
+def test_a_capacity_far_beyond_the_bars_is_said_at_the_axis() -> None:
+    axes = Memory().draw(measured(memory("tp2", GIB, parameters=GIB), environment=driver(80 * GIB)))[0].figure.axes[0]
+    assert axes.get_xlabel() == "GiB (capacity is 80 GiB)"
+    assert axes.get_xlim()[1] < 2
+
+
+@pytest.mark.parametrize("value", [None, True, 0, -1, float("nan"), float("inf"), 10**400, "80 GiB", [], {}])
+def test_a_damaged_capacity_is_none(value: Any) -> None:
+    rows = memory("tp2", 20, parameters=10)
+    unknown = Cluster(1, 8, "cuda")
+    for environment in (driver(value), {"hosts": value}, {"hosts": {"a": value}}, {"hosts": {"a": {"gpus": value}}}):
+        assert measured(rows, unknown, environment).capacity is None

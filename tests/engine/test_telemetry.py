@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterbench.engine import telemetry
-from clusterbench.engine.telemetry import GpuSample, list_gpus, reason_names, summarise
+from clusterbench.engine.telemetry import MOST_POINTS, GpuSample, list_gpus, reason_names, summarise
 
 HERE = Path(__file__).parent
 UUIDS = [f"GPU-{0xA0 + index:08x}-0000-0000-0000-000000000000" for index in range(8)]
@@ -37,7 +37,7 @@ def environment(folder, **variables):
 def python(code, folder, **variables):
     """The JSON a fresh process prints; warnings are errors in it."""
     command = [sys.executable, "-W", "error", "-c", "import json\nfrom clusterbench.engine import telemetry\n" + code]
-    done = subprocess.run(command, env=environment(folder, **variables), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment(folder, **variables), capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -60,7 +60,7 @@ def sampled(folder, count, **variables):
         text=True,
     )
     lines = [json.loads(process.stdout.readline()) for _ in range(count)]
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=200)
     assert (process.returncode, errors) == (0, "")
     return lines
 
@@ -149,7 +149,7 @@ def test_a_sample_is_in_base_units(driver):
         "error": None,
     }
     assert len(second["gpus"]) == 8
-    assert 0.02 <= second["time_s"] - first["time_s"] < 5
+    assert 0 < second["time_s"] - first["time_s"] < 60
 
 
 @needs_compiler
@@ -163,6 +163,7 @@ def test_a_throttling_gpu_names_its_reasons_and_its_neighbour_none(driver):
         "sw_power_cap": 1.0,
     }
     assert summary[UUIDS[1]]["throttle_reasons"] == {}
+    assert summary[UUIDS[1]]["course"]["sm_clock_hz"] == [1979e6] * 3
 
 
 @needs_compiler
@@ -215,7 +216,7 @@ def test_the_sampler_ends_quietly_when_nobody_reads_it(driver):
     with subprocess.Popen(command, env=environment(driver["new"]), **pipes) as process:
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=200) == 0
         assert process.stderr.read() == b""
 
 
@@ -236,10 +237,53 @@ def test_a_summary_covers_its_window_only():
     assert (seen["throttle_reasons"], seen["energy_j"]) == ({"sw_thermal": 0.5}, 4.0)
 
 
+def test_figures_over_time_count_from_the_first_sample_and_keep_gaps():
+    lines = [
+        at(5.0, sm_clock_hz=1.9801e9, power_w=650.04, temperature_c=63.0),
+        at(5.5, sm_clock_hz=None, power_w=700.0),
+        at(6.25, sm_clock_hz=1.2e9, temperature_c=70.0),
+    ]
+    assert summarise(lines)["GPU-a"]["course"] == {
+        "elapsed_s": [0.0, 0.5, 1.25],
+        "sm_clock_hz": [1.98e9, None, 1.2e9],
+        "power_w": [650.0, 700.0, None],
+        "temperature_c": [63.0, None, 70.0],
+    }
+
+
+def test_of_a_long_case_each_point_is_the_mean_of_neighbours():
+    lines = [at(0.5 * number, sm_clock_hz=(1 + number % 4) * 1e9) for number in range(240)]
+    course = summarise(lines)["GPU-a"]["course"]
+    assert course["sm_clock_hz"] == [2.5e9] * MOST_POINTS
+    assert course["elapsed_s"][:2] == [0.75, 2.75]
+    assert max(map(len, course.values())) == MOST_POINTS
+
+
+def test_a_gpu_that_is_lost_in_between_keeps_its_place_in_time():
+    there, lost = at(0.0, power_w=100.0), {"time_s": 1.0, "gpus": []}
+    assert summarise([lost, {**there, "time_s": 4.0}])["GPU-a"]["course"]["elapsed_s"] == [3.0]
+
+
+def test_the_clock_of_a_busy_gpu_leaves_out_when_it_was_idle():
+    lines = [
+        at(1.0, sm_clock_hz=300e6, throttle_reasons=["gpu_idle"]),
+        at(2.0, sm_clock_hz=1.9e9, throttle_reasons=[]),
+        at(3.0, sm_clock_hz=1.5e9, throttle_reasons=["sw_power_cap"]),
+        at(4.0, sm_clock_hz=200e6),
+    ]
+    seen = summarise(lines)["GPU-a"]
+    assert (seen["min_busy_sm_clock_hz"], seen["mean_busy_sm_clock_hz"]) == (1.5e9, 1.7e9)
+    assert seen["busy_share"] == pytest.approx(2 / 3)
+    assert seen["min_sm_clock_hz"] == 200e6
+
+
 def test_without_a_value_the_summary_says_nothing():
     seen = summarise([at(1.0)])["GPU-a"]
     assert seen["max_power_w"] is None
     assert seen["throttle_reasons"] is None
+    assert seen["busy_share"] is None
+    assert seen["mean_busy_sm_clock_hz"] is None
+    assert seen["course"]["power_w"] == [None]
     assert summarise([]) == {}
 
 

@@ -1,0 +1,61 @@
+"""What a link can carry, as a data sheet says or as this run measured it between two ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clusterbench.cluster import Cluster
+from clusterbench.rows import Row
+
+SHEET, MATRIX, NEIGHBOURS = "GPU link, data sheet", "median link, measured", "send_recv at its best"
+
+Place = tuple[str, str, int]
+"""Run, device and number of nodes."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """Bytes per second in one direction, by run, device and nodes, and where the figure is from.
+
+    What nobody says is not there, and what one run measured says nothing of another. A data sheet speaks of the links
+    between the GPUs of one node. A network card's rate is no limit here: it depends on the operation how many cards the
+    bytes of a rank pass through.
+    """
+
+    rates: dict[Place, dict[str, float]]
+
+    def of(self, row: Row) -> dict[str, float]:
+        """What the sweep of this row may be held against; it is not held against itself."""
+        known = self.rates.get(_place(row), {})
+        return {name: rate for name, rate in known.items() if (name, row.benchmark) != (NEIGHBOURS, "send_recv")}
+
+
+def links(rows: Iterable[Row], cluster: Cluster | None = None) -> Links:
+    """Of this run: the data sheet, the median of a link matrix between ranks or nodes, the best of send_recv."""
+    rates: dict[Place, dict[str, float]] = {}
+    runs: set[str] = set()
+    for row in rows:
+        runs.add(row.run)
+        if row.value is None or row.value <= 0:
+            continue
+        own = rates.setdefault(_place(row), {})
+        if (row.benchmark, row.metric) == ("link_matrix", "median_bandwidth"):
+            # Over the ranks of several nodes it would be the median of two kinds of links.
+            if row.num_nodes == 1 or row.point.get("between") == "nodes":
+                own[MATRIX] = row.value
+        elif (row.benchmark, row.metric) == ("send_recv", "busbw"):
+            own[NEIGHBOURS] = max(row.value, own.get(NEIGHBOURS, 0.0))
+    # Of several runs the cluster is that of one of them.
+    if cluster is not None and len(runs) == 1 and cluster.accelerator and cluster.accelerator.link_bytes_per_s:
+        rates.setdefault((runs.pop(), "cuda", 1), {})[SHEET] = cluster.accelerator.link_bytes_per_s
+    return Links(rates)
+
+
+def _place(row: Row) -> Place:
+    return row.run, row.device, row.num_nodes
+
+
+def worded(name: str, row: Row) -> str:
+    """``median link, measured, 2 nodes``."""
+    return f"{name}, {row.num_nodes} nodes" if row.num_nodes > 1 else name

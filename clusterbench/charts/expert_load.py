@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import INK, PALETTE, bars, canvas, legible
+from clusterbench.charts._panel import Column, Entry, Panel
+from clusterbench.charts._selection import Trained, curves_note, names, trained
+from clusterbench.history import History, Reading
+from clusterbench.records import MOST as LARGEST
+from clusterbench.rows import Row
+
+if TYPE_CHECKING:
+    pass
+
+MOST_BARS, MOST_CASES = 24, 4
+MOST_RANKS, MOST_COLUMNS = 24, 64
+MOST_WITH_FIGURES = 12
+"""Of more columns a cell has no room for its figure."""
+
+EVEN = 0.005
+"""Loads that differ by less are even: half a percent."""
+
+IMBALANCE = {"ranks": "Rows of the fullest rank over the mean", "experts": "A rank's fullest expert over its mean"}
+
+Grid = tuple[tuple[int, ...], ...]
+"""Rows of tokens, by rank, and by layer or by expert."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What each rank of a case got of its last micro-batch.
+
+    ``ranks`` holds the rows of all of a rank's experts together, by layer. ``experts`` holds those of each of a rank's
+    experts in the layer that is least even; empty where they were not recorded.
+    """
+
+    case: str
+    name: str
+    ranks: Grid
+    experts: Grid = ()
+
+    @property
+    def worst(self) -> tuple[float, int, int]:
+        """The largest load over the even one, its rank and its layer."""
+        return max(
+            (self.ranks[rank][layer] / even, rank, layer)
+            for layer, even in enumerate(evens(self.ranks))
+            for rank in range(len(self.ranks))
+        )
+
+
+@dataclass(frozen=True)
+class Loads:
+    """The imbalance of every case, and the loads of those that are uneven, the worst first."""
+
+    cases: list[Trained]
+    labels: list[str]
+    uneven: list[Load]
+
+
+class ExpertLoad(Chart[Loads]):
+    """How evenly tokens spread over ranks and their experts.
+
+    How to read it
+    --------------
+    A mixture sends each token to a few experts, and each arrival is a row. First, the rows of the fullest rank over the
+    mean rank, in the worst layer: all others wait for it, so a layer takes about so many times as long as with an even
+    load, which is 1. Then the fullest of a rank's own experts over their mean: it makes products uneven and keeps no
+    other rank waiting. Below, rank by layer, the load over the even one: orange has more, blue less, white is even, and
+    a frame marks the fullest rank of each layer. A rank that is full in every layer has popular experts; a load that
+    changes from layer to layer is the router's, and training with an auxiliary loss evens it out. In a pipeline each
+    rank counts its own layers. Rows are those of the last micro-batch of one step.
+    """
+
+    title: ClassVar[str] = "Load of experts: rows by rank and layer"
+    place: ClassVar[int] = 34
+
+    def select(self, rows: Sequence[Row]) -> Loads | None:
+        cases = [case for case in trained(rows, "expert_imbalance") if case.details("expert_imbalance")]
+        name = names([case.row for case in cases])
+        return Loads(cases, [name(case.row) for case in cases], []) if cases else None
+
+    def select_from(self, reading: Reading) -> Loads | None:
+        data = self.select(reading.rows)
+        if data is None:
+            return None
+        label = {case.row.case: label for case, label in zip(data.cases, data.labels, strict=True)}
+        loads = [load for one in reading.histories if one.case.id in label and (load := _load(one, label[one.case.id]))]
+        # Cases that differ in how rows travel alone, by overlap for instance, have the same load: the first stands.
+        distinct = {load.ranks: load for load in reversed(loads)}.values()
+        uneven = sorted((load for load in distinct if load.worst[0] > 1 + EVEN), key=lambda load: -load.worst[0])
+        return Loads(data.cases, data.labels, uneven)
+
+    def draw(self, data: Loads) -> list[Panel]:
+        shown, labels = data.cases[:MOST_BARS], data.labels[:MOST_BARS]
+        panels = []
+        for part, title in IMBALANCE.items():
+            values = [case.value("expert_imbalance", part) for case in shown]
+            if any(values):
+                even = {part: [None if value is None else 1.0 for value in values]}
+                panels.append(
+                    bars(title, labels, {part: values}, "1", expected=even, cases=[case.row.case for case in shown])
+                )
+        for load in data.uneven[:MOST_CASES]:
+            panels.append(_heatmap(load, load.ranks, "layer"))
+            if load.experts:
+                panels.append(_heatmap(load, load.experts, "expert"))
+        return panels
+
+    def answer(self, data: Loads) -> str:
+        if data.uneven:
+            return _sentence(data.uneven[0])
+        known = [value for case in data.cases if (value := case.value("expert_imbalance", "ranks")) is not None]
+        if known and max(known) <= 1 + EVEN:
+            return "Every rank gets an even load of tokens in every layer."
+        return ""
+
+    def left_out(self, data: Loads) -> str:
+        notes = [
+            curves_note(len(data.cases), MOST_BARS, "cases"),
+            curves_note(len(data.uneven), MOST_CASES, "uneven loads, layer by layer"),
+        ]
+        return " ".join(filter(None, notes))
+
+
+def evens(grid: Grid) -> list[float]:
+    """The mean load of each column; 1 where nothing arrived."""
+    return [fmean(column) or 1.0 for column in zip(*grid, strict=True)]
+
+
+def _load(history: History, name: str) -> Load | None:
+    """None where the record holds no rows, or not as many of each rank."""
+    passes = history.pooled.passes.get("experts", ()) if history.pooled else ()
+    ranks = _grid([seen.get("rows") for seen in passes if isinstance(seen, dict)])
+    if not ranks or len(ranks) != history.case.world_size:
+        return None
+    load = Load(history.case.id, name, ranks)
+    _, _, layer = load.worst
+    by_layer = [seen.get("expert_rows") for seen in passes]
+    experts = [some[layer] for some in by_layer if isinstance(some, list) and len(some) == len(ranks[0])]
+    found = _grid(experts)
+    return Load(history.case.id, name, ranks, found) if len(found) == len(ranks) and len(found[0]) > 1 else load
+
+
+def _grid(found: Sequence[Any]) -> Grid:
+    """Whole numbers of rows, as many of each rank; otherwise nothing."""
+    lists = [tuple(one) for one in found if isinstance(one, list)]
+    is_whole = len({len(one) for one in lists}) == 1 and all(
+        type(rows) is int and 0 <= rows <= LARGEST for one in lists for rows in one
+    )
+    return tuple(lists) if is_whole and len(lists) == len(found) and lists[0] else ()
+
+
+def _sentence(load: Load) -> str:
+    over, rank, layer = load.worst
+    even = evens(load.ranks)
+    num_layers = len(even)
+    often = sum(
+        own > (1 + EVEN) * even[number] and own == max(of_layer)
+        for number, (own, of_layer) in enumerate(zip(load.ranks[rank], zip(*load.ranks, strict=True), strict=True))
+    )
+    sentence = (
+        f"{legible(load.name)}: in layer {layer} rank {rank} gets {over:.2f} times the even load "
+        f"({load.ranks[rank][layer]:,} rows, even is {even[layer]:,.0f}), and the others wait for it"
+    )
+    if num_layers > 1:
+        sentence += f"; it is the fullest in {often} of {num_layers} layers"
+    return f"{sentence}."
+
+
+def _heatmap(load: Load, grid: Grid, what: str) -> Panel:
+    """Rank by column, as the load over the even one of that column; of experts over the even one of the layer."""
+    from matplotlib.patches import Rectangle
+
+    of_experts = what == "expert"
+    even = [fmean(rows for one in grid for rows in one) or 1.0] * len(grid[0]) if of_experts else evens(grid)
+    over = [[rows / even[column] for column, rows in enumerate(one)] for one in grid]
+    order = sorted(range(len(grid)), key=lambda rank: -max(over[rank]))[:MOST_RANKS]
+    shown, columns = sorted(order), min(len(grid[0]), MOST_COLUMNS)
+    most = max(abs(value - 1) for one in over for value in one) or 1.0
+    figure, axes = canvas(
+        _title(load, what), width=max(3.4, min(7.2, 1.6 + 0.46 * columns)), height=1.4 + 0.25 * len(shown)
+    )
+    entries = []
+    for place, rank in enumerate(shown):
+        for column in range(columns):
+            value = over[rank][column]
+            area = (column - 0.5, place - 0.5, column + 0.5, place + 0.5)
+            colour, depth = PALETTE[1 if value > 1 else 0], 0.7 * abs(value - 1) / most
+            axes.add_patch(Rectangle(area[:2], 1, 1, facecolor=colour, alpha=depth, edgecolor="none"))
+            if columns <= MOST_WITH_FIGURES:
+                axes.text(column, place, f"{value:.2f}", ha="center", va="center", fontsize=7, color=INK)
+            note = f"even is {even[column]:,.0f}"
+            entries.append(
+                Entry((f"rank {rank}", f"{what} {column}", float(grid[rank][column]), value, note), load.case, area)
+            )
+    for column in range(columns):
+        fullest = max(range(len(shown)), key=lambda place: over[shown[place]][column])
+        if over[shown[fullest]][column] > 1 + EVEN:
+            inset = (column - 0.46, fullest - 0.46)
+            axes.add_patch(Rectangle(inset, 0.92, 0.92, fill=False, edgecolor=PALETTE[1], linewidth=1.4))
+    step = -(-columns // 16)
+    axes.set_xticks(range(0, columns, step), [str(column) for column in range(0, columns, step)])
+    axes.set_yticks(range(len(shown)), [f"rank {rank}" for rank in shown])
+    axes.set_xlim(-0.5, columns - 0.5)
+    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.set_xlabel("expert of the rank" if of_experts else "layer with experts")
+    axes.grid(False)
+    numbers = (Column("rows", "1"), Column("over even", "1"), Column("note"))
+    return Panel(figure, (Column("rank"), Column(what), *numbers), tuple(entries))
+
+
+def _title(load: Load, what: str) -> str:
+    name = legible(load.name, 48)
+    if what == "expert":
+        return f"Load of each expert over the even one\n{name}, layer {load.worst[2]}"
+    return f"Load of each rank over the even one\n{name}"

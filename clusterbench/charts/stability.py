@@ -1,0 +1,367 @@
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, canvas, legible
+from clusterbench.charts._panel import Column, Entry, Panel
+from clusterbench.charts._selection import curves_note
+from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median, percentile
+from clusterbench.history import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, host_of, iteration_times
+from clusterbench.rows import Row
+from clusterbench.scale import scale
+from clusterbench.units import format_value
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from clusterbench.scale import Scale
+
+MOST = 6
+MOST_MAIN = 3
+MOST_POINTS, MOST_OUTLIERS, MOST_NAMED = 300, 60, 3
+"""Of more iterations a point is several that follow each other, of more outliers the slowest are drawn."""
+
+FEWEST = 5
+
+FEWEST_FOR_DRIFT = 20
+"""Of fewer iterations a fifth has no four, and four lie above four others by chance once in 35 times."""
+
+AGREEING = 0.95
+"""Share of pairs, of the first fifth and of the last, that differ in the same direction where there is drift."""
+
+HIGHEST = 3.0
+"""Times the 95th percentile: what is slower is drawn at the upper edge, or it would flatten all else."""
+
+_STANDS_OUT = PALETTE[1]
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration: it takes as long as its slowest rank. Numbers count from 1 within a repeat."""
+
+    repeat: int
+    number: int
+    time_s: float
+    rank: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Steadiness:
+    """How far the iterations of a case differ, all repeats together.
+
+    ``drift`` is how much longer the last fifth of them takes than the first, as a fraction; None where that may be
+    chance.
+    """
+
+    case: str
+    count: int
+    median_s: float
+    cv: float
+    max_over_median: float
+    drift: float | None
+
+    @property
+    def is_steady(self) -> bool:
+        return self.cv <= UNSTABLE_CV and self.max_over_median <= UNSTABLE_MAX_OVER_MEDIAN and self.drift is None
+
+
+@dataclass(frozen=True)
+class Course:
+    """The iterations of one case in order of time, repeat after repeat."""
+
+    steadiness: Steadiness
+    iterations: tuple[Iteration, ...]
+    world_size: int
+
+    @property
+    def outliers(self) -> list[Iteration]:
+        """Iterations above 1.5 times the median, nccl-tests' limit, the slowest first."""
+        limit_s = UNSTABLE_MAX_OVER_MEDIAN * self.steadiness.median_s
+        return sorted((one for one in self.iterations if one.time_s > limit_s), key=lambda one: -one.time_s)
+
+    @property
+    def levels_s(self) -> list[float]:
+        """The median of each repeat, where they differ by more than a steady case's iterations may."""
+        groups = groupby(self.iterations, lambda one: one.repeat)
+        found = [median([one.time_s for one in group]) for _, group in groups]
+        return found if max(found) > (1 + UNSTABLE_CV) * min(found) else []
+
+
+@dataclass(frozen=True)
+class Courses:
+    """What is drawn, the most unsteady first, and how many of how many cases are unsteady."""
+
+    drawn: tuple[Course, ...]
+    num_unsteady: int
+    num_cases: int
+
+
+class Stability(Chart[Courses]):
+    """Time of every iteration in the order in which they ran, of cases that are unsteady and of the main ones.
+
+    How to read it
+    --------------
+    A point is an iteration, as high as its slowest rank; the line is the median, and the band holds what lies between
+    the 5th and the 95th percentile. Repeats stand side by side; in the gap between them other cases ran. A steady case
+    is a level row of points. Crosses are iterations above 1.5 times the median: something interrupted them, another
+    program, the network, a host that swaps; where it is the same rank each time, look at that rank. A slope is heat,
+    falling clocks or memory that fills up: two bars are the medians of the first and the last fifth, where these differ
+    by more than chance. A step between repeats is something that changed on the machine. The variation above each panel
+    is the standard deviation over the mean; a case is unsteady above 5 %, with a cross, or with drift.
+    """
+
+    title: ClassVar[str] = "How steady the times are: iteration after iteration"
+    place: ClassVar[int] = 70
+    is_aside: ClassVar[bool] = True
+
+    def select(self, rows: Sequence[Row]) -> Courses | None:
+        return None  # no row holds single iterations
+
+    def select_from(self, reading: Reading) -> Courses | None:
+        histories = {one.case.id: one for one in reading.histories}
+        known = {case: steadiness for case, one in histories.items() if (steadiness := _steadiness(one))}
+        if not known:
+            return None
+        unsteady = sorted((one for one in known.values() if not one.is_steady), key=lambda one: -one.cv)
+        main = [known[case] for case in _main(reading.rows) if case in known][:MOST_MAIN]
+        kept = max(MOST - sum(one.is_steady for one in main), 0)
+        drawn = list(dict.fromkeys([*unsteady[:kept], *main]))[:MOST] or list(known.values())[:1]
+        return Courses(tuple(_course(histories[one.case], one) for one in drawn), len(unsteady), len(known))
+
+    def draw(self, data: Courses) -> list[Panel]:
+        return [_panel(one) for one in data.drawn]
+
+    def answer(self, data: Courses) -> str:
+        first = data.drawn[0]
+        if data.num_unsteady:
+            verb = "is" if data.num_unsteady == 1 else "are"
+            return f"{data.num_unsteady:,} of {data.num_cases:,} cases {verb} unsteady. {_sentence(first)}"
+        which = "All cases are" if data.num_cases > 1 else f"{legible(first.steadiness.case)} is"
+        return f"{which} steady: no coefficient of variation is above {_percent(UNSTABLE_CV)}, and no case drifts."
+
+    def left_out(self, data: Courses) -> str:
+        drawn = sum(not one.steadiness.is_steady for one in data.drawn)
+        return curves_note(data.num_unsteady, drawn, "unsteady cases")
+
+
+def drift(times_s: Sequence[float]) -> float | None:
+    """The median of the last fifth over that of the first, less one; None where it is small or may be chance.
+
+    >>> drift([1.0, 1.1] * 10)
+    >>> round(drift([1.0, 1.01] * 5 + [1.2, 1.21] * 5), 3)
+    0.199
+    """
+    if len(times_s) < FEWEST_FOR_DRIFT:
+        return None
+    fifth = len(times_s) // 5
+    first, last = sorted(times_s[:fifth]), times_s[-fifth:]
+    change = median(last) / median(first) - 1
+    if abs(change) <= UNSTABLE_CV:
+        return None
+    longer = sum(bisect_left(first, one) for one in last)
+    shorter = sum(fifth - bisect_right(first, one) for one in last)
+    return change if max(longer, shorter) >= AGREEING * fifth**2 else None
+
+
+def _steadiness(history: History) -> Steadiness | None:
+    """None where there are too few iterations to say anything of."""
+    times_s = [second for seen in history.observations for second in iteration_times(seen)]
+    if len(times_s) < FEWEST:
+        return None
+    middle_s = median(times_s)
+    cv = coefficient_of_variation(times_s)
+    return Steadiness(history.case.id, len(times_s), middle_s, cv, max(times_s) / middle_s, drift(times_s))
+
+
+def _main(rows: Sequence[Row]) -> list[str]:
+    """The case of each benchmark that a reader looks for: the fastest training, the largest message, or the first."""
+    best: dict[str, tuple[float, float, str]] = {}
+    for row in rows:
+        if row.value is None:
+            continue
+        size_bytes = row.point.get("size_bytes")
+        if row.metric == "tokens_per_s":
+            found = (2.0, row.value, row.case)
+        elif isinstance(size_bytes, (int, float)):
+            found = (1.0, float(size_bytes), row.case)
+        else:
+            found = (0.0, 0.0, row.case)
+        if row.benchmark not in best or found[:2] > best[row.benchmark][:2]:
+            best[row.benchmark] = found
+    return [case for *_, case in sorted(best.values(), key=lambda one: -one[0])]
+
+
+def _course(history: History, steadiness: Steadiness) -> Course:
+    iterations = (
+        Iteration(seen.repeat, number, max(times_s), rank := times_s.index(max(times_s)), host_of(seen, rank))
+        for seen in history.observations
+        for number, times_s in enumerate(zip(*seen.seconds, strict=True), 1)
+    )
+    return Course(steadiness, tuple(iterations), history.case.world_size)
+
+
+# The words
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2g} %" if fraction < 0.1 else f"{100 * fraction:,.0f} %"
+
+
+def _sentence(course: Course) -> str:
+    """``all_reduce/1n4/1MiB differs most: ...``."""
+    one, outliers = course.steadiness, course.outliers
+    said = [f"a coefficient of variation of {_percent(one.cv)} over {one.count:,} iterations"]
+    if outliers:
+        slowest = outliers[0]
+        whose = f", when rank {slowest.rank} on {legible(slowest.host)} was last" if course.world_size > 1 else ""
+        said.append(f"the slowest takes {one.max_over_median:.2f} times the median{whose}")
+        same = sum(other.rank == slowest.rank for other in outliers)
+        if course.world_size > 1 and len(outliers) > 2 and same == len(outliers):
+            said.append(f"that rank is the last in all {same} above {UNSTABLE_MAX_OVER_MEDIAN} times the median")
+    if levels := course.levels_s:
+        of = scale("s", levels)
+        said.append(
+            f"the medians of its repeats lie between {of.text(min(levels), 3)} and {of.text(max(levels), 3)} {of.unit}"
+        )
+    if one.drift is not None:
+        said.append(f"the last fifth takes {_percent(abs(one.drift))} {_longer(one.drift)} than the first")
+    return f"{legible(one.case)} differs most: {'; '.join(said)}."
+
+
+def _longer(change: float) -> str:
+    return "longer" if change > 0 else "less"
+
+
+def _subtitle(one: Steadiness) -> str:
+    of = scale("s", [one.median_s])
+    words = [f"median {of.text(one.median_s, 3)} {of.unit}", f"variation {_percent(one.cv)}"]
+    is_interrupted = one.max_over_median > UNSTABLE_MAX_OVER_MEDIAN
+    return ", ".join([*words, *([f"slowest {one.max_over_median:.2f} × median"] if is_interrupted else [])])
+
+
+# The picture
+
+
+@dataclass(frozen=True)
+class _Placed:
+    x: float
+    iteration: Iteration
+
+
+def _panel(course: Course) -> Panel:
+    one, times_s = course.steadiness, [each.time_s for each in course.iterations]
+    low_s, high_s = percentile(times_s, 0.05), percentile(times_s, 0.95)
+    top_s = min(max(times_s), HIGHEST * high_s)
+    of = scale("s", [top_s])
+    figure, axes = canvas(legible(one.case, 60), height=2.7)
+    axes.set_title(legible(one.case, 60), loc="left", pad=20, fontsize=9.5, fontweight="bold")
+    axes.annotate(
+        _subtitle(one), (0, 1), (0, 6), xycoords="axes fraction", textcoords="offset points", fontsize=7.5, color=MUTED
+    )
+    repeats = _repeats(course.iterations)
+    end = repeats[-1][-1].x
+    outliers = {id(each): None for each in course.outliers[:MOST_OUTLIERS]}
+    axes.axhspan(of(low_s), of(high_s), color=PALETTE[0], alpha=0.14, linewidth=0)
+    axes.axhline(of(one.median_s), color=PALETTE[0], linewidth=1.2)
+    shown = [
+        point for placed in repeats for point in _thinned(placed, len(times_s)) if id(point.iteration) not in outliers
+    ]
+    axes.plot(
+        [point.x for point in shown], [of(point.iteration.time_s) for point in shown], linestyle="", marker="o",
+        color=PALETTE[0], markersize=4 if len(shown) <= 80 else 2.5, markeredgewidth=0,
+    )  # fmt: skip
+    above = [point for placed in repeats for point in placed if id(point.iteration) in outliers]
+    _draw_outliers(axes, above, of, top_s, course.world_size > 1)
+    if one.drift is not None:
+        _draw_drift(axes, [point for placed in repeats for point in placed], of, one.drift)
+    _label_iterations(axes, repeats)
+    axes.set_xlim(-0.02 * end, 1.02 * end)
+    axes.set_ylim(0, 1.15 * of(top_s))
+    axes.set_ylabel(of.unit)
+    entries = tuple(
+        Entry(
+            (
+                f"repeat {point.iteration.repeat}, iteration {point.iteration.number}",
+                point.iteration.time_s,
+                f"rank {point.iteration.rank}",
+                legible(point.iteration.host),
+                note,
+            ),
+            one.case,
+            (point.x, y := of(min(point.iteration.time_s, top_s)), point.x, y),
+        )
+        for points, note in ((above, "above 1.5 times the median"), (shown, ""))
+        for point in points
+    )
+    columns = (Column("iteration"), Column("time", "s"), Column("slowest rank"), Column("host"), Column("note"))
+    return Panel(figure, columns, entries)
+
+
+def _repeats(iterations: Sequence[Iteration]) -> list[list[_Placed]]:
+    """Each iteration with its place on the axis: one after the other, and a gap before each further repeat."""
+    groups = [list(group) for _, group in groupby(iterations, lambda one: one.repeat)]
+    gap, start, found = max(1, len(iterations) // 25), 1, []
+    for group in groups:
+        found.append([_Placed(x, one) for x, one in enumerate(group, start)])
+        start += len(group) + gap
+    return found
+
+
+def _thinned(placed: Sequence[_Placed], count: int) -> Iterator[_Placed]:
+    """All, or of each few that follow each other the middle one by time."""
+    each = -(-count // MOST_POINTS)
+    for first in range(0, len(placed), each):
+        some = sorted(placed[first : first + each], key=lambda point: point.iteration.time_s)
+        yield some[len(some) // 2]
+
+
+def _draw_outliers(axes: Axes, above: Sequence[_Placed], of: Scale, top_s: float, has_ranks: bool) -> None:
+    heights = [of(min(point.iteration.time_s, top_s)) for point in above]
+    axes.plot(
+        [point.x for point in above], heights, linestyle="", marker="x", color=_STANDS_OUT, markersize=6,
+        markeredgewidth=1.6,
+    )  # fmt: skip
+    for point in sorted(above, key=lambda point: -point.iteration.time_s)[:MOST_NAMED]:
+        words = [f"rank {point.iteration.rank}"] if has_ranks else []
+        words += [format_value(point.iteration.time_s, "s")] if point.iteration.time_s > top_s else []
+        at_right = point.x > 0.8 * max(axes.get_xlim()[1], point.x)
+        axes.annotate(
+            ", ".join(words), (point.x, of(min(point.iteration.time_s, top_s))), (-6 if at_right else 6, 0),
+            textcoords="offset points", ha="right" if at_right else "left", va="center", fontsize=7.5,
+            color=_STANDS_OUT,
+        )  # fmt: skip
+
+
+def _draw_drift(axes: Axes, placed: Sequence[_Placed], of: Scale, change: float) -> None:
+    """The medians of the first and the last fifth, as two levels."""
+    fifth = len(placed) // 5
+    for some in (placed[:fifth], placed[-fifth:]):
+        level = of(median([point.iteration.time_s for point in some]))
+        axes.plot([some[0].x, some[-1].x], [level, level], color=INK, linewidth=2.2, solid_capstyle="butt")
+    words = f"last fifth {_percent(abs(change))} {_longer(change)}"
+    axes.annotate(
+        words, (placed[-1].x, level), (0, -9), textcoords="offset points", ha="right", va="top", fontsize=7.5, color=INK
+    )
+
+
+def _label_iterations(axes: Axes, repeats: Sequence[Sequence[_Placed]]) -> None:
+    if len(repeats) == 1:
+        axes.locator_params(axis="x", integer=True, nbins=8)
+        axes.set_xlabel("iteration")
+        return
+    step = -(-len(repeats) // 8)
+    named = repeats[::step]
+    axes.set_xticks(
+        [(placed[0].x + placed[-1].x) / 2 for placed in named],
+        [f"repeat {placed[0].iteration.repeat}" for placed in named],
+    )
+    most = max(map(len, repeats))
+    axes.set_xlabel(f"{most:,} iterations in each repeat")
+    for before, after in pairwise(repeats):
+        axes.axvspan(before[-1].x + 0.5, after[0].x - 0.5, color=GRID, alpha=0.35, linewidth=0)

@@ -1,0 +1,164 @@
+"""Iterations in order of time: what interrupts them, what makes them drift, and silence about steady cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from clusterbench.charts._drawing import svg
+from clusterbench.charts.stability import MOST, MOST_OUTLIERS, MOST_POINTS, Courses, Stability
+from clusterbench.derive import read as read_run
+from clusterbench.history import Reading
+from clusterbench.types import Case
+from tests.report.synthetic import case, good_run, observation, outcome, plant, row
+from tests.report.synthetic import reading as read
+
+
+def steady(world_size: int = 4, count: int = 20) -> list[list[float]]:
+    return [[0.0100 + 0.0001 * ((number + rank) % 3) for number in range(count)] for rank in range(world_size)]
+
+
+def interrupted(count: int = 20, rank: int = 3, every: int = 5) -> list[list[float]]:
+    seconds = steady(count=count)
+    seconds[rank] = [0.03 if number % every == 2 else time_s for number, time_s in enumerate(seconds[rank])]
+    return seconds
+
+
+def drifting(percent: float, count: int = 40) -> list[list[float]]:
+    return [[0.01 * (1 + percent / 100 * number / count) for number in range(count)]] * 4
+
+
+def reading(*cases: tuple[Case, Sequence[Sequence[Sequence[float]]]]) -> Reading:
+    """Each case with the samples of its repeats."""
+    records = [
+        (outcome(one, repeat=repeat), observation(one, seconds, repeat=repeat, hosts=("a", "b")))
+        for one, repeats in cases
+        for repeat, seconds in enumerate(repeats)
+    ]
+    return read(*records, cases=[one for one, _ in cases], rows=[row(one) for one, _ in cases])
+
+
+def courses(*cases: tuple[Case, Sequence[Sequence[Sequence[float]]]]) -> Courses:
+    data = Stability().select_from(reading(*cases))
+    assert data is not None
+    return data
+
+
+def test_steady_cases_are_said_to_be_and_the_main_one_is_drawn() -> None:
+    data = courses((case("a"), [steady()]), (case("b"), [steady()]))
+    assert Stability().answer(data) == (
+        "All cases are steady: no coefficient of variation is above 5 %, and no case drifts."
+    )
+    assert [one.steadiness.case for one in data.drawn] == ["planted/1n4/a"]
+    assert Stability().left_out(data) == ""
+
+
+def test_an_interrupted_case_is_named_with_the_rank_that_was_last_each_time() -> None:
+    data = courses((case("a"), [steady()]), (case("b"), [interrupted()]))
+    assert [one.steadiness.case for one in data.drawn] == ["planted/1n4/b", "planted/1n4/a"]
+    assert Stability().answer(data) == (
+        "1 of 2 cases is unsteady. planted/1n4/b differs most: a coefficient of variation of 57 % over 20 iterations; "
+        "the slowest takes 2.94 times the median, when rank 3 on b was last; that rank is the last in all 4 above 1.5 "
+        "times the median."
+    )
+
+
+def test_a_drift_is_named_with_its_direction() -> None:
+    for percent, said in ((30.0, "the last fifth takes 23 % longer than the first"), (-30.0, "takes 25 % less than")):
+        data = courses((case("a"), [drifting(percent)]))
+        assert said in Stability().answer(data)
+        texts = [text.get_text() for text in Stability().draw(data)[0].figure.axes[0].texts]
+        assert any(text.startswith("last fifth ") for text in texts)
+
+
+@pytest.mark.parametrize("percent", [0.0, 4.0])
+def test_a_small_drift_is_none(percent: float) -> None:
+    (one,) = courses((case("a"), [drifting(percent)])).drawn
+    assert one.steadiness.drift is None
+    assert one.steadiness.is_steady
+
+
+def test_noise_is_no_drift() -> None:
+    # The fifths have medians of 10 and 12, and hold the same times.
+    times = [0.010, 0.012, 0.010, 0.012, 0.010, 0.012, 0.010, 0.010] * 4 + [0.012, 0.010] * 4
+    (one,) = courses((case("a"), [[times] * 4])).drawn
+    assert one.steadiness.drift is None
+
+
+def test_repeats_that_differ_are_said_to() -> None:
+    data = courses((case("a", repeats=2), [[[0.010] * 5] * 4, [[0.020] * 5] * 4]))
+    assert "the medians of its repeats lie between 10 and 20 ms" in Stability().answer(data)
+
+
+def test_every_iteration_is_a_point_that_says_who_was_slowest() -> None:
+    one = case("b", repeats=2)
+    (panel,) = Stability().draw(courses((one, [steady(), interrupted(every=20)])))
+    assert len(panel.entries) == 40
+    assert panel.words(panel.entries[0]) == (
+        "repeat 1, iteration 3; time 30.000 ms; rank 3; b; above 1.5 times the median"
+    )
+    assert {entry.case for entry in panel.entries} == {one.id}
+    assert [label.get_text() for label in panel.figure.axes[0].get_xticklabels()] == ["repeat 0", "repeat 1"]
+
+
+def test_of_many_iterations_some_stand_for_their_neighbours_and_outliers_stay() -> None:
+    data = courses((case("a"), [interrupted(5000, every=100)]))
+    (panel,) = Stability().draw(data)
+    notes = [str(entry.cells[-1]) for entry in panel.entries]
+    assert notes.count("above 1.5 times the median") == 50
+    assert len(panel.entries) <= MOST_POINTS + MOST_OUTLIERS
+
+
+def test_what_is_far_above_stands_at_the_edge_with_its_time() -> None:
+    seconds = steady(count=40)
+    seconds[0][7] = 9.0
+    (panel,) = Stability().draw(courses((case("a"), [seconds])))
+    assert "rank 0, 9.000 s" in [text.get_text() for text in panel.figure.axes[0].texts]
+    assert panel.figure.axes[0].get_ylim()[1] < 50
+
+
+def test_of_many_unsteady_cases_the_worst_are_drawn_and_the_rest_counted() -> None:
+    data = courses(*((case(str(number)), [interrupted(every=3 + number % 4)]) for number in range(20)))
+    assert len(data.drawn) == MOST
+    assert Stability().left_out(data) == "Drawn are the first 6 of 20 unsteady cases; all are in the table."
+
+
+def test_a_few_iterations_say_nothing() -> None:
+    assert Stability().select_from(reading((case("a"), [[[0.1]] * 4]))) is None
+    assert Stability().select_from(reading((case("a"), [[[0.1, 0.2]] * 4, [[0.1, 0.3]] * 4]))) is None
+    assert Stability().select_from(read(cases=[case("a")])) is None
+
+
+def test_the_fastest_training_and_the_largest_message_are_the_main_cases() -> None:
+    slow, fast = (case(name, id=f"train_step/{name}", benchmark="train_step") for name in ("slow", "fast"))
+    small, large = (
+        case(f"{size}", id=f"all_reduce/{size}", benchmark="all_reduce", point={"size_bytes": size})
+        for size in (8, 1024)
+    )
+    rows = [row(slow, "tokens_per_s", 1.0), row(fast, "tokens_per_s", 2.0), row(large), row(small)]
+    every = [slow, fast, small, large]
+    found = read(*((outcome(one), observation(one, steady())) for one in every), cases=every, rows=rows)
+    data = Stability().select_from(found)
+    assert data is not None
+    assert [one.steadiness.case for one in data.drawn] == ["train_step/fast", "all_reduce/1024"]
+
+
+def test_hostile_names_and_extreme_times_are_drawn_as_text(tmp_path: Path) -> None:
+    undo = plant()
+    try:
+        names = ['<script>alert("x")</script>$\\frac$', "\x1b[31m" + "x" * 100_000]
+        one, other = (case(str(number), id=name) for number, name in enumerate(names))
+        run = good_run(tmp_path / "run", (one, other))
+        run.record(outcome(one, repeat=1), observation(one, [[1e-12, 1e9] * 20] * 4, repeat=1, hosts=(names[1],)))
+        run.record(outcome(other, repeat=2), observation(other, [[float("nan")] * 3] * 4, repeat=2))
+        found = read_run(run)
+        data = Stability().select_from(found)
+        assert data is not None
+        drawn = "".join(svg(panel, f"n-{number}", "l") for number, panel in enumerate(Stability().draw(data)))
+        assert "<script>" not in drawn
+        assert "\x1b" not in drawn + Stability().answer(data)
+        assert len(drawn) < 200_000
+    finally:
+        undo()
