@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from clusterbench.charts._drawing import layout_of
@@ -186,19 +186,23 @@ def names(rows: Iterable[Row]) -> Callable[[Row], str]:
     )
 
 
-def apart(rows: Iterable[Row]) -> Callable[[Row], str]:
+def apart(rows: Iterable[Row], without: Collection[str] = ()) -> Callable[[Row], str]:
     """What a row computes that others of ``rows`` do not: nothing where all compute the same."""
     points = {id(row.point): row.point for row in rows}
     words = {"run": "", "shape": "", "seq_len": "seq ", "micro_batch_size": "mbs ", "global_batch_size": "gbs "}
     words["dtype"] = ""
     differing = [name for name in words if len({point.get(name) for point in points.values()}) > 1]
+    differing = [name for name in differing if name not in without]
     return lambda row: ", ".join(f"{words[key]}{row.point[key]}" for key in differing if row.point.get(key) is not None)
 
 
-def titles(groups: Sequence[Sequence[Trained]]) -> list[str]:
-    """A second line for the title of each group's panels, where there are several: what tells it from the others."""
+def titles(groups: Sequence[Sequence[Trained]], without: Collection[str] = ()) -> list[str]:
+    """A second line for the title of each group's panels, where there are several: what tells it from the others.
+
+    ``without`` are options in which cases of one group differ.
+    """
     firsts = [group[0].row for group in groups]
-    name = apart(firsts)
+    name = apart(firsts, without)
     return [f"\n{words}" if (words := name(row)) else "" for row in firsts]
 
 

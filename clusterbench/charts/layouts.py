@@ -8,6 +8,7 @@ from clusterbench.charts import Chart
 from clusterbench.charts._drawing import bars
 from clusterbench.charts._selection import FOLLOWS_LAYOUT, SHARING, Trained, curves_note, said, titles, trained
 from clusterbench.rows import Row
+from clusterbench.scale import digits
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ class Layouts(Chart[list[list[Trained]]]):
 
     How to read it
     --------------
-    Bars of one panel do the same work on the same number of ranks, so the longest is the best choice there. Every one
-    that ran here was compared with one rank before it was timed; one that computes something else has no bar and says
-    so. On CPU ranks that talk over Gloo the order shows what each layout computes and sends, not how it would rank on
-    GPUs.
+    Bars of one panel do the same work on the same number of ranks, so the longest is the best choice there. The answer
+    says how many were compared with one rank before they were timed; one that computes something else has no bar and
+    says so. On CPU ranks that talk over Gloo the order shows what each layout computes and sends, not how it would rank
+    on GPUs.
     """
 
     title: ClassVar[str] = "Layouts ranked by throughput per rank"
@@ -39,7 +40,8 @@ class Layouts(Chart[list[list[Trained]]]):
 
     def draw(self, data: list[list[Trained]]) -> list[Panel]:
         mixed = _mixed(data)
-        return [_bars(group, under) for group, under in zip(mixed[:MOST], titles(mixed), strict=False)]
+        unders = titles(mixed, without=("micro_batch_size",))
+        return [_bars(group, under) for group, under in zip(mixed[:MOST], unders, strict=False)]
 
     def answer(self, data: list[list[Trained]]) -> str:
         cases = [case for group in data for case in group]
@@ -52,7 +54,8 @@ class Layouts(Chart[list[list[Trained]]]):
             untold = len(cases) - len(compared) - wrong
             silent = f", {untold} ended before that was known" if untold else ""
             sentences.append(f"{number} layouts compute what one rank computes{fault}{silent}")
-        return f"{'; '.join([*sentences, _sentence(max(_mixed(data), key=len))])}."
+        said = "; ".join([*sentences, _sentence(max(_mixed(data), key=len))])
+        return f"{said[0].upper()}{said[1:]}."
 
     def left_out(self, data: list[list[Trained]]) -> str:
         mixed = _mixed(data)
@@ -84,7 +87,7 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
     shown = sorted(group, key=lambda case: -_speed(case))[:MOST_BARS]
     return bars(
         f"Throughput per rank on {group[0].layout.world_size} ranks{under}",
-        [case.name() for case in shown],
+        [_name(case, group) for case in shown],
         {"throughput": [case.value("tokens_per_s_per_rank") for case in shown]},
         "tokens/s",
         missing={number: said(case.row.status) for number, case in enumerate(shown) if not _speed(case)},
@@ -97,6 +100,14 @@ def _sentence(group: Sequence[Trained]) -> str:
     best, worst = timed[-1], timed[0]
     shape = f"{best.point['shape']} on " if best.point.get("shape") else ""
     return (
-        f"of {len(timed)} for {shape}{best.layout.world_size} ranks {best.name()} is the fastest with "
-        f"{format_value(_speed(best), 'tokens/s')} per rank, {_speed(best) / _speed(worst):.2g} times {worst.name()}"
+        f"of {len(timed)} for {shape}{best.layout.world_size} ranks {_name(best, group)} is the fastest with "
+        f"{format_value(_speed(best), 'tokens/s')} per rank, {digits(_speed(best) / _speed(worst), 3)} times "
+        f"{_name(worst, group)}"
     )
+
+
+def _name(case: Trained, group: Sequence[Trained]) -> str:
+    """The layout, and its micro-batch where those of the group differ."""
+    micro = case.point.get("micro_batch_size")
+    differ = len({one.point.get("micro_batch_size") for one in group}) > 1
+    return f"{case.name()}, mbs {micro}" if differ and micro is not None else case.name()

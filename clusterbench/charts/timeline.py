@@ -94,7 +94,8 @@ class Timeline(Chart[list[Step]]):
         return f"{said}; the difference is largest on the rank with {step.where}, which waits {longer} longer."
 
     def left_out(self, data: list[Step]) -> str:
-        return curves_note(len(data), MOST_CASES, "timelines, the longest pipelines", "the others are in observations.jsonl")
+        elsewhere = "the others are in observations.jsonl"
+        return curves_note(len(data), MOST_CASES, "timelines, the longest pipelines", elsewhere)
 
 
 def _shares(step: Step) -> str:
