@@ -101,8 +101,9 @@ def _curve(group: Sequence[Row]) -> Curve:
         own = [row for row in group if _layout(row).sp == sp or (sp and _layout(row).tp == 1)]
         throughput[name] = Series(name, tuple(_marks(own, "tokens_per_s_per_rank")))
         memory[name] = Series(name, tuple(_marks(own, "peak_memory")))
-    first = group[0]
-    return Curve(variant(first, without=("layout",)), throughput, memory)
+    smallest = min(group, key=lambda row: _layout(row).tp)
+    start = f", from {smallest.point['layout']}" if _layout(smallest).world_size > 1 else ""
+    return Curve(f"{variant(smallest, without=('layout',))}{start}", throughput, memory)
 
 
 def _marks(rows: Sequence[Row], metric: str) -> Iterator[Mark]:
