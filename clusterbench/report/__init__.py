@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gc
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +23,9 @@ from clusterbench.diagnoses import HEADINGS, Diagnosis, Finding, diagnoses, exam
 from clusterbench.discover import summary
 from clusterbench.history import Reading
 from clusterbench.prose import sections
+from clusterbench.report.glossary import explainer, figures_in, words_in
 from clusterbench.report.statements import can_say, cannot_say
-from clusterbench.report.table import FIRST_PAGE, columns, details, facts
+from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, Column, case_link, columns, details, facts
 from clusterbench.report.verdict import Verdict, verdict
 from clusterbench.run_directory import RunDirectory
 
@@ -31,6 +34,7 @@ __all__ = ["Report", "Verdict", "render_report"]
 _HERE = Path(__file__).parent
 _SHOWN, _MOST = 5, 100  # findings of one diagnosis on the page at once, and at all
 _MOST_SET_ASIDE = 200
+_MOST_PRINTED = 12  # lines of a table behind a figure, on paper; page.css hides the others
 _CAUTION = (
     "Measured on CPU ranks that talk over Gloo: this shows method, memory and traffic, not the speed of a cluster."
 )
@@ -69,11 +73,13 @@ def render_report(run: RunDirectory) -> Report:
 
 def page(reading: Reading, findings: Mapping[str, Sequence[Finding]], judged: Verdict) -> str:
     """The page as text. Pure, but for the files of this package."""
-    figures = list(_figures(reading))
+    places = {history.case.id: line for line, history in enumerate(reading.histories)}
+    figures = list(_figures(reading, places))
     table = columns(reading)
     unfolded = details(reading)
     set_aside = _set_aside(reading)
     answer = _answer(reading, figures)
+    js = _script()
     return _template().render(
         suite=reading.plan.suite,
         question=reading.plan.question,
@@ -82,7 +88,7 @@ def page(reading: Reading, findings: Mapping[str, Sequence[Finding]], judged: Ve
         caution=_CAUTION if reading.plan.cluster.device == "cpu" else "",
         verdict=judged,
         summary=list(_summary(reading)),
-        findings=[_group(name, found) for name, found in _worst_first(findings)],
+        findings=[_group(name, found, places) for name, found in _worst_first(findings)],
         num_diagnoses=len(diagnoses()),
         problems=[f"{problem}." for problem in reading.problems[:_MOST]],
         problems_left_out=_more(len(reading.problems), _MOST, "lines that could not be read"),
@@ -91,6 +97,11 @@ def page(reading: Reading, findings: Mapping[str, Sequence[Finding]], judged: Ve
         num_cases=len(reading.histories),
         first_lines=range(min(FIRST_PAGE, len(reading.histories))),
         has_details=unfolded is not None,
+        has_samples=unfolded is not None and len(reading.histories) <= MOST_SAMPLED,
+        explained=explainer(),
+        words_in=lambda markup: words_in(markup, _words(table)),
+        metrics=dict(figures_in(reading.rows)),
+        most_printed=_MOST_PRINTED,
         set_aside=set_aside[:_MOST_SET_ASIDE],
         set_aside_left_out=_more(len(set_aside), _MOST_SET_ASIDE, "reasons"),
         can=can_say(reading),
@@ -98,9 +109,28 @@ def page(reading: Reading, findings: Mapping[str, Sequence[Finding]], judged: Ve
         environment=list(_environment(reading.environment)),
         version=clusterbench.__version__,
         css=Markup((_HERE / "page.css").read_text()),
-        js=Markup((_HERE / "page.js").read_text()),
-        data=_json({"columns": [column.packed() for column in table], "details": unfolded}),
+        js=Markup(js),
+        js_hash=base64.b64encode(hashlib.sha256(js.encode()).digest()).decode(),
+        data=_json(
+            {
+                "run": reading.run,
+                "columns": [column.packed() for column in table],
+                "details": unfolded,
+                "panels": [panel.data for figure in figures for panel in figure["panels"]],
+            }
+        ),
     )
+
+
+def _script() -> str:
+    """Both as one: the page lets run what has this hash, and nothing else."""
+    return "".join((_HERE / name).read_text() for name in ("page.js", "figures.js"))
+
+
+def _words(table: Sequence[Column]) -> set[str]:
+    """What columns are called and what comes again and again in them, such as layouts."""
+    repeated = {str(word) for column in table if column.kind == "text" for word in column.packed().get("words", ())}
+    return repeated | {f"{column.name} {column.unit}" for column in table}
 
 
 def _template() -> jinja2.Template:
@@ -118,24 +148,23 @@ def _json(value: object) -> Markup:
     return Markup(text)
 
 
-def _figures(reading: Reading) -> Iterator[dict[str, Any]]:
-    from clusterbench.charts._drawing import svg
+def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    from clusterbench.report.panels import shown  # matplotlib, only now
 
     for name, kind in charts().items():
         chart: Chart[object] = kind()
         data = chart.select_from(reading)
         if data is None:
             continue
+        panels = list(shown(name, chart, data, places))
         yield {
             "name": name,
+            "is_wide": len(panels) > 1 or any(panel.data["stories"] for panel in panels),
             "title": chart.title,
             "answer": chart.answer(data),
             "left_out": chart.left_out(data),
             "caption": sections(kind)[CAPTION],
-            "panels": [
-                Markup(svg(figure, f"{name}-{number}", f"{chart.title}, panel {number + 1}"))
-                for number, figure in enumerate(chart.draw(data))
-            ],
+            "panels": panels,
         }
 
 
@@ -159,18 +188,23 @@ def _severity(findings: Sequence[Finding]) -> int:
     return min(("error", "warning", "note").index(finding.severity) for finding in findings)
 
 
-def _group(name: str, findings: Sequence[Finding]) -> dict[str, Any]:
+def _group(name: str, findings: Sequence[Finding], places: Mapping[str, int]) -> dict[str, Any]:
     kind: type[Diagnosis] = diagnoses()[name]
     advice = sections(kind)
     return {
         "title": summary(kind).rstrip("."),
         "severity": ("error", "warning", "note")[_severity(findings)],
         "total": len(findings),
-        "shown": findings[:_SHOWN],
-        "more": findings[_SHOWN:_MOST],
+        "shown": [(finding, _home(finding, places)) for finding in findings[:_SHOWN]],
+        "more": [(finding, _home(finding, places)) for finding in findings[_SHOWN:_MOST]],
         "left_out": _more(len(findings), _MOST, "findings"),
         "advice": {heading: advice[heading] for heading in HEADINGS},
     }
+
+
+def _home(finding: Finding, places: Mapping[str, int]) -> str:
+    """The link to the case that a finding is about; it may name a rank and a host behind it."""
+    return case_link(finding.where, places) or case_link(finding.where.partition(", ")[0], places)
 
 
 def _more(found: int, shown: int, what: str) -> str:

@@ -6,10 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from clusterbench.charts._selection import FOLLOWS_LAYOUT, TOTAL_MEMORY
-from clusterbench.history import History, Reading
+from clusterbench.history import History, Reading, iteration_times
 from clusterbench.rows import Row
 from clusterbench.scale import digits, scale
 from clusterbench.units import UNITS, format_value
@@ -21,6 +23,9 @@ MOST_METRICS = 14
 MOST_OPTIONS = 6
 MOST_FIGURES = 20_000
 """Beyond this many rows the page holds one line a case, and the rest is in rows.csv."""
+
+MOST_SAMPLED, MOST_SAMPLES = 2_000, 200
+"""Cases up to which the page holds samples, and how many of each case."""
 
 # Said by the flag 'unstable' instead.
 _NO_COLUMN = ("", "time_cv", "time_max_over_median")
@@ -45,13 +50,28 @@ class Column:
         return digits(value) if self.kind == "number" else str(value)
 
     def packed(self) -> dict[str, Any]:
-        """For the page: a column that repeats itself is sent as its distinct values and numbers into them."""
-        packed = {"name": self.name, "unit": self.unit, "kind": self.kind}
-        words = list(dict.fromkeys(self.values))
-        if self.kind != "number" and len(words) * 2 < len(self.values):
-            index = {word: number for number, word in enumerate(words)}
-            return {**packed, "words": words, "values": [index[value] for value in self.values]}
-        return {**packed, "values": self.values}
+        """For the page."""
+        return {"name": self.name, "unit": self.unit, "kind": self.kind, **packed(self.values, self.kind == "number")}
+
+
+def packed(values: Sequence[Any], are_numbers: bool) -> dict[str, Any]:
+    """Values as the page's script reads them: words that come again and again are sent once, and numbers into them.
+
+    >>> packed(["ok", "ok", "failed", "ok", "ok"], False), packed([1.0, math.nan, None], True)
+    ({'words': ['ok', 'failed'], 'values': [0, 0, 1, 0, 0]}, {'values': [1.0, None, None]})
+    """
+    if are_numbers:
+        return {"values": [None if value is None or not math.isfinite(value) else value for value in values]}
+    values = [value if _is_plain(value) else str(value) for value in values]
+    words = list(dict.fromkeys(values))
+    if len(words) * 2 < len(values):
+        index = {word: number for number, word in enumerate(words)}
+        return {"words": words, "values": [index[value] for value in values]}
+    return {"values": values}
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
 
 
 def columns(reading: Reading) -> list[Column]:
@@ -89,9 +109,39 @@ def details(reading: Reading) -> list[dict[str, Any]] | None:
     for row in reading.rows:
         if row.metric:
             by_case[row.case].append(_figure(row))
+    are_sampled = len(reading.histories) <= MOST_SAMPLED
     return [
-        {"about": list(_about(history)), "figures": by_case.get(history.case.id, [])} for history in reading.histories
+        {
+            "about": list(_about(history)),
+            "figures": by_case.get(history.case.id, []),
+            "samples": _samples(history) if are_sampled and history.observations else None,
+        }
+        for history in reading.histories
     ]
+
+
+def _samples(history: History) -> dict[str, Any]:
+    """The time of each iteration, from its slowest rank, for each repeat: the first of them, and what they come to."""
+    every = [(observation.repeat, iteration_times(observation)) for observation in history.observations]
+    of = scale("s", [time_s for _, times_s in every for time_s in times_s])
+    most = max(1, MOST_SAMPLES // len(every))
+    return {
+        "unit": of.unit,
+        "repeats": [
+            {
+                "repeat": repeat,
+                "count": len(times_s),
+                "summary": [of.text(value) for value in (min(times_s), median(times_s), max(times_s))],
+                "values": [_cut(of(time_s)) for time_s in times_s[:most]],
+            }
+            for repeat, times_s in every[:MOST_SAMPLES]
+        ],
+    }
+
+
+def case_link(case: str, places: Mapping[str, int]) -> str:
+    """Where the page shows a case; nothing where it has no line of its own, because it was refused."""
+    return f"#case={quote(case, safe='/+=,.')}" if case in places else ""
 
 
 def _figure(row: Row) -> list[str]:
@@ -119,8 +169,10 @@ def _about(history: History) -> Iterator[tuple[str, str]]:
         took = f" · {outcome.elapsed_s:.1f} s" if outcome.elapsed_s else ""
         name = f"repeat {outcome.repeat}, attempt {outcome.attempt}"
         yield name, f"{outcome.status.replace('_', ' ')}{where}{took}{why}"
-        if outcome.log and outcome.status != "ok":
-            yield "log", outcome.log
+    if history.observations:
+        yield "samples of every rank", f"observations.jsonl, the lines with identity {case.hash}"
+    for log in dict.fromkeys(outcome.log for outcome in history.outcomes if outcome.log):
+        yield "log", log
 
 
 def _text(value: float | None, unit: str) -> str:

@@ -1,15 +1,26 @@
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
+from clusterbench.charts import Chart
+from clusterbench.charts._drawing import MOST_PLACES, canvas
+from clusterbench.charts._panel import Column, Entry, Panel, Story
+from clusterbench.derive import read
 from clusterbench.report import render_report
+from clusterbench.report.panels import MOST_TOLD
+from clusterbench.report.table import MOST_SAMPLES, columns, details
+from clusterbench.rows import Row
 from clusterbench.types import Refusal
 from tests.report.synthetic import all_reduce_run, case, good_run, observation, outcome, plant, tp_scale_run, write_run
 
@@ -111,7 +122,7 @@ def test_of_very_many_such_lines_it_says_how_many_there_are(tmp_path: Path) -> N
 
 def test_every_case_is_there_without_javascript_when_they_are_few(tmp_path: Path) -> None:
     page = render_report(tp_scale_run(tmp_path / "run")).path.read_text()
-    body = page.split("<tbody>", 1)[1].split("</tbody>", 1)[0]
+    body = page.split('<table id="table">', 1)[1].split("</tbody>", 1)[0].split("<tbody>", 1)[1]
     assert body.count("<tr>") == 7
     assert '<td class="status is-out_of_memory">out of memory</td>' in body
 
@@ -133,12 +144,129 @@ def test_the_report_needs_no_torch(tmp_path: Path) -> None:
 
 
 def test_a_column_of_options_is_one_that_the_suite_sweeps(tmp_path: Path) -> None:
-    from clusterbench.derive import read
-    from clusterbench.report.table import columns
-
     cases = [
         case(f"{size}", point={"size": size, "dtype": "float32", "num_ranks": 4, "tp": size}, benchmark="planted")
         for size in (1, 2)
     ]
     names = [column.name for column in columns(read(good_run(tmp_path / "run", cases)))]
     assert names == ["case", "outcome", "ranks", "size", "step_time"]
+
+
+class HostileChart(Chart[list[Row]]):
+    """Shows what nobody should have planted.
+
+    How to read it
+    --------------
+    As text.
+    """
+
+    title: ClassVar[str] = HOSTILE
+    place: ClassVar[int] = 0
+
+    def select(self, rows: Sequence[Row]) -> list[Row] | None:
+        return list(rows)
+
+    def draw(self, data: list[Row]) -> list[Panel]:
+        figure, _ = canvas(HOSTILE)
+        lines = ((HOSTILE,),) * (MOST_TOLD + 1)
+        story = Story(HOSTILE, (HOSTILE,), (HOSTILE,), lines, ("planted/1n4/b", HOSTILE))
+        first = Entry((HOSTILE, math.nan, 0.1 + 0.2), data[0].case, (0, 0, 1, 1), story)
+        second = Entry((None, math.inf, None), "refused/tp3", (math.nan, 0, 1, 1))
+        return [
+            Panel(figure, (Column(HOSTILE), Column("time", "s"), Column("memory", "B")), (first, second)),
+            Panel(canvas("many")[0], (Column("x"),), (Entry(("x",)),) * (MOST_PLACES + 1)),
+        ]
+
+
+def _data(page: str) -> dict[str, Any]:
+    embedded = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert embedded is not None
+    found: dict[str, Any] = json.loads(embedded[1])
+    return found
+
+
+@pytest.fixture
+def with_hostile_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterbench.report.charts", lambda: {"hostile": HostileChart})
+
+
+@pytest.mark.usefixtures("with_hostile_chart")
+def test_what_a_panel_says_is_text_and_never_markup(tmp_path: Path) -> None:
+    page = render_report(good_run(tmp_path / "run")).path.read_text()
+    assert "<script>alert" not in page
+    assert page.count("<script") == page.count("</script>") == 2
+
+
+@pytest.mark.usefixtures("with_hostile_chart")
+def test_a_panel_travels_as_data_in_base_units(tmp_path: Path) -> None:
+    panel, many = _data(render_report(good_run(tmp_path / "run")).path.read_text())["panels"]
+    assert [column["unit"] for column in panel["columns"]] == ["", "s", "B"]
+    assert [column["values"] for column in panel["columns"][1:]] == [[None, None], [0.3, None]]
+    assert panel["cases"] == [0, -1]  # the second was refused: no line of the table of cases is its own
+    story = panel["stories"]["0"]
+    assert story["sentences"] == [HOSTILE, "The first 200 of 201 lines."]
+    assert (len(story["lines"]), story["cases"]) == (200, [1, -1])
+    assert many["columns"][0] == {"name": "x", "unit": "", "words": ["x"], "values": [0] * 401}
+
+
+@pytest.mark.usefixtures("with_hostile_chart")
+def test_the_table_behind_a_figure_is_there_without_javascript(tmp_path: Path) -> None:
+    page = render_report(good_run(tmp_path / "run")).path.read_text()
+    assert '<td>nan s</td><td>0.30B</td><td class="text"><a href="#case=planted/1n4/a">planted/1n4/a</a></td>' in page
+    assert '<td class="text">refused/tp3</td>' in page
+    assert "The first 400 of 401 lines are listed; the CSV has all." in page
+
+
+def test_a_finding_about_a_case_leads_to_it(tmp_path: Path) -> None:
+    seconds = [[0.01, 0.02, 0.01, 0.03, 0.01] * 4] * 4
+    run = write_run(tmp_path / "run", [case("a")], [(outcome(case("a")), observation(case("a"), seconds))])
+    assert '<strong><a href="#case=planted/1n4/a">planted/1n4/a</a></strong>' in render_report(run).path.read_text()
+    page = render_report(all_reduce_run(tmp_path / "other")).path.read_text()
+    assert '<a href="#case=planted/1n8/1048576B">planted/1n8/1048576B, rank 5, host gpu-02' in page
+
+
+def test_the_page_lets_its_own_script_run_and_nothing_else(tmp_path: Path) -> None:
+    page = render_report(good_run(tmp_path / "run")).path.read_text()
+    script = page.rsplit("<script>", 1)[1].split("</script>", 1)[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:;" in page
+
+
+def test_samples_stand_in_the_page_for_each_repeat(tmp_path: Path) -> None:
+    (found,) = details(read(good_run(tmp_path / "run", [case("a")]))) or []
+    samples = found["samples"]
+    assert samples["unit"] == "ms"
+    (repeat,) = samples["repeats"]
+    assert (repeat["repeat"], repeat["count"], repeat["summary"]) == (1, 20, ["10", "10.1", "10.2"])
+    assert repeat["values"][:3] == [10, 10.1, 10.2]
+    assert ("samples of every rank", f"observations.jsonl, the lines with identity {case('a').hash}") in found["about"]
+
+
+def test_of_many_samples_the_first_stand_in_the_page(tmp_path: Path) -> None:
+    one = case("a", repeats=4)
+    records = [
+        (outcome(one, repeat=repeat), observation(one, [[0.01 * repeat] * 300] * 4, repeat=repeat))
+        for repeat in (1, 2, 3, 4)
+    ]
+    (found,) = details(read(write_run(tmp_path / "run", [one], records))) or []
+    assert [repeat["count"] for repeat in found["samples"]["repeats"]] == [300] * 4
+    assert sum(len(repeat["values"]) for repeat in found["samples"]["repeats"]) == MOST_SAMPLES
+
+
+def test_of_very_many_cases_the_page_leaves_the_samples_out_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterbench.report.table.MOST_SAMPLED", 1)
+    monkeypatch.setattr("clusterbench.report.MOST_SAMPLED", 1)
+    page = render_report(good_run(tmp_path / "run")).path.read_text()
+    assert "the page leaves the samples out, because there are too many cases" in page
+    assert [one["samples"] for one in _data(page)["details"]] == [None, None]
+
+
+def test_an_option_that_is_no_plain_value_is_shown_as_text(tmp_path: Path) -> None:
+    cases = [
+        case(f"{number}", point={"odd": odd, "x": number})
+        for number, odd in enumerate([math.nan, math.inf, None, "<b>", True])
+    ]
+    page = render_report(good_run(tmp_path / "run", cases)).path.read_text()
+    assert len(_data(page)["columns"][0]["values"]) == 5

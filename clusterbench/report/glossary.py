@@ -1,0 +1,257 @@
+"""The words of the field that a page may use: what each means, in a sentence, with its formula or its source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import unescape
+from itertools import chain
+
+from markupsafe import Markup, escape
+
+from clusterbench.benchmarks import benchmarks
+from clusterbench.rows import Row
+
+
+@dataclass(frozen=True)
+class Word:
+    """``also`` is a pattern for other ways to write it: ``tp2`` in the name of a layout, ``MiB`` beside ``GiB``."""
+
+    name: str
+    meaning: str
+    also: str = ""
+
+    @property
+    def anchor(self) -> str:
+        return f"word-{re.sub('[^a-z0-9]+', '-', self.name.lower())}"
+
+    def is_written(self, token: str) -> bool:
+        return token == self.name or (bool(self.also) and re.fullmatch(self.also, token) is not None)
+
+
+GLOSSARY = (
+    # How a step is shared
+    Word(
+        "TP",
+        "Tensor parallelism: the weights of each layer are cut over the ranks of a group, which sum their parts in "
+        "every layer; tp4 is a group of 4 ranks. Shoeybi et al., arXiv:1909.08053.",
+        r"tp\d*|TP\d+",
+    ),
+    Word(
+        "SP",
+        "Sequence parallelism as in Megatron: where tensor parallelism cuts no weight, each rank of its group holds a "
+        "part of the sequence. Korthikanti et al., arXiv:2205.05198.",
+        "sp",
+    ),
+    Word(
+        "PP",
+        "Pipeline parallelism: consecutive layers lie on consecutive ranks; micro-batches pass from stage to stage. "
+        "Narayanan et al., arXiv:2104.04473.",
+        r"pp\d*|PP\d+",
+    ),
+    Word(
+        "DP",
+        "Data parallelism: copies of the model compute different sequences and average their gradients in every step. "
+        "Li et al., arXiv:2006.15704.",
+        r"dp\d*|DP\d+",
+    ),
+    Word(
+        "CP",
+        "Context parallelism: the ranks of a group hold a part of every sequence each, and keys and values pass "
+        "between them. Liu et al., arXiv:2310.01889.",
+        r"cp\d*|CP\d+",
+    ),
+    Word(
+        "EP",
+        "Expert parallelism: the experts of a layer lie on different ranks, and tokens travel to their experts and "
+        "back. Lepikhin et al., arXiv:2006.16668.",
+        r"ep\d*|EP\d+",
+    ),
+    Word(
+        "EDP",
+        "Expert data parallelism: the ranks that hold copies of the same experts and average their gradients.",
+        r"edp\d*|EDP\d+",
+    ),
+    Word(
+        "ZeRO",
+        "Zero redundancy optimizer: data-parallel ranks share out the optimizer's states (stage 1), the gradients too "
+        "(stage 2) and the weights too (stage 3). Rajbhandari et al., arXiv:1910.02054.",
+        r"zero\d*|ZeRO\d+",
+    ),
+    Word(
+        "FSDP",
+        "Fully sharded data parallel: PyTorch's ZeRO stage 3. Zhao et al., arXiv:2304.11277.",
+        r"fsdp\d*|FSDP\d+",
+    ),
+    Word("HSDP", "Hybrid sharded data parallel: FSDP within groups of ranks, with copies of the model across them."),
+    Word("DDP", "Distributed data parallel: PyTorch's data parallelism without sharding. Li et al., arXiv:2006.15704."),
+    Word("MoE", "Mixture of experts: layers of which a router picks a few parts for each token.", "moe"),
+    Word(
+        "1F1B",
+        "One forward, one backward: the pipeline schedule in which a stage alternates between the two, and so holds "
+        "the activations of few micro-batches. Narayanan et al., arXiv:2104.04473.",
+        "1f1b",
+    ),
+    Word(
+        "ZBV",
+        "Zero bubble, V-shaped: a pipeline schedule that splits the backward pass to fill what would be waiting. Qi et "
+        "al., arXiv:2401.10241.",
+        "zbv|zb",
+    ),
+    Word(
+        "MBS",
+        "Micro-batch size: sequences of one forward pass on one data-parallel rank.",
+        r"mbs\d*|MBS\d+",
+    ),
+    Word(
+        "GAS",
+        "Gradient accumulation steps: forward passes of one data-parallel rank before the optimizer steps.",
+        r"gas\d*|acc\d+|GAS\d+",
+    ),
+    Word(
+        "GBS",
+        "Global batch size in sequences: micro-batch size × gradient accumulation steps × data-parallel ranks.",
+        r"gbs\d*|GBS\d+",
+    ),
+    # Figures
+    Word(
+        "MFU",
+        "Model FLOP/s utilization: FLOP that the mathematics of a step needs ÷ (time × ranks × peak FLOP/s of one "
+        "rank). Chowdhery et al., arXiv:2204.02311, appendix B.",
+        "mfu",
+    ),
+    Word(
+        "HFU",
+        "Hardware FLOP/s utilization: as MFU, with what recomputation computes a second time. Korthikanti et al., "
+        "arXiv:2205.05198.",
+        "hfu",
+    ),
+    Word("MAMF", "Maximum achievable matmul FLOP/s: the fastest matrix product measured on the device itself."),
+    Word(
+        "FLOP",
+        "Floating-point operations: a sum or a product of two numbers each; FLOP/s is how many a second. GFLOP is 1e9, "
+        "TFLOP 1e12 of them.",
+        "[GTPM]?FLOPs?|flops",
+    ),
+    Word(
+        "busbw",
+        "Bus bandwidth: algbw × a factor of the collective, 2(n−1)/n for an all-reduce of n ranks, so that it can be "
+        "held against one direction of a link. nccl-tests, doc/PERFORMANCE.md.",
+    ),
+    Word("algbw", "Algorithm bandwidth: bytes of the whole array ÷ time. nccl-tests, doc/PERFORMANCE.md."),
+    Word("cv", "Coefficient of variation: the standard deviation of samples ÷ their mean."),
+    Word(
+        "GiB, MiB, KiB",
+        "2^30, 2^20 and 2^10 bytes: sizes of messages and of memory.",
+        "[KMGTP]iB",
+    ),
+    Word("GB, MB, kB", "1e9, 1e6 and 1e3 bytes: rates of links and disks, as vendors give them.", "[kKMGTP]B"),
+    Word("us", "Microseconds: millionths of a second.", "μs|µs"),
+    Word("IOPS", "Input and output operations a second."),
+    # Machines and what joins them
+    Word("GPU", "Graphics processing unit: the accelerator that computes.", "GPUs"),
+    Word("CPU", "Central processing unit: the processor of the host.", "CPUs"),
+    Word("CUDA", "NVIDIA's platform for programs on its GPUs.", "cuda"),
+    Word("SM", "Streaming multiprocessor: what a GPU has many of, and what its clock drives."),
+    Word("HBM", "High-bandwidth memory: the memory on a GPU's package.", r"HBM\d\w*"),
+    Word("SXM", "NVIDIA's socket for GPUs on a board with NVLink, in place of a PCIe card.", r"SXM\d*"),
+    Word("NVLink", "NVIDIA's link between GPUs.", "NVLinks"),
+    Word("NVSwitch", "NVIDIA's switch between NVLinks: each GPU of a node reaches each other at full rate."),
+    Word("PCIe", "Peripheral component interconnect express: joins GPUs, network cards and disks to the CPU."),
+    Word("NUMA", "Non-uniform memory access: each socket of a host has memory of its own, nearer than the others'."),
+    Word("NIC", "Network interface card.", "NICs"),
+    Word(
+        "RDMA",
+        "Remote direct memory access: a network card reads and writes memory of another host without that host's CPU.",
+    ),
+    Word("RoCE", "RDMA over converged Ethernet."),
+    Word("IB", "InfiniBand, a network made for RDMA.", "InfiniBand"),
+    Word("NDR", "InfiniBand at 400 Gb/s a port; HDR is 200 Gb/s.", "HDR|XDR"),
+    Word(
+        "GDR",
+        "GPUDirect RDMA: the network card reads and writes the GPU's memory itself, past the host's.",
+        "GPUDirect|gdr",
+    ),
+    Word(
+        "DMA",
+        "Direct memory access: a device copies memory without a processor; by DMA-BUF drivers of Linux share memory.",
+        "BUF",
+    ),
+    Word("ACS", "Access control services of PCIe: where on, traffic between two devices goes by way of the CPU."),
+    Word("MTU", "Maximum transmission unit: the largest packet a network passes whole."),
+    Word("GID", "Global identifier: the address of a port for RDMA; each port has several."),
+    Word("TCP", "Transmission control protocol: ordinary network connections, by way of the CPU."),
+    Word(
+        "PIX",
+        "How nvidia-smi topo says that two devices are joined: PIX by one PCIe bridge at most, PXB by several, PHB by "
+        "way of the CPU's host bridge, NODE across host bridges of one NUMA node, SYS across NUMA nodes, NV by NVLinks "
+        "and their number.",
+        r"PXB|PHB|NODE|SYS|NV\d+|NV",
+    ),
+    # Programs
+    Word("NCCL", "NVIDIA collective communications library: what carries collectives between GPUs.", "nccl"),
+    Word("Gloo", "The library that carries PyTorch's collectives between processes on CPUs.", "gloo"),
+    Word("NVLS", "NVLink SHARP: sums are made in the NVLink switches, so that less passes the links.", "nvls"),
+    Word("SHARP", "Scalable hierarchical aggregation and reduction protocol: switches of the network make the sums."),
+    Word(
+        "PXN",
+        "NCCL sends by way of another GPU of the node, over NVLink, to the network card that is nearer to the goal.",
+        "pxn",
+    ),
+    Word(
+        "NET",
+        "NCCL's transports: P2P from GPU to GPU, SHM through memory of the host, NET over the network.",
+        "SHM|P2P",
+    ),
+    Word("NVML", "NVIDIA management library: what tells clocks, power and temperature of a GPU."),
+    Word("UCX", "Unified communication X: the library below many MPIs, over RDMA, shared memory or TCP.", "ucx"),
+    Word("MPI", "Message passing interface: the standard by which parallel programs talk.", "MPICH"),
+    Word("STREAM", "McCalpin's measure of memory bandwidth: copy, scale, add and triad over large arrays."),
+)
+
+_TOKEN = re.compile(r"[A-Za-zμµ0-9]+")
+_BETWEEN_TAGS = re.compile(r">([^<]+)<")
+
+
+def words_in(markup: str, texts: Iterable[str] = ()) -> list[Word]:
+    """The words of the glossary that a page uses: what stands between its tags, and ``texts`` beside it.
+
+    >>> [word.name for word in words_in("<td>tp2+sp</td><p>MFU &amp; KiB</p>", ["2 GPUs"])]
+    ['TP', 'SP', 'MFU', 'GiB, MiB, KiB', 'GPU']
+    """
+    pieces = map(unescape, {*_BETWEEN_TAGS.findall(markup)})
+    tokens = {token for piece in chain(pieces, {*texts}) for token in _TOKEN.findall(piece)}
+    return [word for word in GLOSSARY if any(map(word.is_written, tokens))]
+
+
+def figures_in(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """What each metric of these rows means, as its benchmark says it; in the order of the rows."""
+    known = benchmarks()
+    found: dict[str, str] = {}
+    for name, metric in dict.fromkeys((row.benchmark, row.metric) for row in rows):
+        if metric not in found and name in known:
+            meaning = {kind.name: kind.meaning for kind in known[name].metrics}
+            if metric in meaning:
+                found[metric] = meaning[metric]
+    return list(found.items())
+
+
+def explainer() -> Callable[[str], Markup]:
+    """For the texts of one page: where a word of the glossary is first used, it leads to what it means."""
+    met: set[str] = set()
+    named = {name: word for word in GLOSSARY for name in word.name.split(", ")}
+
+    def explained(text: str) -> Markup:
+        pieces, end = [], 0
+        for match in _TOKEN.finditer(text):
+            word = named.get(match[0]) or named.get(match[0].removesuffix("s"))
+            if word is None or word.name in met:
+                continue
+            met.add(word.name)
+            link = f'<a class="word" href="#{word.anchor}" title="{escape(word.meaning)}">{escape(match[0])}</a>'
+            pieces += [escape(text[end : match.start()]), Markup(link)]
+            end = match.end()
+        return Markup("").join([*pieces, escape(text[end:])])
+
+    return explained
