@@ -336,11 +336,10 @@ def _planned(found: dict[str, Any]) -> _Head | Case | Refusal:
     kind = found.pop("kind", None)
     if kind == "plan":
         return record_of(_Head, found)
+    if isinstance(point := found.get("point"), dict) and any(isinstance(one, (list, dict)) for one in point.values()):
+        raise ValueError("'point' holds more than plain values")
     if kind == "refusal":
-        refusal = record_of(Refusal, found)
-        if any(isinstance(value, (list, dict)) for value in refusal.point.values()):
-            raise ValueError("'point' holds more than plain values")
-        return refusal
+        return record_of(Refusal, found)
     if kind != "case":
         raise ValueError(f"'kind' is {json.dumps(kind)[:60]}, not one of plan, case, refusal")
     written = found.pop("hash", None)

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 import clusterbench
 from clusterbench.charts import CAPTION, Chart, charts
+from clusterbench.cluster import Cluster
 from clusterbench.derive import read, write_rows
 from clusterbench.diagnoses import HEADINGS, Diagnosis, Finding, diagnoses, examine
 from clusterbench.discover import summary
@@ -71,8 +72,13 @@ def render_report(run: RunDirectory) -> Report:
     return Report(path, judged)
 
 
-def page(reading: Reading, findings: Mapping[str, Sequence[Finding]], judged: Verdict) -> str:
-    """The page as text. Pure, but for the files of this package."""
+def page(
+    reading: Reading, findings: Mapping[str, Sequence[Finding]], judged: Verdict, runs: Sequence[Mapping[str, str]] = ()
+) -> str:
+    """The page as text. Pure, but for the files of this package.
+
+    ``runs`` are what there is to say of each, by heading, where ``reading`` is made of several.
+    """
     places = {history.case.id: line for line, history in enumerate(reading.histories)}
     figures = list(_figures(reading, places))
     table = columns(reading)
@@ -84,6 +90,7 @@ def page(reading: Reading, findings: Mapping[str, Sequence[Finding]], judged: Ve
         suite=reading.plan.suite,
         question=reading.plan.question,
         run=reading.run,
+        runs=runs,
         answer=answer,
         caution=_CAUTION if reading.plan.cluster.device == "cpu" else "",
         verdict=judged,
@@ -162,6 +169,7 @@ def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, 
             "is_wide": len(panels) > 1 or any(panel.data["stories"] for panel in panels),
             "title": chart.title,
             "answer": chart.answer(data),
+            "is_aside": chart.is_aside,
             "left_out": chart.left_out(data),
             "caption": sections(kind)[CAPTION],
             "panels": panels,
@@ -169,9 +177,9 @@ def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, 
 
 
 def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> str:
-    """What the first chart with something to say says; otherwise plainly that nothing answers the question."""
+    """What the first chart says that has something to say of the question; otherwise plainly that nothing does."""
     for figure in figures:
-        if figure["answer"]:
+        if figure["answer"] and not figure["is_aside"]:
             return str(figure["answer"])
     measured = sum(history.pooled is not None for history in reading.histories)
     planned = len(reading.histories)
@@ -236,8 +244,7 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
     """What was run on what."""
     cluster = reading.plan.cluster
     device = cluster.gpu_name or cluster.cpu_name or cluster.device
-    nodes = f"{cluster.num_nodes} node{'s' * (cluster.num_nodes != 1)}"
-    yield "machine", f"{nodes} × {cluster.ranks_per_node} {'GPUs' if cluster.device == 'cuda' else 'CPU ranks'}"
+    yield "machine", machine(cluster)
     yield "device", device if cluster.device == "cuda" else f"{device} (Gloo)".replace("cpu (Gloo)", "CPU (Gloo)")
     if cluster.hosts:
         more = f" and {len(cluster.hosts) - 4} more" if len(cluster.hosts) > 4 else ""
@@ -252,14 +259,21 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
     outcomes = [outcome for history in reading.histories for outcome in history.outcomes]
     started = min((outcome.started for outcome in outcomes if outcome.started), default="")
     if started:
-        yield "started", _when(started)
+        yield "started", when(started)
     elapsed_s = sum(outcome.elapsed_s for outcome in outcomes)
     if elapsed_s:
         yield "time in cases", f"{elapsed_s:.0f} s" if elapsed_s < 120 else f"{elapsed_s / 60:.0f} min"
     yield "cases", f"{len(reading.histories):,} × {reading.plan.repeats} repeat{'s' * (reading.plan.repeats != 1)}"
 
 
-def _when(started: str) -> str:
+def machine(cluster: Cluster) -> str:
+    """``2 nodes × 8 GPUs``."""
+    nodes = f"{cluster.num_nodes} node{'s' * (cluster.num_nodes != 1)}"
+    return f"{nodes} × {cluster.ranks_per_node} {'GPUs' if cluster.device == 'cuda' else 'CPU ranks'}"
+
+
+def when(started: str) -> str:
+    """The time of a record as people write it; as it is where it is none."""
     try:
         return f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M}"
     except ValueError:

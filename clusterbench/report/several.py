@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterbench.derive import write_rows
+from clusterbench.derive import read, write_rows
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
-from clusterbench.report import Report, page
+from clusterbench.report import Report, machine, page, when
 from clusterbench.report.verdict import verdict
 from clusterbench.run_directory import RunDirectory
 from clusterbench.together import read_together
@@ -34,6 +34,22 @@ def render_together(runs: Sequence[RunDirectory], out: Path) -> Report:
     findings = examine(reading)
     judged = verdict(reading, findings)
     folder = RunDirectory(out)
-    written = folder.write("index.html", page(reading, findings, judged))
+    written = folder.write("index.html", page(reading, findings, judged, [_about(run) for run in runs]))
     write_rows(folder, reading.rows)
     return Report(written, judged)
+
+
+def _about(run: RunDirectory) -> dict[str, str]:
+    """What the table of runs says of one."""
+    reading = read(run)
+    cluster = reading.plan.cluster
+    judged = verdict(reading, examine(reading))
+    started = min((one.started for history in reading.histories for one in history.outcomes if one.started), default="")
+    return {
+        "run": reading.run,
+        "suite": reading.plan.suite,
+        "verdict": f"{judged.word}: {judged.sentence}",
+        "machine": machine(cluster),
+        "hosts": ", ".join(cluster.hosts[:4]) + (f" and {len(cluster.hosts) - 4} more" if cluster.hosts[4:] else ""),
+        "started": when(started),
+    }
