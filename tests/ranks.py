@@ -15,6 +15,7 @@ from typing import Any
 SECONDS_FOR_OTHERS = 2.0
 SECONDS_TO_MEET = 240
 """Beside tests whose MPI ranks spin, on few cores, a rank may be late by a minute."""
+MOST_STARTS = 3
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
@@ -27,14 +28,25 @@ _context.set_forkserver_preload(
 )
 
 
+class _DidNotMeet(AssertionError):
+    """A start of which the function under test has not run on every rank."""
+
+
 def _rank(
-    function: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int, store: str, queue: Any
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    rank: int,
+    world_size: int,
+    store: str,
+    queue: Any,
+    all_said: Any,
 ) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    has_met = False
     try:
         dist.init_process_group(
             "gloo",
@@ -43,35 +55,50 @@ def _rank(
             world_size=world_size,
             timeout=timedelta(seconds=SECONDS_TO_MEET),
         )
-        queue.put((rank, function(*arguments), None))
+        has_met = True
+        queue.put((rank, True, function(*arguments), None))
+        all_said.wait(SECONDS_TO_MEET)  # whoever leaves early resets connections from which others still read
         dist.destroy_process_group()
     except BaseException:  # noqa: BLE001  the rank's traceback is the test's failure
-        queue.put((rank, None, traceback.format_exc()))
+        queue.put((rank, has_met, None, traceback.format_exc()))
 
 
-def _what_happened(processes: Sequence[Any], queue: Any, first: tuple[int, str]) -> str:
+def _what_happened(processes: Sequence[Any], queue: Any, first: tuple[int, bool, str]) -> AssertionError:
     """Every rank's error: the first is often only what a rank saw of another's end."""
-    errors = dict([first])
+    rank, all_met, error = first
+    errors = {rank: error}
     with suppress(Empty):
         while True:
-            rank, _, error = queue.get(timeout=SECONDS_FOR_OTHERS)
+            rank, has_met, _, error = queue.get(timeout=SECONDS_FOR_OTHERS)
+            all_met = all_met and has_met
             if error:
                 errors[rank] = error
     for rank, process in enumerate(processes):
         if process.exitcode and rank not in errors:
             errors[rank] = f"ended without a word, with {process.exitcode}\n"
-    return "\n".join(f"rank {rank}:\n{error}" for rank, error in errors.items())
+    said = "\n".join(f"rank {rank}:\n{error}" for rank, error in errors.items())
+    return AssertionError(said) if all_met else _DidNotMeet(said)
 
 
-def run_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120) -> list[Any]:
+def run_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 280) -> list[Any]:
     """What ``function(*arguments)`` returned on each rank, in rank order; or an AssertionError with a traceback.
 
-    ``function`` lives at the top of a test module, and returns plain values.
+    ``function`` lives at the top of a test module, and returns plain values. Where a rank did not meet the others, all
+    are started again.
     """
+    for _ in range(MOST_STARTS - 1):
+        with suppress(_DidNotMeet):
+            return _start(world_size, function, arguments, timeout_s)
+    return _start(world_size, function, arguments, timeout_s)
+
+
+def _start(world_size: int, function: Callable[..., Any], arguments: tuple[Any, ...], timeout_s: float) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
-        queue = _context.Queue()
+        queue, all_said = _context.Queue(), _context.Event()
         processes = [
-            _context.Process(target=_rank, args=(function, arguments, rank, world_size, f"{folder}/store", queue))
+            _context.Process(
+                target=_rank, args=(function, arguments, rank, world_size, f"{folder}/store", queue, all_said)
+            )
             for rank in range(world_size)
         ]
         for process in processes:
@@ -79,10 +106,12 @@ def run_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, ti
         results: list[Any] = [None] * world_size
         try:
             for _ in processes:
-                rank, value, error = queue.get(timeout=timeout_s)
-                assert error is None, _what_happened(processes, queue, (rank, error))
+                rank, has_met, value, error = queue.get(timeout=timeout_s)
+                if error is not None:
+                    raise _what_happened(processes, queue, (rank, has_met, error))
                 results[rank] = value
         finally:
+            all_said.set()
             for process in processes:
                 process.join(timeout=5)
                 if process.is_alive():

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import secrets
 import shutil
 import signal
 import subprocess
@@ -52,7 +53,7 @@ def suite(tmp_path):
 
 def run(*arguments, launcher=(), **more):
     command = [*launcher, *CLUSTERBENCH, "run", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False, **more)
+    return subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=ROOT, check=False, **more)
 
 
 def start(*arguments, launcher=()):
@@ -74,6 +75,15 @@ def until(process, pattern):
     raise AssertionError(f"never said {pattern!r}:\n{''.join(said)}")
 
 
+def until_timed(process, folder, case):
+    """Returns once the ranks have begun the iterations of a case."""
+    alive = folder / "alive"
+    while not alive.exists() or not re.search(rf'"case": "{case}".*"phase": "checked"', alive.read_text()):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    time.sleep(0.5)
+
+
 def workers():
     found = {}
     for entry in Path("/proc").iterdir():
@@ -89,7 +99,7 @@ def workers():
 
 def worker_of(folder, rank):
     """The pid of a running rank of the run in ``folder``."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         for (log, number), pid in workers().items():
             if log.startswith(str(folder)) and number == rank:
@@ -99,7 +109,7 @@ def worker_of(folder, rank):
 
 
 def nobody_is_left(folder):
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if not any(log.startswith(str(folder)) for log, _ in workers()):
             return True
@@ -136,10 +146,9 @@ def test_progress_says_which_case_of_how_many_and_how_long(suite, tmp_path):
 def test_a_signal_to_a_worker_costs_exactly_one_case(suite, tmp_path, number, status, words):
     folder = tmp_path / "run"
     process = start(suite(sleep_s="[0.05, 0.5, 0.07]"), "--out", folder)
-    until(process, r"\[2/6\] fault_drill")
-    time.sleep(1.5)
+    until_timed(process, folder, "fault_drill/1n3/none-in-run-sleep_s=0.5")
     os.kill(worker_of(folder, 1), number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=200)
     assert process.returncode == 1, said
     outcomes = RunDirectory.open(folder).outcomes()
     assert [outcome.status for outcome in outcomes] == ["ok", status, "ok", "ok", "ok", "ok"]
@@ -151,11 +160,10 @@ def test_a_signal_to_a_worker_costs_exactly_one_case(suite, tmp_path, number, st
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_path, number):
     folder = tmp_path / "run"
-    process = start(suite(repeats=2), "--out", folder)
-    until(process, r"\[3/12\] fault_drill")
-    time.sleep(0.5)
+    process = start(suite(repeats=2, sleep_s="[0.05, 0.06, 0.5]"), "--out", folder)
+    until_timed(process, folder, "fault_drill/1n3/none-in-run-sleep_s=0.5")
     process.send_signal(number)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=200)
     assert process.returncode == 1
     assert "Traceback" not in said
     assert f"stopped before the end: somebody asked for it; everything finished is in {folder}." in said
@@ -250,10 +258,9 @@ def test_an_agent_may_own_several_ranks(suite, tmp_path):
 def test_under_mpirun_a_killed_worker_costs_one_case(suite, tmp_path):
     folder = tmp_path / "run"
     process = start(suite(sleep_s="[0.05, 0.5, 0.07]"), "--out", folder, launcher=mpirun(3))
-    until(process, r"\[2/6\] fault_drill")
-    time.sleep(1.5)
+    until_timed(process, folder, "fault_drill/1n3/none-in-run-sleep_s=0.5")
     os.kill(worker_of(folder, 2), signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     assert process.returncode == 1
     outcomes = RunDirectory.open(folder).outcomes()
     assert [outcome.status for outcome in outcomes] == ["ok", "failed", "ok", "ok", "ok", "ok"]
@@ -276,7 +283,7 @@ def test_under_mpirun_stopping_keeps_what_was_finished(suite, tmp_path):
     process = start(suite(), "--out", folder, launcher=mpirun(3))
     until(process, r"\[3/6\] fault_drill")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=200)
     assert process.returncode != 0
     assert nobody_is_left(folder)
     assert run("--resume", folder).returncode == 0
@@ -298,8 +305,8 @@ def test_gpus_without_a_torch_that_sees_them_are_skipped_with_the_reason(suite, 
 
 
 def test_two_processes_that_only_variables_join_are_one_run(suite, tmp_path):
-    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    common["CLUSTERBENCH_SECRET"] = "of this test, and of nobody else"
+    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    common |= {"MASTER_PORT": str(secrets.randbelow(2**32)), "CLUSTERBENCH_SECRET": secrets.token_hex(16)}
     command = [*CLUSTERBENCH, "run", str(suite(sleep_s=0.0)), "--out", str(tmp_path / "run")]
     agents = [
         subprocess.Popen(
@@ -307,7 +314,7 @@ def test_two_processes_that_only_variables_join_are_one_run(suite, tmp_path):
         )
         for rank in ("0", "1")
     ]
-    said = [agent.communicate(timeout=120)[1] for agent in agents]
+    said = [agent.communicate(timeout=250)[1] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], said
     assert "cases to run on 2 ranks" in said[0]
     assert said[1] == ""

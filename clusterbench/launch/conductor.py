@@ -333,17 +333,17 @@ class Conductor:
         """
         ranks = self._inside_mpi
         self._leave_mpi()
-        self.crew.is_stuck = True  # until they have said otherwise, whatever interrupts the wait for it
+        self.crew.is_stuck, self.crew.all_answer = True, False  # until they say otherwise, whatever interrupts the wait
         self.crew.order_mpi(ranks, "end")
-        out = 0
+        stuck: list[bool] = []
         for event in self._events_until(time.monotonic() + SECONDS_TO_ANSWER):
             if event["event"] == "mpi_ended":
-                if event["is_stuck"]:
-                    break
-                out += 1
-            if out == len(ranks):
-                self.crew.is_stuck = False
-                return
+                stuck.append(event["is_stuck"])
+            if len(stuck) == len(ranks):
+                self.crew.is_stuck, self.crew.all_answer = any(stuck), True
+                break
+        if not self.crew.is_stuck:
+            return
         raise LaunchError("a call of MPI has not returned, and MPI cannot be left before it does")
 
     def _keep_logs(self, logs: Mapping[str, str]) -> None:

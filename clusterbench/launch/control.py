@@ -147,7 +147,9 @@ class MpiPlane:
         self._on_their_way.clear()
 
     def abort(self, exit_code: int) -> None:
-        self._comm.Abort(exit_code)
+        sys.stderr.flush()
+        # Of all there are: MPICH ends the ranks of a smaller one by messages, and mpirun then reports 9 now and then.
+        self._mpi.COMM_WORLD.Abort(exit_code)
 
     def abandon(self, exit_code: int, last: bool) -> None:
         # A launcher that loses the daemon of a host it can reach ends by itself; on Abort it waits for all the others.

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agent import Agent
@@ -20,12 +20,23 @@ SECONDS_OF_SILENCE = 20.0
 SECONDS_OF_PATIENCE = 300.0
 """The same for members while the head plans or writes the report and says nothing."""
 
-SECONDS_FOR_GOODBYES = 2.0
+SECONDS_FOR_GOODBYES = 5.0
+SECONDS_TO_BE_ENDED = 20.0
+"""How long an agent that said goodbye waits for the head to end MPI; longer than the head waits for goodbyes."""
 SECONDS_BETWEEN_LOOKS = 1.0
 """How often an agent inside MPI looks whether somebody has asked it to stop."""
 
 _SHORTEST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.02
+
+
+Leaving = Literal["in order", "aborted", "abandoned"]
+"""How MPI is left.
+
+Not in order where a rank is stuck inside it, since that waits for all ranks. As long as every agent answers, the head
+aborts it: this alone gives mpirun the run's exit code. Where one does not answer, mpirun might wait for its host for
+ever, so each agent leaves by itself.
+"""
 
 
 class LostHead(LaunchError):
@@ -135,7 +146,9 @@ class Crew:
     mpi
         This agent as a rank of cases that measure MPI; None where no MPI launcher started the agents.
     is_stuck
-        Whether an agent is inside a call of MPI that will not return: MPI cannot be left in order any more.
+        Whether an agent is inside a call of MPI that will not return.
+    all_answer
+        Whether all agents that are ranks of a case of MPI answered at its end.
     """
 
     def __init__(
@@ -151,6 +164,7 @@ class Crew:
         self.lost: dict[int, str] = {}
         self.mpi = MpiRank(agent.host) if isinstance(plane, MpiPlane) else None
         self.is_stuck = False
+        self.all_answer = True
         self._silence_s = SECONDS_OF_SILENCE
         self._pause = Pause()
         self._silence = Silence(agent for agent in range(plane.size) if agent != HEAD)
@@ -167,6 +181,12 @@ class Crew:
     @property
     def lost_hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(member.host for member in self.members if member.agent in self.lost))
+
+    @property
+    def leaving(self) -> Leaving:
+        if self.lost or not self.all_answer:
+            return "abandoned"
+        return "aborted" if self.is_stuck else "in order"
 
     def is_worried(self) -> bool:
         """Whether an agent is silent that should have given a sign by now."""
@@ -268,16 +288,14 @@ class Crew:
         ]
 
 
-def dismiss(plane: ControlPlane, exit_code: int, lost: Collection[int] = (), is_stuck: bool = False) -> None:
+def dismiss(plane: ControlPlane, exit_code: int, lost: Collection[int] = (), leaving: Leaving = "in order") -> None:
     """Tells every other agent that is still there to go home with ``exit_code``, and takes what they still have to say.
-
-    Where some are lost or stuck inside MPI, they leave without ending it.
 
     A message that nobody has taken when MPI ends is a warning of the library.
     """
     waiting = {agent for agent in range(plane.size) if agent != HEAD and agent not in lost}
     for agent in waiting:
-        plane.send(agent, {"order": "quit", "exit_code": exit_code, "abandon": bool(lost) or is_stuck})
+        plane.send(agent, {"order": "quit", "exit_code": exit_code, "leaving": leaving})
     deadline = time.monotonic() + SECONDS_FOR_GOODBYES
     while waiting.difference(plane.lost()) and time.monotonic() < deadline:
         waiting.difference_update(sender for sender, message in plane.receive() if message["event"] == "bye")
@@ -311,8 +329,10 @@ def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int
             if order["order"] == "quit":
                 plane.send(HEAD, {"event": "bye"})
                 plane.close()
-                if order["abandon"]:
+                if order["leaving"] != "in order":
                     agent.close()
+                    if order["leaving"] == "aborted":
+                        time.sleep(SECONDS_TO_BE_ENDED)
                     plane.abandon(order["exit_code"], last=False)
                 return int(order["exit_code"])
             if order["order"] == "patience":

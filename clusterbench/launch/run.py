@@ -156,11 +156,13 @@ def _lead(
         crew = Crew(agent, plane, members, _variables(interfaces, options))
         exit_code = _conduct(crew, directory, plan, options, interfaces, cluster)
     except ClusterbenchError as error:
-        dismiss(plane, error.exit_code, crew.lost if crew else ())
+        dismiss(plane, error.exit_code, crew.lost if crew else (), "abandoned" if crew and crew.lost else "in order")
         raise _Settled(error) from None
-    dismiss(plane, exit_code, crew.lost, crew.is_stuck)
-    if crew.lost or crew.is_stuck:
+    dismiss(plane, exit_code, crew.lost, crew.leaving)
+    if crew.leaving != "in order":
         agent.close()
+        if crew.leaving == "aborted":
+            plane.abort(exit_code)
         plane.abandon(exit_code, last=True)
     return exit_code
 

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from clusterbench.run_directory import RunDirectory
@@ -34,7 +35,7 @@ def run_suite(tmp_path: Path, entries: str, num_ranks: int = 2, only_fakes: bool
         [sys.executable, "-m", "clusterbench.cli", "run", str(suite), "--out", str(tmp_path / "run")],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=250,
         cwd=ROOT,
         check=False,
         env={**os.environ, "PATH": path},
@@ -47,8 +48,15 @@ def run_suite(tmp_path: Path, entries: str, num_ranks: int = 2, only_fakes: bool
     return done, outcomes, rows
 
 
-def processes_of(tmp_path: Path) -> list[str]:
-    """Command lines of all processes that still run a program of ``tmp_path/bin``."""
+def processes_of(tmp_path: Path, within_s: float = 60.0) -> list[str]:
+    """Command lines of all processes that still run a program of ``tmp_path/bin`` after that long."""
+    deadline = time.monotonic() + within_s
+    while (found := _processes_of(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def _processes_of(tmp_path: Path) -> list[str]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

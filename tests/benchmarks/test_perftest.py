@@ -1,7 +1,5 @@
 """A server and a client on two ranks, by the whole path from a suite to rows, with an ``ib_write_bw`` of our own."""
 
-import time
-
 import pytest
 
 from clusterbench.benchmarks.perftest import Perftest
@@ -78,7 +76,7 @@ def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     device: [{modes}]
     min_size: 64KiB
     max_size: 64KiB
-    tool_time_limit_s: 3
+    tool_time_limit_s: 12
 """
     done, outcomes, rows = run_suite(tmp_path, entry)
     assert done.returncode == 1
@@ -99,7 +97,7 @@ def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     assert "was ended by signal 9 (Killed). It printed nothing." in said["dies"]
     assert "ended with exit code 1. It printed at the end:\n    Unable to read to socket" in said["server_knows"]
     assert "the server, on 127.0.0.1, printed last: Couldn't allocate MR" in said["server_knows"]
-    assert "has not ended after 3 s. It printed at the end:\n    begun\n" in said["hangs"]
+    assert "has not ended after 12 s. It printed at the end:\n    begun\n" in said["hangs"]
 
 
 @pytest.mark.gloo
@@ -108,9 +106,6 @@ def test_a_case_that_is_stopped_before_its_program_leaves_nothing_running(tmp_pa
     entry = "  - {benchmark: perftest, device: hangs, min_size: 64KiB, max_size: 64KiB, time_limit_s: 3}"
     done, outcomes, _ = run_suite(tmp_path, entry)
     assert (done.returncode, outcomes[case("hangs")].status) == (1, "timeout")
-    deadline = time.monotonic() + 5
-    while processes_of(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.05)
     assert processes_of(tmp_path) == []
 
 

@@ -65,7 +65,7 @@ def test_the_cpu_is_timed_by_the_wall():
     time.sleep(0.01)
     marks.append(clock.mark())
     (seconds,) = clock.seconds(marks)
-    assert 0.01 <= seconds < 1.0
+    assert 0.01 <= seconds < 5.0
 
 
 @pytest.mark.gpu

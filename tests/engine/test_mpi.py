@@ -89,7 +89,7 @@ def test_the_window_is_the_one_that_bandwidth_is_derived_from():
 
 def test_the_library_is_named_without_its_build():
     asked = "from clusterbench.engine import mpi; print(mpi.library()); print(mpi.takes_cuda_memory())"
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, cwd=ROOT, timeout=200)
     name, takes_cuda = done.stdout.splitlines()
     assert re.fullmatch(r"(MPICH|Open MPI v)\s?\d+\.\d+\.\d+\w*", name)
     assert takes_cuda == "False"
@@ -109,5 +109,5 @@ def test_cuda_memory_is_not_given_to_a_library_that_does_not_take_it():
     hint = "hint: load one that is CUDA-aware, or write memory: host, which needs no such library\n"
     for able, says in ((False, "says that it does not take"), (None, "does not say whether it takes")):
         program = [sys.executable, "-c", asked.format(able=able)]
-        done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, timeout=60)
+        done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, timeout=200)
         assert done.stdout == f"the MPI library (Some MPI 1.0) {says} CUDA memory.\n{hint}", done.stderr

@@ -39,7 +39,7 @@ def links(folder, **variables):
     clean = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")}
     environment = {**clean, **variables, "LD_LIBRARY_PATH": str(folder)}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", READ], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", READ], env=environment, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

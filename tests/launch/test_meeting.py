@@ -5,6 +5,7 @@ import hmac
 import json
 import multiprocessing
 import re
+import secrets
 import socket
 import stat
 import threading
@@ -12,7 +13,7 @@ import threading
 import pytest
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch import meeting
+from clusterbench.launch import control, meeting
 from clusterbench.launch.control import Alone
 from clusterbench.launch.launcher import Launcher
 from clusterbench.launch.meeting import head_of, job_of, meet, ports_of, shared_secret
@@ -33,12 +34,21 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def job(request):
-    """A job of this test alone, so that tests side by side do not meet."""
-    return {**JOB, "MASTER_PORT": str(20_000 + sum(map(ord, request.node.nodeid)) % 9_999)}
+def job():
+    """A job of this test alone, at ports that nobody has."""
+    while True:
+        job = {**JOB, "MASTER_PORT": str(secrets.randbelow(2**32))}
+        if all(map(_is_free, ports_of(job_of(job)))):
+            return job
 
 
-def meet_in_background(launcher, job, timeout_s=5.0):
+def _is_free(port):
+    with contextlib.suppress(OSError), socket.create_server(("0.0.0.0", port)):
+        return True
+    return False
+
+
+def meet_in_background(launcher, job, timeout_s=60.0):
     """A plane, or why there is none, once the thread is through."""
     came = []
 
@@ -55,7 +65,7 @@ def meet_in_background(launcher, job, timeout_s=5.0):
 
 def test_agents_meet_in_whatever_order_they_come(job):
     members = [meet_in_background(agent(rank), job) for rank in (2, 1)]
-    head = meet(agent(0), job, 5)
+    head = meet(agent(0), job, 60)
     for thread, _ in members:
         thread.join()
     (second,), (first,) = (came for _, came in members)
@@ -82,7 +92,7 @@ def test_a_port_that_is_somebody_elses_is_passed_over(job):
     service = threading.Thread(target=answer_as_another_service_would)
     service.start()
     thread, came = meet_in_background(agent(0, size=2), job)
-    member = meet(agent(1, size=2), job, 5)
+    member = meet(agent(1, size=2), job, 60)
     thread.join()
     other.shutdown(socket.SHUT_RDWR)
     service.join()
@@ -106,7 +116,7 @@ def test_a_go_between_on_an_earlier_port_is_not_believed(job):
 
     between = threading.Thread(target=pass_on)
     between.start()
-    member = meet(agent(1, size=2), job, 5)  # turned down there, it goes on to the next port
+    member = meet(agent(1, size=2), job, 60)  # turned down there, it goes on to the next port
     between.join()
     thread.join()
     mallory.close()
@@ -144,7 +154,7 @@ def test_an_agent_without_the_secret_is_refused_though_its_rank_is_free(job):
     thread, came = meet_in_background(agent(0, size=2), job)
     with pytest.raises(LaunchError, match="did not find the head"):
         meet(agent(1, size=2), {**job, "CLUSTERBENCH_SECRET": "another one, as long"}, 0.3)
-    member = meet(agent(1, size=2), job, 5)
+    member = meet(agent(1, size=2), job, 60)
     thread.join()
     member.close()
     came[0].close()
@@ -168,15 +178,16 @@ def test_what_was_overheard_on_one_connection_opens_no_other(job):
     came[0].close()
 
 
-def test_200_silent_connections_keep_nobody_waiting(job):
-    thread, came = meet_in_background(agent(0, size=2), job, 20)
+def test_200_silent_connections_keep_nobody_waiting(job, monkeypatch):
+    monkeypatch.setattr(control, "_SECONDS_TO_GREET", 250.0)  # which none of them has used up
+    thread, came = meet_in_background(agent(0, size=2), job)
     address = "127.0.0.1", ports_of(job_of(job))[0]
     silent = [_dial(address)] + [socket.socket() for _ in range(199)]
     for one in silent[1:]:
         one.setblocking(False)
         one.connect_ex(address)
-    member = meet(agent(1, size=2), job, 20)
-    thread.join(2)
+    member = meet(agent(1, size=2), job, 60)
+    thread.join(60)
     assert not thread.is_alive()
     for one in silent:
         one.close()
@@ -249,15 +260,15 @@ def test_twenty_that_come_at_once_read_the_same_file(home):
     agents = [fork.Process(target=_read_at_once, args=(together, answers)) for _ in range(20)]
     for one in agents:
         one.start()
-    secrets = {answers.get() for _ in agents}
+    read = {answers.get() for _ in agents}
     for one in agents:
         one.join()
-    assert secrets == {home.read_bytes()}
+    assert read == {home.read_bytes()}
     assert [file.name for file in home.parent.iterdir()] == ["secret"]
 
 
 def _read_at_once(together, answers):
-    together.wait(20)
+    together.wait(120)
     answers.put(shared_secret({}))
 
 

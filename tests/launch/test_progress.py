@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 
 from clusterbench.launch.conductor import Execution
 from clusterbench.launch.progress import Bar, Lines, progress_on
@@ -22,7 +23,8 @@ def watch(progress):
     progress.close()
 
 
-def test_without_a_terminal_there_are_two_plain_lines_a_case():
+def test_without_a_terminal_there_are_two_plain_lines_a_case(monkeypatch):
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     stream = io.StringIO()
     watch(progress_on(stream))
     assert stream.getvalue().splitlines() == [

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from clusterbench.errors import LaunchError
+from clusterbench.launch import conductor
 from clusterbench.launch.allocation import gather, measure_clocks
 from clusterbench.launch.channel import Channel
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts
@@ -34,7 +35,7 @@ def crowd_and_crew():
     plane = TcpHead(RANKS + 1, SECRET)
     crowd = Crowd(plane.address, RANKS + 1, range(1, RANKS + 1), SECRET, {"cpu_model": "x"})
     crowd.come()
-    plane.gather(10)
+    plane.gather(60)
     allocation = gather(plane, hello_of(HEAD, {"cpu_model": "x"}))
     agent = StandIn(allocation.hosts[HEAD])
     measure_clocks(agent, plane, allocation)
@@ -82,11 +83,12 @@ def test_connections_cut_in_the_middle_of_a_case_are_all_named(crowd_and_crew, t
     assert crowd.gone() == {"0": RANKS - 3, "the head of the run is gone": 3}
 
 
-def test_a_run_that_loses_everybody_ends_at_once(crowd_and_crew, tmp_path):
+def test_a_run_that_loses_everybody_ends_at_once(crowd_and_crew, tmp_path, monkeypatch):
+    monkeypatch.setattr(conductor, "SECONDS_TO_ANSWER", 60.0)
     crowd, crew = crowd_and_crew
     start_s = time.monotonic()
     directory, said = conduct(crew, tmp_path, case_of(RANKS, "cut", cut=range(RANKS)))
-    assert time.monotonic() - start_s < 4  # the head asks nobody who is not there, and waits for nobody
+    assert time.monotonic() - start_s < 25  # the head asks nobody who is not there, and waits for nobody
     assert "n0007 were lost" in said
     (outcome,) = directory.outcomes()
     assert len(outcome.lost_hosts) == RANKS // 8

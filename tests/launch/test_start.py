@@ -97,15 +97,15 @@ def test_one_failing_rank_costs_one_case(agent, tmp_path, fault, phase, status, 
     ("fault", "words"), [("stop", "its process is stopped (SIGSTOP)"), ("hang", "in _go_wrong (fault_drill.py:")]
 )
 def test_a_silent_rank_is_named_at_the_deadline(agent, tmp_path, fault, words):
-    (at, after), _ = conduct(agent, tmp_path, drill(fault, world_size=3, time_limit_s=4), drill(world_size=3))
+    (at, after), _ = conduct(agent, tmp_path, drill(fault, world_size=3, time_limit_s=10), drill(world_size=3))
     assert (at.status, at.rank, after.status) == ("timeout", 1, "ok")
     assert words in at.reason
     assert at.reason.endswith("the other 2 ranks wait for it")
-    assert 4 <= at.elapsed_s < 7
+    assert 10 <= at.elapsed_s < 60  # and not when its peers' transport gives up, after 80 s
 
 
 def test_the_stacks_of_all_ranks_are_in_the_logs(agent, tmp_path):
-    conduct(agent, tmp_path, drill("hang", world_size=3, time_limit_s=4))
+    conduct(agent, tmp_path, drill("hang", world_size=3, time_limit_s=10))
     culprit, victim = ((tmp_path / "run/logs" / f"start-0000-rank-000{rank}.log").read_text() for rank in (1, 0))
     assert "_go_wrong" in culprit
     assert "all_reduce" in victim
@@ -114,13 +114,15 @@ def test_the_stacks_of_all_ranks_are_in_the_logs(agent, tmp_path):
 def test_a_killed_zygote_costs_one_case(agent, tmp_path):
     def kill_the_zygote():
         time.sleep(1.5)
-        for pid in children_of(agent._spawner_process.pid):
+        while not (zygotes := children_of(agent._spawner_process.pid)):
+            time.sleep(0.1)
+        for pid in zygotes:
             os.kill(pid, signal.SIGKILL)
 
     threading.Thread(target=kill_the_zygote).start()
-    (at, after), _ = conduct(agent, tmp_path, drill("hang", world_size=2, time_limit_s=30), drill(world_size=2))
+    (at, after), _ = conduct(agent, tmp_path, drill("hang", world_size=2, time_limit_s=200), drill(world_size=2))
     assert (at.status, after.status) == ("failed", "ok")
-    assert at.elapsed_s < 10
+    assert at.elapsed_s < 100
 
 
 def test_a_cases_variables_reach_its_workers(agent, tmp_path):
@@ -152,7 +154,7 @@ time.sleep(100)
     process.kill()
     process.wait()
     process.stdout.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while any(map(is_alive, family)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(is_alive, family))

@@ -34,9 +34,10 @@ def launcher(tmp_path, monkeypatch):
 
 
 def killed_in_the_second_case(tmp_path: Path) -> str:
-    """Lines of a script in which the head is killed once one case has its outcome."""
-    wait = f"while [ ! -s {tmp_path}/run/outcomes.jsonl ]; do sleep 0.1; done"
-    return f'"$@" & pid=$!; {wait}; sleep 1; kill -9 $pid; wait $pid'
+    """Lines of a script in which the head is killed once ranks are timed in a case that is not the first."""
+    alive = f"{tmp_path}/run/alive"
+    wait = f"until grep -qs checked {alive} && ! grep -qs sleep_s=0.01 {alive}; do sleep 0.1; done"
+    return f'"$@" & pid=$!; {wait}; kill -9 $pid; wait $pid'
 
 
 def statuses(folder: Path) -> list[str]:
@@ -93,7 +94,9 @@ def test_a_launcher_may_end_with_2_once_its_run_has_begun(launcher, tmp_path):
     options = launcher(
         f"if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; exit 2; fi", 'exec "$@"'
     )
-    (tmp_path / "s.yaml").write_text(SUITE.replace("[0.01, 0.02]", "[0.01, 0.5]"))
+    (tmp_path / "s.yaml").write_text(
+        SUITE.replace("[0.01, 0.02]", "[0.01, 2.0]").replace("iterations: 6", "iterations: 3")
+    )
     assert supervise(COMMAND, options) == 0
     assert statuses(tmp_path / "run") == ["ok", "ok"]
 
@@ -122,8 +125,8 @@ def test_a_launcher_without_a_sign_of_life_is_ended(launcher, monkeypatch, capfd
     monkeypatch.setattr(supervisor, "SECONDS_TO_BEGIN", 1.0)
     start_s = time.monotonic()
     with pytest.raises(LaunchError, match="ended with -15 before the run began"):
-        supervise(COMMAND, launcher("sleep 60"))
-    assert time.monotonic() - start_s < 20
+        supervise(COMMAND, launcher("sleep 600"))
+    assert time.monotonic() - start_s < 200
     assert "the launcher does not end, or shows no sign of life; it is ended" in capfd.readouterr().err
 
 

@@ -23,5 +23,5 @@ print(json.dumps({"asked": asked, "threads": len(os.listdir("/proc/self/task")),
 def test_importing_ahead_starts_no_thread_and_asks_cuda_nothing():
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=280)
     assert json.loads(done.stdout) == {"asked": [], "threads": 1, "cuda": False}

@@ -18,8 +18,10 @@ from clusterbench.training.step_parts import LONGEST_LINE, record
 from clusterbench.types import Case, Metric, Observation, Place
 from tests.ranks import run_ranks
 
-FORWARD_DELAY_S, CALL_DELAY_S = 0.25, 0.02
+FORWARD_DELAY_S, CALL_DELAY_S = 1.0, 0.05
 """Long beside what ranks do to each other that share few cores with other work."""
+MOST_TRIES = 3
+"""Other work may still hold up a rank for as long as the fault does."""
 
 Seconds = dict[str, float]
 
@@ -117,6 +119,16 @@ def slow_tp(step: Any, rig: Any, delayed: Delayed) -> None:
 def test_a_planted_delay_lands_in_its_own_part(
     layout: str, plant: Callable[[Any, Any, Delayed], object], part: str
 ) -> None:
+    for attempt in range(MOST_TRIES):
+        try:
+            lands(layout, plant, part)
+            return
+        except AssertionError:
+            if attempt == MOST_TRIES - 1:
+                raise
+
+
+def lands(layout: str, plant: Callable[[Any, Any, Delayed], object], part: str) -> None:
     case = case_of(layout)
     ranks = run_ranks(case.world_size, traced, layout, plant)
     records, delay_s = [seen for seen, _ in ranks], max(seconds for _, seconds in ranks)
