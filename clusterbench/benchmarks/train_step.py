@@ -42,6 +42,7 @@ from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
+    from clusterbench.engine.traffic import TrafficCounter
     from clusterbench.training.step import TrainingStep
 
 STATES = ("parameters", "gradients", "optimizer_state")
@@ -212,12 +213,14 @@ class TrainStep(Benchmark):
 
     @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:
+        from clusterbench.engine.traffic import TrafficCounter
         from clusterbench.training.parity import check_parity
         from clusterbench.training.step import TrainingStep
 
         job, shared_by = job_of(point, rig.device.type), from_options(point)
         assert rig.grid is not None
         step, grid = TrainingStep(job, shared_by, rig.grid, rig.device), rig.grid
+        counter = TrafficCounter(grid.names())
 
         def check() -> Mapping[str, float]:
             return check_parity(job, shared_by, grid, rig.device) if point["parity"] else {}
@@ -227,8 +230,8 @@ class TrainStep(Benchmark):
             check=check,
             passes={
                 "memory": lambda: _memory_of(step, rig),
-                "traffic": lambda: _traffic_of(step, rig),
-                "exposed": lambda: _exposure_of(step, rig),
+                "traffic": lambda: _traffic_of(step, counter),
+                "exposed": lambda: _exposure_of(step, rig, counter),
                 **({"timeline": lambda: _timeline_of(step, rig)} if step.assembly.stages else {}),
                 **({"attention": lambda: _attention_of(step, rig)} if job.layout.uses("cp") else {}),
                 **({"experts": lambda: _experts_of(step, rig)} if job.shape.has_experts else {}),
@@ -466,20 +469,20 @@ def _memory_of(step: TrainingStep, rig: Rig) -> dict[str, int]:
     return seen
 
 
-def _traffic_of(step: TrainingStep, rig: Rig) -> list[dict[str, Any]]:
-    from clusterbench.engine.traffic import TrafficCounter
-
-    assert rig.grid is not None
-    with TrafficCounter(rig.grid.names()) as counter:
+def _traffic_of(step: TrainingStep, counter: TrafficCounter) -> list[dict[str, Any]]:
+    counter.records.clear()
+    with counter:
         step()
     return [{"axis": axis, "op": op, **vars(total)} for (axis, op), total in sorted(counter.totals().items())]
 
 
-def _exposure_of(step: TrainingStep, rig: Rig) -> dict[str, Any]:
+def _exposure_of(step: TrainingStep, rig: Rig, counter: TrafficCounter) -> dict[str, Any]:
+    """``counter`` has seen a step before: passes run in their order."""
     from clusterbench.engine.trace import exposure, trace_step
+    from clusterbench.engine.transfers import listed
 
     assert rig.grid is not None
-    trace = trace_step(step, rig.device, rig.grid.names())
+    trace = trace_step(step, rig.device, counter.axes, listed(counter))
     return {**vars(exposure(trace)), "transfers": record(trace, rig.grid)}
 
 

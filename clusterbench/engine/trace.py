@@ -26,7 +26,6 @@ from clusterbench.engine.transfers import (
     Asked,
     axes_of,
     carried_by,
-    collectives_of,
     messages_seen,
 )
 from clusterbench.formulas.attribution import Claim, shared_out
@@ -124,7 +123,10 @@ def exposure(trace: StepTrace) -> Exposure:
 
 
 def trace_step(
-    step: Callable[[], object], device: torch.device | str = "cpu", axes: Mapping[str, str] | None = None
+    step: Callable[[], object],
+    device: torch.device | str = "cpu",
+    axes: Mapping[str, str] | None = None,
+    collectives: Sequence[tuple[str, str]] = (),
 ) -> StepTrace:
     """Runs ``step`` once under the profiler.
 
@@ -134,17 +136,16 @@ def trace_step(
     Parameters
     ----------
     axes
-        Name of a process group -> axis. With them each transfer gets its axis; on CPU this takes a second run of
-        ``step``, before the traced one, in which collectives are listed.
+        Name of a process group -> axis. With them each transfer gets its axis.
+    collectives
+        Those of such a step as the traffic counter listed them; only a CPU needs the list.
     """
     device = torch.device(device)
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
         torch.cuda.synchronize(device)
-    asked = Asked(axes or {})
-    if axes and device.type == "cpu":
-        asked.collectives = collectives_of(step, axes)
+    asked = Asked(axes or {}, list(collectives))
     profile = torch.profiler.profile(activities=activities)
     with profile, messages_seen(device, asked.axes) as asked.messages, torch.profiler.record_function(STEP):
         step()

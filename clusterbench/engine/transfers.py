@@ -1,8 +1,8 @@
 """Which axis each transfer of a traced step belongs to, and which of its group's transfers it is.
 
 A trace says when something was transferred; who asked for it, and in which group, is known where it is asked for.
-Messages are seen there by their calls. Collectives are asked for in C++ as well, so they are listed in a step of its
-own, by the traffic counter, and found again in the trace by their order.
+Messages are seen there by their calls. Collectives are asked for in C++ as well, so they are taken from the list of the
+traffic counter, which has seen another such step, and found again in the trace by their order.
 """
 
 from __future__ import annotations
@@ -57,10 +57,8 @@ class Asked:
     messages: list[Message] = field(default_factory=list)
 
 
-def collectives_of(step: Callable[[], object], axes: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Runs ``step`` once and lists its collectives, without messages between two ranks."""
-    with TrafficCounter(axes) as counter:
-        step()
+def listed(counter: TrafficCounter) -> list[tuple[str, str]]:
+    """Op and axis of each collective that was counted, in order, without messages between two ranks."""
     return [(record.op, record.axis) for record in counter.records if record.op not in ("send", "recv")]
 
 

@@ -8,7 +8,8 @@ import torch.distributed._functional_collectives as functional
 from clusterbench.engine.trace import STEP, Event, StepTrace, exposure, intervals, trace_step
 from clusterbench.engine.trace import _event as as_event
 from clusterbench.engine.trace import _groups as call_groups
-from clusterbench.engine.transfers import MESSAGE, WAIT, Asked, Message
+from clusterbench.engine.traffic import TrafficCounter
+from clusterbench.engine.transfers import MESSAGE, WAIT, Asked, Message, listed
 from tests.ranks import run_ranks
 
 NUMEL = 8 * 2**20  # 32 MiB: tens of milliseconds on this kind of machine
@@ -300,7 +301,10 @@ def two_groups():
             dist.send(small, group=half, group_dst=1)
         behind.wait()
 
-    trace = trace_step(step, "cpu", {both.group_name: "dp", half.group_name: "tp"})
+    axes = {both.group_name: "dp", half.group_name: "tp"}
+    with TrafficCounter(axes) as counter:
+        step()
+    trace = trace_step(step, "cpu", axes, listed(counter))
     return (
         [(one.axis, one.way) for one in trace.transfers],
         sum(one.exposed_s for one in trace.transfers),

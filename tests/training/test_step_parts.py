@@ -60,9 +60,10 @@ def traced(layout: str, plant: Callable[[Any, Any, Delayed], object]) -> tuple[A
     step = TrainStep.prepare(rig, case_of(layout).point)
     for _ in range(3):
         step.run()
+    step.passes["traffic"]()
     step.passes["exposed"]()  # the first trace of a process takes longer
     plant(step.run, rig, delayed)
-    return step.passes["exposed"](), sum(delayed) / 2  # a step in which collectives are listed, and the traced one
+    return step.passes["exposed"](), sum(delayed)
 
 
 def sleeper(delayed: Delayed) -> Callable[..., None]:
