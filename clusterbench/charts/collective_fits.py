@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clusterbench.charts._panel import Panel
 
 MOST = 8
+_FURTHEST = 100  # where a call takes so many times what its bytes alone would, their line says nothing
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ def _at_link_rates(sweep: Sequence[Row], busbw: dict[str, float], known: Links) 
         marks = [
             Mark(float(row.point["size_bytes"]), row.value * busbw[row.case] / rate)
             for row in sweep
-            if row.value and busbw.get(row.case)
+            if row.value and busbw.get(row.case, 0.0) > rate / _FURTHEST
         ]
-        if marks:
+        if len(marks) > 1:
             found.append(Series(worded(name, sweep[0]), tuple(marks)))
     return found
