@@ -56,6 +56,8 @@ class CollectiveFits(Chart[list[Fitted]]):
 
     def _selected(self, rows: Sequence[Row], known: Links) -> list[Fitted] | None:
         benchmarks = dict.fromkeys(row.benchmark for row in rows if row.metric == "fit_error")
+        if not benchmarks:
+            return None
         name = sweep_name(rows)
         models: dict[str, dict[str, float]] = defaultdict(dict)
         busbw: dict[str, float] = {}
