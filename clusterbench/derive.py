@@ -55,9 +55,13 @@ class Part:
 
 def read(run: RunDirectory) -> Reading:
     """Everything a report needs of a run. Each record that is left out is named among the problems."""
-    own = read_part(run)
-    rows = [*with_what_follows(own.rows, own.plan), *refusal_rows(own)]
-    return Reading(own.run, own.plan, own.histories, rows, own.environment, own.problems)
+    return reading_of(read_part(run))
+
+
+def reading_of(part: Part) -> Reading:
+    """A run by itself, with what follows from several of its cases."""
+    rows = [*with_what_follows(part.rows, part.plan), *refusal_rows(part)]
+    return Reading(part.run, part.plan, part.histories, rows, part.environment, part.problems)
 
 
 def derive_rows(run: RunDirectory) -> list[Row]:

@@ -14,13 +14,17 @@ from clusterbench.types import Plan, Point
 
 
 def read_together(runs: Sequence[RunDirectory]) -> Reading:
+    """Several runs as one, see :func:`together`."""
+    return together([read_part(run) for run in runs])
+
+
+def together(every: Sequence[Part]) -> Reading:
     """Several runs as one, each case named by its run.
 
     Runs that have no case in common are parts of one experiment, such as one run for each number of nodes: what follows
     from several cases then follows from all of theirs. Where a case is in two runs, they stand side by side, and every
     row's point says its ``run``.
     """
-    every = [read_part(run) for run in runs]
     hashes = [history.case.hash for one in every for history in one.histories]
     are_alike = len(set(hashes)) < len(hashes)
     parts = [_named(one, name, are_alike) for one, name in zip(every, _names(every), strict=True)]

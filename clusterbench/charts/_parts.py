@@ -12,8 +12,10 @@ def parts_of(rows: Iterable[Row], metric: str) -> dict[str, dict[Part, float]]:
     """Case -> seconds of each part of this metric."""
     found: dict[str, dict[Part, float]] = {}
     for row in rows:
+        if row.metric != metric or row.value is None:
+            continue
         part = row.detail.get("part", "")
-        if row.metric == metric and part in PARTS and row.value is not None:
+        if part in PARTS:
             found.setdefault(row.case, {})[part, row.detail.get("axis", "")] = row.value
     return found
 

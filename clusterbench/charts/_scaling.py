@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterbench.charts._selection import apart, workloads
+from clusterbench.formulas.scaling import WEAK
 from clusterbench.rows import Row
-
-WEAK = "weak scaling"
-"""How the basis of a figure begins that is held against a smaller run of the same work per rank."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import Mark, Series, lines, mark
-from clusterbench.charts._links import NEIGHBOURS, Links, links, worded
+from clusterbench.charts._links import NEIGHBOURS, links, worded
 from clusterbench.charts._selection import curves_note
 from clusterbench.charts._sweeps import sweep_name
+from clusterbench.cluster import Cluster
 from clusterbench.history import Reading
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
@@ -46,12 +47,12 @@ class BusbwBySize(Chart[Sweep]):
     place: ClassVar[int] = 50
 
     def select(self, rows: Sequence[Row]) -> Sweep | None:
-        return self._selected(rows, links(rows))
+        return self._selected(rows)
 
     def select_from(self, reading: Reading) -> Sweep | None:
-        return self._selected(reading.rows, links(reading.rows, reading.plan.cluster))
+        return self._selected(reading.rows, reading.plan.cluster)
 
-    def _selected(self, rows: Sequence[Row], known: Links) -> Sweep | None:
+    def _selected(self, rows: Sequence[Row], cluster: Cluster | None = None) -> Sweep | None:
         shown = [row for row in rows if _is_part_of_a_sweep(row)]
         name = sweep_name(shown)
         found: dict[str, dict[str, list[Mark]]] = {"busbw": defaultdict(list), "latency": defaultdict(list)}
@@ -64,6 +65,7 @@ class BusbwBySize(Chart[Sweep]):
                 gaps[name(row)].append(mark(size_bytes, row))
         if not any(len(marks) > 1 for marks in found["busbw"].values()):
             return None
+        known = links(rows, cluster)
         limits = {name(row): {worded(what, row): rate for what, rate in known.of(row).items()} for row in shown}
         bandwidth, latency = ([_series(name, marks, gaps) for name, marks in of.items()] for of in found.values())
         return Sweep(bandwidth, latency, limits)

@@ -11,6 +11,7 @@ from clusterbench.charts._drawing import Mark, Series, lines, mark
 from clusterbench.charts._links import NEIGHBOURS, Links, links, worded
 from clusterbench.charts._selection import curves_note
 from clusterbench.charts._sweeps import sweep_name
+from clusterbench.cluster import Cluster
 from clusterbench.formulas.latency_bandwidth import Segment, fit
 from clusterbench.history import Reading
 from clusterbench.rows import Row
@@ -49,16 +50,16 @@ class CollectiveFits(Chart[list[Fitted]]):
     place: ClassVar[int] = 51
 
     def select(self, rows: Sequence[Row]) -> list[Fitted] | None:
-        return self._selected(rows, links(rows))
+        return self._selected(rows)
 
     def select_from(self, reading: Reading) -> list[Fitted] | None:
-        return self._selected(reading.rows, links(reading.rows, reading.plan.cluster))
+        return self._selected(reading.rows, reading.plan.cluster)
 
-    def _selected(self, rows: Sequence[Row], known: Links) -> list[Fitted] | None:
+    def _selected(self, rows: Sequence[Row], cluster: Cluster | None = None) -> list[Fitted] | None:
         benchmarks = dict.fromkeys(row.benchmark for row in rows if row.metric == "fit_error")
         if not benchmarks:
             return None
-        name = sweep_name(rows)
+        name, known = sweep_name(rows), links(rows, cluster)
         models: dict[str, dict[str, float]] = defaultdict(dict)
         busbw: dict[str, float] = {}
         for row in rows:

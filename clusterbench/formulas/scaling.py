@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+STRONG, WEAK = "strong scaling", "weak scaling"
+"""The same total work on more ranks, or the same work per rank; how the basis of a figure begins that is held against a
+smaller run."""
+
 
 def scaling_efficiency(
     throughput: float, world_size: int, smallest_throughput: float, smallest_world_size: int

@@ -50,7 +50,7 @@ class Report:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Without garbage collection: walking a million live records again and again takes a third of the time."""
     was_on = gc.isenabled()
     gc.disable()
@@ -61,7 +61,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-@_uncollected()  # of the whole function: once it is back on, the records are gone
+@uncollected()  # of the whole function: once it is back on, the records are gone
 def render_report(run: RunDirectory) -> Report:
     """Writes ``index.html`` and ``rows.csv`` into the run's folder, the page first: somebody waits for it."""
     reading = read(run)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterbench.derive import read, write_rows
+from clusterbench.derive import read_part, reading_of, write_rows
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
-from clusterbench.report import Report, machine, page, when
+from clusterbench.history import Reading
+from clusterbench.report import Report, machine, page, uncollected, when
 from clusterbench.report.verdict import verdict
 from clusterbench.run_directory import RunDirectory
-from clusterbench.together import read_together
+from clusterbench.together import together
 
 
+@uncollected()
 def render_together(runs: Sequence[RunDirectory], out: Path) -> Report:
     """Writes ``index.html`` and ``rows.csv`` of all runs into the new folder ``out``; the runs stay as they are.
 
@@ -30,18 +32,18 @@ def render_together(runs: Sequence[RunDirectory], out: Path) -> Report:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DiskError(f"cannot make the folder {out}: {error.strerror}.\nhint: name another with --out") from None
-    reading = read_together(runs)
+    parts = [read_part(run) for run in runs]
+    reading = together(parts)
     findings = examine(reading)
     judged = verdict(reading, findings)
     folder = RunDirectory(out)
-    written = folder.write("index.html", page(reading, findings, judged, [_about(run) for run in runs]))
+    written = folder.write("index.html", page(reading, findings, judged, [_about(reading_of(part)) for part in parts]))
     write_rows(folder, reading.rows)
     return Report(written, judged)
 
 
-def _about(run: RunDirectory) -> dict[str, str]:
+def _about(reading: Reading) -> dict[str, str]:
     """What the table of runs says of one."""
-    reading = read(run)
     cluster = reading.plan.cluster
     judged = verdict(reading, examine(reading))
     started = min((one.started for history in reading.histories for one in history.outcomes if one.started), default="")

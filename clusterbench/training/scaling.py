@@ -7,12 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from clusterbench.formulas.attribution import Part, loss_by_part
-from clusterbench.formulas.scaling import scaling_efficiency
+from clusterbench.formulas.scaling import STRONG, WEAK, scaling_efficiency
 from clusterbench.rows import Row
 from clusterbench.training.step_parts import detail_of
-
-STRONG, WEAK = "strong scaling", "weak scaling"
-"""How the basis of an efficiency, or of a part of a loss, begins."""
 
 
 def scaling(rows: Sequence[Row]) -> Iterator[Row]:

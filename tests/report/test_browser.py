@@ -6,7 +6,6 @@ import csv
 import io
 import math
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Locator, Page
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import Mark, Series, canvas, lines
@@ -73,21 +72,9 @@ class PlantedChart(Chart[list[Row]]):
         ]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert chromium, "chromium is not installed: apt-get install --no-install-recommends chromium"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a report, and fails the test on whatever the browser complains of or asks the network for."""
-    complaints: list[str] = []
-    contexts = []
+def open_page(visit: Callable[..., Page]) -> Callable[..., Page]:
+    """Opens the report of a run."""
 
     def open_page(
         run: RunDirectory,
@@ -97,24 +84,10 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         touch: bool = False,
         address: str = "",
     ) -> Page:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme=scheme,  # type: ignore[arg-type]
-            java_script_enabled=javascript,
-            has_touch=touch,
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: complaints.append(request.url) if _leaves(request.url) else None)
-        page.goto(render_report(run).path.as_uri() + address)
-        return page
+        uri = render_report(run).path.as_uri() + address
+        return visit(uri, width, color_scheme=scheme, java_script_enabled=javascript, has_touch=touch)
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    return open_page
 
 
 @pytest.fixture
