@@ -72,8 +72,8 @@ def plan(
     as_json: bool,
 ) -> None:
     """Show the cases of SUITE, what is expected of each, and what is refused and why. Runs nothing."""
-    from clusterbench.plan import make_plan
-    from clusterbench.plan_text import plan_text
+    from clusterbench.planning import make_plan
+    from clusterbench.planning.text import plan_text
     from clusterbench.suite import load_suite
 
     asked = load_suite(suite)

@@ -11,7 +11,7 @@ from clusterbench.benchmarks import Benchmark
 from clusterbench.cluster import Cluster
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.plan import make_plan
+from clusterbench.planning import make_plan
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Case, Expected, Metric, Observation, Place, Plan, Point, Step
 

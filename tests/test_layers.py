@@ -15,8 +15,8 @@ PACKAGE = ROOT / "clusterbench"
 
 LAYERS = (
     "cli __main__ catalogue",
-    "launch report compare bundle layout_view importing plan_text",
-    "suite plan run_directory derive together environment_ratios yaml_lines",
+    "launch report compare bundle layout_view importing",
+    "suite planning run_directory derive together environment_ratios yaml_lines",
     "benchmarks parallel training diagnoses charts",
     "engine tools",
     "types rows records history units layout shape cluster scale formulas errors options discover tables prose "
@@ -34,8 +34,7 @@ WITHOUT_TORCH = (
     "importing",
     "catalogue",
     "suite",
-    "plan",
-    "plan_text",
+    "planning",
     "run_directory",
     "benchmarks",
     "parallel",

@@ -8,7 +8,7 @@ import pytest
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import SuiteError
-from clusterbench.plan import make_plan
+from clusterbench.planning import make_plan
 from clusterbench.suite import load_suite
 from tests.invented import KNOWN, Ping
 

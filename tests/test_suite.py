@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clusterbench.benchmarks import benchmarks
 from clusterbench.cluster import Cluster
 from clusterbench.errors import SuiteError
-from clusterbench.plan import make_plan
+from clusterbench.planning import make_plan
 from clusterbench.suite import load_suite
 from clusterbench.types import Plan
 from tests.invented import HEAD, KNOWN, suite_of

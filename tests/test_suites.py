@@ -9,7 +9,7 @@ import pytest
 from clusterbench.cluster import Cluster
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.parallel.context import KINDS
-from clusterbench.plan import make_plan
+from clusterbench.planning import make_plan
 from clusterbench.suite import load_suite
 from clusterbench.types import Case, Plan
 

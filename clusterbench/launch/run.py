@@ -31,7 +31,7 @@ from clusterbench.launch.launcher import Launcher, detect
 from clusterbench.launch.meeting import meet
 from clusterbench.launch.mpi_cases import in_agents
 from clusterbench.launch.progress import progress_on
-from clusterbench.plan import make_plan
+from clusterbench.planning import make_plan
 from clusterbench.run_directory import RunDirectory, default_path
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Outcome, Plan

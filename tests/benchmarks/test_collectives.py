@@ -13,7 +13,7 @@ from clusterbench.engine.communicator import Communicator
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import SuiteError, WrongResult
 from clusterbench.layout import ParallelLayout
-from clusterbench.plan import make_plan
+from clusterbench.planning import make_plan
 from clusterbench.rows import Row
 from clusterbench.suite import load_suite
 from clusterbench.types import Case, Observation, Place

@@ -14,7 +14,7 @@ from clusterbench.errors import LayoutError
 from clusterbench.layout import every_layout
 from clusterbench.options import options_of
 from clusterbench.parallel import PHASES, parallelisms
-from clusterbench.plan import make_plan
+from clusterbench.planning import make_plan
 from clusterbench.rows import Row
 from clusterbench.suite import load_suite
 from clusterbench.training.step_parts import detail_of

@@ -16,7 +16,7 @@ import pytest
 
 from clusterbench.cluster import Cluster
 from clusterbench.launch.meeting import job_of, ports_of
-from clusterbench.plan import make_plan
+from clusterbench.planning import make_plan
 from clusterbench.run_directory import RunDirectory
 from clusterbench.suite import load_suite
 from tests.lab import launchers

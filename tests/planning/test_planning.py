@@ -6,8 +6,8 @@ import pytest
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LayoutError, SuiteError
-from clusterbench.plan import MOST_CASES, default_time_limit_s, make_plan
-from clusterbench.plan_text import plan_text
+from clusterbench.planning import MOST_CASES, default_time_limit_s, make_plan
+from clusterbench.planning.text import plan_text
 from clusterbench.run_directory import RunDirectory
 from tests.invented import HEAD, Ping, plan_of, suite_of
 

@@ -17,6 +17,7 @@ from clusterbench.benchmarks import Benchmark
 from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.errors import SuiteError
 from clusterbench.layout import ParallelLayout
+from clusterbench.planning.names import tidy, unique_names
 from clusterbench.suite import Entry, Settings, Suite, Written
 from clusterbench.types import Case, Place, Plan, Point, Refusal
 
@@ -64,7 +65,8 @@ def make_plan(suite: Suite, cluster: Cluster) -> Plan:
     _expect_something([one.record for one in planned])
     planned.sort(key=lambda one: one.asked.place.num_nodes)  # stable: within a node count the suite's order stays
     _expect_unique([one.record for one in planned if isinstance(one.record, Case)])
-    records = _told_apart(planned)
+    names = unique_names([one.record.id for one in planned], lambda index: planned[index].asked.features())
+    records = [_named(one.record, name) for one, name in zip(planned, names, strict=True)]
     return Plan(
         suite=suite.name,
         question=suite.question,
@@ -73,6 +75,10 @@ def make_plan(suite: Suite, cluster: Cluster) -> Plan:
         cases=tuple(record for record in records if isinstance(record, Case)),
         refusals=tuple(record for record in records if isinstance(record, Refusal)),
     )
+
+
+def _named(record: Case | Refusal, name: str) -> Case | Refusal:
+    return record if record.id == name else replace(record, id=name)
 
 
 @dataclass(frozen=True)
@@ -223,7 +229,7 @@ def _key(point: Point) -> tuple[tuple[str, Any], ...]:
 def _case_or_refusal(suite: Suite, entry: Entry, asked: _Asked) -> Case | Refusal:
     benchmark, point, place = asked.benchmark, asked.point, asked.place
     world_size = benchmark.world_size(point, place)
-    name = f"{entry.benchmark}/{place.num_nodes}n{world_size}/{_tidy(benchmark.label(point))}"
+    name = f"{entry.benchmark}/{place.num_nodes}n{world_size}/{tidy(benchmark.label(point))}"
     source = suite.where(asked.by[0].line if asked.by else entry.line)
     reason, hint = (asked.objection, "") if asked.objection else _misfit(entry, asked, world_size)
     if reason:
@@ -373,43 +379,3 @@ def _expect_unique(cases: Iterable[Case]) -> None:
 def _sentence(text: str) -> str:
     """Benchmarks say why in their own way; what is printed ends with a period."""
     return text if not text or text.endswith((".", "?")) else f"{text}."
-
-
-# What they are called
-
-
-def _told_apart(planned: Sequence[_Planned]) -> list[Case | Refusal]:
-    """The records with ids of their own: those that would share one get what they differ in, what was swept first."""
-    alike: dict[str, list[int]] = defaultdict(list)
-    for index, one in enumerate(planned):
-        alike[one.record.id].append(index)
-    records = [one.record for one in planned]
-    taken = {name for name, indices in alike.items() if len(indices) == 1}
-    for name, indices in alike.items():
-        if len(indices) == 1:
-            continue
-        for index, suffix in zip(indices, _differences([planned[index].asked for index in indices]), strict=True):
-            wanted, number = f"{name}{suffix}", 1
-            while (unique := wanted if number == 1 else f"{wanted}-{number}") in taken:
-                number += 1
-            taken.add(unique)
-            records[index] = replace(records[index], id=unique)
-    return records
-
-
-def _differences(alike: Sequence[_Asked]) -> list[str]:
-    """``-seq_len=512`` for each, with as few features as tell them all apart."""
-    every = [asked.features() for asked in alike]
-    suffixes = [""] * len(every)
-    for name in {name: None for features in every for name in features}:
-        own = [f"-{name}={_tidy(features[name])}" if name in features else "" for features in every]
-        longer = [suffix + one for suffix, one in zip(suffixes, own, strict=True)]
-        if len(set(longer)) > len(set(suffixes)):
-            suffixes = longer
-    return suffixes
-
-
-def _tidy(value: Any) -> str:
-    """As part of an id: no spaces and no slashes."""
-    text = str(value).lower() if value is None or isinstance(value, bool) else str(value)
-    return re.sub(r"[^A-Za-z0-9_.,:=+*-]", "_", text)[:120]
