@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from clusterbench.diagnoses import Diagnosis, Finding
-from clusterbench.history import Reading
+from clusterbench.history import History, Reading
+from clusterbench.rows import Row
 from clusterbench.units import format_value
 
 
@@ -11,12 +12,13 @@ class TrafficMismatch(Diagnosis):
     What it looks for
     -----------------
     Cases whose bytes per step and axis, counted where PyTorch dispatches collectives, differ from the formula written
-    down before the run. The counter knows nothing of the formula.
+    down before the run; axes that the formula does not have, and axes without a byte that should have some. The counter
+    knows nothing of the formula. Bytes that a router decides are not judged.
 
     Why it matters
     --------------
-    Either the step communicates something nobody planned, or the formula is wrong. In both cases no statement about
-    bandwidth, overlap or scaling of this layout stands on firm ground.
+    Either the step is not the step that was asked for, or the formula is wrong. In both cases no figure of this case,
+    its time included, can be trusted, so the run fails.
 
     How to confirm
     --------------
@@ -30,21 +32,37 @@ class TrafficMismatch(Diagnosis):
     """
 
     def findings(self, reading: Reading) -> list[Finding]:
-        return [
-            Finding(
-                f"{row.case}, axis {row.detail.get('axis', '?')}",
-                f"counted {100 * row.value / row.expected - 100:+.1f} % against the formula"
-                if row.expected
-                else "counted traffic where the formula has none",
-                "warning",
-                f"counted {format_value(row.value, 'B')} ({row.value:,.0f} B), "
-                f"formula {format_value(row.expected, 'B')} ({row.expected:,.0f} B) per rank and step",
-            )
-            for row in reading.rows
-            if row.metric == "traffic_bytes"
-            and row.value is not None
-            and row.expected is not None
-            and not row.basis.startswith("about")  # a router decided
-            # Both are whole bytes; anything else is the rounding of a float.
-            and abs(row.value - row.expected) > 0.5
-        ]
+        axes = [row for row in reading.rows if row.metric == "traffic_bytes"]
+        with_formula = {row.case for row in axes if row.expected is not None}
+        counted = {history.case.id for history in reading.histories if _was_counted(history)}
+        found = []
+        for row in axes:
+            # An axis without a figure is one along which nothing was sent, provided that there was a count.
+            is_silent = row.value is None and not row.iterations and row.case in counted
+            value = 0.0 if is_silent else row.value
+            if value is not None and row.case in with_formula and _differs(row, value):
+                found.append(_finding(row, value, row.expected or 0.0))
+        return found
+
+
+def _was_counted(history: History) -> bool:
+    return history.pooled is not None and "traffic" in history.pooled.passes
+
+
+def _differs(row: Row, value: float) -> bool:
+    if row.basis.startswith("about"):  # a router decided
+        return False
+    # Both are whole bytes; anything else is the rounding of a float.
+    return abs(value - (row.expected or 0.0)) > 0.5
+
+
+def _finding(row: Row, value: float, formula: float) -> Finding:
+    return Finding(
+        f"{row.case}, axis {row.detail.get('axis', '?')}",
+        f"counted {100 * value / formula - 100:+.1f} % against the formula"
+        if formula
+        else "counted traffic where the formula has none",
+        "error",
+        f"counted {format_value(value, 'B')} ({value:,.0f} B), "
+        f"formula {format_value(formula, 'B')} ({formula:,.0f} B) per rank and step",
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,7 +32,8 @@ def verdict(reading: Reading, findings: Mapping[str, Sequence[Finding]]) -> Verd
     if errors:
         faulty = sum(bool(history.faults) for history in reading.histories)
         what = _plural(errors, "error was found", "errors were found")
-        return Verdict("FAIL", f"{what}; {measured:,} of {_cases(wanted)} were measured, {faulty:,} ended badly.", 1)
+        ended = f"{what}; {measured:,} of {_cases(wanted)} were measured, {faulty:,} ended badly."
+        return Verdict("FAIL", " ".join([ended, *_errors_of_others(findings)]), 1)
     open_cases = [history for history in reading.histories if not history.is_complete]
     if open_cases or reading.problems:
         return Verdict("INCOMPLETE", _what_is_left(reading, measured, wanted), 1)
@@ -40,6 +41,15 @@ def verdict(reading: Reading, findings: Mapping[str, Sequence[Finding]]) -> Verd
         return Verdict("INCOMPLETE", f"Nothing was measured: {_tally(reading)}.", 0)
     sentence = "Every case that should have been measured was, and no error was found"
     return Verdict("PASS", f"{sentence}: {_tally(reading)}.", 0)
+
+
+def _errors_of_others(findings: Mapping[str, Sequence[Finding]]) -> Iterator[str]:
+    """The first error of each diagnosis beside the cases that ended badly, which are counted."""
+    for name, found in findings.items():
+        errors = [finding for finding in found if finding.severity == "error"]
+        if errors and name != "failed_case":
+            more = f", and {len(errors) - 1:,} more" * (len(errors) > 1)
+            yield f"{name}: {errors[0].where}: {errors[0].what}{more}."
 
 
 def _what_is_left(reading: Reading, measured: int, wanted: int) -> str:
