@@ -172,10 +172,10 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     such as a run for each number of nodes, and otherwise side by side. A RUN may be a bundle, which is unpacked beside
     it. Ends with the exit code that the verdict stands for.
     """
-    from clusterbench.bundle import open_bundle
     from clusterbench.report import render_report
     from clusterbench.report.several import render_together
-    from clusterbench.run_directory import RunDirectory
+    from clusterbench.run_folder import RunFolder
+    from clusterbench.run_folder.bundle import open_bundle
 
     if (len(folders) > 1) != (out is not None):
         raise click.UsageError(
@@ -184,7 +184,7 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
             else "--out has no effect on the report of one run, which stands in its folder."
         )
     opened = [open_bundle(one, one.parent) if one.is_file() else one for one in folders]
-    runs = [RunDirectory.open(folder) for folder in opened]
+    runs = [RunFolder.open(folder) for folder in opened]
     made = render_report(runs[0]) if out is None else render_together(runs, out)
     click.echo(f"{made.verdict.word}: {made.verdict.sentence}", err=True)
     click.echo(made.path)
@@ -283,7 +283,7 @@ def bundle(run_folder: Path, out: Path | None) -> None:
     """Make one archive of the run in RUN, with checksums and without secrets; 'clusterbench report' opens it."""
     import os
 
-    from clusterbench.bundle import write_bundle
+    from clusterbench.run_folder.bundle import write_bundle
 
     archive, replaced = write_bundle(run_folder, out, os.environ)
     click.echo(archive)

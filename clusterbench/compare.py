@@ -13,8 +13,8 @@ from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.comparison import Comparison, compare_samples
 from clusterbench.formulas.statistics import median
-from clusterbench.history import FAULTS, History, Reading, iteration_times
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.attempts import FAULTS, History, Reading, iteration_times
 from clusterbench.tables import aligned, comment
 from clusterbench.types import SAMPLES, Observation, split_key
 from clusterbench.units import format_value
@@ -91,7 +91,7 @@ def compare_runs(base: Path, new: Path) -> Comparing:
     SuiteError
         If they have no case in common, with what they differ in.
     """
-    before, after = read(RunDirectory.open(base)), read(RunDirectory.open(new))
+    before, after = read(RunFolder.open(base)), read(RunFolder.open(new))
     firsts = {history.case.hash: history for history in before.histories}
     seconds = {history.case.hash: history for history in after.histories}
     common = [key for key in firsts if key in seconds]

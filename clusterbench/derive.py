@@ -17,10 +17,10 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.environment_ratios import environment_ratios
 from clusterbench.errors import ClusterbenchError
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median
-from clusterbench.history import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, complaint, iteration_times
-from clusterbench.records import MOST
 from clusterbench.rows import COLUMNS, DETAILS, Row
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, complaint, iteration_times
+from clusterbench.run_folder.records import MOST
 from clusterbench.types import Expected, Metric, Observation, Outcome, Plan, Point, Refusal, metric_key, split_key
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Part:
     problems: tuple[str, ...]
 
 
-def read(run: RunDirectory) -> Reading:
+def read(run: RunFolder) -> Reading:
     """Everything a report needs of a run. Each record that is left out is named among the problems."""
     return reading_of(read_part(run))
 
@@ -64,7 +64,7 @@ def reading_of(part: Part) -> Reading:
     return Reading(part.run, part.plan, part.histories, rows, part.environment, part.problems)
 
 
-def derive_rows(run: RunDirectory) -> list[Row]:
+def derive_rows(run: RunFolder) -> list[Row]:
     """One row per figure of each case, in the order of the plan.
 
     A case without a figure has one row, with its status, no metric, and the reason in ``basis``: nothing that was asked
@@ -73,7 +73,7 @@ def derive_rows(run: RunDirectory) -> list[Row]:
     return read(run).rows
 
 
-def write_rows(run: RunDirectory, rows: Sequence[Row] | None = None) -> Path:
+def write_rows(run: RunFolder, rows: Sequence[Row] | None = None) -> Path:
     """``rows.csv`` in the run's folder, replaced: the long table as text; what is unknown is an empty cell."""
     return run.write("rows.csv", _csv(derive_rows(run) if rows is None else rows))
 
@@ -92,7 +92,7 @@ def _quoted(lines: Iterable[Sequence[object]]) -> list[str]:
     return [line[:-1] for line in written]
 
 
-def read_rows(run: RunDirectory | Path | str) -> DataFrame:
+def read_rows(run: RunFolder | Path | str) -> DataFrame:
     """The long table of a run: one row per figure.
 
     Parameters
@@ -106,13 +106,13 @@ def read_rows(run: RunDirectory | Path | str) -> DataFrame:
     """
     import pandas
 
-    rows = derive_rows(run if isinstance(run, RunDirectory) else RunDirectory.open(Path(run)))
+    rows = derive_rows(run if isinstance(run, RunFolder) else RunFolder.open(Path(run)))
     columns = _columns(rows)
     table = list(zip(*_lines(rows), strict=True)) or [()] * len(columns)
     return pandas.DataFrame(dict(zip(columns, table, strict=True)))
 
 
-def wide_rows(run: RunDirectory | Path | str | DataFrame) -> DataFrame:
+def wide_rows(run: RunFolder | Path | str | DataFrame) -> DataFrame:
     """One row per case; a figure is a column named by its metric, ``step_time`` or ``traffic_bytes[axis=tp]``.
 
     Parameters
@@ -221,7 +221,7 @@ def _made_of(history: History) -> list[Metric] | str:
 # What follows from it
 
 
-def read_part(run: RunDirectory) -> Part:
+def read_part(run: RunFolder) -> Part:
     """What was read of a run, and the rows of each of its cases by itself."""
     plan = run.plan()
     problems: list[str] = []

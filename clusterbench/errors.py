@@ -26,13 +26,13 @@ class LayoutError(SuiteError):
     """A layout that cannot be read, or that does not fit its ranks."""
 
 
-class RunDirectoryError(ClusterbenchError):
+class RunFolderError(ClusterbenchError):
     """A run folder that cannot be written or read."""
 
     exit_code = 2
 
 
-class DiskError(RunDirectoryError):
+class DiskError(RunFolderError):
     """A disk that fills up or goes away during a run; what was on it before is unharmed."""
 
     exit_code = 1

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from clusterbench.derive import Part, read_part, refusal_rows, with_what_follows
-from clusterbench.history import History, Reading
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.attempts import History, Reading
 from clusterbench.types import Plan, Point
 
 
-def read_together(runs: Sequence[RunDirectory]) -> Reading:
+def read_together(runs: Sequence[RunFolder]) -> Reading:
     """Several runs as one, see :func:`together`."""
     return together([read_part(run) for run in runs])
 

@@ -18,10 +18,10 @@ from clusterbench.cli import main
 from clusterbench.derive import read
 from clusterbench.diagnoses import examine
 from clusterbench.errors import ClusterbenchError
-from clusterbench.history import Reading
 from clusterbench.launch.run import left_to_do
 from clusterbench.report.verdict import verdict
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.attempts import Reading
 from clusterbench.suite import load_suite
 
 EXAMPLE = Path(__file__).parent.parent / "reports/examples/tp_scale-cpu"
@@ -34,10 +34,10 @@ Damage = Callable[[random.Random, bytes], bytes]
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real run, with a plan as it is written today."""
-    example = RunDirectory.open(EXAMPLE)
+    example = RunFolder.open(EXAMPLE)
     environment = {**example.environment(), "clock": {"offsets_s": [0.0, 1e-3]}}
     text = (EXAMPLE / "suite.yaml").read_bytes()
-    run = RunDirectory.create(tmp_path_factory.mktemp("healthy") / "run", text, example.plan(), environment)
+    run = RunFolder.create(tmp_path_factory.mktemp("healthy") / "run", text, example.plan(), environment)
     for name in ("observations.jsonl", "outcomes.jsonl"):
         shutil.copy(EXAMPLE / name, run.path / name)
     return run.path
@@ -191,12 +191,12 @@ def test_nothing_is_lost_without_a_word(healthy: Path, tmp_path: Path, seed: int
     shutil.copytree(healthy, folder)
     damage(folder, random.Random(seed))
     try:
-        reading = read(RunDirectory.open(folder))
+        reading = read(RunFolder.open(folder))
     except ClusterbenchError as error:
         assert_helps(error, folder)
         return
     assert unaccounted(folder, reading) == []
-    whole = read(RunDirectory.open(healthy))
+    whole = read(RunFolder.open(healthy))
     if verdict(reading, examine(reading)).word == "PASS":
         assert shown(reading) == shown(whole)
 
@@ -227,7 +227,7 @@ def test_a_run_is_resumed_or_one_error_says_why_not(healthy: Path, tmp_path: Pat
     damage(folder, random.Random(seed))
     try:
         load_suite(folder / "suite.yaml")
-        run = RunDirectory.open(folder)
+        run = RunFolder.open(folder)
         plan, outcomes = run.plan(), run.outcomes()
         left = left_to_do(plan, outcomes)
         observations = list(run.observations())

@@ -12,7 +12,7 @@ import pytest
 
 import clusterbench
 from clusterbench.derive import derive_rows, read, write_rows
-from clusterbench.history import complaint
+from clusterbench.run_folder.attempts import complaint
 from clusterbench.types import Expected, Refusal
 from tests.report.synthetic import case, good_run, observation, outcome, plant, tp_scale_run, write_run
 

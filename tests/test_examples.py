@@ -9,7 +9,7 @@ import pytest
 
 from clusterbench.derive import read
 from clusterbench.report import render_report
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ def test_there_is_an_example_of_each_kind() -> None:
 
 @each
 def test_every_case_was_measured_and_nothing_is_wrong(name: str) -> None:
-    reading = read(RunDirectory.open(EXAMPLES[name]))
+    reading = read(RunFolder.open(EXAMPLES[name]))
     assert reading.problems == ()
     assert {history.status for history in reading.histories} <= {"ok", "skipped"}
     assert sum(history.pooled is not None for history in reading.histories) >= 8
@@ -41,7 +41,7 @@ def test_every_case_was_measured_and_nothing_is_wrong(name: str) -> None:
 @each
 def test_its_page_and_its_table_are_of_today(name: str, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES[name], tmp_path / name)
-    made = render_report(RunDirectory.open(tmp_path / name))
+    made = render_report(RunFolder.open(tmp_path / name))
     assert made.verdict.word == "PASS"
     for file in ("index.html", "rows.csv"):
         is_of_today = (tmp_path / name / file).read_bytes() == (EXAMPLES[name] / file).read_bytes()

@@ -18,11 +18,11 @@ from clusterbench.cluster import Cluster
 from clusterbench.compare import compare_runs
 from clusterbench.derive import read
 from clusterbench.errors import SuiteError
-from clusterbench.history import Reading
 from clusterbench.importing import Told, import_files
 from clusterbench.importing.mapping import read_mapping
 from clusterbench.report import render_report
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import Reading
 from clusterbench.types import Place
 
 ROOT = Path(__file__).parents[1]
@@ -706,9 +706,9 @@ def playbook(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_shared
 def test_the_published_sweep_has_the_published_winners_and_says_where_they_are_wrong(playbook):
-    from clusterbench.run_directory import RunDirectory
+    from clusterbench.run_folder import RunFolder
 
-    reading = read(RunDirectory.open(playbook))
+    reading = read(RunFolder.open(playbook))
     assert len(reading.histories) == 3306
     assert sum(history.status == "failed" for history in reading.histories) == 1548
     assert not reading.problems
@@ -738,10 +738,10 @@ def test_the_published_sweep_has_the_published_winners_and_says_where_they_are_w
 
 @needs_shared
 def test_a_cell_of_the_published_sweep_tells_its_margin_and_what_the_others_have(playbook):
-    from clusterbench.run_directory import RunDirectory
+    from clusterbench.run_folder import RunFolder
 
     chart = TopConfig()
-    speed, mfu = chart.draw(chart.select_from(read(RunDirectory.open(playbook))) or [])
+    speed, mfu = chart.draw(chart.select_from(read(RunFolder.open(playbook))) or [])
     stories = {entry.cells[:3]: entry.story for entry in speed.entries}
     assert len([story for story in stories.values() if story is not None and story.lines[0][0] == "1"]) == 26
     assert all(len(story.lines) <= 40 for story in stories.values() if story is not None)
@@ -774,9 +774,9 @@ def test_a_cell_of_the_published_sweep_tells_its_margin_and_what_the_others_have
 
 @needs_shared
 def test_the_page_of_the_published_sweep_is_no_burden(playbook):
-    from clusterbench.run_directory import RunDirectory
+    from clusterbench.run_folder import RunFolder
 
-    made = render_report(RunDirectory.open(playbook))
+    made = render_report(RunFolder.open(playbook))
     page = made.path.read_text()
     assert made.verdict.word == "PASS"
     assert len(page) < 8e6

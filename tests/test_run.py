@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from tests.engine.test_telemetry import driver, environment, needs_compiler
 
 __all__ = ["driver"]
@@ -62,7 +62,7 @@ def start(*arguments, launcher=()):
 
 
 def statuses(folder):
-    return [outcome.status for outcome in RunDirectory.open(folder).outcomes()]
+    return [outcome.status for outcome in RunFolder.open(folder).outcomes()]
 
 
 def until(process, pattern):
@@ -150,7 +150,7 @@ def test_a_signal_to_a_worker_costs_exactly_one_case(suite, tmp_path, number, st
     os.kill(worker_of(folder, 1), number)
     _, said = process.communicate(timeout=200)
     assert process.returncode == 1, said
-    outcomes = RunDirectory.open(folder).outcomes()
+    outcomes = RunFolder.open(folder).outcomes()
     assert [outcome.status for outcome in outcomes] == ["ok", status, "ok", "ok", "ok", "ok"]
     assert outcomes[1].rank == 1
     assert words.format(host=outcomes[1].host) in outcomes[1].reason
@@ -240,8 +240,8 @@ def test_under_mpirun_the_cases_are_those_of_a_plain_run(suite, tmp_path):
     assert run(suite(), "--out", plain).returncode == 0
     done = run(suite(), "--out", mpi, launcher=mpirun(3))
     assert done.returncode == 0, done.stderr
-    assert [case.hash for case in RunDirectory.open(mpi).plan().cases] == [
-        case.hash for case in RunDirectory.open(plain).plan().cases
+    assert [case.hash for case in RunFolder.open(mpi).plan().cases] == [
+        case.hash for case in RunFolder.open(plain).plan().cases
     ]
     assert statuses(mpi) == ["ok"] * 6
 
@@ -250,7 +250,7 @@ def test_under_mpirun_the_cases_are_those_of_a_plain_run(suite, tmp_path):
 def test_an_agent_may_own_several_ranks(suite, tmp_path):
     done = run(suite(), "--out", tmp_path / "run", "--ranks-per-agent", 2, launcher=mpirun(2))
     assert done.returncode == 0, done.stderr
-    assert RunDirectory.open(tmp_path / "run").plan().cluster.world_size == 4
+    assert RunFolder.open(tmp_path / "run").plan().cluster.world_size == 4
     assert statuses(tmp_path / "run") == ["ok"] * 6
 
 
@@ -262,7 +262,7 @@ def test_under_mpirun_a_killed_worker_costs_one_case(suite, tmp_path):
     os.kill(worker_of(folder, 2), signal.SIGKILL)
     process.communicate(timeout=200)
     assert process.returncode == 1
-    outcomes = RunDirectory.open(folder).outcomes()
+    outcomes = RunFolder.open(folder).outcomes()
     assert [outcome.status for outcome in outcomes] == ["ok", "failed", "ok", "ok", "ok", "ok"]
     assert outcomes[1].rank == 2
 
@@ -297,9 +297,9 @@ def test_gpus_without_a_torch_that_sees_them_are_skipped_with_the_reason(suite, 
     path = suite(sleep_s=0.0)
     done = run(path, "--out", folder, env=environment(driver["new"], FAKE_NVML_GPUS="8"))
     assert done.returncode == 0, done.stderr
-    plan = RunDirectory.open(folder).plan()
+    plan = RunFolder.open(folder).plan()
     assert (plan.cluster.device, plan.cluster.ranks_per_node) == ("cuda", 8)
-    outcomes = RunDirectory.open(folder).outcomes()
+    outcomes = RunFolder.open(folder).outcomes()
     assert {outcome.status for outcome in outcomes} == {"skipped"}
     assert "sees no CUDA device; install a CUDA build of torch" in outcomes[0].reason
 

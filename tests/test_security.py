@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Page
 
 from clusterbench.report import render_report
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Refusal
 from tests.report.synthetic import case, observation, outcome, plant, write_run
 
@@ -118,7 +118,7 @@ def test_no_secret_of_the_environment_is_in_the_run_folder_even_when_workers_cra
         [*command, "--device", "cpu"], cwd=ROOT, env={**os.environ, **SECRETS}, capture_output=True, timeout=120
     )
     assert done.returncode == 1, done.stderr.decode()
-    assert [one.status for one in RunDirectory.open(folder).outcomes()] == ["ok", "failed", "failed"]
+    assert [one.status for one in RunFolder.open(folder).outcomes()] == ["ok", "failed", "failed"]
     written = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert any("logs" in path.parts and text for path, text in written.items())
     leaks = {
@@ -159,7 +159,7 @@ def hostile_case(layout: str, world_size: int, words: str) -> Case:
     return case(words + layout, world_size, point=point, layout=layout, source=words, environment={"NCCL_X": words})
 
 
-def hostile_run(path: Path) -> RunDirectory:
+def hostile_run(path: Path) -> RunFolder:
     """A run that is hostile in every text that somebody else can write."""
     figures = [
         {"name": name, "unit": unit, "value": 5.0, "basis": ALL, **detail}
@@ -190,7 +190,7 @@ def hostile_run(path: Path) -> RunDirectory:
 def test_hostile_words_are_text_in_the_page(tmp_path: Path) -> None:
     run = hostile_run(tmp_path / "run")
     page = render_report(run).path.read_text()
-    assert RunDirectory.open(run.path).problems == []
+    assert RunFolder.open(run.path).problems == []
     assert page.count("<script") == page.count("</script>") == 2
     assert not re.search(r"<(img|iframe|object|embed|base|form)|<svg onload", page)
     assert not re.search(r"<[a-z][^<>]*\son\w+\s*=", page), "an event handler"

@@ -9,20 +9,20 @@ from click.testing import CliRunner, Result
 
 from clusterbench.cli import main
 from clusterbench.derive import read
-from clusterbench.history import Reading
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.attempts import Reading
 from clusterbench.together import read_together
 from clusterbench.types import Case
 
-EXAMPLE = RunDirectory.open(Path(__file__).parents[1] / "reports" / "examples" / "tp_scale-cpu")
+EXAMPLE = RunFolder.open(Path(__file__).parents[1] / "reports" / "examples" / "tp_scale-cpu")
 
 
-def part(path: Path, is_in: Callable[[Case], bool]) -> RunDirectory:
+def part(path: Path, is_in: Callable[[Case], bool]) -> RunFolder:
     """A run of some cases of the example."""
     plan = EXAMPLE.plan()
     cases = tuple(case for case in plan.cases if is_in(case))
     kept = {case.hash for case in cases}
-    run = RunDirectory.create(path, b"suite: part\n", replace(plan, cases=cases), EXAMPLE.environment())
+    run = RunFolder.create(path, b"suite: part\n", replace(plan, cases=cases), EXAMPLE.environment())
     seen = {(one.hash, one.repeat, one.attempt): one for one in EXAMPLE.observations()}
     for outcome in EXAMPLE.outcomes():
         if outcome.hash in kept:

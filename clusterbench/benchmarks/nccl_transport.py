@@ -15,9 +15,9 @@ from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.benchmarks._collective import ITEM_BYTES, Collective
 from clusterbench.cluster import Cluster
 from clusterbench.errors import NotHere, SuiteError, ToolError
-from clusterbench.history import host_of
 from clusterbench.options import option
 from clusterbench.rows import Row, variables_of
+from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools import nccl_log
 from clusterbench.types import TOPOLOGY, Case, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes

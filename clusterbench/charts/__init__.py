@@ -13,8 +13,8 @@ from typing import ClassVar, Generic, TypeVar
 
 from clusterbench.charts._panel import Panel
 from clusterbench.discover import things
-from clusterbench.history import Reading
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import Reading
 
 Data = TypeVar("Data")
 

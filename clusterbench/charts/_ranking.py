@@ -14,7 +14,7 @@ from clusterbench.charts._panel import Story
 from clusterbench.charts._selection import Trained, said
 from clusterbench.formulas.comparison import Comparison, compare_samples
 from clusterbench.formulas.statistics import median
-from clusterbench.history import NOT_RUN, History, iteration_times
+from clusterbench.run_folder.attempts import NOT_RUN, History, iteration_times
 from clusterbench.scale import digits, scale
 from clusterbench.units import format_bytes, format_value
 

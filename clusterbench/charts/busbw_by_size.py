@@ -11,8 +11,8 @@ from clusterbench.charts._links import NEIGHBOURS, links, worded
 from clusterbench.charts._selection import curves_note
 from clusterbench.charts._sweeps import sweep_name
 from clusterbench.cluster import Cluster
-from clusterbench.history import Reading
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import Reading
 from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from clusterbench.charts import Chart
 from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, PAPER, canvas, legible
 from clusterbench.charts._panel import Column, Entry, Panel
 from clusterbench.formulas.statistics import median
-from clusterbench.history import LONGEST_S, Reading
-from clusterbench.records import MOST as LARGEST
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import LONGEST_S, Reading
+from clusterbench.run_folder.records import MOST as LARGEST
 from clusterbench.scale import scale
 
 if TYPE_CHECKING:

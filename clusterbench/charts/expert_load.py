@@ -9,9 +9,9 @@ from clusterbench.charts import Chart
 from clusterbench.charts._drawing import INK, PALETTE, bars, canvas, legible
 from clusterbench.charts._panel import Column, Entry, Panel
 from clusterbench.charts._selection import Trained, curves_note, names, trained
-from clusterbench.history import History, Reading
-from clusterbench.records import MOST as LARGEST
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import History, Reading
+from clusterbench.run_folder.records import MOST as LARGEST
 
 if TYPE_CHECKING:
     pass

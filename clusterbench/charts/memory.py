@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import bars, legible
 from clusterbench.charts._selection import OTHER_VIEWS, TOTAL_MEMORY, curves_note, names, workloads
-from clusterbench.history import Reading
-from clusterbench.records import MOST as LARGEST
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import Reading
+from clusterbench.run_folder.records import MOST as LARGEST
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:

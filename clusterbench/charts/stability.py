@@ -11,8 +11,8 @@ from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, canvas, legi
 from clusterbench.charts._panel import Column, Entry, Panel
 from clusterbench.charts._selection import curves_note
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median, percentile
-from clusterbench.history import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, host_of, iteration_times
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, host_of, iteration_times
 from clusterbench.scale import scale
 from clusterbench.units import format_value
 

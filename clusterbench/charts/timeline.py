@@ -11,8 +11,8 @@ from clusterbench.charts._drawing import Span, legible, spans
 from clusterbench.charts._selection import curves_note
 from clusterbench.formulas.schedules import objection, order, play
 from clusterbench.formulas.statistics import median
-from clusterbench.history import LONGEST_S, History, Reading
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import LONGEST_S, History, Reading
 from clusterbench.scale import scale
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from clusterbench.charts._ranking import (
     throughput,
 )
 from clusterbench.charts._selection import FOLLOWS_LAYOUT, SHARING, Trained, curves_note, trained
-from clusterbench.history import History, Reading
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import History, Reading
 from clusterbench.scale import digits
 from clusterbench.units import format_value
 

@@ -8,8 +8,8 @@ from clusterbench.charts import Chart
 from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, canvas, legible
 from clusterbench.charts._panel import Column, Entry, Panel
 from clusterbench.charts._selection import curves_note
-from clusterbench.history import Reading, host_of
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import Reading, host_of
 from clusterbench.types import TOPOLOGY
 
 MOST = 4

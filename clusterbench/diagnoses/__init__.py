@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusterbench.discover import things
-from clusterbench.history import Reading
+from clusterbench.run_folder.attempts import Reading
 
 Severity = Literal["error", "warning", "note"]
 """``error``: a figure is missing or void, and the run fails. ``warning``: likely a loss. ``note``: worth knowing."""

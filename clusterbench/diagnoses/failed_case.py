@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from clusterbench.diagnoses import Diagnosis, Finding
-from clusterbench.history import FAULTS, History, Reading
+from clusterbench.run_folder.attempts import FAULTS, History, Reading
 from clusterbench.types import Outcome
 
 _WORDS = {

@@ -4,8 +4,8 @@ from collections import defaultdict
 
 from clusterbench.charts._selection import workloads
 from clusterbench.diagnoses import Diagnosis, Finding
-from clusterbench.history import Reading
 from clusterbench.rows import Row, moved, moved_sentence
+from clusterbench.run_folder.attempts import Reading
 
 
 class MovedCurve(Diagnosis):

@@ -7,8 +7,8 @@ from typing import Any
 
 from clusterbench.diagnoses import Diagnosis, Finding
 from clusterbench.formulas.pairing import Pair, Slow, attribute
-from clusterbench.history import Reading, host_of
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import Reading, host_of
 from clusterbench.types import Observation
 from clusterbench.units import format_value
 

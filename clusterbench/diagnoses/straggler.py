@@ -5,7 +5,7 @@ from collections import defaultdict
 from statistics import median
 
 from clusterbench.diagnoses import Diagnosis, Finding
-from clusterbench.history import Reading, host_of
+from clusterbench.run_folder.attempts import Reading, host_of
 from clusterbench.types import Observation
 
 LEVEL = 0.001

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from clusterbench.diagnoses import Diagnosis, Finding, Severity
-from clusterbench.history import Reading
+from clusterbench.run_folder.attempts import Reading
 
 # Names of engine/telemetry.py. Reasons not listed here are warnings, so that a new one is never silent.
 _SEVERITY: Mapping[str, Severity] = {

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from clusterbench.diagnoses import Diagnosis, Finding
-from clusterbench.history import History, Reading
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import History, Reading
 from clusterbench.units import format_value
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from clusterbench.diagnoses import Diagnosis, Finding, Severity
-from clusterbench.history import Reading
+from clusterbench.run_folder.attempts import Reading
 
 MOST_CLOCK_OFFSET_S = 1.0
 MEMORY_TOLERANCE = 0.05

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from clusterbench.diagnoses import Diagnosis, Finding
-from clusterbench.history import Reading
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import Reading
 
 
 class Unstable(Diagnosis):

@@ -6,7 +6,7 @@ from typing import Any
 
 from clusterbench.benchmarks.nccl_transport import LOG, Connection, connections
 from clusterbench.diagnoses import Diagnosis, Finding, Severity
-from clusterbench.history import Reading, host_of
+from clusterbench.run_folder.attempts import Reading, host_of
 from clusterbench.types import TOPOLOGY, Case, Observation
 
 WITHOUT_GDR = ("rtx-",)

@@ -19,7 +19,7 @@ from clusterbench.importing.nanotron import MAPPING, SIGNS, is_nanotron
 from clusterbench.importing.nccl import Told, looks_like, read_nccl
 from clusterbench.importing.records import Found, Import, nodes, write_import
 from clusterbench.importing.table import header_of, read_table, read_text
-from clusterbench.run_directory import RunDirectory, default_path
+from clusterbench.run_folder import RunFolder, default_path
 
 __all__ = ["Told", "import_files"]
 
@@ -31,7 +31,7 @@ def import_files(
     mapping: Path | None = None,
     out: Path | None = None,
     told: Told = _NOTHING,
-) -> RunDirectory:
+) -> RunFolder:
     """The run that holds every row of ``files``.
 
     Parameters
@@ -47,7 +47,7 @@ def import_files(
     ------
     SuiteError
         For every mistake of a file or the mapping, with its place.
-    RunDirectoryError
+    RunFolderError
         If the folder cannot be written.
     """
     names = Counter(file.name for file in files)

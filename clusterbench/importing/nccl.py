@@ -18,7 +18,7 @@ from clusterbench.errors import SuiteError, ToolError, nearest
 from clusterbench.formulas.collectives import BUS_FACTOR
 from clusterbench.importing.records import Found
 from clusterbench.importing.table import read_text
-from clusterbench.records import parsed
+from clusterbench.run_folder.records import parsed
 from clusterbench.tools import nccl_tests
 from clusterbench.tools._json import figure
 from clusterbench.tools._text import starts_with_figure, whole_lines

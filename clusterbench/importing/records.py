@@ -14,8 +14,8 @@ from typing import Any, Literal
 from clusterbench.benchmarks.imported import MODEL, Imported
 from clusterbench.cluster import Cluster
 from clusterbench.errors import SuiteError
-from clusterbench.history import LONGEST_S, SHORTEST_S
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.attempts import LONGEST_S, SHORTEST_S
 from clusterbench.types import SAMPLES, Case, Observation, Outcome, Plan, Point, Status
 from clusterbench.units import format_bytes
 
@@ -65,14 +65,14 @@ class Import:
     notes: tuple[str, ...] = ()
 
 
-def write_import(path: Path, made: Import, files: Mapping[str, str]) -> RunDirectory:
+def write_import(path: Path, made: Import, files: Mapping[str, str]) -> RunFolder:
     """The folder of an ordinary run that holds ``made``; ``files`` are names and checksums, for environment.json.
 
     Raises
     ------
     SuiteError
         If two cases cannot be told apart.
-    RunDirectoryError
+    RunFolderError
         If the folder is not empty or cannot be written.
     """
     cases = _cases(made)
@@ -82,7 +82,7 @@ def write_import(path: Path, made: Import, files: Mapping[str, str]) -> RunDirec
     plan = Plan(made.name, made.question, cluster, 1, tuple(cases), ())
     environment = {"imported": {"source": made.source or "not said", "files": dict(files), "notes": list(made.notes)}}
     records = list(_records(made.found, cases))  # before the folder is made: a mistake leaves nothing behind
-    run = RunDirectory.create(path, made.text, plan, environment)
+    run = RunFolder.create(path, made.text, plan, environment)
     # In one go: a file can be imported again, so nothing here needs a sync of the disk for every case.
     run.write("observations.jsonl", "".join(_line(seen) for seen, _ in records if seen is not None))
     run.write("outcomes.jsonl", "".join(_line(ended) for _, ended in records))

@@ -21,7 +21,7 @@ from clusterbench.launch.channel import Channel, Message
 from clusterbench.launch.launcher import without_launcher
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.launch.spawner import start_module
-from clusterbench.run_directory import log_name
+from clusterbench.run_folder import log_name
 from clusterbench.types import PHASES
 
 SECONDS_TO_IMPORT_TORCH = 120.0

@@ -26,7 +26,7 @@ from clusterbench.launch.channel import Message
 from clusterbench.launch.crew import SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE, Crew, Member
 from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection, silent, unended_mpirun
 from clusterbench.launch.ranks import name_ranks
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from clusterbench.types import PHASES, Case, Observation, Outcome, Status
 
 SECONDS_TO_START = 60.0
@@ -90,7 +90,7 @@ class Conductor:
     """
 
     crew: Crew
-    run: RunDirectory
+    run: RunFolder
     progress: Progress
     store_host: str | None = None
     ends_at: float | None = None

@@ -32,7 +32,7 @@ from clusterbench.launch.meeting import meet
 from clusterbench.launch.mpi_cases import in_agents
 from clusterbench.launch.progress import progress_on
 from clusterbench.planning import make_plan
-from clusterbench.run_directory import RunDirectory, default_path
+from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Outcome, Plan
 
@@ -169,7 +169,7 @@ def _lead(
 
 def _conduct(
     crew: Crew,
-    directory: RunDirectory,
+    directory: RunFolder,
     plan: Plan,
     options: RunOptions,
     interfaces: Mapping[str, Interface],
@@ -207,7 +207,7 @@ def _conduct(
     return exit_code
 
 
-def _settle(directory: RunDirectory, stopped: ClusterbenchError | None) -> int:
+def _settle(directory: RunFolder, stopped: ClusterbenchError | None) -> int:
     """Writes the report and says what it came to, and why the run ended if that was before the end."""
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
@@ -341,18 +341,18 @@ def _cluster(options: RunOptions, suite: Suite, allocation: Allocation, hosts: t
 
 def _suite(options: RunOptions) -> Suite:
     if options.resume is not None:
-        return load_suite(RunDirectory.open(options.resume).path / "suite.yaml")
+        return load_suite(RunFolder.open(options.resume).path / "suite.yaml")
     assert options.suite is not None
     return load_suite(options.suite)
 
 
-def _folder(options: RunOptions, suite: Suite, cluster: Cluster, allocation: Allocation) -> tuple[RunDirectory, Plan]:
+def _folder(options: RunOptions, suite: Suite, cluster: Cluster, allocation: Allocation) -> tuple[RunFolder, Plan]:
     """A new folder with its plan, or the one to continue: with the plan it has, if this is still its cluster."""
     if options.resume is None:
         plan = make_plan(suite, cluster)
         path = options.out or default_path(Path("reports"), plan.suite, datetime.now())
-        return RunDirectory.create(path, suite.text, plan, {"hosts": allocation.environments}), plan
-    directory = RunDirectory.open(options.resume)
+        return RunFolder.create(path, suite.text, plan, {"hosts": allocation.environments}), plan
+    directory = RunFolder.open(options.resume)
     plan = directory.plan()
     there, here = _size(plan.cluster), _size(cluster)
     is_part = (cluster.ranks_per_node, cluster.device) == (plan.cluster.ranks_per_node, plan.cluster.device)

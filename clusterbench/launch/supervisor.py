@@ -30,7 +30,7 @@ from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.launcher import detect
 from clusterbench.launch.run import RunOptions, left_to_do, on_signals
-from clusterbench.run_directory import RunDirectory, default_path
+from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.suite import load_suite
 from clusterbench.types import Outcome
 
@@ -136,18 +136,18 @@ def _time_left(options: RunOptions) -> int | None:
 
 def _is_over(options: RunOptions, folder: Path) -> bool:
     """Whether nothing is left to do, or no time to do it in."""
-    directory = RunDirectory.open(folder)
+    directory = RunFolder.open(folder)
     out_of_time = options.time_limit_s is not None and time.monotonic() >= options.began + options.time_limit_s - 1
     return out_of_time or not left_to_do(directory.plan(), directory.outcomes())
 
 
 def _num_outcomes(folder: Path) -> int:
-    return len(RunDirectory.open(folder).outcomes()) if (folder / "plan.jsonl").exists() else 0
+    return len(RunFolder.open(folder).outcomes()) if (folder / "plan.jsonl").exists() else 0
 
 
 def _record_loss(folder: Path, lost: Sequence[str], why: str) -> None:
     """The outcome of the case that was under way, where the launcher ended the head before it could say anything."""
-    directory = RunDirectory.open(folder)
+    directory = RunFolder.open(folder)
     if cut_off := directory.cut_off():
         which = f"host {lost[0]} was" if len(lost) == 1 else f"hosts {', '.join(lost)} were"
         outcome = Outcome(
@@ -161,7 +161,7 @@ def _settle(folder: Path, said: int) -> int:
     """The verdict on what is on disk; printed unless the head ended with it, and so has printed it."""
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
-    report = render_report(RunDirectory.open(folder))
+    report = render_report(RunFolder.open(folder))
     if said != report.verdict.exit_code:
         print(f"{report.verdict.word}: {report.verdict.sentence}\nreport: {report.path}", file=sys.stderr)
     return report.verdict.exit_code

@@ -8,15 +8,15 @@ from pathlib import Path
 from clusterbench.derive import read_part, reading_of, write_rows
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
-from clusterbench.history import Reading
 from clusterbench.report import Report, machine, page, uncollected, when
 from clusterbench.report.verdict import verdict
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.attempts import Reading
 from clusterbench.together import together
 
 
 @uncollected()
-def render_together(runs: Sequence[RunDirectory], out: Path) -> Report:
+def render_together(runs: Sequence[RunFolder], out: Path) -> Report:
     """Writes ``index.html`` and ``rows.csv`` of all runs into the new folder ``out``; the runs stay as they are.
 
     Raises
@@ -36,7 +36,7 @@ def render_together(runs: Sequence[RunDirectory], out: Path) -> Report:
     reading = together(parts)
     findings = examine(reading)
     judged = verdict(reading, findings)
-    folder = RunDirectory(out)
+    folder = RunFolder(out)
     written = folder.write("index.html", page(reading, findings, judged, [_about(reading_of(part)) for part in parts]))
     write_rows(folder, reading.rows)
     return Report(written, judged)

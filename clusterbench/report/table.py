@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from clusterbench.charts._selection import FOLLOWS_LAYOUT, TOTAL_MEMORY
-from clusterbench.history import History, Reading, iteration_times
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import History, Reading, iteration_times
 from clusterbench.scale import digits, scale
 from clusterbench.units import UNITS, format_value
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusterbench.diagnoses import Finding
-from clusterbench.history import NOT_RUN, Reading
+from clusterbench.run_folder.attempts import NOT_RUN, Reading
 
 
 @dataclass(frozen=True)

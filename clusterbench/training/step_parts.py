@@ -18,8 +18,8 @@ from clusterbench.formulas.attribution import (
     waited_for,
 )
 from clusterbench.formulas.statistics import Summary
-from clusterbench.history import LONGEST_S, host_of
 from clusterbench.layout import AXES, ParallelLayout
+from clusterbench.run_folder.attempts import LONGEST_S, host_of
 from clusterbench.types import Case, Metric, Observation
 from clusterbench.units import format_value
 

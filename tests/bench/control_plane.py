@@ -32,7 +32,7 @@ from clusterbench.launch.allocation import Allocation, gather, measure_clocks
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts
 from clusterbench.launch.control import HEAD, TcpHead
 from clusterbench.launch.crew import Crew, dismiss, members_of
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from tests.bench import ROOT, Result, at_most
 from tests.launch.crowd import Crowd, StandIn, case_of, hello_of, plan_of, samples_of_all, seconds_of_a_round
 
@@ -165,7 +165,7 @@ class _Watch:
 def _cases(crew: Crew, folder: Path, allocation: Allocation) -> dict[str, float]:
     """Whole cases, each with a start of its own, from one beginning to the next."""
     case = case_of(_num_ranks(crew))
-    directory = RunDirectory.create(folder / "ok", b"", plan_of(_num_ranks(crew), [case]), _hosts(allocation))
+    directory = RunFolder.create(folder / "ok", b"", plan_of(_num_ranks(crew), [case]), _hosts(allocation))
     watch = _Watch()
     executions = [Execution(case, repeat, 1) for repeat in range(CASES + 1)]
     Conductor(crew, directory, watch, store_host="127.0.0.1").conduct(executions)
@@ -194,7 +194,7 @@ def _losses(crew: Crew, folder: Path, allocation: Allocation) -> dict[str, float
     num_lost = max(1, size * LOST_OF_1024 // 1024)
     lost = [crew.members[number * size // num_lost + 3] for number in range(num_lost)]
     cases = [case_of(_num_ranks(crew), "cut", [member.first_rank for member in lost]), case_of(_num_ranks(crew))]
-    directory = RunDirectory.create(folder / "cut", b"", plan_of(_num_ranks(crew), cases), _hosts(allocation))
+    directory = RunFolder.create(folder / "cut", b"", plan_of(_num_ranks(crew), cases), _hosts(allocation))
     watch = _Watch()
     try:
         Conductor(crew, directory, watch, store_host="127.0.0.1").conduct([Execution(case, 0, 1) for case in cases])

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from tests.bench import ROOT, Result, at_most
 
 TARGET_S, TIMEOUT_S = 20.0, 240.0
@@ -41,5 +41,5 @@ def measure() -> list[Result]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT, check=False)
         if done.returncode:
             raise RuntimeError(f"the run ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
-        cold_s, warm_s = (outcome.elapsed_s for outcome in RunDirectory.open(run).outcomes())
+        cold_s, warm_s = (outcome.elapsed_s for outcome in RunFolder.open(run).outcomes())
     return [at_most("layouts16_case", warm_s, "s", TARGET_S, f"{cold_s:.1f} s from a zygote that has yet to start")]

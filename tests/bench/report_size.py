@@ -26,7 +26,7 @@ from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.cluster import Cluster
 from clusterbench.layout import ParallelLayout
 from clusterbench.report import render_report
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Expected, Observation, Outcome, Place
 from tests.bench import ROOT, Result, at_most
 from tests.report.synthetic import case, observation, outcome, plant, write_run
@@ -108,14 +108,14 @@ def _render(path: str, kind: str) -> None:
     if kind == "planted":
         plant()
     start_s = time.time()
-    page = render_report(RunDirectory.open(Path(path))).path.stat()
+    page = render_report(RunFolder.open(Path(path))).path.stat()
     # Until the page is there; rows.csv follows it.
     memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps([page.st_mtime - start_s, page.st_size, time.time() - start_s, memory_bytes]))
 
 
-def _write(path: Path, cases: list[Case], records: Iterable[Record]) -> RunDirectory:
-    # Written in one go: RunDirectory.record waits for the disk after each case, and that is not what is timed here.
+def _write(path: Path, cases: list[Case], records: Iterable[Record]) -> RunFolder:
+    # Written in one go: RunFolder.record waits for the disk after each case, and that is not what is timed here.
     run = write_run(path, cases, [], cluster=_CLUSTER)
     with open(path / "outcomes.jsonl", "w") as outcomes, open(path / "observations.jsonl", "w") as observations:
         for ended, seen in records:

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ def run_suite(tmp_path: Path, entries: str, num_ranks: int = 2, only_fakes: bool
         env={**os.environ, "PATH": path},
     )
     assert (tmp_path / "run" / "rows.csv").exists(), done.stderr
-    outcomes = {outcome.case: outcome for outcome in RunDirectory.open(tmp_path / "run").outcomes()}
+    outcomes = {outcome.case: outcome for outcome in RunFolder.open(tmp_path / "run").outcomes()}
     with (tmp_path / "run" / "rows.csv").open(newline="") as file:
         table = [row for row in csv.DictReader(file) if row["value"]]
     rows = {(row["case"], row["metric"], row["part"]): float(row["value"]) for row in table}

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 from clusterbench.charts.busbw_by_size import BusbwBySize, Sweep
 from clusterbench.cluster import Cluster
-from clusterbench.history import Reading
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import Reading
 from tests.report.synthetic import case, plain_row, row
 from tests.report.synthetic import reading as read
 

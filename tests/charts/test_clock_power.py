@@ -11,7 +11,7 @@ import pytest
 from clusterbench.charts._drawing import svg
 from clusterbench.charts.clock_power import MOST_GPUS, ClockPower, Watched
 from clusterbench.engine.telemetry import GpuSample, summarise
-from clusterbench.history import Reading
+from clusterbench.run_folder.attempts import Reading
 from tests.report.synthetic import case, observation, outcome
 from tests.report.synthetic import reading as read
 

@@ -10,8 +10,8 @@ import pytest
 
 from clusterbench.charts._drawing import svg
 from clusterbench.charts.expert_load import ExpertLoad, Loads
-from clusterbench.history import History, Reading
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import History, Reading
 from clusterbench.types import Case
 from tests.report.synthetic import case, observation, outcome, row
 from tests.report.synthetic import reading as read

@@ -5,8 +5,8 @@ import pytest
 
 from clusterbench.charts.memory import Bar, Held, Memory
 from clusterbench.cluster import Cluster
-from clusterbench.history import Reading
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import Reading
 from tests.report.synthetic import case, row
 from tests.report.synthetic import reading as read
 

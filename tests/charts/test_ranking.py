@@ -5,8 +5,8 @@ from clusterbench.charts._panel import Story
 from clusterbench.charts._ranking import METRICS, Contest, Mfu, mfu_story, mfus, named, ranked, speed_story, throughput
 from clusterbench.charts._selection import Trained
 from clusterbench.charts._selection import trained as cases_of
-from clusterbench.history import History
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import History
 from tests.charts.steps import MIB, Figures, trained
 from tests.report.synthetic import case, observation
 

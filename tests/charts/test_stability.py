@@ -10,7 +10,7 @@ import pytest
 from clusterbench.charts._drawing import svg
 from clusterbench.charts.stability import MOST, MOST_OUTLIERS, MOST_POINTS, Courses, Stability
 from clusterbench.derive import read as read_run
-from clusterbench.history import Reading
+from clusterbench.run_folder.attempts import Reading
 from clusterbench.types import Case
 from tests.report.synthetic import case, good_run, observation, outcome, plant, row
 from tests.report.synthetic import reading as read

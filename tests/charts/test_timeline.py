@@ -10,7 +10,7 @@ import pytest
 from clusterbench.charts._drawing import svg
 from clusterbench.charts.timeline import WAITING, Step, Timeline
 from clusterbench.formulas.schedules import order, play
-from clusterbench.history import Reading
+from clusterbench.run_folder.attempts import Reading
 from tests.report.synthetic import case, observation, outcome
 from tests.report.synthetic import reading as read
 

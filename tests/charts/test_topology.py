@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from clusterbench.charts.topology import Topology
-from clusterbench.history import Reading
+from clusterbench.run_folder.attempts import Reading
 from clusterbench.types import TOPOLOGY
 from tests.report.synthetic import case, observation, outcome, reading
 

@@ -9,7 +9,7 @@ from clusterbench.benchmarks.nccl_transport import LOG, record
 from clusterbench.cluster import Cluster
 from clusterbench.diagnoses import Finding
 from clusterbench.diagnoses.wrong_transport import WrongTransport
-from clusterbench.history import Reading
+from clusterbench.run_folder.attempts import Reading
 from clusterbench.tools.nccl_log import parse
 from clusterbench.types import TOPOLOGY, Observation
 from tests.report.synthetic import case, outcome, reading

@@ -22,7 +22,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from clusterbench.types import Outcome
 from tests.lab import launchers
 from tests.lab.hosts import Lab
@@ -235,7 +235,7 @@ class Soak:
 
     def outcomes(self) -> list[Outcome]:
         run = self.folder / "run"
-        return RunDirectory.open(run).outcomes() if (run / "plan.jsonl").exists() else []
+        return RunFolder.open(run).outcomes() if (run / "plan.jsonl").exists() else []
 
     def end(self) -> None:
         assert self.process
@@ -251,7 +251,7 @@ class Soak:
             self.fail("orphan", json.dumps(left)[:500])
 
     def check_disk(self) -> None:
-        run = RunDirectory.open(self.folder / "run")
+        run = RunFolder.open(self.folder / "run")
         measured = Counter(outcome.case for outcome in run.outcomes() if outcome.status == "ok")
         seen = Counter(case.removesuffix("/") for case, _ in self.finished)
         for case, times in seen.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from tests.lab import launchers
 
 pytestmark = [pytest.mark.lab, pytest.mark.mpi, pytest.mark.timeout(600)]
@@ -114,7 +114,7 @@ def on_two_hosts(lab, launch, why_not, ranks_per_host=1):
 
 
 def outcomes(folder):
-    return RunDirectory.open(folder).outcomes()
+    return RunFolder.open(folder).outcomes()
 
 
 def measured(folder):
@@ -129,7 +129,7 @@ def assert_one_run(folder, cases):
     """Every case once measured, its report shows one run, and every line of what was observed can be read."""
     assert sorted(set(measured(folder))) == sorted(measured(folder))
     assert len(measured(folder)) == cases
-    run = RunDirectory.open(folder)
+    run = RunFolder.open(folder)
     assert len({observation.hash for observation in run.observations()}) == cases
     assert run.problems == []
     assert "PASS" in (folder / "index.html").read_text()
@@ -286,7 +286,7 @@ def test_the_outer_form_goes_on_with_the_hosts_that_are_left(lab, drill, tmp_pat
     (lost,) = [outcome for outcome in outcomes(folder) if outcome.status != "ok"]
     assert (lost.status, lost.host, lost.lost_hosts, lost.attempt) == ("failed", VICTIM, (VICTIM,), 1)
     assert_one_run(folder, 8)
-    moved = [observation.hosts for observation in RunDirectory.open(folder).observations()][-1]
+    moved = [observation.hosts for observation in RunFolder.open(folder).observations()][-1]
     assert moved == ("cb1", "cb3")
     assert_nothing_runs(lab)
 

@@ -8,7 +8,7 @@ import pytest
 
 from clusterbench.derive import read
 from clusterbench.diagnoses.slow_link import SlowLink
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from tests.lab import launchers
 from tests.lab.hosts import LOGIN, Lab, why_not
 
@@ -82,7 +82,7 @@ def measured(lab, hosts, suite, folder: Path):
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
     assert done.returncode == 0, done.stderr
     assert lab.left_running(within_s=60) == {}
-    return read(RunDirectory.open(out))
+    return read(RunFolder.open(out))
 
 
 def in_three_tries(tmp_path, look):

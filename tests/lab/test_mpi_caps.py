@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from tests.lab import launchers
 from tests.lab.hosts import LOGIN, Lab, why_not
 
@@ -43,7 +43,7 @@ def shares(lab, folder, name, cap, **options):
     finally:
         lab.unshape("cb2")
     assert done.returncode == 0, done.stderr
-    assert {one.status for one in RunDirectory.open(folder / "out").outcomes()} == {"ok"}
+    assert {one.status for one in RunFolder.open(folder / "out").outcomes()} == {"ok"}
     with open(folder / "out" / "rows.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["metric"] == "busbw"]
     return {row["case"]: float(row["value"]) / CAPS[cap] for row in rows}

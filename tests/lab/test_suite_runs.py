@@ -17,7 +17,7 @@ import pytest
 from clusterbench.cluster import Cluster
 from clusterbench.launch.meeting import job_of, ports_of
 from clusterbench.planning import make_plan
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
 from tests.lab import launchers
 from tests.lab import slurm as slurm_of_a_lab
@@ -112,7 +112,7 @@ def run(lab, launcher, suite, out, *arguments):
 
 
 def outcomes_of(out):
-    return RunDirectory.open(out).outcomes()
+    return RunFolder.open(out).outcomes()
 
 
 def rows_of(out):
@@ -156,7 +156,7 @@ def test_one_agent_may_own_all_ranks_of_its_host(lab, launcher_of, suite, tmp_pa
     out = tmp_path / "out"
     launcher = launcher_of("mpich", ["cb1", "cb2"])
     run(lab, launcher, suite(SUITE, [2]), out, "--ranks-per-agent", ranks_per_agent, "--num-ranks", "2")
-    cluster = RunDirectory.open(out).plan().cluster
+    cluster = RunFolder.open(out).plan().cluster
     assert (cluster.num_nodes, cluster.ranks_per_node) == (2, 2)
     assert [one.status for one in outcomes_of(out)] == ["ok"] * 3
     assert hosts_by_case(out).keys() == {
@@ -170,7 +170,7 @@ def test_one_agent_may_own_all_ranks_of_its_host(lab, launcher_of, suite, tmp_pa
 def test_one_agent_per_rank_is_the_default(lab, launcher_of, suite, tmp_path):
     out = tmp_path / "out"
     run(lab, launcher_of("mpich", ["cb1", "cb2"], ranks_per_host=2), suite(SMALL_SUITE, [2]), out)
-    assert RunDirectory.open(out).plan().cluster.ranks_per_node == 2
+    assert RunFolder.open(out).plan().cluster.ranks_per_node == 2
     assert [(one.case, one.status) for one in outcomes_of(out)] == [("all_reduce/2n4/1MiB-float32", "ok")]
 
 
@@ -232,7 +232,7 @@ def test_hosts_are_taken_in_the_order_in_which_they_are_named(lab, launcher_of, 
         "all_reduce/1n1/1MiB-float32": ["cb3"],
         "all_reduce/2n2/1MiB-float32": ["cb3", "cb2"],
     }
-    hosts = RunDirectory.open(out).environment()["hosts"]
+    hosts = RunFolder.open(out).environment()["hosts"]
     assert {host: hosts[host]["interface"] for host in ("cb2", "cb3")} == {"cb2": "eth0", "cb3": "eth0"}
 
 
@@ -330,7 +330,7 @@ def test_no_time_is_negative_where_clocks_disagree(lab, launcher_of, suite, tmp_
         run(lab, launcher_of("srun", ["cb1", "cb2"]), suite(SUITE, [2]), tmp_path / "out")
     finally:
         lab.skew("cb2", 0)
-    directory = RunDirectory.open(tmp_path / "out")
+    directory = RunFolder.open(tmp_path / "out")
     offset_s = directory.environment()["hosts"]["cb2"]["clock_offset_s"]
     assert offset_s == pytest.approx(-7200, abs=5)
     for seen in directory.observations():

@@ -10,7 +10,7 @@ from clusterbench.launch import conductor
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts, OutOfTime
 from clusterbench.launch.crew import Member
 from clusterbench.launch.run import left_to_do
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Outcome, Plan
 
 CLUSTER = Cluster(num_nodes=1, ranks_per_node=4, device="cpu", hosts=("a",))
@@ -115,7 +115,7 @@ class Silent:
 def conduct(tmp_path, cases, **answers):
     crew = ScriptedCrew(**{**HEALTHY, **answers})
     plan = Plan("drill", "", CLUSTER, 1, tuple(cases), ())
-    run = RunDirectory.create(tmp_path / "run", b"", plan, {})
+    run = RunFolder.create(tmp_path / "run", b"", plan, {})
     Conductor(crew, run, Silent()).conduct([Execution(case, 0, 1) for case in cases])
     return run.outcomes(), list(run.observations()), crew.orders
 
@@ -258,7 +258,7 @@ def test_what_a_lost_host_ended_is_tried_once_more_and_not_for_ever():
 def test_a_run_out_of_time_leaves_the_case_under_way_without_an_outcome(tmp_path):
     late = case(time_limit_s=60.0)
     crew = ScriptedCrew(**{**HEALTHY, "time": []})
-    run = RunDirectory.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
     with pytest.raises(OutOfTime):
         Conductor(crew, run, Silent(), ends_at=CLOCK.now_s + 0.1).conduct([Execution(late, 0, 1)])
     assert run.outcomes() == []
@@ -270,7 +270,7 @@ def test_a_lost_agent_ends_the_run_once_its_case_has_an_outcome(tmp_path):
     crew = ScriptedCrew(**{**HEALTHY, "time": [gone]})
     crew.lost, crew.lost_hosts, crew.present = {0: "said nothing for 20 s"}, ("a",), ()
     cases = [case("first"), case("second")]
-    run = RunDirectory.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, tuple(cases), ()), {})
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, tuple(cases), ()), {})
     with pytest.raises(LostHosts, match=r"^host a was lost: its agent said nothing for 20 s$"):
         Conductor(crew, run, Silent()).conduct([Execution(one, 0, 1) for one in cases])
     (outcome,) = run.outcomes()
@@ -304,7 +304,7 @@ class InsideMpi:
 )
 def test_after_a_case_of_mpi_it_is_known_who_is_stuck_and_whether_all_answer(tmp_path, answers, is_stuck, all_answer):
     crew = InsideMpi(*answers)
-    run = RunDirectory.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (), ()), {})
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (), ()), {})
     one = Conductor(crew, run, Silent())
     one._inside_mpi = (Member(0, "a", 0, (0,)), Member(1, "a", 1, (1,)))
     one.conduct([])

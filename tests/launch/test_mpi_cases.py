@@ -19,7 +19,7 @@ from clusterbench.launch import mpi_cases
 from clusterbench.launch.conductor import Conductor, Execution
 from clusterbench.launch.crew import Member
 from clusterbench.launch.mpi_cases import MpiRank, as_of_its_ranks, in_agents, needs_mpirun, objection
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Plan
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def test_variables_come_too_late_for_a_library_that_has_been_loaded():
 
 def conduct(tmp_path, crew):
     plan = Plan("mpi", "", Cluster(1, 4, "cpu", hosts=("a",)), 1, (case(),), ())
-    run = RunDirectory.create(tmp_path / "run", b"", plan, {})
+    run = RunFolder.create(tmp_path / "run", b"", plan, {})
     silent = SimpleNamespace(begin=lambda *_: None, end=lambda *_: None)
     Conductor(crew, run, silent).conduct([Execution(case(), 0, 1)])
     return run.outcomes()
@@ -225,7 +225,7 @@ def test_a_plain_run_and_one_under_mpirun_have_the_same_cases_and_figures(suite,
     for folder, launcher in ((plain, ()), (inside, mpirun(3))):
         done = run(suite(SUITE), "--out", folder, launcher=launcher)
         assert done.returncode == 0, done.stderr
-    ended = {folder: RunDirectory.open(folder).outcomes() for folder in (plain, inside)}
+    ended = {folder: RunFolder.open(folder).outcomes() for folder in (plain, inside)}
     names = ["mpi/1n3/latency-1000B-float32-0to1", "mpi/1n3/all_gather-996B-float32", "all_reduce/1n3/8B-float32"]
     assert [one.case for one in ended[plain]] == names * 2
     assert [one.case for one in ended[inside]] == [names[2]] * 2 + names[:2] * 2  # those of MPI are the last
@@ -233,7 +233,7 @@ def test_a_plain_run_and_one_under_mpirun_have_the_same_cases_and_figures(suite,
         assert {one.status for one in ended[folder]} == {"ok"}
         assert values(folder, "latency").keys() == {*names}
         assert min(values(folder, "latency").values()) > 0
-        for seen in RunDirectory.open(folder).observations():
+        for seen in RunFolder.open(folder).observations():
             assert [len(seconds) for seconds in seen.seconds] == [5] * 3
             assert list(seen.evidence) == [{"wrong_elements": 0.0}] * 3
 
@@ -243,7 +243,7 @@ def test_processes_that_own_several_ranks_skip_it_and_run_the_rest(suite, tmp_pa
     folder = tmp_path / "run"
     done = run(suite(SUITE.replace("repeats: 2", "")), "--out", folder, "--ranks-per-agent", 2, launcher=mpirun(2))
     assert done.returncode == 0, done.stderr
-    outcomes = {one.case.split("/")[0]: one for one in RunDirectory.open(folder).outcomes()}
+    outcomes = {one.case.split("/")[0]: one for one in RunFolder.open(folder).outcomes()}
     assert outcomes["all_reduce"].status == "ok"
     assert outcomes["mpi"].status == "skipped"
     assert outcomes["mpi"].reason.startswith("every process of mpirun is one MPI rank, but here each owns 2 of")
@@ -284,7 +284,7 @@ def test_a_rank_that_is_stopped_inside_mpi_is_named_and_the_run_ends_in_order(su
     _, said = process.communicate(timeout=200)
     assert process.returncode != 0
     assert "stopped before the end: a call of MPI has not returned, and MPI cannot be left before it does" in said
-    before, late = RunDirectory.open(folder).outcomes()
+    before, late = RunFolder.open(folder).outcomes()
     assert (before.case, before.status) == ("all_reduce/1n3/8B-float32", "ok")
     assert (late.case, late.status, late.rank) == ("mpi/1n3/all_reduce-48KiB-float32", "timeout", 1)
     assert re.fullmatch(
@@ -302,7 +302,7 @@ def test_a_plain_run_says_that_it_sees_an_mpirun_and_not_its_ranks(suite, tmp_pa
     folder = tmp_path / "run"
     done = run(suite(ENDLESS.replace("[all_reduce, barrier]", "all_reduce")), "--out", folder)
     assert done.returncode == 1
-    late, after = RunDirectory.open(folder).outcomes()
+    late, after = RunFolder.open(folder).outcomes()
     assert (late.status, late.rank, after.status) == ("timeout", None, "ok")
     assert re.fullmatch(
         r"stopped after 12 s: the mpirun of 3 ranks on host .* has not ended; which of its ranks is behind is not "
@@ -316,7 +316,7 @@ def test_a_case_that_is_only_slow_names_how_far_it_got(suite, tmp_path):
     folder = tmp_path / "run"
     done = run(suite(ENDLESS), "--out", folder, launcher=mpirun(3))
     assert done.returncode == 1
-    late = RunDirectory.open(folder).outcomes()[-1]
+    late = RunFolder.open(folder).outcomes()[-1]
     assert late.status == "timeout"
     assert re.search(r"stopped after 12 s: ranks? .* not finished iteration \d+", late.reason)
 
@@ -329,5 +329,5 @@ def test_what_a_killed_rank_took_with_it_is_known_and_resumed(suite, tmp_path):
     rank_of(folder, "1").kill()
     process.communicate(timeout=200)
     assert process.returncode != 0
-    assert [one.case for one in RunDirectory.open(folder).outcomes()] == ["all_reduce/1n3/8B-float32"]
-    assert RunDirectory.open(folder).cut_off()["case"] == "mpi/1n3/all_reduce-48KiB-float32"
+    assert [one.case for one in RunFolder.open(folder).outcomes()] == ["all_reduce/1n3/8B-float32"]
+    assert RunFolder.open(folder).cut_off()["case"] == "mpi/1n3/all_reduce-48KiB-float32"

@@ -18,7 +18,7 @@ from clusterbench.launch.channel import Channel
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts
 from clusterbench.launch.control import HEAD, TcpHead
 from clusterbench.launch.crew import Crew, Silence, dismiss, members_of
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from tests.launch.crowd import SAMPLES, Crowd, StandIn, case_of, hello_of, plan_of
 
 RANKS = 64
@@ -47,7 +47,7 @@ def crowd_and_crew():
 
 
 def conduct(crew, path, *cases):
-    directory = RunDirectory.create(path / "run", b"", plan_of(RANKS, cases), {})
+    directory = RunFolder.create(path / "run", b"", plan_of(RANKS, cases), {})
     try:
         Conductor(crew, directory, Watch(), "127.0.0.1").conduct([Execution(case, 0, 1) for case in cases])
         said = ""

@@ -15,7 +15,7 @@ from clusterbench.launch.agent import Agent
 from clusterbench.launch.conductor import Conductor, Execution
 from clusterbench.launch.control import Alone
 from clusterbench.launch.crew import Crew, members_of
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Plan
 
 pytestmark = pytest.mark.gloo
@@ -52,7 +52,7 @@ def drill(fault="none", phase="run", world_size=2, rank=1, iterations=8, time_li
 
 def conduct(agent, tmp_path, *cases, store_host=None):
     cluster = Cluster(num_nodes=1, ranks_per_node=4, device="cpu", hosts=("here",))
-    run = RunDirectory.create(tmp_path / "run", b"", Plan("drill", "", cluster, 1, cases, ()), {})
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", cluster, 1, cases, ()), {})
     crew = Crew(agent, Alone(), members_of(["here"], [4]))
     Conductor(crew, run, Silent(), store_host).conduct([Execution(case, 0, 1) for case in cases])
     assert len(run.outcomes()) == len(cases)
@@ -128,7 +128,7 @@ def test_a_killed_zygote_costs_one_case(agent, tmp_path):
 def test_a_cases_variables_reach_its_workers(agent, tmp_path):
     (outcome,), _ = conduct(agent, tmp_path, drill(environment={"OMP_NUM_THREADS": "2"}))
     assert outcome.status == "ok"
-    assert RunDirectory.open(tmp_path / "run").environment()["loaded"]["here"]["num_threads"] == 2
+    assert RunFolder.open(tmp_path / "run").environment()["loaded"]["here"]["num_threads"] == 2
 
 
 def test_nothing_survives_the_death_of_an_agent(tmp_path):

@@ -11,7 +11,7 @@ from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import supervisor
 from clusterbench.launch.run import RunOptions
 from clusterbench.launch.supervisor import supervise
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 
 SUITE = "suite: s\nbenchmarks: [{benchmark: fault_drill, sleep_s: [0.01, 0.02], iterations: 6}]\ncpu: {num_ranks: 1}\n"
 COMMAND = "mpirun -n 2 -H a,b"
@@ -41,7 +41,7 @@ def killed_in_the_second_case(tmp_path: Path) -> str:
 
 
 def statuses(folder: Path) -> list[str]:
-    return [outcome.status for outcome in RunDirectory.open(folder).outcomes()]
+    return [outcome.status for outcome in RunFolder.open(folder).outcomes()]
 
 
 def test_a_run_that_ends_in_order_is_started_once(launcher, tmp_path, capfd):
@@ -83,7 +83,7 @@ def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(
     long = SUITE.replace("[0.01, 0.02]", "[0.01, 3.0]").replace("iterations: 6", "iterations: 3")
     (tmp_path / "s.yaml").write_text(long)
     assert supervise(COMMAND, options) == 0
-    first, lost, again = RunDirectory.open(tmp_path / "run").outcomes()
+    first, lost, again = RunFolder.open(tmp_path / "run").outcomes()
     assert [first.status, lost.status, again.status] == ["ok", "failed", "ok"]
     assert (lost.host, lost.lost_hosts, lost.attempt, again.attempt) == (host, (host,), 1, 2)
     assert lost.reason == f"host {host} was lost: the launcher ended the run and said: {line.strip(' =')}"

@@ -8,7 +8,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.errors import LayoutError, SuiteError
 from clusterbench.planning import MOST_CASES, default_time_limit_s, make_plan
 from clusterbench.planning.text import plan_text
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from tests.invented import HEAD, Ping, plan_of, suite_of
 
 
@@ -117,7 +117,7 @@ def test_a_plan_survives_its_file(tmp_path):
     plan = plan_of(tmp_path, text)
     assert plan.cases
     assert plan.refusals
-    assert RunDirectory.create(tmp_path / "run", text.encode(), plan, {}).plan() == plan
+    assert RunFolder.create(tmp_path / "run", text.encode(), plan, {}).plan() == plan
 
 
 # Refusals

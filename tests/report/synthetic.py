@@ -12,9 +12,9 @@ from typing import Any
 from clusterbench import derive
 from clusterbench.benchmarks import Benchmark
 from clusterbench.cluster import Cluster
-from clusterbench.history import History, Reading
 from clusterbench.rows import Row
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.attempts import History, Reading
 from clusterbench.types import Case, Expected, Metric, Observation, Outcome, Plan, Point, Refusal, Step
 
 GIB, MIB = 2.0**30, 2.0**20
@@ -91,17 +91,17 @@ def write_run(
     suite: str = "planted",
     cluster: Cluster | None = None,
     environment: Mapping[str, Any] | None = None,
-) -> RunDirectory:
+) -> RunFolder:
     cluster = cluster or Cluster(1, 4, "cpu", cpu_name="AMD EPYC 7763", hosts=("laptop",))
     repeats = max((one.repeats for one in cases), default=1)
     plan = Plan(suite, question, cluster, repeats, tuple(cases), tuple(refusals))
-    run = RunDirectory.create(path, b"suite: planted\n", plan, environment or {})
+    run = RunFolder.create(path, b"suite: planted\n", plan, environment or {})
     for ended, seen in records:
         run.record(ended, seen)
     return run
 
 
-def good_run(path: Path, cases: Sequence[Case] = (case("a"), case("b"))) -> RunDirectory:
+def good_run(path: Path, cases: Sequence[Case] = (case("a"), case("b"))) -> RunFolder:
     """Everything as it should be."""
     return write_run(path, cases, [(outcome(one), observation(one)) for one in cases])
 
@@ -125,7 +125,7 @@ _SPEED = {"tp1": 5120, "tp2": 2810, "tp2+sp": 2640, "tp4": 1630, "tp4+sp": 1490,
 _PARTS = ("parameters", "gradients", "optimizer_state", "activations", "communication_buffers", "temporary")
 
 
-def tp_scale_run(path: Path, noise: float = 0.02) -> RunDirectory:
+def tp_scale_run(path: Path, noise: float = 0.02) -> RunFolder:
     """What ``suites/tp_scale.yaml`` looks like: tp1 to tp8 with and without SP, tp8 without memory, tp3 refused."""
     draw = random.Random(7)
     cases, records = [], []
@@ -250,7 +250,7 @@ def _figures(degree: int, split: bool, step_s: float) -> list[dict[str, Any]]:
     return figures
 
 
-def all_reduce_run(path: Path) -> RunDirectory:
+def all_reduce_run(path: Path) -> RunFolder:
     """A sweep over message sizes on two hosts, with everything wrong that a diagnosis looks for."""
     draw, cases, records = random.Random(3), [], []
     for power in range(3, 29):

@@ -21,7 +21,7 @@ from clusterbench.charts._drawing import Mark, Series, canvas, lines
 from clusterbench.charts._panel import Column, Entry, Panel, Story
 from clusterbench.report import render_report
 from clusterbench.rows import Row
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from tests.report.synthetic import all_reduce_run, case, good_run, plant, tp_scale_run, write_run
 
 pytestmark = pytest.mark.browser
@@ -77,7 +77,7 @@ def open_page(visit: Callable[..., Page]) -> Callable[..., Page]:
     """Opens the report of a run."""
 
     def open_page(
-        run: RunDirectory,
+        run: RunFolder,
         width: int = 1280,
         scheme: str = "light",
         javascript: bool = True,
@@ -401,7 +401,7 @@ def test_headings_are_in_order(open_page: Callable[..., Page], tmp_path: Path) -
 def test_axe_finds_nothing_serious(
     open_page: Callable[..., Page],
     tmp_path: Path,
-    make: Callable[[Path], RunDirectory],
+    make: Callable[[Path], RunFolder],
     scheme: str,
 ) -> None:
     page = open_page(make(tmp_path / "run"), scheme=scheme)

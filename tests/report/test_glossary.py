@@ -15,7 +15,7 @@ from clusterbench.diagnoses import diagnoses
 from clusterbench.prose import sections
 from clusterbench.report import render_report
 from clusterbench.report.glossary import GLOSSARY, explainer, figures_in, words_in
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from tests.report.synthetic import all_reduce_run, case, plant, row, tp_scale_run
 
 NAMES = """
@@ -55,7 +55,7 @@ def _variables(text: str) -> set[str]:
 
 @pytest.mark.usefixtures("_planted")
 @pytest.mark.parametrize("make", [tp_scale_run, all_reduce_run])
-def test_a_page_explains_every_abbreviation_in_it(make: Callable[[Path], RunDirectory], tmp_path: Path) -> None:
+def test_a_page_explains_every_abbreviation_in_it(make: Callable[[Path], RunFolder], tmp_path: Path) -> None:
     page = render_report(make(tmp_path / "run")).path.read_text()
     assert unexplained(visible(page)) == set()
 

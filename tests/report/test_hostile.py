@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 
 from clusterbench.errors import ClusterbenchError
 from clusterbench.report import render_report
-from clusterbench.run_directory import RunDirectory
+from clusterbench.run_folder import RunFolder
 from tests.test_security import INJECTED
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "reports" / "examples").iterdir())
@@ -80,7 +80,7 @@ def test_every_word_of_a_hostile_run_stays_a_word(
 ) -> None:
     path = folder(example)
     put_in = sum(file.stat().st_size for file in path.glob("*.json*"))
-    page = render_report(RunDirectory.open(path)).path
+    page = render_report(RunFolder.open(path)).path
     assert page.stat().st_size < put_in  # words of a megabyte are not multiplied
     tab = visit(page.as_uri())
     tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
@@ -96,7 +96,7 @@ def test_files_that_only_inform_may_be_missing(folder: Callable[[Path], Path]) -
     path = folder(EXAMPLES[0])
     for name in ("environment.json", "rows.csv", "index.html"):
         (path / name).unlink(missing_ok=True)
-        assert render_report(RunDirectory.open(path)).path.exists()
+        assert render_report(RunFolder.open(path)).path.exists()
 
 
 @pytest.mark.parametrize("name", ["plan.jsonl", "outcomes.jsonl", "observations.jsonl"])
@@ -104,4 +104,4 @@ def test_without_one_of_its_records_a_folder_is_no_run(folder: Callable[[Path], 
     path = folder(EXAMPLES[0])
     (path / name).unlink()
     with pytest.raises(ClusterbenchError, match=re.escape(name)):
-        RunDirectory.open(path)
+        RunFolder.open(path)

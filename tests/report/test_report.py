@@ -137,8 +137,8 @@ def test_the_report_needs_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path; from clusterbench.report import render_report\n"
-        "from clusterbench.run_directory import RunDirectory\n"
-        f"render_report(RunDirectory.open(Path({str(tmp_path / 'run')!r})))"
+        "from clusterbench.run_folder import RunFolder\n"
+        f"render_report(RunFolder.open(Path({str(tmp_path / 'run')!r})))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from clusterbench.cluster import Cluster
-from clusterbench.errors import RunDirectoryError
-from clusterbench.run_directory import RunDirectory, default_path
+from clusterbench.errors import RunFolderError
+from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.types import Case, Expected, Observation, Outcome, Plan, Refusal
 
 CASE = Case(
@@ -41,12 +41,12 @@ OUTCOME = Outcome(CASE.id, CASE.hash, 0, 1, "ok", phase="done", elapsed_s=1.5)
 
 @pytest.fixture
 def run(tmp_path):
-    return RunDirectory.create(tmp_path / "run", b"suite: fabric\n# \xc3\xa9\n", PLAN, {"hosts": {}})
+    return RunFolder.create(tmp_path / "run", b"suite: fabric\n# \xc3\xa9\n", PLAN, {"hosts": {}})
 
 
 def test_everything_comes_back_as_it_was_written(run):
     run.record(OUTCOME, OBSERVATION)
-    again = RunDirectory.open(run.path)
+    again = RunFolder.open(run.path)
     assert again.plan() == PLAN
     assert again.outcomes() == [OUTCOME]
     assert list(again.observations()) == [OBSERVATION]
@@ -64,7 +64,7 @@ def test_a_line_cut_in_the_middle_is_left_out_and_named(run):
     file = run.path / "observations.jsonl"
     file.write_bytes(file.read_bytes() * 2)
     os.truncate(file, file.stat().st_size - 20)
-    again = RunDirectory.open(run.path)
+    again = RunFolder.open(run.path)
     assert list(again.observations()) == [OBSERVATION]
     assert again.problems == ["observations.jsonl:2 is not a whole line of JSON and was left out"]
 
@@ -107,7 +107,7 @@ def test_a_line_that_is_no_record_is_left_out_and_named_with_the_field(run, name
     (number,) = (number for number, line in enumerate(lines) if change[0] in line)
     lines[number] = lines[number].replace(*change)
     file.write_text("".join(lines))
-    again = RunDirectory.open(run.path)
+    again = RunFolder.open(run.path)
     read = again.plan() if name == "plan.jsonl" else list(getattr(again, name.split(".")[0])())
     assert again.problems[0].startswith(f"{name}:{number + 1} was left out: {problem}")
     assert name == "plan.jsonl" or read == []
@@ -117,7 +117,7 @@ def test_lines_of_the_plan_that_are_gone_without_a_trace_are_counted(run):
     file = run.path / "plan.jsonl"
     head, case, _ = file.read_text().splitlines(keepends=True)
     file.write_text(head + case + case)
-    again = RunDirectory.open(run.path)
+    again = RunFolder.open(run.path)
     assert again.plan().cases == (CASE,)
     assert again.problems == [
         "plan.jsonl:3 says again what an earlier line says, and was left out",
@@ -128,8 +128,8 @@ def test_lines_of_the_plan_that_are_gone_without_a_trace_are_counted(run):
 def test_without_its_first_line_a_plan_is_an_error_that_says_why(run):
     file = run.path / "plan.jsonl"
     file.write_text(file.read_text().replace('"ranks_per_node":2', '"ranks_per_node":null'))
-    with pytest.raises(RunDirectoryError) as caught:
-        RunDirectory.open(run.path).plan()
+    with pytest.raises(RunFolderError) as caught:
+        RunFolder.open(run.path).plan()
     assert str(caught.value) == (
         f"{file} has no line of kind 'plan' that can be read (plan.jsonl:1 was left out: in 'cluster' 'ranks_per_node' "
         "is null, not a whole number), so nobody knows on what it was to run.\n"
@@ -166,7 +166,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_line(run, monkeypatch):
         return write(descriptor, data[: room.pop()])
 
     monkeypatch.setattr(os, "write", fill)
-    with pytest.raises(RunDirectoryError) as caught:
+    with pytest.raises(RunFolderError) as caught:
         run.record(OUTCOME, OBSERVATION)
     assert str(caught.value) == (
         f"{run.path} cannot be written: No space left on device.\n"
@@ -179,18 +179,18 @@ def test_a_limit_of_the_file_system_is_met_for_real(run):
     program = f"""
 import resource
 from pathlib import Path
-from clusterbench.errors import RunDirectoryError
-from clusterbench.run_directory import RunDirectory
-from tests.test_run_directory import OBSERVATION, OUTCOME
+from clusterbench.errors import RunFolderError
+from clusterbench.run_folder import RunFolder
+from tests.run_folder.test_run_folder import OBSERVATION, OUTCOME
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-run = RunDirectory.open(Path({str(run.path)!r}))
+run = RunFolder.open(Path({str(run.path)!r}))
 try:
     for _ in range(100):
         run.record(OUTCOME, OBSERVATION)
-except RunDirectoryError as error:
+except RunFolderError as error:
     print(error)
 """
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parent.parent.parent
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=True)
     assert f"{run.path} cannot be written: {os.strerror(errno.EFBIG)}." in done.stdout
     saved = list(run.observations())
@@ -201,8 +201,8 @@ except RunDirectoryError as error:
 
 def test_a_folder_with_something_in_it_is_not_taken(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunDirectoryError) as caught:
-        RunDirectory.create(tmp_path, b"", PLAN, {})
+    with pytest.raises(RunFolderError) as caught:
+        RunFolder.create(tmp_path, b"", PLAN, {})
     assert str(caught.value) == (
         f"{tmp_path} exists and is not empty.\n"
         f"hint: name another folder with --out, or continue that run with --resume {tmp_path}"
@@ -211,13 +211,13 @@ def test_a_folder_with_something_in_it_is_not_taken(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_an_error_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirectoryError, match="cannot be written: Not a directory"):
-        RunDirectory.create(tmp_path / "file" / "run", b"", PLAN, {})
+    with pytest.raises(RunFolderError, match="cannot be written: Not a directory"):
+        RunFolder.create(tmp_path / "file" / "run", b"", PLAN, {})
 
 
 def test_a_folder_that_is_no_run_is_refused_with_what_is_missing(tmp_path):
-    with pytest.raises(RunDirectoryError) as caught:
-        RunDirectory.open(tmp_path)
+    with pytest.raises(RunFolderError) as caught:
+        RunFolder.open(tmp_path)
     assert str(caught.value) == (
         f"{tmp_path} is not the folder of a run: it has no file plan.jsonl, observations.jsonl, outcomes.jsonl.\n"
         "hint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale"

@@ -17,8 +17,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from clusterbench.errors import RunDirectoryError
-from clusterbench.run_directory import RunDirectory
+from clusterbench.errors import RunFolderError
+from clusterbench.run_folder import RunFolder
 
 MANIFEST = "MANIFEST.json"
 SUFFIX = ".clusterbench.tar.gz"
@@ -47,10 +47,10 @@ def write_bundle(run: Path, out: Path | None, environment: Mapping[str, str]) ->
 
     Raises
     ------
-    RunDirectoryError
+    RunFolderError
         If ``run`` is not a run's folder, ``out`` exists, or the disk cannot take it.
     """
-    directory = RunDirectory.open(run)
+    directory = RunFolder.open(run)
     archive = out or run.resolve().with_name(directory.name + SUFFIX)
     secrets = _secrets(environment)
     sums: dict[str, str] = {}
@@ -68,10 +68,10 @@ def write_bundle(run: Path, out: Path | None, environment: Mapping[str, str]) ->
             manifest = {"run": directory.name, "replaced": replaced, "sha256": sums}
             _add(tar, f"{directory.name}/{MANIFEST}", (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
     except FileExistsError:
-        raise RunDirectoryError(f"{archive} exists.\nhint: name another file with --out") from None
+        raise RunFolderError(f"{archive} exists.\nhint: name another file with --out") from None
     except OSError as error:
         archive.unlink(missing_ok=True)
-        raise RunDirectoryError(f"{archive} cannot be written: {error.strerror or error}") from None
+        raise RunFolderError(f"{archive} cannot be written: {error.strerror or error}") from None
     return archive, tuple(replaced)
 
 
@@ -80,29 +80,29 @@ def open_bundle(archive: Path, into: Path) -> Path:
 
     Raises
     ------
-    RunDirectoryError
+    RunFolderError
         If it is no bundle, was damaged or changed on the way, wants to write elsewhere, or its folder exists already.
     """
     try:
         with tarfile.open(archive, "r:gz") as tar:
             files = dict(_contents(archive, tar))
     except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
-        raise RunDirectoryError(f"{archive} is not a bundle that can be read: {error}") from None
+        raise RunFolderError(f"{archive} is not a bundle that can be read: {error}") from None
     folders = {PurePosixPath(name).parts[0] for name in files}
     if len(folders) != 1:
-        raise RunDirectoryError(f"{archive} is not a bundle: it holds {len(folders)} folders and not one")
+        raise RunFolderError(f"{archive} is not a bundle: it holds {len(folders)} folders and not one")
     (folder,) = folders
     _expect_whole(archive, {name.removeprefix(f"{folder}/"): data for name, data in files.items()})
     target = into / folder
     if target.exists():
-        raise RunDirectoryError(f"{target} exists, and the bundle would be unpacked there.\nhint: move it, or name it")
+        raise RunFolderError(f"{target} exists, and the bundle would be unpacked there.\nhint: move it, or name it")
     try:
         for name, data in files.items():
             path = into / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
     except OSError as error:
-        raise RunDirectoryError(f"{target} cannot be written: {error.strerror}") from None
+        raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
     return target
 
 
@@ -136,10 +136,10 @@ def _contents(archive: Path, tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]
     for info in tar:
         parts = PurePosixPath(info.name).parts
         if not info.isfile() or info.name.startswith("/") or ".." in parts or len(parts) < 2 or "\0" in info.name:
-            raise RunDirectoryError(f"{archive} is not a bundle: it holds {info.name!r}, which is no file of a run")
+            raise RunFolderError(f"{archive} is not a bundle: it holds {info.name!r}, which is no file of a run")
         total += info.size
         if total > LARGEST_BYTES:
-            raise RunDirectoryError(f"{archive} unpacks to more than {LARGEST_BYTES // 2**30} GiB; no run does")
+            raise RunFolderError(f"{archive} unpacks to more than {LARGEST_BYTES // 2**30} GiB; no run does")
         file = tar.extractfile(info)
         assert file is not None
         yield info.name, file.read()
@@ -150,10 +150,10 @@ def _expect_whole(archive: Path, files: dict[str, bytes]) -> None:
         sums = json.loads(files.pop(MANIFEST, b""))["sha256"]
         said = {str(name): str(value) for name, value in sums.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunDirectoryError(f"{archive} is not a bundle: its {MANIFEST} is missing or damaged") from None
+        raise RunFolderError(f"{archive} is not a bundle: its {MANIFEST} is missing or damaged") from None
     found = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     if wrong := sorted(name for name in {*said, *found} if said.get(name) != found.get(name)):
-        raise RunDirectoryError(
+        raise RunFolderError(
             f"{archive} was damaged or changed: {len(wrong)} of {len(said)} files are not what its {MANIFEST} says, "
             f"the first is {wrong[0]!r}"
         )

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clusterbench.cluster import Cluster
-from clusterbench.errors import DiskError, RunDirectoryError
-from clusterbench.records import parsed, record_of
+from clusterbench.errors import DiskError, RunFolderError
+from clusterbench.run_folder.records import parsed, record_of
 from clusterbench.types import Case, Observation, Outcome, Plan, Refusal
 
 _MOST_LEVELS = 16  # of environment.json; ours has five
@@ -28,7 +28,7 @@ Read = TypeVar("Read")
 
 
 @dataclass
-class RunDirectory:
+class RunFolder:
     """One run on disk. ``problems`` collects what could not be read, each a sentence."""
 
     path: Path
@@ -36,18 +36,18 @@ class RunDirectory:
     _known: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
-    def create(cls, path: Path, suite_text: bytes, plan: Plan, environment: Mapping[str, Any]) -> RunDirectory:
+    def create(cls, path: Path, suite_text: bytes, plan: Plan, environment: Mapping[str, Any]) -> RunFolder:
         """A new run's folder with everything that is known before the first case.
 
         Raises
         ------
-        RunDirectoryError
+        RunFolderError
             If the folder exists and is not empty, or cannot be written.
         """
         run = cls(path)
         try:
             if path.exists() and any(path.iterdir()):
-                raise RunDirectoryError(
+                raise RunFolderError(
                     f"{path} exists and is not empty.\nhint: name another folder with --out, or continue that run with "
                     f"--resume {path}"
                 )
@@ -58,22 +58,22 @@ class RunDirectory:
             for name in ("observations.jsonl", "outcomes.jsonl"):
                 (path / name).touch()
         except OSError as error:
-            raise RunDirectoryError(run._unwritable(error)) from None
+            raise RunFolderError(run._unwritable(error)) from None
         return run
 
     @classmethod
-    def open(cls, path: Path) -> RunDirectory:
+    def open(cls, path: Path) -> RunFolder:
         """The folder of a run that was started before.
 
         Raises
         ------
-        RunDirectoryError
+        RunFolderError
             If ``path`` is not such a folder.
         """
         needed = ("plan.jsonl", "observations.jsonl", "outcomes.jsonl")
         missing = [name for name in needed if not (path / name).is_file()]
         if missing:
-            raise RunDirectoryError(
+            raise RunFolderError(
                 f"{path} is not the folder of a run: it has no file {', '.join(missing)}.\n"
                 "hint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale"
             )
@@ -88,7 +88,7 @@ class RunDirectory:
 
         Raises
         ------
-        RunDirectoryError
+        RunFolderError
             If the line is damaged that says for what cluster it was made.
         """
         heads: list[_Head] = []
@@ -256,7 +256,7 @@ class RunDirectory:
             with open(self.path / name, "rb") as lines:
                 yield from lines
         except OSError as error:
-            raise RunDirectoryError(
+            raise RunFolderError(
                 f"{self.path / name} cannot be read: {error.strerror}.\nhint: make it a file that can be read"
             ) from None
 
@@ -265,14 +265,12 @@ class RunDirectory:
             self._known.add(problem)
             self.problems.append(problem)
 
-    def _without_head(self) -> RunDirectoryError:
+    def _without_head(self) -> RunFolderError:
         file = self.path / "plan.jsonl"
         if not file.stat().st_size:
-            return RunDirectoryError(
-                f"{file} is empty: the run was stopped before it had a plan.\nhint: start it again"
-            )
+            return RunFolderError(f"{file} is empty: the run was stopped before it had a plan.\nhint: start it again")
         why = f" ({self.problems[0]})" if self.problems else ""
-        return RunDirectoryError(
+        return RunFolderError(
             f"{file} has no line of kind 'plan' that can be read{why}, so nobody knows on what it was to run.\n"
             "hint: put the file back from a copy of the folder, or start the run again"
         )
@@ -281,7 +279,7 @@ class RunDirectory:
         """The plan, held against what its first line says of it: whole lines may be gone without a trace."""
         most = max((case.repeats for case in cases), default=head.repeats)
         if most != head.repeats:
-            raise RunDirectoryError(
+            raise RunFolderError(
                 f"{self.path / 'plan.jsonl'} asks for {head.repeats} repeats, but its cases ask for {most}.\n"
                 "hint: put the file back from a copy of the folder, or start the run again"
             )

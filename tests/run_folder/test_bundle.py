@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from clusterbench.bundle import open_bundle, write_bundle
 from clusterbench.cli import main
-from clusterbench.errors import RunDirectoryError
+from clusterbench.errors import RunFolderError
+from clusterbench.run_folder.bundle import open_bundle, write_bundle
 from tests.report.synthetic import good_run, plant
 
 HUGGING_FACE = "hf_" + "a1B2c3D4e5" * 4
@@ -49,7 +49,7 @@ def forged(path: Path, files: dict[str, bytes], link: str = "") -> Path:
 
 
 def refusal(archive: Path, into: Path) -> str:
-    with pytest.raises(RunDirectoryError) as caught:
+    with pytest.raises(RunFolderError) as caught:
         open_bundle(archive, into)
     return str(caught.value)
 
@@ -84,7 +84,7 @@ def test_report_opens_it(run: Path, tmp_path: Path) -> None:
 
 def test_what_exists_is_never_overwritten(run: Path, tmp_path: Path) -> None:
     archive, _ = write_bundle(run, None, {})
-    with pytest.raises(RunDirectoryError) as caught:
+    with pytest.raises(RunFolderError) as caught:
         write_bundle(run, None, {})
     assert str(caught.value) == f"{archive} exists.\nhint: name another file with --out"
     assert refusal(archive, tmp_path).startswith(f"{run} exists, and the bundle would be unpacked there.")
