@@ -16,7 +16,7 @@ PACKAGE = ROOT / "clusterbench"
 LAYERS = (
     "cli __main__ catalogue",
     "launch report compare layout_view importing",
-    "suite planning derive together environment_ratios yaml_lines",
+    "suite planning derive yaml_lines",
     "benchmarks parallel training diagnoses charts",
     "engine tools",
     "run_folder",
@@ -24,7 +24,7 @@ LAYERS = (
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 
-READING_HALF = ("run_folder", "derive", "together", "compare", "diagnoses", "charts", "report")
+READING_HALF = ("run_folder", "derive", "compare", "diagnoses", "charts", "report")
 """What turns a run's folder into a report, on a laptop without a GPU."""
 
 WITHOUT_TORCH = (

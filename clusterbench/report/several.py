@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterbench.derive import read_part, reading_of, write_rows
+from clusterbench.derive.several_runs import as_one
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
 from clusterbench.report import Report, machine, page, uncollected, when
 from clusterbench.report.verdict import verdict
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import Reading
-from clusterbench.together import together
 
 
 @uncollected()
@@ -33,7 +33,7 @@ def render_together(runs: Sequence[RunFolder], out: Path) -> Report:
     except OSError as error:
         raise DiskError(f"cannot make the folder {out}: {error.strerror}.\nhint: name another with --out") from None
     parts = [read_part(run) for run in runs]
-    reading = together(parts)
+    reading = as_one(parts)
     findings = examine(reading)
     judged = verdict(reading, findings)
     folder = RunFolder(out)

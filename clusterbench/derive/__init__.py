@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from clusterbench.benchmarks import benchmarks
-from clusterbench.environment_ratios import environment_ratios
+from clusterbench.derive.environment_ratios import environment_ratio_rows
 from clusterbench.errors import ClusterbenchError
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median
 from clusterbench.rows import COLUMNS, DETAILS, Row
@@ -238,7 +238,7 @@ def with_what_follows(rows: Sequence[Row], plan: Plan) -> list[Row]:
     every = list(rows)
     for name in sorted({case.benchmark for case in plan.cases} & known.keys()):
         every.extend(known[name].across(within))
-    every.extend(environment_ratios(within))
+    every.extend(environment_ratio_rows(within))
     place = {case.id: position for position, case in enumerate(plan.cases)}
     every.sort(key=lambda row: place[row.case])
     return every

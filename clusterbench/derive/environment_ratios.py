@@ -22,7 +22,7 @@ MEANINGS = {
 """What a variable decides, for the sentence beside a ratio."""
 
 
-def environment_ratios(rows: Sequence[Row]) -> Iterator[Row]:
+def environment_ratio_rows(rows: Sequence[Row]) -> Iterator[Row]:
     """``environment_ratio`` of each case that differs from another in the value of one variable only.
 
     The other is the case with the first value in the order of the rows, which is that of the suite; nothing else of

@@ -9,12 +9,12 @@ from click.testing import CliRunner, Result
 
 from clusterbench.cli import main
 from clusterbench.derive import read
+from clusterbench.derive.several_runs import read_several
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import Reading
-from clusterbench.together import read_together
 from clusterbench.types import Case
 
-EXAMPLE = RunFolder.open(Path(__file__).parents[1] / "reports" / "examples" / "tp_scale-cpu")
+EXAMPLE = RunFolder.open(Path(__file__).parents[2] / "reports" / "examples" / "tp_scale-cpu")
 
 
 def part(path: Path, is_in: Callable[[Case], bool]) -> RunFolder:
@@ -37,7 +37,7 @@ def scaling(reading: Reading) -> dict[str, float | None]:
 def test_runs_of_different_sizes_are_one_experiment(tmp_path: Path) -> None:
     small = part(tmp_path / "one-rank", lambda case: case.world_size == 1)
     large = part(tmp_path / "more", lambda case: case.world_size > 1)
-    whole, together = read(EXAMPLE), read_together([small, large])
+    whole, together = read(EXAMPLE), read_several([small, large])
     assert scaling(together) == scaling(whole)
     assert scaling(read(large)) != scaling(whole)
     assert len(together.histories) == len(whole.histories)
@@ -47,7 +47,7 @@ def test_runs_of_different_sizes_are_one_experiment(tmp_path: Path) -> None:
 
 def test_the_same_case_in_two_runs_stands_side_by_side(tmp_path: Path) -> None:
     runs = [part(tmp_path / name, lambda case: case.world_size < 3) for name in ("before", "after")]
-    alone, together = read(runs[0]), read_together(runs)
+    alone, together = read(runs[0]), read_several(runs)
     assert {row.point["run"] for row in together.rows} == {"before", "after"}
     own = [row for row in together.rows if row.run == "before"]
     assert [row.value for row in own] == [row.value for row in alone.rows]
@@ -56,7 +56,7 @@ def test_the_same_case_in_two_runs_stands_side_by_side(tmp_path: Path) -> None:
 
 def test_folders_of_one_name_are_numbered_and_every_host_is_there_once(tmp_path: Path) -> None:
     runs = [part(tmp_path / name / "run", lambda case: case.world_size == 1) for name in ("a", "b")]
-    together = read_together(runs)
+    together = read_several(runs)
     assert together.run == "run (1), run (2)"
     assert together.environment["hosts"] == EXAMPLE.environment()["hosts"]
 
@@ -65,7 +65,7 @@ def test_what_could_not_be_read_says_of_which_run(tmp_path: Path) -> None:
     run = part(tmp_path / "cut", lambda case: case.world_size == 1)
     with (run.path / "outcomes.jsonl").open("a") as file:
         file.write('{"half\n')
-    (problem,) = read_together([run, part(tmp_path / "whole", lambda case: case.world_size == 2)]).problems
+    (problem,) = read_several([run, part(tmp_path / "whole", lambda case: case.world_size == 2)]).problems
     assert problem.startswith("cut: outcomes.jsonl:")
 
 
@@ -104,4 +104,4 @@ def test_where_the_page_goes_is_asked_for_exactly_where_there_are_several(tmp_pa
 @pytest.mark.parametrize("size", [1, 2])
 def test_one_run_alone_is_itself(tmp_path: Path, size: int) -> None:
     run = part(tmp_path / "alone", lambda case: case.world_size == size)
-    assert [row.value for row in read_together([run]).rows] == [row.value for row in read(run).rows]
+    assert [row.value for row in read_several([run]).rows] == [row.value for row in read(run).rows]

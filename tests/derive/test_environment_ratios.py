@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbench.environment_ratios import environment_ratios
+from clusterbench.derive.environment_ratios import environment_ratio_rows
 from clusterbench.rows import Row
 from tests.report.synthetic import plain_row as row
 
@@ -12,13 +12,13 @@ SIZE = {"size_bytes": 1024, "dtype": "float32"}
 
 
 def ratios(*rows: Row) -> dict[str, float | None]:
-    return {one.detail["part"]: one.value for one in environment_ratios(rows)}
+    return {one.detail["part"]: one.value for one in environment_ratio_rows(rows)}
 
 
 def test_a_variable_is_held_against_its_first_value() -> None:
     near = row("all_reduce", "busbw", 40e9, {"NCCL_NET_GDR_LEVEL": "SYS", **SIZE}, low=39e9, high=50e9)
     far = row("all_reduce", "busbw", 10e9, {"NCCL_NET_GDR_LEVEL": "LOC", **SIZE}, low=5e9, high=13e9)
-    (found,) = environment_ratios([near, far])
+    (found,) = environment_ratio_rows([near, far])
     assert (found.case, found.metric, found.unit) == (far.case, "environment_ratio", "fraction")
     assert (found.value, found.low) == (0.25, 0.1)
     assert found.high == pytest.approx(1 / 3)
@@ -32,7 +32,7 @@ def test_a_variable_is_held_against_its_first_value() -> None:
 def test_three_values_give_two_ratios() -> None:
     rows = [row("x", "bandwidth", value, {"NCCL_IB_TC": tc}) for tc, value in (("0", 8.0), ("106", 4.0), ("4", 2.0))]
     assert ratios(*rows) == {"NCCL_IB_TC=106/0": 0.5, "NCCL_IB_TC=4/0": 0.25}
-    assert {one.basis for one in environment_ratios(rows[:2])} == {
+    assert {one.basis for one in environment_ratio_rows(rows[:2])} == {
         "bandwidth with NCCL_IB_TC=106 over that with NCCL_IB_TC=0"
     }
 
@@ -47,7 +47,9 @@ def test_two_variables_are_compared_one_at_a_time() -> None:
         row("x", "bandwidth", value, {"A": a, "B": b})
         for (a, b), value in zip([("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")], [8.0, 4.0, 2.0, 1.0], strict=True)
     ]
-    found = sorted((one.point["A"], one.point["B"], one.detail["part"], one.value) for one in environment_ratios(rows))
+    found = sorted(
+        (one.point["A"], one.point["B"], one.detail["part"], one.value) for one in environment_ratio_rows(rows)
+    )
     assert found == [
         ("0", "1", "B=1/0", 0.5),
         ("1", "0", "A=1/0", 0.25),

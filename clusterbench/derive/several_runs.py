@@ -13,12 +13,12 @@ from clusterbench.run_folder.attempts import History, Reading
 from clusterbench.types import Plan, Point
 
 
-def read_together(runs: Sequence[RunFolder]) -> Reading:
-    """Several runs as one, see :func:`together`."""
-    return together([read_part(run) for run in runs])
+def read_several(runs: Sequence[RunFolder]) -> Reading:
+    """Several runs as one, see :func:`as_one`."""
+    return as_one([read_part(run) for run in runs])
 
 
-def together(every: Sequence[Part]) -> Reading:
+def as_one(every: Sequence[Part]) -> Reading:
     """Several runs as one, each case named by its run.
 
     Runs that have no case in common are parts of one experiment, such as one run for each number of nodes: what follows
