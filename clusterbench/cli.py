@@ -250,12 +250,12 @@ def layout(
     """
     import shutil
 
+    from clusterbench.job import TrainingJob
     from clusterbench.layout import ParallelLayout
     from clusterbench.layout_view import view_layout
     from clusterbench.layout_view.text import layout_text
     from clusterbench.shape import named_shape
     from clusterbench.tables import WIDTH
-    from clusterbench.training.job import TrainingJob
 
     wanted = ParallelLayout.parse(layout)
     job = None

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout, every_layout
 from clusterbench.layout_view.step import FLOWS, ORDER, Phase, phases_of, traffic_by_phase
 from clusterbench.parallel import active_in, expected_traffic, from_options, objection_to, part_of
 from clusterbench.shape import named_shape
-from clusterbench.training.job import TrainingJob
 
 
 def jobs(shape: str) -> Iterator[TrainingJob]:

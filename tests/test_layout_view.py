@@ -9,12 +9,12 @@ from click.testing import CliRunner
 
 from clusterbench.cli import main
 from clusterbench.errors import SuiteError
+from clusterbench.job import TrainingJob
 from clusterbench.layout import AXES, RANK_ORDERS, VIEWS, ParallelLayout, every_layout
 from clusterbench.layout_view import LayoutView, group_words, rank_words, view_layout
 from clusterbench.layout_view.meanings import MEANINGS, mix_of
 from clusterbench.layout_view.text import layout_text
 from clusterbench.shape import named_shape
-from clusterbench.training.job import TrainingJob
 
 
 def view(text: str, num_nodes: int = 1, rank_order: str = "megatron") -> LayoutView:

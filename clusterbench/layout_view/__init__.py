@@ -8,11 +8,11 @@ from functools import cached_property
 
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.schedules import bubble_formula
+from clusterbench.job import TrainingJob
 from clusterbench.layout import AXES, RANK_ORDERS, ParallelLayout
 from clusterbench.layout_view.meanings import MEANINGS, Meaning, Mix, mix_of
 from clusterbench.layout_view.step import Phase, phases_of
 from clusterbench.parallel import active_in, expected_traffic, from_options, part_of
-from clusterbench.training.job import TrainingJob
 
 ENOUGH_MICRO_BATCHES = 4  # for each stage, by GPipe
 PEERS_SHOWN = 16

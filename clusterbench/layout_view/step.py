@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from clusterbench.errors import SuiteError
+from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import (
     NORM_ORDER,
@@ -23,7 +24,6 @@ from clusterbench.parallel import (
     summed_over,
 )
 from clusterbench.parallel.tensor import crossings
-from clusterbench.training.job import TrainingJob
 
 
 @dataclass(frozen=True)

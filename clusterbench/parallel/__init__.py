@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.discover import things
 from clusterbench.formulas.collectives import traffic_bytes
+from clusterbench.job import TrainingJob, activations, weight_shapes
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.shape import ModelShape
-from clusterbench.training.job import TrainingJob, activations, weight_shapes
 
 if TYPE_CHECKING:
-    from clusterbench.training.assembly import Assembly
+    from clusterbench.model.assembly import Assembly
 
 
 LOCALIZE, MATERIALIZE = "localize", "materialize"
@@ -171,7 +171,7 @@ class Parallelism(ABC):
         return {}
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        """What is left on one rank of the entries of :func:`clusterbench.training.job.activations`."""
+        """What is left on one rank of the entries of :func:`clusterbench.job.activations`."""
         return held
 
     def peak_activations(self, job: TrainingJob, of_one_forward: Callable[[TrainingJob], float]) -> float | None:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.shape import ModelShape
-from clusterbench.training.job import TrainingJob
 
 if TYPE_CHECKING:
-    from clusterbench.training.assembly import Assembly
+    from clusterbench.model.assembly import Assembly
 
 
 @dataclass(frozen=True, kw_only=True)

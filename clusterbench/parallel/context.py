@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from math import lcm
 from typing import TYPE_CHECKING, ClassVar
 
+from clusterbench.job import TrainingJob
+from clusterbench.job.sequence import IN_TWO_CHUNKS, KINDS, positions
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic
-from clusterbench.training.job import TrainingJob
 
 if TYPE_CHECKING:
-    from clusterbench.training.assembly import Assembly
-
-KINDS = ("ring", "zigzag", "all_gather", "ulysses")
-IN_TWO_CHUNKS = ("zigzag", "all_gather")
-"""Kinds whose ranks hold one chunk from the front of the sequence and the matching one from its end."""
+    from clusterbench.model.assembly import Assembly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +125,7 @@ class ContextParallel(Parallelism):
             yield from _passes(job, 1)
 
     def apply(self, assembly: Assembly) -> None:
-        from clusterbench.training.context_attention import attend
+        from clusterbench.model.context_attention import attend
 
         attention = attend(self.context, assembly.grid.group("cp"))
         for layer in assembly.layers():
@@ -144,19 +141,6 @@ def attention_imbalance(kind: str, degree: int) -> float:
     (1.75, 1.0)
     """
     return (2 * degree - 1) / degree if kind == "ring" else 1.0
-
-
-def positions(seq_len: int, degree: int, rank: int, kind: str) -> list[range]:
-    """The positions of a sequence that a cp rank holds, in its order.
-
-    >>> positions(16, 4, 1, "ring"), positions(16, 4, 1, "zigzag")
-    ([range(4, 8)], [range(2, 4), range(12, 14)])
-    """
-    if kind not in IN_TWO_CHUNKS:
-        size = seq_len // degree
-        return [range(rank * size, (rank + 1) * size)]
-    size = seq_len // (2 * degree)
-    return [range(chunk * size, (chunk + 1) * size) for chunk in (rank, 2 * degree - 1 - rank)]
 
 
 def _attentions(job: TrainingJob) -> int:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
 from clusterbench.shape import ModelShape
-from clusterbench.training.job import TrainingJob
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.nn.parallel import DistributedDataParallel
 
-    from clusterbench.training.assembly import Assembly
+    from clusterbench.model.assembly import Assembly
 
 ONE_BUCKET_MB = 2**20
 # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES and the default of DDP's bucket_cap_mb.

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from clusterbench.job import TrainingJob
+from clusterbench.job.experts import INDEX_BYTES, even_tokens, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic
 from clusterbench.shape import SHAPES, ModelShape
-from clusterbench.training.expert_ledger import INDEX_BYTES, even_tokens, expert_weight_shapes
-from clusterbench.training.job import TrainingJob
 
 if TYPE_CHECKING:
-    from clusterbench.training.assembly import Assembly
-    from clusterbench.training.experts import MixtureOfExperts
+    from clusterbench.model.assembly import Assembly
+    from clusterbench.model.experts import MixtureOfExperts
 
 TOKENWISE = ("layer.feed_forward.input", "layer.router.", "layer.experts.", "layer.shared.")
 """Activations of a mixture of experts of which sequence parallelism leaves a rank its own tokens' part."""

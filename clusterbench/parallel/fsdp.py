@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
 from clusterbench.parallel.data import is_spread_expert
-from clusterbench.training.job import TrainingJob
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from clusterbench.training.assembly import Assembly, Weight
+    from clusterbench.model.assembly import Assembly, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,7 @@ class FullySharded(Parallelism):
         import torch
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-        from clusterbench.training.assembly import COMPUTE_DTYPES, MASTER_DTYPES
+        from clusterbench.model.assembly import COMPUTE_DTYPES, MASTER_DTYPES
 
         job, grid = assembly.job, assembly.grid
         mesh = grid.shards(self.shard_group_size) if self.shard_group_size else grid.line(job.layout.data_axis)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.formulas import schedules
 from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.job import Chunk, TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic
-from clusterbench.training.job import Chunk, TrainingJob
 
 if TYPE_CHECKING:
-    from clusterbench.training.assembly import Assembly
+    from clusterbench.model.assembly import Assembly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class Pipeline(Parallelism):
         yield Traffic("pp", "recv", receives, receives * _between(job))
 
     def apply(self, assembly: Assembly) -> None:
-        from clusterbench.training.stages import Stages
+        from clusterbench.model.stages import Stages
 
         stages = Stages(assembly, self.schedule)
         assembly.stages, assembly.forward_backward = stages, stages.forward_backward

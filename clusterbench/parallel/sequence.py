@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, Traffic
 from clusterbench.parallel.tensor import crossing_bytes, crossings
-from clusterbench.training.job import TrainingJob
 
 if TYPE_CHECKING:
-    from clusterbench.training.assembly import Assembly
+    from clusterbench.model.assembly import Assembly
 
 SPLIT_ACTIVATIONS = (
     "layer.attention_norm.input",

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic
-from clusterbench.training.job import TrainingJob
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
 
-    from clusterbench.training.assembly import Assembly
+    from clusterbench.model.assembly import Assembly
 
 # Dimension of each weight that is cut: 0 gives each rank some outputs, 1 some inputs, whose products are then summed.
 SPLIT_DIM = {

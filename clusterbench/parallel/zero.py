@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
+from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
 from clusterbench.parallel.data import is_spread_expert
-from clusterbench.training.job import TrainingJob
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from clusterbench.training.assembly import Assembly
+    from clusterbench.model.assembly import Assembly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def _optimizer(assembly: Assembly, parameters: Sequence[nn.Parameter], axis: str
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.optim import AdamW
 
-    from clusterbench.training.assembly import ADAMW, adamw
+    from clusterbench.model.assembly import ADAMW, adamw
 
     if assembly.job.layout.degree(axis) == 1:
         return adamw(parameters)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clusterbench.training.job import TrainingJob
-from clusterbench.training.noise import noise
+from clusterbench.job import TrainingJob
+from clusterbench.model.noise import noise
 
 
 def tokens(job: TrainingJob, sequences: Tensor, positions: Tensor) -> Tensor:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from clusterbench.engine.grid import Grid
 from clusterbench.errors import WrongResult
+from clusterbench.expected.tolerances import allowed_of, parity_dtype
+from clusterbench.job import TrainingJob
+from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, active_in
-from clusterbench.training.experts import MixtureOfExperts
-from clusterbench.training.job import TrainingJob
 from clusterbench.training.step import TrainingStep
-from clusterbench.training.tolerances import allowed_of, parity_dtype
 
 TWIN_TOKENS = 16
 BFLOAT16_ROUNDING = 2.0**-9
@@ -53,7 +53,7 @@ def check_parity(
     Returns
     -------
     The largest deviation of each kind: ``parity_loss``, ``parity_gradients``, ``parity_parameters``. In bfloat16 they
-    are multiples of what one rank in bfloat16 deviates, see :func:`~clusterbench.training.tolerances.tolerances`.
+    are multiples of what one rank in bfloat16 deviates, see :func:`~clusterbench.expected.tolerances.tolerances`.
 
     Raises
     ------

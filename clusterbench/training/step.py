@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from clusterbench.engine.grid import Grid
+from clusterbench.job import TrainingJob
+from clusterbench.model.assembly import Assembly, Weight
+from clusterbench.model.decoder import loss_of, total_of
 from clusterbench.parallel import NORM_ORDER, SUM_ORDER, Parallelism, active_in, part_of
-from clusterbench.training.assembly import Assembly, Weight, assemble
+from clusterbench.training.assemble import assemble
 from clusterbench.training.data import micro_batches
-from clusterbench.training.job import TrainingJob
-from clusterbench.training.model import loss_of
 
 
 class TrainingStep:
@@ -157,11 +158,6 @@ class TrainingStep:
     def _all_reduce(self, tensor: Tensor, axis: str) -> None:
         assert self.grid is not None
         dist.all_reduce(tensor, group=self.grid.group(axis))
-
-
-def total_of(losses: Sequence[Tensor]) -> Tensor:
-    """The sum of losses, as a plain tensor."""
-    return torch.stack([loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]).sum()
 
 
 def _positions(job: TrainingJob, active: Sequence[Parallelism], cp_rank: int) -> Tensor:

@@ -39,7 +39,7 @@ def _attention_s() -> dict[str, list[float]]:
     import torch
     import torch.distributed as dist
 
-    from clusterbench.training import context_attention
+    from clusterbench.model import context_attention
 
     torch.set_num_threads(1)
     spent_s = 0.0

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from clusterbench.benchmarks.matmul import SEARCHED, Matmul
-from clusterbench.benchmarks.train_step import _measured_peaks
 from clusterbench.cluster import Cluster
 from clusterbench.errors import NotHere, WrongResult
+from clusterbench.measured.step import _measured_peaks
 from clusterbench.rows import Row
 from clusterbench.types import Case, Observation, Place
 from tests.benchmarks.alone import median_by_events_s, median_s, rig

@@ -12,12 +12,12 @@ from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LayoutError
 from clusterbench.layout import every_layout
+from clusterbench.measured.step_parts import detail_of
 from clusterbench.options import options_of
 from clusterbench.parallel import PHASES, parallelisms
 from clusterbench.planning import make_plan
 from clusterbench.rows import Row
 from clusterbench.suite import load_suite
-from clusterbench.training.step_parts import detail_of
 from clusterbench.types import Case, Metric, Observation, Place
 from tests.ranks import run_ranks
 

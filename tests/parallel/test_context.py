@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from clusterbench.job import activations
 from clusterbench.parallel.context import KINDS, ContextParallel, positions
-from clusterbench.training.job import activations
 from tests.ranks import run_ranks
 from tests.training.jobs import Totals, make_job
 
@@ -24,7 +24,7 @@ def error_of(kind: str, heads: int, kv_heads: int, defect: str = "none", recompu
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.checkpoint import checkpoint
 
-    from clusterbench.training import context_attention
+    from clusterbench.model import context_attention
 
     rank, degree = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(1)
@@ -92,7 +92,7 @@ def test_a_defect_shows(kind: str, defect: str) -> None:
 
 def quarters_computed(kind: str, rank: int, degree: int) -> int:
     """Quarters of blocks (chunk against chunk) that a rank's operators are given."""
-    from clusterbench.training.context_attention import _block
+    from clusterbench.model.context_attention import _block
 
     blocks = [_block(kind, step, rank, 2) for step in range(degree)]
     return sum(len(range(2)[queries]) * len(range(2)[keys]) for queries, keys, _ in filter(None, blocks))
@@ -111,8 +111,8 @@ def counted(kind: str, layout: str, changes: dict[str, Any], recompute: bool) ->
     from torch.utils.checkpoint import checkpoint
 
     from clusterbench.engine.traffic import TrafficCounter
-    from clusterbench.training.assembly import COMPUTE_DTYPES
-    from clusterbench.training.context_attention import attend
+    from clusterbench.model.assembly import COMPUTE_DTYPES
+    from clusterbench.model.context_attention import attend
 
     job = make_job(layout, **changes)
     group = dist.group.WORLD
@@ -176,8 +176,8 @@ def kept(kind: str, layout: str, changes: dict[str, Any]) -> int:
     import torch.distributed as dist
     from torch import Tensor
 
-    from clusterbench.training.assembly import COMPUTE_DTYPES
-    from clusterbench.training.context_attention import attend
+    from clusterbench.model.assembly import COMPUTE_DTYPES
+    from clusterbench.model.context_attention import attend
 
     job = make_job(layout, **changes)
     group = dist.group.WORLD
@@ -325,8 +325,8 @@ def test_cudas_operators_take_the_arguments(operator: str, dtype: str, monkeypat
 def watched(kind: str) -> float | None:
     import torch
 
+    from clusterbench.model.context_attention import watch_attention
     from clusterbench.parallel import from_options
-    from clusterbench.training.context_attention import watch_attention
     from clusterbench.training.step import TrainingStep
     from tests.training.jobs import make_job, make_rig
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from clusterbench.expected.tolerances import allowed_of
 from clusterbench.parallel.data import DataParallel, factor_numel
-from clusterbench.training.tolerances import allowed_of
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, parity_of, traffic_of
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from clusterbench.job import TrainingJob
+from clusterbench.job.experts import even_tokens, expert_activations, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel.expert import ExpertParallel, tokens_here
 from clusterbench.shape import named_shape
-from clusterbench.training.expert_ledger import even_tokens, expert_activations, expert_weight_shapes
-from clusterbench.training.job import TrainingJob
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job
 from tests.training.test_experts import make_layer, make_table
@@ -233,7 +233,7 @@ class Recorder:
     """An assembly that notes what it is asked."""
 
     def __init__(self, job: TrainingJob) -> None:
-        from clusterbench.training.experts import MixtureOfExperts
+        from clusterbench.model.experts import MixtureOfExperts
 
         self.job, self.cuts = job, list[tuple[str, int, str]]()
         self.experts = [MixtureOfExperts(job.shape) for _ in job.layers]

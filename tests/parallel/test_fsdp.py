@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterbench.job import weight_shapes
 from clusterbench.parallel import (
     active_in,
     expected_at_rest,
@@ -16,7 +17,6 @@ from clusterbench.parallel import (
     part_of,
 )
 from clusterbench.parallel.fsdp import FullySharded
-from clusterbench.training.job import weight_shapes
 from tests.training.jobs import make_job
 
 

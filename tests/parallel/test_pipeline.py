@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.job import TrainingJob, weight_shapes
 from clusterbench.parallel import active_in, expected_memory, expected_traffic, from_options, part_of
 from clusterbench.parallel.pipeline import Pipeline
-from clusterbench.training.job import TrainingJob, weight_shapes
 from tests.training.jobs import make_job
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from clusterbench.job import weight_shapes
 from clusterbench.parallel import active_in, expected_memory, expected_traffic, from_options, local_weights
 from clusterbench.parallel.zero import ZeroOptimizer, shares_of
-from clusterbench.training.job import weight_shapes
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, make_rig
 

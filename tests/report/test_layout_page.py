@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from playwright.sync_api import Page
 
 from clusterbench.cli import main
+from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.layout_view import LayoutView, view_layout
 from clusterbench.report.layout_page import layout_page
 from clusterbench.shape import named_shape
-from clusterbench.training.job import TrainingJob
 
 FIVE = "pp2-dp2-cp2-tp2+sp+ep2+zero1"
 WIDTHS = (390, 768, 1440, 1920)

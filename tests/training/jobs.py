@@ -10,10 +10,10 @@ from queue import Empty
 from typing import Any
 
 from clusterbench import parallel
+from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, active_in, expected_memory, expected_traffic, from_options, part_of
 from clusterbench.shape import named_shape
-from clusterbench.training.job import TrainingJob
 from tests.ranks import run_ranks
 
 Case = tuple[str, dict[str, Any], dict[str, Any]]

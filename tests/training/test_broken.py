@@ -75,7 +75,7 @@ def with_wrong_positions(layout: str) -> Any:
     """Positions run backwards. A mere offset would be no mistake: rotary positions are relative."""
     import torch
 
-    from clusterbench.training.model import rope_tables
+    from clusterbench.model.decoder import rope_tables
     from clusterbench.training.step import TrainingStep
 
     honest = TrainingStep.__init__
@@ -131,7 +131,7 @@ def with_experts_averaged_over_their_copies(layout: str) -> Any:
 
 def with_a_hop_skipped(layout: str, kind: str) -> Any:
     """Once round the ring, keys and values stay where they are."""
-    from clusterbench.training import context_attention
+    from clusterbench.model import context_attention
 
     honest = context_attention._Hop.arrived
     hops: list[None] = []
@@ -171,7 +171,7 @@ def with_zigzag_positions_on_contiguous_tokens(layout: str) -> Any:
 
 def with_the_last_micro_batch_again(layout: str) -> Any:
     """A stage computes on the buffer that the last micro-batch came in; gradients go back as they should."""
-    from clusterbench.training.model import Decoder
+    from clusterbench.model.decoder import Decoder
 
     honest = Decoder.forward
     last: dict[Any, Any] = {}

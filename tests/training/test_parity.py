@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from clusterbench.expected.tolerances import PARITY_METRICS, tolerances
 from clusterbench.formulas.schedules import SCHEDULES, splits_backward
 from clusterbench.parallel.context import KINDS
-from clusterbench.training.tolerances import PARITY_METRICS, tolerances
 from tests.training.jobs import Case, Together, name_of, objection_to, parity_of
 
 pytestmark = pytest.mark.gloo

@@ -1,11 +1,10 @@
-"""The parts of a training step: what a rank records of one traced step, and the seconds of each part that follow."""
+"""The seconds of each part of a training step, from what its ranks recorded of one traced step."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterbench.formulas.attribution import (
     IMBALANCE,
@@ -23,47 +22,8 @@ from clusterbench.run_folder.attempts import LONGEST_S, host_of
 from clusterbench.types import Case, Metric, Observation
 from clusterbench.units import format_value
 
-if TYPE_CHECKING:
-    from clusterbench.engine.grid import Grid
-    from clusterbench.engine.trace import StepTrace
-
-LONGEST_LINE = 200
-"""Transfers of one line that a record tells apart; of more, so many neighbours are one."""
-
 UNKNOWN = "?"
 _AXES = frozenset({*AXES, "dp_cp", "ep", "edp", "ends", "shard", "replica", "world", UNKNOWN})
-
-
-def record(trace: StepTrace, grid: Grid) -> list[dict[str, Any]]:
-    """The transfers of a traced step, line by line.
-
-    Each line has its axis, the ``first`` global rank of its group, the ``way`` of its messages, and in its order the
-    seconds that each transfer showed (``exposed_s``) and lasted (``duration_s``).
-    """
-    import torch.distributed as dist
-
-    lines: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for one in trace.transfers:
-        lines[one.axis, one.way].append((one.exposed_s, one.duration_s))
-    found = []
-    for (axis, way), transfers in lines.items():
-        is_known = axis in grid.names().values()
-        first = dist.get_global_rank(grid.group(axis), 0) if is_known else 0
-        if UNKNOWN in (axis, way):
-            first, way = dist.get_rank(), UNKNOWN  # nobody else's, so it is compared with none
-        exposed_s, duration_s = zip(*_joined(transfers), strict=True)
-        found.append(
-            {"axis": axis, "first": first, "way": way, "exposed_s": list(exposed_s), "duration_s": list(duration_s)}
-        )
-    return found
-
-
-def _joined(transfers: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """At most :data:`LONGEST_LINE` pairs; ranks of one line have as many, so the same neighbours become one on each."""
-    each = -(-len(transfers) // LONGEST_LINE)
-    for start in range(0, len(transfers), each):
-        exposed_s, duration_s = zip(*transfers[start : start + each], strict=True)
-        yield round(sum(exposed_s), 8), round(sum(duration_s), 8)  # records are text, and this is below any clock
 
 
 def step_parts(case: Case, layout: ParallelLayout, observation: Observation, time: Summary) -> Iterator[Metric]:

@@ -23,8 +23,8 @@ def make_layer(shape: ModelShape, ranks: int = 1, rank: int = 0, dtype: str = "f
     import torch
     from torch import nn
 
-    from clusterbench.training.experts import MixtureOfExperts
-    from clusterbench.training.noise import fill_uniform
+    from clusterbench.model.experts import MixtureOfExperts
+    from clusterbench.model.noise import fill_uniform
 
     layer = MixtureOfExperts(shape).to(getattr(torch, dtype))
     for name, weight in layer.named_parameters():
@@ -39,7 +39,7 @@ def make_layer(shape: ModelShape, ranks: int = 1, rank: int = 0, dtype: str = "f
 def make_table(name: str, rows: int, columns: int, dtype: str = "float64") -> Any:
     import torch
 
-    from clusterbench.training.noise import fill_uniform
+    from clusterbench.model.noise import fill_uniform
 
     table = torch.empty(rows, columns, dtype=getattr(torch, dtype))
     fill_uniform(table, 0, name, (0, 0), (rows, columns), 0.0, 1.0)
@@ -161,7 +161,7 @@ def test_overlap_on_one_rank_changes_nothing_and_neither_do_lone_tokens(name: st
 def test_the_grouped_product_is_a_loop_over_experts(rows: list[int], dtype: str) -> None:
     import torch
 
-    from clusterbench.training.experts import grouped_product
+    from clusterbench.model.experts import grouped_product
 
     x, weight = make_table("x", sum(rows), 16, dtype), make_table("weight", 4 * 24, 16, "float32").view(4, 24, 16)
     results = []
@@ -287,7 +287,7 @@ def overlapped(overlap: bool) -> list[str]:
     """The order in which communication is started and waited for, and experts compute."""
     import torch.distributed as dist
 
-    from clusterbench.training import experts
+    from clusterbench.model import experts
 
     seen: list[str] = []
     start, wait = experts.start_all_to_all, experts.wait_for

@@ -1,7 +1,8 @@
 """Attention over a sequence that is cut over the ranks of a group: a ring, an all-gather, or all-to-alls over heads.
 
 Shapes: B sequences, S tokens on this rank, n ranks, N query heads, K key-value heads, H heads in one message of
-Ulysses, D head size. Which positions a rank holds, and what travels how often: :mod:`clusterbench.parallel.context`.
+Ulysses, D head size. Which positions a rank holds: :mod:`clusterbench.job.sequence`;
+what travels how often: :mod:`clusterbench.parallel.context`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clusterbench.engine.compat import all_gather_flat, flash_attention, flash_attention_backward, reduce_scatter_flat
-from clusterbench.parallel import context
+from clusterbench.job import sequence
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Local q (B, N, S, D), k and v (B, K, S, D) to local output (B, N, S, D), causal over the whole sequence."""
@@ -34,7 +35,7 @@ def positions(seq_len: int, degree: int, rank: int, kind: str) -> Tensor:
     >>> positions(16, 4, 1, "zigzag").tolist()
     [2, 3, 12, 13]
     """
-    held = context.positions(seq_len, degree, rank, kind)
+    held = sequence.positions(seq_len, degree, rank, kind)
     return torch.cat([torch.arange(part.start, part.stop) for part in held])
 
 

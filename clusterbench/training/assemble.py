@@ -2,170 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
-from torch.distributed.tensor.parallel import parallelize_module
-from torch.optim import Optimizer
 
 from clusterbench.engine.grid import Grid
+from clusterbench.job import TrainingJob
+from clusterbench.model.assembly import COMPUTE_DTYPES, MASTER_DTYPES, Assembly, Weight
+from clusterbench.model.decoder import Decoder
+from clusterbench.model.modules import TiedHead
+from clusterbench.model.noise import fill_uniform
 from clusterbench.parallel import LOCALIZE, MATERIALIZE, PHASES, Parallelism, split_over, summed_over
 from clusterbench.parallel.data import is_spread_expert
-from clusterbench.training.job import BETAS, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
-from clusterbench.training.model import Decoder, Layer, TiedHead
-from clusterbench.training.noise import fill_uniform
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor.parallel import ParallelStyle
-
-    from clusterbench.training.stages import Stages
-
-MASTER_DTYPES = {"bfloat16": torch.float32, "float32": torch.float32, "float64": torch.float64}
-COMPUTE_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
-
-
-@dataclass
-class Weight:
-    """This rank's part of one weight.
-
-    Attributes
-    ----------
-    name
-        Of the whole weight in the whole model.
-    module, leaf
-        Where it hangs as a parameter.
-    whole
-        The shape before anything was cut.
-    place
-        Where the part lies in the whole.
-    split_over
-        Axes over which the weight is cut; its squares are summed over them for the norm.
-    sum_over
-        Axes over which its gradient is summed after the last backward, and ``scale`` what the sum is multiplied with.
-    """
-
-    name: str
-    module: nn.Module
-    leaf: str
-    whole: torch.Size
-    place: tuple[slice, ...]
-    split_over: tuple[str, ...]
-    sum_over: tuple[str, ...]
-    scale: float = 1.0
-
-    @property
-    def parameter(self) -> nn.Parameter:
-        """What the optimizer takes: a plain parameter, or under FSDP a DTensor."""
-        parameter = getattr(self.module, self.leaf)
-        assert isinstance(parameter, nn.Parameter)
-        return parameter
-
-    @property
-    def local_name(self) -> str:
-        """Of the parameter, within the model of this rank."""
-        return f"{self.name.rpartition('.')[0]}.{self.leaf}"
-
-    @property
-    def value(self) -> Tensor:
-        """This rank's part, as a plain tensor."""
-        return _local(self.parameter.detach())
-
-    @property
-    def gradient(self) -> Tensor:
-        """The gradient of this rank's part, as a plain tensor."""
-        gradient = self.parameter.grad
-        assert gradient is not None, f"{self.name} has no gradient: backward has not run"
-        return _local(gradient)
-
-
-@dataclass
-class Assembly:
-    """A model while it is being put together; each parallelism changes it in its phase.
-
-    Attributes
-    ----------
-    decoders
-        What this rank has of the model: the whole, or one for each pipeline stage it owns.
-    grid
-        Meshes and groups. A job on one rank has none, and no parallelism asks.
-    model
-        What is called; the decoder, or what a parallelism wrapped around it. With pipeline stages nothing calls it.
-    contexts
-        Opened around forward and backward of each micro-batch.
-    accumulating
-        Opened as well around all micro-batches of a step but the last.
-    keep_gradients
-        Whether gradients are set to zero between steps; they are dropped otherwise.
-    fresh_views
-        Whether a view of a weight is made anew in each forward, because its storage comes and goes (FSDP).
-    home
-        Where parameters are between uses, if not on the device.
-    make_optimizer
-        From parameters and the axis along which other ranks have the same ones.
-    stages
-        What this rank has of a pipeline; None without one.
-    forward_backward
-        Runs all micro-batches of a step and returns the sum of their losses; None for one after the other.
-    """
-
-    decoders: list[Decoder]
-    grid: Grid
-    job: TrainingJob
-    device: torch.device
-    model: nn.Module = field(init=False)
-    weights: list[Weight] = field(default_factory=list)
-    contexts: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
-    accumulating: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
-    keep_gradients: bool = False
-    fresh_views: bool = False
-    home: torch.device | None = None
-    make_optimizer: Callable[[list[nn.Parameter], str], Optimizer] = field(
-        default=lambda parameters, axis: adamw(parameters)
-    )
-    stages: Stages | None = None
-    forward_backward: Callable[[Sequence[tuple[Tensor, Tensor]]], Tensor] | None = None
-
-    def __post_init__(self) -> None:
-        self.model = self.decoders[0]
-
-    def layers(self) -> Iterator[Layer]:
-        """Every layer of this rank."""
-        for decoder in self.decoders:
-            yield from decoder.layers.values()  # type: ignore[misc]
-
-    def parallelize(self, axis: str, plan: Mapping[str, ParallelStyle]) -> None:
-        """Applies torch's styles to modules along an axis; weights stay where they are, none is sent."""
-        for decoder in self.decoders:
-            there = {name for name, _ in decoder.named_children()}
-            present = {name: style for name, style in plan.items() if name.split(".")[0] in there}
-            parallelize_module(decoder, self.grid.line(axis), present, src_data_rank=None)
-
-    def cut(self, name: str, dim: int, axis: str) -> None:
-        """Leaves this rank its equal share of a weight along one dimension. Before anything is allocated."""
-        decoder = next(one for one in self.decoders if name in dict(one.named_parameters()))
-        path, _, leaf = name.rpartition(".")
-        module = decoder.get_submodule(path)
-        whole: Tensor = getattr(module, leaf)
-        mesh = self.grid.line(axis)
-        size = [whole.shape[at] // (mesh.size() if at == dim else 1) for at in range(whole.dim())]
-        part = torch.empty(size, dtype=whole.dtype, device="meta")
-        setattr(module, leaf, nn.Parameter(DTensor.from_local(part, mesh, [Shard(dim)], run_check=False)))
-
-
-# Fused: one kernel for all weights and no temporaries, on CPU as on CUDA.
-ADAMW: dict[str, Any] = {"lr": LEARNING_RATE, "betas": BETAS, "weight_decay": WEIGHT_DECAY, "fused": True}
-
-
-def adamw(parameters: Sequence[nn.Parameter]) -> Optimizer:
-    """The optimizer of every step."""
-    return torch.optim.AdamW(parameters, **ADAMW)
 
 
 def assemble(
@@ -302,10 +155,6 @@ class _View(torch.autograd.Function):
         if tuple(gradient.placements) != ctx.wanted:
             gradient = gradient.redistribute(placements=ctx.wanted)
         return gradient.to_local(), None, None, None
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _place(whole: torch.Tensor) -> tuple[slice, ...]:

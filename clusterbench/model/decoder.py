@@ -3,74 +3,22 @@
 Shapes: B sequences of the micro-batch, S tokens of a sequence, H hidden, N query heads, K key-value heads, D head size,
 V vocabulary. Under tensor parallelism N, K and the feed-forward width are this rank's share, so no number of heads is
 read from the shape: attention takes what its projections give.
-
-Weights are kept in the master dtype and rounded to the dtype of the activations where they are used. That is what
-autocast does, without its cache and its thread-local state, so recomputation and dry runs see plain operators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
+from clusterbench.job import Chunk
+from clusterbench.model.experts import MixtureOfExperts
+from clusterbench.model.modules import Embedding, FeedForward, Linear, RMSNorm, TiedHead
 from clusterbench.shape import ModelShape
-from clusterbench.training.job import Chunk
-
-
-class Linear(nn.Linear):
-    """A matrix product without bias, in the dtype of its input."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs, bias=False)
-
-    def reset_parameters(self) -> None:
-        """Nothing: weights come from the seed, and on the meta device torch would import its compiler for this."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype))
-
-
-class Embedding(nn.Embedding):
-    """Rows of a table, in the compute dtype, which everything after it then has."""
-
-    def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
-        super().__init__(rows, width)
-        self.dtype = dtype
-
-    def reset_parameters(self) -> None:
-        """Nothing, as in :class:`Linear`."""
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        # Rounded before the look-up: behind it, a table split over ranks would sum its parts in the master dtype.
-        return F.embedding(tokens, self.weight.to(self.dtype))
-
-
-class TiedHead(nn.Module):
-    """The output head whose weight is the input embedding."""
-
-    def __init__(self, embedding: Embedding) -> None:
-        super().__init__()
-        # In a list, so that it is no submodule: the weight exists once, and stays where the embedding has it.
-        self._embedding = [embedding]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self._embedding[0].weight.to(x.dtype))
-
-
-class RMSNorm(nn.Module):
-    """Scales each token to unit mean square, then each channel by a weight."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
 class Attention(nn.Module):
@@ -105,26 +53,9 @@ def causal_attention(q_BNSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q_BNSD, k_BKSD, v_BKSD, is_causal=True, enable_gqa=grouped)
 
 
-class FeedForward(nn.Module):
-    """SwiGLU: ``down(silu(gate(x)) * up(x))``."""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.gate = Linear(shape.hidden_size, shape.ffn_hidden_size)
-        self.up = Linear(shape.hidden_size, shape.ffn_hidden_size)
-        self.down = Linear(shape.ffn_hidden_size, shape.hidden_size)
-
-    def forward(self, x_BSH: Tensor) -> Tensor:
-        return cast(Tensor, self.down(F.silu(self.gate(x_BSH)) * self.up(x_BSH)))
-
-
 def feed_forward(shape: ModelShape) -> nn.Module:
     """One network for all tokens, or a mixture of experts."""
-    if not shape.has_experts:
-        return FeedForward(shape)
-    from clusterbench.training.experts import MixtureOfExperts  # which is built of the modules here
-
-    return MixtureOfExperts(shape)
+    return MixtureOfExperts(shape) if shape.has_experts else FeedForward(shape)
 
 
 class Layer(nn.Module):
@@ -200,3 +131,8 @@ def loss_of(logits_BSV: Tensor, labels_BS: Tensor) -> Tensor:
     """Mean cross-entropy over all tokens, in float32 at least: sums over a vocabulary need it."""
     logits = logits_BSV.flatten(0, 1)
     return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels_BS.flatten())
+
+
+def total_of(losses: Sequence[Tensor]) -> Tensor:
+    """The sum of losses, as a plain tensor."""
+    return torch.stack([loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]).sum()

@@ -10,13 +10,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from clusterbench.formulas.transformer import hardware_flops_per_token
+from clusterbench.job import activations, weight_shapes
+from clusterbench.model.decoder import Decoder, loss_of, rope_tables, rotate
+from clusterbench.model.noise import fill_uniform, noise
 from clusterbench.parallel import from_options
 from clusterbench.shape import SHAPES, named_shape
-from clusterbench.training.assembly import assemble
+from clusterbench.training.assemble import assemble
 from clusterbench.training.data import micro_batches
-from clusterbench.training.job import activations, weight_shapes
-from clusterbench.training.model import Decoder, loss_of, rope_tables, rotate
-from clusterbench.training.noise import fill_uniform, noise
 from clusterbench.training.step import TrainingStep
 from tests.training.jobs import make_job
 

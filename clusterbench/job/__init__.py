@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from clusterbench.formulas.schedules import Action
+from clusterbench.job.experts import expert_activations, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
 from clusterbench.shape import ModelShape
-from clusterbench.training.expert_ledger import expert_activations, expert_weight_shapes
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -215,7 +215,7 @@ def activations(job: TrainingJob) -> dict[str, float]:
 
     Of the whole micro-batch: each parallelism then takes its share off.
 
-    What the model of :mod:`clusterbench.training.model` saves for backward, operator by operator, and the copies of the
+    What the model of :mod:`clusterbench.model.decoder` saves for backward, operator by operator, and the copies of the
     logits that live while the loss is computed. ``layer.*`` is the sum over all layers it has. Flash attention saves
     its output and one float per head and token, not the scores.
     """

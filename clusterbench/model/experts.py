@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clusterbench.engine.compat import start_all_to_all, start_sum, wait_for
+from clusterbench.model.modules import FeedForward, Linear
 from clusterbench.shape import ModelShape
-from clusterbench.training.model import FeedForward, Linear
 
 Timers = Callable[[str], AbstractContextManager[object]]
 

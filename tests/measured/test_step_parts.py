@@ -14,7 +14,7 @@ from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.cluster import Cluster
 from clusterbench.engine.trace import StepTrace, Transfer
 from clusterbench.rows import Row
-from clusterbench.training.step_parts import LONGEST_LINE, record
+from clusterbench.training.passes import LONGEST_LINE, transfers_of
 from clusterbench.types import Case, Metric, Observation, Place
 from tests.ranks import run_ranks
 
@@ -249,7 +249,7 @@ class OneAxis:
 
 def test_a_long_line_is_recorded_by_neighbours_that_sum_to_it() -> None:
     trace = StepTrace((), (), 1.0, (Transfer("world", "", 0.001, 0.002),) * (2 * LONGEST_LINE + 1))
-    (line,) = record(trace, OneAxis())  # type: ignore[arg-type]
+    (line,) = transfers_of(trace, OneAxis())  # type: ignore[arg-type]
     assert len(line["exposed_s"]) == len(line["duration_s"]) <= LONGEST_LINE
     assert sum(line["exposed_s"]) == pytest.approx(0.001 * (2 * LONGEST_LINE + 1))
     assert (line["axis"], line["first"], line["way"]) == ("world", 0, "")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clusterbench.job import LEARNING_RATE, TrainingJob
 from clusterbench.parallel import Parallelism, active_in
-from clusterbench.training.job import LEARNING_RATE, TrainingJob
 from clusterbench.types import Expected
 
 PARITY_METRICS = ("parity_loss", "parity_gradients", "parity_parameters")

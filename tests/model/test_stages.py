@@ -20,8 +20,8 @@ SLOW_STAGE = 1
 
 def timelines(names: list[str], planted: bool) -> dict[str, list[tuple[Any, ...]]]:
     """What this rank computed in one step of each schedule; a forward of one stage may sleep."""
+    from clusterbench.model.decoder import Decoder
     from clusterbench.parallel import from_options
-    from clusterbench.training.model import Decoder
     from clusterbench.training.step import TrainingStep
 
     honest = Decoder.forward

@@ -8,8 +8,8 @@ from typing import Any
 
 from clusterbench.formulas.attribution import Part, loss_by_part
 from clusterbench.formulas.scaling import STRONG, WEAK, scaling_efficiency
+from clusterbench.measured.step_parts import detail_of
 from clusterbench.rows import Row
-from clusterbench.training.step_parts import detail_of
 
 
 def scaling(rows: Sequence[Row]) -> Iterator[Row]:

@@ -13,10 +13,10 @@ from torch.distributed.pipelining import PipelineStage
 
 from clusterbench.engine.clock import clock_for
 from clusterbench.formulas.schedules import SCHEDULES
-from clusterbench.training.model import loss_of
+from clusterbench.model.decoder import loss_of, total_of
 
 if TYPE_CHECKING:
-    from clusterbench.training.assembly import Assembly
+    from clusterbench.model.assembly import Assembly
 
 
 class Computed(NamedTuple):
@@ -56,8 +56,6 @@ class Stages:
 
     def forward_backward(self, micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Runs a step's forwards and backwards; returns the sum of the losses, zero on a rank that has none."""
-        from clusterbench.training.step import total_of
-
         losses: list[Tensor] = []
         for first in range(0, len(micro_batches), self.at_once):
             some = micro_batches[first : first + self.at_once]

@@ -1,0 +1,1 @@
+"""What a training step should cost and how far it may deviate, from the describing halves alone; no torch."""

@@ -1,0 +1,199 @@
+"""What is expected of a training step, each figure with the sentence that justifies it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import lcm
+
+from clusterbench.cluster import Accelerator, Cluster
+from clusterbench.expected.tolerances import allowed_of
+from clusterbench.formulas.memory import megatron_activation_bytes
+from clusterbench.formulas.schedules import bubble_formula
+from clusterbench.formulas.transformer import CONVENTIONS
+from clusterbench.job import TrainingJob
+from clusterbench.job.flops import step_flops
+from clusterbench.parallel import (
+    Parallelism,
+    active_in,
+    expected_at_rest,
+    expected_memory,
+    expected_traffic,
+    part_of,
+)
+from clusterbench.parallel.context import ContextParallel, attention_imbalance
+from clusterbench.parallel.pipeline import Pipeline
+from clusterbench.types import Expected, metric_key
+from clusterbench.units import format_bytes
+
+
+def expected_step(
+    job: TrainingJob, every: Sequence[Parallelism], cluster: Cluster, parity: bool = True
+) -> Mapping[str, Expected]:
+    """Metric key -> what is expected of a step of ``job``.
+
+    Parameters
+    ----------
+    every
+        All parallelisms with their options; those active in the job's layout count.
+    cluster
+        Gives the peak FLOP/s and the memory of a rank's device, where they are on record.
+    parity
+        Whether the step is compared with one rank: the tolerances are then among the expectations.
+    """
+    active = active_in(job.layout, every)
+    # the ranks of a pipeline have different parts; of each figure the largest is expected
+    parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
+    expected = dict(_expected_traffic(parts, active)) | dict(_expected_memory(parts, active))
+    expected |= dict(_expected_bubble(job, every))
+    expected |= {name: what for one in every if isinstance(one, ContextParallel) for name, what in _balance(one, job)}
+    if (card := cluster.accelerator) is not None and card.memory_bytes and job.layout.uses("cp"):
+        expected["longest_seq_len"] = _longest_sequence(job, active, card)
+    if (peak := cluster.peak_flops_per_s(job.dtype)) is not None:
+        bound = Expected(peak[0], "FLOP/s", f"dense peak, an upper bound: {peak[1]}")
+        expected |= {flops_key(convention): bound for convention in CONVENTIONS}
+        expected |= _bounds(job, *peak)
+    if parity:
+        expected |= allowed_of(job, active)
+    return expected
+
+
+def _bounds(job: TrainingJob, peak_flops_per_s: float, source: str) -> dict[str, Expected]:
+    """What no step can be faster than: the fewest FLOPs by any convention, at the dense peak of every rank."""
+    step_s = step_flops(job, "none", "causal") / (job.layout.world_size * peak_flops_per_s)
+    tokens_per_s = job.tokens_per_step / step_s
+    basis = f"model FLOPs, attention counted causal, at the dense peak: {source}"
+    return {
+        "step_time": Expected(step_s, "s", f"at least; {basis}"),
+        "tokens_per_s": Expected(tokens_per_s, "tokens/s", f"at most; {basis}"),
+        "tokens_per_s_per_rank": Expected(tokens_per_s / job.layout.world_size, "tokens/s", f"at most; {basis}"),
+    }
+
+
+def _expected_traffic(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
+    sent_by = [expected_traffic(active, part) for part in parts]
+    job = parts[0]
+    unsure = {axis: why for one in active for axis, why in one.traffic_basis(job).items()}
+    for axis in dict.fromkeys(sent.axis for along in sent_by for sent in along):
+        of_rank = [[sent for sent in along if sent.axis == axis] for along in sent_by]
+        most = max(of_rank, key=lambda along: sum(sent.bytes_on_link(job.layout) for sent in along))
+        words = " + ".join(f"{sent.count} {sent.op} of {format_bytes(sent.size_bytes)} in all" for sent in most)
+        basis = f"{words}; {job.equation}"
+        link = sum(sent.bytes_on_link(job.layout) for sent in most)
+        count = max(sum(sent.count for sent in along) for along in of_rank)
+        about = f"about; {unsure[axis]}; " if axis in unsure else ""
+        yield metric_key("traffic_bytes", axis=axis), Expected(link, "B", f"{about}{basis}; x bus factor")
+        yield metric_key("collectives", axis=axis), Expected(count, "1", basis)
+
+
+def _expected_memory(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
+    job = parts[0]
+    bases = {
+        "parameters": f"{job.shape.num_parameters:,} of {job.master_bytes} B at rest, {_sharing(job)}",
+        "gradients": "as parameters",
+        "optimizer_state": "two moments as large as the parameters, and a step count per tensor",
+        "activations": _activations_basis(job),
+    }
+    if any("ep" in one.traffic_basis(job) for one in active):
+        bases["activations"] = f"about; of an even load, which the router decides; {bases['activations']}"
+    if paper := _zero_in_the_paper(job):
+        bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}
+    if any(one.hides_activations(job) for one in active):
+        del bases["activations"]
+    is_rounded_fsdp = job.layout.zero > 1 and job.compute_bytes != job.master_bytes
+    if is_rounded_fsdp and job.layout.uses("pp") and not all(part.actions for part in parts):
+        del bases["gradients"]  # naive reduces after each micro-batch: measured is 5 to 8 % less than the formula
+    for category in bases:
+        size_bytes = max(expected_memory(active, part)[category] for part in parts)
+        yield metric_key("peak_memory", category=category), Expected(size_bytes, "B", bases[category])
+    for category in ("parameters", "optimizer_state"):
+        size_bytes = max(expected_at_rest(active, part)[category] for part in parts)
+        yield metric_key("memory_at_rest", category=category), Expected(size_bytes, "B", bases[category])
+
+
+def _sharing(job: TrainingJob) -> str:
+    """Where the weights are, in words."""
+    layout = job.layout
+    words = [f"layers over pp{layout.pp}"] if layout.pp > 1 else []
+    words += [f"matrices over tp{layout.tp}, norms on every rank"] if layout.tp > 1 else []
+    words += [f"experts over ep{layout.ep}"] if layout.ep > 1 else []
+    if layout.zero >= 2:
+        words.append("all of it sharded by FSDP, and at its peak what is gathered beside it")
+    return ", ".join(words) or "whole on every rank"
+
+
+def _zero_in_the_paper(job: TrainingJob) -> dict[str, str]:
+    """What the ZeRO paper's stages would hold, which is not everywhere what PyTorch holds."""
+    ranks, stage, own = job.layout.degree("dp_cp"), job.layout.zero, "ZeRO's paper (arXiv:1910.02054, section 5)"
+    if not stage or ranks == 1:
+        return {}
+    share = f"1/{ranks} of it"
+    return {
+        "parameters": f"{own}, stage {stage}: {share if stage == 3 else 'whole on every rank'}",
+        "gradients": f"{own}, stage {stage}: {share if stage >= 2 else 'whole on every rank'}",
+        "optimizer_state": f"{own}, stage {stage}: {share}",
+    }
+
+
+def _balance(context: ContextParallel, job: TrainingJob) -> Iterator[tuple[str, Expected]]:
+    if job.layout.uses("cp") and context.context != "ulysses":
+        value = attention_imbalance(context.context, job.layout.cp)
+        yield (
+            "attention_imbalance",
+            Expected(value, "1", f"squares of the causal mask, {context.context} on cp{job.layout.cp}"),
+        )
+
+
+def _longest_sequence(job: TrainingJob, active: Sequence[Parallelism], card: Accelerator) -> Expected:
+    """The longest sequence, in steps of what the layout cuts it into, with which the fullest rank's memory suffices."""
+    assert card.memory_bytes is not None
+    unit = lcm(*(one.twin(job)[2] for one in active))
+
+    def fits(units: int) -> bool:
+        longer = replace(job, seq_len=units * unit)
+        parts = (part_of(longer, active, pp_rank) for pp_rank in range(job.layout.pp))
+        return all(sum(expected_memory(active, part).values()) <= (card.memory_bytes or 0.0) for part in parts)
+
+    most = 1
+    while fits(2 * most):
+        most *= 2
+    low, high = most, 2 * most
+    while high - low > max(1, low // 64):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    basis = (
+        f"parameters, gradients, optimizer state and activations within the {card.memory_bytes / 1e9:g} GB of "
+        f"{card.name}, with micro_batch_size {job.micro_batch_size}; to 2 %, without NCCL's and the allocator's share"
+    )
+    return Expected(float(low * unit) if fits(low) else 0.0, "tokens", basis)
+
+
+def _expected_bubble(job: TrainingJob, every: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
+    pipeline = next(one for one in every if isinstance(one, Pipeline))
+    if pipeline.active(job.layout):
+        formula = bubble_formula(pipeline.schedule, job.layout.pp, job.gradient_accumulation_steps, pipeline.chunks)
+        if formula is not None:
+            expected = Expected(formula.value, "fraction", formula.basis)
+            yield metric_key("bubble", source="measured"), expected
+            yield metric_key("bubble", source="simulated"), expected
+
+
+def _activations_basis(job: TrainingJob) -> str:
+    shape, layout = job.shape, job.layout
+    megatron = shape.num_layers * megatron_activation_bytes(
+        job.seq_len, job.micro_batch_size, shape.hidden_size, shape.num_heads, layout.tp, layout.sp, "selective"
+    )
+    kept = (
+        f"norm and residual activations 1/{layout.tp}, gathered inputs of column-parallel layers whole"
+        if layout.sp
+        else "norm and residual activations and inputs of column-parallel layers whole on every rank"
+    )
+    return (
+        f"what PyTorch's operators keep for backward, and the logits; {kept}. Megatron's form, for a GPT in 16 bit "
+        f"without logits: {format_bytes(megatron)} (Korthikanti et al. 2022, equation 6 with sp, 2 without)"
+    )
+
+
+def flops_key(convention: str) -> str:
+    """The key of the model FLOP/s of a rank by this convention."""
+    return metric_key("model_flops_per_s_per_rank", flops_convention=convention)

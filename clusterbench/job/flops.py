@@ -1,0 +1,24 @@
+"""The FLOPs of one step of a job, of all ranks together. No torch."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from clusterbench.formulas.transformer import hardware_flops
+from clusterbench.job import TrainingJob
+from clusterbench.shape import ModelShape
+
+_of_shape = cache(hardware_flops)  # a report asks again for every case
+
+
+def step_flops(job: TrainingJob, recompute: str, convention: str) -> float:
+    """FLOPs of one step of all ranks: the model's for ``recompute`` none, else what is executed.
+
+    ``convention`` is one of :data:`clusterbench.formulas.transformer.CONVENTIONS`.
+    """
+    return _of_shape(job.shape, job.seq_len, job.global_batch_size, recompute, convention)
+
+
+def executed_over_needed(shape: ModelShape, seq_len: int, recompute: str, convention: str) -> float:
+    """FLOPs that are executed over those that the mathematics needs: more than 1 where layers are computed again."""
+    return _of_shape(shape, seq_len, 1, recompute, convention) / _of_shape(shape, seq_len, 1, "none", convention)

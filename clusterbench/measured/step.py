@@ -1,0 +1,243 @@
+"""The metrics of a training step: of one case, from what its ranks saw, and of all cases of a run held together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from clusterbench.expected.step import flops_key
+from clusterbench.expected.tolerances import PARITY_METRICS
+from clusterbench.formulas.schedules import order as orders
+from clusterbench.formulas.schedules import play
+from clusterbench.formulas.statistics import Summary, median, summarise
+from clusterbench.formulas.transformer import CONVENTIONS
+from clusterbench.job import TrainingJob
+from clusterbench.job.flops import executed_over_needed, step_flops
+from clusterbench.measured.scaling import scaling
+from clusterbench.measured.step_parts import step_parts
+from clusterbench.parallel import from_options
+from clusterbench.parallel.pipeline import Pipeline
+from clusterbench.rows import Row
+from clusterbench.shape import named_shape
+from clusterbench.types import Case, Metric, Observation
+from clusterbench.units import format_value
+
+STATES = ("parameters", "gradients", "optimizer_state")
+AT_REST = " at rest"
+
+
+def step_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iterator[Metric]:
+    """The metrics of one case: ``job`` is what its point asks one step to do."""
+    time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
+    yield Metric("step_time", "s", time.value, time.low, time.high, time.n)
+    yield _rate("tokens_per_s", "tokens/s", job.tokens_per_step, time)
+    yield _rate("tokens_per_s_per_rank", "tokens/s", job.tokens_per_step / case.world_size, time)
+    yield from _utilization(case, job, time)
+    yield from _memory_metrics(observation)
+    yield from _traffic_metrics(observation)
+    if traced := observation.passes.get("exposed", ()):
+        exposed = _over_ranks("exposed_communication", "s", [seen["exposed_s"] for seen in traced])
+        step_s = max(seen["step_s"] for seen in traced)
+        yield replace(exposed, basis=f"in one traced step of {format_value(step_s, 's')}; tracing makes it longer")
+    yield from step_parts(case, job.layout, observation, time)
+    yield from _bubble_metrics(case, job, observation)
+    yield from _attention_metrics(observation)
+    if "longest_seq_len" in case.expected:
+        why = "not measured: the suite's seq_len was"
+        yield Metric("longest_seq_len", "tokens", None, basis=why)
+    yield from _expert_metrics(observation)
+    yield from _energy(case, job, observation, time)
+    for name in (*PARITY_METRICS, "routing_margin"):
+        values = [evidence[name] for evidence in observation.evidence if name in evidence]
+        if values:
+            yield Metric(name, "1", max(values))
+
+
+def across_cases(rows: Sequence[Row]) -> Iterable[Row]:
+    """What needs more than one case: scaling, and utilization against the matrix product measured in the same run."""
+    own = [row for row in rows if row.benchmark == "train_step" and row.value is not None]
+    yield from scaling(own)
+    peaks = _measured_peaks(rows)
+    for row in own:
+        if row.metric == "model_flops_per_s_per_rank":
+            yield from _held_against_matmul(row, peaks)
+
+
+def _rate(name: str, unit: str, amount: float, time: Summary, **detail: str) -> Metric:
+    # The slow end of the time is the low end of the rate.
+    return Metric(name, unit, amount / time.value, amount / time.high, amount / time.low, time.n, detail)
+
+
+def _over_ranks(name: str, unit: str, values: Sequence[float], **detail: str) -> Metric:
+    """Median rank, and the extremes as low and high."""
+    return Metric(name, unit, median(values), min(values), max(values), 1, detail)
+
+
+def _utilization(case: Case, job: TrainingJob, time: Summary) -> Iterator[Metric]:
+    steps = {convention: step_flops(job, "none", convention) for convention in CONVENTIONS}
+    for convention, flops in steps.items():
+        rate = flops / case.world_size
+        yield _rate("model_flops_per_s_per_rank", "FLOP/s", rate, time, flops_convention=convention)
+    peak = case.expected.get(flops_key("palm"))
+    if peak is None:
+        why = (
+            "a CPU has no datasheet peak; see peak=measured"
+            if case.device == "cpu"
+            else f"no peak FLOP/s in {job.dtype} is on record for this device"
+        )
+        yield Metric("mfu", "fraction", None, detail={"flops_convention": "palm", "peak": "datasheet"}, basis=why)
+        return
+    available = case.world_size * peak.value
+    for convention, flops in steps.items():
+        detail = {"flops_convention": convention, "peak": "datasheet"}
+        yield replace(_rate("mfu", "fraction", flops / available, time, **detail), basis=peak.basis)
+        executed = step_flops(job, str(case.point["recompute"]), convention)
+        yield replace(_rate("hfu", "fraction", executed / available, time, **detail), basis=peak.basis)
+
+
+def _memory_metrics(observation: Observation) -> Iterator[Metric]:
+    ranks = observation.passes.get("memory", ())
+    for category in dict.fromkeys(category for seen in ranks for category in seen):
+        values = [seen.get(category, 0) for seen in ranks]
+        name = "memory_at_rest" if category.endswith(AT_REST) else "peak_memory"
+        detail = {"category": category.removesuffix(AT_REST)}
+        yield Metric(name, "B", max(values), min(values), max(values), detail=detail)
+
+
+def _traffic_metrics(observation: Observation) -> Iterator[Metric]:
+    ranks = observation.passes.get("traffic", ())
+    for axis in sorted({one["axis"] for seen in ranks for one in seen}):
+        along = [[one for one in seen if one["axis"] == axis] for seen in ranks]
+        counts = [sum(one["count"] for one in seen) for seen in along]
+        yield Metric("collectives", "1", max(counts), min(counts), max(counts), detail={"axis": axis})
+        unknown = sorted({one["op"] for seen in along for one in seen if one["traffic_bytes"] is None})
+        if unknown:
+            why = f"no bus factor is known for {', '.join(unknown)}"
+            yield Metric("traffic_bytes", "B", None, detail={"axis": axis}, basis=why)
+            continue
+        sizes = [sum(one["traffic_bytes"] for one in seen) for seen in along]
+        yield Metric("traffic_bytes", "B", max(sizes), min(sizes), max(sizes), detail={"axis": axis})
+
+
+def _bubble_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iterator[Metric]:
+    """Idle share as it was seen, and as the schedule played with the median times that were seen would have it."""
+    timelines: Sequence[Sequence[Sequence[Any]]] = observation.passes.get("timeline", ())
+    if not any(timelines):
+        return
+    end_s = max(action[4] for timeline in timelines for action in timeline)
+    idle = [1 - sum(end - start for *_, start, end in timeline) / end_s for timeline in timelines]
+    seen = "one step, every rank's time since it left a barrier"
+    yield Metric("bubble", "fraction", fmean(idle), min(idle), max(idle), detail={"source": "measured"}, basis=seen)
+    pipeline = next(one for one in from_options(case.point) if isinstance(one, Pipeline))
+    num_stages = job.layout.pp * pipeline.chunks
+    costs = {
+        kind: [_median_of(timelines, kind, stage) for stage in range(num_stages)]
+        for kind in {action[0] for timeline in timelines for action in timeline}
+    }
+    order = orders(pipeline.schedule, job.layout.pp, job.gradient_accumulation_steps, pipeline.chunks)
+    played = play(order, costs).bubbles
+    yield Metric(
+        "bubble",
+        "fraction",
+        fmean(played),
+        min(played),
+        max(played),
+        detail={"source": "simulated"},
+        basis="the schedule played with the median time of each kind of action on each stage, messages free",
+    )
+
+
+def _median_of(timelines: Sequence[Sequence[Sequence[Any]]], kind: str, stage: int) -> float:
+    times = [
+        end - start for timeline in timelines for what, at, _, start, end in timeline if (what, at) == (kind, stage)
+    ]
+    return median(times) if times else 0.0
+
+
+def _attention_metrics(observation: Observation) -> Iterator[Metric]:
+    seconds: Sequence[float | None] = observation.passes.get("attention", ())
+    spent = [one for one in seconds if one is not None]
+    if spent:
+        basis = "attention operators of one step; on a CPU seconds of the thread"
+        yield Metric("attention_time", "s", max(spent), min(spent), max(spent), basis=basis)
+        yield Metric("attention_imbalance", "1", max(spent) / fmean(spent), basis=basis)
+
+
+def _expert_metrics(observation: Observation) -> Iterator[Metric]:
+    ranks = observation.passes.get("experts", ())
+    if not ranks:
+        return
+    for part in ranks[0]["seconds"]:
+        values = [seen["seconds"][part] for seen in ranks]
+        basis = "forward passes of one step with the device waited for around each part: no overlap"
+        yield Metric("expert_time", "s", max(values), min(values), max(values), detail={"part": part}, basis=basis)
+    imbalance = [seen["imbalance"] for seen in ranks]
+    basis = "rows of a rank's fullest expert over the mean of that rank's; 1 is even; worst layer, last micro-batch"
+    yield _imbalance("experts", imbalance, basis)
+    by_layer = list(zip(*(seen.get("rows", ()) for seen in ranks), strict=True))
+    if by_layer:
+        over_mean = [max(rows) / (fmean(rows) or 1.0) for rows in by_layer]
+        basis = "rows of the fullest rank over the mean rank, which waits for it; 1 is even; last micro-batch"
+        yield _imbalance("ranks", over_mean, basis)
+
+
+def _imbalance(part: str, values: Sequence[float], basis: str) -> Metric:
+    """The worst of some, with the others as its spread."""
+    worst, least = max(values), min(values)
+    return Metric("expert_imbalance", "1", worst, least, worst, detail={"part": part}, expected=1.0, basis=basis)
+
+
+def _energy(case: Case, job: TrainingJob, observation: Observation, time: Summary) -> Iterator[Metric]:
+    power = [gpu["mean_power_w"] for gpus in observation.telemetry.values() for gpu in gpus.values()]
+    if case.device == "cuda" and len(power) == case.world_size and all(power):
+        basis = f"mean power of {len(power)} GPUs while the case ran, {sum(power):.0f} W; without hosts and network"
+        yield replace(_rate_of_energy(sum(power), job.tokens_per_step, time), basis=basis)
+
+
+def _rate_of_energy(power_w: float, tokens: int, time: Summary) -> Metric:
+    per_second = power_w / tokens
+    return Metric(
+        "energy_per_token", "J", per_second * time.value, per_second * time.low, per_second * time.high, time.n
+    )
+
+
+def _measured_peaks(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:
+    """Device, dtype and ranks -> the best matmul of this run."""
+    best: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        if row.benchmark == "matmul" and row.metric == "flops_per_s_per_rank" and row.value is not None:
+            key = (row.device, row.point["dtype"], row.world_size)
+            if key not in best or row.value > (best[key].value or 0.0):
+                best[key] = row
+    return best
+
+
+def _held_against_matmul(row: Row, peaks: Mapping[tuple[object, ...], Row]) -> Iterator[Row]:
+    peak = peaks.get((row.device, row.point["dtype"], row.world_size))
+    detail = {**row.detail, "peak": "measured"}
+    if peak is None:
+        if row.detail["flops_convention"] == "palm":
+            why = f"no matmul in {row.point['dtype']} on {row.world_size} ranks was measured in this run"
+            nothing: dict[str, Any] = dict.fromkeys(("value", "low", "high", "expected"))
+            yield row._replace(metric="mfu", unit="fraction", detail=detail, **nothing, basis=why)
+        return
+    assert row.value is not None
+    assert peak.value is not None
+    values: Mapping[str, Any] = row.point
+    shape, convention = named_shape(values["shape"]), row.detail["flops_convention"]
+    executed = executed_over_needed(shape, values["seq_len"], values["recompute"], convention)
+    basis = f"peak is {peak.value / 1e9:,.1f} GFLOP/s per rank, measured by {peak.case}"
+    for name, factor in (("mfu", 1.0), ("hfu", executed)):
+        scale = factor / peak.value
+        yield row._replace(
+            metric=name,
+            unit="fraction",
+            detail=detail,
+            value=row.value * scale,
+            low=None if row.low is None else row.low * scale,
+            high=None if row.high is None else row.high * scale,
+            expected=None,
+            basis=basis,
+        )

@@ -1,0 +1,1 @@
+"""The model on one device, and what a parallelism is handed of it."""

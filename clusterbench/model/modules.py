@@ -1,0 +1,80 @@
+"""The modules that layers are built of: matrix product, embedding, head, norm, feed-forward. No bias, no dropout.
+
+Weights are kept in the master dtype and rounded to the dtype of the activations where they are used. That is what
+autocast does, without its cache and its thread-local state, so recomputation and dry runs see plain operators.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from clusterbench.shape import ModelShape
+
+
+class Linear(nn.Linear):
+    """A matrix product without bias, in the dtype of its input."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Nothing: weights come from the seed, and on the meta device torch would import its compiler for this."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype))
+
+
+class Embedding(nn.Embedding):
+    """Rows of a table, in the compute dtype, which everything after it then has."""
+
+    def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__(rows, width)
+        self.dtype = dtype
+
+    def reset_parameters(self) -> None:
+        """Nothing, as in :class:`Linear`."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        # Rounded before the look-up: behind it, a table split over ranks would sum its parts in the master dtype.
+        return F.embedding(tokens, self.weight.to(self.dtype))
+
+
+class TiedHead(nn.Module):
+    """The output head whose weight is the input embedding."""
+
+    def __init__(self, embedding: Embedding) -> None:
+        super().__init__()
+        # In a list, so that it is no submodule: the weight exists once, and stays where the embedding has it.
+        self._embedding = [embedding]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self._embedding[0].weight.to(x.dtype))
+
+
+class RMSNorm(nn.Module):
+    """Scales each token to unit mean square, then each channel by a weight."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: ``down(silu(gate(x)) * up(x))``."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.gate = Linear(shape.hidden_size, shape.ffn_hidden_size)
+        self.up = Linear(shape.hidden_size, shape.ffn_hidden_size)
+        self.down = Linear(shape.ffn_hidden_size, shape.hidden_size)
+
+    def forward(self, x_BSH: Tensor) -> Tensor:
+        return cast(Tensor, self.down(F.silu(self.gate(x_BSH)) * self.up(x_BSH)))

@@ -1,0 +1,114 @@
+"""What a rank records of a training step in steps that are not timed: memory, traffic, a trace, a timeline."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from clusterbench.engine.grid import Grid
+from clusterbench.engine.memory import MemoryTracker, cuda_memory_stats, reset_cuda_memory
+from clusterbench.engine.rig import Rig
+from clusterbench.engine.trace import StepTrace, exposure, trace_step
+from clusterbench.engine.traffic import TrafficCounter
+from clusterbench.engine.transfers import listed
+from clusterbench.measured.step import AT_REST, STATES
+from clusterbench.measured.step_parts import UNKNOWN
+from clusterbench.model.context_attention import watch_attention
+from clusterbench.model.experts import watch_experts
+from clusterbench.training.step import TrainingStep
+
+LONGEST_LINE = 200
+"""Transfers of one line that a record tells apart; of more, so many neighbours are one."""
+
+
+def passes_of(step: TrainingStep, rig: Rig) -> Mapping[str, Callable[[], Any]]:
+    """The passes of a step by name, in the order in which they run."""
+    assert rig.grid is not None
+    counter = TrafficCounter(rig.grid.names())
+    job = step.job
+    return {
+        "memory": lambda: _memory_of(step, rig),
+        "traffic": lambda: _traffic_of(step, counter),
+        "exposed": lambda: _exposure_of(step, rig, counter),
+        **({"timeline": lambda: _timeline_of(step, rig)} if step.assembly.stages else {}),
+        **({"attention": lambda: _attention_of(step, rig)} if job.layout.uses("cp") else {}),
+        **({"experts": lambda: _experts_of(step, rig)} if job.shape.has_experts else {}),
+    }
+
+
+def _memory_of(step: TrainingStep, rig: Rig) -> dict[str, int]:
+    if step.num_steps < 2:
+        step()  # DDP builds its buckets anew in its second step, which a case without warm-up has not had yet
+    with MemoryTracker(step.assembly.decoders, step.optimizers, rig.device) as tracker:
+        step()
+    peak = tracker.peak()
+    seen = {"total": peak.total_bytes, **peak.peak_by_category}
+    seen |= {f"{category}{AT_REST}": size for category, size in peak.at_rest.items() if category in STATES}
+    if rig.device.type == "cuda":
+        reset_cuda_memory(rig.device)
+        step()
+        stats = cuda_memory_stats(rig.device)
+        seen |= {"allocated": stats.peak_allocated_bytes, "reserved": stats.peak_reserved_bytes}
+    return seen
+
+
+def _traffic_of(step: TrainingStep, counter: TrafficCounter) -> list[dict[str, Any]]:
+    counter.records.clear()
+    with counter:
+        step()
+    return [{"axis": axis, "op": op, **vars(total)} for (axis, op), total in sorted(counter.totals().items())]
+
+
+def _exposure_of(step: TrainingStep, rig: Rig, counter: TrafficCounter) -> dict[str, Any]:
+    """``counter`` has seen a step before: passes run in their order."""
+    assert rig.grid is not None
+    trace = trace_step(step, rig.device, counter.axes, listed(counter))
+    return {**vars(exposure(trace)), "transfers": transfers_of(trace, rig.grid)}
+
+
+def _timeline_of(step: TrainingStep, rig: Rig) -> list[list[Any]]:
+    assert step.assembly.stages is not None
+    rig.comm.barrier()
+    return [list(action) for action in step.assembly.stages.timeline(step)]
+
+
+def _attention_of(step: TrainingStep, rig: Rig) -> float | None:
+    return watch_attention(step, rig.device)
+
+
+def _experts_of(step: TrainingStep, rig: Rig) -> dict[str, Any]:
+    rig.comm.barrier()
+    return watch_experts(step, step.assembly.layers(), rig.device)
+
+
+def transfers_of(trace: StepTrace, grid: Grid) -> list[dict[str, Any]]:
+    """The transfers of a traced step, line by line.
+
+    Each line has its axis, the ``first`` global rank of its group, the ``way`` of its messages, and in its order the
+    seconds that each transfer showed (``exposed_s``) and lasted (``duration_s``).
+    """
+    lines: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for one in trace.transfers:
+        lines[one.axis, one.way].append((one.exposed_s, one.duration_s))
+    found = []
+    for (axis, way), transfers in lines.items():
+        is_known = axis in grid.names().values()
+        first = dist.get_global_rank(grid.group(axis), 0) if is_known else 0
+        if UNKNOWN in (axis, way):
+            first, way = dist.get_rank(), UNKNOWN  # nobody else's, so it is compared with none
+        exposed_s, duration_s = zip(*_joined(transfers), strict=True)
+        found.append(
+            {"axis": axis, "first": first, "way": way, "exposed_s": list(exposed_s), "duration_s": list(duration_s)}
+        )
+    return found
+
+
+def _joined(transfers: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """At most :data:`LONGEST_LINE` pairs; ranks of one line have as many, so the same neighbours become one on each."""
+    each = -(-len(transfers) // LONGEST_LINE)
+    for start in range(0, len(transfers), each):
+        exposed_s, duration_s = zip(*transfers[start : start + each], strict=True)
+        yield round(sum(exposed_s), 8), round(sum(duration_s), 8)  # records are text, and this is below any clock
