@@ -24,7 +24,7 @@ from clusterbench.charts._panel import Area, Column, Entry, Panel
 from clusterbench.errors import LayoutError
 from clusterbench.layout import ParallelLayout
 from clusterbench.rows import Row, moved, moved_sentence
-from clusterbench.scale import Scale, digits, scale
+from clusterbench.units import Scale, digits, scale
 
 INK, MUTED, GRID, PAPER = "#1b2028", "#66707c", "#d9dee5", "#fdfdfe"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#a97d00", "#4aa5d8", "#7a828c", "#8c564b")

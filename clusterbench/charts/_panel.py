@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterbench.scale import digits
-from clusterbench.units import UNITS, format_value
+from clusterbench.units import UNITS, digits, format_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

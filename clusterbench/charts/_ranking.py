@@ -15,8 +15,7 @@ from clusterbench.charts._selection import Trained, said
 from clusterbench.formulas.comparison import Comparison, compare_samples
 from clusterbench.formulas.statistics import median
 from clusterbench.run_folder.attempts import NOT_RUN, History, iteration_times
-from clusterbench.scale import digits, scale
-from clusterbench.units import format_bytes, format_value
+from clusterbench.units import digits, format_bytes, format_value, scale
 
 METRICS = ("tokens_per_s", "mfu", "mfu_over_recomputed", "peak_memory", "step_part", "exposed_communication", "bubble")
 """What a ranking reads of a case."""

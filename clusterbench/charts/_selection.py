@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from clusterbench.charts._drawing import layout_of
 from clusterbench.layout import ParallelLayout
 from clusterbench.rows import Row
-from clusterbench.scale import scale
 from clusterbench.types import Point
+from clusterbench.units import scale
 
 TOTAL_MEMORY = ("", "total", "allocated")
 """Categories of ``peak_memory`` that are the whole and not a part of it."""

@@ -11,7 +11,7 @@ from clusterbench.formulas.statistics import median
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import LONGEST_S, Reading
 from clusterbench.run_folder.records import MOST as LARGEST
-from clusterbench.scale import scale
+from clusterbench.units import scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from clusterbench.charts import Chart
 from clusterbench.charts._drawing import bars
 from clusterbench.charts._selection import Trained, are_most, curves_note, groups_of, said, titles, trained
 from clusterbench.rows import Row
-from clusterbench.scale import scale
+from clusterbench.units import scale
 
 if TYPE_CHECKING:
     from clusterbench.charts._panel import Panel

@@ -8,8 +8,7 @@ from clusterbench.charts import Chart
 from clusterbench.charts._drawing import bars
 from clusterbench.charts._selection import FOLLOWS_LAYOUT, SHARING, Trained, curves_note, said, titles, trained
 from clusterbench.rows import Row
-from clusterbench.scale import digits
-from clusterbench.units import format_value
+from clusterbench.units import digits, format_value
 
 if TYPE_CHECKING:
     from clusterbench.charts._panel import Panel

@@ -12,8 +12,7 @@ from clusterbench.charts._selection import curves_note
 from clusterbench.diagnoses.slow_link import Matrix, matrices
 from clusterbench.formulas.pairing import Pair, Slow, num_links
 from clusterbench.rows import Row
-from clusterbench.scale import scale
-from clusterbench.units import format_value
+from clusterbench.units import format_value, scale
 
 MOST = 6
 MOST_WITH_FIGURES = 12

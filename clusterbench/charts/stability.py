@@ -13,13 +13,12 @@ from clusterbench.charts._selection import curves_note
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median, percentile
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, host_of, iteration_times
-from clusterbench.scale import scale
-from clusterbench.units import format_value
+from clusterbench.units import format_value, scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from clusterbench.scale import Scale
+    from clusterbench.units import Scale
 
 MOST = 6
 MOST_MAIN = 3

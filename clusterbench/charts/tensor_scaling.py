@@ -10,8 +10,7 @@ from clusterbench.charts._drawing import Mark, Series, layout_of, lines, mark
 from clusterbench.charts._selection import TOTAL_MEMORY, curves_note, variant, workloads
 from clusterbench.layout import ParallelLayout
 from clusterbench.rows import Row
-from clusterbench.scale import scale
-from clusterbench.units import format_value
+from clusterbench.units import format_value, scale
 
 if TYPE_CHECKING:
     from clusterbench.charts._panel import Panel

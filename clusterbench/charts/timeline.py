@@ -13,7 +13,7 @@ from clusterbench.formulas.schedules import objection, order, play
 from clusterbench.formulas.statistics import median
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import LONGEST_S, History, Reading
-from clusterbench.scale import scale
+from clusterbench.units import scale
 
 if TYPE_CHECKING:
     from clusterbench.charts._panel import Panel

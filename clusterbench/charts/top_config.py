@@ -31,8 +31,7 @@ from clusterbench.charts._ranking import (
 from clusterbench.charts._selection import FOLLOWS_LAYOUT, SHARING, Trained, curves_note, trained
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History, Reading
-from clusterbench.scale import digits
-from clusterbench.units import format_value
+from clusterbench.units import digits, format_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,8 +13,7 @@ from urllib.parse import quote
 from clusterbench.charts._selection import FOLLOWS_LAYOUT, TOTAL_MEMORY
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History, Reading, iteration_times
-from clusterbench.scale import digits, scale
-from clusterbench.units import UNITS, format_value
+from clusterbench.units import UNITS, digits, format_value, scale
 
 Value = TypeVar("Value")
 
