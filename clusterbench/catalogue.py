@@ -12,8 +12,8 @@ from typing import Any
 
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.options import Option, as_yaml, options_of
-from clusterbench.tables import WIDTH, aligned, comment
 from clusterbench.units import format_bytes
+from clusterbench.words import WIDTH, aligned, comment
 
 
 def kinds() -> tuple[str, ...]:

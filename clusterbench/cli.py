@@ -255,7 +255,7 @@ def layout(
     from clusterbench.layout_view import view_layout
     from clusterbench.layout_view.text import layout_text
     from clusterbench.shape import named_shape
-    from clusterbench.tables import WIDTH
+    from clusterbench.words import WIDTH
 
     wanted = ParallelLayout.parse(layout)
     job = None

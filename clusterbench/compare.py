@@ -15,9 +15,9 @@ from clusterbench.formulas.comparison import Comparison, compare_samples
 from clusterbench.formulas.statistics import median
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import FAULTS, History, Reading, iteration_times
-from clusterbench.tables import aligned, comment
 from clusterbench.types import SAMPLES, Observation, split_key
 from clusterbench.units import format_value
+from clusterbench.words import aligned, comment
 
 FEWEST_REPEATS = 4
 """From here on each repeat is one sample. Iterations of one start have one fate, and overstate what is known."""

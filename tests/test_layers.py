@@ -25,7 +25,7 @@ LAYERS = (
     "model",
     "engine tools",
     "job run_folder",
-    "types rows units layout shape cluster formulas errors options discover tables prose variables",
+    "types rows units layout shape cluster formulas errors options discover words variables",
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 

@@ -10,8 +10,8 @@ from clusterbench.formulas.pipeline import bubble_fraction
 from clusterbench.layout import AXES, RANK_ORDERS
 from clusterbench.layout_view import AxisView, LayoutView, OrderView, group_words
 from clusterbench.layout_view.step import Message, Phase
-from clusterbench.tables import WIDTH, aligned
 from clusterbench.units import format_bytes
+from clusterbench.words import WIDTH, aligned
 
 GROUPS_SHOWN = 16
 MEMBERS_SHOWN = 16

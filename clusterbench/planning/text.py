@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from clusterbench.cluster import Cluster, nodes_and_ranks
-from clusterbench.tables import aligned, comment
 from clusterbench.types import Case, Plan, Refusal
 from clusterbench.units import format_value
+from clusterbench.words import aligned, comment
 
 
 def plan_text(plan: Plan) -> str:

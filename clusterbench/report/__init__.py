@@ -22,13 +22,13 @@ from clusterbench.cluster import Cluster
 from clusterbench.derive import read, write_rows
 from clusterbench.diagnoses import HEADINGS, Diagnosis, Finding, diagnoses, examine
 from clusterbench.discover import summary
-from clusterbench.prose import sections
 from clusterbench.report.glossary import explainer, figures_in, words_in
 from clusterbench.report.statements import can_say, cannot_say
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, Column, case_link, columns, details, facts
 from clusterbench.report.verdict import Verdict, verdict
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import Reading
+from clusterbench.words import sections
 
 __all__ = ["Report", "Verdict", "render_report"]
 

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import tests.bench
 from clusterbench.errors import nearest
-from clusterbench.tables import aligned
+from clusterbench.words import aligned
 from tests.bench import Result, measured
 
 _HEADER = ("name", "value", "unit", "target", "verdict", "note")

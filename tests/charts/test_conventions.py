@@ -1,7 +1,7 @@
 import pytest
 
 from clusterbench.charts import CAPTION, Chart, charts
-from clusterbench.prose import sections
+from clusterbench.words import sections
 
 
 @pytest.mark.parametrize("kind", charts().values(), ids=charts())

@@ -1,7 +1,7 @@
 import pytest
 
 from clusterbench.diagnoses import HEADINGS, Diagnosis, diagnoses
-from clusterbench.prose import sections
+from clusterbench.words import sections
 from tests.report.synthetic import reading
 
 

@@ -12,10 +12,10 @@ import pytest
 from clusterbench.benchmarks import benchmarks
 from clusterbench.charts import CAPTION, charts
 from clusterbench.diagnoses import diagnoses
-from clusterbench.prose import sections
 from clusterbench.report import render_report
 from clusterbench.report.glossary import GLOSSARY, explainer, figures_in, words_in
 from clusterbench.run_folder import RunFolder
+from clusterbench.words import sections
 from tests.report.synthetic import all_reduce_run, case, plant, row, tp_scale_run
 
 NAMES = """

@@ -1,0 +1,107 @@
+"""How the package writes: counts, lists and long texts in a sentence, tables in a terminal, sections of docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
+
+WIDTH = 120
+"""Columns of a terminal that lines are wrapped to."""
+
+_HEADING = re.compile(r"^(?P<title>\S[^\n]*)\n-{3,}$", re.MULTILINE)
+
+
+def plural(number: int, noun: str, many: str = "") -> str:
+    """A count with its noun.
+
+    >>> plural(1, "node"), plural(1024, "rank"), plural(0, "repeat"), plural(2, "entry", "entries")
+    ('1 node', '1,024 ranks', '0 repeats', '2 entries')
+    """
+    return f"{number:,} {noun if number == 1 else many or f'{noun}s'}"
+
+
+def few(names: Collection[object], most: int = 4) -> str:
+    """The first ``most`` of what may be many, and how many are left.
+
+    >>> few(["n1", "n2"]), few(range(6))
+    ('n1, n2', '0, 1, 2, 3 and 2 more')
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(str, islice(names, most))) + more
+
+
+def short(text: str, most: int = 80, mark: str = "...") -> str:
+    """A text of at most ``most`` characters: what is cut off becomes ``mark``.
+
+    >>> short("peak_memory", 8), short("peak_memory", 8, "…"), short("busbw", 8)
+    ('peak_...', 'peak_me…', 'busbw')
+    """
+    return text if len(text) <= most else text[: most - len(mark)] + mark
+
+
+def aligned(header: Sequence[str], rows: Iterable[Sequence[object]], units: Sequence[str] = ()) -> list[str]:
+    """Lines of a table for eyes and for programs: ``#`` before what is not data, names over units, spaces between.
+
+    Columns in which every cell is a number are flush right.
+
+    >>> print("\\n".join(aligned(["case", "limit"], [["tp1", 60], ["tp2+sp", 168]], ["", "(s)"])))
+    # case    limit
+    #           (s)
+      tp1        60
+      tp2+sp    168
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    heads = [list(header)] + ([list(units)] if any(units) else [])
+    columns = list(zip(*heads, *cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numeric = [bool(cells) and all(map(_is_number, column[len(heads) :])) for column in columns]
+
+    def line(start: str, row: Sequence[str]) -> str:
+        padded = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        return (start + "  ".join(padded)).rstrip()
+
+    return [line("# ", row) for row in heads] + [line("  ", row) for row in cells]
+
+
+def comment(text: str, indent: str = "") -> list[str]:
+    """Prose between tables, wrapped; ``indent`` stands before every line but the first."""
+    lines = (textwrap.wrap(part, WIDTH - 2 - len(indent), break_long_words=False) for part in text.splitlines())
+    flat = [line for part in lines for line in part]
+    return [f"# {line}" if number == 0 else f"# {indent}{line}" for number, line in enumerate(flat)]
+
+
+def sections(thing: type) -> dict[str, str]:
+    """Paragraphs under each underlined heading of a docstring, lines joined: a chart's caption, a diagnosis's advice.
+
+    >>> class Kettle:
+    ...     '''Boils water.
+    ...
+    ...     How to read it
+    ...     --------------
+    ...     Steam means
+    ...     hot.
+    ...     '''
+    >>> sections(Kettle)
+    {'How to read it': 'Steam means hot.'}
+    """
+    text = inspect.getdoc(thing) or ""
+    headings = list(_HEADING.finditer(text))
+    ends = [heading.start() for heading in headings[1:]] + [len(text)]
+    return {
+        heading["title"]: " ".join(text[heading.end() : end].split())
+        for heading, end in zip(headings, ends, strict=False)
+    }
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.replace(",", ""))
+    except ValueError:
+        return False
+    return True
