@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterbench.engine.host_memory import memory_limit_bytes, oom_kills
+from clusterbench.launch.blame import death
 from clusterbench.launch.channel import Channel, Message
 from clusterbench.launch.launcher import without_launcher
 from clusterbench.launch.progress_page import ProgressPage
@@ -36,7 +37,8 @@ class Zygote:
 
     channel: Channel
     errors: Path
-    ready: bool = False
+    is_ready: bool = False
+    import_error: str = ""
 
 
 @dataclass
@@ -63,12 +65,15 @@ class Agent:
         The ranks this agent owns, counted on its host; ``local_ranks[slot]`` selects the device.
     interface
         Variables that tell this host's workers over which network interface to talk.
+    restarts_spawner
+        Whether a spawner that died is started again. An MPI rank must not: its fork is forbidden on many fabrics.
     """
 
     host: str
     scratch: Path
     local_ranks: Sequence[int] = ()
     interface: Mapping[str, str] = field(default_factory=dict)
+    restarts_spawner: bool = True
     _spawner: Channel = field(init=False)
     _spawner_process: subprocess.Popen[bytes] = field(init=False)
     _zygotes: dict[tuple[tuple[str, str], ...], Zygote] = field(default_factory=dict)
@@ -76,17 +81,25 @@ class Agent:
     _page: ProgressPage | None = None
     _store: Channel | None = None
     _telemetry: Channel | None = None
+    _telemetry_interval_s: float | None = None
+    _in_use: Zygote | None = None
+    _can_start: bool = True
+    _is_closed: bool = False
     _start_id: int = -1
     _oom_kills: int = 0
     _events: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._selector = selectors.DefaultSelector()
+        self._start_spawner()
+
+    def _start_spawner(self) -> None:
         self._spawner, given = Channel.pair()
-        self._spawner_process = start_module(
-            "clusterbench.launch.spawner", [str(os.getpid())], given, 2, without_launcher(os.environ)
-        )
-        given.close()
+        with given:
+            self._spawner_process = start_module(
+                "clusterbench.launch.spawner", [str(os.getpid())], given, 2, without_launcher(os.environ)
+            )
+        self._selector.register(self._spawner, selectors.EVENT_READ)
 
     # Orders. Each arrives from the conductor, in this process or over the control plane.
 
@@ -100,12 +113,15 @@ class Agent:
 
     def _do_warm(self, environment: Mapping[str, str]) -> None:
         """Has torch imported ahead of the first start."""
-        self._zygote(environment)
+        if self._expect_spawner():
+            self._zygote(environment)
 
     def _do_store(self, environment: Mapping[str, str], address: str) -> None:
         """Hosts the store of the next start at ``address``; only the head's agent is asked."""
         self._close_store()
-        zygote = self._zygote(environment)
+        if not self._expect_spawner():
+            return
+        self._in_use = zygote = self._zygote(environment)
         self._store, given = Channel.pair()
         zygote.channel.send({"store": address}, [given.fileno()])
         given.close()
@@ -115,9 +131,9 @@ class Agent:
         """Forks this agent's share of a start: the ranks below its world size."""
         owned = range(first_rank, min(first_rank + len(self.local_ranks), start["world_size"]))
         self._start_id = start["id"]
-        if not owned:
+        if not owned or not self._expect_spawner():
             return
-        zygote = self._zygote(start["environment"])
+        self._in_use = zygote = self._zygote(start["environment"])
         self._oom_kills = oom_kills()
         self._page = ProgressPage.create(len(owned))
         given_ends, places = [], []
@@ -200,11 +216,15 @@ class Agent:
             self._page.close()
             self._page = None
         self._close_store()
+        self._in_use = None
         self._start_id = -1
         self._events.append({"event": "ended", "start": start, "logs": logs})
 
     def _do_telemetry(self, interval_s: float) -> None:
         """Has the GPUs of this host sampled by a process of their own."""
+        self._telemetry_interval_s = interval_s
+        if not self._expect_spawner():
+            return
         self._telemetry, given = Channel.pair()
         arguments = ["--interval", str(interval_s)]
         self._spawn("clusterbench.engine.telemetry", arguments, given, {}, self.scratch / "telemetry.log")
@@ -223,6 +243,8 @@ class Agent:
         for key, _ in self._selector.select(timeout_s):
             channel = key.fileobj
             assert isinstance(channel, Channel)
+            if not self._hears(channel):
+                continue  # it went with the spawner, a moment ago
             for message in channel.receive():
                 self._hear(channel, message)
             if channel.closed:
@@ -237,10 +259,11 @@ class Agent:
             self._pid(message["forked"], message["pid"])
         elif "exited" in message:
             self._exit(message["exited"], message["code"])
-        elif "ready" in message:
+        elif "ready" in message or "import_error" in message:
             for zygote in self._zygotes.values():
                 if zygote.channel is channel:
-                    zygote.ready = True
+                    zygote.is_ready = "ready" in message
+                    zygote.import_error = message.get("import_error", "")
         else:
             (rank,) = [worker.rank for worker in self._workers.values() if worker.channel is channel]
             self._events.append({"event": "worker", "rank": rank, "host": self.host, **message})
@@ -263,26 +286,66 @@ class Agent:
             self._events.append(event)
 
     def _lose(self, channel: Channel) -> None:
+        if not self._spawner.closed:
+            self._spawner.receive()
+        if self._spawner.closed:  # a child that is gone may have gone with it, and its end was visible first
+            self._lose_spawner()
+        if not self._hears(channel):
+            return
         self._selector.unregister(channel)
         for environment, zygote in list(self._zygotes.items()):
             if zygote.channel is channel:
                 del self._zygotes[environment]
                 channel.close()
-                self._lose_zygote(zygote)
+                self._lose_zygote(zygote, self._why_lost(zygote))
         if channel is self._telemetry:
             channel.close()
             self._telemetry = None
 
-    def _lose_zygote(self, zygote: Zygote) -> None:
+    def _lose_spawner(self) -> None:
+        """Every zygote and every worker of this host ends with it. Another is started where that is allowed."""
+        self._forget(self._spawner)
+        how = death(_exit_code(self._spawner_process), {})
+        reason = f"the spawner on host {self.host}, from which all other processes there are started, {how}"
+        zygotes, self._zygotes = self._zygotes, {}
+        if self._telemetry:
+            self._forget(self._telemetry)
+            self._telemetry = None
+        if self.restarts_spawner:
+            self._start_spawner()
+        else:
+            self._can_start = False
+            why = f"can start no worker any more: {reason}"
+            self._events.append({"event": "disabled", "host": self.host, "why": why})
+        for zygote in zygotes.values():
+            self._forget(zygote.channel)
+            self._lose_zygote(zygote, reason)
+        if self._telemetry_interval_s is not None:
+            self._do_telemetry(self._telemetry_interval_s)
+
+    def _lose_zygote(self, zygote: Zygote, reason: str) -> None:
         """The zygote is gone and the kernel has killed its workers; the next start gets a new one."""
-        said = zygote.errors.read_text(errors="replace").strip()[-2000:] if zygote.errors.exists() else ""
-        reason = "the process that forks workers ended" if zygote.ready else "torch could not be imported"
+        if zygote is not self._in_use:
+            return
         for worker in self._workers.values():
             if worker.exit_code is None:
                 worker.exit_code = -signal.SIGKILL
-        self._events.append({"event": "lost_zygote", "host": self.host, "reason": reason, "said": said})
+        self._events.append({"event": "lost_zygote", "host": self.host, "reason": reason})
+
+    def _why_lost(self, zygote: Zygote) -> str:
+        if zygote.import_error:
+            return f"torch could not be imported on host {self.host}: {zygote.import_error}"
+        said = zygote.errors.read_text(errors="replace").strip()[-2000:] if zygote.errors.exists() else ""
+        last = f"; the last it wrote: {said.splitlines()[-1]}" if said else ""
+        when = "" if zygote.is_ready else " while it imported torch"
+        return f"the process that forks workers on host {self.host} ended{when}{last}"
 
     # Helpers.
+
+    def _expect_spawner(self) -> bool:
+        """Whether processes can be started; notices first what died while nobody waited for it."""
+        self._collect(0.0)
+        return self._can_start
 
     def _zygote(self, environment: Mapping[str, str]) -> Zygote:
         key = tuple(sorted(environment.items()))
@@ -310,26 +373,35 @@ class Agent:
             self._store = None
 
     def _forget(self, channel: Channel) -> None:
-        if channel in self._selector.get_map():
+        if self._hears(channel):
             self._selector.unregister(channel)
         channel.close()
 
+    def _hears(self, channel: Channel) -> bool:
+        return channel.fileno() >= 0 and channel in self._selector.get_map()
+
     def close(self) -> None:
         """Ends every process this agent ever started. May be called again."""
-        if self._spawner.closed:
+        if self._is_closed:
             return
+        self._is_closed = True
         for worker in self._workers.values():
             _signal(worker.pid, signal.SIGKILL)
         self._spawner.close()  # the spawner kills the zygotes, the kernel their workers
-        try:
-            self._spawner_process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._spawner_process.kill()
-            self._spawner_process.wait()
+        _exit_code(self._spawner_process)
         for channel in [key.fileobj for key in self._selector.get_map().values()]:
             assert isinstance(channel, Channel)
             channel.close()
         self._selector.close()
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    """Of a process that is about to end, or is ended after 5 s."""
+    try:
+        return process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _signal(pid: int, number: int) -> None:

@@ -46,11 +46,6 @@ def death(code: int, seen: Message) -> str:
     return f"was killed by signal {-code} ({name}){where}{why}"
 
 
-def lost_zygote(event: Message) -> str:
-    said = f": {event['said'].splitlines()[-1]}" if event["said"] else ""
-    return f"{event['reason']} on host {event['host']}{said}"
-
-
 _WAITING = re.compile(r"/torch/distributed/|/torch/autograd/graph\.py|/engine/communicator\.py")
 """Code in which a rank stands that waits for others: collectives, also those that backward issues."""
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch.blame import A_VICTIM, behind, death, is_bad, lost_zygote, standing, suspicion
+from clusterbench.launch.blame import A_VICTIM, behind, death, is_bad, standing, suspicion
 from clusterbench.launch.channel import Message
 from clusterbench.launch.crew import SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE, Crew, Member
 from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection, silent, unended_mpirun
@@ -149,8 +149,8 @@ class Conductor:
     def _expect_all_hosts(self) -> None:
         if self._unended:
             raise self._unended
-        if self.crew.lost:
-            why = " or ".join(sorted(set(self.crew.lost.values())))
+        if without := self.crew.lost | self.crew.disabled:
+            why = " or ".join(sorted(set(without.values())))
             whose = "its agent" if len(self.crew.lost_hosts) == 1 else "each of their agents"
             raise LostHosts(f"{_hosts(self.crew.lost_hosts)} lost: {whose} {why}")
 
@@ -299,6 +299,8 @@ class Conductor:
         for event in self._events_until(deadline):
             if event["event"] == "store":
                 return {"host": self.store_host, "port": event["port"], "prefix": secrets.token_hex(16)}
+            if is_bad(event):
+                raise self._culprit(event, case)
             self._notice(event)
         raise LaunchError("the store on which ranks of different hosts meet did not open")
 
@@ -422,7 +424,7 @@ class Conductor:
         if worst["event"] == "lost_agent":
             return self._lost_agents([event for event in bad if event["event"] == "lost_agent"], seen)
         if worst["event"] == "lost_zygote":
-            return _Trouble("failed", lost_zygote(worst), host=worst["host"], phase="spawned")
+            return _Trouble("failed", worst["reason"], host=worst["host"], phase="spawned")
         rank, host = worst["rank"], worst["host"]
         at = seen.get(rank, {})
         where = {"rank": rank, "host": host, "log": self._relative(at.get("log", ""))}
@@ -458,7 +460,9 @@ class Conductor:
 
     def _lost_agents(self, events: Sequence[Message], seen: dict[int, Message]) -> _Trouble:
         """Phase is the least advanced of those that are left: the lost ranks cannot be asked any more."""
-        why = {event["agent"]: event["why"] for event in events} | self.crew.lost  # a switch takes many, one by one
+        why = (
+            {event["agent"]: event["why"] for event in events} | self.crew.lost | self.crew.disabled
+        )  # a switch takes many, one by one
         lost = [member for member in self.crew.members if member.agent in why]
         ranks = [member.first_rank + slot for member in lost for slot in range(len(member.local_ranks))]
         hosts = list(dict.fromkeys(member.host for member in lost))

@@ -143,6 +143,8 @@ class Crew:
         Those of them that are not lost.
     lost
         Those that are gone, each with the reason. They get no orders any more.
+    disabled
+        Those that answer but can start no rank any more, each with the reason.
     mpi
         This agent as a rank of cases that measure MPI; None where no MPI launcher started the agents.
     is_stuck
@@ -162,6 +164,7 @@ class Crew:
         self._plane = plane
         self.members = self.present = tuple(members)
         self.lost: dict[int, str] = {}
+        self.disabled: dict[int, str] = {}
         self.mpi = MpiRank(agent.host) if isinstance(plane, MpiPlane) else None
         self.is_stuck = False
         self.all_answer = True
@@ -180,7 +183,8 @@ class Crew:
 
     @property
     def lost_hosts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(member.host for member in self.members if member.agent in self.lost))
+        without = self.lost | self.disabled
+        return tuple(dict.fromkeys(member.host for member in self.members if member.agent in without))
 
     @property
     def leaving(self) -> Leaving:
@@ -251,19 +255,30 @@ class Crew:
         if self.mpi and self.mpi.is_undisturbed():
             return self.mpi.events(timeout_s)
         if self._plane.size == 1:
-            return (self.mpi.events() if self.mpi else []) or self._agent.events(timeout_s)
+            return (self.mpi.events() if self.mpi else []) or self._heard(HEAD, self._agent.events(timeout_s))
         deadline = time.monotonic() + timeout_s
         while True:
             left = max(deadline - time.monotonic(), 0.0)
-            events = self._agent.events(min(self._pause.seconds, left)) + (self.mpi.events() if self.mpi else [])
+            events = self._heard(HEAD, self._agent.events(min(self._pause.seconds, left)))
+            events += self.mpi.events() if self.mpi else []
             arrived = self._plane.receive()
-            events += [message for _, message in arrived if message["event"] != "sign"]
+            for sender, message in arrived:
+                if message["event"] != "sign":
+                    events += self._heard(sender, [message])
             events += self._losses(sender for sender, _ in arrived)
             if any(event["event"] == "interrupted" for event in events):
                 raise KeyboardInterrupt
             self._pause.after(bool(events))
             if events or left == 0.0:
                 return events
+
+    def _heard(self, agent: int, events: list[Message]) -> list[Message]:
+        """The events of an agent; one that can start nothing any more is lost for the run, though it answers."""
+        for number, event in enumerate(events):
+            if event["event"] == "disabled":
+                self.disabled[agent] = event["why"]
+                events[number] = {**event, "event": "lost_agent", "agent": agent}
+        return events
 
     def _losses(self, heard: Iterable[int]) -> list[Message]:
         """An event for each member that was found to be gone just now; and a sign to the others from time to time."""

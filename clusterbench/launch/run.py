@@ -83,7 +83,8 @@ def run(options: RunOptions) -> int:
     interruption = _Interruption()
     with on_signals(interruption), tempfile.TemporaryDirectory(prefix="clusterbench-agent-") as scratch:
         # The spawner and what describes this host come first: forking is forbidden on many fabrics once MPI is up.
-        agent = Agent(host=socket.gethostname(), scratch=Path(scratch))
+        forks = launcher is None or not launcher.is_mpi
+        agent = Agent(host=socket.gethostname(), scratch=Path(scratch), restarts_spawner=forks)
         try:
             own = hello(agent.host, _local_rank(launcher))
             plane = _plane(launcher)

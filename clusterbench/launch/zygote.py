@@ -22,9 +22,13 @@ def main() -> None:
     die_with(int(sys.argv[1]))
     agent = Channel(socket.socket(fileno=os.dup(0)))
     _detach_standard_streams()
-    from clusterbench.launch import store, worker  # imports torch
+    try:
+        from clusterbench.launch import store, worker  # imports torch
 
-    worker.import_ahead()
+        worker.import_ahead()
+    except Exception as error:
+        agent.send({"import_error": f"{type(error).__name__}: {error}"})
+        raise
     threads = len(os.listdir("/proc/self/task"))
     agent.send({"ready": True, "threads": threads})
 

@@ -44,6 +44,7 @@ class ScriptedCrew:
     members = (Member(0, "a", 0, (0, 1, 2, 3)),)
     hosts = ("a",)
     lost: ClassVar = {}
+    disabled: ClassVar = {}
     lost_hosts = ()
 
     def __init__(self, **answers):
@@ -283,6 +284,7 @@ class InsideMpi:
 
     present = lost_hosts = ()
     lost: ClassVar = {}
+    disabled: ClassVar = {}
     is_stuck, all_answer = False, True
 
     def __init__(self, *answers):

@@ -70,7 +70,9 @@ def conduct(tmp_path, crew):
 
 
 def test_agents_that_no_mpi_started_skip_it_and_say_what_would_run_it(tmp_path):
-    crew = SimpleNamespace(order=lambda *_, **__: None, is_alone=lambda: False, mpi=None, lost={}, lost_hosts=())
+    crew = SimpleNamespace(
+        order=lambda *_, **__: None, is_alone=lambda: False, mpi=None, lost={}, disabled={}, lost_hosts=()
+    )
     (outcome,) = conduct(tmp_path, crew)
     assert (outcome.status, outcome.reason) == ("skipped", needs_mpirun(case()))
     assert outcome.reason == (

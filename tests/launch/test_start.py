@@ -12,9 +12,10 @@ import pytest
 
 from clusterbench.cluster import Cluster
 from clusterbench.launch.agent import Agent
-from clusterbench.launch.conductor import Conductor, Execution
+from clusterbench.launch.conductor import Conductor, Execution, LostHosts
 from clusterbench.launch.control import Alone
 from clusterbench.launch.crew import Crew, members_of
+from clusterbench.launch.run import left_to_do
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Plan
 
@@ -50,10 +51,14 @@ def drill(fault="none", phase="run", world_size=2, rank=1, iterations=8, time_li
     )
 
 
-def conduct(agent, tmp_path, *cases, store_host=None):
+def run_and_crew(agent, tmp_path, cases):
     cluster = Cluster(num_nodes=1, ranks_per_node=4, device="cpu", hosts=("here",))
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", cluster, 1, cases, ()), {})
-    crew = Crew(agent, Alone(), members_of(["here"], [4]))
+    return run, Crew(agent, Alone(), members_of(["here"], [4]))
+
+
+def conduct(agent, tmp_path, *cases, store_host=None):
+    run, crew = run_and_crew(agent, tmp_path, cases)
     Conductor(crew, run, Silent(), store_host).conduct([Execution(case, 0, 1) for case in cases])
     assert len(run.outcomes()) == len(cases)
     return run.outcomes(), list(run.observations())
@@ -123,6 +128,75 @@ def test_a_killed_zygote_costs_one_case(agent, tmp_path):
     (at, after), _ = conduct(agent, tmp_path, drill("hang", world_size=2, time_limit_s=200), drill(world_size=2))
     assert (at.status, after.status) == ("failed", "ok")
     assert at.elapsed_s < 100
+
+
+def kill_while_a_case_hangs(pid, agent):
+    """Kills the process ``pid`` once the agent has workers."""
+    while not agent._workers or not all(worker.pid for worker in agent._workers.values()):
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_killed_spawner_costs_one_case_which_says_so(agent, tmp_path):
+    threading.Thread(target=kill_while_a_case_hangs, args=(agent._spawner_process.pid, agent)).start()
+    (at, after), _ = conduct(agent, tmp_path, drill("hang", time_limit_s=200), drill())
+    assert (at.status, at.host, at.lost_hosts, after.status) == ("failed", "here", (), "ok")
+    assert at.elapsed_s < 100
+    assert at.reason == (
+        "the spawner on host here, from which all other processes there are started, was killed by signal 9 (SIGKILL): "
+        "by someone, by the batch system, or by the kernel for want of memory (dmesg tells)"
+    )
+
+
+def test_a_spawner_that_is_killed_between_runs_costs_nothing(agent, tmp_path):
+    conduct(agent, tmp_path, drill())
+    agent._spawner_process.kill()
+    (outcome,), _ = conduct(agent, tmp_path / "again", drill())
+    assert outcome.status == "ok"
+
+
+def test_where_no_spawner_can_be_started_again_the_run_ends_and_the_rest_is_left_to_resume(tmp_path):
+    agent = Agent(host="here", scratch=tmp_path, restarts_spawner=False)
+    cases = drill("hang", time_limit_s=200), drill()
+    run, crew = run_and_crew(agent, tmp_path, cases)
+    threading.Thread(target=kill_while_a_case_hangs, args=(agent._spawner_process.pid, agent)).start()
+    try:
+        with pytest.raises(
+            LostHosts, match=r"^host here was lost: its agent can start no worker any more: the spawner"
+        ):
+            Conductor(crew, run, Silent()).conduct([Execution(case, 0, 1) for case in cases])
+    finally:
+        agent.close()
+    (outcome,) = run.outcomes()
+    assert (outcome.case, outcome.status, outcome.lost_hosts) == (cases[0].id, "failed", ("here",))
+    assert (
+        "ranks 0-3 (host here) were lost: the agent there can start no worker any more: the spawner" in outcome.reason
+    )
+    assert crew.leaving == "in order"
+    left = [(execution.case.hash, execution.attempt) for execution in left_to_do(run.plan(), run.outcomes())]
+    assert left == [(cases[0].hash, 2), (cases[1].hash, 1)]
+
+
+def test_torch_that_cannot_be_imported_is_said_with_the_error(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so: wrong ELF class')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    agent = Agent(host="here", scratch=tmp_path)
+    try:
+        (outcome,), _ = conduct(agent, tmp_path, drill())
+    finally:
+        agent.close()
+    assert outcome.reason == "torch could not be imported on host here: ImportError: libtorch.so: wrong ELF class"
+
+
+def test_a_zygote_that_is_killed_while_it_imports_does_not_blame_torch(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    agent = Agent(host="here", scratch=tmp_path)
+    try:
+        (outcome,), _ = conduct(agent, tmp_path, drill())
+    finally:
+        agent.close()
+    assert outcome.reason == "the process that forks workers on host here ended while it imported torch"
 
 
 def test_a_cases_variables_reach_its_workers(agent, tmp_path):
