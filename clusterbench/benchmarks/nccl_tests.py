@@ -42,7 +42,7 @@ _TESTS = (
 class NcclTests(ToolBenchmark):
     """How fast NCCL's collectives are by nccl-tests, with every element checked by it.
 
-    Without a launcher it runs on the GPUs of one node after the other. With one, ``mpirun -n 16 -H a:8,b:8``, each
+    Without a launcher it runs on the GPUs of one node after the other. With one, ``mpirun -n 16 -host a:8,b:8``, each
     process takes one GPU; nccl-tests must be built with ``MPI=1``, or it silently runs as many single jobs, which the
     number of rows tells.
     """

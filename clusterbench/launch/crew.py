@@ -80,7 +80,7 @@ def members_of(
         uneven = ", ".join(f"{host} has {count}" for host, count in counts.items())
         raise LaunchError(
             f"nodes must own equally many ranks, but {uneven}.\n"
-            "hint: give mpirun as many slots on every host, e.g. -H a:4,b:4 -n 8, and srun --ntasks-per-node=4"
+            "hint: give mpirun as many slots on every host, e.g. -n 8 -host a:4,b:4, and srun --ntasks-per-node=4"
         )
     members, rank = [], 0
     for host, agents in by_host.items():

@@ -310,7 +310,7 @@ def _cluster(options: RunOptions, suite: Suite, allocation: Allocation, hosts: t
     if alone and (options.num_nodes or 1) > 1:
         raise SuiteError(
             f"--num-nodes {options.num_nodes} needs a launcher that starts clusterbench on as many hosts; this is one "
-            "process on one host.\nhint: 'mpirun -n 2 -hosts a,b clusterbench run SUITE --ranks-per-agent all'"
+            "process on one host.\nhint: 'mpirun -n 2 -host a,b clusterbench run SUITE --ranks-per-agent all'"
         )
     if device == "cuda" and not num_gpus:
         raise SuiteError(

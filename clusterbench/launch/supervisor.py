@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -44,6 +45,7 @@ SECONDS_TO_END_IN_ORDER = 60.0
 LINES_KEPT = 400
 
 _PR_SET_CHILD_SUBREAPER = 36
+_ANSWER = "clusterbench can be started here"
 _LOST_HEAD = "the head of the run said nothing"
 _FIRST_TO_END = re.compile(r"RUNNING AT (\S+)|on node (\S+) exited on signal|^srun: error: ([^:\s]+): task")
 """What launchers print of the process that ended first. Source: MPICH 5.0, Open MPI 5.0 and Slurm 22.05, as seen."""
@@ -73,9 +75,7 @@ def supervise(command: str, options: RunOptions) -> int:
             if supervised.exit_code == SuiteError.exit_code and not supervised.began:
                 return SuiteError.exit_code  # the head has said which mistake it is
             if not (folder / "plan.jsonl").exists():
-                raise LaunchError(
-                    f"the launcher ended with {supervised.exit_code} before the run began; see what it said above"
-                )
+                raise LaunchError(_why_not_begun(launch, supervised.exit_code))
             if supervised.asked or _is_over(options, folder):
                 return _settle(folder, supervised.exit_code)
             with _nothing_left_behind():
@@ -95,6 +95,16 @@ def supervise(command: str, options: RunOptions) -> int:
             if stuck or not left or options.on_lost_host == "stop":
                 return _settle(folder, supervised.exit_code)
             hosts = left
+
+
+def _why_not_begun(launch: LaunchCommand, exit_code: int) -> str:
+    if exit_code != 0:
+        return f"the launcher ended with {exit_code} before the run began; see what it said above"
+    written, common = shlex.join(launch.words), shlex.join(launch.as_every_mpirun_takes_it())
+    hint = f"--launch '{common}', which every mpirun takes"
+    if written == common:
+        hint = f"'{common} hostname' shows what this launcher starts"
+    return f"the launcher ended with 0, but the run never began: '{written}' started nothing.\nhint: {hint}"
 
 
 def _new_folder(options: RunOptions) -> Path:
@@ -169,12 +179,14 @@ def _settle(folder: Path, said: int) -> int:
 
 def _alive(launch: LaunchCommand, hosts: Sequence[str], scratch: Path) -> list[str]:
     """The hosts on which the launcher can start a process, each tried by itself."""
-    tries = [(host, _start([*launch.alone_on(host, scratch), sys.executable, "-c", "pass"])) for host in hosts]
+    program = [sys.executable, "-c", f"print({_ANSWER!r})"]
+    tries = [(host, _start([*launch.alone_on(host, scratch), *program], subprocess.PIPE)) for host in hosts]
     deadline = time.monotonic() + SECONDS_TO_PROBE
     alive = []
     for host, process in tries:
         try:
-            if process.wait(max(0.1, deadline - time.monotonic())) == 0:
+            output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            if _ANSWER in output.decode(errors="replace"):  # a launcher may end with 0 and have started nothing
                 alive.append(host)
         except subprocess.TimeoutExpired:
             pass

@@ -41,7 +41,7 @@ class Launcher:
 
 def mpich(lab: Lab, hosts: Sequence[str], ranks_per_host: int) -> Launcher:
     slots = ",".join(f"{host}:{ranks_per_host}" for host in hosts)
-    return Launcher([_script("mpirun"), "-hosts", slots, "-np", str(len(hosts) * ranks_per_host)])
+    return Launcher([_script("mpirun"), "-host", slots, "-np", str(len(hosts) * ranks_per_host)])
 
 
 def why_not_mpich() -> str | None:
@@ -63,7 +63,7 @@ def openmpi(lab: Lab, hosts: Sequence[str], ranks_per_host: int) -> Launcher:
     slots = ",".join(f"{host}:{ranks_per_host}" for host in hosts)
     # More ranks than cores are welcome; with that alone, Open MPI would put all of them on the first host.
     placement = [
-        "-H",
+        "-host",
         slots,
         "-np",
         str(len(hosts) * ranks_per_host),

@@ -34,7 +34,7 @@ def test_uneven_nodes_are_refused_with_the_counts():
         members_of(["a", "a", "b"], [1, 1, 1])
     assert str(caught.value) == (
         "nodes must own equally many ranks, but a has 2, b has 1.\n"
-        "hint: give mpirun as many slots on every host, e.g. -H a:4,b:4 -n 8, and srun --ntasks-per-node=4"
+        "hint: give mpirun as many slots on every host, e.g. -n 8 -host a:4,b:4, and srun --ntasks-per-node=4"
     )
 
 

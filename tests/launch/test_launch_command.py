@@ -22,6 +22,7 @@ def refusal(text, environment=None):
 @pytest.mark.parametrize(
     ("text", "on_b"),
     [
+        ("mpirun -n 8 -host a:4,b:4", "mpirun -n 4 -host b:4"),
         ("mpirun -n 8 -H a:4,b:4", "mpirun -n 4 -H b:4"),
         ("mpirun --np 8 --host a:4,b:4", "mpirun --np 4 --host b:4"),
         ("mpirun -np=8 -H=a:4,b:4", "mpirun -np=4 -H=b:4"),
@@ -42,6 +43,19 @@ def test_what_is_started_again_on_one_of_two_hosts(text, on_b, tmp_path):
 def test_mpiruns_command_for_all_its_hosts_is_as_it_was_written(tmp_path):
     for text in ("mpirun -n 8 -H a:4,b:4", "mpiexec -hosts a,b -ppn 4"):
         assert on(text, ["a", "b"], tmp_path) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "common"),
+    [
+        ("mpirun -np 8 -H a:4,b:4 -x PATH", "mpirun -n 8 -host a:4,b:4 -x PATH"),
+        ("mpirun --np=8 -hosts=a:4,b:4", "mpirun -n 8 -host a:4,b:4"),
+        ("mpirun -n 8 -host a:4,b:4", "mpirun -n 8 -host a:4,b:4"),
+        ("srun -N2 -n4 -w a,b", "srun -N2 -n4 -w a,b"),
+    ],
+)
+def test_an_mpiruns_command_in_the_options_that_all_of_them_have(text, common):
+    assert " ".join(LaunchCommand.parse(text, {}).as_every_mpirun_takes_it()) == common
 
 
 def test_srun_is_told_all_that_it_would_take_from_its_allocation(tmp_path):
@@ -94,14 +108,14 @@ def test_a_probe_is_one_process_on_one_host(tmp_path):
 def test_another_launcher_cannot_be_started_again():
     assert refusal("torchrun --nnodes 2") == (
         "--launch 'torchrun --nnodes 2': only mpirun, mpiexec and srun can be started again on fewer hosts.\n"
-        "hint: --launch 'mpirun -n 8 -H a:4,b:4'; under torchrun start clusterbench itself, without --launch"
+        "hint: --launch 'mpirun -n 8 -host a:4,b:4'; under torchrun start clusterbench itself, without --launch"
     )
     assert refusal("").startswith("--launch '': only mpirun, mpiexec and srun")
 
 
 def test_a_command_without_hosts_is_refused_with_how_to_name_them():
     assert refusal("mpirun -n 8") == (
-        "--launch 'mpirun -n 8' does not say on which hosts.\nhint: -H a:4,b:4 or --hostfile FILE"
+        "--launch 'mpirun -n 8' does not say on which hosts.\nhint: -host a:4,b:4 or --hostfile FILE"
     )
     assert refusal("srun -n8") == (
         "--launch 'srun -n8' does not say on which hosts.\nhint: -w a,b, or start it inside salloc"

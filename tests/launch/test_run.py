@@ -68,7 +68,7 @@ def test_more_nodes_need_a_launcher(suite):
         cluster(suite, ["a"], NO_GPU, num_nodes=2)
     assert str(caught.value) == (
         "--num-nodes 2 needs a launcher that starts clusterbench on as many hosts; this is one process on one host.\n"
-        "hint: 'mpirun -n 2 -hosts a,b clusterbench run SUITE --ranks-per-agent all'"
+        "hint: 'mpirun -n 2 -host a,b clusterbench run SUITE --ranks-per-agent all'"
     )
 
 

@@ -14,7 +14,7 @@ from clusterbench.launch.supervisor import supervise
 from clusterbench.run_folder import RunFolder
 
 SUITE = "suite: s\nbenchmarks: [{benchmark: fault_drill, sleep_s: [0.01, 0.02], iterations: 6}]\ncpu: {num_ranks: 1}\n"
-COMMAND = "mpirun -n 2 -H a,b"
+COMMAND = "mpirun -n 2 -host a,b"
 
 
 @pytest.fixture
@@ -119,6 +119,31 @@ def test_a_launcher_that_never_begins_is_an_error(launcher):
     with pytest.raises(LaunchError) as caught:
         supervise(COMMAND, launcher("exit 7"))
     assert str(caught.value) == "the launcher ended with 7 before the run began; see what it said above"
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [
+        ("mpirun -n 2 -H a,b", "--launch 'mpirun -n 2 -host a,b', which every mpirun takes"),
+        ("mpirun --np=2 -hosts=a,b", "--launch 'mpirun -n 2 -host a,b', which every mpirun takes"),
+        (COMMAND, "'mpirun -n 2 -host a,b hostname' shows what this launcher starts"),
+    ],
+)
+def test_a_launcher_that_ends_with_0_and_started_nothing_is_an_error_with_the_line_to_use(launcher, command, instead):
+    # MPICH's mpirun answers an option that it does not know, such as Open MPI's -H, with its usage and exit code 0.
+    with pytest.raises(LaunchError) as caught:
+        supervise(command, launcher("exit 0"))
+    assert str(caught.value) == (
+        f"the launcher ended with 0, but the run never began: '{command}' started nothing.\nhint: {instead}"
+    )
+
+
+def test_a_host_answers_with_a_word_and_not_with_an_exit_code(launcher, tmp_path, capfd):
+    # Begins the run, ends it, and from then on says that all is well without starting anything.
+    options = launcher(f'if [ -e {tmp_path}/run ]; then exit 0; fi; "$@" --time-limit 1s; exit 3')
+    (tmp_path / "s.yaml").write_text(SUITE.replace("[0.01, 0.02]", "[3.0, 3.1]"))
+    assert supervise(COMMAND, options) == 1
+    assert "no answer from a, b; none is left" in capfd.readouterr().err
 
 
 def test_a_launcher_without_a_sign_of_life_is_ended(launcher, monkeypatch, capfd):
