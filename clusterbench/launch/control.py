@@ -3,26 +3,18 @@
 A star. Member agents talk to the head only, and nobody waits busily: whoever has nothing to do sleeps between looks.
 Messages of one sender arrive in order. Nothing is ever unpickled.
 
-Outside MPI the plane is a TCP connection per member, and this is its specification. The head listens; both sides know a
-secret of the run that never travels. One line of JSON each:
-
-1. head to member: ``{"clusterbench": 1, "nonce": H}``
-2. member to head: ``{"rank": R, "nonce": M, "proof": HMAC-SHA256(secret, "member:H:M:R")}``
-3. head to member: ``{"proof": HMAC-SHA256(secret, "head:H:M:R")}``
-
-Nonces are 32 random bytes in hex. A wrong proof, a rank that is taken or none of ``1 ... size-1``, a line of more than
-4 KiB or 5 s without a whole one closes the connection, and the head goes on listening. Strangers are heard side by
-side, so that a slow one keeps nobody waiting. Once all members are there the head listens no more, and every line is a
+Outside MPI the plane is a TCP connection per member, and begins with the exchange that ``launch/handshake.py``
+specifies. The head listens. A connection that does not prove there that it belongs to the run, or that claims a rank
+which is taken or none of ``1 ... size-1``, is closed, and the head goes on listening. Connections are heard side by
+side, so that a slow one keeps none waiting. Once all members are there the head listens no more, and every line is a
 message.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import resource
-import secrets
 import selectors
 import signal
 import socket
@@ -30,18 +22,16 @@ import struct
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.channel import Channel, Message
+from clusterbench.launch.handshake import NotAuthenticated, Unauthenticated, authenticate
 
 HEAD = 0
 _TAG = 7717
-_LONGEST_GREETING = 4096
-_SECONDS_TO_GREET = 5.0
 _SECONDS_TO_TAKE_A_MESSAGE = 10
 _SECONDS_TO_HAND_OVER = 5.0
 _SECONDS_TO_LEAVE = 1.0
@@ -182,7 +172,7 @@ class TcpHead:
         self._listener = _listen(host, port, backlog=min(max(size, 128), 4096))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._strangers: dict[socket.socket, _Stranger] = {}
+        self._unauthenticated: dict[socket.socket, Unauthenticated] = {}
         self._members: dict[int, Channel] = {}
         self._lost: list[int] = []
 
@@ -212,61 +202,51 @@ class TcpHead:
             for key, _ in self._selector.select(0.05):
                 if key.fileobj is self._listener:
                     self._accept()
-                elif key.fileobj in self._strangers:
-                    self._hear(self._strangers[key.fileobj])
-            for late in list(takewhile(_Stranger.is_late, self._strangers.values())):  # they stand in order
-                self._turn_away(late)
-        for stranger in list(self._strangers.values()):
-            self._turn_away(stranger)
+                elif key.fileobj in self._unauthenticated:
+                    self._hear(self._unauthenticated[key.fileobj])
+            for late in list(takewhile(Unauthenticated.is_late, self._unauthenticated.values())):  # they stand in order
+                self._close(late)
+        for unauthenticated in list(self._unauthenticated.values()):
+            self._close(unauthenticated)
         self._selector.unregister(self._listener)
         self._listener.close()
 
     def _accept(self) -> None:
-        """Greets those at the door, no more at once than are expected: strangers must not keep members waiting."""
+        """Takes new connections, no more at once than members are expected: others must not keep those waiting."""
         for _ in range(self.size):
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # nobody left, gone again, or too many open files: whoever is late will make room
+            except OSError:  # none left, gone again, or too many open files: those that are late will make room
                 return
-            self._greet(connection)
+            connection.setblocking(False)
+            self._selector.register(connection, selectors.EVENT_READ)
+            unauthenticated = self._unauthenticated[connection] = Unauthenticated(connection)
+            try:
+                unauthenticated.challenge()
+            except OSError:
+                self._close(unauthenticated)
 
-    def _greet(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        stranger = _Stranger(connection, secrets.token_hex(32), time.monotonic() + _SECONDS_TO_GREET)
-        self._strangers[connection] = stranger
-        self._selector.register(connection, selectors.EVENT_READ)
+    def _hear(self, unauthenticated: Unauthenticated) -> None:
+        """Makes a member of it once it has proved its rank; closes it as soon as it cannot any more."""
         try:
-            _write_line(connection, {"clusterbench": 1, "nonce": stranger.nonce})
-        except OSError:
-            self._turn_away(stranger)
-
-    def _hear(self, stranger: _Stranger) -> None:
-        """A member once its line is there and right; turned away as soon as it cannot be any more."""
-        connection = stranger.connection
-        try:
-            if (answer := stranger.answer()) is None:
+            if (proof := unauthenticated.proof(self._secret)) is None:
                 return
-            rank, theirs = int(answer["rank"]), str(answer["nonce"])
-            right = hmac.compare_digest(
-                str(answer["proof"]), _proof(self._secret, "member", stranger.nonce, theirs, rank)
-            )
-            if not right or not 0 < rank < self.size or rank in self._members:
-                raise ValueError("no member of this run")
-            _write_line(connection, {"proof": _proof(self._secret, "head", stranger.nonce, theirs, rank)})
-        except BlockingIOError:
+            if not 0 < proof.rank < self.size or proof.rank in self._members:
+                raise NotAuthenticated("the rank is taken, or none of this run")
+            unauthenticated.accept(proof, self._secret)
+        except (OSError, NotAuthenticated):
+            self._close(unauthenticated)
             return
-        except (OSError, ValueError, KeyError, TypeError):
-            self._turn_away(stranger)
-            return
-        del self._strangers[connection]
+        connection = unauthenticated.connection
+        del self._unauthenticated[connection]
         self._selector.unregister(connection)
-        self._members[rank] = _channel_over(connection)
-        self._selector.register(self._members[rank], selectors.EVENT_READ, rank)
+        self._members[proof.rank] = _channel_over(connection)
+        self._selector.register(self._members[proof.rank], selectors.EVENT_READ, proof.rank)
 
-    def _turn_away(self, stranger: _Stranger) -> None:
-        del self._strangers[stranger.connection]
-        self._selector.unregister(stranger.connection)
-        stranger.connection.close()
+    def _close(self, unauthenticated: Unauthenticated) -> None:
+        del self._unauthenticated[unauthenticated.connection]
+        self._selector.unregister(unauthenticated.connection)
+        unauthenticated.connection.close()
 
     def send(self, to: int, message: Message) -> None:
         if not self._members[to].send(message):
@@ -292,8 +272,8 @@ class TcpHead:
 
     def close(self) -> None:
         self._listener.close()
-        for stranger in self._strangers:
-            stranger.close()
+        for connection in self._unauthenticated:
+            connection.close()
         for member in self._members.values():
             member.close()
         self._selector.close()
@@ -305,50 +285,17 @@ class TcpHead:
         self.close()
 
 
-@dataclass
-class _Stranger:
-    """A connection that has not proved yet that it belongs to the run."""
-
-    connection: socket.socket
-    nonce: str
-    deadline: float
-    said: bytes = b""
-
-    def is_late(self) -> bool:
-        return self.deadline < time.monotonic()
-
-    def answer(self) -> Message | None:
-        """Its line, or None while it is not whole."""
-        data = self.connection.recv(_LONGEST_GREETING + 1)
-        self.said += data
-        if not data or len(self.said) > _LONGEST_GREETING:
-            raise ValueError("no greeting")
-        return _message(self.said) if self.said.endswith(b"\n") else None
-
-
 class TcpMember:
     """A member's side of a plane over TCP."""
 
     def __init__(self, address: tuple[str, int], size: int, rank: int, secret: bytes) -> None:
         self.rank = rank
         self.size = size
-        where = f"{address[0]}:{address[1]}"
-        connection = None
         try:
-            connection = socket.create_connection(address, timeout=_SECONDS_TO_GREET)
-            greeting = _read_line(connection)
-            nonce, theirs = secrets.token_hex(32), str(greeting["nonce"])
-            _write_line(
-                connection, {"rank": rank, "nonce": nonce, "proof": _proof(secret, "member", theirs, nonce, rank)}
-            )
-            proof = str(_read_line(connection)["proof"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if connection:
-                connection.close()
-            raise LaunchError(f"agent {rank} was not let in by the head at {where}: {error}") from None
-        if not hmac.compare_digest(proof, _proof(secret, "head", theirs, nonce, rank)):
-            connection.close()
-            raise LaunchError(f"{where} is not the head of this run: it does not know the run's secret")
+            connection = authenticate(address, rank, secret)
+        except (OSError, NotAuthenticated) as error:
+            where = f"{address[0]}:{address[1]}"
+            raise LaunchError(f"agent {rank} found no head of this run at {where}: {error}") from None
         self._head = _channel_over(connection)
 
     def send(self, to: int, message: Message) -> None:
@@ -407,31 +354,3 @@ def _channel_over(connection: socket.socket) -> Channel:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SECONDS_TO_TAKE_A_MESSAGE, 0))
     return Channel(connection)
-
-
-def _proof(secret: bytes, side: str, head_nonce: str, member_nonce: str, rank: int) -> str:
-    return hmac.new(secret, f"{side}:{head_nonce}:{member_nonce}:{rank}".encode(), "sha256").hexdigest()
-
-
-def _write_line(connection: socket.socket, message: Message) -> None:
-    connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _read_line(connection: socket.socket) -> Message:
-    line = b""
-    while not line.endswith(b"\n"):
-        # Not one byte of the message behind the greeting may be taken with it.
-        ahead = connection.recv(_LONGEST_GREETING, socket.MSG_PEEK)
-        if not ahead:
-            raise ValueError("the connection was closed")
-        line += connection.recv(ahead.find(b"\n") + 1 or len(ahead))
-        if len(line) > _LONGEST_GREETING:
-            raise ValueError("the greeting is too long")
-    return _message(line)
-
-
-def _message(line: bytes) -> Message:
-    message = json.loads(line)
-    if not isinstance(message, dict):
-        raise ValueError("the greeting is no JSON object")
-    return message

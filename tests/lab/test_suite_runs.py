@@ -396,7 +396,7 @@ def test_strangers_at_the_heads_door_change_nothing(lab, suite, tmp_path):
     knock = [sys.executable, "-c", STRANGER, "cb1", str(port)]
     stranger = lab.start("cb4", knock, stdout=subprocess.PIPE, text=True)
     assert json.loads(stranger.stdout.readline().lower()) == [True] * 6
-    assert stranger.stdout.readline() == "agent 1 was not let in by the head at cb1\n"
+    assert stranger.stdout.readline() == "agent 1 found no head of this run at cb1\n"
     assert stranger.stdout.readline() == "silent\n"
     member = start(1)
     said = [one.communicate(timeout=200)[1] for one in (head, member)]

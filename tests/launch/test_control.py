@@ -1,5 +1,6 @@
 """The control plane over TCP, on the loopback, as its specification says."""
 
+import contextlib
 import hmac
 import json
 import socket
@@ -9,7 +10,7 @@ import time
 import pytest
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch import control
+from clusterbench.launch import handshake
 from clusterbench.launch.control import TcpHead, TcpMember
 
 SECRET = b"of the run"
@@ -57,7 +58,7 @@ def test_members_and_head_exchange_messages():
 def test_a_wrong_secret_is_not_let_in_and_the_head_goes_on_listening():
     head = TcpHead(2, SECRET)
     thread, errors = gather_in_background(head)
-    with pytest.raises(LaunchError, match=r"agent 1 was not let in by the head at 127\.0\.0\.1"):
+    with pytest.raises(LaunchError, match=r"agent 1 found no head of this run at 127\.0\.0\.1"):
         TcpMember(head.address, 2, 1, b"guessed")
     member = TcpMember(head.address, 2, 1, SECRET)
     thread.join()
@@ -95,12 +96,35 @@ def test_a_head_without_the_secret_is_found_out():
         thread.join()
 
 
-@pytest.mark.parametrize("greeting", [b"\n", b"[]\n", b'{"rank": "x"}\n', b"\xff\xfe\n", b"x" * 8192, b""])
-def test_nonsense_from_a_stranger_changes_nothing(greeting):
+NONSENSE = {
+    "nothing": b"",
+    "an empty line": b"\n",
+    "a list": b"[]\n",
+    "not UTF-8": b"\xff\xfe\n",
+    "no end": b"x" * 8192,
+    "nested": b"[" * 4000 + b"\n",
+    "nested in a field": b'{"rank": 1, "nonce": ' + b"[" * 4000 + b"\n",
+    "rank is text": b'{"rank": "x", "nonce": "a", "proof": "b"}\n',
+    "rank is infinite": b'{"rank": 1e999, "nonce": "a", "proof": "b"}\n',
+    "rank is no number": b'{"rank": NaN, "nonce": "a", "proof": "b"}\n',
+    "rank is true": b'{"rank": true, "nonce": "a", "proof": "b"}\n',
+    "rank has 400 digits": b'{"rank": ' + b"9" * 400 + b', "nonce": "a", "proof": "b"}\n',
+    "nonce is a list": b'{"rank": 1, "nonce": [], "proof": "b"}\n',
+    "proof is not ASCII": '{"rank": 1, "nonce": "a", "proof": "\u00e4"}\n'.encode(),
+    "proof is half a character": b'{"rank": 1, "nonce": "a", "proof": "\\ud800"}\n',
+    "an unknown field": b'{"rank": 1, "nonce": "a", "proof": "b", "size": 2}\n',
+    "a missing field": b'{"rank": 1, "nonce": "a"}\n',
+}
+
+
+@pytest.mark.parametrize("line", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_from_an_unauthenticated_connection_changes_nothing(line):
     head = TcpHead(2, SECRET)
     thread, errors = gather_in_background(head)
-    with socket.create_connection(head.address) as stranger:
-        stranger.sendall(greeting)
+    with socket.create_connection(head.address) as connection:
+        connection.sendall(line)
+        if len(line) > 4096 or line.endswith(b"\n"):
+            assert is_closed(connection)
     member = TcpMember(head.address, 2, 1, SECRET)
     thread.join()
     assert errors == []
@@ -108,8 +132,84 @@ def test_nonsense_from_a_stranger_changes_nothing(greeting):
     head.close()
 
 
-def test_a_stranger_who_says_nothing_keeps_nobody_waiting(monkeypatch):
-    monkeypatch.setattr(control, "_SECONDS_TO_GREET", 250.0)
+def is_closed(connection):
+    """Whether the other side closes it, after what it sent first."""
+    connection.settimeout(60)
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def answers(first, second=b""):
+    """A listener that sends ``first`` to whoever connects, and ``second`` to what that says."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(first)
+            if second:
+                connection.recv(4096)
+                connection.sendall(second)
+            is_closed(connection)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return listener, thread
+
+
+CHALLENGE = b'{"clusterbench": 1, "nonce": "00"}\n'
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (b"[" * 4000 + b"\n", b""),
+        (b'{"clusterbench": 1, "nonce": []}\n', b""),
+        (b'{"clusterbench": 1, "nonce": "\\ud800"}\n', b""),
+        (b'{"clusterbench": 1e999, "nonce": "00"}\n', b""),
+        (b'{"clusterbench": 7, "nonce": "00"}\n', b""),
+        (b"x" * 5000, b""),
+        (CHALLENGE, b"[" * 4000 + b"\n"),
+        (CHALLENGE, '{"proof": "\u00e4"}\n'.encode()),
+        (CHALLENGE, b'{"proof": ["0"]}\n'),
+        (CHALLENGE, b'{"proof": "0", "rank": 2}\n'),
+    ],
+)
+def test_whatever_listens_in_the_heads_place_is_not_believed(first, second):
+    listener, thread = answers(first, second)
+    with pytest.raises(LaunchError, match=r"127\.0\.0\.1"):
+        TcpMember(listener.getsockname(), 2, 1, SECRET)
+    thread.join(60)
+    listener.close()
+
+
+def test_a_head_that_sends_byte_by_byte_has_one_deadline_for_all_of_them(monkeypatch):
+    monkeypatch.setattr(handshake, "SECONDS_TO_AUTHENTICATE", 0.5)
+    listener, is_over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def drip():
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            while not is_over.wait(0.1):  # each comes well within the time that one receive may take
+                connection.sendall(b" ")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    began_s = time.monotonic()
+    with pytest.raises(LaunchError, match="timed out"):
+        TcpMember(listener.getsockname(), 2, 1, SECRET)
+    assert time.monotonic() - began_s < 30
+    is_over.set()
+    thread.join()
+    listener.close()
+
+
+def test_a_connection_that_says_nothing_keeps_no_member_waiting(monkeypatch):
+    monkeypatch.setattr(handshake, "SECONDS_TO_AUTHENTICATE", 250.0)
     head = TcpHead(2, SECRET)
     thread, errors = gather_in_background(head)
     with socket.create_connection(head.address) as silent:

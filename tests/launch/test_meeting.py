@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch import control, meeting
+from clusterbench.launch import handshake, meeting
 from clusterbench.launch.control import Alone
 from clusterbench.launch.launcher import Launcher
 from clusterbench.launch.meeting import head_of, job_of, meet, ports_of, shared_secret
@@ -179,7 +179,7 @@ def test_what_was_overheard_on_one_connection_opens_no_other(job):
 
 
 def test_200_silent_connections_keep_nobody_waiting(job, monkeypatch):
-    monkeypatch.setattr(control, "_SECONDS_TO_GREET", 250.0)  # which none of them has used up
+    monkeypatch.setattr(handshake, "SECONDS_TO_AUTHENTICATE", 250.0)  # which none of them has used up
     thread, came = meet_in_background(agent(0, size=2), job)
     address = "127.0.0.1", ports_of(job_of(job))[0]
     silent = [_dial(address)] + [socket.socket() for _ in range(199)]
