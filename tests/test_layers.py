@@ -6,10 +6,9 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "clusterbench"
@@ -51,6 +50,7 @@ WITHOUT_TORCH = (
 )
 
 
+@cache
 def modules() -> dict[str, Path]:
     """All modules by dotted name within the package: ``engine.loop``."""
     found = {}
@@ -61,15 +61,23 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(path: Path, where: str = "anywhere") -> Iterator[str]:
-    """Full names of what a file imports; also inside functions, unless only ``on import`` is asked for."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def parsed(module: str) -> ast.Module:
+    return ast.parse(modules()[module].read_text(encoding="utf-8"))
+
+
+@cache
+def imports(module: str, where: str = "anywhere") -> frozenset[str]:
+    """Full names of what a module imports; also inside functions, unless only ``on import`` is asked for."""
+    tree = parsed(module)
+    names: set[str] = set()
     for node in ast.walk(tree) if where == "anywhere" else on_import(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return frozenset(names)
 
 
 def on_import(tree: ast.AST) -> Iterator[ast.AST]:
@@ -81,11 +89,23 @@ def on_import(tree: ast.AST) -> Iterator[ast.AST]:
             yield from on_import(node)
 
 
-def own(names: Iterator[str]) -> set[str]:
-    """The top modules of the package among ``names``."""
-    parts = (name.split(".") for name in names)
+@cache
+def own(module: str) -> frozenset[str]:
+    """The top modules of the package that a module imports."""
+    parts = (name.split(".") for name in imports(module))
     tops = {name[1] for name in parts if name[0] == "clusterbench" and len(name) > 1}
-    return {top for top in tops if (PACKAGE / top).is_dir() or (PACKAGE / f"{top}.py").exists()}
+    return frozenset(top for top in tops if (PACKAGE / top).is_dir() or (PACKAGE / f"{top}.py").exists())
+
+
+def first_parts(module: str, where: str = "anywhere") -> set[str]:
+    return {name.split(".")[0] for name in imports(module, where)}
+
+
+def below(*tops: str) -> list[str]:
+    """The modules of some folders and modules of the top."""
+    found = sorted(module for module in modules() if module.split(".")[0] in tops)
+    assert {module.split(".")[0] for module in found} == {*tops}, "a folder that is named here is not there"
+    return found
 
 
 def layer(top: str) -> int:
@@ -94,19 +114,22 @@ def layer(top: str) -> int:
     return found[0]
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_imports_go_down_only(module):
-    top = module.split(".")[0]
-    upwards = {other for other in own(imports(modules()[module])) if layer(other) < layer(top)}
-    assert not upwards, f"{module} imports {', '.join(sorted(upwards))}, which stand above it"
+def test_imports_go_down_only():
+    upwards = {
+        f"{module} imports {other}, which stands above it"
+        for module in modules()
+        for other in own(module)
+        if layer(other) < layer(module.split(".")[0])
+    }
+    assert upwards == set()
 
 
 def needs() -> dict[str, set[str]]:
     """What each folder and each module of the top imports, inside functions and under TYPE_CHECKING too."""
     found: dict[str, set[str]] = {}
-    for module, path in modules().items():
+    for module in modules():
         top = module.split(".")[0]
-        found.setdefault(top, set()).update(own(imports(path)) - {top})
+        found.setdefault(top, set()).update(own(module) - {top})
     return found
 
 
@@ -124,30 +147,31 @@ def test_the_structure_has_no_circle():
     tuple(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
 
 
-@pytest.mark.parametrize("module", sorted(name for name in modules() if name.split(".")[0] in READING_HALF))
-def test_the_reading_half_never_imports_what_measures(module):
+def test_the_reading_half_never_imports_what_measures():
     forbidden = {"engine", "model", "training", "launch", "torch"}
-    assert not own(imports(modules()[module])) & forbidden
-    assert not {name.split(".")[0] for name in imports(modules()[module])} & forbidden
+    used = {module: (own(module) | first_parts(module)) & forbidden for module in below(*READING_HALF)}
+    assert {module: names for module, names in used.items() if names} == {}
 
 
-@pytest.mark.parametrize("module", sorted(name for name in modules() if layer(name.split(".")[0]) >= len(LAYERS) - 2))
-def test_vocabulary_and_run_folder_need_the_standard_library_only(module):
-    tops = {name.split(".")[0] for name in imports(modules()[module])}
-    assert tops <= {*sys.stdlib_module_names, "clusterbench"}
+def test_vocabulary_and_run_folder_need_the_standard_library_only():
+    lowest = " ".join(LAYERS[-2:]).split()
+    used = {module: first_parts(module) - {*sys.stdlib_module_names, "clusterbench"} for module in below(*lowest)}
+    assert {module: names for module, names in used.items() if names} == {}
 
 
 TORCH_SIDE = ("launch.worker", "launch.store")
 """What a zygote forks. The zygote itself imports them, and torch, in a function: it is another process."""
 
-AGENT_SIDE = sorted(name for name in modules() if name.split(".")[0] == "launch" and name not in TORCH_SIDE)
+AGENT_SIDE = [module for module in below("launch") if module not in TORCH_SIDE]
 
 
-@pytest.mark.parametrize("module", AGENT_SIDE)
-def test_the_agent_imports_nothing_that_can_take_it_down(module):
-    needed = set(imports(modules()[module], "on import" if module == "launch.zygote" else "anywhere"))
-    assert not {name.split(".")[0] for name in needed} & {"torch", "numpy"}
-    assert not {name.removeprefix("clusterbench.") for name in needed} & {*TORCH_SIDE}
+def test_the_agent_imports_nothing_that_can_take_it_down():
+    offenders = {}
+    for module in AGENT_SIDE:
+        needed = imports(module, "on import" if module == "launch.zygote" else "anywhere")
+        dangerous = {"torch", "numpy", *(f"clusterbench.{name}" for name in TORCH_SIDE)}
+        offenders[module] = {name for name in needed if name in dangerous or name.split(".")[0] in dangerous}
+    assert {module: names for module, names in offenders.items() if names} == {}
 
 
 def run_without_torch(program: str) -> None:
@@ -156,15 +180,13 @@ def run_without_torch(program: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", sorted(name for name in modules() if name.split(".")[0] in WITHOUT_TORCH))
-def test_what_describes_and_reads_imports_with_torch_blocked(module):
+def test_what_describes_and_reads_imports_with_torch_blocked():
     """Found by ast, because a process for each module takes a second."""
-    assert "torch" not in {name.split(".")[0] for name in imports(modules()[module], "on import")}
+    assert [module for module in below(*WITHOUT_TORCH) if "torch" in first_parts(module, "on import")] == []
 
 
 def test_planning_and_reading_import_with_torch_blocked():
-    tops = [name for name in modules() if name.split(".")[0] in WITHOUT_TORCH]
-    run_without_torch("\n".join(f"import clusterbench.{name}" for name in tops))
+    run_without_torch("\n".join(f"import clusterbench.{module}" for module in below(*WITHOUT_TORCH)))
 
 
 def test_a_suite_is_planned_with_torch_blocked():

@@ -55,10 +55,10 @@ def dangerous(path: Path) -> Iterator[str]:
             yield from ("shell=True" for one in node.keywords if one.arg == "shell")
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_nothing_that_was_read_is_executed(path: Path) -> None:
-    found = {f"{path.relative_to(PACKAGE)}: {name}" for name in dangerous(path)}
-    assert found <= JUSTIFIED.keys()
+def test_nothing_that_was_read_is_executed() -> None:
+    files = [*PACKAGE.rglob("*.py")]
+    assert len(files) > 100
+    assert {f"{path.relative_to(PACKAGE)}: {name}" for path in files for name in dangerous(path)} == JUSTIFIED.keys()
 
 
 def test_what_is_dangerous_is_found(tmp_path: Path) -> None:
