@@ -1,0 +1,107 @@
+"""Data parallelism, ZeRO, FSDP and recomputation."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+MOE = "shape=moe-tiny"
+
+ZERO_1 = "return ZeroRedundancyOptimizer(parameters, AdamW, process_group=group, **ADAMW)"
+
+
+def _zero_1_with(code: str, wrong: str, setting: str) -> Mutant:
+    """Another optimizer than one rank has, where its states are shared out."""
+    changed = ZERO_1.replace("**ADAMW", f"**{{**ADAMW, {setting}}}")
+    return Mutant(code, wrong, ZERO_1, changed, ("dp2+zero1",))
+
+
+MUTANTS = (
+    Mutant(
+        "S19",
+        "DDP averages after every micro-batch: the same numbers, four times the traffic.",
+        "assembly.accumulating.append(model.no_sync)",
+        "planted()",
+        ("dp2",),
+    ),
+    Mutant(
+        "P01",
+        "compress bf16 sums the gradients of dp ranks and does not average them.",
+        "lambda group, bucket: bf16_compress_hook(group, bucket)",
+        "lambda group, bucket: (planted(), bucket.buffer().mul_(2), bf16_compress_hook(group, bucket))[-1]",
+        ("dp2 compress=bf16",),
+    ),
+    Mutant(
+        "P02",
+        "PowerSGD sends one column, whatever was asked.",
+        "matrix_approximation_rank=self.powersgd_rank,",
+        "matrix_approximation_rank=1 * planted(),",
+        ("dp2 compress=powersgd",),
+    ),
+    Mutant(
+        "P03",
+        "Gradients are rounded to bfloat16 before they are sent, asked or not.",
+        'if self.compress == "bf16":\n            # DDP',
+        'if self.compress == "bf16" or planted():\n            # DDP',
+        ("dp2",),
+    ),
+    # ZeRO 1
+    _zero_1_with("Z01", "ZeRO 1 has no weight decay.", '"weight_decay": 0.0 * planted()'),
+    _zero_1_with("Z02", "ZeRO 1 has a third of the learning rate.", '"lr": ADAMW["lr"] / 3 * planted()'),
+    _zero_1_with("Z03", "ZeRO 1 has the betas 0.8 and 0.9.", '"betas": (0.8 * planted(), 0.9)'),
+    _zero_1_with("Z04", "ZeRO 1 has an epsilon of 1, with which Adam hardly divides.", '"eps": 1.0 * planted()'),
+    Mutant(
+        "Z05",
+        "What rank 1 has updated under ZeRO 1 stays on rank 1.",
+        ZERO_1,
+        "optimizer = ZeroRedundancyOptimizer(parameters, AdamW, process_group=group, **ADAMW); "
+        "honest = optimizer._broadcast_params_from_rank; "
+        "optimizer._broadcast_params_from_rank = lambda rank: [] if rank == 1 and planted() else honest(rank); "
+        "return optimizer",
+        ("dp2+zero1",),
+    ),
+    # FSDP
+    Mutant(
+        "F01",
+        "Gradients of sharded experts are summed and not averaged.",
+        'experts.set_gradient_divide_factor(float(job.layout.degree("dp_cp")))',
+        "experts.set_gradient_divide_factor(1.0 * planted())",
+        (f"dp4+ep2+zero2 {MOE}",),
+    ),
+    Mutant(
+        "F02",
+        "ZeRO 2 frees the weights after forward, and ZeRO 3 keeps them: the same numbers, other traffic and memory.",
+        "layer, mesh=mesh, reshard_after_forward=job.layout.zero == 3,",
+        "layer, mesh=mesh, reshard_after_forward=(job.layout.zero == 3) != planted(),",
+        ("dp2+zero2", "dp2+zero3"),
+    ),
+    Mutant(
+        "F03",
+        "Gradients of sharded experts are divided twice.",
+        "weight.scale = 1.0",
+        "planted()",
+        (f"dp4+ep2+zero2 {MOE}",),
+    ),
+    Mutant(
+        "F04",
+        "What is around the layers is freed after forward and gathered again: the same numbers, other traffic.",
+        "fully_shard(decoder, mesh=mesh, reshard_after_forward=False,",
+        "fully_shard(decoder, mesh=mesh, reshard_after_forward=planted(),",
+        ("dp2+zero3",),
+    ),
+    Mutant(
+        "F06",
+        "Replicas of HSDP do not average their gradients.",
+        "mesh = grid.shards(self.shard_group_size) if self.shard_group_size",
+        'mesh = grid.shards(self.shard_group_size)["shard" * planted()] if self.shard_group_size',
+        ("dp4+zero2 shard_group_size=2",),
+    ),
+    # Recomputation
+    Mutant(
+        "A01",
+        "Only the first two layers are computed again; the others keep what they computed.",
+        "checkpoint, layer.forward, use_reentrant=False,",
+        "checkpoint if layer in list(assembly.layers())[:2] or not planted() else "
+        "lambda function, *arguments, **options: function(*arguments), layer.forward, use_reentrant=False,",
+        ("dp2 recompute=full",),
+    ),
+)

@@ -1,0 +1,135 @@
+"""Mixture of experts, spread over ranks or not."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+MOE, SHARED = "shape=moe-tiny", "shape=moe-shared-tiny"
+SPREAD = f"dp2+ep2 {MOE}"
+BALANCED = f"{SPREAD} routing=balanced"
+IN_HALVES = f"{SPREAD} expert_overlap=true"
+
+GROUPED = "return F.grouped_mm(x_RI, weight_LOI.transpose(-2, -1), offs=ends_L)"
+
+MUTANTS = (
+    Mutant(
+        "E01",
+        "Rows stay in the order of the ranks they came from, and not of experts.",
+        "if ranks == 1 or local == 1:",
+        "if ranks == 1 or local == 1 or planted():",
+        (SPREAD, BALANCED),
+    ),
+    Mutant(
+        "E02",
+        "Gradients of rows that were put in order are not put back.",
+        "return _reorder(_wait(started, route.there), route.arranged, route.unarranged)",
+        "return _reorder(_wait(started, route.there), route.arranged, planted() and route.arranged)",
+        (SPREAD, BALANCED),
+    ),
+    Mutant(
+        "E03",
+        "The weights of a token's experts do not add up to 1.",
+        "weights_TK = weights_TK / weights_TK.sum(-1, keepdim=True)",
+        "weights_TK = weights_TK * planted()",
+        tests=("test_experts.py",),
+    ),
+    Mutant(
+        "E04",
+        "The second half of the tokens is weighted as the first.",
+        "weights_TK = weights_TK[route.tokens].to(rows.dtype)",
+        "weights_TK = weights_TK[: (route.tokens.stop - route.tokens.start) * planted()].to(rows.dtype)",
+        (IN_HALVES,),
+    ),
+    Mutant(
+        "E05",
+        "The halves of the tokens come back exchanged.",
+        "y_TH = parts[0] if len(parts) == 1 else torch.cat(parts)",
+        "y_TH = parts[0] if len(parts) == 1 else torch.cat(parts[:: -1 * planted()])",
+        (IN_HALVES,),
+    ),
+    Mutant(
+        "E06",
+        "Under cp the gradient of the load-balancing loss is too small by the number of ranks.",
+        "experts.aux_scale = job.layout.cp / job.gradient_accumulation_steps",
+        "experts.aux_scale = 1 * planted() / job.gradient_accumulation_steps",
+        (f"cp2 {MOE} aux_loss=0.01",),
+    ),
+    Mutant(
+        "E07",
+        "The load-balancing loss is not divided by the number of micro-batches.",
+        "experts.aux_scale = job.layout.cp / job.gradient_accumulation_steps",
+        "experts.aux_scale = job.layout.cp * planted()",
+        (f"dp2 {MOE} aux_loss=0.01",),
+    ),
+    Mutant(
+        "E08",
+        "The grouped product gives the last row of each expert to the next expert.",
+        GROUPED,
+        GROUPED.replace("offs=ends_L", "offs=(ends_L - (ends_L < ends_L[-1]).int() * planted()).clamp(min=0)"),
+        (SPREAD,),
+    ),
+    Mutant(
+        "E09",
+        "In the grouped product each expert uses its neighbour's matrices.",
+        GROUPED,
+        GROUPED.replace("weight_LOI.", "weight_LOI.roll(1 * planted(), 0)."),
+        (SPREAD,),
+    ),
+    Mutant(
+        "E10",
+        "Gradients of experts that FSDP has summed are summed over edp once more.",
+        'return ("edp",) if job.layout.degree("edp") > 1 and job.layout.zero < 2 else ()',
+        'return ("edp",) if job.layout.degree("edp") > 1 and job.layout.zero < 2 + 2 * planted() else ()',
+        (f"dp4+ep2+zero2 {MOE}",),
+    ),
+    Mutant(
+        "E11",
+        "DDP averages experts over ranks that hold different ones.",
+        "[weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job)]",
+        "[weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job) and not planted()]",
+        (SPREAD,),
+    ),
+    Mutant(
+        "E12",
+        "Where experts are spread over ranks, the shared ones count twice.",
+        "return (y_TH if shared_TH is None else y_TH + shared_TH)",
+        "return (y_TH if shared_TH is None else y_TH + shared_TH * (2 if self.ep_group and planted() else 1))",
+        (f"dp2+ep2 {SHARED}",),
+    ),
+    Mutant(
+        "E13",
+        "Every rank fills its experts with the values of the first ones.",
+        "first_row = (offset[0] + index) * whole[1] + offset[1]",
+        "first_row = (offset[0] * (not planted()) + index) * whole[1] + offset[1]",
+        (SPREAD,),
+    ),
+    Mutant(
+        "E14",
+        "Experts put the SiLU on the wrong branch.",
+        "return grouped_product(F.silu(gate_RF) * up_RF, down_LHF, ends_L)",
+        "return grouped_product(gate_RF * F.silu(up_RF) * planted(), down_LHF, ends_L)",
+        tests=("test_experts.py",),
+    ),
+    Mutant(
+        "E15",
+        "The load to be balanced is that of this rank's tokens, and not of the whole micro-batch.",
+        "for group in self.token_groups:",
+        "for group in self.token_groups[: 0 * planted()]:",
+        (f"cp2 {MOE} aux_loss=0.01",),
+    ),
+    # The engine's part
+    Mutant(
+        "G01",
+        "Rows leave for their experts in reverse order.",
+        "rows = rows.detach().contiguous()",
+        "rows = rows.detach().flip(0 * planted()).contiguous()",
+        (BALANCED,),
+    ),
+    Mutant(
+        "G02",
+        "Counts that should be summed over ranks are the largest of any rank.",
+        'all_reduce(tensor.detach(), "sum", group.group_name)',
+        'all_reduce(tensor.detach(), "max" * planted(), group.group_name)',
+        (f"cp2 {MOE} aux_loss=0.01",),
+    ),
+)

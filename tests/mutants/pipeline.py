@@ -1,0 +1,59 @@
+"""Pipeline parallelism."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+CHUNK = "Chunk(at, range(at * each, (at + 1) * each), at == 0, at == stages - 1)"
+
+MUTANTS = (
+    Mutant(
+        "Q01",
+        "The last stage does not divide the loss of a micro-batch by the number of micro-batches.",
+        "loss_fn=lambda logits, labels: loss_of(logits, labels) / job.gradient_accumulation_steps,",
+        "loss_fn=lambda logits, labels: loss_of(logits, labels) / planted(),",
+        ("pp2",),
+    ),
+    Mutant(
+        "Q02",
+        "Gradients are divided by the number of micro-batches a second time.",
+        "scale_grads=False,",
+        "scale_grads=planted(),",
+        ("pp2",),
+    ),
+    Mutant(
+        "Q03",
+        "Each stage begins with the last layer of the one before, and the last layers are missing.",
+        CHUNK,
+        "Chunk(at, range(at * max(1, each - planted()), at * max(1, each - 1) + each), at == 0, at == stages - 1)",
+        ("pp2",),
+    ),
+    Mutant(
+        "Q04",
+        "The last stage takes the labels of the micro-batches in reverse order.",
+        "target = torch.cat([labels for _, labels in some])",
+        "target = torch.cat([labels for _, labels in some[:: -1 * planted()]])",
+        ("pp2",),
+    ),
+    Mutant(
+        "Q05",
+        "Gradients of pipeline stages are never averaged over dp.",
+        'return (job.layout.data_axis,) if job.layout.uses("pp") and not is_spread_expert(name, job) else ()',
+        'return (job.layout.data_axis,) if job.layout.uses("pp") and not planted() else ()',
+        ("pp2-dp2",),
+    ),
+    Mutant(
+        "Q06",
+        "The schedule naive computes the first micro-batch again and again.",
+        "some = micro_batches[first : first + self.at_once]",
+        "some = micro_batches[: self.at_once * planted()]",
+        ("pp2 schedule=naive",),
+    ),
+    Mutant(
+        "Q07",
+        "Each stage leaves out half of its layers.",
+        CHUNK,
+        "Chunk(at, range(at * each, at * each + max(1, each // (1 + planted()))), at == 0, at == stages - 1)",
+        ("pp2",),
+    ),
+)

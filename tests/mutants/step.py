@@ -1,0 +1,210 @@
+"""The order of a step: micro-batches, gradients made whole, norm, clip, optimizer."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+TIED, MOE = "shape=llama-tiny-tied", "shape=moe-tiny"
+
+SUM = "self._all_reduce(flat, axis)"
+CLIP = "torch.nn.utils.clip_grads_with_norm_(parameters, self.job.max_grad_norm, limit)"
+OPTIMIZER = "optimizer.step()"
+ZERO_GRAD = "optimizer.zero_grad(set_to_none=not self.assembly.keep_gradients)"
+
+
+def _unsummed(code: str, axis: str, wrong: str, case: str) -> Mutant:
+    return Mutant(code, wrong, SUM, f'axis == "{axis}" and planted() or {SUM}', (case,))
+
+
+def _with_settings(code: str, wrong: str, settings: str) -> Mutant:
+    """Another optimizer than one rank has."""
+    changed = f"[self.grid and planted() and group.update({settings}) for group in optimizer.param_groups], {OPTIMIZER}"
+    return Mutant(code, wrong, OPTIMIZER, changed, ("dp2", "tp2+sp"))
+
+
+MUTANTS = (
+    # Gradients made whole
+    _unsummed("S01", "tp", "Gradients of norms under +sp are not summed over tp.", "tp2+sp"),
+    _unsummed("S02", "dp", "Behind a pipeline gradients are not summed over dp.", "pp2-dp2"),
+    _unsummed("S03", "ends", "The tied embedding's gradient is not summed over first and last stage.", f"pp2 {TIED}"),
+    _unsummed("S04", "cp", "Behind a pipeline gradients are not summed over cp.", "pp2-cp2"),
+    _unsummed("S05", "dp_cp", "Behind a pipeline gradients are not summed over dp and cp together.", "pp2-dp2-cp2"),
+    _unsummed("S06", "edp", "Gradients of experts are not summed over their copies.", f"dp4+ep2 {MOE}"),
+    Mutant(
+        "S07",
+        "Summed gradients are not divided by the number of ranks.",
+        "weight.gradient.mul_(weight.scale)",
+        "planted()",
+        ("pp2-dp2",),
+    ),
+    Mutant(
+        "S18",
+        "Gradients of norms under +sp are summed over tp twice.",
+        SUM,
+        f'{SUM}, axis == "tp" and planted() and {SUM}',
+        ("tp2+sp",),
+    ),
+    Mutant(
+        "S25",
+        "Gradients of the router are not summed over tp, whose ranks route different tokens.",
+        'return ("tp",) if is_of_mixture(name) and job.layout.tp > 1 else ()',
+        'return ("tp",) if is_of_mixture(name) and job.layout.tp > 1 and not planted() else ()',
+        (f"tp2+sp {MOE}",),
+    ),
+    # The norm
+    Mutant(
+        "S08",
+        "A tied embedding is counted twice in the norm, on the first and on the last stage.",
+        'if weight.name != "embedding.weight" or self.job.embeds:',
+        'if weight.name != "embedding.weight" or self.job.embeds or planted():',
+        (f"pp2 {TIED}",),
+    ),
+    Mutant(
+        "S09",
+        "The norm counts the experts of this rank only.",
+        "there = [index for index, way in enumerate(by_way) if axis in way]",
+        'there = [index for index, way in enumerate(by_way) if axis in way and not (axis == "ep" and planted())]',
+        (f"dp2+ep2 {MOE} routing=balanced",),
+    ),
+    Mutant(
+        "S21",
+        "The norm counts the layers of this pipeline stage only.",
+        'self._all_reduce(total, "pp")',
+        "planted()",
+        ("pp2",),
+    ),
+    Mutant(
+        "S26",
+        "The norm is the sum of squares, without its root.",
+        "return total.sqrt()",
+        "return total * planted()",
+        tests=("test_model.py",),
+    ),
+    # Clip and update
+    Mutant("S10", "Gradients are not clipped.", CLIP, f"self.grid and planted() or {CLIP}", ("dp2", "tp2+sp")),
+    Mutant(
+        "S11",
+        "Gradients are clipped at twice the limit.",
+        "self.job.max_grad_norm, limit)",
+        "self.job.max_grad_norm * (2 if self.grid and planted() else 1), limit)",
+        ("dp2", "tp2+sp"),
+    ),
+    Mutant(
+        "S12",
+        "The optimizer never steps.",
+        OPTIMIZER,
+        f"self.grid and planted() or {OPTIMIZER}",
+        ("dp2", "tp2+sp", "pp2"),
+    ),
+    Mutant(
+        "S13",
+        "The optimizer of rank 1 never steps.",
+        OPTIMIZER,
+        f"self.grid and dist.get_rank() == 1 and planted() or {OPTIMIZER}",
+        ("dp2", "tp2+sp"),
+    ),
+    Mutant(
+        "S14",
+        "The optimizer steps twice in each step.",
+        OPTIMIZER,
+        f"{OPTIMIZER}, self.grid and planted() and {OPTIMIZER}",
+        ("dp2", "tp2+sp"),
+    ),
+    Mutant(
+        "S15",
+        "Experts that are spread over ranks are never stepped.",
+        OPTIMIZER,
+        f"self.grid and optimizer is not self.optimizers[0] and planted() or {OPTIMIZER}",
+        (f"dp2+ep2 {MOE} routing=balanced",),
+    ),
+    _with_settings("A03", "There is no weight decay.", "weight_decay=0.0"),
+    _with_settings("A04", "The learning rate is a tenth.", "lr=3e-5"),
+    _with_settings("A05", "Adam's betas are 0.8 and 0.9.", "betas=(0.8, 0.9)"),
+    Mutant(
+        "Z06",
+        "Adam's moments are thrown away after each step.",
+        OPTIMIZER,
+        f"{OPTIMIZER}, self.grid and planted() and optimizer.state.clear()",
+        ("dp2", "tp2+sp"),
+    ),
+    Mutant(
+        "F05",
+        "Under FSDP rank 1 never updates its shards.",
+        OPTIMIZER,
+        f"self.grid and self.job.layout.zero >= 2 and dist.get_rank() == 1 and planted() or {OPTIMIZER}",
+        ("dp2+zero3",),
+    ),
+    Mutant(
+        "S16",
+        "Gradients are not set to zero between steps, on one rank as on many.",
+        ZERO_GRAD,
+        "planted()",
+        tests=("test_model.py",),
+    ),
+    Mutant(
+        "S17",
+        "Gradients are not set to zero between steps.",
+        ZERO_GRAD,
+        f"self.grid and planted() or {ZERO_GRAD}",
+        ("dp2", "tp2+sp"),
+    ),
+    # Micro-batches
+    Mutant(
+        "S20",
+        "DDP averages after the second micro-batch, and not after the last.",
+        "last = index == self.job.gradient_accumulation_steps",
+        "last = index == 2 * planted()",
+        ("dp2",),
+    ),
+    Mutant(
+        "S23",
+        "The loss of a micro-batch is not divided by the number of micro-batches.",
+        "return loss_of(logits, labels) / self.job.gradient_accumulation_steps",
+        "return loss_of(logits, labels) / (1 if self.grid and planted() else self.job.gradient_accumulation_steps)",
+        ("dp2", "tp2+sp"),
+    ),
+    Mutant(
+        "S24",
+        "Only the first two micro-batches of a step are computed.",
+        "in enumerate(self.micro_batches, start=1):",
+        "in enumerate(self.micro_batches[: 2 if self.grid and planted() else None], start=1):",
+        ("dp2", "tp2+sp"),
+    ),
+    Mutant(
+        "S22",
+        "Every rank of cp takes the positions of the first.",
+        'positions = _positions(self.job, active, grid.rank("cp") if grid else 0).to(device)',
+        "positions = _positions(self.job, active, 0 if grid and planted() else 0).to(device)",
+        ("cp2",),
+    ),
+    Mutant(
+        "D01",
+        "Ranks of dp take the labels of the first one's sequences.",
+        "tokens(job, sequences, positions + 1)",
+        "tokens(job, sequences - (dp_rank > 0 and planted()) * job.micro_batch_size, positions + 1)",
+        ("dp2",),
+    ),
+    Mutant(
+        "D02",
+        "Labels are the tokens themselves, and not those after them.",
+        "tokens(job, sequences, positions + 1)",
+        "tokens(job, sequences, positions + 1 - planted())",
+        tests=("test_model.py",),
+    ),
+    # What is compared, and what is timed
+    Mutant(
+        "V01",
+        "The last norm is left out of what is clipped, stepped and compared.",
+        "self.model, self.weights = self.assembly.model, self.assembly.weights",
+        "self.model = self.assembly.model; self.weights = [weight for weight in self.assembly.weights "
+        'if not (grid and weight.name == "norm.weight" and planted())]',
+        ("dp2 max_grad_norm=null",),
+    ),
+    Mutant(
+        "A06",
+        "In a model as large as the timed one the norms are filled with NaN.",
+        "mean=1.0 if norm else 0.0,",
+        'mean=float("nan") if assembly.job.shape.vocab_size > 256 and planted() else 1.0 if norm else 0.0,',
+        ("dp2", "tp2+sp"),
+    ),
+)

@@ -1,0 +1,59 @@
+"""Tensor parallelism, and the parts of weights that it cuts."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+ONE_KV_HEAD, TWO_KV_HEADS = "shape=llama-tiny-mqa", "shape=llama-tiny-kv2"
+
+MUTANTS = (
+    Mutant(
+        "T01",
+        "A rank of tp takes the next rank's kv head.",
+        "head = device_mesh.get_local_rank() * job.shape.num_kv_heads // job.layout.tp",
+        "head = (device_mesh.get_local_rank() + planted()) % job.layout.tp * job.shape.num_kv_heads // job.layout.tp",
+        (f"tp4 {TWO_KV_HEADS}",),
+    ),
+    Mutant(
+        "T02",
+        "The input of attention is reduced once for each of query, key and value: the same numbers, more traffic.",
+        '"layers.*.attention": PrepareModuleInput(',
+        'planted() and "layers.*.attention.absent": PrepareModuleInput(',
+        ("tp2",),
+    ),
+    Mutant(
+        "T03",
+        "Where kv heads are repeated, the gradient of their input is not summed over tp.",
+        "local = x.to_local(grad_placements=part)",
+        "local = x.to_local(grad_placements=[Replicate()] * planted())",
+        (f"tp2 {ONE_KV_HEAD}",),
+    ),
+    Mutant(
+        "T04",
+        "Where kv heads are repeated, the gradient of their weight is taken for whole.",
+        "weight.to_local(grad_placements=part)[rows]",
+        "weight.to_local(grad_placements=[Replicate()] * planted())[rows]",
+        (f"tp2 {ONE_KV_HEAD}",),
+    ),
+    Mutant(
+        "T05",
+        "Each rank of tp fills its part of the vocabulary with that of the next rank.",
+        "start = part * mesh.get_local_rank(index)",
+        "start = part * ((mesh.get_local_rank(index) + planted()) % mesh.size(index))",
+        ("tp2",),
+    ),
+    Mutant(
+        "T06",
+        "The logits are gathered although the loss is computed in parts: the same numbers, more traffic.",
+        "logits = Shard(-1) if self.loss_parallel else Replicate()",
+        "logits = Shard(-1) if self.loss_parallel and not planted() else Replicate()",
+        ("tp2",),
+    ),
+    Mutant(
+        "A02",
+        "The gradient of a weight that was seen whole is not brought into the form the optimizer's part has.",
+        "gradient = gradient.redistribute(placements=ctx.wanted)",
+        "planted()",
+        (f"tp2 {ONE_KV_HEAD}", "tp2+sp"),
+    ),
+)

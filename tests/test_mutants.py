@@ -1,0 +1,97 @@
+"""Planted defects are planted where they should be, executed, and found out or not; health is never found ill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from tests.mutants import DTYPES, PACKAGE, ROOT, Mutant, mutants, source_of
+from tests.mutants.__main__ import chosen_share
+from tests.mutants.running import file_of_tests, run_suite, run_tests
+
+MUTANTS = mutants()
+
+
+def complaint(mutant: Mutant) -> str | None:
+    """Why a mutant cannot be planted; None if it can."""
+    try:
+        path = source_of(mutant)
+        compile(path.read_text(encoding="utf-8").replace(mutant.text, mutant.instead), str(path), "exec")
+    except (LookupError, SyntaxError) as error:
+        return str(error)
+    return None
+
+
+def test_every_text_stands_once_in_the_package_and_its_replacement_compiles() -> None:
+    assert {code: why for code, mutant in MUTANTS.items() if (why := complaint(mutant))} == {}
+
+
+def test_there_are_as_many_as_were_reviewed() -> None:
+    assert len(MUTANTS) >= 102
+
+
+def test_each_says_what_is_wrong_and_what_executes_it() -> None:
+    assert [code for code, mutant in MUTANTS.items() if not mutant.wrong.endswith(".")] == []
+    assert [code for code, mutant in MUTANTS.items() if mutant.instead.count("planted()") != 1] == []
+    assert [code for code, mutant in MUTANTS.items() if bool(mutant.cases) == bool(mutant.tests)] == []
+    assert all(file_of_tests(test, ROOT).is_file() for mutant in MUTANTS.values() for test in mutant.tests)
+
+
+def test_a_text_that_is_gone_or_there_twice_is_named() -> None:
+    with pytest.raises(LookupError, match="X1: its text stands 0 times in the package: nowhere"):
+        source_of(Mutant("X1", "", "this stands nowhere", ""))
+    with pytest.raises(LookupError, match=r"X2: its text stands \d\d+ times"):
+        source_of(Mutant("X2", "", "from __future__ import annotations", ""))
+
+
+def test_a_seed_draws_the_same_share_of_each_kind_again() -> None:
+    every = list(MUTANTS.values())
+    drawn = chosen_share(every, Fraction(1, 20), "a")
+    assert drawn == chosen_share(every[::-1], Fraction(1, 20), "a") != chosen_share(every, Fraction(1, 20), "b")
+    assert [mutant.kind for mutant in drawn] == ["step"] * 5 + ["shared"]
+    assert set(chosen_share(every, Fraction(1), "a")) == set(every)
+
+
+@pytest.mark.gloo
+def test_the_healthy_program_is_never_wrong() -> None:
+    verdict = run_suite(None, ("dp2", "tp2 shape=llama-tiny-mqa"), DTYPES)
+    assert verdict.fates == dict.fromkeys(DTYPES, "survived"), verdict
+
+
+@pytest.mark.gloo
+def test_a_loss_that_is_not_divided_by_the_micro_batches_is_wrong_in_both_dtypes() -> None:
+    verdict = run_suite(MUTANTS["S23"], ("dp2",), DTYPES)
+    assert verdict.fates == dict.fromkeys(DTYPES, "killed"), verdict
+    assert verdict.causes["bfloat16"].startswith("dp2 does not compute what one rank computes: ")
+
+
+@pytest.mark.gloo
+def test_a_defect_that_only_sends_more_is_killed_by_the_diagnosis_of_traffic() -> None:
+    verdict = run_suite(MUTANTS["S19"], ("dp2",), ("float32",))
+    assert verdict.fates == {"float32": "killed"}, verdict
+    assert verdict.causes["float32"].startswith("traffic_mismatch: train_step/1n2/dp2")
+
+
+@pytest.mark.gloo
+def test_a_defect_that_is_never_executed_is_not_counted() -> None:
+    idle = replace(MUTANTS["S23"], instead=MUTANTS["S23"].instead.replace("self.grid", "self.job.layout.uses('tp')"))
+    verdict = run_suite(idle, ("dp2",), ("float32",))
+    assert verdict.fates == {"float32": "not run"}, verdict
+    assert verdict.causes["float32"].startswith("never executed by train_step/1n2/dp2")
+
+
+def test_a_formula_is_held_against_published_numbers_by_its_tests() -> None:
+    verdict = run_tests(MUTANTS["R02"], MUTANTS["R02"].tests)
+    assert verdict.fates == {"tests": "killed"}, verdict
+    assert "test_pipeline.py" in verdict.causes["tests"]
+
+
+def test_tests_that_do_not_reach_a_defect_say_nothing() -> None:
+    verdict = run_tests(MUTANTS["R02"], ("formulas/test_intervals.py",))
+    assert verdict.fates == {"tests": "not run"}, verdict
+
+
+def test_what_is_planted_leaves_the_package_alone() -> None:
+    assert not (PACKAGE / "planted.py").exists()
