@@ -150,11 +150,15 @@ class Step:
         after timing, on all ranks in the same order, and returns what JSON can hold. The bytes of a repeat are those of
         the one before, so they run once; only ``samples``, figures by metric key with their values in a list, is taken
         in every repeat.
+    confirm
+        Looks once, behind the clock, at what the last timed iteration left: returns evidence or raises as ``check``
+        does, on every rank.
     """
 
     run: Callable[[], object]
     check: Callable[[], Mapping[str, float]]
     passes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    confirm: Callable[[], Mapping[str, float]] = dict
 
 
 @dataclass(frozen=True)

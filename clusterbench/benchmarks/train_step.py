@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks import Benchmark
-from clusterbench.expected.step import expected_step
 from clusterbench.job import DTYPE_BYTES, TrainingJob
 from clusterbench.job.flops import step_flops
 from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
@@ -18,14 +18,16 @@ from clusterbench.parallel import (
     Parallelism,
     active_in,
     from_options,
-    objection_to,
     parallelisms,
 )
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, named_shape
+from clusterbench.trainers import OURS, trainer_of, trainers
 from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from clusterbench.engine.rig import Rig
 
 ALL = "all"  # a word among `layouts`
@@ -81,6 +83,7 @@ class TrainStep(Benchmark):
         MetricKind("routing_margin", "1", "higher", "least difference of probability that decided where a token went"),
         MetricKind("scaling_efficiency", "fraction", "higher", "tokens/s per rank over those of the smallest run"),
         MetricKind("scaling_loss_part", "s", "lower", "of a step, beyond the smallest run's at the same work per rank"),
+        MetricKind("loss", "1", "neither", "mean over the global batch in the last timed step"),
         MetricKind("parity_loss", "1", "lower", "how far the loss is from one rank's"),
         MetricKind("parity_gradients", "1", "lower", "how far the worst gradient is from one rank's"),
         MetricKind("parity_parameters", "1", "lower", "how far the worst parameter is from one rank's after two steps"),
@@ -100,6 +103,7 @@ class TrainStep(Benchmark):
     seed: int = option(0, "of weights and tokens", minimum=0, maximum=2**31 - 1)
     max_grad_norm: float | None = option(1.0, "global norm gradients are clipped to; empty for none", minimum=1e-9)
     parity: bool = option(True, "check each layout against one rank before it is timed")
+    trainer: str = option(OURS, "whose step is run", choices=tuple(trainers()))
     # Every parallelism with its options; a suite's are set by `from_options`.
     shared_by: tuple[Parallelism, ...] = ()
 
@@ -147,6 +151,8 @@ class TrainStep(Benchmark):
                 "max_grad_norm": self.max_grad_norm,
                 "parity": self.parity,
             }
+            if self.trainer != OURS:
+                point["trainer"] = self.trainer
             for one in self._all_parallelisms():
                 if one.concerned(layout, named_shape(self.shape)):
                     point |= {name: getattr(one, name) for name in options_of(type(one))}
@@ -170,26 +176,32 @@ class TrainStep(Benchmark):
 
     def objection(self, point: Point, place: Place) -> str | None:
         job = job_of(point, place.device)
-        return objection_to(job, active_in(job.layout, from_options(point)))
+        return trainer_of(point).objection(job, active_in(job.layout, from_options(point)))
 
     def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
         job = job_of(point, place.device)
-        return expected_step(job, from_options(point), place.cluster, parity=bool(point["parity"]))
+        return trainer_of(point).predict(job, from_options(point), place.cluster, parity=bool(point["parity"]))
 
     @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:
-        from clusterbench.training.parity import check_parity
+        from clusterbench.proof.loss import confirm_loss
+        from clusterbench.proof.parity import check_parity
         from clusterbench.training.passes import passes_of
-        from clusterbench.training.step import TrainingStep
 
         assert rig.grid is not None
-        job, shared_by, grid = job_of(point, rig.device.type), from_options(point), rig.grid
-        step = TrainingStep(job, shared_by, grid, rig.device)
+        job, shared_by, grid, trainer = job_of(point, rig.device.type), from_options(point), rig.grid, trainer_of(point)
+        step = trainer.build(job, shared_by, grid, rig.device)
+        losses: deque[Tensor] = deque(maxlen=1)
 
         def check() -> Mapping[str, float]:
-            return check_parity(job, shared_by, grid, rig.device) if point["parity"] else {}
+            return check_parity(trainer, job, shared_by, grid, rig.device) if point["parity"] else {}
 
-        return Step(run=step, check=check, passes=passes_of(step, rig))
+        return Step(
+            run=lambda: losses.append(step()),
+            check=check,
+            passes=passes_of(step, rig),
+            confirm=lambda: confirm_loss(step, losses[0], rig),
+        )
 
     @classmethod
     def size_bytes(cls, point: Point) -> int:

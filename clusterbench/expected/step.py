@@ -28,7 +28,7 @@ from clusterbench.units import format_bytes
 
 
 def expected_step(
-    job: TrainingJob, every: Sequence[Parallelism], cluster: Cluster, parity: bool = True
+    job: TrainingJob, every: Sequence[Parallelism], cluster: Cluster, parity: bool = True, runs_in_float64: bool = True
 ) -> Mapping[str, Expected]:
     """Metric key -> what is expected of a step of ``job``.
 
@@ -40,6 +40,8 @@ def expected_step(
         Gives the peak FLOP/s and the memory of a rank's device, where they are on record.
     parity
         Whether the step is compared with one rank: the tolerances are then among the expectations.
+    runs_in_float64
+        Whether that can be done in float64.
     """
     active = active_in(job.layout, every)
     # the ranks of a pipeline have different parts; of each figure the largest is expected
@@ -54,7 +56,7 @@ def expected_step(
         expected |= {flops_key(convention): bound for convention in CONVENTIONS}
         expected |= _bounds(job, *peak)
     if parity:
-        expected |= allowed_of(job, active)
+        expected |= allowed_of(job, active, runs_in_float64)
     return expected
 
 

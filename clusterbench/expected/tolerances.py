@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from clusterbench.job import LEARNING_RATE, TrainingJob
 from clusterbench.parallel import Parallelism, active_in
@@ -17,18 +18,28 @@ _RELATIVE = {
 }
 
 
-def parity_dtype(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> str:
+def parity_dtype(job: TrainingJob, parallelisms: Sequence[Parallelism], runs_in_float64: bool = True) -> str:
     """In what a layout is compared with one rank: the job's own dtype, but float64 where a router decides.
 
-    Sums in another order can send a token whose experts are nearly equal to another one, which is no mistake.
+    Sums in another order can send a token whose experts are nearly equal to another one, which is no mistake. A trainer
+    that does not run in float64 is compared in the job's own dtype all the same.
     """
-    return "float64" if job.shape.has_experts and any(one.routes for one in parallelisms) else job.dtype
+    return "float64" if runs_in_float64 and _routes(job, parallelisms) else job.dtype
 
 
-def allowed_of(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> dict[str, Expected]:
+def _routes(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> bool:
+    return job.shape.has_experts and any(parallelism.routes for parallelism in parallelisms)
+
+
+def allowed_of(
+    job: TrainingJob, parallelisms: Sequence[Parallelism], runs_in_float64: bool = True
+) -> dict[str, Expected]:
     """Metric -> the largest value that still counts as the same result, for this job and what shares it."""
-    dtype, active = parity_dtype(job, parallelisms), active_in(job.layout, parallelisms)
+    dtype, active = parity_dtype(job, parallelisms, runs_in_float64), active_in(job.layout, parallelisms)
     allowed = tolerances(dtype)
+    if not runs_in_float64:
+        why = f"; proven in {dtype}: this trainer's step does not run in float64"
+        allowed = {metric: replace(limit, basis=f"{limit.basis}{why}") for metric, limit in allowed.items()}
     rounding = max((one.rounding() for one in active), default=0.0)
     if rounding and dtype != "bfloat16":
         said = f"at most; gradients are rounded before they are sent: {rounding:g}"

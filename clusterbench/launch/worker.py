@@ -39,7 +39,7 @@ def import_ahead() -> None:
     import clusterbench.engine.trace
     import clusterbench.engine.traffic
     import clusterbench.parallel
-    import clusterbench.training.parity  # noqa: F401
+    import clusterbench.proof.parity  # noqa: F401
 
     benchmarks()
     # Workers never look again at what was imported here: a collection in each costs 0.1 s less, and pages stay shared.
@@ -166,6 +166,7 @@ class _Worker:
         self.phase("warm")
         seconds = measure(step.run, clock, case["iterations"], self.at("warm"))
         self.phase("timed")
+        evidence = {**evidence, **step.confirm()}
         passes = {name: observe() for name, observe in step.passes.items() if case["passes"] or name == SAMPLES}
         self.phase("done")
         self.channel.send({"stage": "done", "seconds": seconds, "evidence": evidence, "passes": passes})

@@ -49,7 +49,7 @@ def step_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iter
         yield Metric("longest_seq_len", "tokens", None, basis=why)
     yield from _expert_metrics(observation)
     yield from _energy(case, job, observation, time)
-    for name in (*PARITY_METRICS, "routing_margin"):
+    for name in (*PARITY_METRICS, "routing_margin", "loss"):
         values = [evidence[name] for evidence in observation.evidence if name in evidence]
         if values:
             yield Metric(name, "1", max(values))

@@ -50,6 +50,17 @@ def _scramble(x: Tensor) -> Tensor:
     return (x >> 16) ^ x
 
 
+def fill_weight(part: Tensor, seed: int, name: str, offset: Sequence[int], whole: Sequence[int]) -> None:
+    """Fills a part of a weight with the values every training step starts from; parameters as in :func:`fill_uniform`.
+
+    Norms are about 1. A matrix keeps the size of what passes through it, so the twin of a 405b model is as
+    well-conditioned as a tiny one.
+    """
+    is_norm = len(whole) == 1
+    mean, std = (1.0, 0.02) if is_norm else (0.0, whole[-1] ** -0.5)
+    fill_uniform(part, seed, name, offset, whole, mean, std)
+
+
 def fill_uniform(
     part: Tensor, seed: int, name: str, offset: Sequence[int], whole: Sequence[int], mean: float, std: float
 ) -> None:

@@ -16,7 +16,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.model.assembly import COMPUTE_DTYPES, MASTER_DTYPES, Assembly, Weight
 from clusterbench.model.decoder import Decoder
 from clusterbench.model.modules import TiedHead
-from clusterbench.model.noise import fill_uniform
+from clusterbench.model.noise import fill_weight
 from clusterbench.parallel import LOCALIZE, MATERIALIZE, PHASES, Parallelism, split_over, summed_over
 from clusterbench.parallel.data import is_spread_expert
 
@@ -108,17 +108,8 @@ def materialize(assembly: Assembly) -> None:
     for decoder in assembly.decoders:
         decoder.to_empty(device=assembly.home or assembly.device)
     for weight in assembly.weights:
-        norm = len(weight.whole) == 1
-        fill_uniform(
-            weight.value,
-            assembly.job.seed,
-            weight.name,
-            tuple(part.start for part in weight.place),
-            weight.whole,
-            mean=1.0 if norm else 0.0,
-            # keeps the size of what passes through: the twin of a 405b model is as well-conditioned as a tiny one
-            std=0.02 if norm else weight.whole[-1] ** -0.5,
-        )
+        offset = tuple(part.start for part in weight.place)
+        fill_weight(weight.value, assembly.job.seed, weight.name, offset, weight.whole)
     for decoder in assembly.decoders:
         for module in decoder.modules():
             for look in getattr(module, _VIEWS, []):

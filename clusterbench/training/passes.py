@@ -16,33 +16,28 @@ from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.engine.transfers import listed
 from clusterbench.measured.step import AT_REST, STATES
 from clusterbench.measured.step_parts import UNKNOWN
-from clusterbench.model.context_attention import watch_attention
-from clusterbench.model.experts import watch_experts
-from clusterbench.training.step import TrainingStep
+from clusterbench.training.built_step import BuiltStep
 
 LONGEST_LINE = 200
 """Transfers of one line that a record tells apart; of more, so many neighbours are one."""
 
 
-def passes_of(step: TrainingStep, rig: Rig) -> Mapping[str, Callable[[], Any]]:
-    """The passes of a step by name, in the order in which they run."""
+def passes_of(step: BuiltStep, rig: Rig) -> Mapping[str, Callable[[], Any]]:
+    """The passes of a step by name, in the order in which they run; each is a collective."""
     assert rig.grid is not None
     counter = TrafficCounter(rig.grid.names())
-    job = step.job
     return {
         "memory": lambda: _memory_of(step, rig),
         "traffic": lambda: _traffic_of(step, counter),
         "exposed": lambda: _exposure_of(step, rig, counter),
-        **({"timeline": lambda: _timeline_of(step, rig)} if step.assembly.stages else {}),
-        **({"attention": lambda: _attention_of(step, rig)} if job.layout.uses("cp") else {}),
-        **({"experts": lambda: _experts_of(step, rig)} if job.shape.has_experts else {}),
+        **step.own_passes(rig),
     }
 
 
-def _memory_of(step: TrainingStep, rig: Rig) -> dict[str, int]:
+def _memory_of(step: BuiltStep, rig: Rig) -> dict[str, int]:
     if step.num_steps < 2:
         step()  # DDP builds its buckets anew in its second step, which a case without warm-up has not had yet
-    with MemoryTracker(step.assembly.decoders, step.optimizers, rig.device) as tracker:
+    with MemoryTracker(step.modules, step.optimizers, rig.device) as tracker:
         step()
     peak = tracker.peak()
     seen = {"total": peak.total_bytes, **peak.peak_by_category}
@@ -55,33 +50,18 @@ def _memory_of(step: TrainingStep, rig: Rig) -> dict[str, int]:
     return seen
 
 
-def _traffic_of(step: TrainingStep, counter: TrafficCounter) -> list[dict[str, Any]]:
+def _traffic_of(step: BuiltStep, counter: TrafficCounter) -> list[dict[str, Any]]:
     counter.records.clear()
     with counter:
         step()
     return [{"axis": axis, "op": op, **vars(total)} for (axis, op), total in sorted(counter.totals().items())]
 
 
-def _exposure_of(step: TrainingStep, rig: Rig, counter: TrafficCounter) -> dict[str, Any]:
+def _exposure_of(step: BuiltStep, rig: Rig, counter: TrafficCounter) -> dict[str, Any]:
     """``counter`` has seen a step before: passes run in their order."""
     assert rig.grid is not None
     trace = trace_step(step, rig.device, counter.axes, listed(counter))
     return {**vars(exposure(trace)), "transfers": transfers_of(trace, rig.grid)}
-
-
-def _timeline_of(step: TrainingStep, rig: Rig) -> list[list[Any]]:
-    assert step.assembly.stages is not None
-    rig.comm.barrier()
-    return [list(action) for action in step.assembly.stages.timeline(step)]
-
-
-def _attention_of(step: TrainingStep, rig: Rig) -> float | None:
-    return watch_attention(step, rig.device)
-
-
-def _experts_of(step: TrainingStep, rig: Rig) -> dict[str, Any]:
-    rig.comm.barrier()
-    return watch_experts(step, step.assembly.layers(), rig.device)
 
 
 def transfers_of(trace: StepTrace, grid: Grid) -> list[dict[str, Any]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,16 +13,20 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from clusterbench.engine.grid import Grid
+from clusterbench.engine.rig import Rig
 from clusterbench.job import TrainingJob
 from clusterbench.model.assembly import Assembly, Weight
-from clusterbench.model.decoder import loss_of, total_of
+from clusterbench.model.context_attention import watch_attention
+from clusterbench.model.decoder import Decoder, loss_of, total_of
+from clusterbench.model.experts import watch_experts
 from clusterbench.parallel import NORM_ORDER, SUM_ORDER, Parallelism, active_in, part_of
 from clusterbench.training.assemble import assemble
+from clusterbench.training.built_step import ObservedStep, WeightPart
 from clusterbench.training.data import micro_batches
 
 
 class TrainingStep:
-    """The step of one rank. Call it, or call its four parts in order.
+    """The step of one rank, a :class:`~clusterbench.training.built_step.BuiltStep`; its four parts can be called alone.
 
     Parameters
     ----------
@@ -67,8 +72,52 @@ class TrainingStep:
         self.reduce()
         self.clip()
         self.update()
-        self.num_steps += 1
         return loss
+
+    def observed(self) -> ObservedStep:
+        """One step as the proof sees it. A collective."""
+        loss = self.global_loss(self.forward_backward())
+        self.reduce()
+        gradients = {weight.name: weight.gradient.clone() for weight in self.weights}
+        norm = self.clip()
+        self.update()
+        return ObservedStep(loss, norm, gradients)
+
+    def parts(self) -> dict[str, WeightPart]:
+        """This rank's part of each weight by its name."""
+        return {weight.name: WeightPart(weight.value, weight.place) for weight in self.weights}
+
+    def global_loss(self, loss: Tensor) -> Tensor:
+        """The mean over the tokens of the global batch, from this rank's. A collective."""
+        layout, loss = self.job.layout, loss.clone()
+        for axis in (layout.data_axis, "pp"):  # stages without a loss add zero; the same order on every rank
+            if layout.degree(axis) > 1:
+                self._all_reduce(loss, axis)
+        return loss / layout.degree("dp_cp")
+
+    @property
+    def modules(self) -> list[Decoder]:
+        return self.assembly.decoders
+
+    def own_passes(self, rig: Rig) -> dict[str, Callable[[], Any]]:
+        """The pipeline's timeline, attention under cp, the experts' parts."""
+        own: dict[str, Callable[[], Any]] = {}
+        if self.assembly.stages is not None:
+            own["timeline"] = lambda: self._timeline(rig)
+        if self.job.layout.uses("cp"):
+            own["attention"] = lambda: watch_attention(self, rig.device)
+        if self.job.shape.has_experts:
+            own["experts"] = lambda: self._experts(rig)
+        return own
+
+    def _timeline(self, rig: Rig) -> list[list[Any]]:
+        assert self.assembly.stages is not None
+        rig.comm.barrier()
+        return [list(action) for action in self.assembly.stages.timeline(self)]
+
+    def _experts(self, rig: Rig) -> dict[str, Any]:
+        rig.comm.barrier()
+        return watch_experts(self, self.assembly.layers(), rig.device)
 
     def forward_backward(self) -> Tensor:
         """Accumulates the gradients of all micro-batches; data parallelism averages them on the way."""
@@ -154,6 +203,7 @@ class TrainingStep:
     def update(self) -> None:
         for optimizer in self.optimizers:
             optimizer.step()
+        self.num_steps += 1
 
     def _all_reduce(self, tensor: Tensor, axis: str) -> None:
         assert self.grid is not None

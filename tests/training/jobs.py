@@ -14,6 +14,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, active_in, expected_memory, expected_traffic, from_options, part_of
 from clusterbench.shape import named_shape
+from clusterbench.trainers import trainers
 from tests.ranks import run_ranks
 
 Case = tuple[str, dict[str, Any], dict[str, Any]]
@@ -128,15 +129,17 @@ _names: dict[str, str] = {}
 are equal, so a second grid's tensors may travel in a group of the first."""
 
 
-def parity_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> dict[str, float] | str:
+def parity_of(
+    layout: str, options: dict[str, Any], changes: dict[str, Any], trainer: str = "ours"
+) -> dict[str, float] | str:
     """The evidence of a layout, or the sentence with which it was found wrong."""
     from clusterbench.errors import WrongResult
-    from clusterbench.training.parity import check_parity
+    from clusterbench.proof.parity import check_parity
 
     job = make_job(layout, **changes)
     rig = make_rig(job.layout, changes.get("rank_order", "megatron"))
     try:
-        return check_parity(job, from_options(options), rig.grid, rig.device)
+        return check_parity(trainers()[trainer](), job, from_options(options), rig.grid, rig.device)
     except WrongResult as error:
         return str(error)
 

@@ -20,8 +20,8 @@ from clusterbench.errors import LayoutError
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel.context import KINDS
+from tests.proof.test_parity import prove
 from tests.training.jobs import Case, Together, name_of, objection_to, parity_of
-from tests.training.test_parity import prove
 
 SEED = 20261120
 MIXES = {2: 10, 4: 16, 8: 16}

@@ -21,6 +21,8 @@ from clusterbench.expected.tolerances import allowed_of, parity_dtype
 from clusterbench.job import TrainingJob
 from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, active_in
+from clusterbench.trainers import Trainer
+from clusterbench.training.built_step import BuiltStep, ObservedStep, WeightPart
 from clusterbench.training.step import TrainingStep
 
 TWIN_TOKENS = 16
@@ -46,9 +48,11 @@ def twin_of(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> TrainingJo
 
 
 def check_parity(
-    job: TrainingJob, parallelisms: Sequence[Parallelism], grid: Grid, device: torch.device
+    trainer: Trainer, job: TrainingJob, parallelisms: Sequence[Parallelism], grid: Grid, device: torch.device
 ) -> dict[str, float]:
-    """Compares the layout of ``job`` with one rank. A collective: every rank calls it and gets the same answer.
+    """Compares the step a trainer builds for ``job`` with our own on one rank.
+
+    A collective: every rank calls it and gets the same answer.
 
     Returns
     -------
@@ -61,14 +65,14 @@ def check_parity(
         On every rank, naming the worst parameter, its deviation and the tolerance.
     """
     parallelisms = [one.for_proof() for one in parallelisms]
-    twin = replace(twin_of(job, parallelisms), dtype=parity_dtype(job, parallelisms))
+    twin = replace(twin_of(job, parallelisms), dtype=parity_dtype(job, parallelisms, trainer.runs_in_float64))
     model = [one for one in parallelisms if one.changes_model]
     one_rank = TrainingStep(twin.on_one_rank(), model, None, device)
     margins = [mixture for mixture in one_rank.model.modules() if isinstance(mixture, MixtureOfExperts)]
     for mixture in margins:
         mixture.record_margin = True
     alone = two_steps(one_rank)
-    seen = two_steps(TrainingStep(twin, parallelisms, grid, device))
+    seen = two_steps(trainer.build(twin, parallelisms, grid, device))
     if twin.dtype != "bfloat16":
         found = worst(_over_all_ranks(deviations(seen, alone), device))
     else:
@@ -84,7 +88,7 @@ def check_parity(
         # between a token's last expert and the first it was not sent to: near 0, rounding could choose another
         evidence["routing_margin"] = min(float(mixture.smallest_margin or 0.0) for mixture in margins)
     for metric, (name, deviation) in found.items():
-        allowed = allowed_of(job, parallelisms)[metric]
+        allowed = allowed_of(job, parallelisms, trainer.runs_in_float64)[metric]
         if not deviation <= allowed.value:
             raise WrongResult(
                 f"{job.layout} does not compute what one rank computes: {name} deviates by {deviation:.3g} in "
@@ -98,35 +102,22 @@ def check_parity(
 
 @dataclass(frozen=True)
 class TwoSteps:
-    """What two steps showed on this rank: its parts of everything, and where they lie in the whole."""
+    """What two steps showed on this rank: the first as it was observed, and its part of every weight after both."""
 
-    loss: Tensor
-    norm: Tensor
-    gradients: Mapping[str, Tensor]
-    parameters: Mapping[str, Tensor]
-    places: Mapping[str, tuple[slice, ...]]
+    first: ObservedStep
+    parts: Mapping[str, WeightPart]
+
+    @property
+    def norm(self) -> Tensor:
+        """Of the gradients of the whole model; zero where none is computed."""
+        return torch.zeros_like(self.first.loss) if self.first.norm is None else self.first.norm
 
 
-def two_steps(step: TrainingStep) -> TwoSteps:
-    """Runs two steps; gradients are those of the first before clipping, which would hide a common factor."""
-    loss = step.forward_backward()
-    layout = step.job.layout
-    for axis in {layout.data_axis, "pp"}:  # stages without a loss add zero
-        if step.grid is not None and layout.degree(axis) > 1:
-            dist.all_reduce(loss, group=step.grid.group(axis))
-    loss = loss / layout.degree("dp_cp")
-    step.reduce()
-    gradients = {weight.name: weight.gradient.clone() for weight in step.weights}
-    norm = step.clip()
-    step.update()
+def two_steps(step: BuiltStep) -> TwoSteps:
+    """Runs two steps."""
+    first = step.observed()
     step()
-    return TwoSteps(
-        loss,
-        torch.zeros_like(loss) if norm is None else norm,
-        gradients,
-        {weight.name: weight.value for weight in step.weights},
-        {weight.name: weight.place for weight in step.weights},
-    )
+    return TwoSteps(first, step.parts())
 
 
 Deviations = dict[str, dict[str, float]]
@@ -137,16 +128,16 @@ def deviations(seen: TwoSteps, reference: TwoSteps) -> Deviations:
     """How far this rank's parts are from the same places of the reference."""
     gradients = {"the norm of all gradients": _relative(seen.norm, reference.norm, reference.norm)}
     parameters = {}
-    for name, whole in reference.gradients.items():  # in one order on all ranks, whatever they hold of it
+    for name, whole in reference.first.gradients.items():  # in one order on all ranks, whatever they hold of it
         distance, change = 0.0, 0.0
-        if name in seen.places:
-            place = seen.places[name]
-            distance = _relative(seen.gradients[name], whole[place], whole)
-            change = _distance(seen.parameters[name], reference.parameters[name][place])
+        if name in seen.parts:
+            part = seen.parts[name]
+            distance = _relative(seen.first.gradients[name], whole[part.place], whole)
+            change = _distance(part.value, reference.parts[name].value[part.place])
         gradients[f"the gradient of {name}"] = distance
         parameters[f"{name} after two steps"] = change
     return {
-        "parity_loss": {"the loss": _relative(seen.loss, reference.loss, reference.loss)},
+        "parity_loss": {"the loss": _relative(seen.first.loss, reference.first.loss, reference.first.loss)},
         "parity_gradients": gradients,
         "parity_parameters": parameters,
     }

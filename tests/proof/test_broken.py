@@ -261,7 +261,7 @@ def test_a_broken_step_is_wrong_on_every_rank(broken: Any, layout: str, names: s
 def summed(layout: str) -> dict[str, float]:
     from clusterbench.errors import WrongResult
     from clusterbench.parallel import from_options
-    from clusterbench.training.parity import check_parity
+    from clusterbench.proof.parity import check_parity
     from clusterbench.training.step import TrainingStep
     from tests.training.jobs import make_rig
 

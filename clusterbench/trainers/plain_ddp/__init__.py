@@ -1,0 +1,43 @@
+"""PyTorch's data parallelism as its documentation has it, and the shortest example of a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from clusterbench.job import TrainingJob
+from clusterbench.parallel import Parallelism
+from clusterbench.parallel.data import DataParallel
+from clusterbench.trainers import Trainer
+
+if TYPE_CHECKING:
+    import torch
+
+    from clusterbench.engine.grid import Grid
+    from clusterbench.training.built_step import BuiltStep
+
+
+class PlainDDP(Trainer):
+    """DistributedDataParallel with its defaults, ``torch.optim.AdamW`` and ``clip_grad_norm_``: dense models over dp.
+
+    Notes
+    -----
+    With its defaults DDP keeps gradients and buckets apart, so gradients are in memory twice; ours has them once.
+    """
+
+    def objection(self, job: TrainingJob, active: Sequence[Parallelism]) -> str | None:
+        if job.shape.has_experts:
+            return f"trainer plain_ddp runs dense models; {job.shape.name} has {job.shape.num_experts} experts"
+        concerned = [parallelism for parallelism in active if parallelism.concerned(job.layout, job.shape)]
+        others = [type(parallelism).__name__ for parallelism in concerned if parallelism != DataParallel()]
+        if others:
+            needs = ", ".join(others)
+            return f"trainer plain_ddp shares a step over dp alone, with no option; this {job.layout} needs {needs}"
+        return job.objection()
+
+    def build(
+        self, job: TrainingJob, every: Sequence[Parallelism], grid: Grid | None, device: torch.device
+    ) -> BuiltStep:
+        from clusterbench.trainers.plain_ddp.step import PlainDDPStep
+
+        return PlainDDPStep(job, grid, device)

@@ -1,0 +1,82 @@
+"""What a trainer builds: the training step of one rank, as proof, clock and passes see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from clusterbench.engine.grid import Grid
+from clusterbench.engine.rig import Rig
+from clusterbench.job import TrainingJob
+
+
+@dataclass(frozen=True)
+class ObservedStep:
+    """What one step showed on this rank.
+
+    Attributes
+    ----------
+    loss
+        Mean over the tokens of the global batch, the same on every rank.
+    norm
+        Of the gradients of the whole model before clipping; None where none is computed.
+    gradients
+        This rank's parts before clipping, which would hide a common factor; by the name of the weight.
+    """
+
+    loss: Tensor
+    norm: Tensor | None
+    gradients: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class WeightPart:
+    """This rank's part of one weight: its values, a plain tensor, and where it lies in the whole."""
+
+    value: Tensor
+    place: tuple[slice, ...]
+
+
+class BuiltStep(Protocol):
+    """The training step of one rank. Calling it runs one step.
+
+    Attributes
+    ----------
+    job
+        With the layers this rank has.
+    grid
+        The ranks of the layout; None for a job on one rank.
+    num_steps
+        Optimizer steps so far.
+    """
+
+    job: TrainingJob
+    grid: Grid | None
+    num_steps: int
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """What holds this rank's parameters."""
+
+    @property
+    def optimizers(self) -> Sequence[Optimizer]:
+        """What holds this rank's optimizer state."""
+
+    def __call__(self) -> Tensor:
+        """One step. Returns the mean loss over this rank's tokens, on the device; zero where a rank has no loss."""
+
+    def observed(self) -> ObservedStep:
+        """One step as the proof sees it. A collective."""
+
+    def parts(self) -> Mapping[str, WeightPart]:
+        """This rank's part of each weight by the weight's name in :func:`clusterbench.job.weight_shapes`."""
+
+    def global_loss(self, loss: Tensor) -> Tensor:
+        """The mean over the tokens of the global batch, from what a call returned. A collective."""
+
+    def own_passes(self, rig: Rig) -> Mapping[str, Callable[[], Any]]:
+        """What only this trainer's step can show, by name; each is a collective."""

@@ -1,0 +1,50 @@
+"""A timed step whose loss is not a number is wrong."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.ranks import run_ranks
+from tests.training.jobs import make_job, make_rig
+
+pytestmark = pytest.mark.gloo
+
+
+def confirmed(layout: str, poisoned_rank: int | None, dtype: str) -> Any:
+    """What the confirmation says after a step, with one weight of one rank NaN before it."""
+    import torch
+
+    from clusterbench.errors import WrongResult
+    from clusterbench.parallel import from_options
+    from clusterbench.proof.loss import confirm_loss
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job(layout, dtype=dtype)
+    rig = make_rig(job.layout)
+    step = TrainingStep(job, from_options({}), rig.grid, rig.device)
+    if rig.rank == poisoned_rank:
+        with torch.no_grad():
+            next(iter(step.weights)).value.fill_(math.nan)
+    try:
+        return confirm_loss(step, step(), rig)
+    except WrongResult as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("layout", ["dp2", "tp2", "pp2", "dp2+zero3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_loss_that_is_not_finite_is_wrong_on_every_rank(layout, dtype):
+    for verdict in run_ranks(2, confirmed, layout, 0, dtype):
+        assert verdict.startswith(f"the loss of {layout} is not finite: nan on rank 0 after 1 steps.")
+
+
+@pytest.mark.parametrize("layout", ["dp2", "tp2", "pp2", "cp2"])
+def test_a_healthy_loss_is_that_of_the_whole_batch_on_every_rank(layout):
+    first, second = run_ranks(2, confirmed, layout, None, "float64")
+    alone = run_ranks(1, confirmed, "tp1", None, "float64")[0] if layout != "dp2" else None
+    assert first == second
+    if alone is not None:  # dp2 of make_job has twice the sequences
+        assert first["loss"] == pytest.approx(alone["loss"], rel=1e-12)
