@@ -26,6 +26,7 @@ def option(
     choices: typing.Iterable[Scalar] | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
+    said: str = "",
 ) -> Any:
     """A dataclass field that a suite may set.
 
@@ -37,6 +38,9 @@ def option(
         ``"B"`` accepts ``"64MiB"``; any other unit is documentation.
     choices, minimum, maximum
         What is accepted. Bounds are inclusive, and stand for every element of a list.
+    said
+        How figures name a value, which stands for ``{}`` or follows the words; without it by the option's name. Of an
+        option that is true or false the word for true.
     """
     metadata = {
         "help": help,
@@ -44,6 +48,7 @@ def option(
         "choices": None if choices is None else tuple(choices),
         "minimum": minimum,
         "maximum": maximum,
+        "said": said,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -62,6 +67,7 @@ class Option:
     choices: tuple[Scalar, ...] | None
     minimum: float | None
     maximum: float | None
+    said: str = ""
 
     @property
     def required(self) -> bool:
@@ -87,6 +93,21 @@ class Option:
 
     def _bound(self, bound: float | None) -> str:
         return format_bytes(bound or 0) if self.unit == "B" else f"{bound:.15g}"
+
+    @property
+    def is_choice_of_kinds(self) -> bool:
+        """Whether every value is a kind of something; otherwise the default means that nothing was asked for."""
+        return self.choices is not None and self.default != "none"
+
+    def words(self, value: Any) -> str:
+        """A value as figures name it.
+
+        >>> Option("chunks_per_rank", int, False, False, 0, "", "", None, 0, 64, said="{} chunks").words(2)
+        '2 chunks'
+        >>> Option("loss_parallel", bool, False, False, True, "", "", None, None, None).words(False)
+        'no loss parallel'
+        """
+        return say(self.said or self.name.replace("_", " "), value)
 
     def parse(self, value: Any) -> Scalar | None:
         """One value in the option's own type.
@@ -122,6 +143,20 @@ class Option:
 
     def _not(self, value: Any) -> str:
         return f"must be {self.allowed()}, not {as_yaml(value)}."
+
+
+def say(words: str, value: Any) -> str:
+    """``words`` about a value, in the place of ``{}`` or behind them.
+
+    >>> say("seq", 128), say("{} recompute", "full"), say("offload", True), say("clip", None)
+    ('seq 128', 'full recompute', 'offload', 'no clip')
+    """
+    if value is True:
+        return words
+    if value is False or value is None:
+        return f"no {words}"
+    text = f"{value:.15g}" if isinstance(value, float) else str(value)
+    return words.replace("{}", text) if "{}" in words else f"{words} {text}"
 
 
 def _unit_advice(value: Any, error: ValueError) -> str:

@@ -89,17 +89,22 @@ class TrainStep(Benchmark):
         MetricKind("parity_parameters", "1", "lower", "how far the worst parameter is from one rank's after two steps"),
     )
 
-    shape: str = option("llama-tiny", "model, by name", choices=tuple(SHAPES))
-    seq_len: int = option(256, "tokens of a sequence", unit="tokens", minimum=2, maximum=2**24)
-    global_batch_size: int = option(8, "sequences of one step, of all ranks", minimum=1, maximum=2**24)
-    micro_batch_size: int = option(1, "sequences of one forward, of one dp rank", minimum=1, maximum=2**20)
+    shape: str = option("llama-tiny", "model, by name", choices=tuple(SHAPES), said="{}")
+    seq_len: int = option(256, "tokens of a sequence", unit="tokens", minimum=2, maximum=2**24, said="seq")
+    global_batch_size: int = option(8, "sequences of one step, of all ranks", minimum=1, maximum=2**24, said="gbs")
+    micro_batch_size: int = option(1, "sequences of one forward, of one dp rank", minimum=1, maximum=2**20, said="mbs")
     layouts: tuple[str, ...] = option(
         ("tp1",), "how ranks share the step, as 'dp2-tp4+sp'; dp* takes all that are left; 'all' is every one there is"
     )
     dtype: str = option(
-        "float32", "of the arithmetic; bfloat16 keeps float32 parameters and optimizer", choices=tuple(DTYPE_BYTES)
+        "float32",
+        "of the arithmetic; bfloat16 keeps float32 parameters and optimizer",
+        choices=tuple(DTYPE_BYTES),
+        said="{}",
     )
-    rank_order: str = option("megatron", "which ranks are neighbours, by the framework", choices=tuple(RANK_ORDERS))
+    rank_order: str = option(
+        "megatron", "which ranks are neighbours, by the framework", choices=tuple(RANK_ORDERS), said="ranks as {}"
+    )
     seed: int = option(0, "of weights and tokens", minimum=0, maximum=2**31 - 1)
     max_grad_norm: float | None = option(1.0, "global norm gradients are clipped to; empty for none", minimum=1e-9)
     parity: bool = option(True, "check each layout against one rank before it is timed")

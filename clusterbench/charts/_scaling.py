@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from clusterbench.charts._selection import apart, workloads
+from clusterbench.charts._selection import choices, groups_apart, sharing, workloads
 from clusterbench.formulas.scaling import WEAK
 from clusterbench.rows import Row
 
@@ -65,17 +65,17 @@ def sweeps(rows: Iterable[Row]) -> list[Sweep]:
         groups += [(True, _against_one(some)) for some in _by_work(measured, per_rank)]
     groups = [group for group in groups if group[1]]
     smallest = [min(some, key=lambda row: (row.world_size, -(row.value or 0.0))) for _, some in groups]
-    name = apart(smallest)
+    names = groups_apart([some for _, some in groups], [is_weak for is_weak, _ in groups])
     found = [
-        Sweep(name(first), is_weak, first, _kinds(some, first, by_nodes), by_nodes)
-        for (is_weak, some), first in zip(groups, smallest, strict=True)
+        Sweep(name, is_weak, first, _kinds(some, first, by_nodes), by_nodes)
+        for name, (is_weak, some), first in zip(names, groups, smallest, strict=True)
     ]
     return [one for one in found if len({one.size(row) for row in one.runs}) > 1]
 
 
 def _by_work(rows: Sequence[Row], computed: Sequence[Row]) -> list[list[Row]]:
     """Rows that compute the same, as ``computed`` has it of each."""
-    work, found = workloads(computed), defaultdict[tuple[object, ...], list[Row]](list)
+    work, found = workloads(computed, sharing()), defaultdict[tuple[object, ...], list[Row]](list)
     for row, as_computed in zip(rows, computed, strict=True):
         found[work(as_computed)].append(row)
     return list(found.values())
@@ -95,9 +95,10 @@ def _batch_of_a_rank(row: Row) -> float | None:
 
 def _kinds(rows: Sequence[Row], smallest: Row, by_nodes: bool) -> dict[str, tuple[Row, ...]]:
     kinds: dict[str, list[Row]] = defaultdict(list)
+    shared = choices(rows, quiet=sharing())
     for row in rows:
-        kinds[_kind(row)].append(row)
-    kinds.pop("", None)
+        if kind := _kind(row):
+            kinds[", ".join([kind, *shared(row)])].append(row)
     found = {}
     for kind, own in sorted(kinds.items()):
         starts = any(row.world_size == smallest.world_size for row in own)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
+from clusterbench.benchmarks import benchmarks
 from clusterbench.charts._drawing import layout_of
 from clusterbench.layout import ParallelLayout
+from clusterbench.options import Option, options_of, say
+from clusterbench.parallel import PHASES, parallelisms
 from clusterbench.rows import Row
 from clusterbench.types import Point
 from clusterbench.units import scale
+
+NODES = "num_nodes"
+"""Told beside options, as the same step may run on more nodes."""
 
 TOTAL_MEMORY = ("", "total", "allocated")
 """Categories of ``peak_memory`` that are the whole and not a part of it."""
@@ -24,23 +31,11 @@ FOLLOWS_LAYOUT = frozenset(
 """Options that follow from the layout, so they do not tell two workloads apart."""
 
 
-SHARING = frozenset(
-    (
-        "schedule",
-        "chunks_per_rank",
-        "context",
-        "routing",
-        "expert_overlap",
-        "offload",
-        "shard_group_size",
-        "recompute",
-        "loss_parallel",
-        "compile",
-        "compress",
-        "powersgd_rank",
-    )
-)
-"""Options that say how a step is shared or carried out, and not what it computes."""
+@cache
+def sharing() -> Mapping[str, Option]:
+    """Options of parallelisms: how a step is shared or carried out; what is applied last is first."""
+    kinds = sorted(parallelisms().values(), key=lambda kind: -PHASES.index(kind.phase))
+    return {name: option for kind in kinds for name, option in options_of(kind).items()}
 
 
 @dataclass(frozen=True)
@@ -79,10 +74,6 @@ class Trained:
         keys = ((), *((name,) for name in TOTAL_MEMORY))  # an imported figure has no category
         return next((size for key in keys if (size := self.value("peak_memory", *key)) is not None), None)
 
-    def name(self, *without: str) -> str:
-        """``pp2-dp2, zbv``: the layout, and what options make of it."""
-        return ", ".join([str(self.layout), *choices(self.point, without)])
-
 
 def trained(rows: Iterable[Row], *metrics: str) -> list[Trained]:
     """Training cases with these metrics of theirs; those without a figure too, and refusals."""
@@ -101,7 +92,7 @@ def trained(rows: Iterable[Row], *metrics: str) -> list[Trained]:
 
 
 def groups_of(
-    cases: Iterable[Trained], key: Callable[[Trained], tuple[object, ...]], without: frozenset[str] = frozenset()
+    cases: Iterable[Trained], key: Callable[[Trained], tuple[object, ...]], without: Collection[str] = ()
 ) -> list[list[Trained]]:
     """Cases that share ``key``, and every option but ``without`` and what follows from a layout."""
     groups: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
@@ -124,38 +115,23 @@ def memory_parts(cases: Iterable[Trained]) -> list[str]:
     return [name for name in every if name not in (*TOTAL_MEMORY, *OTHER_VIEWS)]
 
 
-def choices(point: Point, without: Iterable[str] = ()) -> list[str]:
-    """Options of how a step is shared that are worth naming beside its layout."""
-    said = {
-        "schedule": point.get("schedule"),
-        "chunks_per_rank": f"{point['chunks_per_rank']} chunks" if point.get("chunks_per_rank") else None,
-        "context": point.get("context"),
-        "routing": point.get("routing"),
-        "expert_overlap": "overlap" if point.get("expert_overlap") else None,
-        "shard_group_size": f"groups of {point['shard_group_size']}" if point.get("shard_group_size") else None,
-        "offload": "offload" if point.get("offload") else None,
-        "recompute": f"{point['recompute']} recompute" if point.get("recompute", "none") != "none" else None,
-        "compile": "compiled" if point.get("compile") else None,
-    }
-    return [str(words) for name, words in said.items() if words and name not in without]
-
-
 def change(before: float, after: float, unit: str) -> str:
     """``by 25 %, from 40 to 30 MiB``."""
     of = scale(unit, [before, after])
     return f"by {100 * abs(after / before - 1):.0f} %, from {of.text(before, 3)} to {of.text(after, 3)} {of.unit}"
 
 
-def workloads(rows: Iterable[Row]) -> Callable[[Row], tuple[object, ...]]:
+def workloads(rows: Iterable[Row], without: Collection[str] = ()) -> Callable[[Row], tuple[object, ...]]:
     """Tells what a row of ``rows`` computes, whatever ranks share it; equal workloads may be compared across layouts.
 
-    An option that only some of the layouts have (one of tensor parallelism, say) does not tell two workloads apart.
+    An option that only some of the layouts have (one of tensor parallelism, say) does not tell two workloads apart, and
+    neither do options in ``without``.
     """
     common: dict[str, set[str]] = {}
     points = {id(row.point): row for row in rows}
     for row in points.values():
         common.setdefault(row.benchmark, set(row.point)).intersection_update(row.point)
-    names = {benchmark: sorted(shared - FOLLOWS_LAYOUT) for benchmark, shared in common.items()}
+    names = {benchmark: sorted(shared - FOLLOWS_LAYOUT - set(without)) for benchmark, shared in common.items()}
     # Rows of a case share one point object; what is known of it is looked up by what it is, not by what it holds.
     known = {
         number: (row.benchmark, *(row.point[name] for name in names[row.benchmark])) for number, row in points.items()
@@ -167,43 +143,107 @@ def said(status: str) -> str:
     return status.replace("_", " ")
 
 
-def variant(row: Row, without: tuple[str, ...] = ()) -> str:
-    """A short name for what a row measured."""
-    parts = [str(row.point[key]) for key in ("run", "shape", "layout") if row.point.get(key) and key not in without]
-    for key, short in (("seq_len", "seq"), ("micro_batch_size", "mbs"), ("global_batch_size", "gbs")):
-        if row.point.get(key) is not None:
-            parts.append(f"{short} {row.point[key]}")
-    if row.point.get("dtype"):
-        parts.append(str(row.point["dtype"]))
-    return ", ".join(parts) or row.benchmark
+def names(rows: Iterable[Row], quiet: Collection[str] = (), without: Collection[str] = ()) -> Callable[[Row], str]:
+    """Tells cases of ``rows`` apart in few words: the layout, how the step is shared, and what else differs.
 
-
-def names(rows: Iterable[Row]) -> Callable[[Row], str]:
-    """Tells rows of ``rows`` apart in few words: the layout, options that share the work, and what else differs."""
-    rest = apart(rows)
-    return lambda row: ", ".join(
-        filter(None, [str(row.point.get("layout") or row.benchmark), *choices(row.point), rest(row)])
-    )
-
-
-def apart(rows: Iterable[Row], without: Collection[str] = ()) -> Callable[[Row], str]:
-    """What a row computes that others of ``rows`` do not: nothing where all compute the same."""
-    points = {id(row.point): row.point for row in rows}
-    words = {"run": "", "shape": "", "seq_len": "seq ", "micro_batch_size": "mbs ", "global_batch_size": "gbs "}
-    words["dtype"] = ""
-    differing = [name for name in words if len({point.get(name) for point in points.values()}) > 1]
-    differing = [name for name in differing if name not in without]
-    return lambda row: ", ".join(f"{words[key]}{row.point[key]}" for key in differing if row.point.get(key) is not None)
-
-
-def titles(groups: Sequence[Sequence[Trained]], without: Collection[str] = ()) -> list[str]:
-    """A second line for the title of each group's panels, where there are several: what tells it from the others.
-
-    ``without`` are options in which cases of one group differ.
+    ``pp2-dp2, zbv, mbs 2``. Of how a step is shared the ``quiet`` options are said only where they differ; options
+    ``without`` which a case can be named, as the figure says them elsewhere, never.
     """
-    firsts = [group[0].row for group in groups]
-    name = apart(firsts, without)
-    return [f"\n{words}" if (words := name(row)) else "" for row in firsts]
+    rows = _one_a_case(rows)
+    others = [option for option in _differing(rows) if option not in sharing() and option not in without]
+    chosen = choices(rows, quiet, without)
+    return lambda row: ", ".join([str(row.point.get("layout") or row.benchmark), *chosen(row), *_words(row, others)])
+
+
+def choices(rows: Iterable[Row], quiet: Collection[str], without: Collection[str] = ()) -> Callable[[Row], list[str]]:
+    """How the step of a row is shared beside its layout, in words; the ``quiet`` options only where they differ."""
+    values: dict[str, set[object]] = {option: set() for option in quiet}
+    for row in _one_a_case(rows):
+        for option in values.keys() & row.point.keys():
+            values[option].add(row.point[option])
+    silent = {option for option, found in values.items() if len(found) < 2} | set(without)
+    return lambda row: list(_choices(row.point, [option for option in sharing() if option not in silent]))
+
+
+def apart(rows: Sequence[Row], without: Collection[str] = ()) -> list[str]:
+    """What tells each row from the others, in words: nothing where all have the same options, or only one has them."""
+    differing = [option for option in _differing(rows) if option not in without]
+    shared = [option for option in differing if option in sharing()]
+    others = [option for option in differing if option not in sharing()]
+    return [", ".join([*_choices(row.point, shared), *_words(row, others)]) for row in rows]
+
+
+def titles(groups: Sequence[Sequence[Trained]], heads: Sequence[object] = ()) -> list[str]:
+    """A second line for the title of each group's panels, where there are several: what tells it from the others."""
+    words = groups_apart([[case.row for case in group] for group in groups], heads)
+    return [f"\n{said}" if said else "" for said in words]
+
+
+def groups_apart(groups: Sequence[Sequence[Row]], heads: Sequence[object] = ()) -> list[str]:
+    """What tells each group from the others, in words; nothing of one group alone.
+
+    The layout of a group's first row tells where options do not. ``heads`` are what is said of each anyway.
+    """
+    firsts = [group[0] for group in groups]
+    words = apart(firsts, {option for group in groups for option in _differing(_one_a_case(group))})
+    if len(set(zip(words, heads or words, strict=True))) == len(words):
+        return words
+    return [
+        ", ".join(filter(None, [str(row.point.get("layout", "")), said]))
+        for row, said in zip(firsts, words, strict=True)
+    ]
+
+
+def _one_a_case(rows: Iterable[Row]) -> list[Row]:
+    # Rows of a case share one point object.
+    return list({id(row.point): row for row in rows}.values())
+
+
+def _differing(rows: Sequence[Row]) -> list[str]:
+    """Options, variables and numbers of nodes in which rows differ, but for what a layout says; the most telling first.
+
+    What comes with a run (its name, the options of an import) stands before options of benchmarks, variables come last.
+    """
+    if len(rows) < 2:
+        return []
+    points = [row.point for row in rows]
+    first = points[0]
+    every = {option for point in points for option in point} - FOLLOWS_LAYOUT - {"num_ranks"}
+    differing = {option for option in every if any(point.get(option) != first.get(option) for point in points)}
+    known = list(_options(rows[0].benchmark))
+    found = sorted(
+        differing, key=lambda option: (option.isupper(), known.index(option) if option in known else -1, option)
+    )
+    return [*found, *([NODES] if len({row.num_nodes for row in rows}) > 1 else [])]
+
+
+def _choices(point: Point, shared: Iterable[str]) -> Iterator[str]:
+    """Words of options of parallelisms, but for values that ask for nothing."""
+    every = sharing()
+    for option in shared:
+        if option in point and (every[option].is_choice_of_kinds or point[option] != every[option].default):
+            yield every[option].words(point[option])
+
+
+def _words(row: Row, options: Iterable[str]) -> Iterator[str]:
+    known = _options(row.benchmark)
+    for option in options:
+        if option == NODES:
+            yield f"{row.num_nodes} node{'s' * (row.num_nodes != 1)}"
+        elif option in row.point:
+            value = row.point[option]
+            if option in known:
+                yield known[option].words(value)
+            elif option.isupper():
+                yield f"{option}={value}"
+            else:
+                yield str(value) if option == "run" else say(option.replace("_", " "), value)
+
+
+@cache
+def _options(benchmark: str) -> Mapping[str, Option]:
+    kind = benchmarks().get(benchmark)
+    return kind.options() if kind else {}
 
 
 def curves_note(found: int, drawn: int, what: str, others: str = "all are in the table") -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import Mark, Series, lines, mark
-from clusterbench.charts._selection import Trained, are_most, change, curves_note, groups_of, trained, variant
+from clusterbench.charts._selection import Trained, are_most, change, curves_note, groups_apart, groups_of, trained
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class ContextScaling(Chart[list[Curve]]):
             groups = groups_of(cases, alike, frozenset({"context"}))
             groups = [group for group in groups if len({case.layout.cp for case in group if case.is_measured}) > 1]
             if groups and are_most(groups, cases):
-                return [_curve(group) for group in groups]
+                names = groups_apart([[case.row for case in group] for group in groups])
+                return [_curve(name, group) for name, group in zip(names, groups, strict=True)]
         return None
 
     def draw(self, data: list[Curve]) -> list[Panel]:
@@ -73,7 +74,7 @@ def _same_ranks(case: Trained) -> tuple[object, ...]:
     return *_rest(case), "ranks", case.layout.world_size
 
 
-def _curve(group: Sequence[Trained]) -> Curve:
+def _curve(name: str, group: Sequence[Trained]) -> Curve:
     kinds = list(dict.fromkeys(str(case.point.get("context", "cp")) for case in group if case.layout.cp > 1))
     series: list[dict[str, Series]] = [{}, {}]
     for kind in kinds:
@@ -81,7 +82,7 @@ def _curve(group: Sequence[Trained]) -> Curve:
         for of_kind, figure in zip(series, (SPEED, MEMORY), strict=True):
             marks = {case.layout.cp: _mark(case, figure) for case in reversed(own)}
             of_kind[kind] = Series(kind, tuple(marks[cp] for cp in sorted(marks)))
-    return Curve(variant(group[0].row, without=("layout",)), *series)
+    return Curve(name, *series)
 
 
 def _mark(case: Trained, figure: tuple[str, ...]) -> Mark:

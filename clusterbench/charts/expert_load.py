@@ -215,7 +215,7 @@ def _heatmap(load: Load, grid: Grid, what: str) -> Panel:
 
 
 def _title(load: Load, what: str) -> str:
-    name = legible(load.name, 48)
+    name = legible(load.name)
     if what == "expert":
         return f"Load of each expert over the even one\n{name}, layer {load.worst[2]}"
     return f"Load of each rank over the even one\n{name}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import bars
-from clusterbench.charts._selection import FOLLOWS_LAYOUT, SHARING, Trained, curves_note, said, titles, trained
+from clusterbench.charts._selection import FOLLOWS_LAYOUT, Trained, curves_note, names, said, sharing, titles, trained
 from clusterbench.rows import Row
 from clusterbench.units import digits, format_value
 
@@ -39,7 +39,7 @@ class Layouts(Chart[list[list[Trained]]]):
 
     def draw(self, data: list[list[Trained]]) -> list[Panel]:
         mixed = _mixed(data)
-        unders = titles(mixed, without=("micro_batch_size",))
+        unders = titles(mixed, [group[0].layout.world_size for group in mixed])
         return [_bars(group, under) for group, under in zip(mixed[:MOST], unders, strict=False)]
 
     def answer(self, data: list[list[Trained]]) -> str:
@@ -68,7 +68,7 @@ def _mixed(groups: Sequence[list[Trained]]) -> list[list[Trained]]:
 
 
 def _work(case: Trained) -> frozenset[tuple[str, object]]:
-    left_out = FOLLOWS_LAYOUT | SHARING | {"aux_loss", "micro_batch_size"}
+    left_out = FOLLOWS_LAYOUT | sharing().keys() | {"micro_batch_size"}
     return frozenset((name, value) for name, value in case.point.items() if name not in left_out)
 
 
@@ -83,10 +83,11 @@ def _speed(case: Trained) -> float:
 
 
 def _bars(group: Sequence[Trained], under: str) -> Panel:
+    name = names(case.row for case in group)
     shown = sorted(group, key=lambda case: -_speed(case))[:MOST_BARS]
     return bars(
         f"Throughput per rank on {group[0].layout.world_size} ranks{under}",
-        [_name(case, group) for case in shown],
+        [name(case.row) for case in shown],
         {"throughput": [case.value("tokens_per_s_per_rank") for case in shown]},
         "tokens/s",
         missing={number: said(case.row.status) for number, case in enumerate(shown) if not _speed(case)},
@@ -97,16 +98,10 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
 def _sentence(group: Sequence[Trained]) -> str:
     timed = sorted((case for case in group if _speed(case)), key=_speed)
     best, worst = timed[-1], timed[0]
+    name = names(case.row for case in group)
     shape = f"{best.point['shape']} on " if best.point.get("shape") else ""
     return (
-        f"of {len(timed)} for {shape}{best.layout.world_size} ranks {_name(best, group)} is the fastest with "
+        f"of {len(timed)} for {shape}{best.layout.world_size} ranks {name(best.row)} is the fastest with "
         f"{format_value(_speed(best), 'tokens/s')} per rank, {digits(_speed(best) / _speed(worst), 3)} times "
-        f"{_name(worst, group)}"
+        f"{name(worst.row)}"
     )
-
-
-def _name(case: Trained, group: Sequence[Trained]) -> str:
-    """The layout, and its micro-batch where those of the group differ."""
-    micro = case.point.get("micro_batch_size")
-    differ = len({one.point.get("micro_batch_size") for one in group}) > 1
-    return f"{case.name()}, mbs {micro}" if differ and micro is not None else case.name()

@@ -6,7 +6,7 @@ from typing import ClassVar
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import INK, MUTED, PALETTE, PAPER, bars, canvas
 from clusterbench.charts._panel import Column, Entry, Panel
-from clusterbench.charts._selection import Trained, are_most, curves_note, groups_of, said, trained, variant
+from clusterbench.charts._selection import Trained, are_most, curves_note, groups_apart, groups_of, said, trained
 from clusterbench.rows import Row
 from clusterbench.units import format_value
 
@@ -31,7 +31,9 @@ class PipelineBubble(Chart[list[list[Trained]]]):
     def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
         cases = trained(rows, "bubble", "tokens_per_s_per_rank", "peak_memory")
         piped = [case for case in cases if case.layout.pp > 1]
-        groups = groups_of(piped, lambda case: (case.layout,), frozenset({"schedule", "chunks_per_rank"}))
+        groups = groups_of(
+            piped, lambda case: (case.layout, case.row.num_nodes), frozenset({"schedule", "chunks_per_rank"})
+        )
         groups = [group for group in groups if len({_name(case) for case in group if _bubble(case) is not None}) > 1]
         return groups if groups and are_most(groups, cases) else None
 
@@ -55,9 +57,9 @@ def _bubble(case: Trained, source: str = "measured") -> float | None:
 
 
 def _title(group: Sequence[Trained], data: Sequence[Sequence[Trained]]) -> str:
-    own = str(group[0].layout)
-    alike = sum(str(one.layout) == own for one, *_ in data)
-    return own if alike == 1 else variant(group[0].row)
+    told = groups_apart([[case.row for case in every] for every in data], [every[0].layout for every in data])
+    own = told[next(place for place, every in enumerate(data) if every is group)]
+    return ", ".join(filter(None, [str(group[0].layout), own]))
 
 
 def _panels(group: Sequence[Trained], title: str) -> list[Panel]:

@@ -12,6 +12,7 @@ from clusterbench.charts._selection import (
     curves_note,
     groups_of,
     memory_parts,
+    names,
     said,
     trained,
 )
@@ -42,7 +43,7 @@ class Recompute(Chart[list[list[Trained]]]):
 
     def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
         cases = trained(rows, "peak_memory", "tokens_per_s_per_rank", "mfu", "hfu")
-        groups = groups_of(cases, lambda case: (case.layout, case.row.world_size), frozenset({"recompute"}))
+        groups = groups_of(cases, lambda case: (case.layout, case.row.num_nodes), frozenset({"recompute"}))
         groups = [group for group in groups if len({_kind(case) for case in group if case.is_measured}) > 1]
         return groups if groups and are_most(groups, cases) else None
 
@@ -61,9 +62,7 @@ def _kind(case: Trained) -> str:
 
 
 def _title(group: Sequence[Trained], data: Sequence[Sequence[Trained]]) -> str:
-    names = [case.name("recompute") for case, *_ in data]
-    own = group[0].name("recompute")
-    return own if names.count(own) == 1 else f"{own}, {group[0].point.get('shape')}, {group[0].point.get('seq_len')}"
+    return names((case.row for case, *_ in data), without=("recompute",))(group[0].row)
 
 
 def _panels(group: Sequence[Trained], title: str) -> Iterator[Panel]:
@@ -125,4 +124,4 @@ def _sentence(group: Sequence[Trained]) -> str:
             cost += f" ({format_value(speed, 'tokens/s')} per rank)"
         verb = "lowers" if left < whole else "raises"
         parts.append(f"{kind} recomputation {verb} peak memory {change(whole, left, 'B')},{cost or ' speed unknown'}")
-    return f"With {kinds['none'].name('recompute')}, {'; '.join(parts)}." if parts else ""
+    return f"With {names([kinds['none'].row])(kinds['none'].row)}, {'; '.join(parts)}." if parts else ""

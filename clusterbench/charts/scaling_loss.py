@@ -9,7 +9,7 @@ from clusterbench.charts._drawing import bars
 from clusterbench.charts._panel import Column
 from clusterbench.charts._parts import in_order, named, parts_of, told
 from clusterbench.charts._scaling import Sweep, sweeps
-from clusterbench.charts._selection import curves_note
+from clusterbench.charts._selection import curves_note, names, sharing
 from clusterbench.formulas.attribution import COMPUTE, Part
 from clusterbench.rows import Row
 
@@ -107,9 +107,10 @@ def _more(part: Part) -> str:
 
 def _panel(losses: Losses) -> Panel:
     sweep, shown = losses.sweep, losses.runs[:MOST]
+    name = names((one.row for one in losses.runs), quiet=sharing())
     panel = bars(
         f"{sweep.title}: lost throughput per rank" + (f"\n{sweep.name}" if sweep.name else ""),
-        [f"{sweep.size(one.row)} {sweep.sizes}: {one.row.point.get('layout')}" for one in shown],
+        [f"{sweep.size(one.row)} {sweep.sizes}: {name(one.row)}" for one in shown],
         {named(part): [one.losses.get(part) for one in shown] for part in in_order(one.losses for one in shown)},
         "fraction",
         expected={},  # so that the figure beside a bar is that of the diamond

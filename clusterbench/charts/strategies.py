@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import bars
 from clusterbench.charts._selection import (
-    SHARING,
     Trained,
     change,
     curves_note,
     groups_of,
     memory_parts,
+    names,
     said,
+    sharing,
     titles,
     trained,
 )
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from clusterbench.charts._panel import Panel
 
 MOST, MOST_BARS = 4, 40
+QUIET = ("schedule", "context")
 
 
 class Strategies(Chart[list[list[Trained]]]):
@@ -42,7 +44,11 @@ class Strategies(Chart[list[list[Trained]]]):
         cases = [case for case in trained(rows, "peak_memory") if case.row.status != "refused"]
         if len({case.layout.world_size for case in cases}) != 1:
             return None
-        groups = [group for group in groups_of(cases, lambda case: (), SHARING) if _is_a_comparison(group)]
+        groups = [
+            group
+            for group in groups_of(cases, lambda case: (case.row.num_nodes,), sharing())
+            if _is_a_comparison(group)
+        ]
         return groups or None
 
     def draw(self, data: list[list[Trained]]) -> list[Panel]:
@@ -71,11 +77,11 @@ def _is_plain(case: Trained) -> bool:
 
 def _bars(group: Sequence[Trained], under: str) -> Panel:
     shown = sorted(group, key=lambda case: -(case.whole_memory() or float("inf")))[:MOST_BARS]
-    parts = memory_parts(shown)
+    parts, name = memory_parts(shown), names((case.row for case in group), QUIET)
     held = {said(name): case_values for name in parts if any(case_values := [_held(case, name) for case in shown])}
     return bars(
         f"Peak memory, fullest of {group[0].layout.world_size} ranks{under}",
-        [case.name("schedule", "context") for case in shown],
+        [name(case.row) for case in shown],
         held,
         "B",
         expected={said(name): [case.expected("peak_memory", name) for case in shown] for name in parts},
@@ -96,9 +102,9 @@ def _sentence(group: Sequence[Trained]) -> str:
     fullest = plain or max(seen, key=lambda case: case.whole_memory() or 0.0)
     others = [case for case in seen if case is not fullest]
     leanest = min(others, key=lambda case: case.whole_memory() or 0.0)
-    names = ("schedule", "context")
+    name = names((case.row for case in group), QUIET)
     sentence = (
-        f"Of {len(others)} strategies {leanest.name(*names)} saves most against {fullest.name()}: it lowers peak "
+        f"Of {len(others)} strategies {name(leanest.row)} saves most against {name(fullest.row)}: it lowers peak "
         f"memory {change(fullest.whole_memory() or 1.0, leanest.whole_memory() or 0.0, 'B')}"
     )
     parts = []
@@ -107,5 +113,5 @@ def _sentence(group: Sequence[Trained]) -> str:
         least = min(held, key=lambda case: _held(case, part) or 0.0, default=None)
         if least and (before := _held(fullest, part)):
             share = 100 * (1 - (_held(least, part) or 0.0) / before)
-            parts.append(f"of {said(part)} {least.name(*names)} saves most, {share:.0f} %")
+            parts.append(f"of {said(part)} {name(least.row)} saves most, {share:.0f} %")
     return f"{sentence}{''.join(f'; {part}' for part in parts)}."

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import Mark, Series, layout_of, lines, mark
-from clusterbench.charts._selection import TOTAL_MEMORY, curves_note, variant, workloads
+from clusterbench.charts._selection import NODES, TOTAL_MEMORY, apart, curves_note, groups_apart, workloads
 from clusterbench.layout import ParallelLayout
 from clusterbench.rows import Row
 from clusterbench.units import format_value, scale
@@ -42,21 +42,22 @@ class TensorScaling(Chart[list[Curve]]):
     place: ClassVar[int] = 10
 
     def select(self, rows: Sequence[Row]) -> list[Curve] | None:
-        curves: dict[frozenset[str], Curve] = {}
+        groups: dict[frozenset[str], tuple[str, list[Row]]] = {}
         steps = [row for row in rows if row.point.get("layout") and _is_wanted(row)]
         workload = workloads(steps)
         for alike in (_same_replicas, _same_ranks):
-            groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+            found: dict[tuple[object, ...], list[Row]] = defaultdict(list)
             for row in steps:
                 layout = layout_of(str(row.point["layout"]))
                 if layout is not None:
-                    groups[*workload(row), *alike(layout)].append(row)
-            for group in groups.values():
+                    found[*workload(row), *alike(layout)].append(row)
+            for group in found.values():
                 degrees = {_layout(row).tp for row in group}
-                cases = frozenset(row.case for row in group)
-                if len(degrees) > 1 and cases not in curves and any(row.value is not None for row in group):
-                    curves[cases] = _curve(group)
-        return list(curves.values()) or None
+                if len(degrees) > 1 and any(row.value is not None for row in group):
+                    groups.setdefault(frozenset(row.case for row in group), (_start(group, alike), group))
+        starts, every = [start for start, _ in groups.values()], [group for _, group in groups.values()]
+        words = groups_apart(every, starts)
+        return [_curve(*curve) for curve in zip(words, starts, every, strict=True)] or None
 
     def draw(self, data: list[Curve]) -> list[Panel]:
         return [figure for curve in data[:MOST] for figure in _panels(curve, curve.name if len(data) > 1 else "")]
@@ -91,18 +92,25 @@ def _same_ranks(layout: ParallelLayout) -> tuple[object, ...]:
     return layout.pp, layout.cp, layout.ep, layout.zero, "ranks", layout.world_size
 
 
-def _curve(group: Sequence[Row]) -> Curve:
-    # At tp1 there is nothing to split, so both curves start from the one case there.
-    with_sp = any(_layout(row).sp for row in group)
-    names = {"TP": False, "TP + SP": True} if with_sp else {"TP": False}
+def _start(group: Sequence[Row], alike: Callable[[ParallelLayout], tuple[object, ...]]) -> str:
+    """What the degrees of a curve share beside the work: ``from dp4``, ``4 ranks, from dp4``; nothing from one rank."""
+    smallest = _layout(min(group, key=lambda row: _layout(row).tp))
+    if smallest.world_size == 1:
+        return ""
+    return f"{smallest.world_size} ranks, from {smallest}" if alike is _same_ranks else f"from {smallest}"
+
+
+def _curve(name: str, start: str, group: Sequence[Row]) -> Curve:
+    # At tp1 there is nothing to split, so all curves start from the one case there.
+    split = [row for row in group if _layout(row).tp > 1]
+    words = dict(zip([row.case for row in split], apart(split, {NODES}), strict=True))
     throughput, memory = {}, {}
-    for name, sp in names.items():
-        own = [row for row in group if _layout(row).sp == sp or (sp and _layout(row).tp == 1)]
-        throughput[name] = Series(name, tuple(_marks(own, "tokens_per_s_per_rank")))
-        memory[name] = Series(name, tuple(_marks(own, "peak_memory")))
-    smallest = min(group, key=lambda row: _layout(row).tp)
-    start = f", from {smallest.point['layout']}" if _layout(smallest).world_size > 1 else ""
-    return Curve(f"{variant(smallest, without=('layout',))}{start}", throughput, memory)
+    for sp, how in sorted({(_layout(row).sp, words[row.case]) for row in split}):
+        own = [row for row in group if row.case not in words or (_layout(row).sp, words[row.case]) == (sp, how)]
+        curve = ", ".join(filter(None, ["TP + SP" if sp else "TP", how]))
+        throughput[curve] = Series(curve, tuple(_marks(own, "tokens_per_s_per_rank")))
+        memory[curve] = Series(curve, tuple(_marks(own, "peak_memory")))
+    return Curve(", ".join(filter(None, [name, start])), throughput, memory)
 
 
 def _marks(rows: Sequence[Row], metric: str) -> Iterator[Mark]:
@@ -133,8 +141,9 @@ def _panels(curve: Curve, name: str) -> Iterator[Panel]:
 
 def _fall(curve: Curve) -> str:
     """How throughput per rank went from the smallest degree to the largest."""
-    marks = sorted(curve.throughput["TP"].measured, key=lambda mark: mark.x)
-    if len(marks) < 2:
+    plain = curve.throughput.get("TP")
+    marks = sorted(plain.measured, key=lambda mark: mark.x) if plain else []
+    if plain is None or len(marks) < 2:
         return ""
     first, last = marks[0], marks[-1]
     assert first.value is not None
@@ -145,14 +154,14 @@ def _fall(curve: Curve) -> str:
         f"{format_value(first.value, 'tokens/s').removesuffix(' tokens/s')} to {format_value(last.value, 'tokens/s')} "
         f"({100 * last.value / first.value:.0f} % of tp{first.x:.0f}"
     )
-    gaps = [mark for mark in curve.throughput["TP"].marks if mark.value is None]
+    gaps = [mark for mark in plain.marks if mark.value is None]
     lost = "".join(f"; tp{mark.x:.0f}: {mark.status.replace('_', ' ')}" for mark in gaps)
     return f"{sentence}{lost}){';' if _saving(curve) else '.'}"
 
 
 def _saving(curve: Curve) -> str:
     """What sequence parallelism did to peak memory at the largest degree where both were measured."""
-    if "TP + SP" not in curve.memory:
+    if not {"TP", "TP + SP"} <= curve.memory.keys():
         return ""
     plain = {mark.x: mark.value for mark in curve.memory["TP"].measured if mark.x > 1}
     split = {mark.x: mark.value for mark in curve.memory["TP + SP"].measured}

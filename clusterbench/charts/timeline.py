@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.charts import Chart
 from clusterbench.charts._drawing import Span, legible, spans
-from clusterbench.charts._selection import curves_note
+from clusterbench.charts._selection import curves_note, names
 from clusterbench.formulas.schedules import objection, order, play
 from clusterbench.formulas.statistics import median
 from clusterbench.rows import Row
@@ -73,7 +73,13 @@ class Timeline(Chart[list[Step]]):
         return None  # no row holds a timeline
 
     def select_from(self, reading: Reading) -> list[Step] | None:
-        steps = [step for history in reading.histories if (step := _step(history))]
+        rows = {row.case: row for row in reading.rows if row.point.get("layout")}
+        name = names(rows.values())
+        steps = [
+            step
+            for history in reading.histories
+            if history.case.id in rows and (step := _step(history, name(rows[history.case.id])))
+        ]
         return sorted(steps, key=lambda step: -len(step.lines)) or None
 
     def draw(self, data: list[Step]) -> list[Panel]:
@@ -104,10 +110,10 @@ def _shares(step: Step) -> str:
 
 
 def _title(step: Step) -> str:
-    return f"{legible(step.name, 40)}: idle {_shares(step)}"
+    return f"{legible(step.name)}\nidle {_shares(step)}"
 
 
-def _step(history: History) -> Step | None:
+def _step(history: History, name: str) -> Step | None:
     if history.pooled is None:
         return None
     seen = [
@@ -126,7 +132,7 @@ def _step(history: History) -> Step | None:
     drawn = [*_spans([measured[place] for place in places[:MOST_RANKS]], whole_s)]
     step = Step(
         history.case.id,
-        f"{history.case.point.get('layout')}, {schedule}",
+        name,
         tuple(names[:MOST_RANKS]),
         tuple(drawn),
         fmean(_idle_s(timeline, whole_s) / whole_s for timeline in seen),

@@ -28,7 +28,7 @@ from clusterbench.charts._ranking import (
     speed_story,
     throughput,
 )
-from clusterbench.charts._selection import FOLLOWS_LAYOUT, SHARING, Trained, curves_note, trained
+from clusterbench.charts._selection import FOLLOWS_LAYOUT, Trained, curves_note, sharing, trained
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History, Reading
 from clusterbench.units import digits, format_value
@@ -259,7 +259,7 @@ def _grid(shape: str, cells: Mapping[Cell, Sequence[Trained]], histories: Mappin
 
 
 def _options(case: Trained, left_out: set[str]) -> Options:
-    skipped = FOLLOWS_LAYOUT | SHARING | CHOSEN | left_out | {"aux_loss"}
+    skipped = FOLLOWS_LAYOUT | sharing().keys() | CHOSEN | left_out
     return frozenset((name, _plain(value)) for name, value in case.point.items() if name not in skipped)
 
 

@@ -12,6 +12,7 @@ from clusterbench.charts._selection import (
     curves_note,
     groups_of,
     memory_parts,
+    names,
     said,
     titles,
     trained,
@@ -61,20 +62,21 @@ class ZeroStages(Chart[list[list[Trained]]]):
 
 def _base(case: Trained) -> tuple[object, ...]:
     layout = case.layout
-    return layout.world_size, layout.pp, layout.cp, layout.tp, layout.sp, layout.ep
+    return layout.world_size, layout.pp, layout.cp, layout.tp, layout.sp, layout.ep, case.row.num_nodes
 
 
 def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
-    labels = [case.name() for case in group]
+    name = names(case.row for case in group)
+    labels = [name(case.row) for case in group]
     missing = {number: said(case.row.status) for number, case in enumerate(group) if not case.is_measured}
     cases = [case.row.case for case in group]
     figures = []
-    for title, metric, names in (
+    for title, metric, categories in (
         ("At rest", "memory_at_rest", KEPT),
         ("At its peak", "peak_memory", memory_parts(group)),
     ):
-        held = {said(name): [case.value(metric, name) for case in group] for name in names}
-        planned = {said(name): [case.expected(metric, name) for case in group] for name in names}
+        held = {said(name): [case.value(metric, name) for case in group] for name in categories}
+        planned = {said(name): [case.expected(metric, name) for case in group] for name in categories}
         held = {name: sizes for name, sizes in held.items() if any(sizes)}
         if held:
             whole = [case.whole_memory() for case in group] if metric == "peak_memory" else ()

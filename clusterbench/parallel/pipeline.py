@@ -34,9 +34,13 @@ class Pipeline(Parallelism):
 
     phase: ClassVar[str] = "pipeline"
 
-    schedule: str = option("1f1b", "order in which pipeline stages compute", choices=tuple(SCHEDULES))
+    schedule: str = option("1f1b", "order in which pipeline stages compute", choices=tuple(SCHEDULES), said="{}")
     chunks_per_rank: int = option(
-        0, "pipeline stages of one rank; 0 is what the schedule usually has", minimum=0, maximum=1024
+        0,
+        "pipeline stages of one rank; 0 is what the schedule usually has",
+        minimum=0,
+        maximum=1024,
+        said="{} chunks",
     )
 
     def active(self, layout: ParallelLayout) -> bool:

@@ -14,7 +14,8 @@ def runs(layout: str, world_size: int, value: float, *, weak: bool = False, node
     """An efficiency with its band, and the throughput behind it: 1,000 tokens/s on the smallest run."""
     batch = 8 * world_size if weak else 8
     options = {"shape": "tiny", "layout": layout, "global_batch_size": batch, **point}
-    one = case(f"{nodes} {layout} {batch} {point}", world_size, num_nodes=nodes, point=options)
+    name = f"{nodes} {layout} {batch} {point}"
+    one = case(name, world_size, num_nodes=nodes, point=options, benchmark="train_step")
     basis, band = WEAK if weak and world_size > 1 else STRONG, {"low": 0.9 * value, "high": 1.1 * value}
     return [
         row(one, "scaling_efficiency", value, unit="fraction", basis=basis, expected=1.0, **band),

@@ -11,7 +11,7 @@ from clusterbench.charts._drawing import svg
 from clusterbench.charts.timeline import WAITING, Step, Timeline
 from clusterbench.formulas.schedules import order, play
 from clusterbench.run_folder.attempts import Reading
-from tests.report.synthetic import case, observation, outcome
+from tests.report.synthetic import case, observation, outcome, row
 from tests.report.synthetic import reading as read
 
 FIRST = [["F", 0, 0, 0.0, 0.1], ["B", 0, 0, 0.3, 0.5]]
@@ -21,7 +21,7 @@ SECOND = [["F", 1, 0, 0.1, 0.2], ["B", 1, 0, 0.2, 0.3]]
 def reading(*timelines: object, layout: str = "pp2", schedule: object = "gpipe") -> Reading:
     piped = case(layout, point={"layout": layout, "schedule": schedule})
     seen = replace(observation(piped), passes={"timeline": timelines})
-    return read((outcome(piped), seen), cases=[piped])
+    return read((outcome(piped), seen), cases=[piped], rows=[row(piped)])
 
 
 def one_step(*timelines: object, **options: Any) -> Step:

@@ -81,7 +81,8 @@ def test_one_page_of_several_runs_stands_in_a_folder_of_its_own(tmp_path: Path) 
     page = (tmp_path / "both" / "index.html").read_text()
     assert "before: train_step/1n2/tp2" in page
     assert "after: train_step/1n2/tp2" in page
-    assert "before, llama-tiny, seq 256" in page  # a panel each
+    assert "Throughput per rank before" in page  # a panel each
+    assert "Throughput per rank after" in page
     assert page.count("<td>PASS: Every case that should have been measured was") == 2
     table = (tmp_path / "both" / "rows.csv").read_text()
     assert {line.split(",")[0] for line in table.splitlines()[1:]} == {"before", "after"}
