@@ -27,7 +27,7 @@ LAYERS = (
     "model",
     "engine tools",
     "job run_folder",
-    "types rows units layout shape cluster formulas errors options discover words variables",
+    "types rows units layout shape cluster formulas errors options discover words variables own_copy",
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 

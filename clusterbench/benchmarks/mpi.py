@@ -172,6 +172,7 @@ def _run_mpi(rig: Rig, point: Point) -> dict[str, Any]:
     import tempfile
     from pathlib import Path
 
+    from clusterbench import own_copy
     from clusterbench.engine import tool
     from clusterbench.engine.mpi import NO_LIBRARY
 
@@ -182,7 +183,7 @@ def _run_mpi(rig: Rig, point: Point) -> dict[str, Any]:
         if is_first:
             names = ("iterations", "warmup")
             order = {"point": dict(point), "world_size": rig.world_size, **{name: point[name] for name in names}}
-            words = [mpirun, "-n", str(rig.world_size), sys.executable, "-m", "clusterbench.engine.mpi"]
+            words = [mpirun, "-n", str(rig.world_size), *own_copy.command("clusterbench.engine.mpi")]
             # No limit of its own: that of the case ends this process, and the kernel all that it started.
             done = tool.run_tool([*words, str(folder), json.dumps(order)], _MOST_SECONDS, _for_open_mpi())
             print(done.text + done.warnings, flush=True)  # the rank's log

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clusterbench import own_copy
 from clusterbench.engine.host_memory import memory_limit_bytes, oom_kills
 from clusterbench.launch.blame import death
 from clusterbench.launch.channel import Channel, Message
@@ -65,6 +66,8 @@ class Agent:
         The ranks this agent owns, counted on its host; ``local_ranks[slot]`` selects the device.
     interface
         Variables that tell this host's workers over which network interface to talk.
+    copy
+        Where this copy of the package lies, and the digest of its sources as the agent began.
     restarts_spawner
         Whether a spawner that died is started again. An MPI rank must not: its fork is forbidden on many fabrics.
     """
@@ -74,6 +77,7 @@ class Agent:
     local_ranks: Sequence[int] = ()
     interface: Mapping[str, str] = field(default_factory=dict)
     restarts_spawner: bool = True
+    copy: Mapping[str, str] = field(init=False)
     _spawner: Channel = field(init=False)
     _spawner_process: subprocess.Popen[bytes] = field(init=False)
     _zygotes: dict[tuple[tuple[str, str], ...], Zygote] = field(default_factory=dict)
@@ -91,6 +95,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self._selector = selectors.DefaultSelector()
+        self.copy = {"place": str(own_copy.FOLDER), "digest": own_copy.digest()}
         self._start_spawner()
 
     def _start_spawner(self) -> None:
@@ -260,10 +265,14 @@ class Agent:
         elif "exited" in message:
             self._exit(message["exited"], message["code"])
         elif "ready" in message or "import_error" in message:
-            for zygote in self._zygotes.values():
+            for environment, zygote in list(self._zygotes.items()):
                 if zygote.channel is channel:
                     zygote.is_ready = "ready" in message
                     zygote.import_error = message.get("import_error", "")
+                    if zygote.is_ready and message["digest"] != self.copy["digest"]:
+                        del self._zygotes[environment]
+                        self._forget(channel)
+                        self._lose_zygote(zygote, self._another_copy(message))
         else:
             (rank,) = [worker.rank for worker in self._workers.values() if worker.channel is channel]
             self._events.append({"event": "worker", "rank": rank, "host": self.host, **message})
@@ -339,6 +348,13 @@ class Agent:
         last = f"; the last it wrote: {said.splitlines()[-1]}" if said else ""
         when = "" if zygote.is_ready else " while it imported torch"
         return f"the process that forks workers on host {self.host} ended{when}{last}"
+
+    def _another_copy(self, other: Message) -> str:
+        return (
+            f"workers on host {self.host} would run another copy of clusterbench than its agent: {other['place']} with "
+            f"sources {other['digest']}, not {self.copy['place']} with sources {self.copy['digest']}.\n"
+            "hint: leave the sources alone while a run is under way"
+        )
 
     # Helpers.
 

@@ -6,12 +6,12 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterbench import own_copy
 from clusterbench.errors import LaunchError, SuiteError, nearest
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.channel import Message
@@ -69,10 +69,10 @@ class Allocation:
         return chosen[:num_nodes]
 
 
-def hello(host: str, local_rank: int | None) -> Message:
+def hello(host: str, local_rank: int | None, copy: Mapping[str, str]) -> Message:
     """What an agent says first; the first one of each host describes it."""
-    first = not local_rank
-    return {"event": "hello", "host": host, "local_rank": local_rank, "environment": _described() if first else {}}
+    described = {} if local_rank else _described()
+    return {"event": "hello", "host": host, "local_rank": local_rank, "copy": dict(copy), "environment": described}
 
 
 def gather(plane: ControlPlane, own: Message) -> Allocation:
@@ -81,7 +81,7 @@ def gather(plane: ControlPlane, own: Message) -> Allocation:
     Raises
     ------
     LaunchError
-        If some say nothing, or two hosts go by one name.
+        If some say nothing, two hosts go by one name, or run different copies of the package.
     """
     hellos = {HEAD: own}
     for sender, message in _messages(plane, SECONDS_TO_GATHER):
@@ -96,6 +96,7 @@ def gather(plane: ControlPlane, own: Message) -> Allocation:
         raise LaunchError(f"{len(gone or missing)} of {plane.size} agents {why}: {_listed(gone or missing)}")
     in_order = [hellos[rank] for rank in range(plane.size)]
     _expect_names_of_their_own(in_order)
+    _expect_one_copy(in_order)
     environments = {said["host"]: said["environment"] for said in reversed(in_order) if said["environment"]}
     hosts = tuple(said["host"] for said in in_order)
     return Allocation(hosts, {host: environments[host] for host in dict.fromkeys(hosts)})
@@ -111,6 +112,21 @@ def _expect_names_of_their_own(hellos: Sequence[Message]) -> None:
                 "hint: give every host or container a name of its own"
             )
         seen.add(place)
+
+
+def _expect_one_copy(hellos: Sequence[Message]) -> None:
+    """Contents count and not paths: each host may have the package on a disk of its own."""
+    first = hellos[0]
+    for said in hellos:
+        if said["copy"]["digest"] != first["copy"]["digest"]:
+            mine, other = (
+                f"{each['host']} has {each['copy']['place']} with sources {each['copy']['digest']}"
+                for each in (first, said)
+            )
+            raise LaunchError(
+                f"the hosts run different copies of clusterbench: {mine}, {other}.\n"
+                "hint: install the same version on all hosts, or one copy where all see it"
+            )
 
 
 def measure_clocks(agent: Agent, plane: ControlPlane, allocation: Allocation) -> None:
@@ -159,7 +175,7 @@ def _described() -> Mapping[str, Any]:
     """This host, described by a process of its own: the agent must not load a driver's library."""
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "clusterbench.engine.environment"],
+            own_copy.command("clusterbench.engine.environment"),
             env=without_launcher(os.environ),
             capture_output=True,
             text=True,

@@ -86,7 +86,7 @@ def run(options: RunOptions) -> int:
         forks = launcher is None or not launcher.is_mpi
         agent = Agent(host=socket.gethostname(), scratch=Path(scratch), restarts_spawner=forks)
         try:
-            own = hello(agent.host, _local_rank(launcher))
+            own = hello(agent.host, _local_rank(launcher), agent.copy)
             plane = _plane(launcher)
             try:
                 if plane.rank == HEAD:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from clusterbench import own_copy
 from clusterbench.launch.channel import Channel
 
 _PR_SET_PDEATHSIG = 1
@@ -30,10 +31,12 @@ def die_with(parent: int) -> None:
 def start_module(
     module: str, arguments: list[str], channel: socket.socket, errors: int, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A Python process running ``module`` with ``channel`` as standard input and output, in a session of its own."""
+    """A Python process running ``module`` of this copy of the package, in a session of its own.
+
+    ``channel`` is its standard input and output.
+    """
     return subprocess.Popen(
-        # -P: the folder someone stands in must not shadow a module.
-        [sys.executable, "-P", "-m", module, *arguments],
+        own_copy.command(module, *arguments),
         stdin=channel.fileno(),
         stdout=channel.fileno(),
         stderr=errors,

@@ -27,6 +27,7 @@ from typing import IO, TextIO
 
 import psutil
 
+from clusterbench import own_copy
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.launcher import detect
@@ -116,7 +117,7 @@ def _new_folder(options: RunOptions) -> Path:
 
 def _inner(options: RunOptions, folder: Path, hosts: Sequence[str]) -> list[str]:
     """The command that the launcher starts in every process: begins the run, or goes on with it."""
-    words = [sys.executable, "-m", "clusterbench.cli", "run"]
+    words = own_copy.command("clusterbench.cli", "run")
     if (folder / "plan.jsonl").exists():
         words += ["--resume", str(folder), "--on-lost-host", "continue"]
     else:

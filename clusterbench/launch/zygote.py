@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+from clusterbench import own_copy
 from clusterbench.launch.channel import Channel, Message
 from clusterbench.launch.spawner import die_with
 
@@ -30,7 +31,7 @@ def main() -> None:
         agent.send({"import_error": f"{type(error).__name__}: {error}"})
         raise
     threads = len(os.listdir("/proc/self/task"))
-    agent.send({"ready": True, "threads": threads})
+    agent.send({"ready": True, "threads": threads, "place": str(own_copy.FOLDER), "digest": own_copy.digest()})
 
     children: dict[int, Message] = {}
     wakeup, wakeup_write = socket.socketpair()

@@ -28,6 +28,7 @@ from clusterbench.types import Case, Plan
 RANKS_PER_HOST = 8
 SAMPLES = 100
 TIMEOUT_S = 60.0
+COPY = {"place": "/x/clusterbench", "digest": "0123456789abcdef"}
 _LONGEST_PAUSE_S = 0.02
 _SECONDS_BETWEEN_LOOKS = 0.5
 _BYTES_OF_A_STACK = 256 * 1024
@@ -192,9 +193,9 @@ def hello_of(agent: int, environment: Mapping[str, Any], ranks_per_agent: int = 
     """What the agent says first; the first of each host describes it. The head has a host of its own, and no rank."""
     node, local_rank = divmod(agent - 1, RANKS_PER_HOST // ranks_per_agent)
     if agent == HEAD:
-        return {"event": "hello", "host": "head", "local_rank": 0, "environment": environment}
+        return {"event": "hello", "host": "head", "local_rank": 0, "copy": COPY, "environment": environment}
     described = {} if local_rank else environment
-    return {"event": "hello", "host": f"n{node:04d}", "local_rank": local_rank, "environment": described}
+    return {"event": "hello", "host": f"n{node:04d}", "local_rank": local_rank, "copy": COPY, "environment": described}
 
 
 def case_of(num_ranks: int, name: str = "x", cut: Sequence[int] = ()) -> Case:

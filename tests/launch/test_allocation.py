@@ -34,8 +34,11 @@ class Plane:
         return () if self.batches else self._lost
 
 
+COPY = {"place": "/x/clusterbench", "digest": "0123456789abcdef"}
+
+
 def said(host, local_rank=0, **environment):
-    return {"event": "hello", "host": host, "local_rank": local_rank, "environment": environment}
+    return {"event": "hello", "host": host, "local_rank": local_rank, "copy": COPY, "environment": environment}
 
 
 @pytest.fixture
@@ -95,6 +98,20 @@ def test_two_hosts_of_one_name_are_found_out():
     )
 
 
+def test_the_same_package_may_lie_elsewhere_on_another_host():
+    plane = Plane(2, [(1, {**said("b", x=1), "copy": {**COPY, "place": "/y/clusterbench"}})])
+    assert gather(plane, said("a", x=1)).names == ("a", "b")
+
+
+def test_another_package_on_another_host_is_refused_with_both_places():
+    plane = Plane(2, [(1, {**said("b", x=1), "copy": {"place": "/y/clusterbench", "digest": "fedcba9876543210"}})])
+    assert refusal(plane, said("a", x=1)) == (
+        "the hosts run different copies of clusterbench: a has /x/clusterbench with sources 0123456789abcdef, b has "
+        "/y/clusterbench with sources fedcba9876543210.\n"
+        "hint: install the same version on all hosts, or one copy where all see it"
+    )
+
+
 def test_where_nobody_counted_the_processes_of_a_host_two_may_be_on_it():
     plane = Plane(2, [(1, said("node", None, x=1))])
     assert gather(plane, said("node", None, x=1)).hosts == ("node", "node")
@@ -107,9 +124,9 @@ def test_whoever_asks_for_the_end_before_anything_began_is_heard():
 
 def test_only_the_first_agent_of_a_host_describes_it(monkeypatch):
     monkeypatch.setattr(allocation, "_described", lambda: {"cores": 2})
-    assert hello("a", 0) == said("a", 0, cores=2)
-    assert hello("a", None) == said("a", None, cores=2)
-    assert hello("a", 1) == said("a", 1)
+    assert hello("a", 0, COPY) == said("a", 0, cores=2)
+    assert hello("a", None, COPY) == said("a", None, cores=2)
+    assert hello("a", 1, COPY) == said("a", 1)
 
 
 def test_a_host_that_cannot_be_described_in_time_is_named(monkeypatch):
@@ -119,7 +136,7 @@ def test_a_host_that_cannot_be_described_in_time_is_named(monkeypatch):
     monkeypatch.setattr(subprocess, "run", hang)
     monkeypatch.setattr(allocation.socket, "gethostname", lambda: "cb3")
     with pytest.raises(LaunchError) as caught:
-        hello("cb3", 0)
+        hello("cb3", 0, COPY)
     assert str(caught.value) == (
         "host cb3 could not be described within 60 s.\n"
         "hint: 'python -m clusterbench.engine.environment' does it; a driver that hangs is what usually holds it up"
@@ -131,7 +148,7 @@ def test_a_description_that_failed_is_quoted(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
     monkeypatch.setattr(allocation.socket, "gethostname", lambda: "cb3")
     with pytest.raises(LaunchError) as caught:
-        hello("cb3", 0)
+        hello("cb3", 0, COPY)
     assert str(caught.value) == "host cb3 could not be described: ImportError: no psutil"
 
 
