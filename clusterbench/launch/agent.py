@@ -18,8 +18,8 @@ from typing import Any
 
 from clusterbench import own_copy
 from clusterbench.engine.host_memory import memory_limit_bytes, oom_kills
-from clusterbench.launch.blame import death
 from clusterbench.launch.channel import Channel, Message
+from clusterbench.launch.culprit import death
 from clusterbench.launch.launcher import without_launcher
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.launch.spawner import start_module

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch.blame import A_VICTIM, behind, death, is_bad, standing, suspicion
+from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE, Agents
 from clusterbench.launch.channel import Message
-from clusterbench.launch.crew import SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE, Crew, Member
+from clusterbench.launch.culprit import A_VICTIM, behind, death, is_bad, standing, suspicion
+from clusterbench.launch.members import Member
 from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection, silent, unended_mpirun
 from clusterbench.launch.ranks import name_ranks
 from clusterbench.run_folder import RunFolder
@@ -89,7 +90,7 @@ class Conductor:
         When the whole run has to be over, by the monotonic clock; None for no limit.
     """
 
-    crew: Crew
+    agents: Agents
     run: RunFolder
     progress: Progress
     store_host: str | None = None
@@ -123,7 +124,7 @@ class Conductor:
         """
         number = count(1)
         if executions:  # hosts that wait for their turn have torch imported meanwhile
-            self.crew.order("warm", environment=dict(executions[0].case.environment))
+            self.agents.order("warm", environment=dict(executions[0].case.environment))
         try:
             for batch in _batches(executions):
                 for execution in batch:
@@ -149,10 +150,10 @@ class Conductor:
     def _expect_all_hosts(self) -> None:
         if self._unended:
             raise self._unended
-        if without := self.crew.lost | self.crew.disabled:
+        if without := self.agents.lost | self.agents.disabled:
             why = " or ".join(sorted(set(without.values())))
-            whose = "its agent" if len(self.crew.lost_hosts) == 1 else "each of their agents"
-            raise LostHosts(f"{_hosts(self.crew.lost_hosts)} lost: {whose} {why}")
+            whose = "its agent" if len(self.agents.lost_hosts) == 1 else "each of their agents"
+            raise LostHosts(f"{_hosts(self.agents.lost_hosts)} lost: {whose} {why}")
 
     def _execute(self, execution: Execution) -> tuple[Outcome, Observation | None]:
         case = execution.case
@@ -181,7 +182,7 @@ class Conductor:
             if trouble.status == "timeout":
                 self._expect_time()
             return outcome(
-                lost_hosts=self.crew.lost_hosts,
+                lost_hosts=self.agents.lost_hosts,
                 status=trouble.status,
                 reason=trouble.reason,
                 phase=trouble.phase,
@@ -205,7 +206,7 @@ class Conductor:
         """What the check measured before it said no; a wrong case has no seconds."""
         if not trouble.evidence:
             return None
-        return Observation(**identity, hosts=self.crew.hosts, seconds=[], evidence=trouble.evidence)
+        return Observation(**identity, hosts=self.agents.hosts, seconds=[], evidence=trouble.evidence)
 
     def _take_through(self, case: Case) -> list[Message]:
         """Every rank's record, in rank order.
@@ -213,10 +214,10 @@ class Conductor:
         A case's time begins when its ranks have met: what importing torch takes on a busy host is not its fault.
         """
         measures_mpi = in_agents(case)
-        if measures_mpi and not self.crew.is_alone() and self.crew.mpi is None:
+        if measures_mpi and not self.agents.is_alone() and self.agents.mpi is None:
             raise _Trouble("skipped", needs_mpirun(case))
         try:
-            if measures_mpi and self.crew.mpi:
+            if measures_mpi and self.agents.mpi:
                 return self._take_through_mpi(case)
             if self._start < 0:
                 deadline = self._in(SECONDS_TO_START + case.time_limit_s)
@@ -225,13 +226,13 @@ class Conductor:
                 self._keep_loaded(ready)
             deadline = self._in(case.time_limit_s)
             self._note("rendezvous")
-            self.crew.order("tell", message={"case": self._for_worker(case)})
+            self.agents.order("tell", message={"case": self._for_worker(case)})
             self._await("prepared", case, deadline)
             self._note("prepared")
-            self.crew.order("tell", message={"go": "check"})
+            self.agents.order("tell", message={"go": "check"})
             self._await("checked", case, deadline)
             self._note("checked")
-            self.crew.order("tell", message={"go": "time"})
+            self.agents.order("tell", message={"go": "time"})
             records = self._await("done", case, deadline)
             return [as_of_its_ranks(record) for record in records] if measures_mpi else records
         except LaunchError as error:
@@ -239,12 +240,12 @@ class Conductor:
 
     def _take_through_mpi(self, case: Case) -> list[Message]:
         """The same where the agents themselves are the ranks; nothing is started for it."""
-        ranks = tuple(member for member in self.crew.members if member.first_rank < case.world_size)
+        ranks = tuple(member for member in self.agents.members if member.first_rank < case.world_size)
         if reason := objection(case, ranks):
             raise _Trouble("skipped", reason)
         deadline = self._in(case.time_limit_s)
         self._inside_mpi = ranks
-        self.crew.expect_silence(case.time_limit_s)
+        self.agents.expect_silence(case.time_limit_s)
         about: dict[str, Any] = {
             "agents": [member.agent for member in ranks],
             "local_ranks": [member.local_ranks[0] for member in ranks],
@@ -252,7 +253,7 @@ class Conductor:
         }
         self._note("rendezvous")
         for order, stage in (("prepare", "prepared"), ("check", "checked"), ("time", "done")):
-            self.crew.order_mpi(ranks, order, **about, limit_s=max(deadline - time.monotonic(), 0.0))
+            self.agents.order_mpi(ranks, order, **about, limit_s=max(deadline - time.monotonic(), 0.0))
             records = self._await(stage, case, deadline)
             self._note(stage)
             about = {}
@@ -261,7 +262,7 @@ class Conductor:
 
     def _leave_mpi(self) -> None:
         self._inside_mpi = ()
-        self.crew.expect_silence(0.0)
+        self.agents.expect_silence(0.0)
 
     def _in(self, seconds: float) -> float:
         """So many seconds from now, or when the whole run has to be over."""
@@ -279,7 +280,7 @@ class Conductor:
 
     def _begin_start(self, case: Case, deadline: float) -> None:
         self._start, self._next_start = self._next_start, self._next_start + 1
-        self.crew.order_start(
+        self.agents.order_start(
             {
                 "id": self._start,
                 "world_size": case.world_size,
@@ -295,7 +296,7 @@ class Conductor:
     def _store(self, case: Case, deadline: float) -> dict[str, Any]:
         if self.store_host is None:
             return {"file": str(Path(self._scratch.name) / f"store-{self._start}")}
-        self.crew.order_head("store", environment=dict(case.environment), address=self.store_host)
+        self.agents.order_head("store", environment=dict(case.environment), address=self.store_host)
         for event in self._events_until(deadline):
             if event["event"] == "store":
                 return {"host": self.store_host, "port": event["port"], "prefix": secrets.token_hex(16)}
@@ -311,19 +312,18 @@ class Conductor:
         if self._start < 0:
             return
         start, self._start = self._start, -1
-        if not self.crew.present:
+        if not self.agents.present:
             return
-        self.crew.order("end", start=start, kill=kill)
+        self.agents.order("end", start=start, kill=kill)
         ended = 0
         for event in self._events_until(time.monotonic() + 30):
             if event["event"] == "ended" and event["start"] == start:
                 ended += 1
                 self._keep_logs(event["logs"])
-            if ended >= len(self.crew.present):
+            if ended >= len(self.agents.present):
                 return
-        raise LaunchError(
-            f"{len(self.crew.present) - ended} of {len(self.crew.present)} agents did not end their ranks within 30 s"
-        )
+        present = len(self.agents.present)
+        raise LaunchError(f"{present - ended} of {present} agents did not end their ranks within 30 s")
 
     def _end_mpi(self) -> None:
         """Returns once every rank of a case of MPI is out of it.
@@ -335,16 +335,19 @@ class Conductor:
         """
         ranks = self._inside_mpi
         self._leave_mpi()
-        self.crew.is_stuck, self.crew.all_answer = True, False  # until they say otherwise, whatever interrupts the wait
-        self.crew.order_mpi(ranks, "end")
+        self.agents.is_stuck, self.agents.all_answer = (
+            True,
+            False,
+        )  # until they say otherwise, whatever interrupts the wait
+        self.agents.order_mpi(ranks, "end")
         stuck: list[bool] = []
         for event in self._events_until(time.monotonic() + SECONDS_TO_ANSWER):
             if event["event"] == "mpi_ended":
                 stuck.append(event["is_stuck"])
             if len(stuck) == len(ranks):
-                self.crew.is_stuck, self.crew.all_answer = any(stuck), True
+                self.agents.is_stuck, self.agents.all_answer = any(stuck), True
                 break
-        if not self.crew.is_stuck:
+        if not self.agents.is_stuck:
             return
         raise LaunchError("a call of MPI has not returned, and MPI cannot be left before it does")
 
@@ -377,7 +380,7 @@ class Conductor:
                 self._gave_sign = time.monotonic()
                 self.run.give_sign()
             if not self._unheard:  # a look costs as much for one event as for a thousand
-                self._unheard.extend(self.crew.events(min(left, 0.5)))
+                self._unheard.extend(self.agents.events(min(left, 0.5)))
             if self._unheard:
                 yield self._unheard.popleft()
 
@@ -387,13 +390,13 @@ class Conductor:
 
     def _inspect(self, stacks: bool) -> dict[int, Message]:
         """Phase, iteration, process state and stack of every rank of the start."""
-        if not self.crew.present:
+        if not self.agents.present:
             return {}
-        asked: Sequence[Member] = self._inside_mpi or self.crew.present
+        asked: Sequence[Member] = self._inside_mpi or self.agents.present
         if self._inside_mpi:
-            self.crew.order_mpi(self._inside_mpi, "inspect")
+            self.agents.order_mpi(self._inside_mpi, "inspect")
         else:
-            self.crew.order("inspect", stacks=stacks)
+            self.agents.order("inspect", stacks=stacks)
         ranks: dict[int, Message] = {}
         answers = 0
         for event in self._events_until(time.monotonic() + SECONDS_TO_ANSWER):
@@ -454,16 +457,16 @@ class Conductor:
         for event in self._events_until(time.monotonic() + SECONDS_OF_SILENCE):
             if event["event"] == "lost_agent":
                 return [event]
-            if not self.crew.is_worried():
+            if not self.agents.is_worried():
                 break
         return []
 
     def _lost_agents(self, events: Sequence[Message], seen: dict[int, Message]) -> _Trouble:
         """Phase is the least advanced of those that are left: the lost ranks cannot be asked any more."""
         why = (
-            {event["agent"]: event["why"] for event in events} | self.crew.lost | self.crew.disabled
+            {event["agent"]: event["why"] for event in events} | self.agents.lost | self.agents.disabled
         )  # a switch takes many, one by one
-        lost = [member for member in self.crew.members if member.agent in why]
+        lost = [member for member in self.agents.members if member.agent in why]
         ranks = [member.first_rank + slot for member in lost for slot in range(len(member.local_ranks))]
         hosts = list(dict.fromkeys(member.host for member in lost))
         where = f"host{'' if len(hosts) == 1 else 's'} {', '.join(hosts)}"
@@ -517,7 +520,7 @@ class Conductor:
 
     def _gpu_of(self, rank: int) -> str:
         """What the GPU of a rank was last seen doing: a kernel that hangs looks unlike a host that does nothing."""
-        for member in self.crew.members:
+        for member in self.agents.members:
             local = rank - member.first_rank
             if not 0 <= local < len(member.local_ranks):
                 continue

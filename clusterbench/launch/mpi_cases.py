@@ -15,16 +15,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.errors import ClusterbenchError, NotHere, WrongResult
 from clusterbench.launch.channel import Message
+from clusterbench.launch.members import Member
 from clusterbench.launch.ranks import name_ranks
 from clusterbench.types import Case, Status, Step
-
-if TYPE_CHECKING:
-    from clusterbench.launch.crew import Member
 
 
 def in_agents(case: Case) -> bool:

@@ -21,16 +21,17 @@ from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
+from clusterbench.launch.agents import Agents, LostHead, dismiss, follow
 from clusterbench.launch.allocation import SECONDS_TO_GATHER, Allocation, gather, hello, measure_clocks
 from clusterbench.launch.channel import Message
 from clusterbench.launch.conductor import Conductor, Execution
 from clusterbench.launch.control import HEAD, Alone, ControlPlane, MpiPlane
-from clusterbench.launch.crew import Crew, LostHead, dismiss, follow, members_of
 from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
 from clusterbench.launch.launcher import Launcher, detect
-from clusterbench.launch.meeting import meet
+from clusterbench.launch.members import members_of
 from clusterbench.launch.mpi_cases import in_agents
 from clusterbench.launch.progress import progress_on
+from clusterbench.launch.rendezvous import meet
 from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.suite import Suite, load_suite
@@ -140,7 +141,7 @@ def _lead(
     mistake: ClusterbenchError | None,
 ) -> int:
     """The head's part. An error that explains itself ends every agent with its exit code."""
-    crew = None
+    agents = None
     try:
         allocation = gather(plane, own)
         if mistake:
@@ -154,22 +155,24 @@ def _lead(
             print(f"{difference.severity}: {difference.sentence}", file=sys.stderr)
         directory, plan = _folder(options, suite, cluster, allocation)
         members = members_of(allocation.hosts, _shares(allocation, cluster), hosts)
-        crew = Crew(agent, plane, members, _variables(interfaces, options))
-        exit_code = _conduct(crew, directory, plan, options, interfaces, cluster)
+        agents = Agents(agent, plane, members, _variables(interfaces, options))
+        exit_code = _conduct(agents, directory, plan, options, interfaces, cluster)
     except ClusterbenchError as error:
-        dismiss(plane, error.exit_code, crew.lost if crew else (), "abandoned" if crew and crew.lost else "in order")
+        dismiss(
+            plane, error.exit_code, agents.lost if agents else (), "abandoned" if agents and agents.lost else "in order"
+        )
         raise _Settled(error) from None
-    dismiss(plane, exit_code, crew.lost, crew.leaving)
-    if crew.leaving != "in order":
+    dismiss(plane, exit_code, agents.lost, agents.leaving)
+    if agents.leaving != "in order":
         agent.close()
-        if crew.leaving == "aborted":
+        if agents.leaving == "aborted":
             plane.abort(exit_code)
         plane.abandon(exit_code, last=True)
     return exit_code
 
 
 def _conduct(
-    crew: Crew,
+    agents: Agents,
     directory: RunFolder,
     plan: Plan,
     options: RunOptions,
@@ -178,21 +181,21 @@ def _conduct(
 ) -> int:
     wanted = left_to_do(plan, directory.outcomes(), cheapest_first=options.time_limit_s is not None)
     executions = [execution for execution in wanted if execution.case.num_nodes <= cluster.num_nodes]
-    if crew.mpi:  # a case inside MPI can take the run with it: all others are on disk by then
+    if agents.mpi:  # a case inside MPI can take the run with it: all others are on disk by then
         executions.sort(key=lambda execution: in_agents(execution.case))
     print(f"{directory.path}: {_count(executions)} to run on {cluster.world_size} ranks", file=sys.stderr)
     if len(executions) < len(wanted):
         missing = f"{len(wanted) - len(executions)} more need"
         print(f"{missing} more nodes than the {cluster.num_nodes} that are left", file=sys.stderr)
     if cluster.device == "cuda":
-        crew.order("telemetry", interval_s=SECONDS_BETWEEN_GPU_SAMPLES)
+        agents.order("telemetry", interval_s=SECONDS_BETWEEN_GPU_SAMPLES)
     progress = progress_on(sys.stderr)
     here = socket.gethostname()
-    store_host = None if crew.hosts == (here,) else interfaces[here].address
+    store_host = None if agents.hosts == (here,) else interfaces[here].address
     ends_at = None if options.time_limit_s is None else options.began + options.time_limit_s
     stopped: ClusterbenchError | None = None
     try:
-        Conductor(crew, directory, progress, store_host, ends_at).conduct(executions)
+        Conductor(agents, directory, progress, store_host, ends_at).conduct(executions)
     except LaunchError as error:
         stopped = error
     except KeyboardInterrupt:
@@ -202,7 +205,7 @@ def _conduct(
         raise
     finally:
         progress.close()
-    crew.rest()
+    agents.rest()
     exit_code = _settle(directory, stopped)
     directory.under_way(None)
     return exit_code

@@ -19,9 +19,10 @@ from types import SimpleNamespace
 
 from clusterbench.formulas.statistics import median
 from clusterbench.launch.agent import Agent
+from clusterbench.launch.agents import Agents, dismiss, follow
 from clusterbench.launch.control import HEAD, Alone, MpiPlane
-from clusterbench.launch.crew import Crew, dismiss, follow, members_of
 from clusterbench.launch.launcher import detect
+from clusterbench.launch.members import members_of
 from tests.bench import ROOT, Result, at_most
 
 TARGET_S, TARGET_UNDER_MPIRUN_S = 0.15, 0.3
@@ -41,7 +42,7 @@ def _alone() -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         agent = Agent(host=socket.gethostname(), scratch=Path(folder))
         try:
-            return _starts(Crew(agent, Alone(), members_of([agent.host], [RANKS])), Path(folder))
+            return _starts(Agents(agent, Alone(), members_of([agent.host], [RANKS])), Path(folder))
         finally:
             agent.close()
 
@@ -68,7 +69,7 @@ def _one_of_many() -> None:
             plane = MpiPlane()
             if plane.rank == HEAD:
                 hosts = [agent.host] * plane.size
-                print(json.dumps(_starts(Crew(agent, plane, members_of(hosts, [1] * plane.size)), Path(folder))))
+                print(json.dumps(_starts(Agents(agent, plane, members_of(hosts, [1] * plane.size)), Path(folder))))
                 dismiss(plane, 0)
             else:
                 follow(agent, plane, SimpleNamespace(asked=False))
@@ -76,13 +77,13 @@ def _one_of_many() -> None:
             agent.close()
 
 
-def _starts(crew: Crew, folder: Path) -> list[float]:
+def _starts(agents: Agents, folder: Path) -> list[float]:
     """Seconds of each start, one right after the other as in a run."""
-    _start(crew, folder, 0)  # waits until torch is imported
-    return [_start(crew, folder, number) for number in range(1, STARTS + 1)]
+    _start(agents, folder, 0)  # waits until torch is imported
+    return [_start(agents, folder, number) for number in range(1, STARTS + 1)]
 
 
-def _start(crew: Crew, folder: Path, number: int) -> float:
+def _start(agents: Agents, folder: Path, number: int) -> float:
     start = {
         "id": number,
         "world_size": RANKS,
@@ -93,16 +94,16 @@ def _start(crew: Crew, folder: Path, number: int) -> float:
         "logs": str(folder),
     }
     start_s = time.perf_counter()
-    crew.order_start(start)
-    _await(crew, RANKS, lambda event: event.get("stage") == "ready")
+    agents.order_start(start)
+    _await(agents, RANKS, lambda event: event.get("stage") == "ready")
     elapsed_s = time.perf_counter() - start_s
-    crew.order("end", start=number, kill=False)
-    _await(crew, len(crew.members), lambda event: event["event"] == "ended")
+    agents.order("end", start=number, kill=False)
+    _await(agents, len(agents.members), lambda event: event["event"] == "ended")
     return elapsed_s
 
 
-def _await(crew: Crew, count: int, wanted) -> None:
-    for event in _events(crew):
+def _await(agents: Agents, count: int, wanted) -> None:
+    for event in _events(agents):
         if event.get("stage") == "failed" or event["event"] == "lost_zygote":
             raise RuntimeError(f"a start failed: {event}")
         count -= wanted(event)
@@ -110,10 +111,10 @@ def _await(crew: Crew, count: int, wanted) -> None:
             return
 
 
-def _events(crew: Crew) -> Iterator[dict]:
+def _events(agents: Agents) -> Iterator[dict]:
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
-        yield from crew.events(0.5)
+        yield from agents.events(0.5)
     raise TimeoutError(f"a start of {RANKS} ranks did not get on for {TIMEOUT_S:g} s")
 
 

@@ -1,8 +1,8 @@
 """What the control plane costs with up to 1,024 agents over TCP on one machine: to meet, to agree, to gather, per case.
 
 Eight processes hold the members, each a connection and a thread that runs the real ``follow`` with a stand-in for its
-agent (see ``tests/launch/crowd.py``). The head is a process of its own with the real crew, conductor and run folder. No
-torch anywhere. All share this machine's cores, so the members' work is in every figure; on a cluster each has a host.
+agent (see ``tests/launch/crowd.py``). The head is a process of its own with the real conductor and run folder. No torch
+anywhere. All share this machine's cores, so the members' work is in every figure; on a cluster each has a host.
 
 The stand-ins measure nothing, so that all a case takes is overhead. Growth from 16 agents to 1,024 stands in the notes.
 
@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from clusterbench.formulas.statistics import median
+from clusterbench.launch.agents import Agents, dismiss
 from clusterbench.launch.allocation import Allocation, gather, measure_clocks
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts
 from clusterbench.launch.control import HEAD, TcpHead
-from clusterbench.launch.crew import Crew, dismiss, members_of
+from clusterbench.launch.members import members_of
 from clusterbench.run_folder import RunFolder
 from tests.bench import ROOT, Result, at_most
 from tests.launch.crowd import Crowd, StandIn, case_of, hello_of, plan_of, samples_of_all, seconds_of_a_round
@@ -93,15 +94,17 @@ def _lead(size: int, ranks_per_agent: int = 1) -> dict[str, float]:
         figures = {"start_s": time.perf_counter() - start_s}
         agent = StandIn(allocation.hosts[HEAD])
         measure_clocks(agent, plane, allocation)
-        crew = Crew(agent, plane, members_of(allocation.hosts, [ranks_per_agent] * plane.size, allocation.names[1:]))
-        figures["round_s"] = median([seconds_of_a_round(crew) for _ in range(ROUNDS)])
-        figures |= _gathering(crew)
+        agents = Agents(
+            agent, plane, members_of(allocation.hosts, [ranks_per_agent] * plane.size, allocation.names[1:])
+        )
+        figures["round_s"] = median([seconds_of_a_round(agents) for _ in range(ROUNDS)])
+        figures |= _gathering(agents)
         with tempfile.TemporaryDirectory() as folder:
-            figures |= _cases(crew, Path(folder), allocation)
-            figures |= _losses(crew, Path(folder), allocation)
-        dismiss(plane, 0, crew.lost)
+            figures |= _cases(agents, Path(folder), allocation)
+            figures |= _losses(agents, Path(folder), allocation)
+        dismiss(plane, 0, agents.lost)
         ends = sum((Counter(json.loads(process.communicate(timeout=TIMEOUT_S)[0])) for process in processes), Counter())
-    expected = {"0": size - len(crew.lost), "the head of the run is gone": len(crew.lost)}
+    expected = {"0": size - len(agents.lost), "the head of the run is gone": len(agents.lost)}
     assert ends == expected, f"members ended like this: {ends}; expected {expected}"
     assert "torch" not in sys.modules
     return figures | {"memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6}
@@ -135,9 +138,9 @@ def _members(size: int, asked: dict[str, Any]) -> Iterator[list[subprocess.Popen
             process.wait()
 
 
-def _gathering(crew: Crew) -> dict[str, float]:
+def _gathering(agents: Agents) -> dict[str, float]:
     """A hundred samples of every rank, and CPU seconds that reading their JSON takes."""
-    gather_s, records = samples_of_all(crew)
+    gather_s, records = samples_of_all(agents)
     lines = [json.dumps(record) for record in records]
     start_s = time.process_time()
     for line in lines:
@@ -162,13 +165,13 @@ class _Watch:
         self.outcomes.append(outcome)
 
 
-def _cases(crew: Crew, folder: Path, allocation: Allocation) -> dict[str, float]:
+def _cases(agents: Agents, folder: Path, allocation: Allocation) -> dict[str, float]:
     """Whole cases, each with a start of its own, from one beginning to the next."""
-    case = case_of(_num_ranks(crew))
-    directory = RunFolder.create(folder / "ok", b"", plan_of(_num_ranks(crew), [case]), _hosts(allocation))
+    case = case_of(_num_ranks(agents))
+    directory = RunFolder.create(folder / "ok", b"", plan_of(_num_ranks(agents), [case]), _hosts(allocation))
     watch = _Watch()
     executions = [Execution(case, repeat, 1) for repeat in range(CASES + 1)]
-    Conductor(crew, directory, watch, store_host="127.0.0.1").conduct(executions)
+    Conductor(agents, directory, watch, store_host="127.0.0.1").conduct(executions)
     assert [outcome.status for outcome in watch.outcomes] == ["ok"] * len(executions), watch.outcomes
     start_s = time.process_time()
     num_read = sum(1 for _ in directory.observations())
@@ -180,24 +183,24 @@ def _cases(crew: Crew, folder: Path, allocation: Allocation) -> dict[str, float]
     }
 
 
-def _num_ranks(crew: Crew) -> int:
-    return sum(len(member.local_ranks) for member in crew.members)
+def _num_ranks(agents: Agents) -> int:
+    return sum(len(member.local_ranks) for member in agents.members)
 
 
 def _steps(clock_s: list[float]) -> list[float]:
     return [after - before for before, after in pairwise(clock_s)]
 
 
-def _losses(crew: Crew, folder: Path, allocation: Allocation) -> dict[str, float]:
+def _losses(agents: Agents, folder: Path, allocation: Allocation) -> dict[str, float]:
     """Connections are cut in the middle of a case: it is recorded, the hosts are named, and nothing else goes wrong."""
-    size = len(crew.members)
+    size = len(agents.members)
     num_lost = max(1, size * LOST_OF_1024 // 1024)
-    lost = [crew.members[number * size // num_lost + 3] for number in range(num_lost)]
-    cases = [case_of(_num_ranks(crew), "cut", [member.first_rank for member in lost]), case_of(_num_ranks(crew))]
-    directory = RunFolder.create(folder / "cut", b"", plan_of(_num_ranks(crew), cases), _hosts(allocation))
+    lost = [agents.members[number * size // num_lost + 3] for number in range(num_lost)]
+    cases = [case_of(_num_ranks(agents), "cut", [member.first_rank for member in lost]), case_of(_num_ranks(agents))]
+    directory = RunFolder.create(folder / "cut", b"", plan_of(_num_ranks(agents), cases), _hosts(allocation))
     watch = _Watch()
     try:
-        Conductor(crew, directory, watch, store_host="127.0.0.1").conduct([Execution(case, 0, 1) for case in cases])
+        Conductor(agents, directory, watch, store_host="127.0.0.1").conduct([Execution(case, 0, 1) for case in cases])
     except LostHosts as error:
         lost_s = time.perf_counter() - watch.began_s[0]
         said = str(error)

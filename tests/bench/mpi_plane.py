@@ -1,6 +1,6 @@
 """What the control plane costs over MPI: a round of agreement and the gathering of samples, of 16, 32 and 64 ranks.
 
-Raw ``MpiPlane``, the real crew and the real ``follow`` with a stand-in for each agent (``tests/launch/crowd.py``): one
+Raw ``MpiPlane`` and the real ``follow`` with a stand-in for each agent (``tests/launch/crowd.py``): one
 process per rank, all on this machine. MPI itself spins while ranks start and leave, so more of them than cores take
 their time for that; it is in none of the figures but the start, which stands in a note.
 """
@@ -16,9 +16,10 @@ import time
 from types import SimpleNamespace
 
 from clusterbench.formulas.statistics import median
+from clusterbench.launch.agents import Agents, dismiss, follow
 from clusterbench.launch.control import HEAD, MpiPlane
-from clusterbench.launch.crew import Crew, dismiss, follow, members_of
 from clusterbench.launch.launcher import detect
+from clusterbench.launch.members import members_of
 from tests.bench import ROOT, Result, at_most
 from tests.launch.crowd import SAMPLES, StandIn, samples_of_all, seconds_of_a_round
 
@@ -65,12 +66,12 @@ def _one_of_many() -> None:
     if plane.rank != HEAD:
         follow(agent, plane, SimpleNamespace(asked=False))
     else:
-        crew = Crew(agent, plane, members_of(["here"] * plane.size, [1] * plane.size))
-        seconds_of_a_round(crew)  # the first waits until the last has come
+        agents = Agents(agent, plane, members_of(["here"] * plane.size, [1] * plane.size))
+        seconds_of_a_round(agents)  # the first waits until the last has come
         began = time.time()
         found = {
-            "round_s": median([seconds_of_a_round(crew) for _ in range(ROUNDS)]),
-            "gather_s": samples_of_all(crew)[0],
+            "round_s": median([seconds_of_a_round(agents) for _ in range(ROUNDS)]),
+            "gather_s": samples_of_all(agents)[0],
         }
         print(json.dumps(found | {"began": began}))
         dismiss(plane, 0)

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from clusterbench.cluster import Cluster
-from clusterbench.launch.meeting import job_of, ports_of
+from clusterbench.launch.rendezvous import job_of, ports_of
 from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite

@@ -21,8 +21,8 @@ from typing import Any
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LaunchError
+from clusterbench.launch.agents import Agents, follow
 from clusterbench.launch.control import HEAD, TcpMember
-from clusterbench.launch.crew import Crew, follow
 from clusterbench.types import Case, Plan
 
 RANKS_PER_HOST = 8
@@ -213,38 +213,38 @@ def plan_of(num_ranks: int, cases: Sequence[Case]) -> Plan:
 # What a head without a conductor asks for.
 
 
-def seconds_of_a_round(crew: Crew) -> float:
+def seconds_of_a_round(agents: Agents) -> float:
     """From an order to all until each has answered."""
     start_s = time.perf_counter()
-    crew.order("clock")
-    hear(crew, "event", "clock", len(crew.members))
+    agents.order("clock")
+    hear(agents, "event", "clock", len(agents.members))
     return time.perf_counter() - start_s
 
 
-def samples_of_all(crew: Crew) -> tuple[float, list[dict]]:
+def samples_of_all(agents: Agents) -> tuple[float, list[dict]]:
     """Seconds from the word that samples are wanted until every rank's are here, and the records."""
-    num_ranks = sum(len(member.local_ranks) for member in crew.members)
-    crew.order_start({"id": 0, "world_size": num_ranks})
-    hear(crew, "stage", "ready", num_ranks)
+    num_ranks = sum(len(member.local_ranks) for member in agents.members)
+    agents.order_start({"id": 0, "world_size": num_ranks})
+    hear(agents, "stage", "ready", num_ranks)
     case = case_of(num_ranks)
-    crew.order("tell", message={"case": {"point": case.point, "iterations": case.iterations}})
-    hear(crew, "stage", "prepared", num_ranks)
+    agents.order("tell", message={"case": {"point": case.point, "iterations": case.iterations}})
+    hear(agents, "stage", "prepared", num_ranks)
     start_s = time.perf_counter()
-    crew.order("tell", message={"go": "time"})
-    records = hear(crew, "stage", "done", num_ranks)
+    agents.order("tell", message={"go": "time"})
+    records = hear(agents, "stage", "done", num_ranks)
     elapsed_s = time.perf_counter() - start_s
-    crew.order("end", start=0, kill=False)
-    hear(crew, "event", "ended", len(crew.members))
+    agents.order("end", start=0, kill=False)
+    hear(agents, "event", "ended", len(agents.members))
     assert [len(record["seconds"]) for record in records] == [SAMPLES] * num_ranks
     return elapsed_s, records
 
 
-def hear(crew: Crew, key: str, wanted: str, count: int) -> list[dict]:
+def hear(agents: Agents, key: str, wanted: str, count: int) -> list[dict]:
     """So many events of this kind."""
     deadline = time.monotonic() + TIMEOUT_S
     heard: list[dict] = []
     while len(heard) < count:
-        heard += [event for event in crew.events(0.5) if event.get(key) == wanted]
+        heard += [event for event in agents.events(0.5) if event.get(key) == wanted]
         if time.monotonic() > deadline:
             raise TimeoutError(f"only {len(heard)} of {count} said '{wanted}'")
     return heard

@@ -8,7 +8,7 @@ import pytest
 from clusterbench.cluster import Cluster
 from clusterbench.launch import conductor
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts, OutOfTime
-from clusterbench.launch.crew import Member
+from clusterbench.launch.members import Member
 from clusterbench.launch.run import left_to_do
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Outcome, Plan
@@ -22,7 +22,7 @@ def case(name="drill/1n4/x", world_size=4, time_limit_s=5.0, **more):
 
 
 class Clock:
-    """Stands still, except where a crew is waited for that has nothing to say."""
+    """Stands still, except where a agents is waited for that has nothing to say."""
 
     now_s = 0.0
 
@@ -38,7 +38,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(conductor, "time", CLOCK)
 
 
-class ScriptedCrew:
+class ScriptedAgents:
     """Answers each order with the events a test planted for it."""
 
     members = (Member(0, "a", 0, (0, 1, 2, 3)),)
@@ -114,11 +114,11 @@ class Silent:
 
 
 def conduct(tmp_path, cases, **answers):
-    crew = ScriptedCrew(**{**HEALTHY, **answers})
+    agents = ScriptedAgents(**{**HEALTHY, **answers})
     plan = Plan("drill", "", CLUSTER, 1, tuple(cases), ())
     run = RunFolder.create(tmp_path / "run", b"", plan, {})
-    Conductor(crew, run, Silent()).conduct([Execution(case, 0, 1) for case in cases])
-    return run.outcomes(), list(run.observations()), crew.orders
+    Conductor(agents, run, Silent()).conduct([Execution(case, 0, 1) for case in cases])
+    return run.outcomes(), list(run.observations()), agents.orders
 
 
 def test_a_case_is_ok_when_every_rank_has_a_record(tmp_path):
@@ -159,8 +159,8 @@ def test_ranks_that_fail_alike_are_counted(tmp_path):
 
 
 def test_the_next_case_runs_in_a_new_start(tmp_path):
-    crew_answers = {"check": [failed(1, "ValueError: planted")]}
-    outcomes, _, orders = conduct(tmp_path, [case("a"), case("b")], **crew_answers)
+    answers = {"check": [failed(1, "ValueError: planted")]}
+    outcomes, _, orders = conduct(tmp_path, [case("a"), case("b")], **answers)
     assert [outcome.status for outcome in outcomes] == ["failed", "failed"]
     assert orders.count("start") == 2
 
@@ -258,22 +258,22 @@ def test_what_a_lost_host_ended_is_tried_once_more_and_not_for_ever():
 
 def test_a_run_out_of_time_leaves_the_case_under_way_without_an_outcome(tmp_path):
     late = case(time_limit_s=60.0)
-    crew = ScriptedCrew(**{**HEALTHY, "time": []})
+    agents = ScriptedAgents(**{**HEALTHY, "time": []})
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
     with pytest.raises(OutOfTime):
-        Conductor(crew, run, Silent(), ends_at=CLOCK.now_s + 0.1).conduct([Execution(late, 0, 1)])
+        Conductor(agents, run, Silent(), ends_at=CLOCK.now_s + 0.1).conduct([Execution(late, 0, 1)])
     assert run.outcomes() == []
-    assert crew.orders[-1] == "end"
+    assert agents.orders[-1] == "end"
 
 
 def test_a_lost_agent_ends_the_run_once_its_case_has_an_outcome(tmp_path):
     gone = {"event": "lost_agent", "agent": 0, "host": "a", "why": "said nothing for 20 s"}
-    crew = ScriptedCrew(**{**HEALTHY, "time": [gone]})
-    crew.lost, crew.lost_hosts, crew.present = {0: "said nothing for 20 s"}, ("a",), ()
+    agents = ScriptedAgents(**{**HEALTHY, "time": [gone]})
+    agents.lost, agents.lost_hosts, agents.present = {0: "said nothing for 20 s"}, ("a",), ()
     cases = [case("first"), case("second")]
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, tuple(cases), ()), {})
     with pytest.raises(LostHosts, match=r"^host a was lost: its agent said nothing for 20 s$"):
-        Conductor(crew, run, Silent()).conduct([Execution(one, 0, 1) for one in cases])
+        Conductor(agents, run, Silent()).conduct([Execution(one, 0, 1) for one in cases])
     (outcome,) = run.outcomes()
     assert (outcome.case, outcome.status, outcome.lost_hosts) == ("first", "failed", ("a",))
     assert outcome.reason == "ranks 0-3 (host a) were lost: the agent there said nothing for 20 s"
@@ -305,9 +305,9 @@ class InsideMpi:
     [((False, False), False, True), ((False, True), True, True), ((True, False), True, True), ((True,), True, False)],
 )
 def test_after_a_case_of_mpi_it_is_known_who_is_stuck_and_whether_all_answer(tmp_path, answers, is_stuck, all_answer):
-    crew = InsideMpi(*answers)
+    agents = InsideMpi(*answers)
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (), ()), {})
-    one = Conductor(crew, run, Silent())
+    one = Conductor(agents, run, Silent())
     one._inside_mpi = (Member(0, "a", 0, (0,)), Member(1, "a", 1, (1,)))
     one.conduct([])
-    assert (crew.is_stuck, crew.all_answer) == (is_stuck, all_answer)
+    assert (agents.is_stuck, agents.all_answer) == (is_stuck, all_answer)

@@ -17,7 +17,7 @@ import pytest
 from clusterbench.cluster import Cluster
 from clusterbench.launch import mpi_cases
 from clusterbench.launch.conductor import Conductor, Execution
-from clusterbench.launch.crew import Member
+from clusterbench.launch.members import Member
 from clusterbench.launch.mpi_cases import MpiRank, as_of_its_ranks, in_agents, needs_mpirun, objection
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Plan
@@ -61,19 +61,19 @@ def test_variables_come_too_late_for_a_library_that_has_been_loaded():
     )
 
 
-def conduct(tmp_path, crew):
+def conduct(tmp_path, agents):
     plan = Plan("mpi", "", Cluster(1, 4, "cpu", hosts=("a",)), 1, (case(),), ())
     run = RunFolder.create(tmp_path / "run", b"", plan, {})
     silent = SimpleNamespace(begin=lambda *_: None, end=lambda *_: None)
-    Conductor(crew, run, silent).conduct([Execution(case(), 0, 1)])
+    Conductor(agents, run, silent).conduct([Execution(case(), 0, 1)])
     return run.outcomes()
 
 
 def test_agents_that_no_mpi_started_skip_it_and_say_what_would_run_it(tmp_path):
-    crew = SimpleNamespace(
+    agents = SimpleNamespace(
         order=lambda *_, **__: None, is_alone=lambda: False, mpi=None, lost={}, disabled={}, lost_hosts=()
     )
-    (outcome,) = conduct(tmp_path, crew)
+    (outcome,) = conduct(tmp_path, agents)
     assert (outcome.status, outcome.reason) == ("skipped", needs_mpirun(case()))
     assert outcome.reason == (
         "'mpi' measures MPI, and these processes were not started by an mpirun.\n"

@@ -1,4 +1,4 @@
-"""Many members at once, over TCP in one process, with the real crew and conductor; ``tests/bench`` has the seconds."""
+"""Many members at once, over TCP in one process, with the real conductor; ``tests/bench`` has the seconds."""
 
 import os
 import resource
@@ -13,11 +13,12 @@ import pytest
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch import conductor
+from clusterbench.launch.agents import Agents, Silence, dismiss
 from clusterbench.launch.allocation import gather, measure_clocks
 from clusterbench.launch.channel import Channel
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts
 from clusterbench.launch.control import HEAD, TcpHead
-from clusterbench.launch.crew import Crew, Silence, dismiss, members_of
+from clusterbench.launch.members import members_of
 from clusterbench.run_folder import RunFolder
 from tests.launch.crowd import SAMPLES, Crowd, StandIn, case_of, hello_of, plan_of
 
@@ -31,7 +32,7 @@ class Watch:
 
 
 @pytest.fixture
-def crowd_and_crew():
+def crowd_and_agents():
     plane = TcpHead(RANKS + 1, SECRET)
     crowd = Crowd(plane.address, RANKS + 1, range(1, RANKS + 1), SECRET, {"cpu_model": "x"})
     crowd.come()
@@ -40,37 +41,37 @@ def crowd_and_crew():
     agent = StandIn(allocation.hosts[HEAD])
     measure_clocks(agent, plane, allocation)
     assert all("clock_offset_s" in allocation.environments[host] for host in allocation.names[1:])
-    crew = Crew(agent, plane, members_of(allocation.hosts, [1] * plane.size, allocation.names[1:]))
-    yield crowd, crew
+    agents = Agents(agent, plane, members_of(allocation.hosts, [1] * plane.size, allocation.names[1:]))
+    yield crowd, agents
     plane.close()
     crowd.gone()
 
 
-def conduct(crew, path, *cases):
+def conduct(agents, path, *cases):
     directory = RunFolder.create(path / "run", b"", plan_of(RANKS, cases), {})
     try:
-        Conductor(crew, directory, Watch(), "127.0.0.1").conduct([Execution(case, 0, 1) for case in cases])
+        Conductor(agents, directory, Watch(), "127.0.0.1").conduct([Execution(case, 0, 1) for case in cases])
         said = ""
     except LostHosts as error:
         said = str(error)
     return directory, said
 
 
-def test_the_samples_of_all_ranks_arrive_in_rank_order(crowd_and_crew, tmp_path):
-    crowd, crew = crowd_and_crew
-    directory, said = conduct(crew, tmp_path, case_of(RANKS))
+def test_the_samples_of_all_ranks_arrive_in_rank_order(crowd_and_agents, tmp_path):
+    crowd, agents = crowd_and_agents
+    directory, said = conduct(agents, tmp_path, case_of(RANKS))
     assert said == ""
     assert [outcome.status for outcome in directory.outcomes()] == ["ok"]
     (observation,) = directory.observations()
     assert [len(samples) for samples in observation.seconds] == [SAMPLES] * RANKS
     assert observation.hosts == tuple(f"n{number:04d}" for number in range(RANKS // 8))
-    dismiss(crew._plane, 7)
+    dismiss(agents._plane, 7)
     assert crowd.gone() == {"7": RANKS}
 
 
-def test_connections_cut_in_the_middle_of_a_case_are_all_named(crowd_and_crew, tmp_path):
-    crowd, crew = crowd_and_crew
-    directory, said = conduct(crew, tmp_path, case_of(RANKS, "cut", cut=(3, 17, 20)), case_of(RANKS))
+def test_connections_cut_in_the_middle_of_a_case_are_all_named(crowd_and_agents, tmp_path):
+    crowd, agents = crowd_and_agents
+    directory, said = conduct(agents, tmp_path, case_of(RANKS, "cut", cut=(3, 17, 20)), case_of(RANKS))
     assert said == "hosts n0000, n0002 were lost: each of their agents closed its connection"
     (outcome,) = directory.outcomes()  # the case behind it is left for later
     assert (outcome.status, outcome.rank, outcome.host, outcome.phase) == ("failed", 3, "n0000", "warm")
@@ -78,16 +79,16 @@ def test_connections_cut_in_the_middle_of_a_case_are_all_named(crowd_and_crew, t
     assert outcome.reason == (
         "ranks 3, 17 and 20 (hosts n0000, n0002) were lost: each agent there closed its connection"
     )
-    assert len(crew.present) == RANKS - 3
-    dismiss(crew._plane, 0, crew.lost)
+    assert len(agents.present) == RANKS - 3
+    dismiss(agents._plane, 0, agents.lost)
     assert crowd.gone() == {"0": RANKS - 3, "the head of the run is gone": 3}
 
 
-def test_a_run_that_loses_everybody_ends_at_once(crowd_and_crew, tmp_path, monkeypatch):
+def test_a_run_that_loses_everybody_ends_at_once(crowd_and_agents, tmp_path, monkeypatch):
     monkeypatch.setattr(conductor, "SECONDS_TO_ANSWER", 60.0)
-    crowd, crew = crowd_and_crew
+    crowd, agents = crowd_and_agents
     start_s = time.monotonic()
-    directory, said = conduct(crew, tmp_path, case_of(RANKS, "cut", cut=range(RANKS)))
+    directory, said = conduct(agents, tmp_path, case_of(RANKS, "cut", cut=range(RANKS)))
     assert time.monotonic() - start_s < 25  # the head asks nobody who is not there, and waits for nobody
     assert "n0007 were lost" in said
     (outcome,) = directory.outcomes()

@@ -12,9 +12,10 @@ import pytest
 
 from clusterbench.cluster import Cluster
 from clusterbench.launch.agent import Agent
+from clusterbench.launch.agents import Agents
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts
 from clusterbench.launch.control import Alone
-from clusterbench.launch.crew import Crew, members_of
+from clusterbench.launch.members import members_of
 from clusterbench.launch.run import left_to_do
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Plan
@@ -51,15 +52,15 @@ def drill(fault="none", phase="run", world_size=2, rank=1, iterations=8, time_li
     )
 
 
-def run_and_crew(agent, tmp_path, cases):
+def run_and_agents(agent, tmp_path, cases):
     cluster = Cluster(num_nodes=1, ranks_per_node=4, device="cpu", hosts=("here",))
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", cluster, 1, cases, ()), {})
-    return run, Crew(agent, Alone(), members_of(["here"], [4]))
+    return run, Agents(agent, Alone(), members_of(["here"], [4]))
 
 
 def conduct(agent, tmp_path, *cases, store_host=None):
-    run, crew = run_and_crew(agent, tmp_path, cases)
-    Conductor(crew, run, Silent(), store_host).conduct([Execution(case, 0, 1) for case in cases])
+    run, agents = run_and_agents(agent, tmp_path, cases)
+    Conductor(agents, run, Silent(), store_host).conduct([Execution(case, 0, 1) for case in cases])
     assert len(run.outcomes()) == len(cases)
     return run.outcomes(), list(run.observations())
 
@@ -158,13 +159,13 @@ def test_a_spawner_that_is_killed_between_runs_costs_nothing(agent, tmp_path):
 def test_where_no_spawner_can_be_started_again_the_run_ends_and_the_rest_is_left_to_resume(tmp_path):
     agent = Agent(host="here", scratch=tmp_path, restarts_spawner=False)
     cases = drill("hang", time_limit_s=200), drill()
-    run, crew = run_and_crew(agent, tmp_path, cases)
+    run, agents = run_and_agents(agent, tmp_path, cases)
     threading.Thread(target=kill_while_a_case_hangs, args=(agent._spawner_process.pid, agent)).start()
     try:
         with pytest.raises(
             LostHosts, match=r"^host here was lost: its agent can start no worker any more: the spawner"
         ):
-            Conductor(crew, run, Silent()).conduct([Execution(case, 0, 1) for case in cases])
+            Conductor(agents, run, Silent()).conduct([Execution(case, 0, 1) for case in cases])
     finally:
         agent.close()
     (outcome,) = run.outcomes()
@@ -172,7 +173,7 @@ def test_where_no_spawner_can_be_started_again_the_run_ends_and_the_rest_is_left
     assert (
         "ranks 0-3 (host here) were lost: the agent there can start no worker any more: the spawner" in outcome.reason
     )
-    assert crew.leaving == "in order"
+    assert agents.leaving == "in order"
     left = [(execution.case.hash, execution.attempt) for execution in left_to_do(run.plan(), run.outcomes())]
     assert left == [(cases[0].hash, 2), (cases[1].hash, 1)]
 

@@ -39,8 +39,8 @@ def test_the_samples_of_a_case_are_kept_with_it(tmp_path):
 
 def test_the_next_case_starts_without_them(tmp_path):
     done = all_ranks("done", seconds=[0.1], evidence={}, passes={})
-    crew_answers = {"time": done, "case": [sample(1.0, 1e9), *all_ranks("prepared")]}
-    _, observations, _ = conduct(tmp_path, [case("a"), case("b")], **crew_answers)
+    answers = {"time": done, "case": [sample(1.0, 1e9), *all_ranks("prepared")]}
+    _, observations, _ = conduct(tmp_path, [case("a"), case("b")], **answers)
     assert [each.telemetry["a"]["GPU-a"]["num_samples"] for each in observations] == [1, 1]
 
 

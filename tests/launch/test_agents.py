@@ -1,8 +1,9 @@
 import pytest
 
 from clusterbench.errors import LaunchError
+from clusterbench.launch.agents import Agents
 from clusterbench.launch.control import Alone
-from clusterbench.launch.crew import Crew, Member, members_of
+from clusterbench.launch.members import Member, members_of
 from tests.launch.crowd import StandIn
 
 
@@ -39,11 +40,11 @@ def test_uneven_nodes_are_refused_with_the_counts():
 
 
 def test_mpi_is_aborted_where_a_rank_is_stuck_and_abandoned_where_one_does_not_answer():
-    crew = Crew(StandIn("a"), Alone(), members_of(["a"], [1]))
-    assert crew.leaving == "in order"
-    crew.is_stuck = True
-    assert crew.leaving == "aborted"
-    crew.all_answer = False
-    assert crew.leaving == "abandoned"
-    crew.is_stuck, crew.all_answer, crew.lost = False, True, {1: "closed its connection"}
-    assert crew.leaving == "abandoned"
+    agents = Agents(StandIn("a"), Alone(), members_of(["a"], [1]))
+    assert agents.leaving == "in order"
+    agents.is_stuck = True
+    assert agents.leaving == "aborted"
+    agents.all_answer = False
+    assert agents.leaving == "abandoned"
+    agents.is_stuck, agents.all_answer, agents.lost = False, True, {1: "closed its connection"}
+    assert agents.leaving == "abandoned"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Literal, Protocol
 
@@ -12,6 +11,7 @@ from clusterbench.errors import LaunchError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.channel import Message
 from clusterbench.launch.control import HEAD, ControlPlane, MpiPlane
+from clusterbench.launch.members import Member
 from clusterbench.launch.mpi_cases import MpiRank
 
 SECONDS_BETWEEN_SIGNS = 2.0
@@ -41,55 +41,6 @@ ever, so each agent leaves by itself.
 
 class LostHead(LaunchError):
     """The head cannot be reached any more."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """One agent's share of the allocation. Its ranks are ``first_rank`` to ``first_rank + num_ranks - 1``."""
-
-    agent: int
-    host: str
-    first_rank: int
-    local_ranks: tuple[int, ...]
-
-
-def members_of(
-    hosts: Sequence[str], ranks_per_agent: Sequence[int], order: Sequence[str] | None = None
-) -> tuple[Member, ...]:
-    """Agents in the order of their ranks, node by node.
-
-    Parameters
-    ----------
-    hosts, ranks_per_agent
-        Of each agent, in the launcher's order.
-    order
-        The hosts that take part, by node rank. By default all, in the order in which they first appear; a launcher that
-        deals its processes out in turn does not scatter a node's ranks.
-
-    Raises
-    ------
-    LaunchError
-        If hosts own different numbers of ranks: a layout would put unequal nodes on one axis.
-    """
-    by_host: dict[str, list[int]] = {host: [] for host in (order or dict.fromkeys(hosts))}
-    for agent, host in enumerate(hosts):
-        if host in by_host:
-            by_host[host].append(agent)
-    counts = {host: sum(ranks_per_agent[agent] for agent in agents) for host, agents in by_host.items()}
-    if len(set(counts.values())) > 1:
-        uneven = ", ".join(f"{host} has {count}" for host, count in counts.items())
-        raise LaunchError(
-            f"nodes must own equally many ranks, but {uneven}.\n"
-            "hint: give mpirun as many slots on every host, e.g. -n 8 -host a:4,b:4, and srun --ntasks-per-node=4"
-        )
-    members, rank = [], 0
-    for host, agents in by_host.items():
-        local = 0
-        for agent in agents:
-            count = ranks_per_agent[agent]
-            members.append(Member(agent, host, rank, tuple(range(local, local + count))))
-            rank, local = rank + count, local + count
-    return tuple(members)
 
 
 class Pause:
@@ -127,7 +78,7 @@ class Silence:
         return list(takewhile(lambda other: self._now - self._heard_at[other] > seconds, self._heard_at))
 
 
-class Crew:
+class Agents:
     """Orders reach every agent; events come from all of them.
 
     Parameters

@@ -13,10 +13,10 @@ import threading
 import pytest
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch import handshake, meeting
+from clusterbench.launch import handshake, rendezvous
 from clusterbench.launch.control import Alone
 from clusterbench.launch.launcher import Launcher
-from clusterbench.launch.meeting import head_of, job_of, meet, ports_of, shared_secret
+from clusterbench.launch.rendezvous import head_of, job_of, meet, ports_of, shared_secret
 
 SECRET = {"CLUSTERBENCH_SECRET": "0123456789abcdef"}
 JOB = {**SECRET, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "3"}
@@ -310,7 +310,7 @@ def test_where_no_file_can_be_a_variable_does_it(home):
 
 def test_a_user_without_a_home_is_told_of_the_variable(monkeypatch):
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.setattr(meeting.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    monkeypatch.setattr(rendezvous.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     with pytest.raises(LaunchError) as caught:
         shared_secret({})
     assert str(caught.value) == (
