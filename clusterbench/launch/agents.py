@@ -85,6 +85,8 @@ class Agents:
     ----------
     interfaces
         Variables of each host's workers that say over which network interface they talk.
+    silence_s
+        Seconds after which an agent that has said nothing is lost.
 
     Attributes
     ----------
@@ -110,6 +112,7 @@ class Agents:
         plane: ControlPlane,
         members: Sequence[Member],
         interfaces: Mapping[str, Mapping[str, str]] | None = None,
+        silence_s: float = SECONDS_OF_SILENCE,
     ) -> None:
         self._agent = agent
         self._plane = plane
@@ -119,11 +122,11 @@ class Agents:
         self.mpi = MpiRank(agent.host) if isinstance(plane, MpiPlane) else None
         self.is_stuck = False
         self.all_answer = True
-        self._silence_s = SECONDS_OF_SILENCE
+        self.silence_s = self._silence_s = silence_s
         self._pause = Pause()
         self._silence = Silence(agent for agent in range(plane.size) if agent != HEAD)
         self._gave_sign = 0.0
-        self._patience(SECONDS_OF_SILENCE)
+        self._patience(silence_s)
         for member in self.members:
             own = (interfaces or {}).get(member.host, {})
             self._order_one(member, {"order": "own", "local_ranks": list(member.local_ranks), "interface": own})
@@ -177,7 +180,7 @@ class Agents:
 
     def expect_silence(self, seconds: float) -> None:
         """Has nobody take it for a loss that agents say nothing for so long: those inside MPI cannot."""
-        self._silence_s = SECONDS_OF_SILENCE + seconds
+        self._silence_s = self.silence_s + seconds
         self._patience(self._silence_s)
 
     def rest(self) -> None:

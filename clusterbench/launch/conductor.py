@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE, Agents
+from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
 from clusterbench.launch.channel import Message
 from clusterbench.launch.culprit import A_VICTIM, behind, death, is_bad, standing, suspicion
 from clusterbench.launch.members import Member
@@ -454,7 +454,7 @@ class Conductor:
 
     def _losses_in_sight(self) -> list[Message]:
         """Where ranks complain of lost peers and an agent is silent: its loss, once that is certain."""
-        for event in self._events_until(time.monotonic() + SECONDS_OF_SILENCE):
+        for event in self._events_until(time.monotonic() + self.agents.silence_s):
             if event["event"] == "lost_agent":
                 return [event]
             if not self.agents.is_worried():

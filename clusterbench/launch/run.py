@@ -21,7 +21,7 @@ from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
-from clusterbench.launch.agents import Agents, LostHead, dismiss, follow
+from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dismiss, follow
 from clusterbench.launch.allocation import SECONDS_TO_GATHER, Allocation, gather, hello, measure_clocks
 from clusterbench.launch.channel import Message
 from clusterbench.launch.conductor import Conductor, Execution
@@ -58,6 +58,7 @@ class RunOptions:
     interface: str | None = None
     time_limit_s: float | None = None
     on_lost_host: str | None = None
+    silence_s: float = SECONDS_OF_SILENCE  # no option of the command line; see Agents
     began: float = field(default_factory=time.monotonic)
 
 
@@ -155,7 +156,7 @@ def _lead(
             print(f"{difference.severity}: {difference.sentence}", file=sys.stderr)
         directory, plan = _folder(options, suite, cluster, allocation)
         members = members_of(allocation.hosts, _shares(allocation, cluster), hosts)
-        agents = Agents(agent, plane, members, _variables(interfaces, options))
+        agents = Agents(agent, plane, members, _variables(interfaces, options), options.silence_s)
         exit_code = _conduct(agents, directory, plan, options, interfaces, cluster)
     except ClusterbenchError as error:
         dismiss(

@@ -48,3 +48,36 @@ def test_mpi_is_aborted_where_a_rank_is_stuck_and_abandoned_where_one_does_not_a
     assert agents.leaving == "abandoned"
     agents.is_stuck, agents.all_answer, agents.lost = False, True, {1: "closed its connection"}
     assert agents.leaving == "abandoned"
+
+
+class Mute:
+    """The plane of two agents of which the other never says a word."""
+
+    size = 2
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, to, message):
+        self.sent.append(message)
+
+    def receive(self):
+        return []
+
+    def lost(self):
+        return ()
+
+
+@pytest.mark.parametrize("silence_s", [6.0, 20.0])
+def test_an_agent_is_lost_after_as_long_a_silence_as_was_said(monkeypatch, silence_s):
+    clock = [0.0]
+    monkeypatch.setattr("clusterbench.launch.agents.time.monotonic", lambda: clock[0])
+    plane = Mute()
+    agents = Agents(StandIn("a"), plane, members_of(["a", "b"], [1, 1]), silence_s=silence_s)
+    assert plane.sent[0] == {"order": "patience", "seconds": silence_s}  # and the other waits as long for the head
+    while clock[0] < silence_s:
+        clock[0] += 1.0
+        assert agents.events(0.0) == []
+    clock[0] += 1.0
+    (event,) = agents.events(0.0)
+    assert (event["host"], event["why"]) == ("b", f"said nothing for {silence_s:g} s")

@@ -43,6 +43,7 @@ class ScriptedAgents:
 
     members = (Member(0, "a", 0, (0, 1, 2, 3)),)
     hosts = ("a",)
+    silence_s = 20.0
     lost: ClassVar = {}
     disabled: ClassVar = {}
     lost_hosts = ()
