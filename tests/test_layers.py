@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -155,10 +158,19 @@ def test_the_reading_half_never_imports_what_measures():
     assert {module: names for module, names in used.items() if names} == {}
 
 
-def test_vocabulary_and_run_folder_need_the_standard_library_only():
+def test_vocabulary_and_run_folder_need_the_standard_library_only_and_msgspec_where_it_is():
     lowest = " ".join(LAYERS[-2:]).split()
     used = {module: first_parts(module) - {*sys.stdlib_module_names, "clusterbench"} for module in below(*lowest)}
-    assert {module: names for module, names in used.items() if names} == {}
+    assert {module: names for module, names in used.items() if names} == {"run_folder.fast": {"msgspec"}}
+
+
+def test_whatever_is_imported_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = [*project["dependencies"], *project["optional-dependencies"]["fast"]]
+    declared = {re.split(r"[>=<]", one)[0].lower() for one in said}
+    used = set().union(*map(first_parts, modules())) - {*sys.stdlib_module_names, "clusterbench"}
+    brought_by = packages_distributions()
+    assert {name for name in used if not {one.lower() for one in brought_by.get(name, [])} & declared} == set()
 
 
 TORCH_SIDE = ("launch.worker", "launch.store")

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import DiskError, RunFolderError
+from clusterbench.run_folder.fast import FastReader
 from clusterbench.run_folder.records import parsed, record_of
 from clusterbench.types import Case, Observation, Outcome, Plan, Refusal
 
@@ -94,7 +96,7 @@ class RunFolder:
         heads: list[_Head] = []
         cases: dict[str, Case] = {}
         refusals: dict[str, Refusal] = {}
-        for number, record in self._read("plan.jsonl", _planned):
+        for number, record in self._read("plan.jsonl", _planned, _planned_case):
             if isinstance(record, _Head):
                 heads.append(record)
                 is_new = len(heads) == 1
@@ -137,11 +139,11 @@ class RunFolder:
 
     def outcomes(self) -> list[Outcome]:
         """How every attempt so far ended, in order of time."""
-        return [outcome for _, outcome in self._read("outcomes.jsonl", lambda found: record_of(Outcome, found))]
+        return [outcome for _, outcome in self._read("outcomes.jsonl", partial(record_of, Outcome), _outcome)]
 
     def observations(self) -> Iterator[Observation]:
         """What was seen, in order of time."""
-        for _, observation in self._read("observations.jsonl", lambda found: record_of(Observation, found)):
+        for _, observation in self._read("observations.jsonl", partial(record_of, Observation), _observation):
             yield observation
 
     def record(self, outcome: Outcome, observation: Observation | None) -> None:
@@ -230,9 +232,14 @@ class RunFolder:
         saved = f", then continue with --resume {self.path}" if (self.path / "plan.jsonl").exists() else ""
         return f"{error.filename or self.path} cannot be written: {what}.\nhint: {hint}{saved}"
 
-    def _read(self, name: str, of: Callable[[dict[str, Any]], Read]) -> Iterator[tuple[int, Read]]:
-        """Number and record of every line; what ``of`` cannot read is named and left out."""
+    def _read(
+        self, name: str, of: Callable[[dict[str, Any]], Read], fast: Callable[[bytes], Read | None]
+    ) -> Iterator[tuple[int, Read]]:
+        """Number and record of every line; what neither ``fast`` nor ``of`` can read is named and left out."""
         for number, line in enumerate(self._lines(name), 1):
+            if (read := fast(line)) is not None:
+                yield number, read
+                continue
             if line.isspace():
                 continue
             try:
@@ -334,7 +341,7 @@ def _planned(found: dict[str, Any]) -> _Head | Case | Refusal:
     kind = found.pop("kind", None)
     if kind == "plan":
         return record_of(_Head, found)
-    if isinstance(point := found.get("point"), dict) and any(isinstance(one, (list, dict)) for one in point.values()):
+    if isinstance(point := found.get("point"), dict) and not _is_plain(point):
         raise ValueError("'point' holds more than plain values")
     if kind == "refusal":
         return record_of(Refusal, found)
@@ -345,6 +352,23 @@ def _planned(found: dict[str, Any]) -> _Head | Case | Refusal:
     if case.hash != written:
         raise ValueError(f"it is not what was planned: its identity is {case.hash}, and {written!s:.60} was written")
     return case
+
+
+def _is_plain(point: Mapping[str, object]) -> bool:
+    return not any(isinstance(value, (list, dict)) for value in point.values())
+
+
+_outcome, _observation = FastReader(Outcome), FastReader(Observation)
+_case = FastReader(Case, {"kind": Literal["case"], "hash": str})
+
+
+def _planned_case(line: bytes) -> Case | None:
+    """The case of a line of plan.jsonl; None where :func:`_planned` has to read it."""
+    found = _case.fields(line)
+    if found is None or not _is_plain(found.point):
+        return None
+    case = _case.record(found)
+    return case if case.hash == found.hash else None
 
 
 def _levels(value: object, most: int) -> int:

@@ -13,13 +13,14 @@ from functools import cache, partial
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from clusterbench.errors import nearest
+from clusterbench.words import short
 
 Kind = TypeVar("Kind")
 Reader = Callable[[Any], Any]
 """Turns what JSON has into what the field holds; raises ``ValueError`` with what it should have been."""
 
-MOST_WHOLE, MOST = 2**63, 1e30
-"""No number of a record is larger: sizes, counts, rates and seconds are far below."""
+MOST_WHOLE, MOST, MOST_DIGITS = 2**63, 1e30, 20
+"""No number of a record is larger, and no whole one longer: sizes, counts, rates and seconds are far below."""
 
 
 def parsed(text: bytes) -> Any:
@@ -37,7 +38,7 @@ def parsed(text: bytes) -> Any:
 
 
 def _short_integer(digits: str) -> int:
-    if len(digits) > 20:
+    if len(digits) > MOST_DIGITS:
         raise ValueError("a number without reason")  # one with 400 digits fails wherever it meets a fraction
     return int(digits)
 
@@ -68,11 +69,11 @@ def record_of(kind: type[Kind], found: Mapping[str, Any]) -> Kind:
         for name, value in found.items():
             values[name] = readers[name](value)
     except KeyError:
-        raise ValueError(f"'{_short(name)}' is not known here.{nearest(name, readers)}") from None
+        raise ValueError(f"'{short(name, 60)}' is not known here.{nearest(name, readers)}") from None
     except _Inner as error:
         raise ValueError(f"in '{name}' {error}") from None
     except ValueError as error:
-        raise ValueError(f"'{name}' is {_short(json.dumps(value))}, not {error}") from None
+        raise ValueError(f"'{name}' is {short(json.dumps(value), 60)}, not {error}") from None
     if missing := required - values.keys():
         raise ValueError(f"'{min(missing)}' is missing")
     return kind(**values)
@@ -181,7 +182,3 @@ def _evidence(value: Any) -> dict[str, float]:
 
 _NUMBERS = frozenset((int, float))
 _PLAIN: Mapping[Any, Reader] = {str: _text, bool: _flag, int: _whole, float: _number}
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,137 @@
+"""Records read by msgspec, where it is installed: those that :mod:`clusterbench.run_folder.records` gives, sooner.
+
+msgspec refuses more than that module (NaN and 1e999 among samples, say) and explains less. So a line that it refuses is
+read again there, which takes it or says what is wrong with it; what msgspec would take more loosely it is not given.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from clusterbench.run_folder.records import MOST, MOST_DIGITS, MOST_WHOLE
+
+Kind = TypeVar("Kind")
+
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_LONG = b"0" * MOST_DIGITS
+_LONG_WHOLE = re.compile(rb"(?<![0-9.])[0-9]{%d}" % MOST_DIGITS)
+
+
+class FastReader(Generic[Kind]):
+    """Reads lines that hold one kind of record and, beside its fields, those of ``also``: a type for each name."""
+
+    def __init__(self, kind: type[Kind], also: Mapping[str, Any] | None = None) -> None:
+        self.kind = kind
+        self.also = also or {}
+
+    def __call__(self, line: bytes) -> Kind | None:
+        """The record of a line; None where records.py has to read it."""
+        found = self.fields(line)
+        return None if found is None else self.record(found)
+
+    def fields(self, line: bytes) -> Any:
+        """What a line holds, as attributes; None where records.py has to read it."""
+        if self._decode is None or _has_long_whole_number(line):
+            return None
+        return self._decode(line)
+
+    @cached_property
+    def record(self) -> Callable[[Any], Kind]:
+        """Makes the record of what a line holds."""
+        hints, names = get_type_hints(self.kind), [field.name for field in fields(self.kind)]  # type: ignore[arg-type]
+        inner = {index: records for index, name in enumerate(names) if (records := _inner(hints[name]))}
+        kind, values_of = self.kind, attrgetter(*names)
+
+        def plain(found: Any) -> Kind:
+            return kind(*values_of(found))
+
+        def nested(found: Any) -> Kind:
+            values = [*values_of(found)]
+            for index, records in inner.items():
+                values[index] = records(values[index])
+            return kind(*values)
+
+        return nested if inner else plain
+
+    @cached_property
+    def _decode(self) -> Callable[[bytes], Any] | None:
+        try:
+            import msgspec
+        except ImportError:
+            return None
+        decode = msgspec.json.Decoder(_mirror(self.kind, self.also)).decode
+
+        def decoded(line: bytes) -> Any:
+            try:
+                return decode(line)
+            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+                return None
+
+        return decoded
+
+
+def _has_long_whole_number(line: bytes) -> bool:
+    """Whether there is one that records.py refuses; msgspec takes any number of digits where anything may stand."""
+    # Decimals can be as long: 0.00013459099864121526. The first look is ten times faster than the second.
+    return _LONG in line.translate(_DIGITS) and _LONG_WHOLE.search(line) is not None
+
+
+def _mirror(kind: Any, also: Mapping[str, Any]) -> Any:
+    """A structure of msgspec with the fields of a dataclass; other than a dataclass it refuses unknown names."""
+    import msgspec
+
+    hints = get_type_hints(kind)
+    members: list[Any] = [*also.items()]
+    for field in fields(kind):
+        member = (field.name, _allowed(hints[field.name]))
+        if field.default is not MISSING:
+            members.append((*member, field.default))
+        elif field.default_factory is not MISSING:
+            members.append((*member, msgspec.field(default_factory=field.default_factory)))
+        else:
+            members.append(member)
+    return msgspec.defstruct(kind.__name__, members, forbid_unknown_fields=True, kw_only=True, gc=False)
+
+
+def _allowed(wanted: Any) -> Any:
+    """What msgspec is to take for a field of this type: never more than records.py does."""
+    from msgspec import Meta
+
+    origin, inner = get_origin(wanted), get_args(wanted)
+    whole = Annotated[int, Meta(ge=-MOST_WHOLE, le=MOST_WHOLE - 1)]
+    if wanted in (Any, str, bool, types.NoneType) or origin is Literal:
+        return wanted
+    if wanted is int:
+        return whole
+    if wanted is float:  # a whole number stays one
+        return whole | Annotated[float, Meta(ge=-MOST, le=MOST)]
+    if is_dataclass(wanted):
+        return _mirror(wanted, {})
+    if wanted == Sequence[Sequence[float]]:  # what was measured has no bounds
+        return list[list[int | float]]
+    if wanted == Mapping[str, float]:
+        return dict[str, int | float]
+    if origin in (Union, types.UnionType):
+        return Union[tuple(map(_allowed, inner))]  # noqa: UP007
+    if origin is tuple:
+        return types.GenericAlias(tuple, (_allowed(inner[0]), ...))
+    if origin is Sequence:
+        return types.GenericAlias(list, (_allowed(inner[0]),))
+    if origin is Mapping:
+        return types.GenericAlias(dict, (str, _allowed(inner[1])))
+    raise TypeError(f"no record can hold {wanted}")
+
+
+def _inner(wanted: Any) -> Callable[[Any], Any] | None:
+    """What makes records of the structures in a field of this type; None where there are none."""
+    if isinstance(wanted, type) and is_dataclass(wanted):
+        return FastReader(wanted).record
+    if get_origin(wanted) is Mapping and (record := _inner(get_args(wanted)[1])):
+        return lambda found: {key: record(value) for key, value in found.items()}
+    return None

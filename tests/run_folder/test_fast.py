@@ -1,0 +1,168 @@
+"""Both readers of records give the same verdict: what msgspec takes is taken by records.py, as the same record."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import clusterbench.run_folder as run_folder
+from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.fast import FastReader
+from clusterbench.run_folder.records import parsed, record_of
+from clusterbench.types import Observation, Outcome
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "reports" / "examples").glob("*/plan.jsonl"))
+
+READERS: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], Any]]] = {
+    "plan.jsonl": (run_folder._planned_case, run_folder._planned),
+    "outcomes.jsonl": (FastReader(Outcome), partial(record_of, Outcome)),
+    "observations.jsonl": (FastReader(Observation), partial(record_of, Observation)),
+}
+
+LINES = [
+    (name, line)
+    for example in EXAMPLES
+    for name in READERS
+    for line in example.with_name(name).read_bytes().splitlines(keepends=True)
+    if len(line) < 100_000 and not line.startswith((b'{"kind":"plan"', b'{"kind":"refusal"'))
+]
+
+ODD = (
+    *(b"1e999", b"-1e999", b"NaN", b"Infinity", b"-Infinity", b"1E400", b"0.1e-400", b"1e30", b"1.1e30", b"-1e31"),
+    *(b"9223372036854775807", b"9223372036854775808", b"-9223372036854775808", b"-9223372036854775809"),
+    *(b"1" * 19, b"-" + b"1" * 19, b"1" * 20, b"-" + b"1" * 20, b"1" * 21, b"1" * 400, b"-" + b"9" * 400, b"1" * 5000),
+    *(b"1" * 19 + b".5", b"1" * 23 + b".0", b"0.0001234567890123456789", b"1.0", b"1e2", b"2", b"0", b"-0", b"-0.0"),
+    *(
+        b"01",
+        b"1.",
+        b".5",
+        b"+1",
+        b"0x1",
+        b"1_0",
+        b"null",
+        b"true",
+        b"false",
+        b"nul",
+        b"[]",
+        b"{}",
+        b"[1]",
+        b'{"a":[1]}',
+    ),
+    *(
+        b'"\\ud800"',
+        b'"\\udc00"',
+        b'"\\uDBFFx"',
+        b'"\\ud83d\\ude00"',
+        b'"\\u0000"',
+        b'"\\x"',
+        b'"',
+        b"'text'",
+        b'"text"',
+    ),
+    *(b'"\xed\xa0\x80"', b'"\xff"', b'"\x01"', b'"\t"', b'"\x7f"', b'"ok"', b'"failed"', b'"a\nb"', '"é"'.encode()),
+    *(b"[" * depth + b"]" * depth for depth in (50, 5_000, 100_000)),
+    *(b'{"a":' * depth + b"1" + b"}" * depth for depth in (50, 5_000, 100_000)),
+)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        yield value, key
+        if isinstance(inner, (dict, list)):
+            yield from places(inner)
+
+
+def mutated(draw: random.Random, line: bytes) -> bytes:
+    """The line with another value, name, key twice or missing, other spaces, or other bytes somewhere."""
+    kind = draw.randrange(7)
+    if kind == 0:
+        position = draw.randrange(len(line))
+        return (
+            line[:position] + draw.choice((b"", bytes([draw.randrange(256)]), draw.choice(ODD))) + line[position + 1 :]
+        )
+    if kind == 1:
+        position, odd = draw.choice([i for i, byte in enumerate(line) if byte == ord("{")]), draw.choice(ODD)
+        key = draw.choice((b'"kind"', b'"hash"', b'"case"', b'"repeat"', b'"value"', b'"new"', b'"\xff"', b'"\\ud800"'))
+        return line[: position + 1] + key + b":" + odd + b"," + line[position + 1 :]
+    if kind == 2:
+        return line.rstrip() + draw.choice((b"", b"x", b"{}", b"\x00", b" \t\r", b"\xef\xbb\xbf"))
+    found = json.loads(line)
+    inside, key = draw.choice(list(places(found)))
+    odd = draw.choice(ODD)
+    if kind == 3 and isinstance(inside, dict):
+        inside[draw.choice(("new", "Value", "", "hash"))] = inside.pop(key)
+        odd = b""
+    elif kind == 4:
+        del inside[key]
+    else:
+        inside[key] = "ODD"
+    spaced = json.dumps(found, separators=draw.choice(((",", ":"), (" , ", "\t:  "))))
+    return spaced.encode().replace(b'"ODD"', odd) + b"\n"
+
+
+def verdict(read: Callable[[Any], Any], line: bytes) -> str:
+    """The record as it would be written, or that there is none; NaN equals itself so, and 2 is not 2.0."""
+    try:
+        found = parsed(line)
+        return repr(read(found)) if isinstance(found, dict) else "refused"
+    except (ValueError, RecursionError):
+        return "refused"
+
+
+def test_healthy_lines_take_the_fast_way():
+    assert {name for name, _ in LINES} == {*READERS}
+    for name, line in LINES:
+        fast, slow = READERS[name]
+        assert repr(fast(line)) == verdict(slow, line)
+
+
+@settings(max_examples=3000, deadline=None)
+@given(seed=st.integers(0, 2**64))
+def test_a_mutated_line_is_the_same_record_to_both_readers_or_none_to_either(seed: int) -> None:
+    draw = random.Random(seed)
+    name, line = draw.choice(LINES)
+    for _ in range(draw.choice((1, 1, 2))):
+        try:
+            line = mutated(draw, line)
+        except (ValueError, IndexError, RecursionError):  # what was mutated before cannot be taken apart
+            break
+    fast, slow = READERS[name]
+    record = fast(line)
+    assert record is None or repr(record) == verdict(slow, line)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd[:30]))
+@pytest.mark.parametrize("name", READERS)
+def test_an_odd_value_anywhere_is_the_same_to_both_readers(name: str, odd: bytes) -> None:
+    fast, slow = READERS[name]
+    line = next(line for kind, line in LINES if kind == name)
+    for number in range(sum(1 for _ in places(json.loads(line)))):
+        found = json.loads(line)
+        inside, key = list(places(found))[number]
+        inside[key] = "ODD"
+        changed = json.dumps(found).encode().replace(b'"ODD"', odd)
+        record = fast(changed)
+        assert record is None or repr(record) == verdict(slow, changed)
+
+
+def test_a_run_reads_the_same_without_msgspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read() -> tuple[Any, ...]:
+        run = RunFolder.open(EXAMPLES[0].parent)
+        return run.plan(), run.outcomes(), list(run.observations()), run.problems
+
+    with_it = read()
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    for reader in ("_case", "_outcome", "_observation"):
+        kept = getattr(run_folder, reader)
+        monkeypatch.setattr(run_folder, reader, FastReader(kept.kind, kept.also))
+    assert run_folder._outcome(b"{}") is None
+    assert read() == with_it
