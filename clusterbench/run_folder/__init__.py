@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,7 +22,8 @@ from clusterbench.cluster import Cluster
 from clusterbench.errors import DiskError, RunFolderError
 from clusterbench.run_folder.fast import FastReader
 from clusterbench.run_folder.records import parsed, record_of
-from clusterbench.types import Case, Observation, Outcome, Plan, Refusal
+from clusterbench.types import Case, Observation, Outcome, Plan, Refusal, split_key
+from clusterbench.words import short
 
 _MOST_LEVELS = 16  # of environment.json; ours has five
 
@@ -349,6 +350,8 @@ def _planned(found: dict[str, Any]) -> _Head | Case | Refusal:
         raise ValueError(f"'kind' is {json.dumps(kind)[:60]}, not one of plan, case, refusal")
     written = found.pop("hash", None)
     case = record_of(Case, found)
+    if unreadable := [key for key in case.expected if not _names_a_figure(key)]:
+        raise ValueError(f"'expected' holds {short(json.dumps(unreadable[0]), 60)}, which does not name a figure")
     if case.hash != written:
         raise ValueError(f"it is not what was planned: its identity is {case.hash}, and {written!s:.60} was written")
     return case
@@ -356,6 +359,16 @@ def _planned(found: dict[str, Any]) -> _Head | Case | Refusal:
 
 def _is_plain(point: Mapping[str, object]) -> bool:
     return not any(isinstance(value, (list, dict)) for value in point.values())
+
+
+@cache
+def _names_a_figure(key: str) -> bool:
+    """Whether a key of ``expected`` can be taken apart."""
+    try:
+        split_key(key)
+    except ValueError:
+        return False
+    return True
 
 
 _outcome, _observation = FastReader(Outcome), FastReader(Observation)
@@ -368,7 +381,7 @@ def _planned_case(line: bytes) -> Case | None:
     if found is None or not _is_plain(found.point):
         return None
     case = _case.record(found)
-    return case if case.hash == found.hash else None
+    return case if case.hash == found.hash and all(map(_names_a_figure, case.expected)) else None
 
 
 def _levels(value: object, most: int) -> int:

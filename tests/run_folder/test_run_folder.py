@@ -98,6 +98,11 @@ def test_a_line_cut_in_the_middle_is_left_out_and_named(run):
             ('"size_bytes":8', '"size_bytes":9'),
             "it is not what was planned: its identity is ",
         ),
+        (
+            "plan.jsonl",
+            ('"busbw":{', '"busbw[axisMtp]":{'),
+            "'expected' holds \"busbw[axisMtp]\", which does not name a figure",
+        ),
     ],
 )
 def test_a_line_that_is_no_record_is_left_out_and_named_with_the_field(run, name, change, problem):
