@@ -7,17 +7,34 @@ sp, ep, zero. There is one spelling per layout, so that a row, a log and a suite
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from math import gcd, prod
-from typing import Literal
+from typing import Any, Literal
 
 from clusterbench.errors import LayoutError, nearest
 
 AXES = ("pp", "dp", "cp", "tp")
-VIEWS = ("dp_cp", "ep", "edp", "ends")
-RIDERS = ("sp", "ep", "zero")
+"""Directions of the mesh, in the order in which a layout writes them."""
+
+VIEWS = (
+    "dp_cp",  # ranks with the same dense weights, where dp and cp are both in use
+    "ep",  # ranks that share one set of experts
+    "edp",  # ranks that hold copies of the same experts
+    "ends",  # first and last stage of one pipeline; ranks of stages between them are in no such group
+)
+"""Groups of a layout's ranks that are no axis."""
+
+SHARD, REPLICA = "shard", "replica"
+"""Within a group of the data axis: ranks that share one copy of the weights, ranks with the same share of each copy."""
+
+WORLD, UNKNOWN = "world", "?"
+"""All ranks of a case, where the group is no axis of its layout; a group of which nothing is known."""
+
+GROUPS = (*AXES, *VIEWS, SHARD, REPLICA, WORLD, UNKNOWN)
+"""Every name under which the groups of a step are recorded."""
+
 MOST_RANKS = 1_000_000
 
 RANK_ORDERS: dict[str, tuple[str, ...]] = {
@@ -41,12 +58,72 @@ RANK_ORDERS: dict[str, tuple[str, ...]] = {
 
 _SEPARATORS = re.compile(r"[\s+,;/_-]+")
 _PIECE = re.compile(r"([a-z]+)\s*[=:]?\s*([0-9]+|\*)?")
-_ALLOWED = "Allowed are the axes pp, dp, cp, tp with a degree, then +sp, +epN, +zeroN: 'pp2-dp4-tp8+sp+zero1'."
+
+
+@dataclass(frozen=True)
+class Rider:
+    """A word behind the plus of a layout: ``sp`` alone, ``ep4`` and ``zero1`` with a number.
+
+    Attributes
+    ----------
+    idle
+        The value of a layout without it: False for a word that stands alone, otherwise a number.
+    over, does
+        Of a word that stands alone: the axis over whose ranks it goes, and what it does there.
+    most, refusal
+        The largest number, and what is said of others, with ``{}`` for the number.
+    objection
+        Why a layout cannot have it; None where it can. Asked where it is active.
+    tried
+        Its values in :func:`every_layout`, by the layout without riders and the number of experts of the model.
+    in_every_point
+        Whether each point of a training case names it. The points of cases that are on record do; another rider is
+        named where it is active, so that theirs keep their hash.
+    """
+
+    idle: bool | int
+    over: str = ""
+    does: str = ""
+    most: int = MOST_RANKS
+    refusal: str = ""
+    objection: Callable[[ParallelLayout], str | None] = lambda layout: None
+    tried: Callable[[ParallelLayout, int], Iterable[bool | int]] | None = None
+    in_every_point: bool = False
+
+    @property
+    def stands_alone(self) -> bool:
+        return self.idle is False
+
+    def objection_to(self, name: str, layout: ParallelLayout) -> str | None:
+        """Why a layout cannot have it where it is active, by what it needs or by :attr:`objection`."""
+        if self.over and layout.degree(self.over) == 1:
+            where = f"{self.does} over {self.over} ranks, but {self.over} is 1"
+            return f"has +{name}, which {where}. Write {self.over}2 or more."
+        return self.objection(layout)
+
+
+def _rider(idle: bool | int, **more: Any) -> Any:
+    """A field of a layout that is written behind the plus, by the name of the field."""
+    return field(default=idle, metadata={"rider": Rider(idle, **more)})
+
+
+def _objection_to_experts(layout: ParallelLayout) -> str | None:
+    if (layout.dp * layout.cp * layout.tp) % layout.ep:
+        stage = layout._equation(("dp", "cp", "tp"))
+        return f"has ep{layout.ep}, which does not divide {stage} ranks of one pipeline stage."
+    if layout.tp > 1 and not layout.sp:
+        return f"has ep{layout.ep} with tp{layout.tp}; experts over tp ranks need '+sp': each token must be once."
+    return None
+
+
+def _powers_that_divide(number: int) -> list[int]:
+    powers = (2**exponent for exponent in range(number.bit_length()))
+    return [power for power in powers if number % power == 0]
 
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """Degrees of the four axes and the riders on them; always a legal one.
+    """Degrees of the four axes and the riders on them; always a legal one. A rider is added as a field.
 
     Parameters
     ----------
@@ -77,31 +154,44 @@ class ParallelLayout:
     dp: int = 1
     cp: int = 1
     tp: int = 1
-    sp: bool = False
-    ep: int = 1
-    zero: int = 0
+    sp: bool = _rider(
+        False,
+        over="tp",
+        does="splits the sequence",
+        tried=lambda layout, num_experts: [layout.tp > 1],
+        in_every_point=True,
+    )
+    ep: int = _rider(
+        1,
+        refusal=f"gives ep the degree {{}}; allowed are 1 to {MOST_RANKS}.",
+        objection=_objection_to_experts,
+        tried=lambda layout, num_experts: _powers_that_divide(
+            gcd(layout.dp * layout.cp * layout.tp, num_experts) if num_experts else 1
+        ),
+        in_every_point=True,
+    )
+    zero: int = _rider(
+        0,
+        most=3,
+        refusal="asks for ZeRO stage {}; allowed are zero1 (optimizer states), zero2 (and gradients), zero3 (and "
+        "parameters), or none.",
+        tried=lambda layout, num_experts: [0, 1, 3] if layout.dp * layout.cp > 1 else [0],
+        in_every_point=True,
+    )
 
     def __post_init__(self) -> None:
-        for name in (*AXES, "ep"):
-            degree = getattr(self, name)
+        for axis in AXES:
+            degree = getattr(self, axis)
             if not 1 <= degree <= MOST_RANKS:
-                raise self._error(f"gives {name} the degree {_short(degree)}; allowed are 1 to {MOST_RANKS}.")
+                raise self._error(f"gives {axis} the degree {_short(degree)}; allowed are 1 to {MOST_RANKS}.")
         if self.world_size > MOST_RANKS:
             raise self._error(f"needs {self._equation(AXES)} ranks; allowed are at most {MOST_RANKS}.")
-        if self.zero not in (0, 1, 2, 3):
-            raise self._error(
-                f"asks for ZeRO stage {_short(self.zero)}; allowed are zero1 (optimizer states), zero2 (and "
-                "gradients), zero3 (and parameters), or none."
-            )
-        if self.sp and self.tp == 1:
-            raise self._error("has +sp, which splits the sequence over tp ranks, but tp is 1. Write tp2 or more.")
-        if self.ep > 1 and self.world_size // self.pp % self.ep:
-            stage = self._equation(("dp", "cp", "tp"))
-            raise self._error(f"has ep{self.ep}, which does not divide {stage} ranks of one pipeline stage.")
-        if self.ep > 1 and self.tp > 1 and not self.sp:
-            raise self._error(
-                f"has ep{self.ep} with tp{self.tp}; experts over tp ranks need '+sp': each token must be once."
-            )
+        for name, rider in RIDERS.items():
+            if not rider.idle <= getattr(self, name) <= rider.most:
+                raise self._error(rider.refusal.format(_short(getattr(self, name))))
+        for name in self.riders:
+            if (objection := RIDERS[name].objection_to(name, self)) is not None:
+                raise self._error(objection)
 
     @classmethod
     def parse(cls, text: str, world_size: int | None = None) -> ParallelLayout:
@@ -129,15 +219,10 @@ class ParallelLayout:
         """
         said = _degrees(text)
         takes_rest = "dp" in said and said["dp"] is None
-        degrees = {
+        degrees: dict[str, Any] = {
             name: _ranks_left(text, said, world_size) if degree is None else degree for name, degree in said.items()
         }
-        layout = cls(
-            **{axis: degrees.get(axis, 1) for axis in AXES},
-            sp="sp" in degrees,
-            ep=degrees.get("ep", 1),
-            zero=degrees.get("zero", 0),
-        )
+        layout = cls(**degrees)
         canonical = layout._text(dp="*" if takes_rest else layout.dp)
         if text != canonical:
             raise LayoutError(f"layout '{text}' is written '{canonical}'.")
@@ -167,8 +252,8 @@ class ParallelLayout:
     def _text(self, dp: int | Literal["*"]) -> str:
         degrees = {"pp": self.pp, "dp": dp, "cp": self.cp, "tp": self.tp}
         axes = [f"{axis}{degree}" for axis, degree in degrees.items() if degree != 1] or ["tp1"]
-        written = {"sp": "sp", "ep": f"ep{self.ep}", "zero": f"zero{self.zero}"}
-        return "+".join(["-".join(axes), *(written[rider] for rider in self.riders)])
+        riders = (name if RIDERS[name].stands_alone else f"{name}{getattr(self, name)}" for name in self.riders)
+        return "+".join(["-".join(axes), *riders])
 
     def _error(self, what: str) -> LayoutError:
         return LayoutError(f"layout '{_short(self)}' {what}")
@@ -184,8 +269,17 @@ class ParallelLayout:
     @property
     def riders(self) -> tuple[str, ...]:
         """Names of the active riders, in the order they are written."""
-        active = {"sp": self.sp, "ep": self.ep > 1, "zero": self.zero > 0}
-        return tuple(rider for rider in RIDERS if active[rider])
+        return tuple(name for name, rider in RIDERS.items() if getattr(self, name) != rider.idle)
+
+    @property
+    def columns(self) -> dict[str, bool | int]:
+        """Degrees and riders by name, as a point of a training case has them.
+
+        >>> ParallelLayout.parse("dp2+zero1").columns
+        {'pp': 1, 'dp': 2, 'cp': 1, 'tp': 1, 'sp': False, 'ep': 1, 'zero': 1}
+        """
+        riders = (name for name, rider in RIDERS.items() if rider.in_every_point or name in self.riders)
+        return {name: getattr(self, name) for name in (*AXES, *riders)}
 
     @property
     def data_axis(self) -> str:
@@ -338,6 +432,15 @@ class ParallelLayout:
         ]
 
 
+RIDERS: Mapping[str, Rider] = {
+    each.name: each.metadata["rider"] for each in fields(ParallelLayout) if "rider" in each.metadata
+}
+"""By name, in the order in which they are written."""
+
+_WORDS = ", ".join(f"+{name}{'' if rider.stands_alone else 'N'}" for name, rider in RIDERS.items())
+_ALLOWED = f"Allowed are the axes {', '.join(AXES)} with a degree, then {_WORDS}: 'pp2-dp4-tp8+sp+zero1'."
+
+
 def every_layout(world_size: int, num_experts: int = 0) -> Iterator[ParallelLayout]:
     """All layouts on exactly so many ranks whose degrees are powers of two (dp takes what is left).
 
@@ -350,14 +453,13 @@ def every_layout(world_size: int, num_experts: int = 0) -> Iterator[ParallelLayo
     >>> [str(layout) for layout in every_layout(2, num_experts=8) if layout.ep > 1]
     ['dp2+ep2', 'dp2+ep2+zero1', 'dp2+ep2+zero3', 'tp2+sp+ep2', 'cp2+ep2', 'cp2+ep2+zero1', 'cp2+ep2+zero3']
     """
-    powers = [2**exponent for exponent in range(world_size.bit_length())]
-    for pp, cp, tp in product(powers, repeat=3):
+    for pp, cp, tp in product([2**exponent for exponent in range(world_size.bit_length())], repeat=3):
         if world_size % (pp * cp * tp) == 0:
-            dp = world_size // (pp * cp * tp)
-            common = gcd(dp * cp * tp, num_experts) if num_experts else 1
-            for ep in (power for power in powers if common % power == 0):
-                for zero in (0, 1, 3) if dp * cp > 1 else (0,):
-                    yield ParallelLayout(pp=pp, dp=dp, cp=cp, tp=tp, sp=tp > 1, ep=ep, zero=zero)
+            dense = ParallelLayout(pp=pp, dp=world_size // (pp * cp * tp), cp=cp, tp=tp)
+            tried = [rider.tried(dense, num_experts) if rider.tried else [rider.idle] for rider in RIDERS.values()]
+            for values in product(*tried):
+                riders: dict[str, Any] = dict(zip(RIDERS, values, strict=True))
+                yield replace(dense, **riders)
 
 
 def _degrees(text: str) -> dict[str, int | None]:
@@ -385,10 +487,11 @@ def _piece(text: str, piece: str) -> tuple[str, int | None]:
         if name != "dp":
             raise LayoutError(f"{where}'{piece}' is not possible; only 'dp*' takes the ranks that are left.")
         return name, None
-    if name == "sp":
+    if name in RIDERS and RIDERS[name].stands_alone:
         if number is not None:
-            raise LayoutError(f"{where}'{_short(piece)}' has a number, but sp goes over all tp ranks. Write '+sp'.")
-        return name, 1
+            goes = f"{name} goes over all {RIDERS[name].over} ranks"
+            raise LayoutError(f"{where}'{_short(piece)}' has a number, but {goes}. Write '+{name}'.")
+        return name, True
     if number is None:
         raise LayoutError(f"{where}'{name}' lacks its number, as in '{name}2'.")
     if len(number.lstrip("0")) > len(str(MOST_RANKS)):  # int() of thousands of digits raises an error of its own

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterbench.errors import LayoutError
-from clusterbench.layout import AXES, RANK_ORDERS, ParallelLayout, every_layout
+from clusterbench.layout import AXES, GROUPS, RANK_ORDERS, RIDERS, ParallelLayout, every_layout
 
 degrees = st.sampled_from([1, 2, 3, 4, 8])
 layouts = st.builds(ParallelLayout, pp=degrees, dp=degrees, cp=degrees, tp=degrees, zero=st.integers(0, 3))
@@ -26,6 +26,34 @@ def test_riders_come_in_the_order_sp_ep_zero():
     assert ParallelLayout.parse(str(layout)) == layout
     assert layout.riders == ("sp", "ep", "zero")
     assert layout.world_size == 16
+
+
+def test_every_rider_is_read_written_and_offered():
+    whole = ParallelLayout.parse("pp2-dp2-cp2-tp2+sp+ep2+zero1")
+    assert tuple(RIDERS) == whole.riders
+    assert list(whole.columns) == [*AXES, *RIDERS]
+    with pytest.raises(
+        LayoutError, match=r"Allowed are the axes pp, dp, cp, tp with a degree, then \+sp, \+epN, \+zeroN: "
+    ):
+        ParallelLayout.parse("fsdp")
+
+
+@pytest.mark.parametrize("name", RIDERS)
+def test_a_rider_alone_is_idle_and_is_not_written(name):
+    rider, idle = RIDERS[name], ParallelLayout(tp=4)
+    assert getattr(idle, name) == rider.idle
+    assert name not in idle.riders
+    assert rider.stands_alone == bool(rider.over) == bool(rider.does) == (not rider.refusal)
+
+
+@pytest.mark.parametrize(("name", "number"), [("ep", 0), ("zero", 4), ("zero", -1)])
+def test_a_number_that_a_rider_cannot_have_is_refused_with_those_that_it_can(name, number):
+    with pytest.raises(LayoutError, match=f" {number}; allowed are "):
+        ParallelLayout(**{name: number})
+
+
+def test_every_group_has_one_name():
+    assert len(set(GROUPS)) == len(GROUPS)
 
 
 def test_one_rank_is_written_tp1():

@@ -14,7 +14,7 @@ from clusterbench.errors import SuiteError
 from clusterbench.formulas.collectives import ALGORITHMS, algorithm_bandwidth, algorithm_time, bus_bandwidth
 from clusterbench.formulas.latency_bandwidth import FEWEST_POINTS, Segment, fit, size_at_half_peak
 from clusterbench.formulas.statistics import summarise
-from clusterbench.layout import AXES, RANK_ORDERS, ParallelLayout
+from clusterbench.layout import AXES, RANK_ORDERS, VIEWS, ParallelLayout
 from clusterbench.options import Option, option, options_of
 from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes, format_value
@@ -40,7 +40,7 @@ GROUPED = frozenset({"layouts", "axis", "groups", "rank_order"})
 """The options by which ranks are taken group by group, along an axis of a layout."""
 
 _OPTIONAL = GROUPED | {"op", "root", "in_place"}
-_AXES = (*AXES, "dp_cp", "ep", "edp")
+_AXES = tuple(name for name in (*AXES, *VIEWS) if name != "ends")  # of which not every rank is in a group
 _SWEPT = frozenset({"size_bytes", "busiest_elements"})
 _BACKEND = {"cpu": "gloo", "cuda": "nccl"}
 

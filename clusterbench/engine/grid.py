@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from clusterbench.layout import AXES, ParallelLayout
+from clusterbench.layout import AXES, REPLICA, SHARD, ParallelLayout
 
 
 class Grid:
@@ -55,14 +55,14 @@ class Grid:
             rows = [[row[i : i + size] for i in range(0, len(row), size)] for row in self._data_groups]
             inner = [group for row in rows for group in row]
             outer = [list(column) for row in rows for column in zip(*row, strict=True)]
-            self._add("shard", inner)
-            self._add("replica", outer)
+            self._add(SHARD, inner)
+            self._add(REPLICA, outer)
             mine = next(row for row in rows if any(dist.get_rank() in group for group in row))
             self._shards[size] = DeviceMesh.from_group(
-                [self._groups["replica"], self._groups["shard"]],
+                [self._groups[REPLICA], self._groups[SHARD]],
                 self.device_type,
                 mesh=torch.tensor(mine, dtype=torch.int),
-                mesh_dim_names=("replica", "shard"),
+                mesh_dim_names=(REPLICA, SHARD),
             )
         return self._shards[size]
 

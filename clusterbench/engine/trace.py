@@ -21,7 +21,6 @@ from clusterbench.engine.compat import COMMUNICATION_NAMESPACES, is_range, profi
 from clusterbench.engine.traffic import OPS, SILENT
 from clusterbench.engine.transfers import (
     MESSAGE,
-    UNKNOWN,
     WAIT,
     Asked,
     axes_of,
@@ -30,6 +29,7 @@ from clusterbench.engine.transfers import (
 )
 from clusterbench.formulas.attribution import Claim, shared_out
 from clusterbench.formulas.intervals import Interval, exposed_communication, merged, overlap_fraction, union_length
+from clusterbench.layout import UNKNOWN
 
 STEP = "clusterbench::step"
 _WAITS = (WAIT, "_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")

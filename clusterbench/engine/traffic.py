@@ -25,6 +25,7 @@ from clusterbench.engine.compat import (
     is_wrapper_type,
 )
 from clusterbench.formulas.collectives import BUS_FACTOR
+from clusterbench.layout import UNKNOWN, WORLD
 
 OPS = {
     "allreduce_": "all_reduce",
@@ -156,9 +157,9 @@ class TrafficCounter(TorchDispatchMode):
     def _axis(self, arguments: list[object]) -> tuple[str, int]:
         group = next((group for group in map(group_of, arguments) if group is not None), None)
         if group is None:
-            return "?", 0
+            return UNKNOWN, 0
         default = dist.distributed_c10d.GroupMember.WORLD
-        unnamed = "world" if default is not None and default.group_name == group.group_name else "?"
+        unnamed = WORLD if default is not None and default.group_name == group.group_name else UNKNOWN
         return self.axes.get(group.group_name, unnamed), group.size()
 
     def totals(self) -> dict[tuple[str, str], Total]:

@@ -17,11 +17,10 @@ import torch
 import torch.distributed as dist
 
 from clusterbench.engine.traffic import OPS, TrafficCounter
+from clusterbench.layout import UNKNOWN
 
 WAIT = "clusterbench::wait"
 MESSAGE = "clusterbench::message"
-UNKNOWN = "?"
-"""The axis of a transfer that could not be told, or the way of a message."""
 
 
 class Message(NamedTuple):

@@ -13,15 +13,16 @@ from clusterbench.benchmarks.imported import Imported
 from clusterbench.cluster import find_accelerator, nearest_accelerator
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.formulas.transformer import CONVENTIONS
+from clusterbench.layout import AXES, RIDERS
 from clusterbench.options import as_yaml
 from clusterbench.rows import COLUMNS, DETAILS
 from clusterbench.types import Status, metric_key, split_key
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, Value, read_yaml
 
-AXES = ("pp", "dp", "cp", "tp", "sp", "ep", "zero")
 COUNTS = ("micro_batch_size", "gradient_accumulation_steps", "global_batch_size", "seq_len", "size_bytes")
 TEXTS = ("shape", "op", "dtype")
-CASE = ("shape", "op", "layout", *AXES, "world_size", "num_nodes", *COUNTS, "dtype")
+DEGREES = (*AXES, *RIDERS)
+CASE = ("shape", "op", "layout", *DEGREES, "world_size", "num_nodes", *COUNTS, "dtype")
 FLOPS = ("num_parameters", "embedding_parameters", "num_layers", "attention_width")
 STATUSES: Mapping[str, Status] = {status: status for status in get_args(Status) if status != "refused"}
 
@@ -225,10 +226,10 @@ class _Reader:
             if cell.optional and (name not in MAY_BE_EMPTY or (name == "seq_len" and mapped.flops)):
                 why = "'flops' reads it" if name in MAY_BE_EMPTY else "without it a row is no case"
                 self.fail(cell.line, f"'{name}' cannot be optional: {why}.")
-        has_axes = any(axis in mapped.case for axis in AXES)
+        has_axes = any(axis in mapped.case for axis in DEGREES)
         if mapped.is_training:
             if not has_axes and "layout" not in mapped.case:
-                self.fail(line, f"'case' needs a layout ('layout', or some of {', '.join(AXES)}) or 'size_bytes'.")
+                self.fail(line, f"'case' needs a layout ('layout', or some of {', '.join(DEGREES)}) or 'size_bytes'.")
             if has_axes and "layout" in mapped.case:
                 self.fail(line, "'case' has 'layout' and axes of one; say one of the two.")
             if not {"step_time", "tokens_per_s", "tokens_per_s_per_rank"} & set(mapped.figures):

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterbench.errors import LayoutError, SuiteError, nearest
-from clusterbench.importing.mapping import AXES, COUNTS, FIGURES, Cell, Mapped
+from clusterbench.importing.mapping import COUNTS, DEGREES, FIGURES, Cell, Mapped
 from clusterbench.importing.records import Found, nodes
-from clusterbench.layout import MOST_RANKS, ParallelLayout
+from clusterbench.layout import MOST_RANKS, RIDERS, ParallelLayout
 from clusterbench.options import as_yaml
 from clusterbench.types import Status, split_key
 from clusterbench.yaml_lines import Value
@@ -199,20 +199,25 @@ class _Row:
         try:
             if "layout" in case:
                 return str(ParallelLayout.parse(str(self.text("layout", case["layout"]))))
-            degrees = {axis: self.degree(axis, case[axis]) for axis in AXES if axis in case}
+            degrees = {axis: self.degree(axis, case[axis]) for axis in DEGREES if axis in case}
             # Frameworks print their mode of sequence parallelism where one rank has nothing to split, too.
-            degrees["sp"] = bool(degrees.get("sp")) and degrees.get("tp", 1) > 1
+            for name, rider in RIDERS.items():
+                if rider.over:
+                    degrees[name] = bool(degrees.get(name)) and degrees.get(rider.over, 1) > 1
             return str(ParallelLayout(**degrees))
         except LayoutError as error:
             raise self.fail(str(error)) from None
 
     def degree(self, axis: str, cell: Cell) -> Any:
-        if axis != "sp":
-            return self.count(axis, cell, least=0 if axis == "zero" else 1)
+        rider = RIDERS.get(axis)
+        if rider is None or not rider.stands_alone:
+            return self.count(axis, cell, least=rider.idle if rider else 1)
         value = self.value(axis, cell)
         if value in (True, False, "true", "false", "True", "False", 0, 1):
             return value in (True, "true", "True", 1)
-        raise self.fail(f"'sp' is {as_yaml(value)}, which is neither true nor false; 'words' can say what it means.")
+        raise self.fail(
+            f"'{axis}' is {as_yaml(value)}, which is neither true nor false; 'words' can say what it means."
+        )
 
     def complete_batch(self, point: dict[str, Any]) -> None:
         """The batch in all its words, held against each other: global = micro x accumulation x dp."""

@@ -17,13 +17,10 @@ from clusterbench.formulas.attribution import (
     waited_for,
 )
 from clusterbench.formulas.statistics import Summary
-from clusterbench.layout import AXES, ParallelLayout
+from clusterbench.layout import GROUPS, ParallelLayout
 from clusterbench.run_folder.attempts import LONGEST_S, host_of
 from clusterbench.types import Case, Metric, Observation
 from clusterbench.units import format_value
-
-UNKNOWN = "?"
-_AXES = frozenset({*AXES, "dp_cp", "ep", "edp", "ends", "shard", "replica", "world", UNKNOWN})
 
 
 def step_parts(case: Case, layout: ParallelLayout, observation: Observation, time: Summary) -> Iterator[Metric]:
@@ -77,7 +74,7 @@ def _rank_step(seen: Mapping[str, Any], place: int) -> RankStep:
     transfers: dict[Line, list[Carried]] = {}
     for line in seen["transfers"]:
         axis, first, way = line["axis"], line["first"], line["way"]
-        if axis not in _AXES or type(first) is not int or type(way) is not str:
+        if axis not in GROUPS or type(first) is not int or type(way) is not str:
             raise ValueError(f"the trace holds transfers of {(axis, first, way)!r:.60}, which is no line of a group")
         pairs = zip(map(_seconds, line["exposed_s"]), map(_seconds, line["duration_s"]), strict=True)
         transfers[Line(axis, first, way)] = [Carried(*pair) for pair in pairs]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from clusterbench.discover import things
 from clusterbench.formulas.collectives import traffic_bytes
 from clusterbench.job import TrainingJob, activations, weight_shapes
-from clusterbench.layout import ParallelLayout
+from clusterbench.layout import SHARD, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.shape import ModelShape
 
@@ -48,7 +48,7 @@ Which layers a rank has at all (pipeline parallelism) is known before the first 
 SUM_ORDER = ("tp", "edp", "dp", "cp", "dp_cp", "ends")
 """The order in which gradients are summed over axes after the last backward; ``ends`` needs whole ones."""
 
-NORM_ORDER = ("tp", "ep", "edp", "shard", "dp", "cp", "dp_cp")
+NORM_ORDER = ("tp", "ep", "edp", SHARD, "dp", "cp", "dp_cp")
 """The order in which squares are summed for the norm; pp comes after them."""
 
 

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.job import TrainingJob
-from clusterbench.layout import ParallelLayout
+from clusterbench.layout import REPLICA, SHARD, ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
 from clusterbench.parallel.data import is_spread_expert
@@ -50,7 +50,7 @@ class FullySharded(Parallelism):
 
     @property
     def ranks_of(self) -> Mapping[str, int]:
-        return {"shard": self.shard_group_size} if self.shard_group_size else {}
+        return {SHARD: self.shard_group_size} if self.shard_group_size else {}
 
     def active(self, layout: ParallelLayout) -> bool:
         return layout.zero >= 2
@@ -81,7 +81,7 @@ class FullySharded(Parallelism):
     def splits(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         if is_spread_expert(name, job):
             return ("edp",) if job.layout.degree("edp") > 1 else ()
-        return ("shard",) if self.shard_group_size else (job.layout.data_axis,)
+        return (SHARD,) if self.shard_group_size else (job.layout.data_axis,)
 
     def gathered(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
         if job.layout.uses("pp"):
@@ -161,7 +161,7 @@ class FullySharded(Parallelism):
                 yield Traffic(group.axis, "reduce_scatter", reductions, reductions * reduced, group.ranks)
                 if self.shard_group_size:
                     replicas = job.layout.degree("dp_cp") // self.shard_group_size
-                    yield Traffic("replica", "all_reduce", reductions, reductions * reduced // group.ranks, replicas)
+                    yield Traffic(REPLICA, "all_reduce", reductions, reductions * reduced // group.ranks, replicas)
 
     def _rounds(self, job: TrainingJob, stage: int) -> tuple[int, int]:
         """How often the weights of a layer are gathered in a step, and how often its gradients are reduced.
@@ -194,7 +194,7 @@ class FullySharded(Parallelism):
             ranks = job.layout.degree("edp") if expert else self._sharers(job)
             sizes = [weights[name] for name in names]
             padded = sum(-(-size[0] // ranks) * ranks * prod(size[1:]) for size in sizes)
-            axis = "edp" if expert else "shard" if self.shard_group_size else job.layout.data_axis
+            axis = "edp" if expert else SHARD if self.shard_group_size else job.layout.data_axis
             behind = sum(prod(weights[name]) for name in names if not name.startswith(("layers.", "embedding.")))
             yield Group(unit, axis, ranks, padded, sum(map(prod, sizes)), behind, root=not unit)
         if all(unit for unit, _ in members):

@@ -14,8 +14,8 @@ from clusterbench.engine.rig import Rig
 from clusterbench.engine.trace import StepTrace, exposure, trace_step
 from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.engine.transfers import listed
+from clusterbench.layout import UNKNOWN
 from clusterbench.measured.step import AT_REST, STATES
-from clusterbench.measured.step_parts import UNKNOWN
 from clusterbench.training.built_step import BuiltStep
 
 LONGEST_LINE = 200
