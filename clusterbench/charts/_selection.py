@@ -9,7 +9,7 @@ from functools import cache
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.charts._drawing import layout_of
-from clusterbench.layout import ParallelLayout
+from clusterbench.layout import AXES, RIDERS, ParallelLayout
 from clusterbench.options import Option, options_of, say
 from clusterbench.parallel import PHASES, parallelisms
 from clusterbench.rows import Row
@@ -25,9 +25,7 @@ TOTAL_MEMORY = ("", "total", "allocated")
 OTHER_VIEWS = ("reserved", "nvml")
 """Categories that measure the same memory another way."""
 
-FOLLOWS_LAYOUT = frozenset(
-    ("layout", "gradient_accumulation_steps", "num_microbatches", "pp", "dp", "cp", "tp", "sp", "ep", "zero")
-)
+FOLLOWS_LAYOUT = frozenset(("layout", "gradient_accumulation_steps", "num_microbatches", *AXES, *RIDERS))
 """Options that follow from the layout, so they do not tell two workloads apart."""
 
 
