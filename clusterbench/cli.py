@@ -116,7 +116,7 @@ def plan(
 )
 @click.option("--launch", metavar="COMMAND", help="Start this launcher, and again on what is left when a host is lost.")
 def run(suite: Path | None, resume: Path | None, launch: str | None, **options: Any) -> None:
-    """Run SUITE and write a report, alone or in every process that mpirun, srun or torchrun starts.
+    """Run SUITE and write a report, alone or in every process that a launcher (mpirun, srun, torchrun ...) starts.
 
     Ends in order on Ctrl-C and SIGTERM; '--resume FOLDER' then does the rest.
     """

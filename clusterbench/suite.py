@@ -11,8 +11,8 @@ from typing import Any
 
 from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.errors import SuiteError, nearest
+from clusterbench.launchers import is_launchers
 from clusterbench.options import Option, as_yaml, option, options_of
-from clusterbench.variables import is_launchers
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 
 

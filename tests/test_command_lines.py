@@ -22,15 +22,16 @@ MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ
 OF_EVERY_MPIRUN = {"-n", "-host", "--hostfile"}
 """Taken by MPICH 5.0 and by Open MPI 5.0; each is followed by its value."""
 
-OF_SLURM = {
+OF_SCHEDULERS = {
     "srun": {"-N", "-n", "-w", "--ntasks-per-node", "--nodelist"},
     "salloc": {"-N", "-n", "--ntasks-per-node"},
+    "flux": {"-N", "-n", "--tasks-per-node", "--requires"},
 }
 OF_PYXIS = {"--container-image", "--container-mounts", "--container-workdir", "--container-mount-home"}
 """Options that the plugin adds to srun. Source: github.com/NVIDIA/pyxis, README."""
 
 CONTAINERS = {"docker", "podman", "apptainer"}
-PROGRAMS = {"clusterbench", "mpirun", "mpiexec", "torchrun", *OF_SLURM, *CONTAINERS}
+PROGRAMS = {"clusterbench", "mpirun", "mpiexec", "torchrun", "pbsdsh", *OF_SCHEDULERS, *CONTAINERS}
 
 
 def command_lines():
@@ -43,6 +44,8 @@ def command_lines():
             words = shlex.split(line, comments=True) if line.count("'") % 2 == 0 else []
             while words and re.match(r"[A-Z_]+=", words[0]):
                 words = words[1:]
+            if words[:1] == ["flux"] and words[1] != "run":
+                continue
             if len(words) > 1 and words[0] in PROGRAMS:
                 yield pytest.param(words, id=f"{page.name}: {' '.join(words)}"[:100])
 
@@ -57,13 +60,18 @@ def expect_taken(words):
         expect_taken_by_clusterbench(arguments)
     elif program in CONTAINERS:
         expect_taken(words[words.index("clusterbench") :])
+    elif program == "pbsdsh":
+        assert arguments[:2] == ["--", "env"]
+        expect_taken([word for word in arguments[2:] if not re.match(r"[A-Z_]+=", word)])
     elif program == "torchrun":
         expect_taken_by_torchrun(arguments)
     else:
-        known = OF_SLURM[program] | OF_PYXIS if program in OF_SLURM else OF_EVERY_MPIRUN
+        known = OF_SCHEDULERS[program] | OF_PYXIS if program in OF_SCHEDULERS else OF_EVERY_MPIRUN
+        if program == "flux":
+            assert arguments.pop(0) == "run"
         while arguments and arguments[0].startswith("-"):
             option, has_value, _ = arguments[0].partition("=")
-            glued = program in OF_SLURM and re.fullmatch(r"-[Nn]\d+", option)
+            glued = program in OF_SCHEDULERS and re.fullmatch(r"-[Nn]\d+", option)
             assert (option[:2] if glued else option) in known, f"{program} {option}"
             arguments = arguments[1 if has_value or glued or option == "--container-mount-home" else 2 :]
         if len(arguments) > 1:
@@ -94,7 +102,8 @@ def test_a_line_in_the_docs_is_one_that_its_programs_take(words):
 
 def test_the_lines_that_matter_are_found():
     found = {(words[0], "run" in words) for words in (line.values[0] for line in LINES)}
-    assert found >= {(name, True) for name in ("clusterbench", "mpirun", "srun", "torchrun", "docker")}
+    programs = ("clusterbench", "mpirun", "srun", "torchrun", "flux", "pbsdsh", "docker")
+    assert found >= {(name, True) for name in programs}
 
 
 OF_MPIRUN = [line for line in LINES if line.values[0][0] == "mpirun" and "clusterbench" in line.values[0]]
@@ -102,11 +111,12 @@ OF_MPIRUN = [line for line in LINES if line.values[0][0] == "mpirun" and "cluste
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("words", OF_MPIRUN)
-def test_a_line_of_mpirun_starts_ranks_with_the_mpi_that_readme_installs(words):
+def test_a_line_of_mpirun_starts_ranks_with_the_mpi_that_readme_installs(words, tmp_path):
     assert MPIRUN, "mpirun is part of the extra 'mpi'"
-    values = {"-n": "2", "-host": "localhost:1,localhost:1"}
+    (tmp_path / "nodes").write_text("localhost\nlocalhost\n")
+    values = {"-n": "2", "-host": "localhost:1,localhost:1", "--hostfile": f"{tmp_path}/nodes"}
     launcher = words[: words.index("clusterbench")]
     here = [values.get(before, word) for before, word in pairwise(launcher)]
     program = [sys.executable, "-c", "import os; print(os.environ['PMI_RANK'])"]
     done = subprocess.run([MPIRUN, *here, *program], capture_output=True, text=True, timeout=60)
-    assert sorted(done.stdout.split()) == ["0", "1"], done
+    assert sorted("".join(done.stdout.split())) == ["0", "1"], done  # lines of two ranks may mix

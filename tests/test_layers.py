@@ -28,9 +28,9 @@ LAYERS = (
     "expected",
     "parallel",
     "model",
-    "engine tools",
+    "engine launchers tools",
     "job run_folder",
-    "types rows units layout shape cluster formulas errors options discover words variables own_copy",
+    "types rows units layout shape cluster formulas errors options discover words own_copy",
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 

@@ -20,9 +20,9 @@ from clusterbench import own_copy
 from clusterbench.engine.host_memory import memory_limit_bytes, oom_kills
 from clusterbench.launch.channel import Channel, Message
 from clusterbench.launch.culprit import death
-from clusterbench.launch.launcher import without_launcher
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.launch.spawner import start_module
+from clusterbench.launchers import without_launchers
 from clusterbench.run_folder import log_name
 from clusterbench.types import PHASES
 
@@ -102,7 +102,7 @@ class Agent:
         self._spawner, given = Channel.pair()
         with given:
             self._spawner_process = start_module(
-                "clusterbench.launch.spawner", [str(os.getpid())], given, 2, without_launcher(os.environ)
+                "clusterbench.launch.spawner", [str(os.getpid())], given, 2, without_launchers(os.environ)
             )
         self._selector.register(self._spawner, selectors.EVENT_READ)
 

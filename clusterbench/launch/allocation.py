@@ -16,7 +16,7 @@ from clusterbench.errors import LaunchError, SuiteError, nearest
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.channel import Message
 from clusterbench.launch.control import HEAD, ControlPlane
-from clusterbench.launch.launcher import without_launcher
+from clusterbench.launchers import without_launchers
 
 SECONDS_TO_GATHER = 60.0
 _SECONDS_TO_DESCRIBE = 60.0
@@ -176,7 +176,7 @@ def _described() -> Mapping[str, Any]:
     try:
         done = subprocess.run(
             own_copy.command("clusterbench.engine.environment"),
-            env=without_launcher(os.environ),
+            env=without_launchers(os.environ),
             capture_output=True,
             text=True,
             timeout=_SECONDS_TO_DESCRIBE,

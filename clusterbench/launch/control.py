@@ -29,6 +29,7 @@ from typing import Any, Protocol
 from clusterbench.errors import LaunchError
 from clusterbench.launch.channel import Channel, Message
 from clusterbench.launch.handshake import NotAuthenticated, Unauthenticated, authenticate
+from clusterbench.launchers import mpi_daemons
 
 HEAD = 0
 _TAG = 7717
@@ -36,7 +37,6 @@ _SECONDS_TO_TAKE_A_MESSAGE = 10
 _SECONDS_TO_HAND_OVER = 5.0
 _SECONDS_TO_LEAVE = 1.0
 _OTHER_FILES = 256
-_MPI_DAEMONS = ("hydra_pmi_proxy", "prted", "prterun", "mpirun", "mpiexec", "orted", "orterun")
 
 
 class ControlPlane(Protocol):
@@ -143,7 +143,7 @@ class MpiPlane:
 
     def abandon(self, exit_code: int, last: bool) -> None:
         # A launcher that loses the daemon of a host it can reach ends by itself; on Abort it waits for all the others.
-        if last and _program(os.getppid()) in _MPI_DAEMONS:
+        if last and _program(os.getppid()) in mpi_daemons():
             time.sleep(_SECONDS_TO_LEAVE)
             os.kill(os.getppid(), signal.SIGKILL)
         sys.stderr.flush()

@@ -22,18 +22,14 @@ from pathlib import Path
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.control import HEAD, Alone, ControlPlane, TcpHead, TcpMember
-from clusterbench.launch.launcher import Launcher, expand_hosts
+from clusterbench.launchers import SECRET_VARIABLE, Started
 
-SECRET_VARIABLE = "CLUSTERBENCH_SECRET"
 FIRST_PORT, NUM_PORTS, TRIES = 20_000, 10_000, 16
 _SECONDS_BETWEEN_TRIES = 0.1
 _SHORTEST_SECRET = 16
-# Not SLURM_STEP_ID under torchrun: where it was started by an srun for each host, each has another.
-_VARIABLES_OF_TORCHRUN = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "WORLD_SIZE")
-_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT", "WORLD_SIZE")
 
 
-def meet(launcher: Launcher, environment: Mapping[str, str], timeout_s: float) -> ControlPlane:
+def meet(started: Started, environment: Mapping[str, str], timeout_s: float) -> ControlPlane:
     """The plane of this agent, once all have come.
 
     Raises
@@ -41,20 +37,20 @@ def meet(launcher: Launcher, environment: Mapping[str, str], timeout_s: float) -
     LaunchError
         If the head cannot be found or reached, or some agents do not come in ``timeout_s`` seconds.
     """
-    if launcher.size == 1:
+    if started.size == 1:
         return Alone()
-    job = job_of(environment)
+    job = started.launcher.job_of(environment)
     secret = hmac.new(shared_secret(environment), job.encode(), "sha256").digest()
     ports = ports_of(job)
-    if launcher.rank == HEAD:
-        head = _listen(launcher.size, ports, secret)
+    if started.rank == HEAD:
+        head = _listen(started.size, ports, secret)
         try:
             head.gather(timeout_s)
         except LaunchError:
             head.close()
             raise
         return head
-    return _join(launcher, head_of(launcher, environment), ports, secret, timeout_s)
+    return _join(started, started.launcher.head(environment), ports, secret, timeout_s)
 
 
 def _listen(size: int, ports: tuple[int, ...], secret: bytes) -> TcpHead:
@@ -71,28 +67,22 @@ def _of_port(secret: bytes, port: int) -> bytes:
     return hmac.new(secret, str(port).encode(), "sha256").digest()
 
 
-def _join(launcher: Launcher, host: str, ports: tuple[int, ...], secret: bytes, timeout_s: float) -> TcpMember:
+def _join(started: Started, host: str, ports: tuple[int, ...], secret: bytes, timeout_s: float) -> TcpMember:
     deadline = time.monotonic() + timeout_s
     while True:
         for port in ports:
             try:
-                return TcpMember((host, port), launcher.size, launcher.rank, _of_port(secret, port))
+                return TcpMember((host, port), started.size, started.rank, _of_port(secret, port))
             except LaunchError as error:  # the head is not there yet, or this port is somebody else's
                 said = error
             if time.monotonic() > deadline:
                 raise LaunchError(
-                    f"agent {launcher.rank} of {launcher.size} (host {socket.gethostname()}) did not find the head at "
+                    f"agent {started.rank} of {started.size} (host {socket.gethostname()}) did not find the head at "
                     f"{host}, ports {ports[0]} to {ports[-1]}, within {timeout_s:g} s; the last try said: {said}\n"
                     f"hint: is {host} the host of rank 0, are those ports open between hosts, and is "
                     f"{SECRET_VARIABLE} (or the file {_secret_file()}) the same on all?"
                 )
         time.sleep(_SECONDS_BETWEEN_TRIES)
-
-
-def job_of(environment: Mapping[str, str]) -> str:
-    """What tells this job from another of the same user, alike in all its agents."""
-    names = _VARIABLES_OF_TORCHRUN if "TORCHELASTIC_RUN_ID" in environment else _VARIABLES
-    return ",".join(f"{name}={environment[name]}" for name in names if name in environment)
 
 
 def ports_of(job: str) -> tuple[int, ...]:
@@ -103,26 +93,6 @@ def ports_of(job: str) -> tuple[int, ...]:
     """
     first = FIRST_PORT + int.from_bytes(hashlib.sha256(job.encode()).digest()[:4]) % (NUM_PORTS - TRIES)
     return tuple(range(first, first + TRIES))
-
-
-def head_of(launcher: Launcher, environment: Mapping[str, str]) -> str:
-    """Name or address of the host of rank 0.
-
-    Raises
-    ------
-    LaunchError
-        If no variable says it.
-    """
-    if launcher.name == "slurm":
-        for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"):
-            if environment.get(name):
-                return next(expand_hosts(environment[name]))
-    if environment.get("MASTER_ADDR"):
-        return environment["MASTER_ADDR"]
-    raise LaunchError(
-        f"{launcher.name} started {launcher.size} agents, but no variable says where rank 0 is.\n"
-        "hint: set MASTER_ADDR to the host of rank 0 on all of them"
-    )
 
 
 def shared_secret(environment: Mapping[str, str]) -> bytes:

@@ -27,11 +27,11 @@ from clusterbench.launch.channel import Message
 from clusterbench.launch.conductor import Conductor, Execution
 from clusterbench.launch.control import HEAD, Alone, ControlPlane, MpiPlane
 from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
-from clusterbench.launch.launcher import Launcher, detect
 from clusterbench.launch.members import members_of
 from clusterbench.launch.mpi_cases import in_agents
 from clusterbench.launch.progress import progress_on
 from clusterbench.launch.rendezvous import meet
+from clusterbench.launchers import Started, detect
 from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.suite import Suite, load_suite
@@ -71,25 +71,25 @@ def run(options: RunOptions) -> int:
 
     Every process that a launcher starts calls this; all return the same.
     """
-    launcher = detect(os.environ)
+    started = detect(os.environ)
     if options.on_lost_host == "continue" and options.resume is None:
-        raise SuiteError(_nothing_to_continue(launcher))
+        raise SuiteError(_nothing_to_continue(started))
     suite, mistake = None, None
-    if launcher is None or launcher.rank == HEAD:
+    if started is None or started.rank == HEAD:
         try:
             suite = _suite(options)
         except ClusterbenchError as error:
-            if launcher is None:
+            if started is None:
                 raise
             mistake = error  # the other agents are waiting and must hear of it first
     interruption = _Interruption()
     with on_signals(interruption), tempfile.TemporaryDirectory(prefix="clusterbench-agent-") as scratch:
         # The spawner and what describes this host come first: forking is forbidden on many fabrics once MPI is up.
-        forks = launcher is None or not launcher.is_mpi
+        forks = started is None or not started.is_mpi
         agent = Agent(host=socket.gethostname(), scratch=Path(scratch), restarts_spawner=forks)
         try:
-            own = hello(agent.host, _local_rank(launcher), agent.copy)
-            plane = _plane(launcher)
+            own = hello(agent.host, started.local_rank if started else None, agent.copy)
+            plane = _plane(started)
             try:
                 if plane.rank == HEAD:
                     return _lead(agent, plane, own, options, suite, mistake)
@@ -116,13 +116,15 @@ def run(options: RunOptions) -> int:
             agent.close()
 
 
-def _nothing_to_continue(launcher: Launcher | None) -> str:
-    if launcher is None:
+def _nothing_to_continue(started: Started | None) -> str:
+    if started is None:
         return "--on-lost-host has no effect without --launch: this run has one host."
-    name = "mpirun" if launcher.is_mpi else launcher.name
+    launcher = started.launcher
+    command = launcher.program if launcher.commands else "mpirun"
     return (
-        f"--on-lost-host continue: when a host is lost, everything inside one {name} ends, and nothing is left that "
-        f"could continue.\nhint: 'clusterbench run SUITE --launch \"{name} ...\"' starts it again on what is left"
+        f"--on-lost-host continue: when a host is lost, everything that {launcher.program} started ends, and nothing "
+        f"is left that could continue.\nhint: 'clusterbench run SUITE --launch \"{command} ...\"' starts it again on "
+        "what is left"
     )
 
 
@@ -258,22 +260,15 @@ def launched(plane: ControlPlane) -> bool:
     return plane.size > 1
 
 
-def _local_rank(launcher: Launcher | None) -> int | None:
-    """None where nobody has counted the processes of this host."""
-    if launcher is None or (launcher.name == "environment" and "LOCAL_RANK" not in os.environ):
-        return None
-    return launcher.local_rank
-
-
-def _plane(launcher: Launcher | None) -> ControlPlane:
-    if launcher is None:
+def _plane(started: Started | None) -> ControlPlane:
+    if started is None:
         return Alone()
-    if not launcher.is_mpi:
-        return meet(launcher, os.environ, SECONDS_TO_GATHER)
+    if not started.is_mpi:
+        return meet(started, os.environ, SECONDS_TO_GATHER)
     plane = MpiPlane()
-    if plane.size != launcher.size:
+    if plane.size != started.size:
         raise LaunchError(
-            f"mpirun started {launcher.size} processes, but the MPI library that mpi4py loaded sees {plane.size}: they "
+            f"mpirun started {started.size} processes, but the MPI library that mpi4py loaded sees {plane.size}: they "
             f"belong to different MPIs.\nhint: use the mpirun of that library ('python -m mpi4py --mpi-lib-version' "
             "names it)"
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -30,8 +29,8 @@ import psutil
 from clusterbench import own_copy
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch.launch_command import LaunchCommand
-from clusterbench.launch.launcher import detect
 from clusterbench.launch.run import RunOptions, left_to_do, on_signals
+from clusterbench.launchers import detect, host_that_ended_first
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.suite import load_suite
 from clusterbench.types import Outcome
@@ -48,8 +47,6 @@ LINES_KEPT = 400
 _PR_SET_CHILD_SUBREAPER = 36
 _ANSWER = "clusterbench can be started here"
 _LOST_HEAD = "the head of the run said nothing"
-_FIRST_TO_END = re.compile(r"RUNNING AT (\S+)|on node (\S+) exited on signal|^srun: error: ([^:\s]+): task")
-"""What launchers print of the process that ended first. Source: MPICH 5.0, Open MPI 5.0 and Slurm 22.05, as seen."""
 
 
 def supervise(command: str, options: RunOptions) -> int:
@@ -62,8 +59,9 @@ def supervise(command: str, options: RunOptions) -> int:
     LaunchError
         If the launcher cannot be started, or ends before the run begins.
     """
-    if (launcher := detect(os.environ)) is not None:
-        raise LaunchError(f"--launch starts a launcher, but this process was itself started by {launcher.name}")
+    if (started := detect(os.environ)) is not None:
+        by = started.launcher.program
+        raise LaunchError(f"--launch starts a launcher, but this process was itself started by {by}")
     launch = LaunchCommand.parse(command, os.environ)
     folder = options.resume or _new_folder(options)
     supervised = _Supervised()
@@ -101,7 +99,7 @@ def supervise(command: str, options: RunOptions) -> int:
 def _why_not_begun(launch: LaunchCommand, exit_code: int) -> str:
     if exit_code != 0:
         return f"the launcher ended with {exit_code} before the run began; see what it said above"
-    written, common = shlex.join(launch.words), shlex.join(launch.as_every_mpirun_takes_it())
+    written, common = shlex.join(launch.words), shlex.join(launch.in_common_options())
     hint = f"--launch '{common}', which every mpirun takes"
     if written == common:
         hint = f"'{common} hostname' shows what this launcher starts"
@@ -213,9 +211,9 @@ class _Supervised:
     def named(self, hosts: Sequence[str]) -> tuple[str, str] | None:
         """The host on which the launcher says that a process ended first, and its words."""
         for line in self._said:
-            found = next(filter(None, match.groups()), "") if (match := _FIRST_TO_END.search(line)) else ""
-            if found in hosts:
-                return found, line.strip(" =")
+            if (host := host_that_ended_first(line)) in hosts:
+                assert host is not None
+                return host, line.strip(" =")
             if _LOST_HEAD in line:  # the head is the launcher's first process
                 return hosts[0], line
         return None

@@ -21,8 +21,8 @@ from clusterbench.formulas.statistics import median
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import Agents, dismiss, follow
 from clusterbench.launch.control import HEAD, Alone, MpiPlane
-from clusterbench.launch.launcher import detect
 from clusterbench.launch.members import members_of
+from clusterbench.launchers import detect
 from tests.bench import ROOT, Result, at_most
 
 TARGET_S, TARGET_UNDER_MPIRUN_S = 0.15, 0.3

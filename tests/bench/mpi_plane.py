@@ -18,8 +18,8 @@ from types import SimpleNamespace
 from clusterbench.formulas.statistics import median
 from clusterbench.launch.agents import Agents, dismiss, follow
 from clusterbench.launch.control import HEAD, MpiPlane
-from clusterbench.launch.launcher import detect
 from clusterbench.launch.members import members_of
+from clusterbench.launchers import detect
 from tests.bench import ROOT, Result, at_most
 from tests.launch.crowd import SAMPLES, StandIn, samples_of_all, seconds_of_a_round
 

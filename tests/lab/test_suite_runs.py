@@ -15,7 +15,8 @@ from dataclasses import replace
 import pytest
 
 from clusterbench.cluster import Cluster
-from clusterbench.launch.rendezvous import job_of, ports_of
+from clusterbench.launch.rendezvous import ports_of
+from clusterbench.launchers import detect
 from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
@@ -392,7 +393,7 @@ def test_strangers_at_the_heads_door_change_nothing(lab, suite, tmp_path):
         return lab.start(f"cb{rank + 1}", command, env=environment, stderr=subprocess.PIPE, text=True)
 
     head = start(0)
-    port = ports_of(job_of(job))[0]
+    port = ports_of(detect({**job, "RANK": "0"}).launcher.job_of(job))[0]
     knock = [sys.executable, "-c", STRANGER, "cb1", str(port)]
     stranger = lab.start("cb4", knock, stdout=subprocess.PIPE, text=True)
     assert json.loads(stranger.stdout.readline().lower()) == [True] * 6

@@ -26,7 +26,11 @@ def refusal(text, environment=None):
         ("mpirun -n 8 -H a:4,b:4", "mpirun -n 4 -H b:4"),
         ("mpirun --np 8 --host a:4,b:4", "mpirun --np 4 --host b:4"),
         ("mpirun -np=8 -H=a:4,b:4", "mpirun -np=4 -H=b:4"),
-        ("mpirun -n8 -H a:4,b:4", "mpirun -n4 -H b:4"),
+        (
+            "flux run -N2 --tasks-per-node=4 --requires=host:n[1-2],b",
+            "flux run -N1 --tasks-per-node=4 --requires=host:b",
+        ),
+        ("flux run -N2 -n8 --requires hosts:a,b", "flux run -N1 -n4 --requires host:b"),
         ("mpirun -H a:4,b:4 --map-by ppr:4:node", "mpirun -H b:4 --map-by ppr:4:node"),
         ("/opt/mpich/bin/mpiexec.hydra -hosts a,b -ppn 4 -np 8", "/opt/mpich/bin/mpiexec.hydra -hosts b -ppn 4 -np 4"),
         ("mpiexec -hosts a,b -ppn 4", "mpiexec -hosts b -ppn 4"),
@@ -55,7 +59,7 @@ def test_mpiruns_command_for_all_its_hosts_is_as_it_was_written(tmp_path):
     ],
 )
 def test_an_mpiruns_command_in_the_options_that_all_of_them_have(text, common):
-    assert " ".join(LaunchCommand.parse(text, {}).as_every_mpirun_takes_it()) == common
+    assert " ".join(LaunchCommand.parse(text, {}).in_common_options()) == common
 
 
 def test_srun_is_told_all_that_it_would_take_from_its_allocation(tmp_path):
@@ -107,24 +111,24 @@ def test_a_probe_is_one_process_on_one_host(tmp_path):
 
 def test_another_launcher_cannot_be_started_again():
     assert refusal("torchrun --nnodes 2") == (
-        "--launch 'torchrun --nnodes 2': only mpirun, mpiexec and srun can be started again on fewer hosts.\n"
-        "hint: --launch 'mpirun -n 8 -host a:4,b:4'; under torchrun start clusterbench itself, without --launch"
+        "--launch 'torchrun --nnodes 2': only flux run, mpirun and srun can be started again on fewer hosts.\n"
+        "hint: --launch 'mpirun -n 8 -host a:4,b:4'; under another launcher start clusterbench itself, without --launch"
     )
-    assert refusal("").startswith("--launch '': only mpirun, mpiexec and srun")
+    assert refusal("").startswith("--launch '': only flux run, mpirun and srun")
 
 
 def test_a_command_without_hosts_is_refused_with_how_to_name_them():
     assert refusal("mpirun -n 8") == (
-        "--launch 'mpirun -n 8' does not say on which hosts.\nhint: -host a:4,b:4 or --hostfile FILE"
+        "--launch 'mpirun -n 8': it does not say on which hosts.\nhint: -host a:4,b:4 or --hostfile FILE"
     )
     assert refusal("srun -n8") == (
-        "--launch 'srun -n8' does not say on which hosts.\nhint: -w a,b, or start it inside salloc"
+        "--launch 'srun -n8': it does not say on which hosts.\nhint: -w a,b, or start it inside salloc"
     )
 
 
 def test_what_cannot_be_read_is_said():
     assert refusal("mpirun -H 'a,b") == '--launch "mpirun -H \'a,b" cannot be read: No closing quotation.'
-    assert refusal("mpirun -f none") == "--launch: none cannot be read: No such file or directory."
+    assert refusal("mpirun -f none") == "--launch 'mpirun -f none': none cannot be read: No such file or directory."
     assert refusal("mpirun -n eight -H a,b") == (
         "--launch 'mpirun -n eight -H a,b': -n must be a whole number, not 'eight'."
     )

@@ -15,15 +15,19 @@ import pytest
 from clusterbench.errors import LaunchError
 from clusterbench.launch import handshake, rendezvous
 from clusterbench.launch.control import Alone
-from clusterbench.launch.launcher import Launcher
-from clusterbench.launch.rendezvous import head_of, job_of, meet, ports_of, shared_secret
+from clusterbench.launch.rendezvous import meet, ports_of, shared_secret
+from clusterbench.launchers import Started, launchers
 
 SECRET = {"CLUSTERBENCH_SECRET": "0123456789abcdef"}
 JOB = {**SECRET, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "3"}
 
 
-def agent(rank, size=3, name="environment"):
-    return Launcher(name, rank, size, 0, 1)
+def agent(rank, size=3):
+    return Started(launchers()["by_hand"], rank, size, 0)
+
+
+def job_of(environment):
+    return launchers()["by_hand"].job_of(environment)
 
 
 @pytest.fixture
@@ -195,41 +199,11 @@ def test_200_silent_connections_keep_nobody_waiting(job, monkeypatch):
     came[0].close()
 
 
-def test_jobs_differ_by_what_their_launcher_calls_them():
-    srun = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
-    assert job_of({**srun, "HOME": "/root"}) == "SLURM_JOB_ID=7,SLURM_STEP_ID=0"
-    assert job_of({"MASTER_PORT": "29500", "WORLD_SIZE": "4"}) == "MASTER_PORT=29500,WORLD_SIZE=4"
-    assert ports_of(job_of(srun)) != ports_of(job_of({**srun, "SLURM_STEP_ID": "1"}))
-
-
-def test_torchruns_agents_share_a_job_though_an_srun_for_each_host_started_them():
-    torchrun = {"TORCHELASTIC_RUN_ID": "x", "MASTER_PORT": "29500", "WORLD_SIZE": "4"}
-    there, here = ({**torchrun, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": step} for step in "01")
-    assert job_of(there) == job_of(here) == "TORCHELASTIC_RUN_ID=x,MASTER_PORT=29500,WORLD_SIZE=4"
-
-
 @pytest.mark.parametrize("name", ["", "SLURM_JOB_ID=1", "SLURM_JOB_ID=2", "a" * 500])
 def test_ports_are_below_those_that_systems_give_away(name):
     ports = ports_of(name)
     assert len(ports) == 16
     assert 20_000 <= ports[0] < ports[-1] < 30_000
-
-
-def test_the_head_is_on_the_first_host_of_the_step():
-    environment = {"SLURM_STEP_NODELIST": "cb[2-4]", "SLURM_JOB_NODELIST": "cb[1-4]"}
-    assert head_of(agent(1, name="slurm"), environment) == "cb2"
-    assert head_of(agent(1, name="slurm"), {"SLURM_JOB_NODELIST": "cb[1-4]"}) == "cb1"
-    # Variables set by hand inside a job say more than the job.
-    assert head_of(agent(1), {"MASTER_ADDR": "10.0.0.9", **environment}) == "10.0.0.9"
-
-
-def test_without_a_word_of_where_the_head_is_nobody_guesses():
-    with pytest.raises(LaunchError) as caught:
-        head_of(agent(1), {"RANK": "1", "WORLD_SIZE": "3"})
-    assert str(caught.value) == (
-        "environment started 3 agents, but no variable says where rank 0 is.\n"
-        "hint: set MASTER_ADDR to the host of rank 0 on all of them"
-    )
 
 
 def test_the_secret_is_the_one_that_was_given():

@@ -7,8 +7,8 @@ import pytest
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import run
 from clusterbench.launch.allocation import Allocation
-from clusterbench.launch.launcher import Launcher
 from clusterbench.launch.run import RunOptions
+from clusterbench.launchers import Started, launchers
 from clusterbench.suite import load_suite
 
 GPUS = {"cpu_model": "AMD EPYC", "gpus": [{"name": "NVIDIA H200"}] * 8}
@@ -31,7 +31,7 @@ def test_processes_of_another_mpi_are_found_out_before_anything_is_timed(monkeyp
     # Four processes that each take themselves for a job of one would print four good tables.
     monkeypatch.setattr(run, "MpiPlane", lambda: type("Plane", (), {"size": 1})())
     with pytest.raises(LaunchError) as caught:
-        run._plane(Launcher("openmpi", 0, 4, 0, 4))
+        run._plane(Started(launchers()["open_mpi"], 0, 4, 0))
     assert str(caught.value) == (
         "mpirun started 4 processes, but the MPI library that mpi4py loaded sees 1: they belong to different MPIs.\n"
         "hint: use the mpirun of that library ('python -m mpi4py --mpi-lib-version' names it)"
@@ -77,9 +77,10 @@ def test_more_nodes_need_a_launcher(suite):
     [
         (None, "--on-lost-host has no effect without --launch: this run has one host."),
         (
-            Launcher("mpich", 0, 4, 0, 2),
-            "--on-lost-host continue: when a host is lost, everything inside one mpirun ends, and nothing is left that "
-            "could continue.\nhint: 'clusterbench run SUITE --launch \"mpirun ...\"' starts it again on what is left",
+            Started(launchers()["mpich"], 0, 4, 0),
+            "--on-lost-host continue: when a host is lost, everything that mpirun started ends, and nothing is left "
+            "that could continue.\nhint: 'clusterbench run SUITE --launch \"mpirun ...\"' starts it again on what is "
+            "left",
         ),
     ],
 )

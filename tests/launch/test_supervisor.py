@@ -171,4 +171,4 @@ def test_it_is_not_started_by_a_launcher_itself(launcher, monkeypatch):
     monkeypatch.setenv("MPI_LOCALRANKID", "0")
     with pytest.raises(LaunchError) as caught:
         supervise(COMMAND, launcher('exec "$@"'))
-    assert str(caught.value) == "--launch starts a launcher, but this process was itself started by mpich"
+    assert str(caught.value) == "--launch starts a launcher, but this process was itself started by mpirun"

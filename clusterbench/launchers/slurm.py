@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from clusterbench.launchers._hostlist import expand_hosts
+from clusterbench.launchers._options import find, lines_of
+from clusterbench.launchers._scheduler import Scheduler
+
+
+class Slurm(Scheduler):
+    """Slurm's srun: a process is a task of a step.
+
+    Source: https://slurm.schedmd.com/srun.html; variables and messages as seen with Slurm 22.05.
+    """
+
+    program: ClassVar[str] = "srun"
+    # A batch script has SLURM_PROCID=0 but no step: with that variable alone it would take itself for rank 0 of many
+    # and wait for ever. A shell of salloc has neither.
+    signs: ClassVar[tuple[str, ...]] = ("SLURM_PROCID", "SLURM_STEP_ID")
+    rank: ClassVar[str] = "SLURM_PROCID"
+    size: ClassVar[tuple[str, ...]] = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    local_rank: ClassVar[str | None] = "SLURM_LOCALID"
+    variables: ClassVar[str] = r"SLURM\w*"
+    job: ClassVar[tuple[str, ...]] = ("SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT", "WORLD_SIZE")
+    commands: ClassVar[tuple[str, ...]] = ("srun",)
+    naming_hosts: ClassVar[str] = "-w a,b, or start it inside salloc"
+    ended_first: ClassVar[str | None] = r"^srun: error: ([^:\s]+): task"
+    of_hosts: ClassVar[tuple[str, ...]] = ("-w", "--nodelist")
+    of_tasks_per_node: ClassVar[tuple[str, ...]] = ("--ntasks-per-node",)
+
+    def hosts(self, environment: Mapping[str, str]) -> list[str]:
+        return list(expand_hosts(environment.get("SLURM_JOB_NODELIST", "")))
+
+    def head(self, environment: Mapping[str, str]) -> str:
+        if environment.get("SLURM_STEP_NODELIST"):  # a step may have fewer hosts than its job
+            return next(expand_hosts(environment["SLURM_STEP_NODELIST"]))
+        return super().head(environment)
+
+    def listed(self, value: str) -> list[str]:
+        named = ",".join(" ".join(lines_of(value)).split()) if "/" in value else value
+        return list(expand_hosts(named))
+
+    def allocated(self, words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+        found = find(words, ("-x", "--exclude"), self.may_be_glued)
+        without = set(expand_hosts(found.value)) if found else set()
+        return [host for host in self.hosts(environment) if host not in without]
+
+    def in_full(self, words: Sequence[str], hosts: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+        full = super().in_full(words, hosts, environment)
+        tasks = environment.get("SLURM_NTASKS")
+        counts = (self.of_tasks, self.of_tasks_per_node)
+        if tasks and not any(find(full, names, self.may_be_glued) for names in counts):
+            full.insert(1, f"--ntasks={int(tasks) * len(hosts) // (len(self.hosts(environment)) or len(hosts))}")
+        return full

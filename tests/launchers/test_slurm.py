@@ -1,0 +1,56 @@
+"""Slurm's lists of hosts, and where the first task of a step is."""
+
+import pytest
+
+from clusterbench.launchers import launchers
+from clusterbench.launchers._hostlist import expand_hosts
+
+SLURM = launchers()["slurm"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "every"),
+    [
+        ("", []),
+        ("cb1,cb2", ["cb1", "cb2"]),
+        ("cb[3-4,7]", ["cb3", "cb4", "cb7"]),
+        ("gpu[008-010],x", ["gpu008", "gpu009", "gpu010", "x"]),
+        ("r[1-2]n[3,5]", ["r1n3", "r1n5", "r2n3", "r2n5"]),
+        ("gpu-a[01-02]b[1,3]-ib,x", ["gpu-a01b1-ib", "gpu-a01b3-ib", "gpu-a02b1-ib", "gpu-a02b3-ib", "x"]),
+        ("node1.example.com,node2", ["node1.example.com", "node2"]),
+    ],
+)
+def test_slurms_lists_of_hosts_are_written_out(hosts, every):
+    assert SLURM.hosts({"SLURM_JOB_NODELIST": hosts}) == every
+
+
+@pytest.mark.parametrize(
+    ("hosts", "every"),
+    [
+        ("", ""),
+        ("foox,fooy,fooz", "foox,fooy,fooz"),
+        ("[1-3,5-6]", "1,2,3,5,6"),
+        ("foo[1-5]", "foo1,foo2,foo3,foo4,foo5"),
+        ("foo[0-4]-eth2", "foo0-eth2,foo1-eth2,foo2-eth2,foo3-eth2,foo4-eth2"),
+        ("foo1,foo1,foo1", "foo1,foo1,foo1"),
+        ("[00-02]", "00,01,02"),
+        ("[00-2]", "00,01,02"),
+        ("foo[1,1,2,1]", "foo1,foo1,foo2,foo1"),
+        ("prefix[0-2]suffix", "prefix0suffix,prefix1suffix,prefix2suffix"),
+    ],
+)
+def test_the_test_vectors_of_fluxs_rfc_29(hosts, every):
+    assert ",".join(expand_hosts(hosts)) == every
+
+
+def test_the_head_is_on_the_first_host_of_the_step():
+    environment = {"SLURM_STEP_NODELIST": "cb[2-4]", "SLURM_JOB_NODELIST": "cb[1-4]"}
+    assert SLURM.head(environment) == "cb2"
+    assert SLURM.head({"SLURM_JOB_NODELIST": "cb[1-4]"}) == "cb1"
+    assert SLURM.head({"MASTER_ADDR": "10.0.0.9"}) == "10.0.0.9"
+
+
+def test_two_steps_of_a_job_are_two_jobs():
+    first = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "HOME": "/root"}
+    assert SLURM.job_of(first) == "SLURM_JOB_ID=7,SLURM_STEP_ID=0"
+    assert SLURM.job_of({**first, "SLURM_STEP_ID": "1"}) != SLURM.job_of(first)
