@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "clusterbench"
 
 LAYERS = (
-    "cli __main__ catalogue",
+    "cli __main__ api catalogue",
     "launch report compare layout_view importing",
     "suite planning derive yaml_lines",
     "benchmarks diagnoses charts",
@@ -40,6 +40,7 @@ READING_HALF = ("run_folder", "derive", "compare", "diagnoses", "charts", "repor
 WITHOUT_TORCH = (
     *READING_HALF,
     "cli",
+    "api",
     "layout_view",
     "importing",
     "catalogue",

@@ -1,0 +1,80 @@
+"""What another program may use of the package, through ``import clusterbench`` alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import clusterbench
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+(PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SUITE = "suite: s\nquestion: q?\nbenchmarks:\n  - {benchmark: all_reduce, max_size: 64B}\n"
+TWO_RANKS = clusterbench.Cluster(1, 2, "cpu")
+
+
+@pytest.mark.gloo
+def test_the_program_of_the_page_runs_with_nothing_but_the_public_names(tmp_path: Path) -> None:
+    assert re.findall(r"import .*", PROGRAM) == ["import Path", "import clusterbench"]
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-W", "error", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("4 cases, the first is all_reduce/1n2/8B-float32\nfailed: none\n")
+    assert done.stdout.endswith(
+        "error: elsewhere is not the folder of a run: it has no file plan.jsonl, observations.jsonl, outcomes.jsonl.\n"
+        "hint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale\n"
+    )
+    assert done.stdout.count("all_reduce/1n2/512B-float32") == 2
+    assert (tmp_path / "smoke" / "index.html").is_file()
+
+
+def test_the_page_describes_every_public_name() -> None:
+    described = set(re.findall(r"^\| `(\w+)", PAGE, re.MULTILINE))
+    assert described == {*clusterbench.__all__} - {"__version__"}
+
+
+def test_importing_it_loads_nothing_that_is_not_used() -> None:
+    program = (
+        "import sys, clusterbench\n"
+        "clusterbench.plan, clusterbench.run, clusterbench.read, clusterbench.read_rows, clusterbench.wide_rows\n"
+        "print(sorted({'torch', 'numpy', 'pandas', 'matplotlib', 'yaml', 'msgspec'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_mistake_raises_what_the_command_line_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = tmp_path / "s.yaml"
+    suite.write_text(SUITE.replace("max_size", "max_sise"))
+    with pytest.raises(clusterbench.ClusterbenchError) as planned:
+        clusterbench.plan(suite, TWO_RANKS)
+    with pytest.raises(clusterbench.ClusterbenchError) as run:
+        clusterbench.run(suite, out=tmp_path / "run", device="cpu")
+    assert str(planned.value) == str(run.value)
+    assert str(run.value).startswith(f"{suite}:4: benchmark 'all_reduce' has no option 'max_sise'.")
+    assert run.value.exit_code == 2
+    suite.write_text(SUITE)
+    with pytest.raises(clusterbench.ClusterbenchError, match="exists and is not empty"):
+        clusterbench.run(suite, out=tmp_path, device="cpu")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(clusterbench.ClusterbenchError, match=r"give it out=FOLDER"):
+        clusterbench.run(suite)
+
+
+def test_a_plan_is_made_for_a_machine_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SUITE)
+    plan = clusterbench.plan(str(tmp_path / "s.yaml"), clusterbench.Cluster(2, 8, "cuda", "NVIDIA H100 80GB HBM3"))
+    assert {case.world_size for case in plan.cases} == {8}
+
+
+def test_a_recorded_run_is_read() -> None:
+    reading = clusterbench.read(ROOT / "reports" / "examples" / "tp_scale-cpu")
+    assert {history.status for history in reading.histories} == {"ok"}
+    assert len(clusterbench.read_rows(ROOT / "reports" / "examples" / "tp_scale-cpu")) == len(reading.rows)
