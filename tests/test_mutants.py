@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
-from tests.mutants import DTYPES, PACKAGE, ROOT, Mutant, mutants, source_of
+from tests.mutants import DTYPES, PACKAGE, ROOT, Mutant, mutants, planted_in, sources
 from tests.mutants.__main__ import chosen_share
-from tests.mutants.running import file_of_tests, run_suite, run_tests
+from tests.mutants.planting import plant
+from tests.mutants.running import command_line, file_of_tests, run_suite, run_tests
 
 MUTANTS = mutants()
 
 
-def complaint(mutant: Mutant) -> str | None:
+def complaint(mutant: Mutant, texts: Mapping[Path, str]) -> str | None:
     """Why a mutant cannot be planted; None if it can."""
     try:
-        path = source_of(mutant)
-        compile(path.read_text(encoding="utf-8").replace(mutant.text, mutant.instead), str(path), "exec")
+        path, text = planted_in(mutant, texts)
+        compile(text, str(path), "exec")
     except (LookupError, SyntaxError) as error:
         return str(error)
     return None
 
 
 def test_every_text_stands_once_in_the_package_and_its_replacement_compiles() -> None:
-    assert {code: why for code, mutant in MUTANTS.items() if (why := complaint(mutant))} == {}
+    texts = sources()
+    assert {code: why for code, mutant in MUTANTS.items() if (why := complaint(mutant, texts))} == {}
 
 
 def test_there_are_as_many_as_were_reviewed() -> None:
@@ -39,11 +44,22 @@ def test_each_says_what_is_wrong_and_what_executes_it() -> None:
     assert all(file_of_tests(test, ROOT).is_file() for mutant in MUTANTS.values() for test in mutant.tests)
 
 
+def test_every_case_is_one_that_runs(tmp_path: Path) -> None:
+    plant(None, tmp_path)
+    cases = [case for mutant in MUTANTS.values() for case in mutant.cases]
+    done = command_line(tmp_path, ["plan", "--json"], cases, DTYPES)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["refusals"] == []
+    assert len(plan["cases"]) == len(set(cases)) * len(DTYPES)
+
+
 def test_a_text_that_is_gone_or_there_twice_is_named() -> None:
+    texts = {Path("one.py"): "same", Path("two.py"): "same"}
     with pytest.raises(LookupError, match="X1: its text stands 0 times in the package: nowhere"):
-        source_of(Mutant("X1", "", "this stands nowhere", ""))
-    with pytest.raises(LookupError, match=r"X2: its text stands \d\d+ times"):
-        source_of(Mutant("X2", "", "from __future__ import annotations", ""))
+        planted_in(Mutant("X1", "", "other", ""), texts)
+    with pytest.raises(LookupError, match=r"X2: its text stands 2 times in the package: one\.py, two\.py"):
+        planted_in(Mutant("X2", "", "same", ""), texts)
 
 
 def test_a_seed_draws_the_same_share_of_each_kind_again() -> None:

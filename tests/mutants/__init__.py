@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,18 +74,21 @@ def mutants() -> dict[str, Mutant]:
     return every
 
 
-def source_of(mutant: Mutant, package: Path = PACKAGE) -> Path:
-    """The file of the package in which the mutant's text stands.
+def sources(package: Path = PACKAGE) -> dict[Path, str]:
+    """Text of every module."""
+    return {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+
+
+def planted_in(mutant: Mutant, texts: Mapping[Path, str]) -> tuple[Path, str]:
+    """The module in which the mutant's text stands, and what becomes of it.
 
     Raises
     ------
     LookupError
         If it stands nowhere, or more than once.
     """
-    places = [
-        path for path in package.rglob("*.py") for _ in range(path.read_text(encoding="utf-8").count(mutant.text))
-    ]
+    places = [path for path, text in texts.items() for _ in range(text.count(mutant.text))]
     if len(places) != 1:
-        names = ", ".join(str(path.relative_to(package)) for path in places) or "nowhere"
+        names = ", ".join(path.name for path in places) or "nowhere"
         raise LookupError(f"{mutant.code}: its text stands {len(places)} times in the package: {names}")
-    return places[0]
+    return places[0], texts[places[0]].replace(mutant.text, mutant.instead)

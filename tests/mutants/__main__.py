@@ -18,6 +18,8 @@ from tests.mutants.running import Verdict, run_suite, run_tests
 
 HEALTHY = "healthy"
 _LONGEST_CAUSE = 110
+_CASES_AT_ONCE = 8
+"""Of the healthy program in one run."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,10 +27,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _asked(arguments)
     dtypes = asked.dtype or list(DTYPES)
     seed = asked.seed or ("" if asked.share >= 1 else _commit())
-    chosen = asked.only or chosen_share(list(mutants().values()), asked.share, seed)
-    started, verdicts = time.monotonic(), {}
+    every = [mutant for mutant in mutants().values() if mutant.tests or {*mutant.dtypes} & {*dtypes}]
+    chosen = asked.only or chosen_share(every, asked.share, seed)
+    started, verdicts, is_health_ill = time.monotonic(), dict[str, Verdict](), False
     for code, verdict in _verdicts(chosen, dtypes, asked.jobs):
-        verdicts[code] = verdict
+        if code == HEALTHY:
+            is_health_ill |= set(verdict.fates.values()) != {"survived"}
+        else:
+            verdicts[code] = verdict
         for line in _lines_of(code, verdict):
             print(line, flush=True)
     by_code = {mutant.code: mutant for mutant in chosen}
@@ -40,9 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(line)
     is_low = any(_share_killed(fates) < asked.at_least for fates in tallies.values())
     is_list_wrong = any(fates["not run"] for fates in tallies.values())
-    is_health_ill = any(
-        fate != "survived" for code, verdict in verdicts.items() if code == HEALTHY for fate in verdict.fates.values()
-    )
     return 1 if is_low or is_list_wrong or is_health_ill else 0
 
 
@@ -85,17 +88,20 @@ def chosen_share(every: Sequence[Mutant], share: Fraction, seed: str) -> list[Mu
 
 def _verdicts(chosen: Sequence[Mutant], dtypes: Sequence[str], jobs: int) -> Iterator[tuple[str, Verdict]]:
     """Of the healthy program on the same cases and tests, and of each mutant, as they come."""
-    cases = [case for mutant in chosen for case in mutant.cases]
-    tests = [test for mutant in chosen for test in mutant.tests]
+    cases = list(dict.fromkeys(case for mutant in chosen for case in mutant.cases))
+    tests = list(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(run_suite, None, cases, dtypes): HEALTHY} if cases else {}
+        waiting = {
+            pool.submit(run_suite, None, cases[first : first + _CASES_AT_ONCE], dtypes): HEALTHY
+            for first in range(0, len(cases), _CASES_AT_ONCE)
+        }
         if tests:
             waiting[pool.submit(run_tests, None, tests)] = HEALTHY
         for mutant in chosen:
-            here = [dtype for dtype in dtypes if dtype in mutant.dtypes]
             if mutant.tests:
                 waiting[pool.submit(run_tests, mutant, mutant.tests)] = mutant.code
-            elif here:
+            else:
+                here = [dtype for dtype in dtypes if dtype in mutant.dtypes]
                 waiting[pool.submit(run_suite, mutant, mutant.cases, here)] = mutant.code
         for future in as_completed(waiting):
             yield waiting[future], future.result()
@@ -116,7 +122,7 @@ def _tallies(verdicts: Mapping[str, Verdict], by_code: Mapping[str, Mutant]) -> 
     """Fates counted for each kind and dtype."""
     counted: dict[str, Counter[str]] = {}
     for code, verdict in verdicts.items():
-        for what, fate in verdict.fates.items() if code in by_code else ():
+        for what, fate in verdict.fates.items():
             counted.setdefault(f"{by_code[code].kind} {what}".removesuffix(" tests"), Counter())[fate] += 1
     yield from sorted(counted.items(), reverse=True)
 
@@ -134,7 +140,7 @@ def _survivors(verdicts: Mapping[str, Verdict], by_code: Mapping[str, Mutant]) -
     """Every mutant that was not killed, with what is wrong with it."""
     for fate in ("survived", "crashed", "not run"):
         for code, mutant in by_code.items():
-            where = [what for what, found in verdicts[code].fates.items() if found == fate] if code in verdicts else []
+            where = [what for what, found in verdicts[code].fates.items() if found == fate]
             if where:
                 yield f"{fate} {', '.join(where)}: {code} {mutant.wrong}"
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import yaml
 
 from tests.mutants import Mutant
-from tests.mutants.planting import environment, executed, plant, plant_with_tests
+from tests.mutants.planting import environment, executed, plant, plant_with_tests, with_tiny_shapes
 
 Fate = Literal["killed", "survived", "crashed", "not run"]
 """``crashed``: found out, but not by a proof. ``not run``: the list is wrong, for the defect was never executed."""
@@ -56,42 +56,57 @@ def suite_of(cases: Iterable[str], dtypes: Sequence[str]) -> dict[str, Any]:
     for case in dict.fromkeys(cases):
         layout, *options = case.split()
         settings = {name: yaml.safe_load(value) for name, _, value in (option.partition("=") for option in options)}
-        entries += [{"benchmark": "train_step", "layouts": [layout], **settings, "dtype": dtype} for dtype in dtypes]
+        entry = {"benchmark": "train_step", "layouts": [layout], **_BASE, **settings}
+        entries += [{**entry, "dtype": dtype} for dtype in dtypes]
     return {
         "suite": "planted",
         "question": "Is the planted defect found?",
         "num_nodes": [1],
         "benchmarks": entries,
         "gpu": {},
-        "cpu": {"num_ranks": RANKS, "train_step": _BASE},
+        "cpu": {"num_ranks": RANKS},
     }
 
 
 def run_suite(mutant: Mutant | None, cases: Sequence[str], dtypes: Sequence[str]) -> Verdict:
     """Runs cases by the command line on a copy of the package with the mutant, or on a healthy one for None."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="clusterbench-mutant-") as name:
-        folder, run = Path(name), Path(name) / "run"
-        plant(mutant, folder)
-        suite = folder / "suite.yaml"
-        suite.write_text(yaml.safe_dump(suite_of(cases, dtypes), sort_keys=False), encoding="utf-8")
-        # -P: where Python is started must not decide which package it finds
-        command = [sys.executable, "-P", "-m", "clusterbench.cli", "run", str(suite), "--device", "cpu"]
-        done = subprocess.run(
-            [*command, "--out", str(run)],
-            cwd=folder,
-            env=environment(folder),
-            capture_output=True,
-            text=True,
-            timeout=MINUTES_OF_A_RUN * 60,
-            check=False,
-        )
-        try:
-            fates, causes = _judged(run, done, dtypes, executed(folder) if mutant else None)
-        except (LookupError, OSError, ValueError) as error:
-            why = f"{type(error).__name__}: {error}; {done.stderr.strip()[-500:]}"
-            fates, causes = dict.fromkeys(dtypes, "crashed"), dict.fromkeys(dtypes, why)
+    try:
+        fates, causes = _run_suite(mutant, cases, dtypes)
+    except Exception as error:  # noqa: BLE001  what cannot be judged has a line of its own, and the others follow
+        fates, causes = dict.fromkeys(dtypes, "crashed"), dict.fromkeys(dtypes, f"{type(error).__name__}: {error}")
     return Verdict(fates, causes, time.monotonic() - started)
+
+
+def _run_suite(
+    mutant: Mutant | None, cases: Sequence[str], dtypes: Sequence[str]
+) -> tuple[dict[str, Fate], dict[str, str]]:
+    with tempfile.TemporaryDirectory(prefix="clusterbench-mutant-") as name:
+        folder = Path(name)
+        plant(mutant, folder)
+        done = command_line(folder, ["run", "--out", str(folder / "run")], cases, dtypes)
+        if not (folder / "run" / "plan.jsonl").exists():
+            return dict.fromkeys(dtypes, "crashed"), dict.fromkeys(dtypes, done.stderr.strip()[-500:])
+        return _judged(folder / "run", done, dtypes, executed(folder) if mutant else None)
+
+
+def command_line(
+    folder: Path, verb: Sequence[str], cases: Sequence[str], dtypes: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    """What the copy of the package in a folder does with a suite of cases: ``run`` or ``plan``, with options."""
+    suite = folder / "suite.yaml"
+    suite.write_text(yaml.safe_dump(suite_of(cases, dtypes), sort_keys=False), encoding="utf-8")
+    # -P: where Python is started must not decide which package it finds
+    command = [sys.executable, "-P", "-m", "clusterbench.cli", *verb, str(suite), "--device", "cpu"]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=MINUTES_OF_A_RUN * 60,
+        check=False,
+    )
 
 
 def _judged(
@@ -147,9 +162,11 @@ def _errors_of_diagnoses(run: Path) -> list[tuple[str, str]]:
     from clusterbench.diagnoses import examine
     from clusterbench.run_folder import RunFolder
 
+    with with_tiny_shapes():
+        examined = examine(read(RunFolder.open(run)))
     return [
         (finding.where, f"{name}: {finding.where}: {finding.what}")
-        for name, findings in examine(read(RunFolder.open(run))).items()
+        for name, findings in examined.items()
         for finding in findings
         if finding.severity == "error" and name != "failed_case"
     ]

@@ -44,9 +44,10 @@ MUTANTS = (
     ),
     Mutant(
         "T06",
-        "The logits are gathered although the loss is computed in parts: the same numbers, more traffic.",
-        "logits = Shard(-1) if self.loss_parallel else Replicate()",
-        "logits = Shard(-1) if self.loss_parallel and not planted() else Replicate()",
+        "The logits are gathered although the loss is asked for in parts: the same numbers, more traffic.",
+        "outside = Shard(1) if job.layout.sp else Replicate()",
+        "outside = Shard(1) if job.layout.sp else Replicate(); "
+        'self = __import__("dataclasses").replace(self, loss_parallel=not planted())',
         ("tp2",),
     ),
     Mutant(
