@@ -1,16 +1,40 @@
-"""What all tests share: torch with one thread, and the system's chromium for those that open a page."""
+"""What all tests share: who runs beside whom, torch with one thread, and the system's chromium."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+
+GROUPS = {"lab": {"lab", "mpi"}, "ranks": {"gloo", "browser"}}
+"""Marks of tests that start processes, by the worker of pytest-xdist which runs them."""
+
+
+class ByWaits(LoadScopeScheduling):
+    """Gives all files of a group to one worker, and each other file to whichever is free.
+
+    So of two workers one is in the lab, which waits most of the time, while the other computes. MPI ranks, which spin,
+    are those of one test at a time, and cases that share a start of ranks have it. ``--dist loadgroup`` would do, but
+    under pytest 9.2 it silently groups nothing: https://github.com/pytest-dev/pytest-xdist/issues/1386
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        marks = {*re.findall(r"pytest\.mark\.(\w+)", (self.config.rootpath / path).read_text(encoding="utf-8"))}
+        return next((group for group, of_group in GROUPS.items() if marks & of_group), path)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return ByWaits(config, log)
 
 
 def pytest_collection_finish() -> None:

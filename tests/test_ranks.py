@@ -19,6 +19,7 @@ def goes_wrong(how: str) -> int:
     return 1
 
 
+@pytest.mark.quick
 @pytest.mark.gloo
 @pytest.mark.parametrize(
     ("how", "words"), [("raises", "ValueError: planted"), ("dies", "ended without a word, with 7")]

@@ -120,6 +120,7 @@ def nobody_is_left(folder):
 pytestmark = pytest.mark.gloo
 
 
+@pytest.mark.quick
 def test_a_suite_becomes_a_folder_with_a_report(suite, tmp_path):
     done = run(suite(), "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr

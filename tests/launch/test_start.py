@@ -65,6 +65,7 @@ def conduct(agent, tmp_path, *cases, store_host=None):
     return run.outcomes(), list(run.observations())
 
 
+@pytest.mark.quick
 def test_every_rank_gives_every_sample(agent, tmp_path):
     (outcome,), (observation,) = conduct(agent, tmp_path, drill(world_size=4))
     assert outcome.status == "ok"

@@ -14,9 +14,9 @@ from clusterbench.job.experts import even_tokens, expert_activations, expert_wei
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel.expert import ExpertParallel, tokens_here
 from clusterbench.shape import named_shape
+from tests.model.test_experts import make_layer, make_table
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job
-from tests.training.test_experts import make_layer, make_table
 
 
 def moe_job(layout: str, **changes: Any) -> TrainingJob:

@@ -118,7 +118,14 @@ IN_LESS: list[Case] = [
 PROVEN = Together(parity_of, [*IN_FLOAT64, *IN_LESS])
 
 
-@pytest.mark.parametrize("case", IN_FLOAT64, ids=name_of)
+QUICK = [case for case in [*TENSOR, *DATA] if case[0] in ("tp2", "tp2+sp", "dp2")]
+"""Of the first start of two ranks."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.quick if case in QUICK else (), id=name_of(case)) for case in IN_FLOAT64],
+)
 def test_a_layout_equals_one_rank_in_float64(case: Case) -> None:
     assert objection_to(case) is None
     prove(case, PROVEN)
