@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from clusterbench.cases import Reading
 from clusterbench.cluster import Cluster
 from clusterbench.errors import SuiteError
-from clusterbench.run_folder.attempts import Reading
 from clusterbench.types import Plan
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clusterbench.benchmarks import benchmarks
+from clusterbench.cases import Reading
 from clusterbench.derive import read
 from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.comparison import Comparison, compare_samples
 from clusterbench.formulas.statistics import median
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import FAULTS, History, Reading, iteration_times
+from clusterbench.run_folder.attempts import FAULTS, History, iteration_times
 from clusterbench.types import SAMPLES, Observation, split_key
 from clusterbench.units import format_value
 from clusterbench.words import aligned, comment

@@ -437,6 +437,9 @@ RIDERS: Mapping[str, Rider] = {
 }
 """By name, in the order in which they are written."""
 
+FOLLOWS_LAYOUT = frozenset(("layout", "gradient_accumulation_steps", "num_microbatches", *AXES, *RIDERS))
+"""What a point says of its layout once more, or what follows from it, so that it does not tell two workloads apart."""
+
 _WORDS = ", ".join(f"+{name}{'' if rider.stands_alone else 'N'}" for name, rider in RIDERS.items())
 _ALLOWED = f"Allowed are the axes {', '.join(AXES)} with a degree, then {_WORDS}: 'pp2-dp4-tp8+sp+zero1'."
 

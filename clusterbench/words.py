@@ -42,6 +42,16 @@ def short(text: str, most: int = 80, mark: str = "...") -> str:
     return text if len(text) <= most else text[: most - len(mark)] + mark
 
 
+def legible(text: str, most: int = 72) -> str:
+    """Names as they can be drawn: each line cut where it would leave the figure no room, and all of it printable.
+
+    >>> legible("tp2 \\x1b[31m"), len(legible("x" * 1000))
+    ('tp2 \ufffd[31m', 72)
+    """
+    lines = ("".join(one if one.isprintable() else "\ufffd" for one in line) for line in text.split("\n"))
+    return "\n".join(line if len(line) <= most else f"{line[: most - 1]}…" for line in lines)
+
+
 def aligned(header: Sequence[str], rows: Iterable[Sequence[object]], units: Sequence[str] = ()) -> list[str]:
     """Lines of a table for eyes and for programs: ``#`` before what is not data, names over units, spaces between.
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from clusterbench.cases import Reading
 from clusterbench.cli import main
 from clusterbench.derive import read
 from clusterbench.diagnoses import examine
@@ -21,7 +22,6 @@ from clusterbench.errors import ClusterbenchError
 from clusterbench.launch.run import left_to_do
 from clusterbench.report.verdict import verdict
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import Reading
 from clusterbench.suite import load_suite
 
 EXAMPLE = Path(__file__).parent.parent / "reports/examples/tp_scale-cpu"

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from clusterbench.benchmarks.imported import Imported
-from clusterbench.charts._selection import Trained
+from clusterbench.cases import Reading
+from clusterbench.cases.trained import Trained
 from clusterbench.charts.top_config import TopConfig, best, imported_mfu, mfu_ratios, moved_by_mfu, throughput
 from clusterbench.cli import main
 from clusterbench.cluster import Cluster
@@ -22,7 +23,6 @@ from clusterbench.importing import Told, import_files
 from clusterbench.importing.mapping import read_mapping
 from clusterbench.report import render_report
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import Reading
 from clusterbench.types import Place
 
 ROOT = Path(__file__).parents[1]
@@ -713,7 +713,7 @@ def test_the_published_sweep_has_the_published_winners_and_says_where_they_are_w
     assert sum(history.status == "failed" for history in reading.histories) == 1548
     assert not reading.problems
     chart = TopConfig()
-    (grid,) = chart.select_from(reading) or []
+    (grid,) = chart.select(reading) or []
     by_mfu = {cell: {*map(chosen, best(cases, imported_mfu))} for cell, cases in grid.cells.items()}
     by_speed = {cell: {*map(chosen, best(cases, throughput))} for cell, cases in grid.cells.items()}
     assert {cell for cell, tops in by_mfu.items() if tops} == {*WINNERS}
@@ -741,7 +741,7 @@ def test_a_cell_of_the_published_sweep_tells_its_margin_and_what_the_others_have
     from clusterbench.run_folder import RunFolder
 
     chart = TopConfig()
-    speed, mfu = chart.draw(chart.select_from(read(RunFolder.open(playbook))) or [])
+    speed, mfu = chart.draw(chart.select(read(RunFolder.open(playbook))) or [])
     stories = {entry.cells[:3]: entry.story for entry in speed.entries}
     assert len([story for story in stories.values() if story is not None and story.lines[0][0] == "1"]) == 26
     assert all(len(story.lines) <= 40 for story in stories.values() if story is not None)

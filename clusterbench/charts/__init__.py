@@ -8,13 +8,11 @@ set them side by side or, on a phone, below each other, say what stands where on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from clusterbench.charts._panel import Panel
+from clusterbench.cases import Reading
 from clusterbench.discover import things
-from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import Reading
+from clusterbench.drawing.panel import Panel
 
 Data = TypeVar("Data")
 
@@ -22,7 +20,7 @@ CAPTION = "How to read it"
 
 
 class Chart(ABC, Generic[Data]):
-    """A question to the rows, and its picture.
+    """A question to what was read of a run, and its picture.
 
     Attributes
     ----------
@@ -39,16 +37,12 @@ class Chart(ABC, Generic[Data]):
     is_aside: ClassVar[bool] = False
 
     @abstractmethod
-    def select(self, rows: Sequence[Row]) -> Data | None:
-        """What is to be drawn; None when the rows hold nothing to show."""
-
-    def select_from(self, reading: Reading) -> Data | None:
-        """The same from all that was read of a run; for a chart of what no row holds."""
-        return self.select(reading.rows)
+    def select(self, reading: Reading) -> Data | None:
+        """What is to be drawn; None where nothing that was read is to be shown so."""
 
     @abstractmethod
     def draw(self, data: Data) -> list[Panel]:
-        """The panels, made with the tools of ``charts/_drawing.py`` so that all look alike."""
+        """The panels, made with the tools of ``drawing/`` so that all look alike."""
 
     def answer(self, data: Data) -> str:
         """What the chart says in one sentence with measured figures, or nothing."""
@@ -63,3 +57,8 @@ def charts() -> dict[str, type[Chart[object]]]:
     """All charts by name, in the order of the report."""
     found: dict[str, type[Chart[object]]] = things("clusterbench.charts", Chart)
     return dict(sorted(found.items(), key=lambda item: (item[1].place, item[0])))
+
+
+def curves_note(found: int, drawn: int, what: str, others: str = "all are in the table") -> str:
+    """Says what was too much to draw, and where the ``others`` are."""
+    return f"Drawn are the first {drawn} of {found:,} {what}; {others}." if found > drawn else ""

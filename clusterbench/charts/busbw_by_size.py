@@ -5,18 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import Mark, Series, lines, mark
-from clusterbench.charts._links import NEIGHBOURS, links, worded
-from clusterbench.charts._selection import curves_note
-from clusterbench.charts._sweeps import sweep_name
-from clusterbench.cluster import Cluster
+from clusterbench.cases import Reading
+from clusterbench.cases.links import NEIGHBOURS, links, worded
+from clusterbench.cases.sweeps import sweep_name
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.lines import Mark, Series, lines, mark
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import Reading
 from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST_IN_A_PANEL, MOST_PANELS, MOST_LEVELS = 6, 3, 4
 
@@ -46,13 +44,8 @@ class BusbwBySize(Chart[Sweep]):
     title: ClassVar[str] = "Bus bandwidth and latency by message size"
     place: ClassVar[int] = 50
 
-    def select(self, rows: Sequence[Row]) -> Sweep | None:
-        return self._selected(rows)
-
-    def select_from(self, reading: Reading) -> Sweep | None:
-        return self._selected(reading.rows, reading.plan.cluster)
-
-    def _selected(self, rows: Sequence[Row], cluster: Cluster | None = None) -> Sweep | None:
+    def select(self, reading: Reading) -> Sweep | None:
+        rows, cluster = reading.rows, reading.plan.cluster
         shown = [row for row in rows if _is_part_of_a_sweep(row)]
         name = sweep_name(shown)
         found: dict[str, dict[str, list[Mark]]] = {"busbw": defaultdict(list), "latency": defaultdict(list)}

@@ -4,14 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from clusterbench.cases import Reading
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, PAPER, canvas, legible
-from clusterbench.charts._panel import Column, Entry, Panel
+from clusterbench.drawing.panel import Column, Entry, Panel
+from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, canvas
 from clusterbench.formulas.statistics import median
-from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import LONGEST_S, Reading
+from clusterbench.run_folder.attempts import LONGEST_S
 from clusterbench.run_folder.records import MOST as LARGEST
 from clusterbench.units import scale
+from clusterbench.words import legible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -149,10 +150,7 @@ class ClockPower(Chart[Watched]):
     place: ClassVar[int] = 72
     is_aside: ClassVar[bool] = True
 
-    def select(self, rows: Sequence[Row]) -> Watched | None:
-        return None  # rows hold the energy, and nothing of clocks
-
-    def select_from(self, reading: Reading) -> Watched | None:
+    def select(self, reading: Reading) -> Watched | None:
         limits = _limits(reading.environment)
         gpus: dict[tuple[str, str], Gpu] = {}
         for history in reading.histories:

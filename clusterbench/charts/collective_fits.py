@@ -6,19 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.benchmarks._collective import sweeps_of
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import Mark, Series, lines, mark
-from clusterbench.charts._links import NEIGHBOURS, Links, links, worded
-from clusterbench.charts._selection import curves_note
-from clusterbench.charts._sweeps import sweep_name
-from clusterbench.cluster import Cluster
+from clusterbench.cases import Reading
+from clusterbench.cases.links import NEIGHBOURS, Links, links, worded
+from clusterbench.cases.sweeps import sweep_name
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.lines import Mark, Series, lines, mark
 from clusterbench.formulas.latency_bandwidth import Segment, fit
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import Reading
 from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST = 8
 _FURTHEST = 100  # where a call takes so many times what its bytes alone would, their line says nothing
@@ -49,13 +47,8 @@ class CollectiveFits(Chart[list[Fitted]]):
     title: ClassVar[str] = "Time of a call, fitted, and by textbooks' algorithms"
     place: ClassVar[int] = 51
 
-    def select(self, rows: Sequence[Row]) -> list[Fitted] | None:
-        return self._selected(rows)
-
-    def select_from(self, reading: Reading) -> list[Fitted] | None:
-        return self._selected(reading.rows, reading.plan.cluster)
-
-    def _selected(self, rows: Sequence[Row], cluster: Cluster | None = None) -> list[Fitted] | None:
+    def select(self, reading: Reading) -> list[Fitted] | None:
+        rows, cluster = reading.rows, reading.plan.cluster
         benchmarks = dict.fromkeys(row.benchmark for row in rows if row.metric == "fit_error")
         if not benchmarks:
             return None

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import Mark, Series, lines, mark
-from clusterbench.charts._selection import Trained, are_most, change, curves_note, groups_apart, groups_of, trained
-from clusterbench.rows import Row
+from clusterbench.cases import Reading
+from clusterbench.cases.names import groups_apart
+from clusterbench.cases.trained import Trained, are_most, change, groups_of
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.lines import Mark, Series, lines, mark
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST = 3
 SPEED, MEMORY = ("tokens_per_s_per_rank",), ("peak_memory", "activations")
@@ -39,8 +40,8 @@ class ContextScaling(Chart[list[Curve]]):
     title: ClassVar[str] = "Throughput per rank and peak activations against context parallelism"
     place: ClassVar[int] = 4
 
-    def select(self, rows: Sequence[Row]) -> list[Curve] | None:
-        cases = trained(rows, "tokens_per_s_per_rank", "peak_memory")
+    def select(self, reading: Reading) -> list[Curve] | None:
+        cases = reading.trained_with("tokens_per_s_per_rank", "peak_memory")
         if len({case.layout.cp for case in cases}) < 2:
             return None
         for alike in (_same_replicas, _same_ranks):

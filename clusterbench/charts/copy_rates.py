@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from clusterbench.cases import Reading
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import Mark, Series, lines, mark
+from clusterbench.drawing.lines import Mark, Series, lines, mark
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 
 class CopyRates(Chart[dict[str, list[Series]]]):
@@ -27,7 +27,8 @@ class CopyRates(Chart[dict[str, list[Series]]]):
     title: ClassVar[str] = "Copies within a GPU and to its host by size"
     place: ClassVar[int] = 62
 
-    def select(self, rows: Sequence[Row]) -> dict[str, list[Series]] | None:
+    def select(self, reading: Reading) -> dict[str, list[Series]] | None:
+        rows = reading.rows
         found: dict[str, dict[str, list[Mark]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
             title, name = _names(row)

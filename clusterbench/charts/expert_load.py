@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import INK, PALETTE, bars, canvas, legible
-from clusterbench.charts._panel import Column, Entry, Panel
-from clusterbench.charts._selection import Trained, curves_note, names, trained
-from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import History, Reading
+from clusterbench.cases import Reading
+from clusterbench.cases.names import names
+from clusterbench.cases.trained import Trained
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
+from clusterbench.drawing.panel import Column, Entry, Panel
+from clusterbench.drawing.style import INK, PALETTE, canvas
+from clusterbench.run_folder.attempts import History
 from clusterbench.run_folder.records import MOST as LARGEST
+from clusterbench.words import legible
 
 if TYPE_CHECKING:
     pass
@@ -79,21 +82,17 @@ class ExpertLoad(Chart[Loads]):
     title: ClassVar[str] = "Load of experts: rows by rank and layer"
     place: ClassVar[int] = 34
 
-    def select(self, rows: Sequence[Row]) -> Loads | None:
-        cases = [case for case in trained(rows, "expert_imbalance") if case.details("expert_imbalance")]
-        name = names([case.row for case in cases])
-        return Loads(cases, [name(case.row) for case in cases], []) if cases else None
-
-    def select_from(self, reading: Reading) -> Loads | None:
-        data = self.select(reading.rows)
-        if data is None:
+    def select(self, reading: Reading) -> Loads | None:
+        cases = [case for case in reading.trained if case.details("expert_imbalance")]
+        if not cases:
             return None
-        label = {case.row.case: label for case, label in zip(data.cases, data.labels, strict=True)}
+        name = names(case.row for case in cases)
+        label = {case.row.case: name(case.row) for case in cases}
         loads = [load for one in reading.histories if one.case.id in label and (load := _load(one, label[one.case.id]))]
         # Cases that differ in how rows travel alone, by overlap for instance, have the same load: the first stands.
         distinct = {load.ranks: load for load in reversed(loads)}.values()
         uneven = sorted((load for load in distinct if load.worst[0] > 1 + EVEN), key=lambda load: -load.worst[0])
-        return Loads(data.cases, data.labels, uneven)
+        return Loads(cases, list(label.values()), uneven)
 
     def draw(self, data: Loads) -> list[Panel]:
         shown, labels = data.cases[:MOST_BARS], data.labels[:MOST_BARS]

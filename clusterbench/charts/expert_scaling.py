@@ -3,14 +3,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import bars
-from clusterbench.charts._selection import Trained, are_most, curves_note, groups_of, said, titles, trained
-from clusterbench.rows import Row
+from clusterbench.cases import Reading
+from clusterbench.cases.names import titles
+from clusterbench.cases.trained import Trained, are_most, groups_of, said
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
 from clusterbench.units import scale
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST = 3
 
@@ -30,8 +31,8 @@ class ExpertScaling(Chart[list[list[Trained]]]):
     title: ClassVar[str] = "Experts over ranks: dispatch, products, combine, and throughput"
     place: ClassVar[int] = 7
 
-    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
-        cases = trained(rows, "expert_time", "expert_imbalance", "tokens_per_s_per_rank")
+    def select(self, reading: Reading) -> list[list[Trained]] | None:
+        cases = reading.trained_with("expert_time", "expert_imbalance", "tokens_per_s_per_rank")
         mixtures = [case for case in cases if not case.is_measured or case.details("expert_time")]
         groups = groups_of(mixtures, _base, frozenset({"routing", "expert_overlap"}))
         groups = [group for group in groups if len({case.layout.ep for case in group if case.is_measured}) > 1]

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from clusterbench.cases import Reading
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import Mark, Series, lines, mark
-from clusterbench.rows import Row
+from clusterbench.drawing.lines import Mark, Series, lines, mark
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 
 class HostMemory(Chart[list[Series]]):
@@ -25,7 +24,8 @@ class HostMemory(Chart[list[Series]]):
     title: ClassVar[str] = "Bandwidth of the host's memory by ranks"
     place: ClassVar[int] = 64
 
-    def select(self, rows: Sequence[Row]) -> list[Series] | None:
+    def select(self, reading: Reading) -> list[Series] | None:
+        rows = reading.rows
         found: dict[str, dict[int, Mark]] = defaultdict(dict)
         for row in rows:
             if row.benchmark == "cpu_memory" and row.metric == "bandwidth" and row.num_nodes == 1:

@@ -4,14 +4,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import bars
-from clusterbench.charts._selection import FOLLOWS_LAYOUT, Trained, curves_note, names, said, sharing, titles, trained
-from clusterbench.rows import Row
+from clusterbench.cases import Reading
+from clusterbench.cases.names import names, sharing, titles
+from clusterbench.cases.trained import Trained, said
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
+from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.units import digits, format_value
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST, MOST_BARS = 8, 48
 
@@ -30,8 +32,9 @@ class Layouts(Chart[list[list[Trained]]]):
     title: ClassVar[str] = "Layouts ranked by throughput per rank"
     place: ClassVar[int] = 8
 
-    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
-        cases = [case for case in trained(rows, "tokens_per_s_per_rank", "parity_loss") if case.row.status != "refused"]
+    def select(self, reading: Reading) -> list[list[Trained]] | None:
+        every = reading.trained_with("tokens_per_s_per_rank", "parity_loss")
+        cases = [case for case in every if case.row.status != "refused"]
         groups: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
         for case in cases:
             groups[case.layout.world_size, _work(case)].append(case)

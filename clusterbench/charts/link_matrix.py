@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, canvas, legible
-from clusterbench.charts._panel import Column, Entry, Panel
-from clusterbench.charts._selection import curves_note
-from clusterbench.diagnoses.slow_link import Matrix, matrices
+from clusterbench.cases import Reading
+from clusterbench.cases.matrices import Matrix
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.panel import Column, Entry, Panel
+from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
 from clusterbench.formulas.pairing import Pair, Slow, num_links
 from clusterbench.rows import Row
 from clusterbench.units import format_value, scale
+from clusterbench.words import legible
 
 MOST = 6
 MOST_WITH_FIGURES = 12
@@ -69,8 +70,8 @@ class LinkMatrix(Chart[list[Picture]]):
     title: ClassVar[str] = "Links, pair by pair"
     place: ClassVar[int] = 55
 
-    def select(self, rows: Sequence[Row]) -> list[Picture] | None:
-        found = [picture for matrix in matrices(rows) for picture in _pictures(matrix) if picture.values]
+    def select(self, reading: Reading) -> list[Picture] | None:
+        found = [picture for matrix in reading.matrices for picture in _pictures(matrix) if picture.values]
         return found or None
 
     def draw(self, data: list[Picture]) -> list[Panel]:

@@ -1,19 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import bars, legible
-from clusterbench.charts._selection import OTHER_VIEWS, TOTAL_MEMORY, curves_note, names, workloads
-from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import Reading
+from clusterbench.cases import Reading
+from clusterbench.cases.names import names
+from clusterbench.cases.trained import Trained, memory_parts, workloads
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
 from clusterbench.run_folder.records import MOST as LARGEST
 from clusterbench.units import format_value
+from clusterbench.words import legible
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST = 24
 
@@ -66,24 +67,15 @@ class Memory(Chart[Held]):
     place: ClassVar[int] = 20
     is_aside: ClassVar[bool] = True
 
-    def select(self, rows: Sequence[Row]) -> Held | None:
-        steps = [row for row in rows if row.point.get("layout") and row.metric in ("", "peak_memory")]
-        steps = [row for row in steps if row.status != "refused"]
-        workload = workloads(steps)
-        name = names(steps)
-        found: dict[str, Bar] = {}
-        for row in steps:
-            if row.case not in found:
-                found[row.case] = Bar(row.case, name(row), row.status, workload(row))
-            _add(found[row.case], row)
-        drawn = {bar.workload for bar in found.values() if bar.parts}
+    def select(self, reading: Reading) -> Held | None:
+        cases = [case for case in reading.trained_with("peak_memory") if case.row.status != "refused"]
+        rows = [case.row for case in cases]
+        workload, name = workloads(rows), names(rows)
+        bars = [_bar(case, name(case.row), workload(case.row)) for case in cases]
+        drawn = {bar.workload for bar in bars if bar.parts}
         # A case that ran out of memory keeps its place among the bars.
-        kept = [bar for bar in found.values() if bar.parts or (bar.workload in drawn and bar.status != "ok")]
-        return Held(kept) if drawn else None
-
-    def select_from(self, reading: Reading) -> Held | None:
-        held = self.select(reading.rows)
-        return Held(held.bars, _capacity(reading)) if held else None
+        kept = [bar for bar in bars if bar.parts or (bar.workload in drawn and bar.status != "ok")]
+        return Held(kept, _capacity(reading)) if drawn else None
 
     def draw(self, data: Held) -> list[Panel]:
         shown, capacity = data.bars[:MOST], data.capacity
@@ -143,12 +135,11 @@ def _capacity(reading: Reading) -> Capacity | None:
     return Capacity(sheet.memory_bytes, _DATASHEET) if sheet and sheet.memory_bytes else None
 
 
-def _add(bar: Bar, row: Row) -> None:
-    category = row.detail.get("category", "")
-    if category in TOTAL_MEMORY:
-        bar.total = row.value if bar.total is None else bar.total
-    elif category not in OTHER_VIEWS:
-        if row.value:
-            bar.parts[category] = row.value
-        if row.expected:
-            bar.expected[category] = row.expected
+def _bar(case: Trained, label: str, workload: tuple[object, ...]) -> Bar:
+    bar = Bar(case.row.case, label, case.row.status, workload, total=case.whole_memory())
+    for category in memory_parts([case]):
+        if size := case.value("peak_memory", category):
+            bar.parts[category] = size
+        if expected := case.expected("peak_memory", category):
+            bar.expected[category] = expected
+    return bar

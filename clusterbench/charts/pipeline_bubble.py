@@ -3,11 +3,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import INK, MUTED, PALETTE, PAPER, bars, canvas
-from clusterbench.charts._panel import Column, Entry, Panel
-from clusterbench.charts._selection import Trained, are_most, curves_note, groups_apart, groups_of, said, trained
-from clusterbench.rows import Row
+from clusterbench.cases import Reading
+from clusterbench.cases.names import groups_apart
+from clusterbench.cases.trained import Trained, are_most, groups_of, said
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
+from clusterbench.drawing.panel import Column, Entry, Panel
+from clusterbench.drawing.style import INK, MUTED, PALETTE, PAPER, canvas
 from clusterbench.units import format_value
 
 MOST = 4
@@ -28,8 +30,8 @@ class PipelineBubble(Chart[list[list[Trained]]]):
     title: ClassVar[str] = "Pipeline bubble: measured, simulated and by formula"
     place: ClassVar[int] = 5
 
-    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
-        cases = trained(rows, "bubble", "tokens_per_s_per_rank", "peak_memory")
+    def select(self, reading: Reading) -> list[list[Trained]] | None:
+        cases = reading.trained_with("bubble", "tokens_per_s_per_rank", "peak_memory")
         piped = [case for case in cases if case.layout.pp > 1]
         groups = groups_of(
             piped, lambda case: (case.layout, case.row.num_nodes), frozenset({"schedule", "chunks_per_rank"})

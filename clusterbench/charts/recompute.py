@@ -3,24 +3,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import bars
-from clusterbench.charts._selection import (
-    Trained,
-    are_most,
-    change,
-    curves_note,
-    groups_of,
-    memory_parts,
-    names,
-    said,
-    trained,
-)
-from clusterbench.rows import Row
+from clusterbench.cases import Reading
+from clusterbench.cases.names import names
+from clusterbench.cases.trained import Trained, are_most, change, groups_of, memory_parts, said
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST = 4
 ORDER = ("none", "selective", "full")
@@ -41,8 +32,8 @@ class Recompute(Chart[list[list[Trained]]]):
     title: ClassVar[str] = "Recomputation: memory saved, speed paid"
     place: ClassVar[int] = 3
 
-    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
-        cases = trained(rows, "peak_memory", "tokens_per_s_per_rank", "mfu", "hfu")
+    def select(self, reading: Reading) -> list[list[Trained]] | None:
+        cases = reading.trained_with("peak_memory", "tokens_per_s_per_rank", "mfu", "hfu")
         groups = groups_of(cases, lambda case: (case.layout, case.row.num_nodes), frozenset({"recompute"}))
         groups = [group for group in groups if len({_kind(case) for case in group if case.is_measured}) > 1]
         return groups if groups and are_most(groups, cases) else None

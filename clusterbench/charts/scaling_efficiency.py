@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import Series, lines, mark
-from clusterbench.charts._scaling import Sweep, sweeps
-from clusterbench.charts._selection import curves_note
+from clusterbench.cases import Reading
+from clusterbench.cases.scaling import Sweep, sweeps
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.lines import Series, lines, mark
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST, MOST_SWEEPS = 6, 3
 
@@ -42,9 +41,9 @@ class ScalingEfficiency(Chart[list[Scaled]]):
     title: ClassVar[str] = "Scaling efficiency against ranks or nodes"
     place: ClassVar[int] = 40
 
-    def select(self, rows: Sequence[Row]) -> list[Scaled] | None:
-        rates = {row.case: row for row in rows if row.metric == "tokens_per_s_per_rank" and row.value is not None}
-        return [_scaled(sweep, rates) for sweep in sweeps(rows)] or None
+    def select(self, reading: Reading) -> list[Scaled] | None:
+        rates = {row.case: row for row in reading.rows_of("tokens_per_s_per_rank") if row.value is not None}
+        return [_scaled(sweep, rates) for sweep in sweeps(reading.rows_of("scaling_efficiency"))] or None
 
     def draw(self, data: list[Scaled]) -> list[Panel]:
         panels = []

@@ -1,20 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import bars
-from clusterbench.charts._panel import Column
-from clusterbench.charts._parts import in_order, named, parts_of, told
-from clusterbench.charts._scaling import Sweep, sweeps
-from clusterbench.charts._selection import curves_note, names, sharing
+from clusterbench.cases import Reading
+from clusterbench.cases.names import names, sharing
+from clusterbench.cases.parts import in_order, named, parts_of, told
+from clusterbench.cases.scaling import Sweep, sweeps
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
+from clusterbench.drawing.panel import Column
 from clusterbench.formulas.attribution import COMPUTE, Part
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST, MOST_SWEEPS = 16, 3
 WORTH_SAYING = 0.005  # points: below, a part is rounded to nothing
@@ -64,13 +65,13 @@ class ScalingLoss(Chart[list[Losses]]):
     title: ClassVar[str] = "What scaling loses, and where"
     place: ClassVar[int] = 41
 
-    def select(self, rows: Sequence[Row]) -> list[Losses] | None:
-        parts = parts_of(rows, "scaling_loss_part")
+    def select(self, reading: Reading) -> list[Losses] | None:
+        parts = parts_of(reading.rows_of("scaling_loss_part"), "scaling_loss_part")
         if not parts:
             return None
-        step_s = {row.case: row.value for row in rows if row.metric == "step_time" and row.value}
+        step_s = {row.case: row.value for row in reading.rows_of("step_time") if row.value}
         found = []
-        for sweep in sweeps(rows):
+        for sweep in sweeps(reading.rows_of("scaling_efficiency")):
             runs = tuple(
                 Lost(row, {part: lost_s / time_s for part, lost_s in parts[row.case].items()})
                 for row in sweep.runs

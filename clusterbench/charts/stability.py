@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, canvas, legible
-from clusterbench.charts._panel import Column, Entry, Panel
-from clusterbench.charts._selection import curves_note
+from clusterbench.cases import Reading
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.panel import Column, Entry, Panel
+from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median, percentile
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, host_of, iteration_times
+from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, host_of, iteration_times
 from clusterbench.units import format_value, scale
+from clusterbench.words import legible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,10 +120,7 @@ class Stability(Chart[Courses]):
     place: ClassVar[int] = 70
     is_aside: ClassVar[bool] = True
 
-    def select(self, rows: Sequence[Row]) -> Courses | None:
-        return None  # no row holds single iterations
-
-    def select_from(self, reading: Reading) -> Courses | None:
+    def select(self, reading: Reading) -> Courses | None:
         histories = {one.case.id: one for one in reading.histories}
         known = {case: steadiness for case, one in histories.items() if (steadiness := _steadiness(one))}
         if not known:

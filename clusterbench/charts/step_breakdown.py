@@ -1,18 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import bars
-from clusterbench.charts._parts import in_order, named, parts_of, told
-from clusterbench.charts._selection import curves_note, names, said, workloads
+from clusterbench.cases import Reading
+from clusterbench.cases.names import names
+from clusterbench.cases.parts import in_order, named, parts_of, told
+from clusterbench.cases.trained import said, workloads
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
 from clusterbench.formulas.attribution import Part
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST = 24
 
@@ -45,12 +47,12 @@ class StepBreakdown(Chart[list[Bar]]):
     title: ClassVar[str] = "Where the time of a step goes"
     place: ClassVar[int] = 35
 
-    def select(self, rows: Sequence[Row]) -> list[Bar] | None:
-        parts = parts_of((row for row in rows if row.point.get("layout")), "step_part")
+    def select(self, reading: Reading) -> list[Bar] | None:
+        every = reading.trained_with("step_part")
+        parts = parts_of((row for case in every for row in case.figures.values()), "step_part")
         if not parts:
             return None
-        steps = {row.case: row for row in rows if row.metric in ("", "step_part") and row.point.get("layout")}
-        steps = {case: row for case, row in steps.items() if row.status != "refused"}
+        steps = {case.row.case: case.row for case in every if case.row.status != "refused"}
         workload, name = workloads(steps.values()), names(steps.values())
         drawn = {workload(row) for case, row in steps.items() if case in parts}
         # A case that ran out of memory keeps its place among the bars.

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import bars
-from clusterbench.charts._selection import curves_note
+from clusterbench.cases import Reading
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST = 24
 _BENCHMARKS = ("file_io", "checkpoint")
@@ -41,7 +40,8 @@ class StorageRates(Chart[list[Rate]]):
     title: ClassVar[str] = "Bandwidth of the file system"
     place: ClassVar[int] = 66
 
-    def select(self, rows: Sequence[Row]) -> list[Rate] | None:
+    def select(self, reading: Reading) -> list[Rate] | None:
+        rows = reading.rows
         rates = [
             Rate(row.case, str(row.point["operation"]), _label(row), row.value, row.status)
             for row in rows

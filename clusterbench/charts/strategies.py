@@ -3,24 +3,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import bars
-from clusterbench.charts._selection import (
-    Trained,
-    change,
-    curves_note,
-    groups_of,
-    memory_parts,
-    names,
-    said,
-    sharing,
-    titles,
-    trained,
-)
-from clusterbench.rows import Row
+from clusterbench.cases import Reading
+from clusterbench.cases.names import names, sharing, titles
+from clusterbench.cases.trained import Trained, change, groups_of, memory_parts, said
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST, MOST_BARS = 4, 40
 QUIET = ("schedule", "context")
@@ -40,8 +30,8 @@ class Strategies(Chart[list[list[Trained]]]):
     title: ClassVar[str] = "Memory of all strategies side by side"
     place: ClassVar[int] = 2
 
-    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
-        cases = [case for case in trained(rows, "peak_memory") if case.row.status != "refused"]
+    def select(self, reading: Reading) -> list[list[Trained]] | None:
+        cases = [case for case in reading.trained_with("peak_memory") if case.row.status != "refused"]
         if len({case.layout.world_size for case in cases}) != 1:
             return None
         groups = [

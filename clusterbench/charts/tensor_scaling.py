@@ -5,15 +5,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import Mark, Series, layout_of, lines, mark
-from clusterbench.charts._selection import NODES, TOTAL_MEMORY, apart, curves_note, groups_apart, workloads
+from clusterbench.cases import Reading
+from clusterbench.cases.names import NODES, apart, groups_apart
+from clusterbench.cases.trained import TOTAL_MEMORY, layout_of, workloads
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.lines import Mark, Series, lines, mark
 from clusterbench.layout import ParallelLayout
 from clusterbench.rows import Row
 from clusterbench.units import format_value, scale
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST = 3
 
@@ -41,9 +43,10 @@ class TensorScaling(Chart[list[Curve]]):
     title: ClassVar[str] = "Throughput per rank and peak memory against tensor parallelism"
     place: ClassVar[int] = 10
 
-    def select(self, rows: Sequence[Row]) -> list[Curve] | None:
+    def select(self, reading: Reading) -> list[Curve] | None:
         groups: dict[frozenset[str], tuple[str, list[Row]]] = {}
-        steps = [row for row in rows if row.point.get("layout") and _is_wanted(row)]
+        cases = reading.trained_with("tokens_per_s_per_rank", "peak_memory")
+        steps = [row for case in cases for row in case.figures.values() or [case.row] if _is_wanted(row)]
         workload = workloads(steps)
         for alike in (_same_replicas, _same_ranks):
             found: dict[tuple[object, ...], list[Row]] = defaultdict(list)

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import Span, legible, spans
-from clusterbench.charts._selection import curves_note, names
+from clusterbench.cases import Reading
+from clusterbench.cases.names import names
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.spans import Span, spans
 from clusterbench.formulas.schedules import objection, order, play
 from clusterbench.formulas.statistics import median
-from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import LONGEST_S, History, Reading
+from clusterbench.run_folder.attempts import LONGEST_S, History
 from clusterbench.units import scale
+from clusterbench.words import legible
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST_CASES, MOST_RANKS = 8, 16
 WAITING = ""
@@ -69,11 +70,8 @@ class Timeline(Chart[list[Step]]):
     title: ClassVar[str] = "What every rank of the pipeline computed when, measured and simulated"
     place: ClassVar[int] = 45
 
-    def select(self, rows: Sequence[Row]) -> list[Step] | None:
-        return None  # no row holds a timeline
-
-    def select_from(self, reading: Reading) -> list[Step] | None:
-        rows = {row.case: row for row in reading.rows if row.point.get("layout")}
+    def select(self, reading: Reading) -> list[Step] | None:
+        rows = {case.row.case: case.row for case in reading.trained}
         name = names(rows.values())
         steps = [
             step

@@ -9,10 +9,9 @@ from statistics import median
 from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, PAPER, canvas, legible
-from clusterbench.charts._panel import Area, Column, Entry, Panel, Story
-from clusterbench.charts._ranking import (
+from clusterbench.cases import Reading
+from clusterbench.cases.names import sharing
+from clusterbench.cases.ranking import (
     METRICS,
     Contest,
     Mfu,
@@ -20,18 +19,21 @@ from clusterbench.charts._ranking import (
     best,
     configuration,
     imported_mfu,
-    mfu_story,
     mfus,
     named,
     outcome,
     percent,
-    speed_story,
     throughput,
 )
-from clusterbench.charts._selection import FOLLOWS_LAYOUT, Trained, curves_note, sharing, trained
-from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import History, Reading
+from clusterbench.cases.trained import Trained
+from clusterbench.charts import Chart, curves_note
+from clusterbench.charts._stories import mfu_story, speed_story
+from clusterbench.drawing.panel import Area, Column, Entry, Panel, Story
+from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, canvas
+from clusterbench.layout import FOLLOWS_LAYOUT
+from clusterbench.run_folder.attempts import History
 from clusterbench.units import digits, format_value
+from clusterbench.words import legible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,11 +141,9 @@ class TopConfig(Chart[list[Grid]]):
     title: ClassVar[str] = "The best configuration for each shape and number of nodes"
     place: ClassVar[int] = 1
 
-    def select(self, rows: Sequence[Row]) -> list[Grid] | None:
-        return _grids(rows, {}) or None
-
-    def select_from(self, reading: Reading) -> list[Grid] | None:
-        return _grids(reading.rows, {history.case.id: history for history in reading.histories}) or None
+    def select(self, reading: Reading) -> list[Grid] | None:
+        histories = {history.case.id: history for history in reading.histories}
+        return _grids(reading.trained_with(*METRICS), histories) or None
 
     def draw(self, data: list[Grid]) -> list[Panel]:
         figures = []
@@ -229,10 +229,10 @@ def _by_mfu(grid: Grid) -> Iterator[str]:
 # Which cases belong to one picture
 
 
-def _grids(rows: Sequence[Row], histories: Mapping[str, History]) -> list[Grid]:
+def _grids(every: Sequence[Trained], histories: Mapping[str, History]) -> list[Grid]:
     """A grid for each workload that is a choice; and for a shape with several lengths of sequences one of its own."""
     by_work: dict[Options, list[Trained]] = defaultdict(list)
-    for case in trained(rows, *METRICS):
+    for case in every:
         by_work[_options(case, {"shape", "seq_len", "global_batch_size"})].append(case)
     found: dict[Options, tuple[str, dict[Cell, list[Trained]]]] = {}
     for work, cases in by_work.items():

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import GRID, INK, MUTED, PALETTE, canvas, legible
-from clusterbench.charts._panel import Column, Entry, Panel
-from clusterbench.charts._selection import curves_note
-from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import Reading, host_of
+from clusterbench.cases import Reading
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.panel import Column, Entry, Panel
+from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
+from clusterbench.run_folder.attempts import host_of
 from clusterbench.types import TOPOLOGY
+from clusterbench.words import legible
 
 MOST = 4
 _NEARNESS = {"NV": 0.6, "C2C": 0.6, "PIX": 0.42, "PXB": 0.32, "PHB": 0.22, "NODE": 0.12, "SYS": 0.04}
@@ -41,10 +41,7 @@ class Topology(Chart[list[Joined]]):
     title: ClassVar[str] = "How devices are joined"
     place: ClassVar[int] = 56
 
-    def select(self, rows: Sequence[Row]) -> list[Joined] | None:
-        return None
-
-    def select_from(self, reading: Reading) -> list[Joined] | None:
+    def select(self, reading: Reading) -> list[Joined] | None:
         seen: dict[str, Joined] = {}
         for history in reading.histories:
             for observation in history.observations:

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import bars
-from clusterbench.charts._selection import curves_note, names
+from clusterbench.cases import Reading
+from clusterbench.cases.names import names
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST = 24
 
@@ -27,9 +27,9 @@ class Traffic(Chart[list[Row]]):
     title: ClassVar[str] = "Traffic per step and axis, counted against the formula"
     place: ClassVar[int] = 30
 
-    def select(self, rows: Sequence[Row]) -> list[Row] | None:
+    def select(self, reading: Reading) -> list[Row] | None:
         # An axis that is silent and was expected to be says nothing.
-        counted = [row for row in rows if row.metric == "traffic_bytes" and (row.value or row.expected)]
+        counted = [row for row in reading.rows_of("traffic_bytes") if row.value or row.expected]
         return counted or None
 
     def draw(self, data: list[Row]) -> list[Panel]:

@@ -3,24 +3,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.charts import Chart
-from clusterbench.charts._drawing import bars
-from clusterbench.charts._selection import (
-    Trained,
-    are_most,
-    change,
-    curves_note,
-    groups_of,
-    memory_parts,
-    names,
-    said,
-    titles,
-    trained,
-)
-from clusterbench.rows import Row
+from clusterbench.cases import Reading
+from clusterbench.cases.names import names, titles
+from clusterbench.cases.trained import Trained, are_most, change, groups_of, memory_parts, said
+from clusterbench.charts import Chart, curves_note
+from clusterbench.drawing.bars import bars
 
 if TYPE_CHECKING:
-    from clusterbench.charts._panel import Panel
+    from clusterbench.drawing.panel import Panel
 
 MOST = 3
 KEPT = ("parameters", "gradients", "optimizer_state")
@@ -41,8 +31,8 @@ class ZeroStages(Chart[list[list[Trained]]]):
     title: ClassVar[str] = "ZeRO stages: memory at rest, memory at its peak, traffic"
     place: ClassVar[int] = 6
 
-    def select(self, rows: Sequence[Row]) -> list[list[Trained]] | None:
-        cases = trained(rows, "memory_at_rest", "peak_memory", "traffic_bytes")
+    def select(self, reading: Reading) -> list[list[Trained]] | None:
+        cases = reading.trained_with("memory_at_rest", "peak_memory", "traffic_bytes")
         if len({_base(case)[1:] for case in cases}) != 1:  # the same mix of everything else
             return None
         groups = groups_of(cases, _base, frozenset({"offload", "shard_group_size"}))

@@ -14,12 +14,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from clusterbench.benchmarks import benchmarks
+from clusterbench.cases import Reading
 from clusterbench.derive.environment_ratios import environment_ratio_rows
 from clusterbench.errors import ClusterbenchError
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median
 from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, Reading, complaint, iteration_times
+from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, complaint, iteration_times
 from clusterbench.run_folder.records import MOST
 from clusterbench.types import Expected, Metric, Observation, Outcome, Plan, Point, Refusal, metric_key, split_key
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from clusterbench.cases import Reading
 from clusterbench.derive import Part, read_part, refusal_rows, with_what_follows
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import History, Reading
+from clusterbench.run_folder.attempts import History
 from clusterbench.types import Plan, Point
 
 

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
+from clusterbench.cases import Reading
 from clusterbench.discover import things
-from clusterbench.run_folder.attempts import Reading
 
 Severity = Literal["error", "warning", "note"]
 """``error``: a figure is missing or void, and the run fails. ``warning``: likely a loss. ``note``: worth knowing."""

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from clusterbench.cases import Reading
 from clusterbench.diagnoses import Diagnosis, Finding
-from clusterbench.run_folder.attempts import FAULTS, History, Reading
+from clusterbench.run_folder.attempts import FAULTS, History
 from clusterbench.types import Outcome
 
 _WORDS = {

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from clusterbench.charts._selection import workloads
+from clusterbench.cases import Reading
+from clusterbench.cases.trained import workloads
 from clusterbench.diagnoses import Diagnosis, Finding
 from clusterbench.rows import Row, moved, moved_sentence
-from clusterbench.run_folder.attempts import Reading
 
 
 class MovedCurve(Diagnosis):

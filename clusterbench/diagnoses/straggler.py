@@ -4,8 +4,9 @@ import math
 from collections import defaultdict
 from statistics import median
 
+from clusterbench.cases import Reading
 from clusterbench.diagnoses import Diagnosis, Finding
-from clusterbench.run_folder.attempts import Reading, host_of
+from clusterbench.run_folder.attempts import host_of
 from clusterbench.types import Observation
 
 LEVEL = 0.001

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from clusterbench.cases import Reading
 from clusterbench.diagnoses import Diagnosis, Finding, Severity
-from clusterbench.run_folder.attempts import Reading
 
 # Names of engine/telemetry.py. Reasons not listed here are warnings, so that a new one is never silent.
 _SEVERITY: Mapping[str, Severity] = {

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+from clusterbench.cases import Reading
 from clusterbench.diagnoses import Diagnosis, Finding
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import History, Reading
+from clusterbench.run_folder.attempts import History
 from clusterbench.units import format_value
 
 

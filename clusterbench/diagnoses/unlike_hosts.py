@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from clusterbench.cases import Reading
 from clusterbench.diagnoses import Diagnosis, Finding, Severity
-from clusterbench.run_folder.attempts import Reading
 
 MOST_CLOCK_OFFSET_S = 1.0
 MEMORY_TOLERANCE = 0.05

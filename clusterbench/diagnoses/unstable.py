@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from clusterbench.cases import Reading
 from clusterbench.diagnoses import Diagnosis, Finding
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import Reading
 
 
 class Unstable(Diagnosis):

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterbench.benchmarks.nccl_transport import LOG, Connection, connections
+from clusterbench.cases import Reading
 from clusterbench.diagnoses import Diagnosis, Finding, Severity
-from clusterbench.run_folder.attempts import Reading, host_of
+from clusterbench.run_folder.attempts import host_of
 from clusterbench.types import TOPOLOGY, Case, Observation
 
 WITHOUT_GDR = ("rtx-",)

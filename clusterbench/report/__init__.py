@@ -17,6 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 import clusterbench
+from clusterbench.cases import Reading
 from clusterbench.charts import CAPTION, Chart, charts
 from clusterbench.cluster import Cluster
 from clusterbench.derive import read, write_rows
@@ -27,7 +28,6 @@ from clusterbench.report.statements import can_say, cannot_say
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, Column, case_link, columns, details, facts
 from clusterbench.report.verdict import Verdict, verdict
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import Reading
 from clusterbench.words import sections
 
 __all__ = ["Report", "Verdict", "render_report"]
@@ -160,7 +160,7 @@ def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, 
 
     for name, kind in charts().items():
         chart: Chart[object] = kind()
-        data = chart.select_from(reading)
+        data = chart.select(reading)
         if data is None:
             continue
         panels = list(shown(name, chart, data, places))

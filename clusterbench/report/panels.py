@@ -9,8 +9,8 @@ from typing import Any
 from markupsafe import Markup
 
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import MOST_PLACES, svg
-from clusterbench.charts._panel import Cell, Panel, Story
+from clusterbench.drawing.panel import Cell, Panel, Story
+from clusterbench.drawing.svg import MOST_PLACES, svg
 from clusterbench.report.table import case_link, packed
 
 MOST_LETTERS = 160

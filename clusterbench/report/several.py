@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from clusterbench.cases import Reading
 from clusterbench.derive import read_part, reading_of, write_rows
 from clusterbench.derive.several_runs import as_one
 from clusterbench.diagnoses import examine
@@ -12,7 +13,6 @@ from clusterbench.errors import DiskError, SuiteError
 from clusterbench.report import Report, machine, page, uncollected, when
 from clusterbench.report.verdict import verdict
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import Reading
 
 
 @uncollected()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from clusterbench.run_folder.attempts import Reading
+from clusterbench.cases import Reading
 
 
 def can_say(reading: Reading) -> list[str]:

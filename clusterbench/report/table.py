@@ -10,9 +10,11 @@ from statistics import median
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from clusterbench.charts._selection import FOLLOWS_LAYOUT, TOTAL_MEMORY
+from clusterbench.cases import Reading
+from clusterbench.cases.trained import TOTAL_MEMORY
+from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import History, Reading, iteration_times
+from clusterbench.run_folder.attempts import History, iteration_times
 from clusterbench.units import UNITS, digits, format_value, scale
 
 Value = TypeVar("Value")

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from clusterbench.cases import Reading
 from clusterbench.diagnoses import Finding
-from clusterbench.run_folder.attempts import NOT_RUN, Reading
+from clusterbench.run_folder.attempts import NOT_RUN
 
 
 @dataclass(frozen=True)

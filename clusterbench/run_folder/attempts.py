@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from clusterbench.rows import Row
-from clusterbench.types import SAMPLES, Case, Observation, Outcome, Plan
+from clusterbench.types import SAMPLES, Case, Observation, Outcome
 
 FAULTS = ("wrong", "failed", "timeout", "out_of_memory")
 """Ways to end that are a failure of the run, unless the suite expected them."""
@@ -107,21 +106,6 @@ class History:
             for key, values in observation.passes.get(SAMPLES, ({},) * self.case.world_size)[rank].items():
                 pooled.setdefault(key, []).extend(values)
         return pooled
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A run as it was read from disk: the plan, what happened, and every row that follows from it.
-
-    ``problems`` are sentences about what could not be read.
-    """
-
-    run: str
-    plan: Plan
-    histories: tuple[History, ...]
-    rows: list[Row]
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
 
 
 def complaint(case: Case, observation: Observation) -> str:

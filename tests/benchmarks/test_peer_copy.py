@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from clusterbench.benchmarks.peer_copy import NVLINK, PeerCopy
+from clusterbench.cases.matrices import matrices
 from clusterbench.cluster import Cluster
-from clusterbench.diagnoses.slow_link import SlowLink, matrices
+from clusterbench.diagnoses.slow_link import SlowLink
 from clusterbench.engine import nvlink
 from clusterbench.engine.nvlink import NvLink, NvLinkList
 from clusterbench.engine.rig import Rig

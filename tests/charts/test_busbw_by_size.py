@@ -1,10 +1,10 @@
 from dataclasses import replace
 
+from clusterbench.cases import Reading
 from clusterbench.charts.busbw_by_size import BusbwBySize, Sweep
 from clusterbench.cluster import Cluster
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import Reading
-from tests.report.synthetic import case, plain_row, row
+from tests.report.synthetic import case, of_rows, plain_row, row
 from tests.report.synthetic import reading as read
 
 
@@ -16,13 +16,13 @@ def call(size_bytes: int, busbw: float | None) -> list[Row]:
 
 
 def test_the_answer_is_the_highest_bandwidth_and_its_size() -> None:
-    sweep = BusbwBySize().select([*call(1024, 1e9), *call(2**30, 359.5e9)])
+    sweep = BusbwBySize().select(of_rows([*call(1024, 1e9), *call(2**30, 359.5e9)]))
     assert sweep is not None
     assert BusbwBySize().answer(sweep) == "planted reaches 359.5 GB/s bus bandwidth at 1GiB."
 
 
 def test_a_size_that_timed_out_is_a_gap_in_both_panels() -> None:
-    sweep = BusbwBySize().select([*call(8, 1e6), *call(64, None), *call(512, 1e8)])
+    sweep = BusbwBySize().select(of_rows([*call(8, 1e6), *call(64, None), *call(512, 1e8)]))
     assert sweep is not None
     for series in (*sweep.bandwidth, *sweep.latency):
         assert [(mark.x, mark.status) for mark in series.marks] == [(8, "ok"), (64, "timeout"), (512, "ok")]
@@ -30,7 +30,7 @@ def test_a_size_that_timed_out_is_a_gap_in_both_panels() -> None:
 
 
 def test_one_size_alone_shows_nothing() -> None:
-    assert BusbwBySize().select(call(1024, 1e9)) is None
+    assert BusbwBySize().select(of_rows(call(1024, 1e9))) is None
 
 
 def test_sweeps_that_differ_in_an_option_are_curves_of_their_own() -> None:
@@ -40,7 +40,7 @@ def test_sweeps_that_differ_in_an_option_are_curves_of_their_own() -> None:
             point = {"size_bytes": size_bytes, "dtype": "float32", "op": op}
             one = case(f"{size_bytes}-{op}", 8, point=point)
             rows += [row(one, "busbw", 1e9, unit="B/s"), row(one, "latency", 1e-5, unit="s")]
-    sweep = BusbwBySize().select(rows)
+    sweep = BusbwBySize().select(of_rows(rows))
     assert sweep is not None
     names = ["planted, sum", "planted, max"]
     assert [series.name for series in sweep.bandwidth] == [series.name for series in sweep.latency] == names
@@ -51,7 +51,7 @@ def test_an_axis_is_named_with_its_layout() -> None:
     for size_bytes in (8, 64):
         point = {"size_bytes": size_bytes, "group_size": 4, "layout": "dp2-tp4", "axis": "tp"}
         rows.append(row(case(f"{size_bytes}", 8, point=point), "busbw", 1e9, unit="B/s"))
-    sweep = BusbwBySize().select(rows)
+    sweep = BusbwBySize().select(of_rows(rows))
     assert sweep is not None
     assert [series.name for series in sweep.bandwidth] == ["planted, 4 of 8 ranks along tp of dp2-tp4"]
 
@@ -62,7 +62,7 @@ def test_many_curves_are_spread_over_panels() -> None:
         for size_bytes in (8, 64):
             one = case(f"{size_bytes}-{root}", 8, point={"size_bytes": size_bytes, "root": root})
             rows.append(row(one, "busbw", 1e9, unit="B/s"))
-    sweep = BusbwBySize().select(rows)
+    sweep = BusbwBySize().select(of_rows(rows))
     assert sweep is not None
     assert len(BusbwBySize().draw(sweep)) == 3
     assert BusbwBySize().left_out(sweep) == "Drawn are the first 18 of 20 curves; all are in the table."
@@ -84,7 +84,7 @@ def matrix(between: str, num_nodes: int, median: float) -> Row:
 def measured(rows: list[Row], gpu: str | None = None) -> Sweep:
     found = read(cases=[], rows=rows)
     plan = replace(found.plan, cluster=Cluster(2, 8, "cuda", gpu))
-    sweep = BusbwBySize().select_from(Reading("run", plan, (), rows))
+    sweep = BusbwBySize().select(Reading("run", plan, (), rows))
     assert sweep is not None
     return sweep
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from clusterbench.charts._drawing import svg
+from clusterbench.cases import Reading
 from clusterbench.charts.clock_power import MOST_GPUS, ClockPower, Watched
+from clusterbench.drawing.svg import svg
 from clusterbench.engine.telemetry import GpuSample, summarise
-from clusterbench.run_folder.attempts import Reading
 from tests.report.synthetic import case, observation, outcome
 from tests.report.synthetic import reading as read
 
@@ -56,7 +56,7 @@ def reading(telemetry: Mapping[str, Any], environment: Mapping[str, Any] | None 
 
 
 def watched(telemetry: Mapping[str, Any], environment: Mapping[str, Any] | None = None) -> Watched:
-    data = ClockPower().select_from(reading(telemetry, environment))
+    data = ClockPower().select(reading(telemetry, environment))
     assert data is not None
     return data
 
@@ -119,7 +119,7 @@ def test_means_over_cases_count_their_samples() -> None:
         (outcome(DP8), observation(DP8, telemetry={"a": few})),
         cases=[TP8, DP8],
     )
-    data = ClockPower().select_from(found)
+    data = ClockPower().select(found)
     assert data is not None
     assert ClockPower().answer(data) == "a, GPU 0 worked at 1.74 GHz, and took 576 W."
     over_time = [panel.title for panel in ClockPower().draw(data) if "over time" in panel.title]
@@ -148,8 +148,8 @@ def test_of_many_gpus_those_with_the_lowest_clocks_are_drawn() -> None:
 
 
 def test_without_telemetry_there_is_nothing_to_show() -> None:
-    assert ClockPower().select_from(reading({})) is None
-    assert ClockPower().select_from(reading({"a": {"GPU-a": {"errors": ["GPU is lost"]}}})) is None
+    assert ClockPower().select(reading({})) is None
+    assert ClockPower().select(reading({"a": {"GPU-a": {"errors": ["GPU is lost"]}}})) is None
 
 
 STRANGE: list[Any] = [
@@ -167,7 +167,7 @@ def test_a_damaged_record_is_left_out_and_never_raises(value: Any) -> None:
     chart = ClockPower()
     for environment in ({"hosts": value}, {"hosts": {"a": value}}, limits(1, max_sm_clock_hz=value, uuid=value)):
         for telemetry in ({"a": gpus}, {"a": value}, value):
-            if (data := chart.select_from(reading(telemetry, environment))) is not None:
+            if (data := chart.select(reading(telemetry, environment))) is not None:
                 assert len(chart.answer(data)) < 500
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from clusterbench.charts.collective_fits import CollectiveFits
 from clusterbench.rows import Row
-from tests.report.synthetic import case, plain_row, row
+from tests.report.synthetic import case, of_rows, plain_row, row
 
 
 def sweep(number_of_sizes: int = 8, fitted: bool = True) -> list[Row]:
@@ -23,7 +23,7 @@ def sweep(number_of_sizes: int = 8, fitted: bool = True) -> list[Row]:
 
 
 def test_the_fit_and_the_models_stand_beside_what_was_measured() -> None:
-    (one,) = CollectiveFits().select(sweep()) or []
+    (one,) = CollectiveFits().select(of_rows(sweep())) or []
     assert [series.name for series in one.series] == ["measured", "fit", "ring"]
     measured, fit, ring = (series.marks for series in one.series)
     assert [mark.x for mark in measured] == [mark.x for mark in fit] == [mark.x for mark in ring]
@@ -36,14 +36,14 @@ def test_the_fit_and_the_models_stand_beside_what_was_measured() -> None:
 
 
 def test_the_answer_is_latency_and_bandwidth() -> None:
-    fits = CollectiveFits().select(sweep())
+    fits = CollectiveFits().select(of_rows(sweep()))
     assert fits is not None
     expected = "planted: a call without bytes takes 20.00 us, and large ones pass at 2.0 GB/s."
     assert CollectiveFits().answer(fits) == expected
 
 
 def test_without_a_fit_there_is_nothing_to_draw() -> None:
-    assert CollectiveFits().select(sweep(fitted=False)) is None
+    assert CollectiveFits().select(of_rows(sweep(fitted=False))) is None
 
 
 def test_the_time_of_the_bytes_alone_stands_beside_the_fit_where_a_link_is_known() -> None:
@@ -53,7 +53,7 @@ def test_the_time_of_the_bytes_alone_stands_beside_the_fit_where_a_link_is_known
         "link_matrix", "median_bandwidth", 4e9, {"between": "ranks"}, num_nodes=1, device="cpu", run="run"
     )
     neighbours = plain_row("send_recv", "busbw", 9e9, {"size_bytes": 8}, num_nodes=1, device="cpu", run="run")
-    (one,) = CollectiveFits().select([*rows, known, neighbours]) or []
+    (one,) = CollectiveFits().select(of_rows([*rows, known, neighbours])) or []
     *_, link = one.series
     assert [series.name for series in one.series] == ["measured", "fit", "ring", "median link, measured"]
     for at_once, mark in zip(link.marks, one.series[0].marks, strict=True):
@@ -61,5 +61,5 @@ def test_the_time_of_the_bytes_alone_stands_beside_the_fit_where_a_link_is_known
 
 
 def test_without_a_known_link_there_is_no_such_line() -> None:
-    (one,) = CollectiveFits().select(sweep()) or []
+    (one,) = CollectiveFits().select(of_rows(sweep())) or []
     assert "link" not in " ".join(series.name for series in one.series)

@@ -2,6 +2,7 @@ import pytest
 
 from clusterbench.charts import CAPTION, Chart, charts
 from clusterbench.words import sections
+from tests.report.synthetic import of_rows
 
 
 @pytest.mark.parametrize("kind", charts().values(), ids=charts())
@@ -12,7 +13,7 @@ def test_the_docstring_says_how_to_read_it(kind: type[Chart]) -> None:
 
 @pytest.mark.parametrize("kind", charts().values(), ids=charts())
 def test_without_rows_there_is_nothing_to_draw(kind: type[Chart]) -> None:
-    assert kind().select([]) is None
+    assert kind().select(of_rows([])) is None
 
 
 def test_every_chart_has_its_own_place_in_the_report() -> None:

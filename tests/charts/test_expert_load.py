@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from clusterbench.charts._drawing import svg
+from clusterbench.cases import Reading
 from clusterbench.charts.expert_load import ExpertLoad, Loads
+from clusterbench.drawing.svg import svg
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import History, Reading
+from clusterbench.run_folder.attempts import History
 from clusterbench.types import Case
-from tests.report.synthetic import case, observation, outcome, row
+from tests.report.synthetic import case, observation, of_rows, outcome, row
 from tests.report.synthetic import reading as read
 
 UNEVEN = [[100, 160], [100, 80], [100, 80], [100, 80]]
@@ -45,7 +46,7 @@ def reading(*cases: tuple[Case, Sequence[Any]]) -> Reading:
 
 
 def loads(*cases: tuple[Case, Sequence[Any]]) -> Loads:
-    data = ExpertLoad().select_from(reading(*cases))
+    data = ExpertLoad().select(reading(*cases))
     assert data is not None
     return data
 
@@ -60,7 +61,7 @@ def test_the_fullest_rank_is_named_with_its_layer_and_its_share() -> None:
 def test_an_even_load_has_no_heatmap_and_is_said_to_be_even() -> None:
     one = moe()
     found = replace(read(cases=[], rows=figures(one, 1.0)), histories=(history(one, recorded(EVEN)),))
-    data = ExpertLoad().select_from(found)
+    data = ExpertLoad().select(found)
     assert data is not None
     assert ExpertLoad().answer(data) == "Every rank gets an even load of tokens in every layer."
     assert [panel.title for panel in ExpertLoad().draw(data)] == [
@@ -109,7 +110,7 @@ def test_a_large_job_shows_its_fullest_ranks_and_first_layers() -> None:
 
 
 def test_dense_models_show_nothing() -> None:
-    assert ExpertLoad().select([row(case("a", point={"layout": "dp4"}), "tokens_per_s")]) is None
+    assert ExpertLoad().select(of_rows([row(case("a", point={"layout": "dp4"}), "tokens_per_s")])) is None
 
 
 STRANGE: list[Any] = [

@@ -1,6 +1,7 @@
 from clusterbench.charts.expert_scaling import ExpertScaling
 from clusterbench.rows import Row
 from tests.charts.steps import trained
+from tests.report.synthetic import of_rows
 
 
 def step(
@@ -21,7 +22,7 @@ ROWS = [*step("dp4", 0.025, 1.0, 900), *step("dp4+ep4", 0.3, 1.6, 500), *step("d
 
 def test_the_answer_names_travel_imbalance_and_what_an_even_load_brings() -> None:
     chart = ExpertScaling()
-    data = chart.select(ROWS)
+    data = chart.select(of_rows(ROWS))
     assert data is not None
     assert chart.answer(data) == (
         "From ep1 to ep4 dispatch and combine go from 25 to 300 ms, 75 % of the time in the experts (ep1: 20 %); the "
@@ -31,16 +32,16 @@ def test_the_answer_names_travel_imbalance_and_what_an_even_load_brings() -> Non
 
 def test_overlap_is_a_bar_of_its_own() -> None:
     rows = [*ROWS, *step("dp4+ep4", 0.3, 1.6, 550, expert_overlap=True)]
-    times, speed = ExpertScaling().draw(ExpertScaling().select(rows) or [])
+    times, speed = ExpertScaling().draw(ExpertScaling().select(of_rows(rows)) or [])
     labels = [label.get_text() for label in times.figure.axes[0].get_yticklabels()]
     assert labels == ["ep1, real", "ep4, real", "ep4, real, overlap", "ep4, balanced"]
     assert len(speed.figure.axes[0].patches) == 4
 
 
 def test_without_expert_parallelism_it_shows_nothing() -> None:
-    assert ExpertScaling().select(step("dp4", 0.0, 1.0, 900)) is None
+    assert ExpertScaling().select(of_rows(step("dp4", 0.0, 1.0, 900))) is None
 
 
 def test_dense_models_show_nothing() -> None:
     rows = [*trained("dp4", {"tokens_per_s_per_rank": 9}), *trained("dp2-tp2", {"tokens_per_s_per_rank": 9})]
-    assert ExpertScaling().select(rows) is None
+    assert ExpertScaling().select(of_rows(rows)) is None

@@ -1,6 +1,7 @@
 from clusterbench.charts.layouts import Layouts
 from clusterbench.rows import Row
 from tests.charts.steps import trained
+from tests.report.synthetic import of_rows
 
 
 def step(layout: str, speed: float, **options: object) -> list[Row]:
@@ -12,7 +13,7 @@ ROWS = [*step("dp4", 900), *step("dp2-tp2", 500), *step("pp4", 300, schedule="zb
 
 def test_the_answer_says_what_was_proved_and_which_is_fastest() -> None:
     chart = Layouts()
-    data = chart.select(ROWS)
+    data = chart.select(of_rows(ROWS))
     assert data is not None
     assert chart.answer(data) == (
         "All 3 layouts compute what one rank computes; of 3 for tiny on 4 ranks dp4 is the fastest with 900 tokens/s "
@@ -22,7 +23,7 @@ def test_the_answer_says_what_was_proved_and_which_is_fastest() -> None:
 
 def test_a_wrong_layout_is_counted_and_has_no_bar() -> None:
     chart = Layouts()
-    data = chart.select([*ROWS, *trained("cp4", status="wrong", context="ring")])
+    data = chart.select(of_rows([*ROWS, *trained("cp4", status="wrong", context="ring")]))
     assert data is not None
     assert chart.answer(data).startswith("3 of 4 layouts compute what one rank computes, 1 did not;")
     (figure,) = chart.draw(data)
@@ -31,16 +32,16 @@ def test_a_wrong_layout_is_counted_and_has_no_bar() -> None:
 
 def test_numbers_of_ranks_are_panels_of_their_own() -> None:
     more = [*step("dp8", 9), *step("tp8", 8), *step("dp4-tp2", 7)]
-    assert len(Layouts().draw(Layouts().select([*ROWS, *more]) or [])) == 2
+    assert len(Layouts().draw(Layouts().select(of_rows([*ROWS, *more])) or [])) == 2
 
 
 def test_degrees_of_one_parallelism_show_nothing() -> None:
-    assert Layouts().select([*step("tp4", 9), *step("tp4+sp", 8), *step("tp2", 8)]) is None
+    assert Layouts().select(of_rows([*step("tp4", 9), *step("tp4+sp", 8), *step("tp2", 8)])) is None
 
 
 def test_a_layout_that_was_cut_short_is_not_said_to_be_wrong() -> None:
     chart = Layouts()
-    data = chart.select([*ROWS, *trained("cp4", status="timeout", context="ring")])
+    data = chart.select(of_rows([*ROWS, *trained("cp4", status="timeout", context="ring")]))
     assert data is not None
     assert chart.answer(data).startswith(
         "3 of 4 layouts compute what one rank computes, 1 ended before that was known;"

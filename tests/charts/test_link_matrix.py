@@ -3,7 +3,7 @@ from itertools import permutations
 
 from clusterbench.charts.link_matrix import LinkMatrix
 from clusterbench.rows import Row
-from tests.report.synthetic import case, row
+from tests.report.synthetic import case, of_rows, row
 
 NODES = ("n1", "n2", "n3", "n4")
 
@@ -34,7 +34,7 @@ def one_slow(source: str, part: str) -> float:
 
 def drawn(rows: list[Row]) -> list[tuple[str, list[str], list[str]]]:
     """Title, names at the axes and texts of each panel."""
-    figures = LinkMatrix().draw(LinkMatrix().select(rows) or [])
+    figures = LinkMatrix().draw(LinkMatrix().select(of_rows(rows)) or [])
     return [
         (
             axes.get_title(loc="left"),
@@ -53,7 +53,7 @@ def test_a_slow_link_is_marked_in_both_directions_and_nothing_else() -> None:
 
 
 def test_the_answer_counts_links_and_names_the_slow_one() -> None:
-    data = LinkMatrix().select(links(one_slow))
+    data = LinkMatrix().select(of_rows(links(one_slow)))
     assert data is not None
     assert LinkMatrix().answer(data) == (
         "Of 6 links 6 were measured: median 10.0 GB/s, slowest n2 -> n4 with 5.0 GB/s. "
@@ -62,7 +62,7 @@ def test_the_answer_counts_links_and_names_the_slow_one() -> None:
 
 
 def test_of_equal_links_none_is_marked() -> None:
-    data = LinkMatrix().select(links())
+    data = LinkMatrix().select(of_rows(links()))
     assert data is not None
     assert LinkMatrix().answer(data).endswith("None is slower than its peers.")
     assert not any("!" in text for _, _, texts in drawn(links()) for text in texts)

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
+from clusterbench.cases import Reading
 from clusterbench.charts.memory import Bar, Held, Memory
 from clusterbench.cluster import Cluster
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import Reading
-from tests.report.synthetic import case, row
+from tests.report.synthetic import case, of_rows, row
 from tests.report.synthetic import reading as read
 
 GIB = 2**30
@@ -21,7 +21,7 @@ def memory(layout: str, total: float, **parts: float) -> list[Row]:
 
 
 def held(rows: list[Row]) -> Held:
-    found = Memory().select(rows)
+    found = Memory().select(of_rows(rows))
     assert found is not None
     return found
 
@@ -34,7 +34,7 @@ def measured(rows: list[Row], cluster: Cluster = H100, environment: Any = None) 
     """The same as part of a run on this cluster."""
     found = read(cases=[], rows=rows)
     run = Reading("run", replace(found.plan, cluster=cluster), (), rows, environment or {})
-    data = Memory().select_from(run)
+    data = Memory().select(run)
     assert data is not None
     return data
 
@@ -74,7 +74,7 @@ def test_out_of_memory_keeps_its_place_among_the_bars() -> None:
 
 
 def test_without_parts_there_is_nothing_to_stack() -> None:
-    assert Memory().select([row(case("a"))]) is None
+    assert Memory().select(of_rows([row(case("a"))])) is None
 
 
 def test_what_the_driver_says_is_the_capacity_and_the_least_of_several() -> None:

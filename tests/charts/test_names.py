@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from clusterbench.benchmarks.train_step import TrainStep
+from clusterbench.cases import Reading
 from clusterbench.charts import charts
 from clusterbench.cluster import Cluster
 from clusterbench.layout import ParallelLayout
 from clusterbench.measured.scaling import scaling
 from clusterbench.options import Option
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import Reading
 from clusterbench.types import Case, Place
 from tests.report.synthetic import case, observation, outcome, reading, row
 
@@ -101,7 +101,7 @@ def named(read: Reading) -> dict[tuple[str, ...], set[str]]:
     cases = defaultdict(set)
     for name, kind in charts().items():
         chart = kind()
-        data = chart.select_from(read)
+        data = chart.select(read)
         for panel in [] if data is None else chart.draw(data):
             for entry in panel.entries:
                 words = [cell for cell in entry.cells if isinstance(cell, str)]

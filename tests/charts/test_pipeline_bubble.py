@@ -1,6 +1,7 @@
 from clusterbench.charts.pipeline_bubble import PipelineBubble
 from clusterbench.rows import Row
 from tests.charts.steps import trained
+from tests.report.synthetic import of_rows
 
 
 def step(schedule: str, measured: float, simulated: float, formula: float, speed: float) -> list[Row]:
@@ -19,7 +20,7 @@ ROWS = [*step("naive", 0.8, 0.75, 0.75, 100), *step("1f1b", 0.4, 0.3, 0.27, 250)
 
 def test_the_answer_puts_measured_simulated_and_formula_side_by_side() -> None:
     chart = PipelineBubble()
-    data = chart.select(ROWS)
+    data = chart.select(of_rows(ROWS))
     assert data is not None
     assert chart.answer(data) == (
         "On pp4 zbv idles least, 35 % of the step (simulated 20 %, formula 10 %), and naive most, 80 % of the step "
@@ -29,7 +30,7 @@ def test_the_answer_puts_measured_simulated_and_formula_side_by_side() -> None:
 
 def test_the_three_bubbles_are_three_kinds_of_marks() -> None:
     chart = PipelineBubble()
-    bubbles, speed, held = chart.draw(chart.select(ROWS) or [])
+    bubbles, speed, held = chart.draw(chart.select(of_rows(ROWS)) or [])
     lines = {line.get_label(): list(line.get_xdata()) for line in bubbles.figure.axes[0].lines}
     assert lines == {"formula": [10, 27, 75], "measured": [35, 40, 80], "simulated": [20, 30, 75]}
     assert len(speed.figure.axes[0].patches) == len(held.figure.axes[0].patches) == 3
@@ -38,9 +39,9 @@ def test_the_three_bubbles_are_three_kinds_of_marks() -> None:
 def test_a_schedule_that_failed_keeps_its_place() -> None:
     chart = PipelineBubble()
     rows = [*ROWS, *trained("pp4", status="timeout", schedule="dualpipev")]
-    bubbles, *_ = chart.draw(chart.select(rows) or [])
+    bubbles, *_ = chart.draw(chart.select(of_rows(rows)) or [])
     assert [text.get_text() for text in bubbles.figure.axes[0].texts] == ["× timeout"]
 
 
 def test_one_schedule_alone_shows_nothing() -> None:
-    assert PipelineBubble().select(step("1f1b", 0.4, 0.3, 0.27, 250)) is None
+    assert PipelineBubble().select(of_rows(step("1f1b", 0.4, 0.3, 0.27, 250))) is None

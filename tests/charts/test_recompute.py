@@ -1,6 +1,7 @@
 from clusterbench.charts.recompute import Recompute
 from clusterbench.rows import Row
 from tests.charts.steps import MIB, trained
+from tests.report.synthetic import of_rows
 
 
 def step(recompute: str, memory: float, speed: float, layout: str = "dp2", **figures: float) -> list[Row]:
@@ -13,7 +14,7 @@ ROWS = [*step("none", 100, 1000), *step("full", 40, 750)]
 
 def test_the_answer_names_what_is_saved_and_what_is_paid() -> None:
     chart = Recompute()
-    data = chart.select(ROWS)
+    data = chart.select(of_rows(ROWS))
     assert data is not None
     assert chart.answer(data) == (
         "With dp2, full recomputation lowers peak memory by 60 %, from 100 to 40 MiB, for 25 % less throughput "
@@ -25,14 +26,14 @@ def test_arithmetic_is_drawn_where_a_peak_is_known() -> None:
     known = {"mfu/measured": 0.3, "hfu/measured": 0.3}
     again = {"mfu/measured": 0.27, "hfu/measured": 0.36}
     chart = Recompute()
-    with_peak = chart.select([*step("none", 9, 9, **known), *step("full", 4, 8, **again)])
-    assert [len(chart.draw(data)) for data in (chart.select(ROWS), with_peak) if data] == [2, 3]
+    with_peak = chart.select(of_rows([*step("none", 9, 9, **known), *step("full", 4, 8, **again)]))
+    assert [len(chart.draw(data)) for data in (chart.select(of_rows(ROWS)), with_peak) if data] == [2, 3]
 
 
 def test_one_way_of_recomputing_shows_nothing() -> None:
-    assert Recompute().select(step("full", 40, 750)) is None
+    assert Recompute().select(of_rows(step("full", 40, 750))) is None
 
 
 def test_a_run_about_something_else_shows_nothing() -> None:
     others = [row for degree in (1, 2, 4, 8) for row in step("none", 9, 9, f"tp{degree}")]
-    assert Recompute().select([*ROWS, *others]) is None
+    assert Recompute().select(of_rows([*ROWS, *others])) is None

@@ -2,7 +2,7 @@ from typing import Any
 
 from clusterbench.charts.scaling_efficiency import Scaled, ScalingEfficiency
 from clusterbench.rows import Row
-from tests.report.synthetic import case, row
+from tests.report.synthetic import case, of_rows, row
 
 STRONG, WEAK = (
     "strong scaling: tokens/s per rank over those of tp1",
@@ -24,7 +24,7 @@ def runs(layout: str, world_size: int, value: float, *, weak: bool = False, node
 
 
 def selected(*some: list[Row]) -> list[Scaled]:
-    return ScalingEfficiency().select([row for rows in some for row in rows]) or []
+    return ScalingEfficiency().select(of_rows([row for rows in some for row in rows])) or []
 
 
 def curves(one: Scaled) -> dict[str, list[float | None]]:
@@ -48,7 +48,7 @@ def test_a_kind_without_a_run_at_the_smallest_size_starts_at_what_it_is_held_aga
 
 
 def test_one_size_alone_shows_nothing() -> None:
-    assert ScalingEfficiency().select(runs("tp2", 2, 1.0)) is None
+    assert ScalingEfficiency().select(of_rows(runs("tp2", 2, 1.0))) is None
 
 
 def test_weak_scaling_has_panels_of_its_own_and_starts_at_the_smallest_run() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from clusterbench.charts.scaling_loss import ScalingLoss
 from clusterbench.rows import Row
-from tests.report.synthetic import case, row
+from tests.report.synthetic import case, of_rows, row
 
 
 def run(layout: str, world_size: int, step_s: float, **lost_s: float) -> list[Row]:
@@ -26,7 +26,7 @@ BASE = run("tp1", 1, 8.0)
 
 
 def selected(*rows: list[Row]) -> Any:
-    return ScalingLoss().select([row for some in (BASE, *rows) for row in some])
+    return ScalingLoss().select(of_rows([row for some in (BASE, *rows) for row in some]))
 
 
 def test_the_parts_are_points_of_the_throughput_per_rank() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterbench.charts._drawing import svg
+from clusterbench.cases import Reading
 from clusterbench.charts.stability import MOST, MOST_OUTLIERS, MOST_POINTS, Courses, Stability
 from clusterbench.derive import read as read_run
-from clusterbench.run_folder.attempts import Reading
+from clusterbench.drawing.svg import svg
 from clusterbench.types import Case
 from tests.report.synthetic import case, good_run, observation, outcome, plant, row
 from tests.report.synthetic import reading as read
@@ -41,7 +41,7 @@ def reading(*cases: tuple[Case, Sequence[Sequence[Sequence[float]]]]) -> Reading
 
 
 def courses(*cases: tuple[Case, Sequence[Sequence[Sequence[float]]]]) -> Courses:
-    data = Stability().select_from(reading(*cases))
+    data = Stability().select(reading(*cases))
     assert data is not None
     return data
 
@@ -126,9 +126,9 @@ def test_of_many_unsteady_cases_the_worst_are_drawn_and_the_rest_counted() -> No
 
 
 def test_a_few_iterations_say_nothing() -> None:
-    assert Stability().select_from(reading((case("a"), [[[0.1]] * 4]))) is None
-    assert Stability().select_from(reading((case("a"), [[[0.1, 0.2]] * 4, [[0.1, 0.3]] * 4]))) is None
-    assert Stability().select_from(read(cases=[case("a")])) is None
+    assert Stability().select(reading((case("a"), [[[0.1]] * 4]))) is None
+    assert Stability().select(reading((case("a"), [[[0.1, 0.2]] * 4, [[0.1, 0.3]] * 4]))) is None
+    assert Stability().select(read(cases=[case("a")])) is None
 
 
 def test_the_fastest_training_and_the_largest_message_are_the_main_cases() -> None:
@@ -140,7 +140,7 @@ def test_the_fastest_training_and_the_largest_message_are_the_main_cases() -> No
     rows = [row(slow, "tokens_per_s", 1.0), row(fast, "tokens_per_s", 2.0), row(large), row(small)]
     every = [slow, fast, small, large]
     found = read(*((outcome(one), observation(one, steady())) for one in every), cases=every, rows=rows)
-    data = Stability().select_from(found)
+    data = Stability().select(found)
     assert data is not None
     assert [one.steadiness.case for one in data.drawn] == ["train_step/fast", "all_reduce/1024"]
 
@@ -154,7 +154,7 @@ def test_hostile_names_and_extreme_times_are_drawn_as_text(tmp_path: Path) -> No
         run.record(outcome(one, repeat=1), observation(one, [[1e-12, 1e9] * 20] * 4, repeat=1, hosts=(names[1],)))
         run.record(outcome(other, repeat=2), observation(other, [[float("nan")] * 3] * 4, repeat=2))
         found = read_run(run)
-        data = Stability().select_from(found)
+        data = Stability().select(found)
         assert data is not None
         drawn = "".join(svg(panel, f"n-{number}", "l") for number, panel in enumerate(Stability().draw(data)))
         assert "<script>" not in drawn

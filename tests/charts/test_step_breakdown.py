@@ -2,7 +2,7 @@ import pytest
 
 from clusterbench.charts.step_breakdown import StepBreakdown
 from clusterbench.rows import Row
-from tests.report.synthetic import case, row
+from tests.report.synthetic import case, of_rows, row
 
 
 def step(layout: str, world_size: int = 1, **parts: float) -> list[Row]:
@@ -21,7 +21,7 @@ TWO = [
 
 
 def test_the_parts_are_stacked_to_the_step_and_a_part_that_nobody_has_is_left_out() -> None:
-    (panel,) = StepBreakdown().draw(StepBreakdown().select(TWO) or [])
+    (panel,) = StepBreakdown().draw(StepBreakdown().select(of_rows(TWO)) or [])
     assert [column.name for column in panel.columns] == [
         "bar", "compute", "exposed tp", "imbalance", "rest", "sum", "outcome",
     ]  # fmt: skip
@@ -34,19 +34,21 @@ def test_the_parts_are_stacked_to_the_step_and_a_part_that_nobody_has_is_left_ou
 
 
 def test_the_answer_takes_the_largest_run_apart() -> None:
-    assert StepBreakdown().answer(StepBreakdown().select(TWO) or []) == (
+    assert StepBreakdown().answer(StepBreakdown().select(of_rows(TWO)) or []) == (
         "In a step of tp2, 50 % is computing, 30 % exposed tp communication, 15 % imbalance, 5 % the rest."
     )
 
 
 def test_of_equal_ranks_the_fastest_is_the_answer() -> None:
     rows = [*step("dp2", 2, compute=1.0), *step("tp2", 2, compute=3.0)]
-    assert StepBreakdown().answer(StepBreakdown().select(rows) or []) == "In a step of dp2, 100 % is computing."
+    assert (
+        StepBreakdown().answer(StepBreakdown().select(of_rows(rows)) or []) == "In a step of dp2, 100 % is computing."
+    )
 
 
 def test_a_case_that_ended_otherwise_keeps_its_place() -> None:
     lost = row(case("dp1", point={"layout": "dp2", "shape": "tiny"}), "", None, status="out_of_memory")
-    bars = StepBreakdown().select([lost, *TWO]) or []
+    bars = StepBreakdown().select(of_rows([lost, *TWO])) or []
     assert [(bar.label, len(bar.parts)) for bar in bars] == [("dp2", 0), ("tp1", 3), ("tp2", 5)]
     (panel,) = StepBreakdown().draw(bars)
     assert "× out of memory" in [text.get_text() for text in panel.figure.axes[0].texts]
@@ -55,8 +57,8 @@ def test_a_case_that_ended_otherwise_keeps_its_place() -> None:
 @pytest.mark.parametrize("detail", [{}, {"part": "<script>"}, {"part": ""}])
 def test_a_part_that_is_none_is_not_drawn(detail: dict[str, str]) -> None:
     one = case("tp1", point={"layout": "tp1"})
-    assert StepBreakdown().select([row(one, "step_part", 1.0, detail=detail)]) is None
+    assert StepBreakdown().select(of_rows([row(one, "step_part", 1.0, detail=detail)])) is None
 
 
 def test_a_step_of_no_layout_is_not_drawn() -> None:
-    assert StepBreakdown().select([row(case("a"), "step_part", 1.0, detail={"part": "compute"})]) is None
+    assert StepBreakdown().select(of_rows([row(case("a"), "step_part", 1.0, detail={"part": "compute"})])) is None

@@ -1,5 +1,6 @@
 from clusterbench.charts.storage_rates import StorageRates
 from clusterbench.rows import Row
+from tests.report.synthetic import of_rows
 
 
 def stored(benchmark: str, value: float | None, status: str = "ok", category: str = "", **point: object) -> Row:
@@ -14,7 +15,7 @@ def test_a_bar_says_what_moved_and_where_it_had_been() -> None:
         stored("file_io", 2e9, category="cold", operation="read", to="device"),
         stored("checkpoint", 5e8, operation="async_save"),
     ]
-    data = StorageRates().select(rows)
+    data = StorageRates().select(of_rows(rows))
     assert data is not None
     assert [rate.label for rate in data] == [
         "file write, 256MiB, 2 ranks, direct",
@@ -28,14 +29,14 @@ def test_a_bar_says_what_moved_and_where_it_had_been() -> None:
 
 
 def test_what_came_from_the_cache_is_no_answer() -> None:
-    data = StorageRates().select([stored("file_io", 2e10, category="cached", operation="read")])
+    data = StorageRates().select(of_rows([stored("file_io", 2e10, category="cached", operation="read")]))
     assert data is not None
     assert StorageRates().answer(data) == ""
 
 
 def test_a_full_disk_is_a_bar_without_length() -> None:
     data = StorageRates().select(
-        [stored("file_io", 1e9, operation="write"), stored("checkpoint", None, "failed", operation="save")]
+        of_rows([stored("file_io", 1e9, operation="write"), stored("checkpoint", None, "failed", operation="save")])
     )
     assert data is not None
     assert [(rate.value, rate.status) for rate in data] == [(1e9, "ok"), (None, "failed")]
@@ -43,4 +44,4 @@ def test_a_full_disk_is_a_bar_without_length() -> None:
 
 
 def test_nothing_measured_shows_nothing() -> None:
-    assert StorageRates().select([stored("checkpoint", None, "skipped", operation="save")]) is None
+    assert StorageRates().select(of_rows([stored("checkpoint", None, "skipped", operation="save")])) is None

@@ -1,6 +1,7 @@
 from clusterbench.charts.strategies import Strategies
 from clusterbench.rows import Row
 from tests.charts.steps import MIB, trained
+from tests.report.synthetic import of_rows
 
 
 def step(layout: str, total: float, optimizer: float = 8, activations: float = 20, **options: object) -> list[Row]:
@@ -24,7 +25,7 @@ ROWS = [
 
 def test_the_answer_names_the_leanest_and_who_saves_what() -> None:
     chart = Strategies()
-    data = chart.select(ROWS)
+    data = chart.select(of_rows(ROWS))
     assert data is not None
     assert chart.answer(data) == (
         "Of 5 strategies tp4 saves most against dp4: it lowers peak memory by 55 %, from 40 to 18 MiB; of optimizer "
@@ -33,20 +34,20 @@ def test_the_answer_names_the_leanest_and_who_saves_what() -> None:
 
 
 def test_bars_go_from_the_fullest_to_the_leanest() -> None:
-    (figure,) = Strategies().draw(Strategies().select(ROWS) or [])
+    (figure,) = Strategies().draw(Strategies().select(of_rows(ROWS)) or [])
     labels = [label.get_text() for label in figure.figure.axes[0].get_yticklabels()]
     assert labels == ["dp4", "dp4+zero1", "dp4+zero3", "dp4, full recompute", "pp4", "tp4"]
 
 
 def test_out_of_memory_stands_first() -> None:
     rows = [*ROWS, *trained("cp4", status="out_of_memory", recompute="none")]
-    (figure,) = Strategies().draw(Strategies().select(rows) or [])
+    (figure,) = Strategies().draw(Strategies().select(of_rows(rows)) or [])
     assert "× out of memory" in [text.get_text() for text in figure.figure.axes[0].texts]
 
 
 def test_without_plain_data_parallelism_there_is_nothing_to_compare_with() -> None:
-    assert Strategies().select(ROWS[3:]) is None
+    assert Strategies().select(of_rows(ROWS[3:])) is None
 
 
 def test_different_numbers_of_ranks_are_no_comparison() -> None:
-    assert Strategies().select([*ROWS, *step("dp8", 30)]) is None
+    assert Strategies().select(of_rows([*ROWS, *step("dp8", 30)])) is None

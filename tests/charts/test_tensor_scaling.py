@@ -1,6 +1,6 @@
 from clusterbench.charts.tensor_scaling import TensorScaling
 from clusterbench.rows import Row
-from tests.report.synthetic import case, row
+from tests.report.synthetic import case, of_rows, row
 
 MIB = 2**20
 
@@ -14,7 +14,7 @@ def step(layout: str, speed: float | None, memory: float | None = None, **option
 
 
 def answer(rows: list[Row]) -> str:
-    data = TensorScaling().select(rows)
+    data = TensorScaling().select(of_rows(rows))
     assert data is not None
     return TensorScaling().answer(data)
 
@@ -40,7 +40,7 @@ def test_the_answer_names_the_degree_that_did_not_fit() -> None:
 
 
 def test_a_case_without_a_figure_is_a_gap_and_not_nothing() -> None:
-    (curve,) = TensorScaling().select([*step("tp1", None), *step("tp2", 2000), *step("tp4", 1000)]) or []
+    (curve,) = TensorScaling().select(of_rows([*step("tp1", None), *step("tp2", 2000), *step("tp4", 1000)])) or []
     assert [(mark.x, mark.status) for mark in curve.throughput["TP"].marks] == [
         (1, "out_of_memory"),
         (2, "ok"),
@@ -55,21 +55,21 @@ def test_workloads_are_not_mixed() -> None:
         *step("tp1", 5, seq_len=512),
         *step("tp2", 4, seq_len=512),
     ]
-    assert len(TensorScaling().select(rows) or []) == 2
+    assert len(TensorScaling().select(of_rows(rows)) or []) == 2
 
 
 def test_layouts_of_equal_ranks_are_one_curve() -> None:
     rows = [*step("dp4", 9), *step("dp2-tp2", 8), *step("tp4", 7)]
-    (curve,) = TensorScaling().select(rows) or []
+    (curve,) = TensorScaling().select(of_rows(rows)) or []
     assert [mark.value for mark in curve.throughput["TP"].marks] == [9, 8, 7]
 
 
 def test_one_degree_alone_shows_nothing() -> None:
-    assert TensorScaling().select(step("tp2", 2000)) is None
+    assert TensorScaling().select(of_rows(step("tp2", 2000))) is None
 
 
 def test_it_draws_throughput_and_memory_side_by_side() -> None:
-    data = TensorScaling().select([*step("tp1", 9, MIB), *step("tp2", 8, MIB)])
+    data = TensorScaling().select(of_rows([*step("tp1", 9, MIB), *step("tp2", 8, MIB)]))
     assert data is not None
     assert [figure.figure.axes[0].get_title(loc="left") for figure in TensorScaling().draw(data)] == [
         "Throughput per rank",
@@ -79,5 +79,5 @@ def test_it_draws_throughput_and_memory_side_by_side() -> None:
 
 def test_an_option_that_only_some_layouts_have_does_not_split_a_curve() -> None:
     rows = [*step("tp1", 9, tp=1), *step("tp2", 8, tp=2, loss_parallel=True), *step("tp4", 7, tp=4, loss_parallel=True)]
-    (curve,) = TensorScaling().select(rows) or []
+    (curve,) = TensorScaling().select(of_rows(rows)) or []
     assert [mark.value for mark in curve.throughput["TP"].marks] == [9, 8, 7]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from clusterbench.charts._drawing import svg
+from clusterbench.cases import Reading
 from clusterbench.charts.timeline import WAITING, Step, Timeline
+from clusterbench.drawing.svg import svg
 from clusterbench.formulas.schedules import order, play
-from clusterbench.run_folder.attempts import Reading
 from tests.report.synthetic import case, observation, outcome, row
 from tests.report.synthetic import reading as read
 
@@ -25,7 +25,7 @@ def reading(*timelines: object, layout: str = "pp2", schedule: object = "gpipe")
 
 
 def one_step(*timelines: object, **options: Any) -> Step:
-    (step,) = Timeline().select_from(reading(*timelines, **options)) or []
+    (step,) = Timeline().select(reading(*timelines, **options)) or []
     return step
 
 
@@ -78,7 +78,7 @@ def test_the_answer_names_both_bubbles_and_where_they_differ_most() -> None:
     first, second = timelines_of("gpipe", 2, 4, 1)
     late = [[*action[:3], action[3] + 0.03, action[4] + 0.03] if action[0] == "B" else action for action in first]
     second[-1][4] -= 0.01
-    data = Timeline().select_from(reading(late, second))
+    data = Timeline().select(reading(late, second))
     assert Timeline().answer(data or []) == (
         "pp2, gpipe: ranks idle 36 % of the step, simulated 20 %; the difference is largest on the rank with stage 1, "
         "which waits 40 ms longer."
@@ -119,10 +119,10 @@ def test_a_damaged_timeline_is_left_out_or_drawn_as_text(strange: Any) -> None:
     chart = Timeline()
     for layout in ("pp2", "<script>" + "x" * 100_000):
         for timelines in ((strange,), (FIRST, strange), (FIRST, SECOND, strange)):
-            data = chart.select_from(reading(*timelines, layout=layout)) or []
+            data = chart.select(reading(*timelines, layout=layout)) or []
             assert len(chart.answer(data)) < 500
             assert "<script>" not in "".join(svg(panel, "n", "l") for panel in chart.draw(data))
 
 
 def test_without_a_pipeline_there_is_none() -> None:
-    assert Timeline().select_from(reading()) is None
+    assert Timeline().select(reading()) is None

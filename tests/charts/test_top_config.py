@@ -1,10 +1,10 @@
 import pytest
 
-from clusterbench.charts._panel import Entry, Panel
 from clusterbench.charts.top_config import TopConfig
+from clusterbench.drawing.panel import Entry, Panel
 from clusterbench.rows import Row
 from tests.charts.steps import trained
-from tests.report.synthetic import case, observation, outcome, reading
+from tests.report.synthetic import case, observation, of_rows, outcome, reading
 
 
 def step(layout: str, speed: float | None, shape: str = "small", status: str = "ok", **options: object) -> list[Row]:
@@ -17,7 +17,7 @@ LARGE = [*step("dp4", None, "large", "out_of_memory"), *step("tp4", None, "large
 
 
 def panel(rows: list[Row]) -> Panel:
-    (one,) = TopConfig().draw(TopConfig().select(rows) or [])
+    (one,) = TopConfig().draw(TopConfig().select(of_rows(rows)) or [])
     return one
 
 
@@ -41,7 +41,7 @@ def on_gpus(rows: list[Row], num_nodes: int) -> list[Row]:
 
 def test_the_answer_names_the_best_of_each_shape_and_what_is_missing() -> None:
     chart = TopConfig()
-    data = chart.select([*step("tp1", 300), *FOUR])
+    data = chart.select(of_rows([*step("tp1", 300), *FOUR]))
     assert data is not None
     assert chart.answer(data) == (
         "Fastest are small on 4 ranks with dp4 (900 tokens/s, best of 3). Without a figure: 1 failed."
@@ -74,11 +74,11 @@ def test_only_degrees_in_use_stand_in_a_cell() -> None:
 
 def test_layouts_tried_in_several_ways_are_no_heatmap() -> None:
     rows = [*FOUR, *step("tp1", 3), *trained("pp4", {"tokens_per_s": 9}, shape="small", schedule="zbv")]
-    assert TopConfig().select(rows) is None
+    assert TopConfig().select(of_rows(rows)) is None
 
 
 def test_degrees_of_one_parallelism_show_nothing() -> None:
-    assert TopConfig().select([*step("tp1", 9), *step("tp2", 8), *step("tp2+sp", 8), *step("tp4", 7)]) is None
+    assert TopConfig().select(of_rows([*step("tp1", 9), *step("tp2", 8), *step("tp2+sp", 8), *step("tp4", 7)])) is None
 
 
 # Columns and rows
@@ -120,7 +120,7 @@ def test_rows_are_lengths_where_one_shape_was_run_with_several() -> None:
     story = entry(rows, "8,192 tokens", 4).story
     assert story is not None
     assert story.title == "small, sequences of 8,192 tokens, on 4 ranks"
-    assert TopConfig().answer(TopConfig().select(rows) or []) == (
+    assert TopConfig().answer(TopConfig().select(of_rows(rows)) or []) == (
         "Fastest are small, sequences of 4,096 tokens, on 4 ranks with dp4 (900 tokens/s, best of 3); small, sequences "
         "of 8,192 tokens, on 4 ranks with dp4 (900 tokens/s, best of 3)."
     )
@@ -130,7 +130,7 @@ def test_several_shapes_with_one_length_each_are_rows_of_their_own_batch() -> No
     rows = [row for batch in (8, 16) for row in [*step("tp1", 3, seq_len=64, global_batch_size=batch)]]
     rows += [row for batch in (8, 16) for name in ("dp4", "tp4", "pp4")
              for row in step(name, 9, seq_len=64, global_batch_size=batch)]  # fmt: skip
-    titles = [one.title for one in TopConfig().draw(TopConfig().select(rows) or [])]
+    titles = [one.title for one in TopConfig().draw(TopConfig().select(of_rows(rows)) or [])]
     assert titles == [f"Fastest configuration, tokens/s, global_batch_size {batch}" for batch in (8, 16)]
 
 
@@ -142,7 +142,7 @@ def test_a_refusal_counts_once_and_not_where_the_same_ran_with_other_nodes() -> 
     rows = [*FOUR, *step("tp1", 300), *refused, *again, *of_another, *too_large]
     assert "best of 3\n× 1 failed\n× 1 refused" in texts(rows)
     assert [label.get_text() for label in panel(rows).figure.axes[0].get_xticklabels()] == ["1", "4"]
-    assert TopConfig().left_out(TopConfig().select(rows) or []) == (
+    assert TopConfig().left_out(TopConfig().select(of_rows(rows)) or []) == (
         "Not drawn: 1 refused for numbers of ranks on which nothing was to run."
     )
 
@@ -234,7 +234,7 @@ def test_the_best_of_several_attempts_counts_and_a_tie_names_both() -> None:
     ]
     assert "DP4\nMBS 1\nor\nTP4\nMBS 1" in texts(rows)
     assert entry(rows, "small", 4).cells[2] == "dp4, MBS 1 or tp4, MBS 1"
-    assert TopConfig().answer(TopConfig().select(rows) or []) == (
+    assert TopConfig().answer(TopConfig().select(of_rows(rows)) or []) == (
         "Fastest are small on 4 ranks with dp4 or tp4 (950 tokens/s, best of 4)."
     )
 
@@ -247,7 +247,7 @@ def test_an_imported_mfu_that_would_choose_otherwise_is_shown_with_the_reason() 
         *tried("tp1", 1, 300, 0.50),
     ]
     chart = TopConfig()
-    data = chart.select(rows) or []
+    data = chart.select(of_rows(rows)) or []
     speed, mfu = chart.draw(data)
     assert key(speed)[0] == key(mfu)[0] == "Colour: MFU (as imported)"
     assert "DP4\nMBS 1" in [text.get_text() for text in speed.figure.axes[0].texts]
@@ -283,7 +283,7 @@ def test_the_samples_of_a_run_say_whether_the_margin_is_noise() -> None:
         for name, of in cases.items()
     ]
     rows = [row._replace(case=cases[name].id) for name, time in speeds.items() for row in step(name, 100 / time)]
-    data = TopConfig().select_from(reading(*records, cases=list(cases.values()), rows=rows))
+    data = TopConfig().select(reading(*records, cases=list(cases.values()), rows=rows))
     (drawn,) = TopConfig().draw(data or [])
     (one,) = (one for one in drawn.entries if 4.0 in one.cells)
     assert one.cells[5] == pytest.approx(0.01)
@@ -296,7 +296,7 @@ def test_a_hostile_point_is_cut_and_never_raises() -> None:
     evil = "<script>" + "x" * 1_000_000
     options = {"shape": evil, "seq_len": evil, "global_batch_size": ["x"], "micro_batch_size": {"x": 1}, "seed": [1]}
     rows = [row for name in ("dp4", "tp4", "pp4", "tp1") for row in trained(name, {"tokens_per_s": 9}, **options)]
-    (drawn,) = TopConfig().draw(TopConfig().select(rows) or [])
+    (drawn,) = TopConfig().draw(TopConfig().select(of_rows(rows)) or [])
     story = drawn.entries[0].story
     assert story is not None
     assert len(story.title) < 100

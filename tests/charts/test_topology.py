@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from clusterbench.cases import Reading
 from clusterbench.charts.topology import Topology
-from clusterbench.run_folder.attempts import Reading
 from clusterbench.types import TOPOLOGY
-from tests.report.synthetic import case, observation, outcome, reading
+from tests.report.synthetic import case, observation, of_rows, outcome, reading
 
 DEVICES = ("GPU0", "GPU1", "NIC0")
 
@@ -33,16 +33,16 @@ def run(*told: dict[str, Any]) -> Reading:
 
 def test_hosts_that_are_alike_share_a_panel_and_the_odd_one_is_named() -> None:
     alike, odd = {"matrix": matrix()}, {"matrix": matrix("SYS")}
-    found = Topology().select_from(run(alike, odd, alike))
+    found = Topology().select(run(alike, odd, alike))
     assert found is not None
     assert [one.hosts for one in found] == [("n1", "n3"), ("n2",)]
     assert Topology().answer(found) == "n2 joins devices in another way than the others."
-    (same,) = Topology().select_from(run(alike, alike)) or []
+    (same,) = Topology().select(run(alike, alike)) or []
     assert Topology().answer([same]) == "All hosts join their devices alike."
 
 
 def test_cells_are_nvidia_smis_words_and_devices_have_their_numa_node() -> None:
-    found = Topology().select_from(run({"matrix": matrix()}))
+    found = Topology().select(run({"matrix": matrix()}))
     (figure,) = Topology().draw(found or [])
     (axes,) = figure.figure.axes
     assert sorted(text.get_text() for text in axes.texts) == ["NV18", "NV18", "PIX", "PIX", "SYS", "SYS"]
@@ -51,10 +51,10 @@ def test_cells_are_nvidia_smis_words_and_devices_have_their_numa_node() -> None:
 
 
 def test_where_no_host_could_be_asked_there_is_no_chart() -> None:
-    assert Topology().select_from(run({"no_matrix": "nvidia-smi is not on PATH"})) is None
-    assert Topology().select([]) is None
+    assert Topology().select(run({"no_matrix": "nvidia-smi is not on PATH"})) is None
+    assert Topology().select(of_rows([])) is None
 
 
 @pytest.mark.parametrize("damage", [{"devices": 3}, {"paths": {}}, {"paths": {"GPU0": 1}}, {"numa_nodes": 7}])
 def test_a_damaged_record_is_no_chart(damage: dict[str, Any]) -> None:
-    assert Topology().select_from(run({"matrix": {**matrix(), **damage}})) is None
+    assert Topology().select(run({"matrix": {**matrix(), **damage}})) is None

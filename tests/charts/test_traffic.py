@@ -1,6 +1,6 @@
 from clusterbench.charts.traffic import Traffic
 from clusterbench.rows import Row
-from tests.report.synthetic import case, row
+from tests.report.synthetic import case, of_rows, row
 
 
 def traffic(axis: str, counted: float, formula: float | None) -> Row:
@@ -27,4 +27,4 @@ def test_the_answer_counts_where_formula_and_count_agree() -> None:
 
 
 def test_an_axis_without_traffic_shows_nothing() -> None:
-    assert Traffic().select([traffic("dp", 0, 0)]) is None
+    assert Traffic().select(of_rows([traffic("dp", 0, 0)])) is None

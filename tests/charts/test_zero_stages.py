@@ -1,6 +1,7 @@
 from clusterbench.charts.zero_stages import ZeroStages
 from clusterbench.rows import Row
 from tests.charts.steps import MIB, trained
+from tests.report.synthetic import of_rows
 
 
 def step(layout: str, at_rest: float, peak: float, sent: float, **options: object) -> list[Row]:
@@ -19,7 +20,7 @@ ROWS = [*step("dp4", 16, 20, 6), *step("dp4+zero1", 10, 14, 9), *step("dp4+zero3
 
 def test_the_answer_names_what_each_stage_saves_and_sends() -> None:
     chart = ZeroStages()
-    data = chart.select(ROWS)
+    data = chart.select(of_rows(ROWS))
     assert data is not None
     assert chart.answer(data) == (
         "On 4 ranks ZeRO 1 lowers memory at rest by 38 %, from 16 to 10 MiB, the peak by 30 %, and sends 1.5 times the "
@@ -29,15 +30,15 @@ def test_the_answer_names_what_each_stage_saves_and_sends() -> None:
 
 def test_groups_and_offload_are_bars_of_their_own() -> None:
     rows = [*ROWS, *step("dp4+zero3", 8, 12, 15, shard_group_size=2), *step("dp4+zero3", 4, 9, 18, offload=True)]
-    at_rest, at_peak, traffic = ZeroStages().draw(ZeroStages().select(rows) or [])
+    at_rest, at_peak, traffic = ZeroStages().draw(ZeroStages().select(of_rows(rows)) or [])
     labels = [label.get_text() for label in at_rest.figure.axes[0].get_yticklabels()]
     assert labels == ["dp4", "dp4+zero1", "dp4+zero3", "dp4+zero3, groups of 2", "dp4+zero3, offload"]
     assert len(at_peak.figure.axes[0].patches) == len(traffic.figure.axes[0].patches) == 5
 
 
 def test_stages_of_different_mixes_show_nothing() -> None:
-    assert ZeroStages().select([*ROWS, *step("dp2-tp2", 9, 9, 9)]) is None
+    assert ZeroStages().select(of_rows([*ROWS, *step("dp2-tp2", 9, 9, 9)])) is None
 
 
 def test_two_stages_are_no_comparison() -> None:
-    assert ZeroStages().select(ROWS[:8]) is None
+    assert ZeroStages().select(of_rows(ROWS[:8])) is None

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from clusterbench.cases import Reading
 from clusterbench.cli import main
 from clusterbench.derive import read
 from clusterbench.derive.several_runs import read_several
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import Reading
 from clusterbench.types import Case
 
 EXAMPLE = RunFolder.open(Path(__file__).parents[2] / "reports" / "examples" / "tp_scale-cpu")

@@ -3,7 +3,8 @@ from itertools import permutations
 
 import pytest
 
-from clusterbench.diagnoses.slow_link import SlowLink, matrices
+from clusterbench.cases.matrices import matrices
+from clusterbench.diagnoses.slow_link import SlowLink
 from clusterbench.rows import Row
 from tests.report.synthetic import case, reading, row
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from clusterbench.benchmarks.nccl_transport import LOG, record
+from clusterbench.cases import Reading
 from clusterbench.cluster import Cluster
 from clusterbench.diagnoses import Finding
 from clusterbench.diagnoses.wrong_transport import WrongTransport
-from clusterbench.run_folder.attempts import Reading
 from clusterbench.tools.nccl_log import parse
 from clusterbench.types import TOPOLOGY, Observation
 from tests.report.synthetic import case, outcome, reading

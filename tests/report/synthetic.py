@@ -11,10 +11,11 @@ from typing import Any
 
 from clusterbench import derive
 from clusterbench.benchmarks import Benchmark
+from clusterbench.cases import Reading
 from clusterbench.cluster import Cluster
 from clusterbench.rows import Row
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import History, Reading
+from clusterbench.run_folder.attempts import History
 from clusterbench.types import Case, Expected, Metric, Observation, Outcome, Plan, Point, Refusal, Step
 
 GIB, MIB = 2.0**30, 2.0**20
@@ -314,6 +315,11 @@ def reading(*records: tuple[Outcome, Observation | None], cases: Sequence[Case],
     )
     plan = Plan("planted", "?", Cluster(1, 4, "cpu"), 1, tuple(cases), ())
     return Reading("run", plan, histories, list(rows))
+
+
+def of_rows(rows: Iterable[Row]) -> Reading:
+    """What a chart sees where rows are all that it looks at."""
+    return reading(cases=[], rows=list(rows))
 
 
 def row(of: Case, metric: str = "step_time", value: float | None = 1.0, **changes: Any) -> Row:

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
@@ -16,9 +16,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page
 
+from clusterbench.cases import Reading
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import Mark, Series, canvas, lines
-from clusterbench.charts._panel import Column, Entry, Panel, Story
+from clusterbench.drawing.lines import Mark, Series, lines
+from clusterbench.drawing.panel import Column, Entry, Panel, Story
+from clusterbench.drawing.style import canvas
 from clusterbench.report import render_report
 from clusterbench.rows import Row
 from clusterbench.run_folder import RunFolder
@@ -45,8 +47,8 @@ class PlantedChart(Chart[list[Row]]):
     title: ClassVar[str] = "Planted figures"
     place: ClassVar[int] = 0
 
-    def select(self, rows: Sequence[Row]) -> list[Row] | None:
-        return [row for row in rows if row.metric == "step_time"] or None
+    def select(self, reading: Reading) -> list[Row] | None:
+        return reading.rows_of("step_time") or None
 
     def draw(self, data: list[Row]) -> list[Panel]:
         marks = [Mark(number, row.value, case=row.case) for number, row in enumerate(data)]

@@ -7,16 +7,18 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from clusterbench.cases import Reading
 from clusterbench.charts import Chart
-from clusterbench.charts._drawing import MOST_PLACES, canvas
-from clusterbench.charts._panel import Column, Entry, Panel, Story
 from clusterbench.derive import read
+from clusterbench.drawing.panel import Column, Entry, Panel, Story
+from clusterbench.drawing.style import canvas
+from clusterbench.drawing.svg import MOST_PLACES
 from clusterbench.report import render_report
 from clusterbench.report.panels import MOST_TOLD
 from clusterbench.report.table import MOST_SAMPLES, columns, details
@@ -163,8 +165,8 @@ class HostileChart(Chart[list[Row]]):
     title: ClassVar[str] = HOSTILE
     place: ClassVar[int] = 0
 
-    def select(self, rows: Sequence[Row]) -> list[Row] | None:
-        return list(rows)
+    def select(self, reading: Reading) -> list[Row] | None:
+        return reading.rows
 
     def draw(self, data: list[Row]) -> list[Panel]:
         figure, _ = canvas(HOSTILE)

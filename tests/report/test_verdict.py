@@ -1,8 +1,8 @@
 from typing import Any
 
+from clusterbench.cases import Reading
 from clusterbench.diagnoses import examine
 from clusterbench.report.verdict import verdict
-from clusterbench.run_folder.attempts import Reading
 from tests.report.synthetic import case, observation, outcome, reading
 
 ONE, TWO = case("a"), case("b")

@@ -2,8 +2,12 @@ import re
 
 import pytest
 
-from clusterbench.charts._drawing import INK, PALETTE, Mark, Series, Span, bars, lines, spans, svg
-from clusterbench.charts._panel import Panel
+from clusterbench.drawing.bars import bars
+from clusterbench.drawing.lines import Mark, Series, lines
+from clusterbench.drawing.panel import Panel
+from clusterbench.drawing.spans import Span, spans
+from clusterbench.drawing.style import INK, PALETTE
+from clusterbench.drawing.svg import svg
 
 
 def picture(name: str = "chart-0") -> str:

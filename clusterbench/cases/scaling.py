@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from clusterbench.charts._selection import choices, groups_apart, sharing, workloads
+from clusterbench.cases.names import choices, groups_apart, sharing
+from clusterbench.cases.trained import workloads
 from clusterbench.formulas.scaling import WEAK
 from clusterbench.rows import Row
 
@@ -56,7 +57,7 @@ class Sweep:
 
 def sweeps(rows: Iterable[Row]) -> list[Sweep]:
     """All sweeps of a run, by its efficiencies; strong scaling first."""
-    measured = [row for row in rows if row.metric == "scaling_efficiency" and row.value is not None]
+    measured = [row for row in rows if row.value is not None]
     by_nodes = len({row.num_nodes for row in measured}) > 1
     held_strongly = [row for row in measured if not row.basis.startswith(WEAK)]
     groups = [(False, some) for some in _by_work(held_strongly, held_strongly)]

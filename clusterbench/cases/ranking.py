@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
-from clusterbench.charts._drawing import legible
-from clusterbench.charts._panel import Story
-from clusterbench.charts._selection import Trained, said
+from clusterbench.cases.trained import Trained, said
 from clusterbench.formulas.comparison import Comparison, compare_samples
 from clusterbench.formulas.statistics import median
-from clusterbench.run_folder.attempts import NOT_RUN, History, iteration_times
-from clusterbench.units import digits, format_bytes, format_value, scale
+from clusterbench.run_folder.attempts import History, iteration_times
+from clusterbench.units import scale
+from clusterbench.words import legible
 
 METRICS = ("tokens_per_s", "mfu", "mfu_over_recomputed", "peak_memory", "step_part", "exposed_communication", "bubble")
 """What a ranking reads of a case."""
-
-MOST_LINES = 40
-"""Cases that a story lists; it counts the others."""
 
 FEWEST_REPEATS = 4
 """From here on each repeat is one sample: iterations of one start have one fate, and overstate what is known."""
@@ -29,11 +25,9 @@ FEWEST_REPEATS = 4
 _MOST_COMPARED = 6  # configurations whose samples are held against the fastest's
 _MOST_PARTS, _LEAST_POINTS = 2, 1.0
 _AS_MUCH = 0.02  # of a step: a smaller difference is no reason
-_LONGEST_REASON = 140
-_DIFFERS = "differs: "
-_EXPOSED = "exposed communication of a traced step"
+DIFFERS = "differs: "
+EXPOSED = "exposed communication of a traced step"
 _DEGREES = ("dp", "tp", "pp", "cp", "ep")
-_ENDS = ("ok", "wrong", "failed", "timeout", "out_of_memory", "skipped", NOT_RUN, "refused")
 
 Ranking = Callable[[Trained], float]
 """What cases of a cell are ranked by; 0 where a case has no such figure."""
@@ -41,15 +35,15 @@ Ranking = Callable[[Trained], float]
 
 def throughput(case: Trained) -> float:
     """Tokens per second of all ranks."""
-    return _sound(case.value("tokens_per_s"))
+    return sound(case.value("tokens_per_s"))
 
 
 def imported_mfu(case: Trained) -> float:
     """MFU as the file printed it that the case comes from."""
-    return _sound(case.value("mfu", "imported"))
+    return sound(case.value("mfu", "imported"))
 
 
-def _sound(value: float | None) -> float:
+def sound(value: float | None) -> float:
     return value if value is not None and 0 < value < inf else 0.0
 
 
@@ -85,7 +79,7 @@ def mfus(case: Trained) -> dict[Mfu, float]:
     return {
         Mfu(row.detail.get("flops_convention", ""), row.detail.get("peak", ""), row.detail.get("source", "")): row.value
         for row in found
-        if row.value is not None and _sound(row.value)
+        if row.value is not None and sound(row.value)
     }
 
 
@@ -242,7 +236,7 @@ def why(case: Trained, fastest: Trained) -> str:
     own, least = step_parts(case), step_parts(fastest)
     if own and least:
         return _by_parts(own, least)
-    return "; ".join(_by_other_figures(case, fastest)) or _DIFFERS + _by_choice(case, fastest)
+    return "; ".join(_by_other_figures(case, fastest)) or DIFFERS + _by_choice(case, fastest)
 
 
 def step_parts(case: Trained) -> dict[str, float]:
@@ -279,7 +273,7 @@ def _by_other_figures(case: Trained, fastest: Trained) -> Iterator[str]:
     own, other = case.value("exposed_communication"), fastest.value("exposed_communication")
     if own is not None and other is not None and own > (1 + _AS_MUCH) * other:
         of = scale("s", [own])
-        yield f"{_EXPOSED} {of.text(own, 3)} {of.unit}, of the fastest {of.text(other, 3)} {of.unit}"
+        yield f"{EXPOSED} {of.text(own, 3)} {of.unit}, of the fastest {of.text(other, 3)} {of.unit}"
 
 
 def _by_choice(case: Trained, fastest: Trained) -> str:
@@ -295,78 +289,6 @@ def _by_choice(case: Trained, fastest: Trained) -> str:
     return ", ".join(words)
 
 
-# What is told
-
-
-def speed_story(title: str, contest: Contest, mfu: Mfu | None, noun: str) -> Story:
-    """The fastest, its margin, and a line for every case; ``noun`` is what a rank is called."""
-    listed = [*_listed(contest.cases, throughput), *_without_figure(contest.cases)]
-    lines = _lines(contest, listed[:MOST_LINES])
-    reasons = [line[-1] for line in lines]
-    sentences = [*_fastest_is(contest.fastest, mfu, noun), *_margin_is(contest), *_bound_is(contest.fastest)]
-    if any(" points " in reason for reason in reasons):
-        sentences.append("Points are hundredths of the fastest step, shared out as in one traced step of each case.")
-    if any(_EXPOSED in reason for reason in reasons):
-        sentences.append("Exposed communication is that of one traced step, which takes longer than a timed one.")
-    if any(_DIFFERS in reason for reason in reasons):
-        sentences.append("Where it is not known what a step was spent on, the table says what differs.")
-    sentences += _counts(listed)
-    columns = ("place", "configuration", "tokens/s", "slower by", "peak memory", "why")
-    return Story(title, tuple(sentences), columns, tuple(lines), _homes(listed))
-
-
-def _lines(contest: Contest, listed: Sequence[Trained]) -> list[tuple[str, ...]]:
-    """One for each case: place, configuration, figure, distance, memory, and why it is not the fastest."""
-    alike = {case.row.case for case in contest.not_told_apart}
-    order = ranked(contest.cases, throughput)
-    place = {id(case): number for number, attempts in enumerate(order, 1) for case in attempts}
-    firsts = {id(attempts[0]) for attempts in order}
-    lines: list[tuple[str, ...]] = []
-    for case in listed:
-        memory = _sound(case.whole_memory())
-        size = format_bytes(memory) if memory else ""
-        if not throughput(case):
-            lines.append(("", named(case), "", "", size, ended(case)))
-            continue
-        behind, number = slower_by(case, contest.fastest[0]), f"{place[id(case)]}"
-        if id(case) not in firsts:
-            number, reason = "", f"another attempt at place {number}"
-        elif not behind:
-            number, reason = "1", "as fast" if len(contest.fastest) > 1 else "the fastest"
-        else:
-            reason = why(case, contest.fastest[0])
-            reason = f"not told apart; {reason}" if case.row.case in alike else reason
-        speed = digits(throughput(case))
-        lines.append((number, named(case), speed, percent(behind) if behind else "", size, reason))
-    return lines
-
-
-def mfu_story(title: str, cases: Sequence[Trained]) -> Story | None:
-    """What an imported MFU chooses, beside what throughput does; None where no case has one."""
-    listed, fastest = _listed(cases, imported_mfu), best(cases, throughput)
-    if not listed:
-        return None
-    highest = best(cases, imported_mfu)
-    sentences = [f"The highest imported MFU, {percent(imported_mfu(listed[0]))}, is of {_names(highest)}."]
-    if not {*map(configuration, highest)} & {*map(configuration, fastest)} and fastest:
-        sentences.append(f"By tokens/s the fastest is {_names(fastest)}.")
-    if ratio := _sound(listed[0].value("mfu_over_recomputed")):
-        sentences.append(f"As imported it is {ratio:.3f} times the MFU that its tokens/s give.")
-    if len(listed) > MOST_LINES:
-        sentences.append(f"The first {MOST_LINES} of {len(listed):,} are listed.")
-    lines = []
-    for number, case in enumerate(listed[:MOST_LINES], 1):
-        ratio, speed = _sound(case.value("mfu_over_recomputed")), throughput(case)
-        share = percent(imported_mfu(case)), f"{ratio:.3f}" if ratio else ""
-        lines.append((str(number), named(case), *share, digits(speed) if speed else ""))
-    columns = ("place", "configuration", "imported MFU", "over recomputed", "tokens/s")
-    return Story(title, tuple(sentences), columns, tuple(lines), _homes(listed))
-
-
-def _names(cases: Iterable[Trained]) -> str:
-    return " and ".join(map(named, cases))
-
-
 def percent(fraction: float) -> str:
     """``0.8 %``, ``31 %``: as fine as it is told."""
     return f"{_rounded(100 * fraction)} %"
@@ -376,81 +298,6 @@ def _rounded(value: float) -> str:
     return f"{value:.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
 
 
-def ended(case: Trained) -> str:
-    """How a case without a figure ended, with its reason."""
-    how, reason = outcome(case), "" if case.figures else " ".join(case.row.basis[: 4 * _LONGEST_REASON].split())
-    return legible(reason if not reason or reason.startswith(how) else f"{how}: {reason}", _LONGEST_REASON) or how
-
-
 def outcome(case: Trained) -> str:
     """One or two words."""
     return "no figure" if case.row.status == "ok" else legible(said(case.row.status), 24)
-
-
-def _fastest_is(fastest: Sequence[Trained], mfu: Mfu | None, noun: str) -> Iterator[str]:
-    if not fastest:
-        yield "Nothing here has a figure."
-        return
-    speed = throughput(fastest[0])
-    each = format_value(speed / fastest[0].layout.world_size, "tokens/s")
-    counted = mfus(fastest[0])
-    share = f", MFU {percent(counted[mfu])} ({mfu.words})" if mfu is not None and mfu in counted else ""
-    figure = f"{format_value(speed, 'tokens/s')}, {each} per {noun}{share}"
-    if len(fastest) == 1:
-        yield f"The fastest is {named(fastest[0])}: {figure}."
-    else:
-        yield f"As fast as each other, and the fastest, are {_names(fastest)}: {figure}."
-
-
-def _margin_is(contest: Contest) -> Iterator[str]:
-    margin = contest.margin
-    if margin is not None:
-        yield f"The runner-up, {named(margin.runner_up)}, is slower by {percent(margin.slower_by)}. {margin.noise}"
-        if len(contest.not_told_apart) > 1:
-            yield f"{len(contest.not_told_apart)} configurations are not told apart from the fastest."
-    elif contest.fastest:
-        yield "Nothing else has a figure to compare it with."
-
-
-def _bound_is(fastest: Sequence[Trained]) -> Iterator[str]:
-    row = fastest[0].figures.get(("tokens_per_s",)) if fastest else None
-    if row is None or row.expected is None or not _sound(row.expected):
-        return
-    reached = percent(throughput(fastest[0]) / row.expected)
-    basis = legible(" ".join(row.basis[:600].split()), 200)
-    bound = format_value(row.expected, "tokens/s")
-    if basis.startswith("at most; "):
-        yield f"No layout can exceed {bound} ({basis.removeprefix('at most; ')}): this reaches {reached} of it."
-    else:
-        yield f"Expected were {bound} ({basis}): this is {reached} of it."
-
-
-def _counts(listed: Sequence[Trained]) -> Iterator[str]:
-    """How many cases there are, where the table does not show it."""
-    rest = listed[MOST_LINES:]
-    if rest or not all(map(throughput, listed)):
-        yield f"Of {len(listed):,} cases: {tally(listed)}."
-    if rest:
-        yield f"The first {MOST_LINES} are listed; the others: {tally(rest)}."
-
-
-def tally(cases: Iterable[Trained]) -> str:
-    """``25 with a figure, 64 failed``."""
-    ends = Counter("with a figure" if throughput(case) else outcome(case) for case in cases)
-    return ", ".join(f"{number:,} {end}" for end, number in ends.items())
-
-
-def _without_figure(cases: Iterable[Trained]) -> list[Trained]:
-    """What went wrong first, what could not be last."""
-    place = {status: number for number, status in enumerate(_ENDS)}
-    return sorted((case for case in cases if not throughput(case)), key=lambda case: place.get(case.row.status, 0))
-
-
-def _listed(cases: Iterable[Trained], figure: Ranking) -> list[Trained]:
-    """Those with a figure, the highest first."""
-    return sorted(filter(figure, cases), key=figure, reverse=True)
-
-
-def _homes(listed: Sequence[Trained]) -> tuple[str, ...]:
-    """Ids of the cases that the lines are of; a refusal is none."""
-    return tuple("" if case.row.status == "refused" else case.row.case for case in listed[:MOST_LINES])

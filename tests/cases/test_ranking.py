@@ -1,10 +1,10 @@
 import pytest
 
-from clusterbench.charts import _ranking as ranking
-from clusterbench.charts._panel import Story
-from clusterbench.charts._ranking import METRICS, Contest, Mfu, mfu_story, mfus, named, ranked, speed_story, throughput
-from clusterbench.charts._selection import Trained
-from clusterbench.charts._selection import trained as cases_of
+from clusterbench.cases.ranking import Contest, Mfu, mfus, named, ranked, throughput
+from clusterbench.cases.trained import Trained
+from clusterbench.cases.trained import trained as cases_of
+from clusterbench.charts._stories import LONGEST_REASON, mfu_story, speed_story
+from clusterbench.drawing.panel import Story
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
 from tests.charts.steps import MIB, Figures, trained
@@ -28,7 +28,7 @@ def step(layout: str, figures: Figures | float | None = None, **options: object)
 
 def contest(*cases: list[Row], seconds: dict[str, list[list[float]]] | None = None) -> Contest:
     """``seconds`` are those of each iteration by layout, a list for each repeat."""
-    found = cases_of([row for rows in cases for row in rows], *METRICS)
+    found = cases_of([row for rows in cases for row in rows])
     histories = {}
     for one in found:
         if repeats := (seconds or {}).get(str(one.layout)):
@@ -47,7 +47,7 @@ def reasons(of: Contest) -> list[str]:
 
 
 def only(rows: list[Row]) -> Trained:
-    (one,) = cases_of(rows, *METRICS)
+    (one,) = cases_of(rows)
     return one
 
 
@@ -279,4 +279,4 @@ def test_a_hostile_case_is_cut_and_a_figure_that_is_no_number_is_none() -> None:
     assert [line[2] for line in story.lines] == ["10", "", "", "", ""]
     assert {line[-1] for line in story.lines[1:-1]} == {"no figure"}
     assert story.lines[-1][-1].startswith("failed: <b>\ufffd[31mxxx")
-    assert max(len(cell) for line in story.lines for cell in line) <= ranking._LONGEST_REASON
+    assert max(len(cell) for line in story.lines for cell in line) <= LONGEST_REASON

@@ -1,32 +1,20 @@
-"""What charts ask of rows: which belong together, and what to call them."""
+"""What cases are called in figures: what tells them apart, in few words, whatever options there are."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 
 from clusterbench.benchmarks import benchmarks
-from clusterbench.charts._drawing import layout_of
-from clusterbench.layout import AXES, RIDERS, ParallelLayout
+from clusterbench.cases.trained import Trained
+from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.options import Option, options_of, say
 from clusterbench.parallel import PHASES, parallelisms
 from clusterbench.rows import Row
 from clusterbench.types import Point
-from clusterbench.units import scale
 
 NODES = "num_nodes"
 """Told beside options, as the same step may run on more nodes."""
-
-TOTAL_MEMORY = ("", "total", "allocated")
-"""Categories of ``peak_memory`` that are the whole and not a part of it."""
-
-OTHER_VIEWS = ("reserved", "nvml")
-"""Categories that measure the same memory another way."""
-
-FOLLOWS_LAYOUT = frozenset(("layout", "gradient_accumulation_steps", "num_microbatches", *AXES, *RIDERS))
-"""Options that follow from the layout, so they do not tell two workloads apart."""
 
 
 @cache
@@ -34,111 +22,6 @@ def sharing() -> Mapping[str, Option]:
     """Options of parallelisms: how a step is shared or carried out; what is applied last is first."""
     kinds = sorted(parallelisms().values(), key=lambda kind: -PHASES.index(kind.phase))
     return {name: option for kind in kinds for name, option in options_of(kind).items()}
-
-
-@dataclass(frozen=True)
-class Trained:
-    """One training case: its layout, and its figures by metric and what tells figures of that metric apart."""
-
-    row: Row
-    layout: ParallelLayout
-    figures: dict[tuple[str, ...], Row] = field(default_factory=dict)
-
-    @property
-    def point(self) -> Point:
-        return self.row.point
-
-    @property
-    def is_measured(self) -> bool:
-        return bool(self.figures)
-
-    def value(self, metric: str, *detail: str) -> float | None:
-        row = self.figures.get((metric, *detail))
-        return None if row is None else row.value
-
-    def expected(self, metric: str, *detail: str) -> float | None:
-        row = self.figures.get((metric, *detail))
-        return None if row is None else row.expected
-
-    def details(self, metric: str) -> list[str]:
-        """What figures of this metric there are."""
-        return [key[1] for key in self.figures if key[0] == metric and len(key) > 1]
-
-    def values(self, metric: str, wanted: Iterable[str]) -> list[float | None]:
-        return [self.value(metric, detail) for detail in wanted]
-
-    def whole_memory(self) -> float | None:
-        """The most of everything at one moment: of tensors, or on a GPU what its allocator counted."""
-        keys = ((), *((name,) for name in TOTAL_MEMORY))  # an imported figure has no category
-        return next((size for key in keys if (size := self.value("peak_memory", *key)) is not None), None)
-
-
-def trained(rows: Iterable[Row], *metrics: str) -> list[Trained]:
-    """Training cases with these metrics of theirs; those without a figure too, and refusals."""
-    wanted, found = {"", *metrics}, dict[str, Trained]()
-    for row in rows:
-        if row.metric not in wanted or not row.point.get("layout"):
-            continue
-        if row.case not in found:
-            layout = layout_of(str(row.point["layout"]))
-            if layout is None:
-                continue
-            found[row.case] = Trained(row, layout)
-        if row.metric:
-            found[row.case].figures[row.metric, *row.detail.values()] = row
-    return list(found.values())
-
-
-def groups_of(
-    cases: Iterable[Trained], key: Callable[[Trained], tuple[object, ...]], without: Collection[str] = ()
-) -> list[list[Trained]]:
-    """Cases that share ``key``, and every option but ``without`` and what follows from a layout."""
-    groups: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
-    for case in cases:
-        options = frozenset(
-            (name, value) for name, value in case.point.items() if name not in FOLLOWS_LAYOUT and name not in without
-        )
-        groups[*key(case), options].append(case)
-    return list(groups.values())
-
-
-def are_most(groups: Iterable[Sequence[Trained]], cases: Sequence[Trained]) -> bool:
-    """Whether a run is about these groups: more than half of its training cases are in them."""
-    return 2 * sum(len(group) for group in groups) > len(cases)
-
-
-def memory_parts(cases: Iterable[Trained]) -> list[str]:
-    """Categories of peak memory that are parts of the whole."""
-    every = dict.fromkeys(name for case in cases for name in case.details("peak_memory"))
-    return [name for name in every if name not in (*TOTAL_MEMORY, *OTHER_VIEWS)]
-
-
-def change(before: float, after: float, unit: str) -> str:
-    """``by 25 %, from 40 to 30 MiB``."""
-    of = scale(unit, [before, after])
-    return f"by {100 * abs(after / before - 1):.0f} %, from {of.text(before, 3)} to {of.text(after, 3)} {of.unit}"
-
-
-def workloads(rows: Iterable[Row], without: Collection[str] = ()) -> Callable[[Row], tuple[object, ...]]:
-    """Tells what a row of ``rows`` computes, whatever ranks share it; equal workloads may be compared across layouts.
-
-    An option that only some of the layouts have (one of tensor parallelism, say) does not tell two workloads apart, and
-    neither do options in ``without``.
-    """
-    common: dict[str, set[str]] = {}
-    points = {id(row.point): row for row in rows}
-    for row in points.values():
-        common.setdefault(row.benchmark, set(row.point)).intersection_update(row.point)
-    names = {benchmark: sorted(shared - FOLLOWS_LAYOUT - set(without)) for benchmark, shared in common.items()}
-    # Rows of a case share one point object; what is known of it is looked up by what it is, not by what it holds.
-    known = {
-        number: (row.benchmark, *(row.point[name] for name in names[row.benchmark])) for number, row in points.items()
-    }
-    return lambda row: known[id(row.point)]
-
-
-def said(status: str) -> str:
-    return status.replace("_", " ")
 
 
 def names(rows: Iterable[Row], quiet: Collection[str] = (), without: Collection[str] = ()) -> Callable[[Row], str]:
@@ -242,8 +125,3 @@ def _words(row: Row, options: Iterable[str]) -> Iterator[str]:
 def _options(benchmark: str) -> Mapping[str, Option]:
     kind = benchmarks().get(benchmark)
     return kind.options() if kind else {}
-
-
-def curves_note(found: int, drawn: int, what: str, others: str = "all are in the table") -> str:
-    """Says what was too much to draw, and where the ``others`` are."""
-    return f"Drawn are the first {drawn} of {found:,} {what}; {others}." if found > drawn else ""

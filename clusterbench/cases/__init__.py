@@ -1,0 +1,55 @@
+"""What one asks of a run that was read: its cases, which belong together, which is the fastest, how they are called."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from clusterbench.cases.matrices import Matrix, matrices
+from clusterbench.cases.trained import Trained, trained
+from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import History
+from clusterbench.types import Plan
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A run as it was read from disk: the plan, what happened, and every row that follows from it.
+
+    ``problems`` are sentences about what could not be read.
+    """
+
+    run: str
+    plan: Plan
+    histories: tuple[History, ...]
+    rows: list[Row]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    @cached_property
+    def trained(self) -> list[Trained]:
+        """Training cases with all their figures, each once; those without a figure too, and refusals."""
+        return trained(self.rows)
+
+    def trained_with(self, *metrics: str) -> list[Trained]:
+        """Those with a figure of one of these metrics, or without any figure."""
+        return [case for case in self.trained if not case.figures or any(key[0] in metrics for key in case.figures)]
+
+    @cached_property
+    def _by_metric(self) -> dict[str, list[Row]]:
+        found: dict[str, list[Row]] = defaultdict(list)
+        for row in self.rows:
+            found[row.metric].append(row)
+        return found
+
+    @cached_property
+    def matrices(self) -> list[Matrix]:
+        """Every matrix of pairs."""
+        return matrices(self.rows)
+
+    def rows_of(self, metric: str) -> list[Row]:
+        """The rows of one metric."""
+        return self._by_metric.get(metric, [])

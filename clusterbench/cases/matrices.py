@@ -1,0 +1,91 @@
+"""Matrices of pairs: how fast each pair of nodes, ranks or GPUs of a case is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from clusterbench.formulas.pairing import Pair, Slow, attribute
+from clusterbench.rows import Row
+
+PAIRS = ("pair_bandwidth", "pair_bandwidth_both", "pair_latency")
+COPIES = ("copy_bandwidth", "copy_bandwidth_both", "copy_latency")
+_AGAIN = "proven_bandwidth"
+_ONE_WAY = ("pair_bandwidth", "copy_bandwidth")
+_NOT_COMPARED = ("host", "driver")  # over the hosts' memory: every such copy shares it
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One metric of every pair of a case: ``cells[from, to]`` by the numbers of ``names``.
+
+    ``category`` tells matrices of one metric apart (how a copy went); ``again`` are cells of the second pass.
+    """
+
+    case: str
+    metric: str
+    category: str
+    hosts: tuple[str, ...]
+    names: tuple[str, ...]
+    cells: Mapping[Pair, Row] = field(repr=False)
+    again: Mapping[Pair, Row] = field(default_factory=dict, repr=False)
+
+    @property
+    def host_of(self) -> Mapping[int, int] | None:
+        """The host of each unit, where a host may have several of them."""
+        if not any(":" in name for name in self.names):
+            return None
+        places = {host: number for number, host in enumerate(dict.fromkeys(map(_host, self.names)))}
+        return {unit: places[_host(name)] for unit, name in enumerate(self.names)}
+
+    @cached_property
+    def slow(self) -> list[Slow]:
+        """What is to blame for its low cells; nothing where lower is better."""
+        if self.metric not in _ONE_WAY or self.category in _NOT_COMPARED:
+            return []
+        best = {cell: row.high if row.high is not None else row.value or 0.0 for cell, row in self.cells.items()}
+        return attribute(_values(self.cells), best, _values(self.again), self.host_of)
+
+
+def matrices(rows: Iterable[Row]) -> list[Matrix]:
+    """Every matrix among the rows, in their order."""
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        is_a_cell = row.metric in (*PAIRS, *COPIES, _AGAIN) and {"source", "part"} <= row.detail.keys()
+        if is_a_cell and row.value is not None:
+            found.setdefault((row.case, row.metric, row.detail.get("category", "")), []).append(row)
+    every = []
+    for (case, metric, category), own in found.items():
+        if metric == _AGAIN:
+            continue
+        hosts = tuple(own[0].hosts.split())
+        names = _names(own, hosts)
+        again = found.get((case, _AGAIN, category), []) if metric == PAIRS[0] else []
+        every.append(Matrix(case, metric, category, hosts, names, _cells(own, names), _cells(again, names)))
+    return every
+
+
+def _names(rows: Sequence[Row], hosts: Sequence[str]) -> tuple[str, ...]:
+    """All units, in the order of hosts, and in a host by number."""
+    place = {host: number for number, host in enumerate(hosts)}
+    every = dict.fromkeys(row.detail[end] for end in ("source", "part") for row in rows)
+
+    def order(name: str) -> tuple[int, int, str]:
+        number = name.removeprefix(f"{_host(name)}:").removeprefix("node ")
+        return place.get(_host(name), len(place)), int(number) if number.isdecimal() else 0, name
+
+    return tuple(sorted(every, key=order))
+
+
+def _cells(rows: Iterable[Row], names: Sequence[str]) -> dict[Pair, Row]:
+    unit = {name: number for number, name in enumerate(names)}
+    return {(unit[row.detail["source"]], unit[row.detail["part"]]): row for row in rows}
+
+
+def _values(cells: Mapping[Pair, Row]) -> dict[Pair, float]:
+    return {cell: row.value for cell, row in cells.items() if row.value is not None}
+
+
+def _host(name: str) -> str:
+    return name.partition(":")[0]

@@ -1,0 +1,132 @@
+"""Training cases with their figures, and which of them belong together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from clusterbench.errors import LayoutError
+from clusterbench.layout import FOLLOWS_LAYOUT, ParallelLayout
+from clusterbench.rows import Row
+from clusterbench.types import Point
+from clusterbench.units import scale
+
+TOTAL_MEMORY = ("", "total", "allocated")
+"""Categories of ``peak_memory`` that are the whole and not a part of it."""
+
+OTHER_VIEWS = ("reserved", "nvml")
+"""Categories that measure the same memory another way."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training case: its layout, and its figures by metric and what tells figures of that metric apart."""
+
+    row: Row
+    layout: ParallelLayout
+    figures: dict[tuple[str, ...], Row] = field(default_factory=dict)
+
+    @property
+    def point(self) -> Point:
+        return self.row.point
+
+    @property
+    def is_measured(self) -> bool:
+        return bool(self.figures)
+
+    def value(self, metric: str, *detail: str) -> float | None:
+        row = self.figures.get((metric, *detail))
+        return None if row is None else row.value
+
+    def expected(self, metric: str, *detail: str) -> float | None:
+        row = self.figures.get((metric, *detail))
+        return None if row is None else row.expected
+
+    def details(self, metric: str) -> list[str]:
+        """What figures of this metric there are."""
+        return [key[1] for key in self.figures if key[0] == metric and len(key) > 1]
+
+    def values(self, metric: str, wanted: Iterable[str]) -> list[float | None]:
+        return [self.value(metric, detail) for detail in wanted]
+
+    def whole_memory(self) -> float | None:
+        """The most of everything at one moment: of tensors, or on a GPU what its allocator counted."""
+        keys = ((), *((name,) for name in TOTAL_MEMORY))  # an imported figure has no category
+        return next((size for key in keys if (size := self.value("peak_memory", *key)) is not None), None)
+
+
+def trained(rows: Iterable[Row]) -> list[Trained]:
+    """Training cases with all their figures; those without a figure too, and refusals."""
+    found: dict[str, Trained] = {}
+    for row in rows:
+        case = found.get(row.case)
+        if case is None:
+            layout = layout_of(str(row.point["layout"])) if row.point.get("layout") else None
+            if layout is None:
+                continue
+            case = found[row.case] = Trained(row, layout)
+        if row.metric:
+            case.figures[row.metric, *row.detail.values()] = row
+    return list(found.values())
+
+
+def groups_of(
+    cases: Iterable[Trained], key: Callable[[Trained], tuple[object, ...]], without: Collection[str] = ()
+) -> list[list[Trained]]:
+    """Cases that share ``key``, and every option but ``without`` and what follows from a layout."""
+    groups: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
+    for case in cases:
+        options = frozenset(
+            (name, value) for name, value in case.point.items() if name not in FOLLOWS_LAYOUT and name not in without
+        )
+        groups[*key(case), options].append(case)
+    return list(groups.values())
+
+
+def are_most(groups: Iterable[Sequence[Trained]], cases: Sequence[Trained]) -> bool:
+    """Whether a run is about these groups: more than half of its training cases are in them."""
+    return 2 * sum(len(group) for group in groups) > len(cases)
+
+
+def memory_parts(cases: Iterable[Trained]) -> list[str]:
+    """Categories of peak memory that are parts of the whole."""
+    every = dict.fromkeys(name for case in cases for name in case.details("peak_memory"))
+    return [name for name in every if name not in (*TOTAL_MEMORY, *OTHER_VIEWS)]
+
+
+def change(before: float, after: float, unit: str) -> str:
+    """``by 25 %, from 40 to 30 MiB``."""
+    of = scale(unit, [before, after])
+    return f"by {100 * abs(after / before - 1):.0f} %, from {of.text(before, 3)} to {of.text(after, 3)} {of.unit}"
+
+
+def workloads(rows: Iterable[Row], without: Collection[str] = ()) -> Callable[[Row], tuple[object, ...]]:
+    """Tells what a row of ``rows`` computes, whatever ranks share it; equal workloads may be compared across layouts.
+
+    An option that only some of the layouts have (one of tensor parallelism, say) does not tell two workloads apart, and
+    neither do options in ``without``.
+    """
+    common: dict[str, set[str]] = {}
+    points = {id(row.point): row for row in rows}
+    for row in points.values():
+        common.setdefault(row.benchmark, set(row.point)).intersection_update(row.point)
+    names = {benchmark: sorted(shared - FOLLOWS_LAYOUT - set(without)) for benchmark, shared in common.items()}
+    # Rows of a case share one point object; what is known of it is looked up by what it is, not by what it holds.
+    known = {
+        number: (row.benchmark, *(row.point[name] for name in names[row.benchmark])) for number, row in points.items()
+    }
+    return lambda row: known[id(row.point)]
+
+
+@cache
+def layout_of(text: str) -> ParallelLayout | None:
+    try:
+        return ParallelLayout.parse(text)
+    except LayoutError:
+        return None
+
+
+def said(status: str) -> str:
+    return status.replace("_", " ")

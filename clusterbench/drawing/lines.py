@@ -1,0 +1,267 @@
+"""Curves over a few sizes, each point the figure of a case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from clusterbench.drawing.panel import Column, Entry, Panel
+from clusterbench.drawing.style import DASHES, INK, MARKERS, MUTED, PALETTE, PAPER, canvas
+from clusterbench.rows import Row, moved, moved_sentence
+from clusterbench.units import Scale, digits, scale
+from clusterbench.words import legible
+
+LONGEST_AT_AN_END = 24
+"""Letters of a curve's name beside its end; longer names take the width of the axes."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One point of a curve; ``value`` is None where the case ended otherwise, and ``status`` then says how.
+
+    ``hosts``, apart by spaces, are those on which its ``world_size`` ranks ran; ``case`` is the id of its case.
+    """
+
+    x: float
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    expected: float | None = None
+    status: str = "ok"
+    world_size: int = 0
+    hosts: str = ""
+    case: str = ""
+
+
+@dataclass(frozen=True)
+class Series:
+    name: str
+    marks: tuple[Mark, ...]
+
+    @property
+    def measured(self) -> list[Mark]:
+        return [mark for mark in self.marks if mark.value is not None]
+
+    @property
+    def moved(self) -> list[tuple[Mark, str]]:
+        """Points that ran on other hosts than the smaller ones, each with the hosts of those."""
+        return moved(sorted(self.measured, key=lambda mark: (mark.world_size, mark.x)))
+
+
+def mark(x: float, row: Row) -> Mark:
+    return Mark(x, row.value, row.low, row.high, row.expected, row.status, row.world_size, row.hosts, row.case)
+
+
+def lines(
+    title: str,
+    series: Sequence[Series],
+    unit: str,
+    x_ticks: Mapping[float, str],
+    *,
+    x_label: str,
+    logarithmic: bool = False,
+    ideal: float | None = None,
+    ideal_name: str = "ideal",
+    levels: Mapping[str, float] | None = None,
+) -> Panel:
+    """Curves with their low and high, named at their ends, with a cross where a case has no figure.
+
+    ``ideal`` draws a dotted level, and each of ``levels`` another. Expected values are hollow diamonds. A point that
+    ran on other hosts than the smaller ones is hollow, and a line below the axes says so.
+    """
+    # One curve with a long name is named above the axes: at its end the name would take their width.
+    is_named_above = len(series) == 1 and len(series[0].name) > 12
+    figure, axes = canvas(f"{title}: {series[0].name}" if is_named_above else title)
+    marks = [mark for one in series for mark in one.marks]
+    values = [value for mark in marks for value in (mark.value, mark.high, mark.expected) if value is not None]
+    dotted = {**(levels or {}), **({ideal_name: ideal} if ideal is not None else {})}
+    of = scale(unit, [*values, *dotted.values()])
+    positions = sorted(x_ticks)
+    place = {x: position for position, x in enumerate(positions)}
+    for level in dotted.values():
+        axes.axhline(of(level), color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
+    for number, one in enumerate(series):
+        _line(axes, one, number, of, place)
+    if logarithmic:
+        positive = [of(value) for value in [*values, *(levels or {}).values()] if value > 0] or [1.0]
+        # Limits first: scaling to one value repeated is a warning on a logarithmic axis.
+        axes.set_ylim(min(positive) / 1.6, max(positive) * 1.6)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        top = max([of(value) for value in [*values, *dotted.values()]], default=1.0)
+        axes.set_ylim(0, top * 1.16 or 1)
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
+    step = max(1, math.ceil(len(positions) / 6)) if len(positions) > 8 else 1
+    axes.set_xticks(range(0, len(positions), step), [legible(x_ticks[x]) for x in positions[::step]])
+    axes.set_xlim(-0.35, len(positions) - 0.65)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(of.unit)
+    bottom, top = axes.get_ylim()
+
+    def height(value: float | None) -> float:
+        """Where a value stands between the foot and the top of the axes, from 0 to 1."""
+        shown = max(of(value or 0.0), bottom)
+        return math.log(shown / bottom) / math.log(top / bottom) if logarithmic else (shown - bottom) / (top - bottom)
+
+    if len(positions) <= 6 and len(series) <= 2:
+        _value_labels(axes, series, of, place)
+    heights = {one.name: [(place[mark.x], height(mark.value)) for mark in one.measured] for one in series}
+    _missing(axes, series, place, [point for points in heights.values() for point in points])
+    ends = [(max(points)[1], number, name) for number, (name, points) in enumerate(heights.items()) if points]
+    if len(series) > 1 and max(len(one.name) for one in series) > LONGEST_AT_AN_END:
+        _names_below(figure, series)
+        ends = []
+    ends = [] if is_named_above else ends
+    _end_labels(axes, [*ends, *((height(level), None, name) for name, level in dotted.items() if level)])
+    _say_what_moved(figure, series)
+    return Panel(figure, _columns(x_label, unit), tuple(_entries(series, x_ticks, of, place)))
+
+
+def _columns(x_label: str, unit: str) -> tuple[Column, ...]:
+    numbers = (Column(name, unit) for name in ("value", "low", "high", "expected"))
+    return Column("curve"), Column(x_label), *numbers, Column("outcome")
+
+
+def _entries(
+    series: Sequence[Series], x_ticks: Mapping[float, str], of: Scale, place: Mapping[float, int]
+) -> Iterator[Entry]:
+    for one in series:
+        for mark in one.marks:
+            gap = "" if mark.value is not None else mark.status.replace("_", " ")
+            x, y = place[mark.x], None if mark.value is None else of(mark.value)
+            yield Entry(
+                (one.name, x_ticks[mark.x], mark.value, mark.low, mark.high, mark.expected, gap),
+                mark.case,
+                None if y is None else (x, y, x, y),
+            )
+
+
+def _names_below(figure: Figure, series: Sequence[Series]) -> None:
+    """Names too long for the ends of their curves, one below the other under the axes."""
+    keys = [
+        Line2D(
+            [],
+            [],
+            color=PALETTE[number % len(PALETTE)],
+            linestyle=DASHES[number % len(DASHES)],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=4,
+        )
+        for number in range(len(series))
+    ]
+    names = [legible(one.name) for one in series]
+    figure.legend(keys, names, loc="outside lower left", frameon=False, fontsize=7.5, labelcolor=INK)
+    figure.set_figheight(figure.get_figheight() + 0.17 * len(series))
+
+
+def _line(axes: Axes, one: Series, number: int, of: Scale, place: Mapping[float, int]) -> None:
+    colour, shape = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
+    marks = sorted(one.marks, key=lambda mark: mark.x)
+    x = [place[mark.x] for mark in marks]
+    y = [math.nan if mark.value is None else of(mark.value) for mark in marks]
+    axes.plot(
+        x,
+        y,
+        color=colour,
+        linestyle=DASHES[number % len(DASHES)],
+        marker=shape if len(marks) <= 40 else "",
+        markeredgecolor=PAPER,
+        markeredgewidth=0.8,
+        zorder=3,
+    )
+    elsewhere = [(place[mark.x], of(mark.value)) for mark, _ in one.moved if mark.value is not None]
+    if elsewhere:
+        axes.plot(
+            *zip(*elsewhere, strict=True), linestyle="", marker=shape, markersize=7, markerfacecolor=PAPER,
+            markeredgecolor=colour, markeredgewidth=1.5, zorder=3.5,
+        )  # fmt: skip
+    spread = [
+        (place[mark.x], of(mark.low), of(mark.high))
+        for mark in marks
+        if mark.value is not None and mark.low is not None and mark.high is not None
+    ]
+    if spread:
+        axes.vlines(*zip(*spread, strict=True), color=colour, linewidth=4, alpha=0.3, zorder=2)
+    expected = [(place[mark.x], of(mark.expected)) for mark in marks if mark.expected is not None]
+    if expected:
+        axes.plot(
+            *zip(*expected, strict=True), linestyle="", marker="D", markersize=6, markerfacecolor="none",
+            markeredgecolor=INK, markeredgewidth=0.9, zorder=4,
+        )  # fmt: skip
+
+
+def _say_what_moved(figure: Figure, series: Sequence[Series]) -> None:
+    """One line for each size that ran on other hosts: between it and the others lies the difference of hosts, too."""
+    said = dict.fromkeys(
+        moved_sentence(mark.world_size, mark.hosts, before) for one in series for mark, before in one.moved
+    )
+    if said:
+        more = [f"and {len(said) - 3} more"] if len(said) > 3 else []
+        text = "\n".join([*(f"hollow: {sentence}" for sentence in list(said)[:3]), *more])
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=MUTED)
+
+
+def _missing(
+    axes: Axes, series: Sequence[Series], place: Mapping[float, int], points: Sequence[tuple[int, float]]
+) -> None:
+    """A cross for every case without a figure, where the curves leave room: a gap must have a reason."""
+    crowd: dict[float, int] = {}
+    for number, one in enumerate(series):
+        for gap in one.marks:
+            if gap.value is not None:
+                continue
+            shift = crowd.get(gap.x, 0)
+            crowd[gap.x] = shift + 1
+            near = [height for position, height in points if abs(position - place[gap.x]) <= 1]
+            at_top = bool(near) and sum(near) / len(near) < 0.5
+            x, colour = place[gap.x] + 0.16 * shift, PALETTE[number % len(PALETTE)]
+            across = axes.get_xaxis_transform()
+            axes.plot(
+                [x], [0.95 if at_top else 0.04], "x", color=colour, transform=across, markersize=6, markeredgewidth=1.8
+            )
+            axes.text(
+                x, 0.90 if at_top else 0.09, gap.status.replace("_", " "), transform=across, color=colour, rotation=90,
+                fontsize=7.5, ha="center", va="top" if at_top else "bottom",
+            )  # fmt: skip
+
+
+def _value_labels(axes: Axes, series: Sequence[Series], of: Scale, place: Mapping[float, int]) -> None:
+    """Figures at the points: the upper curve's above, the lower curve's below unless the axis is there."""
+    bottom, top = axes.get_ylim()
+    near = bottom + 0.1 * (top - bottom)
+    for x, position in place.items():
+        here = sorted(
+            ((of(mark.value), number) for number, one in enumerate(series) for mark in one.marks
+             if mark.x == x and mark.value is not None),
+            reverse=True,
+        )  # fmt: skip
+        for order, (value, number) in enumerate(here):
+            is_below = order > 0
+            if is_below and (digits(value, 3) == digits(here[0][0], 3) or value < near):
+                continue
+            axes.annotate(
+                digits(value, 3), (position, value), (0, -8 if is_below else 7), textcoords="offset points",
+                ha="center", va="top" if is_below else "bottom", fontsize=7.5, color=PALETTE[number % len(PALETTE)],
+            )  # fmt: skip
+
+
+def _end_labels(axes: Axes, ends: Sequence[tuple[float, int | None, str]]) -> None:
+    """Names at the right ends of the curves, from the lowest up, moved apart where they would touch, and cut where they
+    would take the curves' room."""
+    apart, previous = 0.07, -1.0
+    for height, number, name in sorted(ends, key=lambda end: end[0]):
+        previous = max(height, previous + apart)
+        axes.annotate(
+            legible(name, 48), (1.0, previous), (4, 0), xycoords="axes fraction", textcoords="offset points",
+            va="center", color=MUTED if number is None else PALETTE[number % len(PALETTE)], fontsize=8.5,
+            fontweight="normal" if number is None else "bold", annotation_clip=False,
+        )  # fmt: skip

@@ -1,0 +1,56 @@
+"""One look for all figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+INK, MUTED, GRID, PAPER = "#1b2028", "#66707c", "#d9dee5", "#fdfdfe"
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#a97d00", "#4aa5d8", "#7a828c", "#8c564b")
+"""After Okabe and Ito: told apart with every kind of colour vision. Shapes and dashes differ as well."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
+
+# Keys are matplotlib's; its stubs list every one of them in a type that no plain dict fits.
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 8.5,
+    "font.family": "DejaVu Sans",
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 12,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "ytick.minor.size": 0,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.5,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+
+
+def canvas(title: str, width: float = 5.2, height: float = 3.3) -> tuple[Figure, Axes]:
+    """An empty figure in the common style, with one pair of axes."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_title(title)
+    return figure, axes

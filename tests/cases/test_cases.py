@@ -1,0 +1,41 @@
+"""What one asks of a run needs no plotting library, and each case is one object."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.charts.steps import trained
+from tests.report.synthetic import of_rows
+
+EXAMPLE = Path(__file__).parents[2] / "reports" / "examples" / "layouts_5d-cpu"
+
+VERDICT_AND_RANKING = f"""
+import sys
+from pathlib import Path
+from clusterbench.cases.ranking import Contest
+from clusterbench.derive import read
+from clusterbench.diagnoses import diagnoses, examine
+from clusterbench.report.verdict import verdict
+from clusterbench.run_folder import RunFolder
+
+reading = read(RunFolder.open(Path({str(EXAMPLE)!r})))
+assert diagnoses()
+assert verdict(reading, examine(reading)).word == "PASS"
+assert Contest(reading.trained).fastest
+print(sorted(name for name in sys.modules if name.startswith(("matplotlib", "torch"))))
+"""
+
+
+def test_a_verdict_and_a_ranking_load_no_plotting_library() -> None:
+    done = subprocess.run([sys.executable, "-c", VERDICT_AND_RANKING], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_case_is_one_object_with_all_its_figures() -> None:
+    reading = of_rows([*trained("dp2", {"tokens_per_s": 9, "peak_memory/total": 5}), *trained("tp2", status="failed")])
+    done, lost = reading.trained
+    assert (done.value("tokens_per_s"), done.value("peak_memory", "total"), lost.is_measured) == (9, 5, False)
+    assert reading.trained_with("tokens_per_s")[0] is reading.trained_with("peak_memory")[0] is done
+    assert reading.trained_with("bubble") == [lost]
