@@ -15,8 +15,6 @@ import click
 from clusterbench.errors import ClusterbenchError, SuiteError
 
 if TYPE_CHECKING:
-    from clusterbench.cluster import Cluster
-    from clusterbench.suite import Suite
     from clusterbench.types import Plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -72,12 +70,15 @@ def plan(
     as_json: bool,
 ) -> None:
     """Show the cases of SUITE, what is expected of each, and what is refused and why. Runs nothing."""
+    from clusterbench.cluster import MachineOptions, decide_cluster
+    from clusterbench.engine.telemetry import found_here
     from clusterbench.planning import make_plan
     from clusterbench.planning.text import plan_text
     from clusterbench.suite import load_suite
 
     asked = load_suite(suite)
-    made = make_plan(asked, describe_cluster(asked, device, num_ranks, num_nodes, gpus_per_node))
+    machine = MachineOptions(device, num_ranks, num_nodes, gpus_per_node)
+    made = make_plan(asked, decide_cluster(machine, found_here(), asked.cpu.num_ranks))
     click.echo(_plan_as_json(made) if as_json else plan_text(made))
 
 
@@ -318,32 +319,6 @@ def import_results(
     click.echo(f"{made.verdict.word}: {made.verdict.sentence}", err=True)
     click.echo(made.path)
     click.get_current_context().exit(made.verdict.exit_code)
-
-
-def describe_cluster(
-    suite: Suite, device: str | None, num_ranks: int | None, num_nodes: int | None, gpus_per_node: int | None
-) -> Cluster:
-    """The machine that the command line means; what it leaves open is what is here.
-
-    Raises
-    ------
-    SuiteError
-        If an option belongs to the other kind of device, or there are no GPUs to count.
-    """
-    from clusterbench.cluster import Cluster
-    from clusterbench.engine.telemetry import list_gpus
-
-    gpus = list_gpus()
-    if (device or ("cuda" if gpus or gpus_per_node else "cpu")) == "cpu":
-        if gpus_per_node is not None:
-            raise SuiteError("--gpus-per-node has no effect with --device cpu. Say --num-ranks.")
-        return Cluster(num_nodes or 1, num_ranks or suite.cpu.num_ranks or 2, "cpu")
-    if num_ranks is not None:
-        raise SuiteError("--num-ranks counts CPU ranks and has no effect on GPUs. Say --gpus-per-node or --device cpu.")
-    if not (gpus or gpus_per_node):
-        why = f": {gpus.reason}" if gpus.reason else "."
-        raise SuiteError(f"no GPU was found here{why}\nhint: '--gpus-per-node 8' plans for a machine elsewhere")
-    return Cluster(num_nodes or 1, gpus_per_node or len(gpus), "cuda", gpu_name=gpus[0].name if gpus else None)
 
 
 def _plan_as_json(plan: Plan) -> str:

@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from clusterbench.errors import SuiteError
+
 _HARDWARE = Path(__file__).parent / "hardware"
 
 
@@ -183,3 +185,96 @@ class Cluster:
         if near:
             hint += f"; the nearest entry is '{near}'"
         return f"No peak FLOP/s on record for '{name}' in {dtype}, {empty}.\n{hint}"
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """What a command line says of the machine; None is what it leaves open.
+
+    Parameters
+    ----------
+    num_ranks
+        CPU ranks of each node.
+    ranks_per_agent
+        Ranks that each process of a launcher owns; 0 is all of its host.
+    """
+
+    device: str | None = None
+    num_ranks: int | None = None
+    num_nodes: int | None = None
+    gpus_per_node: int | None = None
+    ranks_per_agent: int | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a host has, and for a run which hosts there are, all like it.
+
+    Parameters
+    ----------
+    gpu_names
+        Product name of each GPU; None where the driver does not say.
+    why_no_gpus
+        The driver's reason, where there are none.
+    hosts
+        That take part in a run, in the order of ``node_rank``; none for a plan, which may be for a machine elsewhere.
+    agents_per_node
+        Processes that a launcher started on each host; None where it started none.
+    """
+
+    gpu_names: tuple[str | None, ...] = ()
+    why_no_gpus: str | None = None
+    cpu_name: str | None = None
+    hosts: tuple[str, ...] = ()
+    agents_per_node: int | None = None
+
+
+def decide_cluster(asked: MachineOptions, found: Found, num_ranks: int | None) -> Cluster:
+    """The cluster that is planned for or run on: what the command line asks for, of what was found.
+
+    Parameters
+    ----------
+    num_ranks
+        CPU ranks of each node where the command line does not say: the suite's; 2 if that leaves it open, too.
+
+    Raises
+    ------
+    SuiteError
+        If an option belongs to the other kind of device, or asks for GPUs, nodes or ranks that are not there.
+
+    Examples
+    --------
+    >>> decide_cluster(MachineOptions(num_nodes=2, gpus_per_node=8), Found(), None)
+    Cluster(num_nodes=2, ranks_per_node=8, device='cuda', gpu_name=None, cpu_name=None, hosts=())
+    """
+    num_gpus, is_run = len(found.gpu_names), bool(found.hosts)
+    device: Literal["cpu", "cuda"] = "cuda" if num_gpus or asked.gpus_per_node else "cpu"
+    if asked.device is not None:
+        device = "cpu" if asked.device == "cpu" else "cuda"
+    if device == "cpu" and asked.gpus_per_node is not None:
+        raise SuiteError("--gpus-per-node has no effect with --device cpu. Say --num-ranks.")
+    if device == "cuda" and asked.num_ranks is not None:
+        raise SuiteError("--num-ranks counts CPU ranks and has no effect on GPUs. Say --gpus-per-node or --device cpu.")
+    if device == "cuda" and not num_gpus and (is_run or not asked.gpus_per_node):
+        why = f": {found.why_no_gpus}" if found.why_no_gpus else "."
+        raise SuiteError(
+            f"no GPU was found on {found.hosts[0] if is_run else 'this host'}{why}\n"
+            "hint: 'clusterbench plan SUITE --gpus-per-node 8' plans for a machine elsewhere; --device cpu needs no GPU"
+        )
+    if is_run and found.agents_per_node is None and (asked.num_nodes or 1) > 1:
+        raise SuiteError(
+            f"--num-nodes {asked.num_nodes} needs a launcher that starts clusterbench on as many hosts; this is one "
+            "process on one host.\nhint: 'mpirun -n 2 -host a,b clusterbench run SUITE --ranks-per-agent all'"
+        )
+    ranks_per_node = (asked.gpus_per_node or num_gpus) if device == "cuda" else (asked.num_ranks or num_ranks or 2)
+    if found.agents_per_node is not None:
+        per_agent = 1 if asked.ranks_per_agent is None else asked.ranks_per_agent or ranks_per_node
+        ranks_per_node = per_agent * found.agents_per_node
+    if is_run and device == "cuda" and ranks_per_node > num_gpus:
+        raise SuiteError(
+            f"{ranks_per_node} ranks on a node need as many GPUs, but {found.hosts[0]} has {num_gpus}.\n"
+            "hint: start fewer processes per node"
+        )
+    gpu_name = found.gpu_names[0] if device == "cuda" and num_gpus else None
+    num_nodes = len(found.hosts) or asked.num_nodes or 1
+    return Cluster(num_nodes, ranks_per_node, device, gpu_name, found.cpu_name, found.hosts)

@@ -77,7 +77,8 @@ def test_gpus_that_are_here_are_the_default(run, monkeypatch):
         (("plan", "t.yaml"), "error: t.yaml: there is no such file. Did you mean 's.yaml'?\n"),
         (
             ("plan", "s.yaml", "--device", "cuda"),
-            "error: no GPU was found here.\nhint: '--gpus-per-node 8' plans for a machine elsewhere\n",
+            "error: no GPU was found on this host.\nhint: 'clusterbench plan SUITE --gpus-per-node 8' plans for a "
+            "machine elsewhere; --device cpu needs no GPU\n",
         ),
         (
             ("plan", "s.yaml", "--device", "cpu", "--gpus-per-node", "8"),

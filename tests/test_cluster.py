@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterbench.cluster import Cluster, accelerators, find_accelerator, nearest_accelerator
+from clusterbench.cluster import (
+    Cluster,
+    Found,
+    MachineOptions,
+    accelerators,
+    decide_cluster,
+    find_accelerator,
+    nearest_accelerator,
+)
+from clusterbench.errors import SuiteError
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -152,3 +162,80 @@ def test_a_known_gpu_without_the_dtype_names_no_neighbour():
         "No peak FLOP/s on record for 'NVIDIA H200' in float64, so mfu is left empty in 1 row.\n"
         "hint: add it with its source to clusterbench/hardware/nvidia.toml"
     )
+
+
+# What the machine is: decided once, for a plan and for a run
+
+H200 = ("NVIDIA H200",) * 8
+
+
+def decided(found: Found, of_suite: int | None = 3, **asked: Any) -> Cluster:
+    return decide_cluster(MachineOptions(**asked), found, of_suite)
+
+
+def a_run(*hosts: str, gpu_names: tuple[str, ...] = (), agents_per_node: int | None = None) -> Found:
+    return Found(gpu_names, None if gpu_names else "no driver", "AMD EPYC", hosts, agents_per_node)
+
+
+def test_cpu_ranks_are_the_command_lines_then_the_suites_then_two() -> None:
+    for found in (Found(), a_run("a")):
+        assert decided(found, of_suite=None).ranks_per_node == 2
+        assert decided(found, of_suite=3).ranks_per_node == 3
+        assert decided(found, of_suite=3, num_ranks=5).ranks_per_node == 5
+
+
+def test_every_gpu_that_is_found_has_a_rank() -> None:
+    for found in (Found(H200), a_run("a", gpu_names=H200)):
+        cluster = decided(found)
+        assert (cluster.device, cluster.ranks_per_node, cluster.gpu_name) == ("cuda", 8, "NVIDIA H200")
+        assert decided(found, gpus_per_node=4).ranks_per_node == 4
+        assert decided(found, device="cpu") == Cluster(1, 3, "cpu", None, found.cpu_name, found.hosts)
+
+
+def test_a_plan_may_be_for_a_machine_elsewhere() -> None:
+    assert decided(Found(), num_nodes=4, gpus_per_node=8) == Cluster(4, 8, "cuda")
+    assert decided(Found(H200[:1]), num_nodes=4, gpus_per_node=8) == Cluster(4, 8, "cuda", "NVIDIA H200")
+
+
+def test_under_a_launcher_each_process_owns_one_rank_unless_told_otherwise() -> None:
+    two_hosts = a_run("a", "b", agents_per_node=2)
+    assert decided(two_hosts).ranks_per_node == 2
+    assert decided(two_hosts, ranks_per_agent=4).ranks_per_node == 8
+    assert decided(two_hosts, ranks_per_agent=0).ranks_per_node == 6
+    assert decided(a_run("a", "b", gpu_names=H200, agents_per_node=1), ranks_per_agent=0).world_size == 16
+
+
+@pytest.mark.parametrize(
+    ("found", "asked", "said"),
+    [
+        (Found(), {"device": "cpu", "gpus_per_node": 8}, "--gpus-per-node has no effect with --device cpu."),
+        (a_run("a"), {"device": "cpu", "gpus_per_node": 8}, "--gpus-per-node has no effect with --device cpu."),
+        (Found(H200), {"num_ranks": 8}, "--num-ranks counts CPU ranks and has no effect on GPUs."),
+        (a_run("a", gpu_names=H200), {"num_ranks": 8}, "--num-ranks counts CPU ranks and has no effect on GPUs."),
+        (Found(), {"device": "cuda"}, "no GPU was found on this host.\nhint: 'clusterbench plan SUITE --gpus-per-node"),
+        (a_run("a"), {"device": "cuda"}, "no GPU was found on a: no driver\nhint: 'clusterbench plan SUITE"),
+        (a_run("a"), {"gpus_per_node": 8}, "no GPU was found on a: no driver\nhint: 'clusterbench plan SUITE"),
+        (
+            a_run("a"),
+            {"num_nodes": 2},
+            "--num-nodes 2 needs a launcher that starts clusterbench on as many hosts; this is one process on one host."
+            "\nhint: 'mpirun -n 2 -host a,b clusterbench run SUITE --ranks-per-agent all'",
+        ),
+        (
+            a_run("a", gpu_names=H200),
+            {"gpus_per_node": 9},
+            "9 ranks on a node need as many GPUs, but a has 8.\nhint: start fewer processes per node",
+        ),
+        (
+            a_run("a", gpu_names=H200, agents_per_node=9),
+            {},
+            "9 ranks on a node need as many GPUs, but a has 8.\nhint: start fewer processes per node",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said_in_the_same_words_for_a_plan_and_for_a_run(
+    found: Found, asked: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SuiteError) as caught:
+        decided(found, **asked)
+    assert str(caught.value).startswith(said)

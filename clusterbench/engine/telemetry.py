@@ -21,6 +21,8 @@ from typing import Any
 
 import pynvml
 
+from clusterbench.cluster import Found
+
 # nvml.h, nvmlClocksEventReason* (before driver 535: nvmlClocksThrottleReason*, same bits).
 REASONS = {
     0x001: "gpu_idle",
@@ -109,6 +111,12 @@ def list_gpus() -> GpuList:
             handles, gpus.reason = _visible_handles()
             gpus += [_info(index, handle) for index, handle in enumerate(handles)]
     return gpus
+
+
+def found_here() -> Found:
+    """What this host has to plan for."""
+    gpus = list_gpus()
+    return Found(tuple(gpu.name for gpu in gpus), gpus.reason)
 
 
 def samples(interval_s: float, wait: Callable[[float], bool]) -> Iterator[dict[str, Any]]:

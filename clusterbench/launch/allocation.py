@@ -7,15 +7,18 @@ import os
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from clusterbench import own_copy
+from clusterbench.cluster import Found
 from clusterbench.errors import LaunchError, SuiteError, nearest
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.channel import Message
 from clusterbench.launch.control import HEAD, ControlPlane
+from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
 from clusterbench.launchers import without_launchers
 
 SECONDS_TO_GATHER = 60.0
@@ -67,6 +70,47 @@ class Allocation:
                 "hint: have the launcher start agents on more hosts"
             )
         return chosen[:num_nodes]
+
+    def found(self, hosts: tuple[str, ...]) -> Found:
+        """What the first of the hosts that take part has, as it said of itself; the others are expected to be alike."""
+        first = self.environments[hosts[0]]
+        return Found(
+            gpu_names=tuple(gpu["name"] for gpu in first.get("gpus") or ()),
+            why_no_gpus=first.get("gpus_reason"),
+            cpu_name=first.get("cpu_model"),
+            hosts=hosts,
+            agents_per_node=self.hosts.count(hosts[0]) if len(self.hosts) > 1 else None,
+        )
+
+    def ranks_of_agents(self, ranks_per_node: int) -> list[int]:
+        """Ranks of each agent; agents of hosts that take no part have a share too, which is not used."""
+        agents = Counter(self.hosts)
+        return [ranks_per_node // agents[host] for host in self.hosts]
+
+    def interfaces(self, hosts: Sequence[str], wanted: str | None) -> dict[str, Interface]:
+        """Over which interface each host that takes part, and the head's, talks to the others; noted in what they are.
+
+        Raises
+        ------
+        LaunchError, SuiteError
+            If the hosts share none, or not the one that is wanted.
+        """
+        every = tuple(dict.fromkeys((self.hosts[HEAD], *hosts)))
+        if len(every) == 1 and wanted is None:
+            return {}
+        chosen = choose_interfaces({host: interfaces_of(self.environments[host]) for host in every}, wanted)
+        for host, interface in chosen.items():
+            self.environments[host]["interface"] = interface.name
+        return chosen
+
+
+def variables_of(interfaces: Mapping[str, Interface], is_wanted: bool) -> dict[str, dict[str, str]]:
+    """Variables of each host's ranks that name its interface; NCCL's only where somebody wants that interface.
+
+    Gloo has to be told, or it takes what the host's name resolves to; NCCL knows fabrics better than we do.
+    """
+    names = ["GLOO_SOCKET_IFNAME"] + ["NCCL_SOCKET_IFNAME"] * is_wanted
+    return {host: dict.fromkeys(names, interface.name) for host, interface in interfaces.items()}
 
 
 def hello(host: str, local_rank: int | None, copy: Mapping[str, str]) -> Message:

@@ -17,16 +17,16 @@ from pathlib import Path
 from types import FrameType
 
 from clusterbench.benchmarks import benchmarks
-from clusterbench.cluster import Cluster, nodes_and_ranks
+from clusterbench.cluster import Cluster, MachineOptions, decide_cluster, nodes_and_ranks
 from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dismiss, follow
-from clusterbench.launch.allocation import SECONDS_TO_GATHER, Allocation, gather, hello, measure_clocks
+from clusterbench.launch.allocation import SECONDS_TO_GATHER, Allocation, gather, hello, measure_clocks, variables_of
 from clusterbench.launch.channel import Message
 from clusterbench.launch.conductor import Conductor, Execution
 from clusterbench.launch.control import HEAD, Alone, ControlPlane, MpiPlane
-from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
+from clusterbench.launch.interfaces import Interface
 from clusterbench.launch.members import members_of
 from clusterbench.launch.mpi_cases import in_agents
 from clusterbench.launch.progress import progress_on
@@ -60,6 +60,10 @@ class RunOptions:
     on_lost_host: str | None = None
     silence_s: float = SECONDS_OF_SILENCE  # no option of the command line; see Agents
     began: float = field(default_factory=time.monotonic)
+
+    @property
+    def machine(self) -> MachineOptions:
+        return MachineOptions(self.device, self.num_ranks, self.num_nodes, self.gpus_per_node, self.ranks_per_agent)
 
 
 class Interrupted(ClusterbenchError):
@@ -151,14 +155,16 @@ def _lead(
             raise mistake
         assert suite is not None
         hosts = allocation.only(options.hosts, options.num_nodes if launched(plane) else None)
-        cluster = _cluster(options, suite, allocation, hosts, alone=not launched(plane))
-        interfaces = _interfaces(options, allocation, hosts)
+        cluster = decide_cluster(options.machine, allocation.found(hosts), suite.cpu.num_ranks)
+        interfaces = allocation.interfaces(hosts, options.interface)
         measure_clocks(agent, plane, allocation)
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
             print(f"{difference.severity}: {difference.sentence}", file=sys.stderr)
         directory, plan = _folder(options, suite, cluster, allocation)
-        members = members_of(allocation.hosts, _shares(allocation, cluster), hosts)
-        agents = Agents(agent, plane, members, _variables(interfaces, options), options.silence_s)
+        members = members_of(allocation.hosts, allocation.ranks_of_agents(cluster.ranks_per_node), hosts)
+        agents = Agents(
+            agent, plane, members, variables_of(interfaces, options.interface is not None), options.silence_s
+        )
         exit_code = _conduct(agents, directory, plan, options, interfaces, cluster)
     except ClusterbenchError as error:
         dismiss(
@@ -273,70 +279,6 @@ def _plane(started: Started | None) -> ControlPlane:
             "names it)"
         )
     return plane
-
-
-def _shares(allocation: Allocation, cluster: Cluster) -> list[int]:
-    """Ranks of each agent; those of hosts that take no part have some too, which nobody counts."""
-    agents = Counter(allocation.hosts)
-    return [cluster.ranks_per_node // agents[host] for host in allocation.hosts]
-
-
-def _interfaces(options: RunOptions, allocation: Allocation, hosts: Sequence[str]) -> dict[str, Interface]:
-    """Over which interface each host that takes part, and the head's, talks to the others; noted in what they are."""
-    every = tuple(dict.fromkeys((allocation.hosts[HEAD], *hosts)))
-    if len(every) == 1 and options.interface is None:
-        return {}
-    chosen = choose_interfaces(
-        {host: interfaces_of(allocation.environments[host]) for host in every}, options.interface
-    )
-    for host, interface in chosen.items():
-        allocation.environments[host]["interface"] = interface.name
-    return chosen
-
-
-def _variables(interfaces: Mapping[str, Interface], options: RunOptions) -> dict[str, dict[str, str]]:
-    """Gloo has to be told, or it takes what the host's name resolves to; NCCL knows fabrics better than we do."""
-    names = ["GLOO_SOCKET_IFNAME"] + ["NCCL_SOCKET_IFNAME"] * (options.interface is not None)
-    return {host: dict.fromkeys(names, interface.name) for host, interface in interfaces.items()}
-
-
-def _cluster(options: RunOptions, suite: Suite, allocation: Allocation, hosts: tuple[str, ...], alone: bool) -> Cluster:
-    """What there is to run on, from what each host said of itself and what the command line makes of it."""
-    first = allocation.environments[hosts[0]]
-    agents_per_node = allocation.hosts.count(hosts[0])
-    num_gpus = len(first.get("gpus") or [])
-    device = options.device or ("cuda" if num_gpus else "cpu")
-    if alone and (options.num_nodes or 1) > 1:
-        raise SuiteError(
-            f"--num-nodes {options.num_nodes} needs a launcher that starts clusterbench on as many hosts; this is one "
-            "process on one host.\nhint: 'mpirun -n 2 -host a,b clusterbench run SUITE --ranks-per-agent all'"
-        )
-    if device == "cuda" and not num_gpus:
-        raise SuiteError(
-            "--device cuda needs a GPU, but NVML finds none on this host.\nhint: leave --device out, or cpu"
-        )
-    everything = (
-        (options.gpus_per_node or num_gpus) if device == "cuda" else (options.num_ranks or suite.cpu.num_ranks or 2)
-    )
-    if alone:
-        ranks_per_node = everything
-    elif options.ranks_per_agent is None:
-        ranks_per_node = agents_per_node
-    else:
-        ranks_per_node = (options.ranks_per_agent or everything) * agents_per_node
-    if device == "cuda" and ranks_per_node > num_gpus:
-        raise SuiteError(
-            f"{ranks_per_node} ranks on a node need as many GPUs, but {hosts[0]} has {num_gpus}.\n"
-            "hint: start fewer processes per node"
-        )
-    return Cluster(
-        num_nodes=len(hosts),
-        ranks_per_node=ranks_per_node,
-        device=device,  # type: ignore[arg-type]
-        gpu_name=first["gpus"][0]["name"] if num_gpus else None,
-        cpu_name=first.get("cpu_model"),
-        hosts=hosts,
-    )
 
 
 def _suite(options: RunOptions) -> Suite:

@@ -5,9 +5,10 @@ from collections import deque
 
 import pytest
 
+from clusterbench.cluster import Found
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import allocation
-from clusterbench.launch.allocation import Allocation, gather, hello, measure_clocks
+from clusterbench.launch.allocation import Allocation, gather, hello, measure_clocks, variables_of
 
 
 class Plane:
@@ -238,3 +239,39 @@ def test_hosts_that_cannot_be_taken(hosts, num_nodes, message):
     with pytest.raises(SuiteError) as caught:
         FOUR.only(hosts, num_nodes)
     assert str(caught.value) == message
+
+
+# The machine of those that take part.
+
+H200 = {"cpu_model": "AMD EPYC", "gpus": [{"name": "NVIDIA H200"}] * 8, "gpus_reason": None}
+NO_GPU = {"cpu_model": "Xeon", "gpus": [], "gpus_reason": "no driver"}
+
+
+def test_what_is_found_is_what_the_first_host_that_takes_part_said_of_itself():
+    both = Allocation(("a", "a", "b", "b"), {"a": H200, "b": NO_GPU})
+    assert both.found(("a", "b")) == Found(("NVIDIA H200",) * 8, None, "AMD EPYC", ("a", "b"), agents_per_node=2)
+    assert both.found(("b",)) == Found((), "no driver", "Xeon", ("b",), agents_per_node=2)
+
+
+def test_a_plain_run_has_no_agents_of_a_launcher():
+    assert Allocation(("a",), {"a": H200}).found(("a",)).agents_per_node is None
+
+
+def test_the_ranks_of_a_host_are_shared_by_its_agents():
+    assert Allocation(("a", "a", "b")).ranks_of_agents(4) == [2, 2, 4]
+
+
+def test_the_interface_of_each_host_reaches_its_ranks_and_its_description():
+    networks = {
+        host: {"network": [{"name": "eth0", "addresses": [f"10.0.0.{number}/24"]}]}
+        for number, host in enumerate("ab", 1)
+    }
+    both = Allocation(("a", "b"), networks)
+    chosen = both.interfaces(("a", "b"), None)
+    assert [environment["interface"] for environment in both.environments.values()] == ["eth0", "eth0"]
+    assert variables_of(chosen, is_wanted=False) == {host: {"GLOO_SOCKET_IFNAME": "eth0"} for host in "ab"}
+    assert variables_of(chosen, is_wanted=True)["b"] == {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
+
+
+def test_one_host_needs_no_interface():
+    assert Allocation(("a",), {"a": {}}).interfaces(("a",), None) == {}
