@@ -1,4 +1,4 @@
-"""What there is: every kind of thing the folders hold, a line each, and all about one."""
+"""Benchmarks, charts, suites and other things in the folders: a line about each of a kind, or all about one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterbench.words import WIDTH, aligned, comment
 
 def kinds() -> tuple[str, ...]:
     """Names of all kinds."""
-    return tuple(_FOUND)
+    return tuple(_KINDS)
 
 
 def listing(kind: str) -> str:
@@ -29,9 +29,9 @@ def listing(kind: str) -> str:
     SuiteError
         If there is no such kind.
     """
-    found = _things(kind)
-    room = WIDTH - 4 - max(map(len, (kind, *found)))
-    rows = [[name, textwrap.shorten(_line_about(thing), room, placeholder=" ...")] for name, thing in found.items()]
+    things = _things(kind)
+    room = WIDTH - 4 - max(map(len, (kind, *things)))
+    rows = [[name, textwrap.shorten(_line_about(thing), room, placeholder=" ...")] for name, thing in things.items()]
     return "\n".join(aligned([kind, "what it is"], rows))
 
 
@@ -43,11 +43,13 @@ def about(kind: str, name: str) -> str:
     SuiteError
         If there is no such kind or thing.
     """
-    found = _things(kind)
-    if name not in found:
-        names = ", ".join(found) or "none"
-        raise SuiteError(f"there is no '{name}' among the {kind}.{nearest(name, found)}\n{kind.capitalize()}: {names}.")
-    thing = found[name]
+    things = _things(kind)
+    if name not in things:
+        names = ", ".join(things) or "none"
+        raise SuiteError(
+            f"there is no '{name}' among the {kind}.{nearest(name, things)}\n{kind.capitalize()}: {names}."
+        )
+    thing = things[name]
     if isinstance(thing, Path):
         return thing.read_text(encoding="utf-8", errors="replace").rstrip()
     lines = [f"# {line}".rstrip() for line in _doc(thing).splitlines()]
@@ -59,9 +61,9 @@ def about(kind: str, name: str) -> str:
 
 
 def _things(kind: str) -> Mapping[str, Any]:
-    if kind not in _FOUND:
-        raise SuiteError(f"there are no '{kind}' to list.{nearest(kind, _FOUND)}\nKinds: {', '.join(_FOUND)}.")
-    return _FOUND[kind]()
+    if kind not in _KINDS:
+        raise SuiteError(f"there are no '{kind}' to list.{nearest(kind, _KINDS)}\nKinds: {', '.join(_KINDS)}.")
+    return _KINDS[kind]()
 
 
 def _options(thing: type) -> list[str]:
@@ -71,9 +73,11 @@ def _options(thing: type) -> list[str]:
         options = thing.options()
     elif is_dataclass(thing):
         options = options_of(thing)
-    rows = [[name, _kind_of(one), _default_of(one), one.help] for name, one in options.items()]
+    rows = [[name, _kind_of(option), _default_of(option), option.help] for name, option in options.items()]
     lines = aligned(["option", "type", "default", "what it changes"], rows) if rows else []
-    allowed = [line for name, one in options.items() for line in comment(f"{name}: {one.allowed()}", indent="    ")]
+    allowed = [
+        line for name, option in options.items() for line in comment(f"{name}: {option.allowed()}", indent="    ")
+    ]
     return [*lines, "#", "# Accepted:", *allowed] if rows else []
 
 
@@ -116,7 +120,7 @@ def _question(path: Path) -> str:
     return suite.question or "asks no question"
 
 
-def _found_in(module: str, base: str) -> Mapping[str, Any]:
+def _things_in(module: str, base: str) -> Mapping[str, Any]:
     import importlib
 
     from clusterbench.discover import things
@@ -131,17 +135,17 @@ def _shapes() -> Mapping[str, Any]:
 
 
 def _suites() -> Mapping[str, Any]:
-    """Those of the working directory, else those beside the package in a checkout."""
+    """Suites of the working directory; without that folder those beside the package in a checkout."""
     folders = (Path("suites"), Path(__file__).parent.parent / "suites")
     folder = next((folder for folder in folders if folder.is_dir()), folders[0])
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-_FOUND: dict[str, Callable[[], Mapping[str, Any]]] = {
-    "benchmarks": partial(_found_in, "clusterbench.benchmarks", "Benchmark"),
-    "parallelisms": partial(_found_in, "clusterbench.parallel", "Parallelism"),
+_KINDS: dict[str, Callable[[], Mapping[str, Any]]] = {
+    "benchmarks": partial(_things_in, "clusterbench.benchmarks", "Benchmark"),
+    "parallelisms": partial(_things_in, "clusterbench.parallel", "Parallelism"),
     "shapes": _shapes,
     "suites": _suites,
-    "charts": partial(_found_in, "clusterbench.charts", "Chart"),
-    "diagnoses": partial(_found_in, "clusterbench.diagnoses", "Diagnosis"),
+    "charts": partial(_things_in, "clusterbench.charts", "Chart"),
+    "diagnoses": partial(_things_in, "clusterbench.diagnoses", "Diagnosis"),
 }

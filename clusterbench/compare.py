@@ -10,7 +10,7 @@ from typing import Any, Literal
 from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
 from clusterbench.derive import read
-from clusterbench.diagnoses.unlike_hosts import differences
+from clusterbench.diagnoses.unlike_hosts import differences as host_differences
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.comparison import Comparison, compare_samples
 from clusterbench.formulas.statistics import median
@@ -21,7 +21,7 @@ from clusterbench.units import format_value
 from clusterbench.words import aligned, comment
 
 FEWEST_REPEATS = 4
-"""From here on each repeat is one sample. Iterations of one start have one fate, and overstate what is known."""
+"""With so many repeats each is one sample: iterations of one start are not independent, and intervals too narrow."""
 TIME = "time of an iteration"
 
 Verdict = Literal["worse", "better", "same", "unsure"]
@@ -42,7 +42,7 @@ class Difference:
     of_repeats: bool
 
     def verdict(self, threshold: float) -> Verdict:
-        """Worse or better where the change is sure and beyond the threshold; unsure where noise could hide such one."""
+        """Worse or better where the change is sure and beyond the threshold; unsure where noise could hide it."""
         change = self.comparison.ratio - 1
         if self.comparison.low is None:
             return "unsure"
@@ -54,16 +54,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparing:
-    """Everything that two runs of one suite say about each other.
+    """The differences between two runs of one suite.
 
     Attributes
     ----------
     ended_otherwise
         Cases that ended well in one run only, as sentences; ``broken`` are those that did in the base.
     environment
-        In what the machines differ.
+        Differences between the machines, as sentences.
     cautions
-        Why a difference may have another cause than one thinks.
+        Other possible causes of a difference, as sentences.
     """
 
     base: str
@@ -77,7 +77,7 @@ class Comparing:
     cautions: tuple[str, ...]
 
     def worse(self, threshold: float) -> list[Difference]:
-        return [one for one in self.differences if one.verdict(threshold) == "worse"]
+        return [difference for difference in self.differences if difference.verdict(threshold) == "worse"]
 
     def is_regression(self, threshold: float) -> bool:
         """Whether anything is surely worse by more than the threshold, or does not run any more."""
@@ -100,51 +100,51 @@ def compare_runs(base: Path, new: Path) -> Comparing:
         raise SuiteError(
             f"{base} and {new} have no case in common, so there is nothing to compare.{_why(before, after)}"
         )
-    found = [one for key in common for one in _differences(firsts[key], seconds[key])]
+    differences = [difference for key in common for difference in _differences(firsts[key], seconds[key])]
     pairs = [(firsts[key], seconds[key]) for key in common]
     return Comparing(
         base=str(base),
         new=str(new),
-        differences=tuple(found),
-        ended_otherwise=tuple(_ended(one, other) for one, other in pairs if one.status != other.status),
-        broken=tuple(one.case.id for one, other in pairs if one.status == "ok" and other.status in FAULTS),
+        differences=tuple(differences),
+        ended_otherwise=tuple(_ended(first, second) for first, second in pairs if first.status != second.status),
+        broken=tuple(first.case.id for first, second in pairs if first.status == "ok" and second.status in FAULTS),
         only_base=tuple(history.case.id for key, history in firsts.items() if key not in seconds),
         only_new=tuple(history.case.id for key, history in seconds.items() if key not in firsts),
         environment=tuple(_environment(before, after)),
-        cautions=tuple(_cautions(before, after, found)),
+        cautions=tuple(_cautions(before, after, differences)),
     )
 
 
 def _why(before: Reading, after: Reading) -> str:
-    """In what cases of the same name differ, for the first such pair; else the names."""
+    """What differs between the first two cases with the same id; without such cases, the names of the suites."""
     named = {history.case.id: history.case for history in after.histories}
     for history in before.histories:
-        if other := named.get(history.case.id):
+        if namesake := named.get(history.case.id):
             case = history.case
             unlike = [
-                f"{name} is {getattr(case, name)!r} and {getattr(other, name)!r}"
+                f"{name} is {getattr(case, name)!r} and {getattr(namesake, name)!r}"
                 for name in ("version", "device", "iterations", "warmup", "world_size", "rank_order")
-                if getattr(case, name) != getattr(other, name)
+                if getattr(case, name) != getattr(namesake, name)
             ] + [
-                f"{name} is {case.point.get(name)!r} and {other.point.get(name)!r}"
-                for name in sorted({*case.point, *other.point})
-                if case.point.get(name) != other.point.get(name)
+                f"{name} is {case.point.get(name)!r} and {namesake.point.get(name)!r}"
+                for name in sorted({*case.point, *namesake.point})
+                if case.point.get(name) != namesake.point.get(name)
             ]
             return f" Both have '{case.id}', but {', '.join(unlike) or 'its environment differs'}."
     return f" The first ran the suite '{before.plan.suite}', the second '{after.plan.suite}'."
 
 
-def _ended(one: History, other: History) -> str:
-    reason = (other.outcome.reason if other.outcome else "") or (one.outcome.reason if one.outcome else "")
-    return f"{one.case.id}: {one.status}, then {other.status}" + (f" ({reason})" if reason else "")
+def _ended(base: History, new: History) -> str:
+    reason = (new.outcome.reason if new.outcome else "") or (base.outcome.reason if base.outcome else "")
+    return f"{base.case.id}: {base.status}, then {new.status}" + (f" ({reason})" if reason else "")
 
 
-def _differences(one: History, other: History) -> Iterator[Difference]:
-    if not one.observations or not other.observations:
+def _differences(base: History, new: History) -> Iterator[Difference]:
+    if not base.observations or not new.observations:
         return
-    benchmark = benchmarks().get(one.case.benchmark)
+    benchmark = benchmarks().get(base.case.benchmark)
     kinds = {kind.name: kind for kind in benchmark.metrics} if benchmark else {}
-    firsts, seconds = _quantities(one.observations), _quantities(other.observations)
+    firsts, seconds = _quantities(base.observations), _quantities(new.observations)
     sampled = any(key != TIME for key in firsts)
     for key in firsts:
         if key not in seconds or (key == TIME and sampled):  # a program's own figures, not for how long it ran
@@ -154,7 +154,7 @@ def _differences(one: History, other: History) -> Iterator[Difference]:
             continue  # a rate of nothing has no ratio
         kind = kinds.get(split_key(key)[0])
         yield Difference(
-            case=one.case.id,
+            case=base.case.id,
             quantity=key,
             unit=kind.unit if kind else "s",
             better=kind.better if kind else "lower",
@@ -167,22 +167,22 @@ def _differences(one: History, other: History) -> Iterator[Difference]:
 
 def _quantities(observations: Sequence[Observation]) -> dict[str, list[list[float]]]:
     """Samples of each quantity, a list for each repeat."""
-    found: dict[str, list[list[float]]] = {TIME: [iteration_times(one) for one in observations]}
-    for one in observations:
+    samples: dict[str, list[list[float]]] = {TIME: [iteration_times(observation) for observation in observations]}
+    for observation in observations:
         of_repeat: dict[str, list[float]] = {}
-        for rank in one.passes.get(SAMPLES, ()):
+        for rank in observation.passes.get(SAMPLES, ()):
             for key, values in rank.items():
                 of_repeat.setdefault(key, []).extend(values)
         for key, values in of_repeat.items():
-            found.setdefault(key, []).append(values)
-    return found
+            samples.setdefault(key, []).append(values)
+    return samples
 
 
-def _samples(one: list[list[float]], other: list[list[float]]) -> tuple[list[float], list[float], bool]:
+def _samples(base: list[list[float]], new: list[list[float]]) -> tuple[list[float], list[float], bool]:
     """Medians of repeats where both runs have enough of them, otherwise every iteration."""
-    if min(len(one), len(other)) >= FEWEST_REPEATS:
-        return [median(values) for values in one], [median(values) for values in other], True
-    return [value for values in one for value in values], [value for values in other for value in values], False
+    if min(len(base), len(new)) >= FEWEST_REPEATS:
+        return [median(values) for values in base], [median(values) for values in new], True
+    return [value for values in base for value in values], [value for values in new for value in values], False
 
 
 def _environment(before: Reading, after: Reading) -> Iterator[str]:
@@ -196,23 +196,23 @@ def _environment(before: Reading, after: Reading) -> Iterator[str]:
                 # A difference of clocks says something about the hosts of one run only.
                 described[part][name] = {key: value for key, value in host.items() if not key.startswith("clock")}
     if len(described["hosts"]) == 2:
-        yield from (one.sentence for one in differences(described))
+        yield from (difference.sentence for difference in host_differences(described))
     else:
         yield "environment.json of one run names no host, so machines cannot be compared"
 
 
-def _cautions(before: Reading, after: Reading, found: Sequence[Difference]) -> Iterator[str]:
-    one, other = before.plan.cluster, after.plan.cluster
-    if (one.gpu_name or one.cpu_name) != (other.gpu_name or other.cpu_name):
-        yield f"the devices are not alike: {one.gpu_name or one.cpu_name} and {other.gpu_name or other.cpu_name}"
-    if one.hosts and other.hosts and set(one.hosts) != set(other.hosts):
-        yield f"other hosts took part: {', '.join(one.hosts)}, then {', '.join(other.hosts)}"
-    if any(not difference.of_repeats for difference in found):
+def _cautions(before: Reading, after: Reading, differences: Sequence[Difference]) -> Iterator[str]:
+    base, new = before.plan.cluster, after.plan.cluster
+    if (base.gpu_name or base.cpu_name) != (new.gpu_name or new.cpu_name):
+        yield f"the devices are not alike: {base.gpu_name or base.cpu_name} and {new.gpu_name or new.cpu_name}"
+    if base.hosts and new.hosts and set(base.hosts) != set(new.hosts):
+        yield f"other hosts took part: {', '.join(base.hosts)}, then {', '.join(new.hosts)}"
+    if any(not difference.of_repeats for difference in differences):
         yield (
             f"where a case has fewer than {FEWEST_REPEATS} repeats its iterations are compared; they ran in one start "
-            "and share its luck, so that intervals are too narrow ('repeats: 5' in the suite helps)"
+            "and are not independent, so that intervals are too narrow ('repeats: 5' in the suite helps)"
         )
-    if any(difference.comparison.low is None for difference in found):
+    if any(difference.comparison.low is None for difference in differences):
         yield "cases with three samples or fewer have no interval"
 
 
@@ -244,8 +244,8 @@ def as_markdown(comparing: Comparing, threshold: float) -> str:
 def verdict(comparing: Comparing, threshold: float) -> str:
     """One sentence: worse or not, and what was unsure."""
     words = dict.fromkeys(("worse", "better", "same", "unsure"), 0)
-    for one in comparing.differences:
-        words[one.verdict(threshold)] += 1
+    for difference in comparing.differences:
+        words[difference.verdict(threshold)] += 1
     counts = ", ".join(f"{count} {word}" for word, count in words.items() if count) or "nothing was compared"
     if comparing.broken:
         counts += f"; {len(comparing.broken)} do not run any more"
@@ -257,20 +257,20 @@ def _rows(comparing: Comparing, threshold: float) -> list[list[str]]:
     order = ("worse", "unsure", "better", "same")
     ordered = sorted(
         comparing.differences,
-        key=lambda one: (order.index(one.verdict(threshold)), -abs(one.comparison.ratio - 1)),
+        key=lambda difference: (order.index(difference.verdict(threshold)), -abs(difference.comparison.ratio - 1)),
     )
     return [
         [
-            one.case,
-            one.quantity,
-            format_value(one.base, one.unit),
-            format_value(one.new, one.unit),
-            f"{one.comparison.ratio - 1:+.1%}",
-            _interval(one.comparison),
-            "" if one.comparison.smallest is None else f"{one.comparison.smallest:.1%}",
-            one.verdict(threshold),
+            difference.case,
+            difference.quantity,
+            format_value(difference.base, difference.unit),
+            format_value(difference.new, difference.unit),
+            f"{difference.comparison.ratio - 1:+.1%}",
+            _interval(difference.comparison),
+            "" if difference.comparison.smallest is None else f"{difference.comparison.smallest:.1%}",
+            difference.verdict(threshold),
         ]
-        for one in ordered
+        for difference in ordered
     ]
 
 
@@ -281,7 +281,11 @@ def _interval(comparison: Comparison) -> str:
 
 
 def _notes(comparing: Comparing) -> list[str]:
-    notes = [*comparing.cautions, *(f"machine: {one}" for one in comparing.environment), *comparing.ended_otherwise]
+    notes = [
+        *comparing.cautions,
+        *(f"machine: {sentence}" for sentence in comparing.environment),
+        *comparing.ended_otherwise,
+    ]
     for name, cases in (("base", comparing.only_base), ("new", comparing.only_new)):
         if cases:
             more = f" and {len(cases) - 5} more" if len(cases) > 5 else ""

@@ -14,7 +14,7 @@ from typing import Any
 from clusterbench.errors import nearest
 from clusterbench.units import format_bytes, parse_bytes
 
-Scalar = str | int | float | bool
+OptionValue = str | int | float | bool
 """One value of an option."""
 
 
@@ -23,7 +23,7 @@ def option(
     help: str = "",
     *,
     unit: str = "",
-    choices: typing.Iterable[Scalar] | None = None,
+    choices: typing.Iterable[OptionValue] | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
     said: str = "",
@@ -64,7 +64,7 @@ class Option:
     default: Any
     help: str
     unit: str
-    choices: tuple[Scalar, ...] | None
+    choices: tuple[OptionValue, ...] | None
     minimum: float | None
     maximum: float | None
     said: str = ""
@@ -109,7 +109,7 @@ class Option:
         """
         return say(self.said or self.name.replace("_", " "), value)
 
-    def parse(self, value: Any) -> Scalar | None:
+    def parse(self, value: Any) -> OptionValue | None:
         """One value in the option's own type.
 
         Raises
@@ -129,7 +129,7 @@ class Option:
                 raise ValueError(self._not(value))
         return parsed
 
-    def _converted(self, value: Any) -> Scalar:
+    def _converted(self, value: Any) -> OptionValue:
         if self.unit == "B" and isinstance(value, (str, int)) and not isinstance(value, bool):
             try:
                 return parse_bytes(value)
@@ -139,7 +139,7 @@ class Option:
             return float(value) if abs(value) < 2**53 else math.inf
         if type(value) is not self.kind:
             raise ValueError(self._not(value))
-        return typing.cast(Scalar, value)
+        return typing.cast(OptionValue, value)
 
     def _not(self, value: Any) -> str:
         return f"must be {self.allowed()}, not {as_yaml(value)}."
@@ -184,12 +184,12 @@ def as_yaml(value: Any) -> str:
 def options_of(thing: type) -> dict[str, Option]:
     """The options of a dataclass, by name, in the order of its fields; fields without :func:`option` are none."""
     hints = typing.get_type_hints(thing)
-    found = {}
+    options = {}
     for field in dataclasses.fields(thing):
         if "help" not in field.metadata:
             continue
         kind, is_list, optional = _kind_of(hints[field.name])
-        found[field.name] = Option(
+        options[field.name] = Option(
             name=field.name,
             kind=kind,
             is_list=is_list,
@@ -197,7 +197,7 @@ def options_of(thing: type) -> dict[str, Option]:
             default=field.default,
             **field.metadata,
         )
-    return found
+    return options
 
 
 def _kind_of(hint: Any) -> tuple[type, bool, bool]:

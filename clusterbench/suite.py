@@ -54,7 +54,7 @@ class Entry:
     own
         Names of the settings that were written for this kind of device where it has its own, else of all.
     by_device
-        What the item itself changes under ``cpu`` or ``gpu``; it has the last word.
+        What the item itself changes under ``cpu`` or ``gpu``; this overrides the suite's block.
     """
 
     benchmark: str
@@ -133,34 +133,38 @@ class Suite:
         return SuiteError(f"{self.where(line)}: {what}")
 
     def _expect_complete(self, entry: Entry, device: str) -> None:
-        for name, wanted in entry.kind.options().items():
-            if wanted.required and name not in entry.settings:
+        for name, key in entry.kind.options().items():
+            if key.required and name not in entry.settings:
                 raise self.mistake(
                     entry.line,
-                    f"benchmark '{entry.benchmark}' needs '{name}', {wanted.allowed()}.\n"
+                    f"benchmark '{entry.benchmark}' needs '{name}', {key.allowed()}.\n"
                     f"hint: write '{name}: ...' here or under '{device}: {entry.benchmark}:'",
                 )
 
 
 def _overridden(entry: Entry, overrides: Iterable[Entry | None], environment: Settings) -> Entry:
-    settings, variables, own = dict(entry.settings), {**environment, **entry.environment}, dict.fromkeys(entry.settings)
-    given = [override for override in overrides if override]
-    for override in given:
+    settings, variables, own_settings = (
+        dict(entry.settings),
+        {**environment, **entry.environment},
+        dict.fromkeys(entry.settings),
+    )
+    blocks = [override for override in overrides if override]
+    for override in blocks:
         settings |= override.settings
         variables |= override.environment
-    if given:
-        # A block may take from an inherited key what it would have worked on; that is no mistake of either.
-        own = dict.fromkeys(name for override in given for name in override.settings)
-    return replace(entry, settings=settings, environment=variables, own=tuple(own))
+    if blocks:
+        # A block may leave an inherited key without effect; neither of the two is then a mistake.
+        own_settings = dict.fromkeys(name for override in blocks for name in override.settings)
+    return replace(entry, settings=settings, environment=variables, own=tuple(own_settings))
 
 
-def load_suite(path: Path | str, known: Mapping[str, type[Benchmark]] | None = None) -> Suite:
+def load_suite(path: Path | str, kinds: Mapping[str, type[Benchmark]] | None = None) -> Suite:
     """The suite in a file.
 
     Parameters
     ----------
-    known
-        The benchmarks there are; by default all that are found.
+    kinds
+        Benchmarks by name; by default all in the folder.
 
     Raises
     ------
@@ -169,7 +173,7 @@ def load_suite(path: Path | str, known: Mapping[str, type[Benchmark]] | None = N
     """
     data = _read(Path(path))
     root = read_yaml(data, str(path))
-    return _Reader(str(path), benchmarks() if known is None else known).suite(root, data)
+    return _SuiteReader(str(path), benchmarks() if kinds is None else kinds).suite(root, data)
 
 
 def _read(path: Path) -> bytes:
@@ -208,31 +212,31 @@ class _BlockKeys:
     repeats: int = option(help="instead of the suite's", minimum=1, maximum=1000)
 
 
-class _Reader:
+class _SuiteReader:
     """Reads the nodes of one file; holds what every message needs."""
 
-    def __init__(self, path: str, known: Mapping[str, type[Benchmark]]) -> None:
+    def __init__(self, path: str, kinds: Mapping[str, type[Benchmark]]) -> None:
         self.path = path
-        self.known = known
+        self.kinds = kinds
 
     def mistake(self, line: int, what: object) -> SuiteError:
         return SuiteError(f"{self.path}:{line}: {what}")
 
     def suite(self, root: Node, text: bytes) -> Suite:
-        own = options_of(_SuiteKeys)
-        table = self.table(root, "a suite", [*own, "environment", "benchmarks", "cpu", "gpu"])
+        suite_keys = options_of(_SuiteKeys)
+        table = self.table(root, "a suite", [*suite_keys, "environment", "benchmarks", "cpu", "gpu"])
         for required in ("suite", "benchmarks"):
             if required not in table.values:
                 raise self.mistake(table.line, f"a suite needs '{required}'.")
-        values = {name: self.fixed(wanted, table) for name, wanted in own.items()}
+        values = {name: self.fixed(key, table) for name, key in suite_keys.items()}
         name = self.name(table)
         entries = self.entries(table.values["benchmarks"])
         listed = {entry.benchmark for entry in entries}
         return Suite(
             name=name,
             question=str(values["question"] or ""),
-            num_nodes=values["num_nodes"] or own["num_nodes"].default,
-            repeats=values["repeats"] or own["repeats"].default,
+            num_nodes=values["num_nodes"] or suite_keys["num_nodes"].default,
+            repeats=values["repeats"] or suite_keys["repeats"].default,
             entries=entries,
             environment=self.environment(table),
             cpu=self.override("cpu", table, listed),
@@ -260,11 +264,11 @@ class _Reader:
         if not isinstance(name_node, Scalar):
             raise self.mistake(node.line, "an item of 'benchmarks' begins with '- benchmark: NAME'.")
         name = name_node.text
-        if name not in self.known:
+        if name not in self.kinds:
             raise self.mistake(
                 name_node.line,
-                f"there is no benchmark {as_yaml(name)}.{nearest(name, self.known)}\n"
-                f"Benchmarks: {', '.join(sorted(self.known))}.",
+                f"there is no benchmark {as_yaml(name)}.{nearest(name, self.kinds)}\n"
+                f"Benchmarks: {', '.join(sorted(self.kinds))}.",
             )
         assert isinstance(node, Table)
         by_device: dict[str, Entry] = {
@@ -278,34 +282,34 @@ class _Reader:
 
     def options(self, benchmark: str, table: Table, more: list[str]) -> Entry:
         """The options of ``benchmark`` in ``table``, which may hold ``more`` keys."""
-        kind = self.known[benchmark]
-        wanted = kind.options()
+        kind = self.kinds[benchmark]
+        options = kind.options()
         refused: Mapping[str, str] = getattr(kind, "refused_options", {})
         for name, line in table.lines.items():
             if name in refused:
                 raise self.mistake(line, f"benchmark '{benchmark}' has no option '{name}': {refused[name]}")
-            if name not in wanted and name not in ("environment", *more):
+            if name not in options and name not in ("environment", *more):
                 raise self.mistake(
                     line,
-                    f"benchmark '{benchmark}' has no option {as_yaml(name)}.{nearest(name, wanted)}\n"
-                    f"Options: {', '.join(sorted(wanted))}.",
+                    f"benchmark '{benchmark}' has no option {as_yaml(name)}.{nearest(name, options)}\n"
+                    f"Options: {', '.join(sorted(options))}.",
                 )
         of = f"benchmark '{benchmark}': option "
-        settings = {name: self.setting(wanted[name], table, of) for name in table.values if name in wanted}
+        settings = {name: self.setting(options[name], table, of) for name in table.values if name in options}
         return Entry(benchmark, kind, table.line, settings, self.environment(table), tuple(settings))
 
     def override(self, device: str, suite: Table, listed: Iterable[str]) -> Override:
         if device not in suite.values:
             return Override()
-        own = options_of(_BlockKeys)
+        block_keys = options_of(_BlockKeys)
         node = suite.values[device]
         if device == "gpu" and isinstance(node, Table) and "num_ranks" in node.lines:
             raise self.mistake(node.lines["num_ranks"], "'gpu' has no key 'num_ranks': every GPU is one rank.")
-        keys = [name for name in own if device == "cpu" or name != "num_ranks"]
-        table = self.table(node, f"'{device}'", [*keys, "environment", *sorted(self.known)])
+        keys = [name for name in block_keys if device == "cpu" or name != "num_ranks"]
+        table = self.table(node, f"'{device}'", [*keys, "environment", *sorted(self.kinds)])
         entries = {}
         for name in table.values:
-            if name not in self.known:
+            if name not in self.kinds:
                 continue
             if name not in listed:
                 raise self.mistake(
@@ -313,7 +317,7 @@ class _Reader:
                 )
             options = self.any_table(table.values[name], f"'{name}' under '{device}'", "options and their values")
             entries[name] = self.options(name, options, [])
-        values = {name: self.fixed(wanted, table) for name, wanted in own.items()}
+        values = {name: self.fixed(key, table) for name, key in block_keys.items()}
         return Override(**values, environment=self.environment(table), entries=entries)
 
     def table(self, node: Node, what: str, keys: list[str]) -> Table:
@@ -326,35 +330,35 @@ class _Reader:
                 )
         return table
 
-    def any_table(self, node: Node, what: str, wanted: str) -> Table:
+    def any_table(self, node: Node, what: str, form: str) -> Table:
         if not isinstance(node, Table):
-            raise self.mistake(node.line, f"{what} must be {wanted}.")
+            raise self.mistake(node.line, f"{what} must be {form}.")
         return node
 
-    def fixed(self, wanted: Option, table: Table) -> Any:
+    def fixed(self, key: Option, table: Table) -> Any:
         """The one value of an option that cannot be swept; None where it is not given."""
-        if wanted.name not in table.values:
+        if key.name not in table.values:
             return None
-        setting = self.setting(wanted, table)
+        setting = self.setting(key, table)
         values = tuple(written.value for written in setting.values)
-        if wanted.is_list:
+        if key.is_list:
             return values
-        if isinstance(table.values[wanted.name], Items):
-            raise self.mistake(setting.line, f"'{wanted.name}' must be one value: {wanted.allowed()}, not a list.")
+        if isinstance(table.values[key.name], Items):
+            raise self.mistake(setting.line, f"'{key.name}' must be one value: {key.allowed()}, not a list.")
         return values[0]
 
-    def setting(self, wanted: Option, table: Table, of: str = "") -> Setting:
-        name = wanted.name
+    def setting(self, key: Option, table: Table, of: str = "") -> Setting:
+        name = key.name
         what = f"{of}'{name}'"
 
         def parse(node: Scalar) -> Any:
             try:
-                return wanted.parse(node.value)
+                return key.parse(node.value)
             except ValueError as error:
                 raise self.mistake(node.line, f"{what} {error}") from None
 
-        written = self.values(name, table.values[name], what, wanted.allowed(), parse)
-        return Setting(name, table.lines[name], written, wanted.is_list)
+        written = self.values(name, table.values[name], what, key.allowed(), parse)
+        return Setting(name, table.lines[name], written, key.is_list)
 
     def values(self, name: str, node: Node, what: str, allowed: str, parse: Any) -> tuple[Written, ...]:
         """One value, or the items of a list; each once."""
@@ -363,10 +367,10 @@ class _Reader:
         written: list[Written] = []
         for item in node.items if isinstance(node, Items) else (node,):
             if not isinstance(item, Scalar):
-                given = "a list" if isinstance(item, Items) else "keys and values"
-                raise self.mistake(item.line, f"{what} must be {allowed}, not {given}.")
+                form = "a list" if isinstance(item, Items) else "keys and values"
+                raise self.mistake(item.line, f"{what} must be {allowed}, not {form}.")
             value = parse(item)
-            if any(value == other.value and type(value) is type(other.value) for other in written):
+            if any(value == earlier.value and type(value) is type(earlier.value) for earlier in written):
                 raise self.mistake(item.line, f"{what} lists {as_yaml(value)} twice.")
             written.append(Written(name, value, item.line))
         return tuple(written)

@@ -91,10 +91,10 @@ def test_a_case_that_ran_before_and_fails_now_is_a_regression(tmp_path: Path) ->
 
 
 def test_few_repeats_are_cautioned_about(tmp_path: Path) -> None:
-    found = compare_runs(*(run_of(tmp_path / name, {"a": 0.010}, repeats=1) for name in ("base", "new")))
-    assert found.cautions == (
-        "where a case has fewer than 4 repeats its iterations are compared; they ran in one start and share its luck, "
-        "so that intervals are too narrow ('repeats: 5' in the suite helps)",
+    comparing = compare_runs(*(run_of(tmp_path / name, {"a": 0.010}, repeats=1) for name in ("base", "new")))
+    assert comparing.cautions == (
+        "where a case has fewer than 4 repeats its iterations are compared; they ran in one start and are not "
+        "independent, so that intervals are too narrow ('repeats: 5' in the suite helps)",
     )
 
 

@@ -1,8 +1,8 @@
 """A run's folder: the only place where the stages meet.
 
 ``observations.jsonl`` is the one file that cannot be made again. It only grows, a line a case, on disk before the next
-case starts. A line counts once its outcome is on disk too. A line that is cut off or damaged is left out and named; of
-what was planned as much must be readable as to know on what it was to run.
+case starts. A line counts once its outcome is on disk too. A line that is cut off or damaged is left out and named. The
+first line of the plan must be readable: it names the cluster that the plan was made for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunFolder:
 
     path: Path
     problems: list[str] = field(default_factory=list)
-    _known: set[str] = field(default_factory=set, repr=False, compare=False)
+    _named: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
     def create(cls, path: Path, suite_text: bytes, plan: Plan, environment: Mapping[str, Any]) -> RunFolder:
@@ -119,18 +119,18 @@ class RunFolder:
         What cannot be read is a problem and left out.
         """
         try:
-            found = parsed((self.path / "environment.json").read_bytes())
-            if not isinstance(found, dict) or _levels(found, _MOST_LEVELS) > _MOST_LEVELS:
+            environment = parsed((self.path / "environment.json").read_bytes())
+            if not isinstance(environment, dict) or _levels(environment, _MOST_LEVELS) > _MOST_LEVELS:
                 raise ValueError
         except (OSError, ValueError, RecursionError):
             self._name("environment.json is not a whole object of JSON and was left out")
             return {}
         for name in ("hosts", "loaded"):
-            by_host = found.get(name, {})
+            by_host = environment.get(name, {})
             if not isinstance(by_host, dict) or not all(isinstance(host, dict) for host in by_host.values()):
                 self._name(f"environment.json: '{name}' does not describe hosts and was left out")
-                del found[name]
-        return found
+                del environment[name]
+        return environment
 
     def add_hosts(self, environments: Mapping[str, Any]) -> None:
         """Adds to environment.json the hosts on which the run goes on."""
@@ -160,7 +160,7 @@ class RunFolder:
         self._append("outcomes.jsonl", outcome)
 
     def write(self, name: str, text: str | Iterable[str]) -> Path:
-        """Replaces a derived file in one go, so that nobody ever sees half of it; a long one may come in pieces."""
+        """Replaces a derived file in one step, so that no reader sees half of it; ``text`` may come in pieces."""
         target = self.path / name
         try:
             new = target.with_name(target.name + ".new")
@@ -185,27 +185,27 @@ class RunFolder:
                 (self.path / "alive").write_text(json.dumps(what) + "\n")
 
     def give_sign(self) -> None:
-        """Touches that file: whoever watches the folder sees that the run goes on."""
+        """Touches the file ``alive``, by which a supervisor sees that the run is going on."""
         with suppress(OSError):
             os.utime(self.path / "alive")
 
     def cut_off(self) -> dict[str, Any] | None:
-        """The case that was under way when the last run ended without a word; None where it ended in order.
+        """The case that was under way when the last run was killed; None where the run ended in order.
 
-        Between two cases none is: the one that was noted last has its outcome then.
+        None, too, where it was killed between two cases: the case that was noted last has its outcome then.
         """
         try:
-            found = json.loads((self.path / "alive").read_text())
+            note = json.loads((self.path / "alive").read_text())
         except (OSError, ValueError, RecursionError):
             return None
-        wanted = {"case": str, "hash": str, "repeat": int, "attempt": int, "phase": str}
-        right = isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in wanted.items())
+        kinds = {"case": str, "hash": str, "repeat": int, "attempt": int, "phase": str}
+        right = isinstance(note, dict) and all(isinstance(note.get(key), kind) for key, kind in kinds.items())
         if not right or any(
-            (one.hash, one.repeat, one.attempt) == (found["hash"], found["repeat"], found["attempt"])
-            for one in self.outcomes()
+            (outcome.hash, outcome.repeat, outcome.attempt) == (note["hash"], note["repeat"], note["attempt"])
+            for outcome in self.outcomes()
         ):
             return None
-        return {key: found[key] for key in wanted}
+        return {key: note[key] for key in kinds}
 
     def _append(self, name: str, record: object) -> None:
         data = _line(record).encode()
@@ -244,14 +244,14 @@ class RunFolder:
             if line.isspace():
                 continue
             try:
-                found = parsed(line)
-                if not isinstance(found, dict):
+                fields = parsed(line)
+                if not isinstance(fields, dict):
                     raise ValueError
             except (ValueError, RecursionError):
                 self._name(f"{name}:{number} is not a whole line of JSON and was left out")
                 continue
             try:
-                record = of(found)
+                record = of(fields)
             except RecursionError:
                 self._name(f"{name}:{number} was left out: it is nested too deeply")
             except ValueError as error:
@@ -269,8 +269,8 @@ class RunFolder:
             ) from None
 
     def _name(self, problem: str) -> None:
-        if problem not in self._known:
-            self._known.add(problem)
+        if problem not in self._named:
+            self._named.add(problem)
             self.problems.append(problem)
 
     def _without_head(self) -> RunFolderError:
@@ -279,21 +279,21 @@ class RunFolder:
             return RunFolderError(f"{file} is empty: the run was stopped before it had a plan.\nhint: start it again")
         why = f" ({self.problems[0]})" if self.problems else ""
         return RunFolderError(
-            f"{file} has no line of kind 'plan' that can be read{why}, so nobody knows on what it was to run.\n"
+            f"{file} has no line of kind 'plan' that can be read{why}, so the cluster of the run is unknown.\n"
             "hint: put the file back from a copy of the folder, or start the run again"
         )
 
     def _counted(self, head: _Head, cases: tuple[Case, ...], refusals: tuple[Refusal, ...]) -> Plan:
-        """The plan, held against what its first line says of it: whole lines may be gone without a trace."""
+        """The plan, checked against the counts in its first line: whole lines may be missing."""
         most = max((case.repeats for case in cases), default=head.repeats)
         if most != head.repeats:
             raise RunFolderError(
                 f"{self.path / 'plan.jsonl'} asks for {head.repeats} repeats, but its cases ask for {most}.\n"
                 "hint: put the file back from a copy of the folder, or start the run again"
             )
-        for what, count, found in (("cases", head.num_cases, cases), ("refusals", head.num_refusals, refusals)):
-            if count is not None and count != len(found):
-                self._name(f"plan.jsonl: {len(found)} of {count} {what} can be read")
+        for what, count, records in (("cases", head.num_cases, cases), ("refusals", head.num_refusals, refusals)):
+            if count is not None and count != len(records):
+                self._name(f"plan.jsonl: {len(records)} of {count} {what} can be read")
         return Plan(head.suite, head.question, head.cluster, head.repeats, cases, refusals)
 
 
@@ -337,19 +337,19 @@ def _plan_records(plan: Plan) -> Iterator[dict[str, Any]]:
         yield {"kind": "refusal", **vars(refusal)}
 
 
-def _planned(found: dict[str, Any]) -> _Head | Case | Refusal:
+def _planned(fields: dict[str, Any]) -> _Head | Case | Refusal:
     """A line of plan.jsonl. A case is held against the identity it was written with."""
-    kind = found.pop("kind", None)
+    kind = fields.pop("kind", None)
     if kind == "plan":
-        return record_of(_Head, found)
-    if isinstance(point := found.get("point"), dict) and not _is_plain(point):
+        return record_of(_Head, fields)
+    if isinstance(point := fields.get("point"), dict) and not _is_plain(point):
         raise ValueError("'point' holds more than plain values")
     if kind == "refusal":
-        return record_of(Refusal, found)
+        return record_of(Refusal, fields)
     if kind != "case":
         raise ValueError(f"'kind' is {json.dumps(kind)[:60]}, not one of plan, case, refusal")
-    written = found.pop("hash", None)
-    case = record_of(Case, found)
+    written = fields.pop("hash", None)
+    case = record_of(Case, fields)
     if unreadable := [key for key in case.expected if not _names_a_figure(key)]:
         raise ValueError(f"'expected' holds {short(json.dumps(unreadable[0]), 60)}, which does not name a figure")
     if case.hash != written:
@@ -377,14 +377,14 @@ _case = FastReader(Case, {"kind": Literal["case"], "hash": str})
 
 def _planned_case(line: bytes) -> Case | None:
     """The case of a line of plan.jsonl; None where :func:`_planned` has to read it."""
-    found = _case.fields(line)
-    if found is None or not _is_plain(found.point):
+    fields = _case.fields(line)
+    if fields is None or not _is_plain(fields.point):
         return None
-    case = _case.record(found)
-    return case if case.hash == found.hash and all(map(_names_a_figure, case.expected)) else None
+    case = _case.record(fields)
+    return case if case.hash == fields.hash and all(map(_names_a_figure, case.expected)) else None
 
 
 def _levels(value: object, most: int) -> int:
     """How deeply lists and objects are nested, counted no further than just beyond ``most``."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max((_levels(one, most - 1) for one in inner), default=0) if most >= 0 else 1
+    return 1 + max((_levels(item, most - 1) for item in inner), default=0) if most >= 0 else 1

@@ -1,4 +1,4 @@
-"""What happened to one case, and all that was read from a run."""
+"""A case with its attempts, and a run as it was read."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NOT_RUN = "not_run"
 UNSTABLE_MAX_OVER_MEDIAN = 1.5  # nccl-tests' second threshold, beside a coefficient of variation of 5 %
 
 SHORTEST_S, LONGEST_S = 1e-12, 1e9
-"""No iteration takes less: light goes a third of a millimetre; or more: thirty years."""
+"""No iteration is shorter (light travels a third of a millimetre) or longer (thirty years)."""
 
 
 @dataclass(frozen=True)
 class History:
-    """One case with every attempt at it, and what was seen in the good ones.
+    """One case with all its attempts, and the observations of those that ended ``ok``.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class History:
 
     @cached_property
     def outcome(self) -> Outcome | None:
-        """What the case as a whole came to: a good repeat if there is one, otherwise the last fault."""
+        """Outcome of the case as a whole: of a good repeat if there is one, otherwise the last fault."""
         good = tuple(outcome for outcome in self.deciding if outcome.status == "ok")
         return (good or self.deciding or (None,))[-1]
 
@@ -109,7 +109,7 @@ class History:
 
 
 def complaint(case: Case, observation: Observation) -> str:
-    """Why a record cannot be believed; nothing when every rank left as many plausible samples as every other.
+    """Why a record cannot be used; empty when all ranks left the same number of plausible samples.
 
     A case passed if every rank's record is whole, whatever an exit code said.
     """

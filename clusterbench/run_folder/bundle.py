@@ -148,12 +148,12 @@ def _contents(archive: Path, tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]
 def _expect_whole(archive: Path, files: dict[str, bytes]) -> None:
     try:
         sums = json.loads(files.pop(MANIFEST, b""))["sha256"]
-        said = {str(name): str(value) for name, value in sums.items()}
+        stated = {str(name): str(value) for name, value in sums.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RunFolderError(f"{archive} is not a bundle: its {MANIFEST} is missing or damaged") from None
-    found = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    if wrong := sorted(name for name in {*said, *found} if said.get(name) != found.get(name)):
+    actual = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    if wrong := sorted(name for name in {*stated, *actual} if stated.get(name) != actual.get(name)):
         raise RunFolderError(
-            f"{archive} was damaged or changed: {len(wrong)} of {len(said)} files are not what its {MANIFEST} says, "
+            f"{archive} was damaged or changed: {len(wrong)} of {len(stated)} files are not what its {MANIFEST} says, "
             f"the first is {wrong[0]!r}"
         )

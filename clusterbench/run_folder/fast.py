@@ -1,4 +1,4 @@
-"""Records read by msgspec, where it is installed: those that :mod:`clusterbench.run_folder.records` gives, sooner.
+"""Records read by msgspec, where it is installed: the same as :mod:`clusterbench.run_folder.records`, faster.
 
 msgspec refuses more than that module (NaN and 1e999 among samples, say) and explains less. So a line that it refuses is
 read again there, which takes it or says what is wrong with it; what msgspec would take more loosely it is not given.
@@ -32,8 +32,8 @@ class FastReader(Generic[Kind]):
 
     def __call__(self, line: bytes) -> Kind | None:
         """The record of a line; None where records.py has to read it."""
-        found = self.fields(line)
-        return None if found is None else self.record(found)
+        structure = self.fields(line)
+        return None if structure is None else self.record(structure)
 
     def fields(self, line: bytes) -> Any:
         """What a line holds, as attributes; None where records.py has to read it."""
@@ -48,11 +48,11 @@ class FastReader(Generic[Kind]):
         inner = {index: records for index, name in enumerate(names) if (records := _inner(hints[name]))}
         kind, values_of = self.kind, attrgetter(*names)
 
-        def plain(found: Any) -> Kind:
-            return kind(*values_of(found))
+        def plain(structure: Any) -> Kind:
+            return kind(*values_of(structure))
 
-        def nested(found: Any) -> Kind:
-            values = [*values_of(found)]
+        def nested(structure: Any) -> Kind:
+            values = [*values_of(structure)]
             for index, records in inner.items():
                 values[index] = records(values[index])
             return kind(*values)
@@ -99,23 +99,23 @@ def _mirror(kind: Any, also: Mapping[str, Any]) -> Any:
     return msgspec.defstruct(kind.__name__, members, forbid_unknown_fields=True, kw_only=True, gc=False)
 
 
-def _allowed(wanted: Any) -> Any:
+def _allowed(hint: Any) -> Any:
     """What msgspec is to take for a field of this type: never more than records.py does."""
     from msgspec import Meta
 
-    origin, inner = get_origin(wanted), get_args(wanted)
+    origin, inner = get_origin(hint), get_args(hint)
     whole = Annotated[int, Meta(ge=-MOST_WHOLE, le=MOST_WHOLE - 1)]
-    if wanted in (Any, str, bool, types.NoneType) or origin is Literal:
-        return wanted
-    if wanted is int:
+    if hint in (Any, str, bool, types.NoneType) or origin is Literal:
+        return hint
+    if hint is int:
         return whole
-    if wanted is float:  # a whole number stays one
+    if hint is float:  # a whole number stays one
         return whole | Annotated[float, Meta(ge=-MOST, le=MOST)]
-    if is_dataclass(wanted):
-        return _mirror(wanted, {})
-    if wanted == Sequence[Sequence[float]]:  # what was measured has no bounds
+    if is_dataclass(hint):
+        return _mirror(hint, {})
+    if hint == Sequence[Sequence[float]]:  # what was measured has no bounds
         return list[list[int | float]]
-    if wanted == Mapping[str, float]:
+    if hint == Mapping[str, float]:
         return dict[str, int | float]
     if origin in (Union, types.UnionType):
         return Union[tuple(map(_allowed, inner))]  # noqa: UP007
@@ -125,13 +125,13 @@ def _allowed(wanted: Any) -> Any:
         return types.GenericAlias(list, (_allowed(inner[0]),))
     if origin is Mapping:
         return types.GenericAlias(dict, (str, _allowed(inner[1])))
-    raise TypeError(f"no record can hold {wanted}")
+    raise TypeError(f"no record can hold {hint}")
 
 
-def _inner(wanted: Any) -> Callable[[Any], Any] | None:
+def _inner(hint: Any) -> Callable[[Any], Any] | None:
     """What makes records of the structures in a field of this type; None where there are none."""
-    if isinstance(wanted, type) and is_dataclass(wanted):
-        return FastReader(wanted).record
-    if get_origin(wanted) is Mapping and (record := _inner(get_args(wanted)[1])):
-        return lambda found: {key: record(value) for key, value in found.items()}
+    if isinstance(hint, type) and is_dataclass(hint):
+        return FastReader(hint).record
+    if get_origin(hint) is Mapping and (record := _inner(get_args(hint)[1])):
+        return lambda structures: {key: record(value) for key, value in structures.items()}
     return None

@@ -1,6 +1,6 @@
-"""Records read from a file that somebody may have damaged: each field is there and of its type, or an error says which.
+"""Records read from a file that may be damaged: each field is there and of its type, or an error names it.
 
-What a field may hold is what its dataclass says. Whether the values make sense together is for whoever reads them.
+The dataclass says what a field may hold. Whether the values fit each other is left to the caller.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ def parsed(text: bytes) -> Any:
     Raises
     ------
     ValueError, RecursionError
-        If it is not whole, not UTF-8, nested without end, or holds text that no file can or a number without reason.
+        If it is not whole, not UTF-8, nested without end, or holds text that no file can hold or a whole number of too
+        many digits.
     """
-    found = _DECODER.decode(text.decode())
+    value = _DECODER.decode(text.decode())
     if b"\\ud" in text.lower():
-        json.dumps(found, ensure_ascii=False).encode()  # half of a character, escaped
-    return found
+        json.dumps(value, ensure_ascii=False).encode()  # half of a character, escaped
+    return value
 
 
 def _short_integer(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise ValueError("a number without reason")  # one with 400 digits fails wherever it meets a fraction
+        raise ValueError(f"a whole number of {len(digits)} digits")  # one of 400 fails wherever it meets a fraction
     return int(digits)
 
 
 _DECODER = json.JSONDecoder(parse_int=_short_integer)
 
 
-def record_of(kind: type[Kind], found: Mapping[str, Any]) -> Kind:
+def record_of(kind: type[Kind], json_fields: Mapping[str, Any]) -> Kind:
     """A dataclass with these fields.
 
     Raises
@@ -66,7 +67,7 @@ def record_of(kind: type[Kind], found: Mapping[str, Any]) -> Kind:
     readers, required = _fields(cast("Hashable", kind))
     values = {}
     try:
-        for name, value in found.items():
+        for name, value in json_fields.items():
             values[name] = readers[name](value)
     except KeyError:
         raise ValueError(f"'{short(name, 60)}' is not known here.{nearest(name, readers)}") from None
@@ -83,38 +84,38 @@ def record_of(kind: type[Kind], found: Mapping[str, Any]) -> Kind:
 def _fields(kind: Any) -> tuple[dict[str, Reader], frozenset[str]]:
     """Readers of all fields by name, and the names of those that have no default."""
     hints = get_type_hints(kind)
-    required = (one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING)
-    return {one.name: _reader(hints[one.name]) for one in fields(kind)}, frozenset(required)
+    required = (field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING)
+    return {field.name: _reader(hints[field.name]) for field in fields(kind)}, frozenset(required)
 
 
-def _reader(wanted: Any) -> Reader:
+def _reader(hint: Any) -> Reader:
     """The reader of a type as it stands in a dataclass."""
-    origin, inner = get_origin(wanted), get_args(wanted)
-    if wanted is Any:
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
         return lambda value: value
-    if wanted in _PLAIN:
-        return _PLAIN[wanted]
-    if is_dataclass(wanted):
-        return partial(_nested, wanted)
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if is_dataclass(hint):
+        return partial(_nested, hint)
     if origin is Literal:
         return partial(_one_of, inner)
     if origin in (Union, types.UnionType):
-        (other,) = (_reader(one) for one in inner if one is not types.NoneType)
-        return lambda value: None if value is None else other(value)
-    if wanted == Sequence[Sequence[float]]:
+        (read_value,) = (_reader(item) for item in inner if item is not types.NoneType)
+        return lambda value: None if value is None else read_value(value)
+    if hint == Sequence[Sequence[float]]:
         return _samples
-    if wanted == Mapping[str, float]:
+    if hint == Mapping[str, float]:
         return _evidence
     if origin is tuple:
-        each = _reader(inner[0])
-        return lambda value: tuple(each(one) for one in _of(list, "a list", value))
+        read_item = _reader(inner[0])
+        return lambda value: tuple(read_item(item) for item in _of(list, "a list", value))
     if origin is Sequence:
-        each = _reader(inner[0])
-        return lambda value: [each(one) for one in _of(list, "a list", value)]
+        read_item = _reader(inner[0])
+        return lambda value: [read_item(item) for item in _of(list, "a list", value)]
     if origin is Mapping:
-        each = _reader(inner[1])
-        return lambda value: {key: each(one) for key, one in _of(dict, "names and values", value).items()}
-    raise TypeError(f"no record can hold {wanted}")
+        read_item = _reader(inner[1])
+        return lambda value: {key: read_item(item) for key, item in _of(dict, "names and values", value).items()}
+    raise TypeError(f"no record can hold {hint}")
 
 
 def _of(kind: type[Kind], words: str, value: Any) -> Kind:
@@ -128,9 +129,9 @@ class _Inner(ValueError):
 
 
 def _nested(kind: Any, value: Any) -> Any:
-    found = _of(dict, "a record", value)
+    json_fields = _of(dict, "a record", value)
     try:
-        return record_of(kind, found)
+        return record_of(kind, json_fields)
     except ValueError as error:
         raise _Inner(error) from None
 
@@ -163,21 +164,21 @@ def _one_of(allowed: Sequence[str], value: Any) -> str:
     return str(value)
 
 
-# What was measured may be infinite or no number: whoever reads it judges it.
+# What was measured may be infinite or no number: the caller judges it.
 
 
 def _samples(value: Any) -> list[list[float]]:
     ranks = _of(list, "a list of samples for each rank", value)
-    if not all(type(one) is list and {*map(type, one)} <= _NUMBERS for one in ranks):
+    if not all(type(samples) is list and {*map(type, samples)} <= _NUMBERS for samples in ranks):
         raise ValueError("a list of samples for each rank")
     return ranks
 
 
 def _evidence(value: Any) -> dict[str, float]:
-    found: dict[str, float] = _of(dict, "numbers by name", value)
-    if not {*map(type, found.values())} <= _NUMBERS:
+    evidence: dict[str, float] = _of(dict, "numbers by name", value)
+    if not {*map(type, evidence.values())} <= _NUMBERS:
         raise ValueError("numbers by name")
-    return found
+    return evidence
 
 
 _NUMBERS = frozenset((int, float))

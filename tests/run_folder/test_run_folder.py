@@ -137,7 +137,7 @@ def test_without_its_first_line_a_plan_is_an_error_that_says_why(run):
         RunFolder.open(run.path).plan()
     assert str(caught.value) == (
         f"{file} has no line of kind 'plan' that can be read (plan.jsonl:1 was left out: in 'cluster' 'ranks_per_node' "
-        "is null, not a whole number), so nobody knows on what it was to run.\n"
+        "is null, not a whole number), so the cluster of the run is unknown.\n"
         "hint: put the file back from a copy of the folder, or start the run again"
     )
 
