@@ -91,7 +91,7 @@ class GpuSample:
     """By all processes, with contexts and NCCL's buffers."""
     utilization: float | None = None
     """Share of time in which any kernel ran; 1.0 says nothing about how well it ran."""
-    throttle_reasons: list[str] | None = None
+    throttle_reasons: Sequence[str] | None = None
     energy_j: float | None = None
     """Counter since the driver was loaded; differences count."""
     error: str | None = None

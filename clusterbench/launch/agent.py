@@ -8,18 +8,64 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from clusterbench import own_copy
 from clusterbench.engine.host_memory import memory_limit_bytes, oom_kills
-from clusterbench.launch.channel import Channel, Message
+from clusterbench.launch.channel import Channel
 from clusterbench.launch.culprit import death
+from clusterbench.launch.messages import (
+    AgentOrder,
+    ChildExited,
+    Disabled,
+    End,
+    Ended,
+    Forked,
+    ForkStore,
+    ForkWorkers,
+    GoOn,
+    GpuSamples,
+    GpusSampled,
+    ImportFailed,
+    Inspect,
+    Inspected,
+    Leave,
+    LostZygote,
+    MemberEvent,
+    OpenStore,
+    Own,
+    PackageCopy,
+    RankDone,
+    RankEvent,
+    RankExited,
+    RankFailed,
+    RankPlace,
+    RankReached,
+    RankReady,
+    RunCase,
+    SampleGpus,
+    Spawn,
+    Start,
+    StoreOpen,
+    TellTime,
+    TimeTold,
+    Warm,
+    WorkerPlace,
+    ZygoteEvent,
+    ZygoteReady,
+    decode_rank_event,
+    decode_samples,
+    decode_spawn,
+    decode_store_event,
+    decode_zygote_event,
+)
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.launch.spawner import start_module
 from clusterbench.launchers import without_launchers
@@ -36,7 +82,7 @@ BYTES_OF_A_LOG = 16_384
 class Zygote:
     """A process that forks workers, for one set of variables that are read when torch is imported."""
 
-    channel: Channel
+    channel: Channel[ZygoteEvent]
     errors: Path
     is_ready: bool = False
     import_error: str = ""
@@ -48,7 +94,7 @@ class Worker:
 
     rank: int
     slot: int
-    channel: Channel
+    channel: Channel[RankEvent]
     log: Path
     pid: int = 0
     exit_code: int | None = None
@@ -77,29 +123,29 @@ class Agent:
     local_ranks: Sequence[int] = ()
     interface: Mapping[str, str] = field(default_factory=dict)
     restarts_spawner: bool = True
-    copy: Mapping[str, str] = field(init=False)
-    _spawner: Channel = field(init=False)
+    copy: PackageCopy = field(init=False)
+    _spawner: Channel[Spawn] = field(init=False)
     _spawner_process: subprocess.Popen[bytes] = field(init=False)
     _zygotes: dict[tuple[tuple[str, str], ...], Zygote] = field(default_factory=dict)
     _workers: dict[int, Worker] = field(default_factory=dict)
     _page: ProgressPage | None = None
-    _store: Channel | None = None
-    _telemetry: Channel | None = None
-    _telemetry_interval_s: float | None = None
+    _store: Channel[StoreOpen] | None = None
+    _telemetry: Channel[GpuSamples] | None = None
+    _sampling: SampleGpus | None = None
     _in_use: Zygote | None = None
     _can_start: bool = True
     _is_closed: bool = False
     _start_id: int = -1
     _oom_kills: int = 0
-    _events: list[Message] = field(default_factory=list)
+    _events: list[MemberEvent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self.copy = {"place": str(own_copy.FOLDER), "digest": own_copy.digest()}
+        self.copy = PackageCopy(str(own_copy.FOLDER), own_copy.digest())
         self._start_spawner()
 
     def _start_spawner(self) -> None:
-        self._spawner, given = Channel.pair()
+        self._spawner, given = Channel.pair(decode_spawn)
         with given:
             self._spawner_process = start_module(
                 "clusterbench.launch.spawner", [str(os.getpid())], given, 2, without_launchers(os.environ)
@@ -108,51 +154,61 @@ class Agent:
 
     # Orders. Each arrives from the conductor, in this process or over the control plane.
 
-    def execute(self, order: Message) -> None:
+    def execute(self, order: AgentOrder) -> None:
         """Does what the conductor asks; whatever comes of it is an event."""
-        getattr(self, "_do_" + order["order"])(**{key: value for key, value in order.items() if key != "order"})
+        match order:
+            case Own():
+                self.local_ranks, self.interface = order.local_ranks, order.interface
+            case Warm():
+                if self._expect_spawner():
+                    self._zygote(order.environment)
+            case OpenStore():
+                self._open_store(order)
+            case Start():
+                self._begin(order)
+            case RunCase() | GoOn():
+                for worker in self._workers.values():
+                    worker.channel.send(order)
+            case Inspect():
+                self._inspect(order.stacks)
+            case End():
+                self._end(order)
+            case SampleGpus():
+                self._sample_gpus(order)
+            case TellTime():
+                self._events.append(TimeTold(time.time()))
+            case _:
+                assert_never(order)
 
-    def _do_own(self, local_ranks: Sequence[int], interface: Mapping[str, str]) -> None:
-        self.local_ranks = local_ranks
-        self.interface = interface
-
-    def _do_warm(self, environment: Mapping[str, str]) -> None:
-        """Has torch imported ahead of the first start."""
-        if self._expect_spawner():
-            self._zygote(environment)
-
-    def _do_store(self, environment: Mapping[str, str], address: str) -> None:
-        """Hosts the store of the next start at ``address``; only the head's agent is asked."""
+    def _open_store(self, order: OpenStore) -> None:
         self._close_store()
         if not self._expect_spawner():
             return
-        self._in_use = zygote = self._zygote(environment)
-        self._store, given = Channel.pair()
-        zygote.channel.send({"store": address}, [given.fileno()])
-        given.close()
+        self._in_use = zygote = self._zygote(order.environment)
+        self._store, given = Channel.pair(decode_store_event)
+        with given:
+            zygote.channel.send(ForkStore(order.address, (given.fileno(),)))
         self._selector.register(self._store, selectors.EVENT_READ)
 
-    def _do_start(self, start: Mapping[str, Any], first_rank: int) -> None:
-        """Forks this agent's share of a start: the ranks below its world size."""
-        owned = range(first_rank, min(first_rank + len(self.local_ranks), start["world_size"]))
-        self._start_id = start["id"]
+    def _begin(self, start: Start) -> None:
+        owned = range(start.first_rank, min(start.first_rank + len(self.local_ranks), start.world_size))
+        self._start_id = start.id
         if not owned or not self._expect_spawner():
             return
-        self._in_use = zygote = self._zygote(start["environment"])
+        self._in_use = zygote = self._zygote(start.environment)
         self._oom_kills = oom_kills()
         self._page = ProgressPage.create(len(owned))
         given_ends, places = [], []
-        logs = self._log_folder(Path(start["logs"]))
+        logs = self._log_folder(Path(start.logs))
         for slot, rank in enumerate(owned):
-            channel, given = Channel.pair()
+            channel, given = Channel.pair(decode_rank_event)
             given_ends.append(given)
-            log = logs / log_name(start["id"], rank)
-            places.append({"rank": rank, "local_rank": self.local_ranks[slot], "slot": slot, "log": str(log)})
+            log = logs / log_name(start.id, rank)
+            places.append(WorkerPlace(rank, self.local_ranks[slot], slot, str(log)))
             self._workers[rank] = Worker(rank, slot, channel, log)
             self._selector.register(channel, selectors.EVENT_READ)
-        own = {**start, "host": self.host, "num_slots": len(owned), "interface": dict(self.interface)}
-        descriptors = [self._page.descriptor, *(end.fileno() for end in given_ends)]
-        zygote.channel.send({"start": own, "ranks": places}, descriptors)
+        descriptors = (self._page.descriptor, *(end.fileno() for end in given_ends))
+        zygote.channel.send(ForkWorkers(start, self.host, self.interface, tuple(places), descriptors))
         for end in given_ends:
             end.close()
 
@@ -164,16 +220,7 @@ class Agent:
         own.mkdir(exist_ok=True)
         return own
 
-    def _do_clock(self) -> None:
-        """Says what time it is here."""
-        self._events.append({"event": "clock", "host": self.host, "time_s": time.time()})
-
-    def _do_tell(self, message: Message) -> None:
-        """Passes a message on to this agent's workers of the start."""
-        for worker in self._workers.values():
-            worker.channel.send(message)
-
-    def _do_inspect(self, stacks: bool) -> None:
+    def _inspect(self, stacks: bool) -> None:
         """Says how far each local rank got, in what state its process is, and where in the code it stands."""
         sizes = {rank: _size(worker.log) for rank, worker in self._workers.items()}
         if stacks:
@@ -183,27 +230,18 @@ class Agent:
         ranks = []
         for rank, worker in self._workers.items():
             phase, iteration = self._page.read(worker.slot) if self._page else (0, -1)
-            ranks.append(
-                {
-                    "rank": rank,
-                    "host": self.host,
-                    "phase": PHASES[phase],
-                    "iteration": iteration,
-                    "state": _state(worker.pid),
-                    "stack": _stack(worker.log, sizes[rank]) if stacks else [],
-                    "log": str(worker.log),
-                }
-            )
-        self._events.append({"event": "inspected", "ranks": ranks})
+            stack = tuple(_stack(worker.log, sizes[rank])) if stacks else ()
+            state = _state(worker.pid)
+            ranks.append(RankPlace(rank, self.host, PHASES[phase], iteration, state, stack, str(worker.log)))
+        self._events.append(Inspected(tuple(ranks)))
 
-    def _do_end(self, start: int, kill: bool) -> None:
-        """Ends the start's workers: they leave by themselves, or are killed. An ``ended`` event follows."""
-        deadline = time.monotonic() + (0.0 if kill else 5.0)
+    def _end(self, order: End) -> None:
+        deadline = time.monotonic() + (0.0 if order.kill else 5.0)
         for worker in self._workers.values():
-            if kill:
+            if order.kill:
                 _signal(worker.pid, signal.SIGKILL)  # a stopped process does not act on SIGTERM
             else:
-                worker.channel.send({"leave": True})
+                worker.channel.send(Leave())
         while any(worker.exit_code is None for worker in self._workers.values()):
             self._collect(0.05)
             if time.monotonic() > deadline:
@@ -223,21 +261,20 @@ class Agent:
         self._close_store()
         self._in_use = None
         self._start_id = -1
-        self._events.append({"event": "ended", "start": start, "logs": logs})
+        self._events.append(Ended(order.start, logs))
 
-    def _do_telemetry(self, interval_s: float) -> None:
-        """Has the GPUs of this host sampled by a process of their own."""
-        self._telemetry_interval_s = interval_s
+    def _sample_gpus(self, order: SampleGpus) -> None:
+        self._sampling = order
         if not self._expect_spawner():
             return
-        self._telemetry, given = Channel.pair()
-        arguments = ["--interval", str(interval_s)]
+        self._telemetry, given = Channel.pair(decode_samples)
+        arguments = ("--interval", str(order.interval_s))
         self._spawn("clusterbench.engine.telemetry", arguments, given, {}, self.scratch / "telemetry.log")
         self._selector.register(self._telemetry, selectors.EVENT_READ)
 
     # Events.
 
-    def events(self, timeout_s: float) -> list[Message]:
+    def events(self, timeout_s: float) -> list[MemberEvent]:
         """What happened here since the last call; waits up to ``timeout_s`` for the first."""
         if not self._events:
             self._collect(timeout_s)
@@ -255,46 +292,60 @@ class Agent:
             if channel.closed:
                 self._lose(channel)
 
-    def _hear(self, channel: Channel, message: Message) -> None:
-        if channel is self._store:
-            self._events.append({"event": "store", "port": message["port"]})
-        elif channel is self._telemetry:
-            self._events.append({"event": "telemetry", "host": self.host, "sample": message})
-        elif "forked" in message:
-            self._pid(message["forked"], message["pid"])
-        elif "exited" in message:
-            self._exit(message["exited"], message["code"])
-        elif "ready" in message or "import_error" in message:
-            for environment, zygote in list(self._zygotes.items()):
-                if zygote.channel is channel:
-                    zygote.is_ready = "ready" in message
-                    zygote.import_error = message.get("import_error", "")
-                    if zygote.is_ready and message["digest"] != self.copy["digest"]:
-                        del self._zygotes[environment]
-                        self._forget(channel)
-                        self._lose_zygote(zygote, self._another_copy(message))
-        else:
-            (rank,) = [worker.rank for worker in self._workers.values() if worker.channel is channel]
-            self._events.append({"event": "worker", "rank": rank, "host": self.host, **message})
+    def _hear(self, channel: Channel[Any], message: StoreOpen | GpuSamples | ZygoteEvent | RankEvent | Spawn) -> None:
+        match message:
+            case StoreOpen() | RankReady() | RankReached() | RankDone() | RankFailed():
+                self._events.append(message)
+            case GpuSamples():
+                self._events.append(GpusSampled(self.host, message))
+            case Forked():
+                self._note_pid(message)
+            case ChildExited():
+                self._note_exit(message)
+            case ZygoteReady():
+                self._note_ready(channel, message)
+            case ImportFailed():
+                for zygote in self._zygotes.values():
+                    if zygote.channel is channel:
+                        zygote.import_error = message.error
+            case Spawn():  # a spawner says nothing
+                pass
+            case _:
+                assert_never(message)
 
-    def _pid(self, label: Mapping[str, Any], pid: int) -> None:
-        if label.get("start") == self._start_id and label["rank"] in self._workers:
-            self._workers[label["rank"]].pid = pid
-        elif "rank" in label:
-            _signal(pid, signal.SIGKILL)  # its start is over already
+    def _note_ready(self, channel: Channel[Any], ready: ZygoteReady) -> None:
+        for environment, zygote in list(self._zygotes.items()):
+            if zygote.channel is not channel:
+                continue
+            zygote.is_ready = True
+            if ready.copy.digest != self.copy.digest:
+                del self._zygotes[environment]
+                self._forget(channel)
+                self._lose_zygote(zygote, self._another_copy(ready.copy))
 
-    def _exit(self, label: Mapping[str, Any], code: int) -> None:
-        if label.get("start") == self._start_id and label["rank"] in self._workers:
-            worker = self._workers[label["rank"]]
-            for message in worker.channel.receive():  # what it said before it went comes first
-                self._hear(worker.channel, message)
-            worker.exit_code = code
-            event = {"event": "exit", "rank": worker.rank, "host": self.host, "code": code, "log": str(worker.log)}
-            if code == -signal.SIGKILL and oom_kills() > self._oom_kills:
-                event["memory_limit_bytes"] = memory_limit_bytes()
-            self._events.append(event)
+    def _note_pid(self, forked: Forked) -> None:
+        if (worker := self._worker(forked)) is not None:
+            worker.pid = forked.pid
+        elif forked.rank is not None:
+            _signal(forked.pid, signal.SIGKILL)  # its start is over already
 
-    def _lose(self, channel: Channel) -> None:
+    def _note_exit(self, exited: ChildExited) -> None:
+        if (worker := self._worker(exited)) is None:
+            return
+        for message in worker.channel.receive():  # what it said before it went comes first
+            self._hear(worker.channel, message)
+        worker.exit_code = exited.code
+        is_out_of_memory = exited.code == -signal.SIGKILL and oom_kills() > self._oom_kills
+        limit = memory_limit_bytes() if is_out_of_memory else None
+        self._events.append(RankExited(worker.rank, self.host, exited.code, str(worker.log), limit))
+
+    def _worker(self, child: Forked | ChildExited) -> Worker | None:
+        """The worker of the start under way that is meant; None for a store's process, or of another start."""
+        if child.rank is None or child.start != self._start_id:
+            return None
+        return self._workers.get(child.rank)
+
+    def _lose(self, channel: Channel[Any]) -> None:
         if not self._spawner.closed:
             self._spawner.receive()
         if self._spawner.closed:  # a child that is gone may have gone with it, and its end was visible first
@@ -302,6 +353,9 @@ class Agent:
         if not self._hears(channel):
             return
         self._selector.unregister(channel)
+        for worker in self._workers.values():
+            if worker.channel is channel and channel.error:
+                self._end_nonsense(worker)
         for environment, zygote in list(self._zygotes.items()):
             if zygote.channel is channel:
                 del self._zygotes[environment]
@@ -314,7 +368,7 @@ class Agent:
     def _lose_spawner(self) -> None:
         """Every zygote and every worker of this host ends with it. Another is started where that is allowed."""
         self._forget(self._spawner)
-        how = death(_exit_code(self._spawner_process), {})
+        how = death(_exit_code(self._spawner_process))
         reason = f"the spawner on host {self.host}, from which all other processes there are started, {how}"
         zygotes, self._zygotes = self._zygotes, {}
         if self._telemetry:
@@ -325,12 +379,12 @@ class Agent:
         else:
             self._can_start = False
             why = f"can start no worker any more: {reason}"
-            self._events.append({"event": "disabled", "host": self.host, "why": why})
+            self._events.append(Disabled(why))
         for zygote in zygotes.values():
             self._forget(zygote.channel)
             self._lose_zygote(zygote, reason)
-        if self._telemetry_interval_s is not None:
-            self._do_telemetry(self._telemetry_interval_s)
+        if self._sampling:
+            self._sample_gpus(self._sampling)
 
     def _lose_zygote(self, zygote: Zygote, reason: str) -> None:
         """The zygote is gone and the kernel has killed its workers; the next start gets a new one."""
@@ -339,20 +393,31 @@ class Agent:
         for worker in self._workers.values():
             if worker.exit_code is None:
                 worker.exit_code = -signal.SIGKILL
-        self._events.append({"event": "lost_zygote", "host": self.host, "reason": reason})
+        self._events.append(LostZygote(self.host, reason))
+
+    def _end_nonsense(self, worker: Worker) -> None:
+        """A worker whose words cannot be read any more is of no use, and must not be waited for."""
+        _signal(worker.pid, signal.SIGKILL)
+        reason = f"what it sent is no message ({worker.channel.error})"
+        phase, _ = self._page.read(worker.slot) if self._page else (0, -1)
+        self._events.append(RankFailed(worker.rank, self.host, "failed", reason, PHASES[phase]))
 
     def _why_lost(self, zygote: Zygote) -> str:
         if zygote.import_error:
             return f"torch could not be imported on host {self.host}: {zygote.import_error}"
+        if zygote.channel.error:
+            return (
+                f"what the process that forks workers on host {self.host} sent is no message ({zygote.channel.error})"
+            )
         said = zygote.errors.read_text(errors="replace").strip()[-2000:] if zygote.errors.exists() else ""
         last = f"; the last it wrote: {said.splitlines()[-1]}" if said else ""
         when = "" if zygote.is_ready else " while it imported torch"
         return f"the process that forks workers on host {self.host} ended{when}{last}"
 
-    def _another_copy(self, other: Message) -> str:
+    def _another_copy(self, other: PackageCopy) -> str:
         return (
-            f"workers on host {self.host} would run another copy of clusterbench than its agent: {other['place']} with "
-            f"sources {other['digest']}, not {self.copy['place']} with sources {self.copy['digest']}.\n"
+            f"workers on host {self.host} would run another copy of clusterbench than its agent: {other.place} with "
+            f"sources {other.digest}, not {self.copy.place} with sources {self.copy.digest}.\n"
             "hint: leave the sources alone while a run is under way"
         )
 
@@ -366,34 +431,38 @@ class Agent:
     def _zygote(self, environment: Mapping[str, str]) -> Zygote:
         key = tuple(sorted(environment.items()))
         if key not in self._zygotes:
-            channel, given = Channel.pair()
+            channel, given = Channel.pair(decode_zygote_event)
             errors = self.scratch / f"zygote-{len(list(self.scratch.glob('zygote-*'))):04d}.log"
             # One thread: a forked child of a process that has run a multi-threaded kernel hangs.
             variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **environment}
-            arguments = [str(self._spawner_process.pid)]
+            arguments = (str(self._spawner_process.pid),)
             self._spawn("clusterbench.launch.zygote", arguments, given, variables, errors)
             self._selector.register(channel, selectors.EVENT_READ)
             self._zygotes[key] = Zygote(channel, errors)
         return self._zygotes[key]
 
     def _spawn(
-        self, module: str, arguments: list[str], channel: Any, environment: Mapping[str, str], errors: Path
+        self,
+        module: str,
+        arguments: tuple[str, ...],
+        channel: socket.socket,
+        environment: Mapping[str, str],
+        errors: Path,
     ) -> None:
         with open(errors, "ab") as log, channel:
-            order = {"module": module, "arguments": arguments, "environment": dict(environment)}
-            self._spawner.send(order, [channel.fileno(), log.fileno()])
+            self._spawner.send(Spawn(module, arguments, environment, (channel.fileno(), log.fileno())))
 
     def _close_store(self) -> None:
         if self._store:
             self._forget(self._store)
             self._store = None
 
-    def _forget(self, channel: Channel) -> None:
+    def _forget(self, channel: Channel[Any]) -> None:
         if self._hears(channel):
             self._selector.unregister(channel)
         channel.close()
 
-    def _hears(self, channel: Channel) -> bool:
+    def _hears(self, channel: Channel[Any]) -> bool:
         return channel.fileno() >= 0 and channel in self._selector.get_map()
 
     def close(self) -> None:

@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agent import Agent
-from clusterbench.launch.channel import Message
-from clusterbench.launch.control import HEAD, ControlPlane, MpiPlane
+from clusterbench.launch.control import CLOSED, HEAD, HeadPlane, MemberPlane, MpiPlane
 from clusterbench.launch.members import Member
+from clusterbench.launch.messages import (
+    AgentOrder,
+    CheckMpi,
+    Disabled,
+    EndMpi,
+    Event,
+    ExpectSilence,
+    Goodbye,
+    Inspected,
+    InspectMpi,
+    Interrupted,
+    Leaving,
+    LostAgent,
+    MemberEvent,
+    MpiOrder,
+    Order,
+    Own,
+    PrepareMpi,
+    Quit,
+    Sign,
+    Start,
+    TimeMpi,
+)
 from clusterbench.launch.mpi_cases import MpiRank
 
 SECONDS_BETWEEN_SIGNS = 2.0
 SECONDS_OF_SILENCE = 20.0
 """Whoever has said nothing for so long is lost. Links that come back sooner cost nothing but time."""
-SECONDS_OF_PATIENCE = 300.0
+SECONDS_WHILE_BUSY = 300.0
 """The same for members while the head plans or writes the report and says nothing."""
 
 SECONDS_FOR_GOODBYES = 5.0
@@ -28,15 +51,6 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 _SHORTEST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.02
-
-
-Leaving = Literal["in order", "aborted", "abandoned"]
-"""How MPI is left.
-
-Not in order where a rank is stuck inside it, since that waits for all ranks. As long as every agent answers, the head
-aborts it: this alone gives mpirun the run's exit code. Where one does not answer, mpirun might wait for its host for
-ever, so each agent leaves by itself.
-"""
 
 
 class LostHead(LaunchError):
@@ -109,7 +123,7 @@ class Agents:
     def __init__(
         self,
         agent: Agent,
-        plane: ControlPlane,
+        plane: HeadPlane,
         members: Sequence[Member],
         interfaces: Mapping[str, Mapping[str, str]] | None = None,
         silence_s: float = SECONDS_OF_SILENCE,
@@ -126,10 +140,15 @@ class Agents:
         self._pause = Pause()
         self._silence = Silence(agent for agent in range(plane.size) if agent != HEAD)
         self._gave_sign = 0.0
-        self._patience(silence_s)
+        self._hosts = {member.agent: member.host for member in self.members}
+        self._ranks = {
+            member.agent: range(member.first_rank, member.first_rank + len(member.local_ranks))
+            for member in self.members
+        }
+        self._tell_others(ExpectSilence(silence_s))
         for member in self.members:
             own = (interfaces or {}).get(member.host, {})
-            self._order_one(member, {"order": "own", "local_ranks": list(member.local_ranks), "interface": own})
+            self._order_one(member, Own(member.local_ranks, own))
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -146,104 +165,115 @@ class Agents:
             return "abandoned"
         return "aborted" if self.is_stuck else "in order"
 
-    def is_worried(self) -> bool:
+    def misses_a_sign(self) -> bool:
         """Whether an agent is silent that should have given a sign by now."""
         return bool(self._silence.longer_than(2 * SECONDS_BETWEEN_SIGNS))
 
-    def order(self, order: str, **arguments: Any) -> None:
-        """The same order to every agent."""
+    def order(self, order: AgentOrder) -> None:
+        """The same order to every agent; of a start, each is told which rank is its first."""
         for member in self.present:
-            self._order_one(member, {"order": order, **arguments})
+            self._order_one(member, replace(order, first_rank=member.first_rank) if isinstance(order, Start) else order)
 
-    def order_head(self, order: str, **arguments: Any) -> None:
-        self._agent.execute({"order": order, **arguments})
-
-    def order_start(self, start: Message) -> None:
-        """Has every agent fork its share of a start's ranks."""
-        for member in self.present:
-            self._order_one(member, {"order": "start", "start": start, "first_rank": member.first_rank})
+    def order_head(self, order: AgentOrder) -> None:
+        self._agent.execute(order)
 
     def is_alone(self) -> bool:
         """Whether this is the only agent of the run."""
         return self._plane.size == 1
 
-    def order_mpi(self, members: Sequence[Member], order: str, **arguments: Any) -> None:
+    def order_mpi(self, members: Sequence[Member], order: MpiOrder) -> None:
         """An order to those agents that are the ranks of a case of MPI; this one begins last, as it then looks away."""
         for member in sorted(members, key=lambda member: member.agent == HEAD):
             if member.agent in self.lost:
                 continue
             if member.agent == HEAD:
                 assert self.mpi is not None
-                self.mpi.execute({"order": f"mpi_{order}", **arguments})
+                self.mpi.execute(order)
             else:
-                self._plane.send(member.agent, {"order": f"mpi_{order}", **arguments})
+                self._plane.send(member.agent, order)
 
     def expect_silence(self, seconds: float) -> None:
-        """Has nobody take it for a loss that agents say nothing for so long: those inside MPI cannot."""
+        """Counts no agent as lost for saying nothing for so long: those inside MPI cannot."""
         self._silence_s = self.silence_s + seconds
-        self._patience(self._silence_s)
+        self._tell_others(ExpectSilence(self._silence_s))
 
     def rest(self) -> None:
-        """Has the others wait, and not take it for a loss, while the head is busy with something else."""
-        self._patience(SECONDS_OF_PATIENCE)
+        """Has the others wait, and not count the head as lost, while it is busy with something else."""
+        self._tell_others(ExpectSilence(SECONDS_WHILE_BUSY))
 
-    def _order_one(self, member: Member, order: Message) -> None:
+    def _order_one(self, member: Member, order: AgentOrder) -> None:
         if member.agent == HEAD:
             self._agent.execute(order)
         else:
             self._plane.send(member.agent, order)
 
-    def _patience(self, seconds: float) -> None:
-        self._tell_others({"order": "patience", "seconds": seconds})
-
-    def _tell_others(self, message: Message) -> None:
+    def _tell_others(self, message: Order) -> None:
         for agent in range(self._plane.size):
             if agent != HEAD and agent not in self.lost:
                 self._plane.send(agent, message)
 
-    def events(self, timeout_s: float) -> list[Message]:
+    def events(self, timeout_s: float) -> list[Event]:
         """What happened anywhere; waits up to ``timeout_s`` for the first event.
 
         While this agent is a rank inside MPI it hears nothing of the others: to listen would disturb what is timed.
         """
         if self.mpi and self.mpi.is_undisturbed():
-            return self.mpi.events(timeout_s)
+            return list(self.mpi.events(timeout_s))
         if self._plane.size == 1:
-            return (self.mpi.events() if self.mpi else []) or self._heard(HEAD, self._agent.events(timeout_s))
+            own = self.mpi.events() if self.mpi else []
+            return self._heard(HEAD, own or self._agent.events(timeout_s))
         deadline = time.monotonic() + timeout_s
         while True:
             left = max(deadline - time.monotonic(), 0.0)
-            events = self._heard(HEAD, self._agent.events(min(self._pause.seconds, left)))
-            events += self.mpi.events() if self.mpi else []
+            own = self._agent.events(min(self._pause.seconds, left)) + (self.mpi.events() if self.mpi else [])
+            events = self._heard(HEAD, own)
             arrived = self._plane.receive()
             for sender, message in arrived:
-                if message["event"] != "sign":
+                if not isinstance(message, Sign):
                     events += self._heard(sender, [message])
             events += self._losses(sender for sender, _ in arrived)
-            if any(event["event"] == "interrupted" for event in events):
+            if any(isinstance(event, Interrupted) for event in events):
                 raise KeyboardInterrupt
             self._pause.after(bool(events))
             if events or left == 0.0:
                 return events
 
-    def _heard(self, agent: int, events: list[Message]) -> list[Message]:
+    def _heard(self, agent: int, messages: Sequence[MemberEvent]) -> list[Event]:
         """The events of an agent; one that can start nothing any more is lost for the run, though it answers."""
-        for number, event in enumerate(events):
-            if event["event"] == "disabled":
-                self.disabled[agent] = event["why"]
-                events[number] = {**event, "event": "lost_agent", "agent": agent}
+        events: list[Event] = []
+        for message in messages:
+            if agent in self.lost:
+                break
+            if isinstance(message, Disabled):
+                self.disabled[agent] = message.why
+                events.append(LostAgent(agent, self._hosts.get(agent, ""), message.why))
+            elif (foreign := self._foreign(agent, message)) is not None:
+                self._plane.drop(agent, f"spoke for {foreign}, which is not its own")
+            else:
+                events.append(message)
         return events
 
-    def _losses(self, heard: Iterable[int]) -> list[Message]:
+    def _foreign(self, agent: int, message: MemberEvent) -> str | None:
+        """A rank or host that an agent speaks for and must not: what it says would count as another's."""
+        own = self._ranks.get(agent, range(0))
+        ranks = message.ranks if isinstance(message, Inspected) else (message,)
+        for said in ranks:
+            if (rank := getattr(said, "rank", None)) is not None and rank not in own:
+                return f"rank {rank}"
+            if (host := getattr(said, "host", None)) is not None and host != self._hosts.get(agent, host):
+                return f"host {host}"
+        return None
+
+    def _losses(self, heard: Iterable[int]) -> list[LostAgent]:
         """An event for each member that was found to be gone just now; and a sign to the others from time to time."""
         now = time.monotonic()
         if now - self._gave_sign > SECONDS_BETWEEN_SIGNS:
             self._gave_sign = now
-            self._tell_others({"order": "sign"})
+            self._tell_others(Sign())
         self._silence.heard(heard)
         gone = {
             **dict.fromkeys(self._silence.longer_than(self._silence_s), f"said nothing for {self._silence_s:g} s"),
-            **dict.fromkeys(self._plane.lost(), "closed its connection"),
+            **self._plane.lost(),
         }
         new = {agent: why for agent, why in gone.items() if agent not in self.lost}
         if not new:
@@ -251,23 +281,21 @@ class Agents:
         self.lost |= new
         self.present = tuple(member for member in self.members if member.agent not in self.lost)
         return [
-            {"event": "lost_agent", "agent": member.agent, "host": member.host, "why": new[member.agent]}
-            for member in self.members
-            if member.agent in new
+            LostAgent(member.agent, member.host, new[member.agent]) for member in self.members if member.agent in new
         ]
 
 
-def dismiss(plane: ControlPlane, exit_code: int, lost: Collection[int] = (), leaving: Leaving = "in order") -> None:
-    """Tells every other agent that is still there to go home with ``exit_code``, and takes what they still have to say.
+def dismiss(plane: HeadPlane, exit_code: int, lost: Collection[int] = (), leaving: Leaving = "in order") -> None:
+    """Tells every other agent that is still there to end with ``exit_code``, and takes what they still have to say.
 
     A message that nobody has taken when MPI ends is a warning of the library.
     """
     waiting = {agent for agent in range(plane.size) if agent != HEAD and agent not in lost}
     for agent in waiting:
-        plane.send(agent, {"order": "quit", "exit_code": exit_code, "leaving": leaving})
+        plane.send(agent, Quit(exit_code, leaving))
     deadline = time.monotonic() + SECONDS_FOR_GOODBYES
     while waiting.difference(plane.lost()) and time.monotonic() < deadline:
-        waiting.difference_update(sender for sender, message in plane.receive() if message["event"] == "bye")
+        waiting.difference_update(sender for sender, message in plane.receive() if isinstance(message, Goodbye))
         time.sleep(0.001)
     plane.close()
 
@@ -278,15 +306,15 @@ class Interruption(Protocol):
     asked: bool
 
 
-def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int:
+def follow(agent: Agent, plane: MemberPlane, interruption: Interruption) -> int:
     """A member agent's whole life: does what the head orders, tells what happens, ends with the head's exit code.
 
     Raises
     ------
     LostHead
-        Whoever is left behind ends its ranks and goes.
+        The agent has to end its ranks and itself.
     """
-    pause, silence, patience_s = Pause(), Silence([HEAD]), SECONDS_OF_PATIENCE
+    pause, silence, silence_s = Pause(), Silence([HEAD]), SECONDS_WHILE_BUSY
     told, gave_sign = False, 0.0
     mpi = MpiRank(agent.host) if isinstance(plane, MpiPlane) else None
     while True:
@@ -295,36 +323,47 @@ def follow(agent: Agent, plane: ControlPlane, interruption: Interruption) -> int
             continue
         orders = [message for _, message in plane.receive()]
         for order in orders:
-            if order["order"] == "quit":
-                plane.send(HEAD, {"event": "bye"})
-                plane.close()
-                if order["leaving"] != "in order":
-                    agent.close()
-                    if order["leaving"] == "aborted":
-                        time.sleep(SECONDS_TO_BE_ENDED)
-                    plane.abandon(order["exit_code"], last=False)
-                return int(order["exit_code"])
-            if order["order"] == "patience":
-                patience_s = order["seconds"]
-            elif mpi and order["order"].startswith("mpi_"):
-                mpi.execute(order)
-            elif order["order"] != "sign":
-                agent.execute(order)
+            match order:
+                case Quit():
+                    _leave(agent, plane, order)
+                    return order.exit_code
+                case ExpectSilence():
+                    silence_s = order.seconds
+                case Sign():
+                    pass
+                case PrepareMpi() | CheckMpi() | TimeMpi() | InspectMpi() | EndMpi():
+                    if mpi is None:
+                        plane.drop(HEAD, f"sent {type(order).__name__} where no MPI is")
+                    else:
+                        mpi.execute(order)
+                case _:
+                    agent.execute(order)
         events = agent.events(pause.seconds) + (mpi.events() if mpi else [])
         if interruption.asked and not told:
-            events.append({"event": "interrupted"})
+            events.append(Interrupted())
             told = True
         if time.monotonic() - gave_sign > SECONDS_BETWEEN_SIGNS:
             gave_sign = time.monotonic()
-            plane.send(HEAD, {"event": "sign"})
+            plane.send(HEAD, Sign())
         for event in events:
             plane.send(HEAD, event)
         silence.heard([HEAD] if orders else [])
-        if plane.lost():
-            raise LostHead(f"the head of the run is gone; the agent on {agent.host} ends its ranks and itself")
-        if silence.longer_than(patience_s):
+        if why := plane.lost().get(HEAD):
+            what = "is gone" if why == CLOSED else why
+            raise LostHead(f"the head of the run {what}; the agent on {agent.host} ends its ranks and itself")
+        if silence.longer_than(silence_s):
             raise LostHead(
-                f"the head of the run said nothing for {patience_s:g} s; the agent on {agent.host} ends its ranks and "
+                f"the head of the run said nothing for {silence_s:g} s; the agent on {agent.host} ends its ranks and "
                 "itself"
             )
         pause.after(bool(orders or events))
+
+
+def _leave(agent: Agent, plane: MemberPlane, order: Quit) -> None:
+    plane.send(HEAD, Goodbye())
+    plane.close()
+    if order.leaving != "in order":
+        agent.close()
+        if order.leaving == "aborted":
+            time.sleep(SECONDS_TO_BE_ENDED)
+        plane.abandon(order.exit_code, last=False)

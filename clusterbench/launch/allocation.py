@@ -15,10 +15,9 @@ from typing import Any
 from clusterbench import own_copy
 from clusterbench.cluster import Found
 from clusterbench.errors import LaunchError, SuiteError, nearest
-from clusterbench.launch.agent import Agent
-from clusterbench.launch.channel import Message
-from clusterbench.launch.control import HEAD, ControlPlane
+from clusterbench.launch.control import CLOSED, HEAD, HeadPlane
 from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
+from clusterbench.launch.messages import Hello, Interrupted, MemberEvent, PackageCopy, TellTime, TimeTold
 from clusterbench.launchers import without_launchers
 
 SECONDS_TO_GATHER = 60.0
@@ -113,13 +112,12 @@ def variables_of(interfaces: Mapping[str, Interface], is_wanted: bool) -> dict[s
     return {host: dict.fromkeys(names, interface.name) for host, interface in interfaces.items()}
 
 
-def hello(host: str, local_rank: int | None, copy: Mapping[str, str]) -> Message:
+def hello(host: str, local_rank: int | None, copy: PackageCopy) -> Hello:
     """What an agent says first; the first one of each host describes it."""
-    described = {} if local_rank else _described()
-    return {"event": "hello", "host": host, "local_rank": local_rank, "copy": dict(copy), "environment": described}
+    return Hello(host, local_rank, copy, environment={} if local_rank else _described())
 
 
-def gather(plane: ControlPlane, own: Message) -> Allocation:
+def gather(plane: HeadPlane, own: Hello) -> Allocation:
     """Every agent's host, once all have said hello.
 
     Raises
@@ -129,43 +127,43 @@ def gather(plane: ControlPlane, own: Message) -> Allocation:
     """
     hellos = {HEAD: own}
     for sender, message in _messages(plane, SECONDS_TO_GATHER):
-        if message["event"] == "hello":
+        if isinstance(message, Hello):
             hellos[sender] = message
         if len(hellos) == plane.size:
             break
     if len(hellos) < plane.size:
         missing = [rank for rank in range(plane.size) if rank not in hellos]
         gone = [rank for rank in missing if rank in plane.lost()]
-        why = "closed their connection" if gone else f"said nothing for {SECONDS_TO_GATHER:g} s"
+        reasons = {plane.lost()[rank] for rank in gone} or {f"said nothing for {SECONDS_TO_GATHER:g} s"}
+        why = " or ".join("closed their connection" if reason == CLOSED else reason for reason in sorted(reasons))
         raise LaunchError(f"{len(gone or missing)} of {plane.size} agents {why}: {_listed(gone or missing)}")
     in_order = [hellos[rank] for rank in range(plane.size)]
     _expect_names_of_their_own(in_order)
     _expect_one_copy(in_order)
-    environments = {said["host"]: said["environment"] for said in reversed(in_order) if said["environment"]}
-    hosts = tuple(said["host"] for said in in_order)
-    return Allocation(hosts, {host: environments[host] for host in dict.fromkeys(hosts)})
+    environments = {said.host: dict(said.environment) for said in reversed(in_order) if said.environment}
+    hosts = tuple(said.host for said in in_order)
+    return Allocation(hosts, {host: environments.get(host, {}) for host in dict.fromkeys(hosts)})
 
 
-def _expect_names_of_their_own(hellos: Sequence[Message]) -> None:
+def _expect_names_of_their_own(hellos: Sequence[Hello]) -> None:
     seen = set()
     for said in hellos:
-        place = said["host"], said["local_rank"]
-        if said["local_rank"] is not None and place in seen:
+        place = said.host, said.local_rank
+        if said.local_rank is not None and place in seen:
             raise LaunchError(
-                f"two hosts go by the name {said['host']}: each has a local rank {said['local_rank']}.\n"
+                f"two hosts go by the name {said.host}: each has a local rank {said.local_rank}.\n"
                 "hint: give every host or container a name of its own"
             )
         seen.add(place)
 
 
-def _expect_one_copy(hellos: Sequence[Message]) -> None:
+def _expect_one_copy(hellos: Sequence[Hello]) -> None:
     """Contents count and not paths: each host may have the package on a disk of its own."""
     first = hellos[0]
     for said in hellos:
-        if said["copy"]["digest"] != first["copy"]["digest"]:
+        if said.copy.digest != first.copy.digest:
             mine, other = (
-                f"{each['host']} has {each['copy']['place']} with sources {each['copy']['digest']}"
-                for each in (first, said)
+                f"{each.host} has {each.copy.place} with sources {each.copy.digest}" for each in (first, said)
             )
             raise LaunchError(
                 f"the hosts run different copies of clusterbench: {mine}, {other}.\n"
@@ -173,7 +171,7 @@ def _expect_one_copy(hellos: Sequence[Message]) -> None:
             )
 
 
-def measure_clocks(agent: Agent, plane: ControlPlane, allocation: Allocation) -> None:
+def measure_clocks(plane: HeadPlane, allocation: Allocation) -> None:
     """Adds to each host's environment how many seconds its clock is ahead of the head's, from the quickest answer.
 
     Nothing here compares times of two hosts; people who read logs side by side do.
@@ -184,13 +182,13 @@ def measure_clocks(agent: Agent, plane: ControlPlane, allocation: Allocation) ->
     for _ in range(_ROUNDS_OF_CLOCKS if others else 0):
         asked = time.time()
         for rank in others:
-            plane.send(rank, {"order": "clock"})
+            plane.send(rank, TellTime())
         waiting = set(others)
         for sender, message in _messages(plane, _SECONDS_FOR_CLOCKS):
-            if message["event"] == "clock" and sender in waiting:
-                answered = time.time()
-                offset = message["time_s"] - (asked + answered) / 2
-                best[message["host"]] = min(best.get(message["host"], (float("inf"), 0.0)), (answered - asked, offset))
+            if isinstance(message, TimeTold) and sender in waiting:
+                host, answered = others[sender], time.time()
+                offset = message.time_s - (asked + answered) / 2
+                best[host] = min(best.get(host, (float("inf"), 0.0)), (answered - asked, offset))
                 waiting.discard(sender)
             if not waiting:
                 break
@@ -202,11 +200,11 @@ def _listed(ranks: Sequence[int]) -> str:
     return f"{', '.join(map(str, ranks[:16]))}{' ...' if len(ranks) > 16 else ''}"
 
 
-def _messages(plane: ControlPlane, timeout_s: float) -> Iterator[tuple[int, Message]]:
+def _messages(plane: HeadPlane, timeout_s: float) -> Iterator[tuple[int, MemberEvent]]:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         arrived = plane.receive()
-        if any(message["event"] == "interrupted" for _, message in arrived):
+        if any(isinstance(message, Interrupted) for _, message in arrived):
             raise KeyboardInterrupt  # it is said once only
         yield from arrived
         if plane.size == 1 or plane.lost():

@@ -1,49 +1,62 @@
-"""JSON lines over a Unix socket, with file descriptors beside them where asked."""
+"""Messages over a connection, one line each, with file descriptors beside them where a message has some."""
 
 from __future__ import annotations
 
 import array
-import json
+import dataclasses
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Generic, TypeVar
 
-Message = dict[str, Any]
+from clusterbench.launch.messages import LONGEST_LINE, BadLine, Decoder, Message, encode
 
 # MSG_CMSG_CLOEXEC: what one child is handed must not leak into the next.
 _WAITING = int(socket.MSG_CMSG_CLOEXEC)
 _NOT_WAITING = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
 _ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(253 * array.array("i").itemsize)  # the most the kernel passes at once
 
+Received = TypeVar("Received")
 
-class Channel:
-    """One end of a connection between two processes of a host.
+
+class Channel(Generic[Received]):
+    """One end of a connection between two processes.
+
+    Parameters
+    ----------
+    decode
+        Makes a message of a line; what it refuses closes the channel.
 
     Attributes
     ----------
     closed
-        True once the other end is gone and everything it sent has been read.
+        True once the other end is gone and everything it sent has been read, or it sent what is no message.
+    error
+        What was wrong with what it sent; empty where nothing was.
     """
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, decode: Decoder[Received]) -> None:
         self.socket = end
         self.closed = False
+        self.error = ""
+        self._decode = decode
         self._unread: list[bytes] = []
+        self._num_unread = 0
         self._descriptors: list[int] = []
 
     @classmethod
-    def pair(cls) -> tuple[Channel, socket.socket]:
+    def pair(cls, decode: Decoder[Received]) -> tuple[Channel[Received], socket.socket]:
         """A channel to keep and the bare end to hand to another process."""
         kept, given = socket.socketpair()
-        return cls(kept), given
+        return cls(kept, decode), given
 
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> bool:
+    def send(self, message: Message) -> bool:
         """False when nobody is there to read it any more."""
-        data = json.dumps({**message, "descriptors": len(descriptors)} if descriptors else message).encode() + b"\n"
+        data = encode(message)
+        descriptors: tuple[int, ...] = getattr(message, "descriptors", ())
         try:
             if descriptors:
                 sent = socket.send_fds(self.socket, [data], list(descriptors))
@@ -57,13 +70,10 @@ class Channel:
             return False
         return True
 
-    def receive(self, wait: bool = False) -> list[Message]:
-        """Everything that has arrived; with ``wait``, blocks until something has or the other end is gone.
-
-        A message that came with file descriptors holds them under ``descriptors``.
-        """
+    def receive(self, wait: bool = False) -> list[Received]:
+        """Everything that has arrived; with ``wait``, blocks until something has or the other end is gone."""
         flags = _WAITING if wait else _NOT_WAITING
-        messages: list[Message] = []
+        messages: list[Received] = []
         while not self.closed and not (messages and wait):
             try:
                 # Not socket.recv_fds: up to Python 3.13 it drops its flags.
@@ -77,20 +87,33 @@ class Channel:
                     self._descriptors += array.array("i", packed)
             if not data:
                 self.closed = True
-            messages += self._parse(data)
+            try:
+                for line in self._lines(data):
+                    messages.append(self._message(line))
+            except BadLine as error:
+                self.closed, self.error = True, str(error)
         return messages
 
-    def _parse(self, data: bytes) -> Iterable[Message]:
+    def _lines(self, data: bytes) -> Iterable[bytes]:
         *lines, rest = data.split(b"\n")
         if lines:
             lines[0] = b"".join((*self._unread, lines[0]))
             self._unread.clear()
+            self._num_unread = 0
         self._unread.append(rest)
-        for line in lines:
-            message: Message = json.loads(line)
-            if count := message.get("descriptors"):
-                message["descriptors"], self._descriptors = self._descriptors[:count], self._descriptors[count:]
-            yield message
+        self._num_unread += len(rest)
+        yield from lines
+        if self._num_unread > LONGEST_LINE:
+            raise BadLine(f"a message may have {LONGEST_LINE} bytes, and this one has no end")
+
+    def _message(self, line: bytes) -> Received:
+        message = self._decode(line)
+        if count := len(getattr(message, "descriptors", ())):
+            if len(self._descriptors) < count:
+                raise BadLine("a message came without its file descriptors")
+            here, self._descriptors = tuple(self._descriptors[:count]), self._descriptors[count:]
+            return dataclasses.replace(message, descriptors=here)  # type: ignore[type-var]
+        return message
 
     def close(self) -> None:
         self.closed = True

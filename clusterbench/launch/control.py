@@ -1,7 +1,8 @@
-"""The control plane: JSON messages between the head agent and the others, apart from the group under test.
+"""The control plane: messages between the head agent and the others, apart from the group under test.
 
 A star. Member agents talk to the head only, and nobody waits busily: whoever has nothing to do sleeps between looks.
-Messages of one sender arrive in order. Nothing is ever unpickled.
+Messages of one sender arrive in order, and what is no message that belongs there costs its sender the connection.
+Nothing is ever unpickled.
 
 Outside MPI the plane is a TCP connection per member, and begins with the exchange that ``launch/handshake.py``
 specifies. The head listens. A connection that does not prove there that it belongs to the run, or that claims a rank
@@ -12,7 +13,6 @@ message.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import selectors
@@ -21,14 +21,23 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch.channel import Channel, Message
+from clusterbench.launch.channel import Channel
 from clusterbench.launch.handshake import NotAuthenticated, Unauthenticated, authenticate
+from clusterbench.launch.messages import (
+    BadLine,
+    Decoder,
+    MemberEvent,
+    Order,
+    decode_event,
+    decode_order,
+    encode,
+)
 from clusterbench.launchers import mpi_daemons
 
 HEAD = 0
@@ -39,20 +48,30 @@ _SECONDS_TO_LEAVE = 1.0
 _OTHER_FILES = 256
 
 
-class ControlPlane(Protocol):
+CLOSED = "closed its connection"
+
+Sent = TypeVar("Sent", bound=Order | MemberEvent)
+SentTo = TypeVar("SentTo", contravariant=True)
+Received = TypeVar("Received")
+
+
+class ControlPlane(Protocol[SentTo, Received]):
     """``rank`` of this agent among ``size``; the head is rank 0."""
 
     rank: int
     size: int
 
-    def send(self, to: int, message: Message) -> None:
+    def send(self, to: int, message: SentTo) -> None:
         """Hands over a message; returns before it has arrived."""
 
-    def receive(self) -> list[tuple[int, Message]]:
+    def receive(self) -> list[tuple[int, Received]]:
         """What has arrived, as (sender, message), without waiting."""
 
-    def lost(self) -> Sequence[int]:
-        """Agents whose connection is known to be gone."""
+    def lost(self) -> Mapping[int, str]:
+        """Agents that are known to be gone, each with what it did, as the end of a sentence."""
+
+    def drop(self, agent: int, why: str) -> None:
+        """Counts an agent as lost that says what it must not."""
 
     def close(self) -> None:
         """Returns once everything sent has been taken, or cannot be."""
@@ -68,20 +87,27 @@ class ControlPlane(Protocol):
         """
 
 
+HeadPlane = ControlPlane[Order, MemberEvent]
+MemberPlane = ControlPlane[MemberEvent, Order]
+
+
 class Alone:
     """The plane of a run with one agent."""
 
     rank = HEAD
     size = 1
 
-    def send(self, to: int, message: Message) -> None:
+    def send(self, to: int, message: Order) -> None:
         raise LaunchError(f"there is no agent {to} in a run with one agent")
 
-    def receive(self) -> list[tuple[int, Message]]:
+    def receive(self) -> list[tuple[int, MemberEvent]]:
         return []
 
-    def lost(self) -> Sequence[int]:
-        return ()
+    def lost(self) -> Mapping[int, str]:
+        return {}
+
+    def drop(self, agent: int, why: str) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -93,41 +119,41 @@ class Alone:
         pass
 
 
-class MpiPlane:
+class MpiPlane(Generic[Sent, Received]):
     """Messages over a communicator of its own, polled; MPI's blocking calls would spin beside the case under test."""
 
-    def __init__(self) -> None:
-        try:
-            from mpi4py import MPI
-        except RuntimeError as error:
-            raise LaunchError(
-                f"mpirun started this process, but mpi4py cannot load an MPI library: {str(error).splitlines()[0]}\n"
-                "hint: install the runtime that belongs to this mpirun, or 'pip install clusterbench[mpi]' for MPICH's "
-                "and use its mpirun"
-            ) from None
-        self._mpi: Any = MPI
-        self._comm = MPI.COMM_WORLD.Dup()
-        self.rank = self._comm.Get_rank()
-        self.size = self._comm.Get_size()
+    def __init__(self, comm: Any, decode: Decoder[Received]) -> None:
+        self._comm = comm
+        self._mpi = _mpi()
+        self._decode = decode
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
         self._on_their_way: list[Any] = []
+        self._lost: dict[int, str] = {}
 
-    def send(self, to: int, message: Message) -> None:
-        data = json.dumps(message).encode()
+    def send(self, to: int, message: Sent) -> None:
+        data = encode(message)
         request = self._comm.Isend([data, self._mpi.BYTE], dest=to, tag=_TAG)
         self._on_their_way = [(sent, kept) for sent, kept in self._on_their_way if not sent.Test()]
         self._on_their_way.append((request, data))
 
-    def receive(self) -> list[tuple[int, Message]]:
-        messages = []
+    def receive(self) -> list[tuple[int, Received]]:
+        messages: list[tuple[int, Received]] = []
         status = self._mpi.Status()
         while (arrived := self._comm.Improbe(source=self._mpi.ANY_SOURCE, tag=_TAG, status=status)) is not None:
             data = bytearray(status.Get_count(self._mpi.BYTE))
             arrived.Recv([data, self._mpi.BYTE])
-            messages.append((status.Get_source(), json.loads(bytes(data))))
-        return messages
+            try:
+                messages.append((status.Get_source(), self._decode(bytes(data))))
+            except BadLine as error:
+                self.drop(status.Get_source(), _said(error))
+        return [(sender, message) for sender, message in messages if sender not in self._lost]
 
-    def lost(self) -> Sequence[int]:
-        return ()  # MPI does not say; whoever is gone is known by its silence
+    def lost(self) -> Mapping[int, str]:
+        return self._lost  # MPI does not say who is gone; that is known by its silence
+
+    def drop(self, agent: int, why: str) -> None:
+        self._lost.setdefault(agent, why)
 
     def close(self) -> None:
         deadline = time.monotonic() + _SECONDS_TO_HAND_OVER
@@ -148,6 +174,26 @@ class MpiPlane:
             os.kill(os.getppid(), signal.SIGKILL)
         sys.stderr.flush()
         os._exit(exit_code)
+
+
+def mpi_plane() -> MpiPlane[Order, MemberEvent] | MpiPlane[MemberEvent, Order]:
+    """The plane of a process that mpirun started: the head's where this is its first rank."""
+    comm = _mpi().COMM_WORLD.Dup()
+    if comm.Get_rank() == HEAD:
+        return MpiPlane[Order, MemberEvent](comm, decode_event)
+    return MpiPlane[MemberEvent, Order](comm, decode_order)
+
+
+def _mpi() -> Any:
+    try:
+        from mpi4py import MPI
+    except RuntimeError as error:
+        raise LaunchError(
+            f"mpirun started this process, but mpi4py cannot load an MPI library: {str(error).splitlines()[0]}\n"
+            "hint: install the runtime that belongs to this mpirun, or 'pip install clusterbench[mpi]' for MPICH's "
+            "and use its mpirun"
+        ) from None
+    return MPI
 
 
 class TcpHead:
@@ -173,8 +219,8 @@ class TcpHead:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._unauthenticated: dict[socket.socket, Unauthenticated] = {}
-        self._members: dict[int, Channel] = {}
-        self._lost: list[int] = []
+        self._members: dict[int, Channel[MemberEvent]] = {}
+        self._lost: dict[int, str] = {}
 
     @property
     def address(self) -> tuple[str, int]:
@@ -240,7 +286,7 @@ class TcpHead:
         connection = unauthenticated.connection
         del self._unauthenticated[connection]
         self._selector.unregister(connection)
-        self._members[proof.rank] = _channel_over(connection)
+        self._members[proof.rank] = _channel_over(connection, decode_event)
         self._selector.register(self._members[proof.rank], selectors.EVENT_READ, proof.rank)
 
     def _close(self, unauthenticated: Unauthenticated) -> None:
@@ -248,27 +294,27 @@ class TcpHead:
         self._selector.unregister(unauthenticated.connection)
         unauthenticated.connection.close()
 
-    def send(self, to: int, message: Message) -> None:
+    def send(self, to: int, message: Order) -> None:
         if not self._members[to].send(message):
-            self._lose(to)
+            self.drop(to, CLOSED)
 
-    def receive(self) -> list[tuple[int, Message]]:
-        messages: list[tuple[int, Message]] = []
+    def receive(self) -> list[tuple[int, MemberEvent]]:
+        messages: list[tuple[int, MemberEvent]] = []
         for key, _ in self._selector.select(0):
             member = self._members[key.data]
             messages += [(key.data, message) for message in member.receive()]
             if member.closed:
-                self._lose(key.data)
+                self.drop(key.data, _said(member.error) if member.error else CLOSED)
         return messages
 
-    def _lose(self, rank: int) -> None:
-        if rank not in self._lost:
-            self._selector.unregister(self._members[rank])
-            self._members[rank].close()
-            self._lost.append(rank)
-
-    def lost(self) -> Sequence[int]:
+    def lost(self) -> Mapping[int, str]:
         return self._lost
+
+    def drop(self, agent: int, why: str) -> None:
+        if agent not in self._lost:
+            self._selector.unregister(self._members[agent])
+            self._members[agent].close()
+            self._lost[agent] = why
 
     def close(self) -> None:
         self._listener.close()
@@ -296,16 +342,20 @@ class TcpMember:
         except (OSError, NotAuthenticated) as error:
             where = f"{address[0]}:{address[1]}"
             raise LaunchError(f"agent {rank} found no head of this run at {where}: {error}") from None
-        self._head = _channel_over(connection)
+        self._head = _channel_over(connection, decode_order)
 
-    def send(self, to: int, message: Message) -> None:
+    def send(self, to: int, message: MemberEvent) -> None:
         self._head.send(message)
 
-    def receive(self) -> list[tuple[int, Message]]:
+    def receive(self) -> list[tuple[int, Order]]:
         return [(HEAD, message) for message in self._head.receive()]
 
-    def lost(self) -> Sequence[int]:
-        return (HEAD,) if self._head.closed else ()
+    def lost(self) -> Mapping[int, str]:
+        why = _said(self._head.error) if self._head.error else CLOSED
+        return {HEAD: why} if self._head.closed else {}
+
+    def drop(self, agent: int, why: str) -> None:
+        self._head.close()
 
     def close(self) -> None:
         self._head.close()
@@ -348,9 +398,13 @@ def _allow_connections(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def _channel_over(connection: socket.socket) -> Channel:
+def _said(error: BadLine | str) -> str:
+    return f"sent what is no message of this run ({error})"
+
+
+def _channel_over(connection: socket.socket, decode: Decoder[Received]) -> Channel[Received]:
     """A channel whose ``send`` gives up when the other side has taken nothing for some seconds, and which is prompt."""
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SECONDS_TO_TAKE_A_MESSAGE, 0))
-    return Channel(connection)
+    return Channel(connection, decode)

@@ -1,13 +1,25 @@
-"""Whom to name when a case ends badly: the rank the trouble began with, not its victims. Pure functions of events."""
+"""Which rank the trouble of a case began with, and not with its victims: pure functions of events."""
 
 from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from clusterbench.launch.channel import Message
-from clusterbench.types import PHASES
+from clusterbench.launch.members import Member
+from clusterbench.launch.messages import (
+    GpuSamples,
+    LostAgent,
+    LostZygote,
+    RankExited,
+    RankFailed,
+    RankPlace,
+)
+from clusterbench.launch.mpi_cases import in_agents, unended_mpirun
+from clusterbench.launch.ranks import name_ranks
+from clusterbench.types import PHASES, Case, Status
 
 _PEER_LOST = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Timed out waiting|remote process exited|unhandled system error"
@@ -15,30 +27,89 @@ _PEER_LOST = re.compile(
 )
 """What a rank raises because *another* one is gone. Source: Gloo and c10d, measured with torch 2.13."""
 
+_WAITING = re.compile(r"/torch/distributed/|/torch/autograd/graph\.py|/engine/communicator\.py")
+"""Code in which a rank stands that waits for others: collectives, also those that backward issues."""
 
-def is_bad(event: Message) -> bool:
-    return event["event"] in ("exit", "lost_zygote", "lost_agent") or (
-        event["event"] == "worker" and event["stage"] == "failed"
-    )
+_VICTIM = 6
+
+BadEvent = RankFailed | RankExited | LostZygote | LostAgent
+"""An event after which a case cannot be finished."""
 
 
-A_VICTIM = 6
+@dataclass(frozen=True)
+class Trouble(Exception):
+    """Why a case ended before its time; ``rank`` and ``host`` name the culprit where there is one."""
+
+    status: Status
+    reason: str
+    phase: str = ""
+    rank: int | None = None
+    host: str = ""
+    log: str = ""
+    evidence: Sequence[Mapping[str, float]] = ()
 
 
-def suspicion(event: Message) -> tuple[int, int]:
+def is_victim(event: BadEvent) -> bool:
+    """Whether a rank only reports that a peer is gone."""
+    return _suspicion(event)[0] == _VICTIM
+
+
+def _suspicion(event: BadEvent) -> tuple[int, int]:
     """Smaller is more suspect; a rank that only reports the loss of a peer comes last."""
-    rank = event.get("rank", -1)
-    if event["event"] in ("lost_agent", "lost_zygote"):
-        return 0, rank
-    if event["event"] == "exit":
-        return (1 if event["code"] < 0 else 2), rank
-    if event["status"] == "failed":
-        return (A_VICTIM if _PEER_LOST.search(event["reason"]) else 4), rank
-    return {"out_of_memory": 3, "wrong": 5, "skipped": 5}[event["status"]], rank
+    match event:
+        case LostAgent() | LostZygote():
+            return 0, -1
+        case RankExited():
+            return (1 if event.code < 0 else 2), event.rank
+        case RankFailed(status="failed"):
+            return (_VICTIM if _PEER_LOST.search(event.reason) else 4), event.rank
+        case RankFailed(status="out_of_memory"):
+            return 3, event.rank
+        case RankFailed():
+            return 5, event.rank
 
 
-def death(code: int, seen: Message) -> str:
-    where = f" after the phase '{seen['phase']}'" if seen.get("phase") else ""
+def named(
+    events: Sequence[BadEvent], places: Mapping[int, RankPlace], members: Sequence[Member], lost: Mapping[int, str]
+) -> Trouble:
+    """The trouble that began with the most suspect of some events.
+
+    Parameters
+    ----------
+    places
+        How far each rank got, as far as their agents answer.
+    lost
+        All agents that are lost by now, each with the reason: a switch takes many, one by one.
+    """
+    worst = min(events, key=_suspicion)
+    match worst:
+        case LostAgent():
+            why = {event.agent: event.why for event in events if isinstance(event, LostAgent)}
+            return _lost_agents({**why, **lost}, members, places)
+        case LostZygote():
+            return Trouble("failed", worst.reason, host=worst.host, phase="spawned")
+        case RankExited():
+            return _exited(worst, places.get(worst.rank))
+        case RankFailed():
+            return _failed(worst, [event for event in events if isinstance(event, RankFailed)], places)
+
+
+def _exited(event: RankExited, place: RankPlace | None) -> Trouble:
+    phase = place.phase if place else ""
+    where = f"rank {event.rank} (host {event.host})"
+    if limit := event.memory_limit_bytes:
+        what = f"was killed by the kernel for want of memory: processes there may use {limit / 2**30:.2f} GiB"
+        return Trouble("out_of_memory", f"{where} {what}", phase, event.rank, event.host, _log(place))
+    return Trouble("failed", f"{where} {death(event.code, phase)}", phase, event.rank, event.host, _log(place))
+
+
+def death(code: int, phase: str = "") -> str:
+    """How a process ended, from its exit code (negative: a signal), behind its name.
+
+    >>> death(7, "warm")
+    "ended by itself with exit code 7 after the phase 'warm'"
+    """
+    where = f" after the phase '{phase}'" if phase else ""
     if code >= 0:
         return f"ended by itself with exit code {code}{where}"
     name = signal.Signals(-code).name if -code in signal.valid_signals() else "a signal"
@@ -46,30 +117,142 @@ def death(code: int, seen: Message) -> str:
     return f"was killed by signal {-code} ({name}){where}{why}"
 
 
-_WAITING = re.compile(r"/torch/distributed/|/torch/autograd/graph\.py|/engine/communicator\.py")
-"""Code in which a rank stands that waits for others: collectives, also those that backward issues."""
+def _failed(worst: RankFailed, failures: Sequence[RankFailed], places: Mapping[int, RankPlace]) -> Trouble:
+    alike = [event for event in failures if event.status == worst.status and event.reason]
+    same = sorted({event.rank for event in alike if _suspicion(event)[0] == _suspicion(worst)[0]} - {worst.rank})
+    likewise = "likewise" if worst.status == "skipped" else "failed alike"
+    also = f" ({name_ranks(same)} {likewise})" if same else ""
+    who = "" if worst.status == "wrong" else f"rank {worst.rank} (host {worst.host}): "
+    evidence = [event.evidence for event in sorted(alike, key=lambda event: event.rank)]
+    return Trouble(
+        worst.status,
+        f"{who}{worst.reason}{also}",
+        worst.phase,
+        worst.rank,
+        worst.host,
+        _log(places.get(worst.rank)),
+        evidence if any(evidence) else (),
+    )
 
 
-def behind(seen: dict[int, Message]) -> list[int]:
+def _lost_agents(why: Mapping[int, str], members: Sequence[Member], places: Mapping[int, RankPlace]) -> Trouble:
+    """Phase is the least advanced of the ranks that are left: the lost ones cannot be asked any more."""
+    lost = [member for member in members if member.agent in why]
+    ranks = [member.first_rank + slot for member in lost for slot in range(len(member.local_ranks))]
+    hosts = list(dict.fromkeys(member.host for member in lost))
+    whose = "the agent" if len(lost) == 1 else "each agent"
+    phase = min((place.phase for place in places.values()), key=PHASES.index, default="spawned")
+    reason = (
+        f"{name_ranks(ranks)} ({_hosts(hosts)}) {'was' if len(ranks) == 1 else 'were'} lost: {whose} there "
+        f"{' or '.join(sorted(set(why.values())))}"
+    )
+    return Trouble("failed", reason, phase, ranks[0], hosts[0])
+
+
+def late(
+    case: Case,
+    limit_s: float,
+    places: Mapping[int, RankPlace],
+    inside_mpi: Sequence[Member],
+    seconds_to_answer: float,
+    gpu_of: Mapping[int, str],
+) -> Trouble:
+    """Names the ranks that are behind when a case's time is over; the others wait for them and are not to blame.
+
+    Parameters
+    ----------
+    inside_mpi
+        The agents that are ranks of a case of MPI; none for other cases.
+    gpu_of
+        What the GPU of each rank was last seen doing, as the end of the sentence.
+    """
+    stopped = f"stopped after {limit_s:g} s"
+    if not places:
+        return Trouble("timeout", f"{stopped}, and no agent answers any more")
+    if gone := [member for member in inside_mpi if member.first_rank not in places]:
+        # The ranks of a case of MPI that do not answer are those that the others wait for.
+        phase = min((place.phase for place in places.values()), key=PHASES.index)
+        ranks, hosts = [member.first_rank for member in gone], list(dict.fromkeys(member.host for member in gone))
+        who = silent(ranks, hosts, len(places), seconds_to_answer)
+        return Trouble("timeout", f"{stopped}: {who}", phase, ranks[0], hosts[0])
+    first = places[min(places)]
+    if in_agents(case) and not inside_mpi and first.phase == "prepared":
+        reason = f"{stopped}: {unended_mpirun(first.host, case.world_size)}"
+        return Trouble("timeout", reason, first.phase, host=first.host, log=_log(first))
+    ranks = behind(places)
+    first = places[ranks[0]]
+    who = f"{name_ranks(ranks)} ({_hosts(sorted({places[rank].host for rank in ranks}))})"
+    have, waiting = "has" if len(ranks) == 1 else "have", case.world_size - len(ranks)
+    others = f"; the other {waiting} ranks wait for {'it' if len(ranks) == 1 else 'them'}" if waiting > 1 else ""
+    others = "; the other rank waits for it" if waiting == 1 else others
+    reason = f"{stopped}: {who} {have} {standing(first)}{others}{gpu_of.get(first.rank, '')}"
+    return Trouble("timeout", reason, first.phase, first.rank, first.host, _log(first))
+
+
+def behind(places: Mapping[int, RankPlace]) -> list[int]:
     """The ranks the others wait for: the least advanced, and among equals those that are stopped or busy elsewhere."""
-    least = min((PHASES.index(rank["phase"]), rank["iteration"]) for rank in seen.values())
-    last = [
-        number for number, rank in sorted(seen.items()) if (PHASES.index(rank["phase"]), rank["iteration"]) == least
-    ]
-    if stopped := [number for number in last if seen[number]["state"] in ("T", "t", "Z", "")]:
+    least = min(_progress(place) for place in places.values())
+    last = [rank for rank, place in sorted(places.items()) if _progress(place) == least]
+    if stopped := [rank for rank in last if places[rank].state in ("T", "t", "Z", "")]:
         return stopped
-    elsewhere = [number for number in last if not any(_WAITING.search(frame) for frame in seen[number]["stack"])]
+    elsewhere = [rank for rank in last if not any(_WAITING.search(frame) for frame in places[rank].stack)]
     return elsewhere or last
 
 
-def standing(rank: Message) -> str:
+def _progress(place: RankPlace) -> tuple[int, int]:
+    return PHASES.index(place.phase), place.iteration
+
+
+def standing(place: RankPlace) -> str:
     """How far a rank got, as the end of a sentence that begins with "has"."""
-    what = f"not left the phase after '{rank['phase']}'"
-    if rank["iteration"] >= 0:
-        kind = "warm-up iteration" if rank["phase"] == "checked" else "iteration"
-        what = f"not finished {kind} {rank['iteration']}"
-    if rank["state"] == "T":
+    what = f"not left the phase after '{place.phase}'"
+    if place.iteration >= 0:
+        kind = "warm-up iteration" if place.phase == "checked" else "iteration"
+        what = f"not finished {kind} {place.iteration}"
+    if place.state == "T":
         return f"{what}: its process is stopped (SIGSTOP)"
-    frame = rank["stack"][0] if rank["stack"] else ""
+    frame = place.stack[0] if place.stack else ""
     found = re.match(r'File "(.*)", line (\d+)(?: in (.*))?', frame)
     return f"{what}, in {found[3]} ({Path(found[1]).name}:{found[2]})" if found else what
+
+
+def silent(ranks: Sequence[int], hosts: Sequence[str], others: int, seconds: float) -> str:
+    """Who does not answer any more, and how many wait for them.
+
+    >>> silent([1], ["cb2"], 2, 5.0)
+    'rank 1 (host cb2) does not answer within 5 s, stopped or gone without a word; 2 other ranks wait for it'
+    """
+    do, them = ("does", "it") if len(ranks) == 1 else ("do", "them")
+    waiting = "1 other rank waits" if others == 1 else f"{others} other ranks wait"
+    return (
+        f"{name_ranks(ranks)} ({_hosts(hosts)}) {do} not answer within {seconds:g} s, stopped or gone without a word; "
+        f"{waiting} for {them}"
+    )
+
+
+def gpus_in_words(members: Sequence[Member], samples: Mapping[str, GpuSamples]) -> dict[int, str]:
+    """What the GPU of each rank was last seen doing: a kernel that hangs looks unlike a host that does nothing.
+
+    Parameters
+    ----------
+    samples
+        The last of each host.
+    """
+    words = {}
+    for member in members:
+        gpus = {gpu.index: gpu for gpu in samples[member.host].gpus} if member.host in samples else {}
+        for slot, local_rank in enumerate(member.local_ranks):
+            if gpu := gpus.get(local_rank):
+                power = "unknown power" if gpu.power_w is None else f"{gpu.power_w:.0f} W"
+                busy = "" if gpu.utilization is None else f" and was busy {100 * gpu.utilization:.0f} % of the time"
+                words[member.first_rank + slot] = f"; its GPU {gpu.index} drew {power}{busy}"
+    return words
+
+
+def _hosts(names: Sequence[str]) -> str:
+    return f"host{'' if len(names) == 1 else 's'} {', '.join(names)}"
+
+
+def _log(place: RankPlace | None) -> str:
+    """The path of a rank's log within the run's folder."""
+    return f"logs/{Path(place.log).name}" if place and place.log else ""

@@ -2,7 +2,7 @@
 
 Both know a secret of the run that never travels. One line of JSON each:
 
-1. head to member: ``{"clusterbench": 1, "nonce": H}``
+1. head to member: ``{"clusterbench": 2, "nonce": H}``
 2. member to head: ``{"rank": R, "nonce": M, "proof": HMAC-SHA256(secret, "member:H:M:R")}``
 3. head to member: ``{"proof": HMAC-SHA256(secret, "head:H:M:R")}``
 
@@ -20,9 +20,9 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
-from clusterbench.run_folder.records import parsed, record_of
+from clusterbench.launch.messages import BadLine, decode_as
 
-VERSION = 1
+VERSION = 2
 LONGEST_LINE = 4096
 SECONDS_TO_AUTHENTICATE = 5.0
 
@@ -156,9 +156,6 @@ def _receive_line(connection: socket.socket, deadline: float) -> bytes:
 
 def _line(kind: type[Line], data: bytes) -> Line:
     try:
-        found = parsed(data)
-        if not isinstance(found, dict):
-            raise NotAuthenticated("the line is no JSON object")
-        return record_of(kind, found)
-    except (ValueError, RecursionError) as error:
-        raise NotAuthenticated(f"the line is not what belongs there: {error}") from None
+        return decode_as(kind, data)
+    except BadLine as error:
+        raise NotAuthenticated(str(error)) from None

@@ -15,13 +15,28 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, assert_never
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.errors import ClusterbenchError, NotHere, WrongResult
-from clusterbench.launch.channel import Message
 from clusterbench.launch.members import Member
-from clusterbench.launch.ranks import name_ranks
+from clusterbench.launch.messages import (
+    CheckMpi,
+    EndMpi,
+    Inspected,
+    InspectMpi,
+    MemberEvent,
+    MpiEnded,
+    MpiOrder,
+    PrepareMpi,
+    RankDone,
+    RankEvent,
+    RankFailed,
+    RankPlace,
+    RankReached,
+    TimeMpi,
+)
 from clusterbench.types import Case, Status, Step
 
 
@@ -68,10 +83,10 @@ def _too_few_threads() -> str | None:
     )
 
 
-def as_of_its_ranks(record: Message) -> Message:
+def as_of_its_ranks(record: RankDone) -> RankDone:
     """A worker's record of a case that ranks of an mpirun measured: with the seconds of that rank, not its own."""
-    passes = dict(record["passes"])
-    return {**record, "seconds": passes.pop("seconds"), "passes": passes}
+    passes = dict(record.passes)
+    return replace(record, seconds=passes.pop("seconds"), passes=passes)
 
 
 class MpiRank:
@@ -81,65 +96,64 @@ class MpiRank:
         self._host = host
         self._thread: threading.Thread | None = None
         self._undisturbed_until = 0.0
-        self._events: deque[Message] = deque()
+        self._events: deque[MemberEvent] = deque()
         self._communicators: dict[tuple[int, ...], Any] = {}
         self._rank = -1
         self._phase, self._iteration = "spawned", -1
 
     # Orders.
 
-    def execute(self, order: Message) -> None:
+    def execute(self, order: MpiOrder) -> None:
         """Begins what the conductor asks; what comes of it is an event."""
-        getattr(self, "_do_" + order["order"])(**{key: value for key, value in order.items() if key != "order"})
+        match order:
+            case PrepareMpi():
+                self._prepare(order)
+            case CheckMpi():
+                self._check(order.limit_s)
+            case TimeMpi():
+                self._time(order.limit_s)
+            case InspectMpi():
+                self._inspect()
+            case EndMpi():
+                self._undisturbed_until = 0.0
+                self._events.append(MpiEnded(self._host, self._is_busy()))
+            case _:
+                assert_never(order)
 
-    def _do_mpi_prepare(self, agents: Sequence[int], local_ranks: Sequence[int], case: Message, limit_s: float) -> None:
-        """``agents`` are the ranks of the case, in order, by their number under mpirun; each is one on its host."""
-        self._rank = agents.index(self._own_number())
+    def _prepare(self, order: PrepareMpi) -> None:
+        self._rank = order.agents.index(self._own_number())
 
-        def work() -> Message:
+        def work() -> RankEvent:
             from clusterbench.engine.mpi import prepare
 
-            comm = self._communicator(tuple(agents))
-            self._comm, self._case = comm, case
-            self._step: Step = prepare(comm, case["point"], self._host, local_ranks[self._rank])
-            return {"stage": "prepared"}
+            comm = self._communicator(order.agents)
+            self._comm, self._case = comm, order
+            self._step: Step = prepare(comm, order.point, self._host, order.local_ranks[self._rank])
+            return RankReached(self._rank, self._host, "prepared")
 
-        self._begin("rendezvous", work, limit_s)
+        self._begin("rendezvous", work, order.limit_s)
 
-    def _do_mpi_check(self, limit_s: float) -> None:
-        def work() -> Message:
+    def _check(self, limit_s: float) -> None:
+        def work() -> RankEvent:
             self._evidence = dict(self._step.check())
-            return {"stage": "checked"}
+            return RankReached(self._rank, self._host, "checked")
 
         self._begin("prepared", work, limit_s)
 
-    def _do_mpi_time(self, limit_s: float) -> None:
-        def work() -> Message:
+    def _time(self, limit_s: float) -> None:
+        def work() -> RankEvent:
             from clusterbench.engine.mpi import seconds_of
 
             case = self._case
-            seconds = seconds_of(self._step, self._comm, case["point"], case["iterations"], case["warmup"], self._at)
-            return {"stage": "done", "seconds": seconds, "evidence": self._evidence, "passes": {}}
+            seconds = seconds_of(self._step, self._comm, case.point, case.iterations, case.warmup, self._at)
+            return RankDone(self._rank, self._host, seconds, self._evidence, {})
 
         self._begin("checked", work, limit_s)
 
-    def _do_mpi_inspect(self) -> None:
-        """Says how far this rank got, and where in the code it stands."""
-        place = {
-            "rank": self._rank,
-            "host": self._host,
-            "phase": self._phase,
-            "iteration": self._iteration,
-            "state": "S",  # whoever answers is not stopped
-            "stack": self._stack(),
-            "log": "",
-        }
-        self._events.append({"event": "inspected", "ranks": [place]})
-
-    def _do_mpi_end(self) -> None:
-        """The case is over for the conductor; says whether it is here."""
-        self._undisturbed_until = 0.0
-        self._events.append({"event": "mpi_ended", "host": self._host, "is_stuck": self._is_busy()})
+    def _inspect(self) -> None:
+        state = "S"  # whoever answers is not stopped
+        place = RankPlace(self._rank, self._host, self._phase, self._iteration, state, self._stack(), "")
+        self._events.append(Inspected((place,)))
 
     # Waiting.
 
@@ -152,7 +166,7 @@ class MpiRank:
         if self._thread:
             self._thread.join(min(timeout_s, max(self._undisturbed_until - time.monotonic(), 0.0)))
 
-    def events(self, timeout_s: float = 0.0) -> list[Message]:
+    def events(self, timeout_s: float = 0.0) -> list[MemberEvent]:
         """What happened here since the last call; waits up to ``timeout_s`` for the stage under way."""
         if timeout_s > 0:
             self.wait(timeout_s)
@@ -163,18 +177,18 @@ class MpiRank:
     def _is_busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _begin(self, phase: str, work: Callable[[], Message], limit_s: float) -> None:
+    def _begin(self, phase: str, work: Callable[[], RankEvent], limit_s: float) -> None:
         self._phase, self._iteration = phase, -1
 
         def live() -> None:
             try:
                 said = work()
-                self._phase = str(said["stage"])
+                self._phase = said.stage
             except Exception as error:  # noqa: BLE001  whatever it was, it becomes a record
                 traceback.print_exc()
-                said = {"stage": "failed", "status": _status(error), "reason": _reason(error), "phase": self._phase}
+                said = RankFailed(self._rank, self._host, _status(error), _reason(error), self._phase)
             self._iteration = -1
-            self._events.append({"event": "worker", "rank": self._rank, "host": self._host, **said})
+            self._events.append(said)
 
         self._undisturbed_until = time.monotonic() + limit_s
         self._thread = threading.Thread(target=live, name="mpi-case", daemon=True)
@@ -197,11 +211,11 @@ class MpiRank:
             self._communicators[agents] = MPI.COMM_WORLD.Create_group(group)
         return self._communicators[agents]
 
-    def _stack(self) -> list[str]:
+    def _stack(self) -> tuple[str, ...]:
         """As ``faulthandler`` writes it, the innermost first."""
-        frame = sys._current_frames().get(self._thread.ident or 0) if self._thread else None
-        frames = traceback.extract_stack(frame) if frame else []
-        return [f'File "{one.filename}", line {one.lineno} in {one.name}' for one in reversed(frames)]
+        innermost = sys._current_frames().get(self._thread.ident or 0) if self._thread else None
+        frames = traceback.extract_stack(innermost) if innermost else []
+        return tuple(f'File "{frame.filename}", line {frame.lineno} in {frame.name}' for frame in reversed(frames))
 
 
 def _status(error: Exception) -> Status:
@@ -215,21 +229,6 @@ def _status(error: Exception) -> Status:
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, ClusterbenchError) else f"{type(error).__name__}: {error}"
-
-
-def silent(ranks: Sequence[int], hosts: Sequence[str], others: int, seconds: float) -> str:
-    """Who does not answer any more, and how many wait for them.
-
-    >>> silent([1], ["cb2"], 2, 5.0)
-    'rank 1 (host cb2) does not answer within 5 s, stopped or gone without a word; 2 other ranks wait for it'
-    """
-    do, them = ("does", "it") if len(ranks) == 1 else ("do", "them")
-    where = f"host{'' if len(hosts) == 1 else 's'} {', '.join(hosts)}"
-    waiting = "1 other rank waits" if others == 1 else f"{others} other ranks wait"
-    return (
-        f"{name_ranks(ranks)} ({where}) {do} not answer within {seconds:g} s, stopped or gone without a word; "
-        f"{waiting} for {them}"
-    )
 
 
 def unended_mpirun(host: str, num_ranks: int) -> str:

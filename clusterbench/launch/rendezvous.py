@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch.control import HEAD, Alone, ControlPlane, TcpHead, TcpMember
+from clusterbench.launch.control import HEAD, Alone, TcpHead, TcpMember
 from clusterbench.launchers import SECRET_VARIABLE, Started
 
 FIRST_PORT, NUM_PORTS, TRIES = 20_000, 10_000, 16
@@ -29,7 +29,7 @@ _SECONDS_BETWEEN_TRIES = 0.1
 _SHORTEST_SECRET = 16
 
 
-def meet(started: Started, environment: Mapping[str, str], timeout_s: float) -> ControlPlane:
+def meet(started: Started, environment: Mapping[str, str], timeout_s: float) -> Alone | TcpHead | TcpMember:
     """The plane of this agent, once all have come.
 
     Raises

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.cluster import Cluster, MachineOptions, decide_cluster, nodes_and_ranks
@@ -23,11 +24,11 @@ from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dismiss, follow
 from clusterbench.launch.allocation import SECONDS_TO_GATHER, Allocation, gather, hello, measure_clocks, variables_of
-from clusterbench.launch.channel import Message
 from clusterbench.launch.conductor import Conductor, Execution
-from clusterbench.launch.control import HEAD, Alone, ControlPlane, MpiPlane
+from clusterbench.launch.control import HEAD, Alone, HeadPlane, MemberPlane, mpi_plane
 from clusterbench.launch.interfaces import Interface
 from clusterbench.launch.members import members_of
+from clusterbench.launch.messages import Hello, SampleGpus
 from clusterbench.launch.mpi_cases import in_agents
 from clusterbench.launch.progress import progress_on
 from clusterbench.launch.rendezvous import meet
@@ -96,10 +97,11 @@ def run(options: RunOptions) -> int:
             plane = _plane(started)
             try:
                 if plane.rank == HEAD:
-                    return _lead(agent, plane, own, options, suite, mistake)
+                    return _lead(agent, cast(HeadPlane, plane), own, options, suite, mistake)
+                member = cast(MemberPlane, plane)
                 interruption.only_noted()
-                plane.send(HEAD, own)
-                return follow(agent, plane, interruption)
+                member.send(HEAD, own)
+                return follow(agent, member, interruption)
             except _Settled:
                 raise
             except LostHead:
@@ -141,8 +143,8 @@ class _Settled(Exception):
 
 def _lead(
     agent: Agent,
-    plane: ControlPlane,
-    own: Message,
+    plane: HeadPlane,
+    own: Hello,
     options: RunOptions,
     suite: Suite | None,
     mistake: ClusterbenchError | None,
@@ -157,7 +159,7 @@ def _lead(
         hosts = allocation.only(options.hosts, options.num_nodes if launched(plane) else None)
         cluster = decide_cluster(options.machine, allocation.found(hosts), suite.cpu.num_ranks)
         interfaces = allocation.interfaces(hosts, options.interface)
-        measure_clocks(agent, plane, allocation)
+        measure_clocks(plane, allocation)
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
             print(f"{difference.severity}: {difference.sentence}", file=sys.stderr)
         directory, plan = _folder(options, suite, cluster, allocation)
@@ -197,7 +199,7 @@ def _conduct(
         missing = f"{len(wanted) - len(executions)} more need"
         print(f"{missing} more nodes than the {cluster.num_nodes} that are left", file=sys.stderr)
     if cluster.device == "cuda":
-        agents.order("telemetry", interval_s=SECONDS_BETWEEN_GPU_SAMPLES)
+        agents.order(SampleGpus(SECONDS_BETWEEN_GPU_SAMPLES))
     progress = progress_on(sys.stderr)
     here = socket.gethostname()
     store_host = None if agents.hosts == (here,) else interfaces[here].address
@@ -261,17 +263,17 @@ def left_to_do(plan: Plan, outcomes: Sequence[Outcome], cheapest_first: bool = F
 # Who takes part.
 
 
-def launched(plane: ControlPlane) -> bool:
+def launched(plane: HeadPlane) -> bool:
     """Whether a launcher started more than this one agent."""
     return plane.size > 1
 
 
-def _plane(started: Started | None) -> ControlPlane:
+def _plane(started: Started | None) -> HeadPlane | MemberPlane:
     if started is None:
         return Alone()
     if not started.is_mpi:
         return meet(started, os.environ, SECONDS_TO_GATHER)
-    plane = MpiPlane()
+    plane = mpi_plane()
     if plane.size != started.size:
         raise LaunchError(
             f"mpirun started {started.size} processes, but the MPI library that mpi4py loaded sees {plane.size}: they "

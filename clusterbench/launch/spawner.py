@@ -13,10 +13,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from clusterbench import own_copy
 from clusterbench.launch.channel import Channel
+from clusterbench.launch.messages import decode_spawn
 
 _PR_SET_PDEATHSIG = 1
 
@@ -29,7 +30,7 @@ def die_with(parent: int) -> None:
 
 
 def start_module(
-    module: str, arguments: list[str], channel: socket.socket, errors: int, environment: Mapping[str, str]
+    module: str, arguments: Sequence[str], channel: socket.socket, errors: int, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """A Python process running ``module`` of this copy of the package, in a session of its own.
 
@@ -47,14 +48,14 @@ def start_module(
 
 def main() -> None:
     die_with(int(sys.argv[1]))
-    agent = Channel(socket.socket(fileno=0))
+    agent = Channel(socket.socket(fileno=0), decode_spawn)
     children: list[subprocess.Popen[bytes]] = []
     while not agent.closed:
         for order in agent.receive(wait=True):
-            channel_descriptor, errors = order["descriptors"]
+            channel_descriptor, errors = order.descriptors
             with socket.socket(fileno=channel_descriptor) as channel:
-                environment = {**os.environ, **order["environment"]}
-                children.append(start_module(order["module"], order["arguments"], channel, errors, environment))
+                environment = {**os.environ, **order.environment}
+                children.append(start_module(order.module, order.arguments, channel, errors, environment))
             os.close(errors)
         children = [child for child in children if child.poll() is None]
     for child in children:

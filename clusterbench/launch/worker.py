@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -23,10 +23,21 @@ from clusterbench.engine.loop import measure, warm_up
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import ClusterbenchError, LaunchError, NotHere, WrongResult
 from clusterbench.launch import store
-from clusterbench.launch.channel import Channel, Message
+from clusterbench.launch.channel import Channel
+from clusterbench.launch.messages import (
+    ForkWorkers,
+    RankDone,
+    RankFailed,
+    RankReached,
+    RankReady,
+    RunCase,
+    WorkerOrder,
+    WorkerPlace,
+    decode_worker_order,
+)
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
-from clusterbench.types import PHASES, SAMPLES
+from clusterbench.types import PHASES, SAMPLES, Status
 
 
 def import_ahead() -> None:
@@ -47,17 +58,20 @@ def import_ahead() -> None:
     gc.freeze()
 
 
-def work(start: Mapping[str, Any], rank: Mapping[str, Any], descriptor: int, page: int) -> None:
+def work(order: ForkWorkers, place: WorkerPlace, descriptor: int, page: int) -> None:
     """The whole life of a worker; ends its process.
 
     Parameters
     ----------
-    start
-        ``id``, ``world_size``, ``device``, ``store``, ``environment``, ``interface``, ``host``, ``timeout_s``.
-    rank
-        ``rank`` in the start, ``local_rank`` on its host, ``slot`` among its agent's ranks, path of its ``log``.
+    order
+        With the start it belongs to and what its agent adds.
+    place
+        Which of its ranks it is.
+    descriptor, page
+        Of its channel, and of the memory in which it notes how far it got.
     """
-    worker = _Worker(start, rank, Channel(socket.socket(fileno=descriptor)), page)
+    channel = Channel(socket.socket(fileno=descriptor), decode_worker_order)
+    worker = _Worker(order, place, channel, page)
     try:
         worker.live()
     except BaseException as error:  # noqa: BLE001  whatever it was, it becomes a record; torch's CheckpointException too
@@ -69,40 +83,38 @@ def work(start: Mapping[str, Any], rank: Mapping[str, Any], descriptor: int, pag
 
 @dataclass
 class _Worker:
-    start: Mapping[str, Any]
-    place: Mapping[str, Any]
-    channel: Channel
+    order: ForkWorkers
+    place: WorkerPlace
+    channel: Channel[WorkerOrder]
     page_descriptor: int
 
     def live(self) -> None:
-        self.page = ProgressPage(self.page_descriptor, self.start["num_slots"])
+        self.page = ProgressPage(self.page_descriptor, len(self.order.places))
         self.phase("spawned")
-        self.rank, self.world_size = self.place["rank"], self.start["world_size"]
+        self.start = self.order.start
+        self.rank, self.world_size, self.host = self.place.rank, self.start.world_size, self.order.host
         self.write_to_log()
-        os.environ.update(self.start["environment"])
-        for name, value in self.start["interface"].items():
+        os.environ.update(self.start.environment)
+        for name, value in self.order.interface.items():
             os.environ.setdefault(name, value)  # the suite's and the user's own word comes first
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self.phase("imported")
         self.rig = Rig(
             rank=self.rank,
             world_size=self.world_size,
-            local_rank=self.place["local_rank"],
-            host=self.start["host"],
+            local_rank=self.place.local_rank,
+            host=self.host,
             device=self.open_device(),
         )
         self.phase("device")
         self.meet()
         self.phase("rendezvous")
-        self.channel.send({"stage": "ready", "loaded": self.loaded()})
-        while True:
-            order = self.next_order()
-            if "case" not in order:
-                return
-            self.run_case(order["case"])
+        self.channel.send(RankReady(self.rank, self.host, self.loaded()))
+        while isinstance(order := self.next_order(), RunCase):
+            self.run_case(order)
 
     def write_to_log(self) -> None:
-        log = os.open(self.place["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(self.place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
@@ -111,22 +123,22 @@ class _Worker:
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)  # the agent asks where a silent rank stands
 
     def open_device(self) -> torch.device:
-        if self.start["device"] == "cpu":
+        if self.start.device == "cpu":
             return torch.device("cpu")
         if not torch.cuda.is_available():
             raise NotHere(f"this torch ({torch.__version__}) sees no CUDA device; install a CUDA build of torch")
         # A launcher that binds shows each process its own GPU only.
-        device = torch.device("cuda", self.place["local_rank"] % torch.cuda.device_count())
+        device = torch.device("cuda", self.place.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
         return device
 
     def meet(self) -> None:
         """Joins the other ranks, and counts them: N jobs of one rank must not pass for one job of N."""
-        timeout = timedelta(seconds=self.start["timeout_s"])
+        timeout = timedelta(seconds=self.start.timeout_s)
         cuda = self.rig.device.type == "cuda"
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo",
-            store=store.join(self.start["store"], self.world_size, timeout),
+            store=store.join(self.start.store, self.world_size, timeout),
             rank=self.rank,
             world_size=self.world_size,
             timeout=timeout,
@@ -139,67 +151,64 @@ class _Worker:
 
     def loaded(self) -> Mapping[str, Any]:
         """What this process really loaded; told once per host."""
-        if self.place["local_rank"] != 0:
+        if self.place.local_rank != 0:
             return {}
         from clusterbench.engine.environment import torch_environment
 
         return torch_environment()
 
-    def run_case(self, case: Mapping[str, Any]) -> None:
-        point = case["point"]
-        benchmark = benchmarks()[case["benchmark"]]
-        if case["layout"] is not None:
+    def run_case(self, case: RunCase) -> None:
+        benchmark = benchmarks()[case.benchmark]
+        if case.layout is not None:
             self.phase("device")
-            self.rig.build_grid(ParallelLayout.parse(case["layout"]), case["rank_order"])
+            self.rig.build_grid(ParallelLayout.parse(case.layout), case.rank_order)
         self.phase("rendezvous")
-        step = benchmark.prepare(self.rig, point)
+        step = benchmark.prepare(self.rig, case.point)
         self.phase("prepared")
         self.agree("prepared")
         evidence = step.check()
         self.phase("checked")
         self.agree("checked")
         clock = clock_for(self.rig.device)
-        warm_up(step.run, clock, case["warmup"], self.at("checked"))
+        warm_up(step.run, clock, case.warmup, self.at("checked"))
         # Ranks leave the warm-up at different moments; the first timed iteration must not pay for that.
         self.rig.comm.barrier()
         clock.settle()
         self.phase("warm")
-        seconds = measure(step.run, clock, case["iterations"], self.at("warm"))
+        seconds = measure(step.run, clock, case.iterations, self.at("warm"))
         self.phase("timed")
         evidence = {**evidence, **step.confirm()}
-        passes = {name: observe() for name, observe in step.passes.items() if case["passes"] or name == SAMPLES}
+        passes = {name: observe() for name, observe in step.passes.items() if case.passes or name == SAMPLES}
         self.phase("done")
-        self.channel.send({"stage": "done", "seconds": seconds, "evidence": evidence, "passes": passes})
+        self.channel.send(RankDone(self.rank, self.host, seconds, evidence, passes))
 
-    def agree(self, stage: str) -> None:
+    def agree(self, stage: Literal["prepared", "checked"]) -> None:
         """Waits until the conductor has heard ``stage`` from every rank, so that all stop at one place or none does."""
-        self.channel.send({"stage": stage})
+        self.channel.send(RankReached(self.rank, self.host, stage))
         self.next_order()
 
-    def next_order(self) -> Message:
+    def next_order(self) -> WorkerOrder:
         for order in self.channel.receive(wait=True):
             return order
         os._exit(0)  # the agent is gone
 
     def phase(self, name: str) -> None:
         self._phase = name
-        self.page.write(self.place["slot"], PHASES.index(name), -1)
+        self.page.write(self.place.slot, PHASES.index(name), -1)
 
     def at(self, phase: str) -> Any:
         """The callback that notes which iteration is about to start."""
-        index, slot, write = PHASES.index(phase), self.place["slot"], self.page.write
+        index, slot, write = PHASES.index(phase), self.place.slot, self.page.write
         return lambda iteration: write(slot, index, iteration)
 
     def report_failure(self, error: BaseException) -> None:
         traceback.print_exc()
         evidence = dict(getattr(error, "evidence", {}))
-        self.channel.send(
-            {"stage": "failed", "status": _status(error), "reason": _reason(error), "phase": self._phase}
-            | ({"evidence": evidence} if evidence else {})
-        )
+        rank, host = self.place.rank, self.order.host
+        self.channel.send(RankFailed(rank, host, _status(error), _reason(error), self._phase, evidence))
 
 
-def _status(error: BaseException) -> str:
+def _status(error: BaseException) -> Status:
     if isinstance(error, WrongResult):
         return "wrong"
     if isinstance(error, NotHere):

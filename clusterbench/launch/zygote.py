@@ -13,27 +13,42 @@ import socket
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import assert_never
 
 from clusterbench import own_copy
-from clusterbench.launch.channel import Channel, Message
+from clusterbench.launch.channel import Channel
+from clusterbench.launch.messages import (
+    ChildExited,
+    Forked,
+    ForkStore,
+    ForkWorkers,
+    ImportFailed,
+    PackageCopy,
+    ZygoteOrder,
+    ZygoteReady,
+    decode_zygote_order,
+)
 from clusterbench.launch.spawner import die_with
+
+_Child = tuple[int | None, int | None]
+"""The start and the rank of a forked process; a store's has neither."""
 
 
 def main() -> None:
     die_with(int(sys.argv[1]))
-    agent = Channel(socket.socket(fileno=os.dup(0)))
+    agent = Channel(socket.socket(fileno=os.dup(0)), decode_zygote_order)
     _detach_standard_streams()
     try:
         from clusterbench.launch import store, worker  # imports torch
 
         worker.import_ahead()
     except Exception as error:
-        agent.send({"import_error": f"{type(error).__name__}: {error}"})
+        agent.send(ImportFailed(f"{type(error).__name__}: {error}"))
         raise
     threads = len(os.listdir("/proc/self/task"))
-    agent.send({"ready": True, "threads": threads, "place": str(own_copy.FOLDER), "digest": own_copy.digest()})
+    agent.send(ZygoteReady(threads, PackageCopy(str(own_copy.FOLDER), own_copy.digest())))
 
-    children: dict[int, Message] = {}
+    children: dict[int, _Child] = {}
     wakeup, wakeup_write = socket.socketpair()
     wakeup.setblocking(False)
     wakeup_write.setblocking(False)
@@ -43,7 +58,7 @@ def main() -> None:
     selector.register(agent, selectors.EVENT_READ)
     selector.register(wakeup, selectors.EVENT_READ)
 
-    def fork(run: Callable[[], object], not_its: list[int], label: Message) -> None:
+    def fork(run: Callable[[], object], not_its: list[int], child: _Child) -> None:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -53,25 +68,27 @@ def main() -> None:
                 run()
             finally:
                 os._exit(1)  # run ends its process itself; coming here means that it raised
-        children[pid] = label
-        agent.send({"forked": label, "pid": pid})
+        children[pid] = child
+        agent.send(Forked(*child, pid))
 
     while not agent.closed:
         selector.select()
         _drain(wakeup)
         for order in agent.receive():
-            descriptors = order["descriptors"]
-            if "store" in order:
-                fork(partial(store.serve, descriptors[0], order["store"]), [], {"store": True})
-            else:
-                page, *channels = descriptors
-                for rank, descriptor in zip(order["ranks"], channels, strict=True):
-                    fork(
-                        partial(worker.work, order["start"], rank, descriptor, page),
-                        [other for other in channels if other != descriptor],
-                        {"start": order["start"]["id"], "rank": rank["rank"]},
-                    )
-            for descriptor in descriptors:
+            match order:
+                case ForkStore():
+                    fork(partial(store.serve, order.descriptors[0], order.address), [], (None, None))
+                case ForkWorkers():
+                    page, *channels = order.descriptors
+                    for place, descriptor in zip(order.places, channels, strict=True):
+                        fork(
+                            partial(worker.work, order, place, descriptor, page),
+                            [other for other in channels if other != descriptor],
+                            (order.start.id, place.rank),
+                        )
+                case _:
+                    assert_never(order)
+            for descriptor in order.descriptors:
                 os.close(descriptor)
         _reap(children, agent)
     os._exit(0)
@@ -100,14 +117,14 @@ def _drain(wakeup: socket.socket) -> None:
         pass
 
 
-def _reap(children: dict[int, Message], agent: Channel) -> None:
+def _reap(children: dict[int, _Child], agent: Channel[ZygoteOrder]) -> None:
     while children:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        label = children.pop(pid, None)
-        if label is not None:
-            agent.send({"exited": label, "code": os.waitstatus_to_exitcode(status)})
+        child = children.pop(pid, None)
+        if child is not None:
+            agent.send(ChildExited(*child, os.waitstatus_to_exitcode(status)))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from types import SimpleNamespace
 from clusterbench.formulas.statistics import median
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import Agents, dismiss, follow
-from clusterbench.launch.control import HEAD, Alone, MpiPlane
+from clusterbench.launch.control import HEAD, Alone, mpi_plane
 from clusterbench.launch.members import members_of
+from clusterbench.launch.messages import End, Ended, Event, LostZygote, RankFailed, RankReady, Start, StorePlace
 from clusterbench.launchers import detect
 from tests.bench import ROOT, Result, at_most
 
@@ -66,7 +67,7 @@ def _one_of_many() -> None:
     with tempfile.TemporaryDirectory() as folder:
         agent = Agent(host=socket.gethostname(), scratch=Path(folder))  # its spawner comes before MPI
         try:
-            plane = MpiPlane()
+            plane = mpi_plane()
             if plane.rank == HEAD:
                 hosts = [agent.host] * plane.size
                 print(json.dumps(_starts(Agents(agent, plane, members_of(hosts, [1] * plane.size)), Path(folder))))
@@ -84,34 +85,26 @@ def _starts(agents: Agents, folder: Path) -> list[float]:
 
 
 def _start(agents: Agents, folder: Path, number: int) -> float:
-    start = {
-        "id": number,
-        "world_size": RANKS,
-        "device": "cpu",
-        "environment": {},
-        "store": {"file": str(folder / f"store-{number}")},
-        "timeout_s": TIMEOUT_S,
-        "logs": str(folder),
-    }
+    store = StorePlace(file=str(folder / f"store-{number}"))
     start_s = time.perf_counter()
-    agents.order_start(start)
-    _await(agents, RANKS, lambda event: event.get("stage") == "ready")
+    agents.order(Start(number, RANKS, "cpu", {}, store, TIMEOUT_S, str(folder)))
+    _await(agents, RANKS, RankReady)
     elapsed_s = time.perf_counter() - start_s
-    agents.order("end", start=number, kill=False)
-    _await(agents, len(agents.members), lambda event: event["event"] == "ended")
+    agents.order(End(number, kill=False))
+    _await(agents, len(agents.members), Ended)
     return elapsed_s
 
 
-def _await(agents: Agents, count: int, wanted) -> None:
+def _await(agents: Agents, count: int, kind: type) -> None:
     for event in _events(agents):
-        if event.get("stage") == "failed" or event["event"] == "lost_zygote":
+        if isinstance(event, (RankFailed, LostZygote)):
             raise RuntimeError(f"a start failed: {event}")
-        count -= wanted(event)
+        count -= isinstance(event, kind)
         if count == 0:
             return
 
 
-def _events(agents: Agents) -> Iterator[dict]:
+def _events(agents: Agents) -> Iterator[Event]:
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         yield from agents.events(0.5)

@@ -93,7 +93,7 @@ def _lead(size: int, ranks_per_agent: int = 1) -> dict[str, float]:
         allocation = gather(plane, hello_of(HEAD, environment))
         figures = {"start_s": time.perf_counter() - start_s}
         agent = StandIn(allocation.hosts[HEAD])
-        measure_clocks(agent, plane, allocation)
+        measure_clocks(plane, allocation)
         agents = Agents(
             agent, plane, members_of(allocation.hosts, [ranks_per_agent] * plane.size, allocation.names[1:])
         )

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 from clusterbench.formulas.statistics import median
 from clusterbench.launch.agents import Agents, dismiss, follow
-from clusterbench.launch.control import HEAD, MpiPlane
+from clusterbench.launch.control import HEAD, mpi_plane
 from clusterbench.launch.members import members_of
 from clusterbench.launchers import detect
 from tests.bench import ROOT, Result, at_most
@@ -61,7 +61,7 @@ def _under(mpirun: str, size: int) -> dict[str, float]:
 
 def _one_of_many() -> None:
     """What mpirun starts: the head, which owns a rank too, measures and prints; the others follow."""
-    plane = MpiPlane()
+    plane = mpi_plane()
     agent = StandIn("here")
     if plane.rank != HEAD:
         follow(agent, plane, SimpleNamespace(asked=False))

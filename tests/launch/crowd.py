@@ -23,12 +23,34 @@ from clusterbench.cluster import Cluster
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agents import Agents, follow
 from clusterbench.launch.control import HEAD, TcpMember
+from clusterbench.launch.messages import (
+    End,
+    Ended,
+    GoOn,
+    Hello,
+    Inspect,
+    Inspected,
+    MemberEvent,
+    OpenStore,
+    Own,
+    PackageCopy,
+    RankDone,
+    RankPlace,
+    RankReached,
+    RankReady,
+    RunCase,
+    Start,
+    StoreOpen,
+    StorePlace,
+    TellTime,
+    TimeTold,
+)
 from clusterbench.types import Case, Plan
 
 RANKS_PER_HOST = 8
 SAMPLES = 100
 TIMEOUT_S = 60.0
-COPY = {"place": "/x/clusterbench", "digest": "0123456789abcdef"}
+COPY = PackageCopy("/x/clusterbench", "0123456789abcdef")
 _LONGEST_PAUSE_S = 0.02
 _SECONDS_BETWEEN_LOOKS = 0.5
 _BYTES_OF_A_STACK = 256 * 1024
@@ -53,54 +75,41 @@ class StandIn:
         self._cut = cut
         self._local_ranks: Sequence[int] = ()
         self._ranks: range = range(0)
-        self._events: list[dict] = []
+        self._events: list[MemberEvent] = []
 
     def execute(self, order):
-        getattr(self, "_do_" + order["order"])(**{key: value for key, value in order.items() if key != "order"})
-
-    def _do_own(self, local_ranks, interface):
-        self._local_ranks = local_ranks
-
-    def _do_clock(self):
-        self._events.append({"event": "clock", "host": self.host, "time_s": time.time()})
-
-    def _do_warm(self, environment):
-        pass
-
-    def _do_store(self, environment, address):
-        self._events.append({"event": "store", "port": 1})
-
-    def _do_start(self, start, first_rank):
-        self._ranks = range(first_rank, min(first_rank + len(self._local_ranks), start["world_size"]))
-        for slot, rank in enumerate(self._ranks):
-            self._say(rank, "ready", loaded={"torch": "none"} if self._local_ranks[slot] == 0 else {})
-
-    def _do_tell(self, message):
-        if "case" in message:
-            self._case = message["case"]
-            # Drawn now: what they take to draw is not part of what they take to send.
-            self._seconds = [[random.uniform(1e-3, 2e-3) for _ in range(self._case["iterations"])] for _ in self._ranks]
-        if message.get("go") == "time" and set(self._case["point"].get("cut", ())) & set(self._ranks):
-            self._cut()
-            return
-        for slot, rank in enumerate(self._ranks):
-            if "case" in message:
-                self._say(rank, "prepared")
-            elif message["go"] == "check":
-                self._say(rank, "checked")
-            else:
-                self._say(rank, "done", seconds=self._seconds[slot], evidence={"deviation": 0.0}, passes={})
-
-    def _do_inspect(self, stacks):
-        at = {"host": self.host, "phase": "warm", "iteration": 3, "state": "S", "stack": [], "log": ""}
-        self._events.append({"event": "inspected", "ranks": [{"rank": rank, **at} for rank in self._ranks]})
-
-    def _do_end(self, start, kill):
-        self._ranks = range(0)
-        self._events.append({"event": "ended", "start": start, "logs": {}})
-
-    def _say(self, rank, stage, **more):
-        self._events.append({"event": "worker", "rank": rank, "host": self.host, "stage": stage, **more})
+        match order:
+            case Own():
+                self._local_ranks = order.local_ranks
+            case TellTime():
+                self._events.append(TimeTold(time.time()))
+            case OpenStore():
+                self._events.append(StoreOpen(1))
+            case Start():
+                self._ranks = range(order.first_rank, min(order.first_rank + len(self._local_ranks), order.world_size))
+                for slot, rank in enumerate(self._ranks):
+                    loaded = {"torch": "none"} if self._local_ranks[slot] == 0 else {}
+                    self._events.append(RankReady(rank, self.host, loaded))
+            case RunCase():
+                self._case = order
+                # Drawn now: what they take to draw is not part of what they take to send.
+                self._seconds = [[random.uniform(1e-3, 2e-3) for _ in range(order.iterations)] for _ in self._ranks]
+                self._events += [RankReached(rank, self.host, "prepared") for rank in self._ranks]
+            case GoOn("check"):
+                self._events += [RankReached(rank, self.host, "checked") for rank in self._ranks]
+            case GoOn("time"):
+                if set(self._case.point.get("cut", ())) & set(self._ranks):
+                    self._cut()
+                    return
+                for slot, rank in enumerate(self._ranks):
+                    self._events.append(RankDone(rank, self.host, self._seconds[slot], {"deviation": 0.0}, {}))
+            case Inspect():
+                self._events.append(
+                    Inspected(tuple(RankPlace(rank, self.host, "warm", 3, "S", (), "") for rank in self._ranks))
+                )
+            case End():
+                self._ranks = range(0)
+                self._events.append(Ended(order.start, {}))
 
     def events(self, timeout_s):
         if not self._events:
@@ -181,7 +190,7 @@ class Crowd:
             plane.close()
 
         own = hello_of(agent, *self._says)
-        stand_in = StandIn(own["host"], wait, cut)
+        stand_in = StandIn(own.host, wait, cut)
         plane.send(HEAD, own)
         try:
             return follow(stand_in, plane, SimpleNamespace(asked=False))
@@ -189,13 +198,13 @@ class Crowd:
             plane.close()
 
 
-def hello_of(agent: int, environment: Mapping[str, Any], ranks_per_agent: int = 1) -> dict[str, Any]:
+def hello_of(agent: int, environment: Mapping[str, Any], ranks_per_agent: int = 1) -> Hello:
     """What the agent says first; the first of each host describes it. The head has a host of its own, and no rank."""
     node, local_rank = divmod(agent - 1, RANKS_PER_HOST // ranks_per_agent)
     if agent == HEAD:
-        return {"event": "hello", "host": "head", "local_rank": 0, "copy": COPY, "environment": environment}
+        return Hello("head", 0, COPY, environment)
     described = {} if local_rank else environment
-    return {"event": "hello", "host": f"n{node:04d}", "local_rank": local_rank, "copy": COPY, "environment": described}
+    return Hello(f"n{node:04d}", local_rank, COPY, described)
 
 
 def case_of(num_ranks: int, name: str = "x", cut: Sequence[int] = ()) -> Case:
@@ -216,35 +225,39 @@ def plan_of(num_ranks: int, cases: Sequence[Case]) -> Plan:
 def seconds_of_a_round(agents: Agents) -> float:
     """From an order to all until each has answered."""
     start_s = time.perf_counter()
-    agents.order("clock")
-    hear(agents, "event", "clock", len(agents.members))
+    agents.order(TellTime())
+    hear(agents, TimeTold, len(agents.members))
     return time.perf_counter() - start_s
 
 
-def samples_of_all(agents: Agents) -> tuple[float, list[dict]]:
+def samples_of_all(agents: Agents) -> tuple[float, list[RankDone]]:
     """Seconds from the word that samples are wanted until every rank's are here, and the records."""
     num_ranks = sum(len(member.local_ranks) for member in agents.members)
-    agents.order_start({"id": 0, "world_size": num_ranks})
-    hear(agents, "stage", "ready", num_ranks)
+    agents.order(start_of(0, num_ranks))
+    hear(agents, RankReady, num_ranks)
     case = case_of(num_ranks)
-    agents.order("tell", message={"case": {"point": case.point, "iterations": case.iterations}})
-    hear(agents, "stage", "prepared", num_ranks)
+    agents.order(RunCase(case.benchmark, case.point, None, "megatron", case.iterations, 0, False))
+    hear(agents, RankReached, num_ranks)
     start_s = time.perf_counter()
-    agents.order("tell", message={"go": "time"})
-    records = hear(agents, "stage", "done", num_ranks)
+    agents.order(GoOn("time"))
+    records = hear(agents, RankDone, num_ranks)
     elapsed_s = time.perf_counter() - start_s
-    agents.order("end", start=0, kill=False)
-    hear(agents, "event", "ended", len(agents.members))
-    assert [len(record["seconds"]) for record in records] == [SAMPLES] * num_ranks
+    agents.order(End(0, kill=False))
+    hear(agents, Ended, len(agents.members))
+    assert [len(record.seconds) for record in records] == [SAMPLES] * num_ranks
     return elapsed_s, records
 
 
-def hear(agents: Agents, key: str, wanted: str, count: int) -> list[dict]:
+def start_of(number: int, num_ranks: int) -> Start:
+    return Start(number, num_ranks, "cpu", {}, StorePlace(), 60.0, "/logs")
+
+
+def hear(agents: Agents, kind: type, count: int) -> list[Any]:
     """So many events of this kind."""
     deadline = time.monotonic() + TIMEOUT_S
-    heard: list[dict] = []
+    heard: list[Any] = []
     while len(heard) < count:
-        heard += [event for event in agents.events(0.5) if event.get(key) == wanted]
+        heard += [event for event in agents.events(0.5) if isinstance(event, kind)]
         if time.monotonic() > deadline:
-            raise TimeoutError(f"only {len(heard)} of {count} said '{wanted}'")
+            raise TimeoutError(f"only {len(heard)} of {count} said {kind.__name__}")
     return heard

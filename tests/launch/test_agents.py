@@ -4,6 +4,17 @@ from clusterbench.errors import LaunchError
 from clusterbench.launch.agents import Agents
 from clusterbench.launch.control import Alone
 from clusterbench.launch.members import Member, members_of
+from clusterbench.launch.messages import (
+    Disabled,
+    ExpectSilence,
+    GpuSamples,
+    GpusSampled,
+    Inspected,
+    LostAgent,
+    RankDone,
+    RankPlace,
+    RankReached,
+)
 from tests.launch.crowd import StandIn
 
 
@@ -51,21 +62,27 @@ def test_mpi_is_aborted_where_a_rank_is_stuck_and_abandoned_where_one_does_not_a
 
 
 class Mute:
-    """The plane of two agents of which the other never says a word."""
+    """The plane of two agents of which the other says this much and never another word."""
 
     size = 2
 
-    def __init__(self):
+    def __init__(self, *said):
         self.sent = []
+        self.said = list(said)
+        self.dropped = {}
 
     def send(self, to, message):
         self.sent.append(message)
 
     def receive(self):
-        return []
+        said, self.said = self.said, []
+        return said
 
     def lost(self):
-        return ()
+        return self.dropped
+
+    def drop(self, agent, why):
+        self.dropped[agent] = why
 
 
 @pytest.mark.parametrize("silence_s", [6.0, 20.0])
@@ -74,10 +91,38 @@ def test_an_agent_is_lost_after_as_long_a_silence_as_was_said(monkeypatch, silen
     monkeypatch.setattr("clusterbench.launch.agents.time.monotonic", lambda: clock[0])
     plane = Mute()
     agents = Agents(StandIn("a"), plane, members_of(["a", "b"], [1, 1]), silence_s=silence_s)
-    assert plane.sent[0] == {"order": "patience", "seconds": silence_s}  # and the other waits as long for the head
+    assert plane.sent[0] == ExpectSilence(silence_s)  # and the other waits as long for the head
     while clock[0] < silence_s:
         clock[0] += 1.0
         assert agents.events(0.0) == []
     clock[0] += 1.0
     (event,) = agents.events(0.0)
-    assert (event["host"], event["why"]) == ("b", f"said nothing for {silence_s:g} s")
+    assert (event.host, event.why) == ("b", f"said nothing for {silence_s:g} s")
+
+
+PLACE = RankPlace(0, "a", "warm", 3, "S", (), "")
+
+
+@pytest.mark.parametrize(
+    ("said", "whose"),
+    [
+        (RankReached(0, "b", "checked"), "rank 0"),
+        (RankReached(7, "b", "checked"), "rank 7"),
+        (RankDone(1, "a", [], {}, {}), "host a"),
+        (Inspected((PLACE,)), "rank 0"),
+        (GpusSampled("a", GpuSamples(1.0, ())), "host a"),
+    ],
+)
+def test_an_agent_that_speaks_for_another_is_lost(said, whose):
+    agents = Agents(StandIn("a"), Mute((1, said)), members_of(["a", "b"], [1, 1]))
+    (event,) = agents.events(0.0)
+    assert event == LostAgent(1, "b", f"spoke for {whose}, which is not its own")
+    assert agents.lost_hosts == ("b",)
+
+
+def test_an_agent_that_can_start_nothing_is_lost_for_the_run_and_still_answers():
+    agents = Agents(StandIn("a"), Mute((1, Disabled("can start no worker"))), members_of(["a", "b"], [1, 1]))
+    assert agents.events(0.0) == [LostAgent(1, "b", "can start no worker")]
+    assert (agents.lost, agents.disabled, agents.lost_hosts) == ({}, {1: "can start no worker"}, ("b",))
+    assert [member.agent for member in agents.present] == [0, 1]
+    assert agents.leaving == "in order"

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from clusterbench.cluster import Found
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import allocation
 from clusterbench.launch.allocation import Allocation, gather, hello, measure_clocks, variables_of
+from clusterbench.launch.messages import Hello, Interrupted, PackageCopy, Sign, TellTime, TimeTold
 
 
 class Plane:
@@ -16,11 +18,11 @@ class Plane:
 
     rank = 0
 
-    def __init__(self, size, *batches, lost=(), answer=None):
+    def __init__(self, size, *batches, lost=None, answer=None):
         self.size = size
         self.batches = deque(batches)
         self.sent = []
-        self._lost = lost
+        self._lost = lost or {}
         self._answer = answer
 
     def send(self, to, message):
@@ -32,14 +34,14 @@ class Plane:
         return self.batches.popleft() if self.batches else []
 
     def lost(self):
-        return () if self.batches else self._lost
+        return {} if self.batches else self._lost
 
 
-COPY = {"place": "/x/clusterbench", "digest": "0123456789abcdef"}
+COPY = PackageCopy("/x/clusterbench", "0123456789abcdef")
 
 
 def said(host, local_rank=0, **environment):
-    return {"event": "hello", "host": host, "local_rank": local_rank, "copy": COPY, "environment": environment}
+    return Hello(host, local_rank, COPY, environment)
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_a_launcher_that_deals_its_processes_out_in_turn_names_each_host_once():
 
 
 def test_signs_of_life_are_no_hello():
-    plane = Plane(2, [(1, {"event": "sign"})], [(1, said("b", x=1))])
+    plane = Plane(2, [(1, Sign())], [(1, said("b", x=1))])
     assert gather(plane, said("a", x=1)).names == ("a", "b")
 
 
@@ -88,7 +90,7 @@ def test_of_many_that_say_nothing_some_are_named():
 
 def test_an_agent_that_went_away_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(allocation, "SECONDS_TO_GATHER", 60)
-    plane = Plane(3, [(1, said("b"))], lost=(2,))
+    plane = Plane(3, [(1, said("b"))], lost={2: "closed its connection"})
     assert refusal(plane, said("a")) == "1 of 3 agents closed their connection: 2"
 
 
@@ -100,12 +102,12 @@ def test_two_hosts_of_one_name_are_found_out():
 
 
 def test_the_same_package_may_lie_elsewhere_on_another_host():
-    plane = Plane(2, [(1, {**said("b", x=1), "copy": {**COPY, "place": "/y/clusterbench"}})])
+    plane = Plane(2, [(1, replace(said("b", x=1), copy=replace(COPY, place="/y/clusterbench")))])
     assert gather(plane, said("a", x=1)).names == ("a", "b")
 
 
 def test_another_package_on_another_host_is_refused_with_both_places():
-    plane = Plane(2, [(1, {**said("b", x=1), "copy": {"place": "/y/clusterbench", "digest": "fedcba9876543210"}})])
+    plane = Plane(2, [(1, replace(said("b", x=1), copy=PackageCopy("/y/clusterbench", "fedcba9876543210")))])
     assert refusal(plane, said("a", x=1)) == (
         "the hosts run different copies of clusterbench: a has /x/clusterbench with sources 0123456789abcdef, b has "
         "/y/clusterbench with sources fedcba9876543210.\n"
@@ -120,7 +122,7 @@ def test_where_nobody_counted_the_processes_of_a_host_two_may_be_on_it():
 
 def test_whoever_asks_for_the_end_before_anything_began_is_heard():
     with pytest.raises(KeyboardInterrupt):
-        gather(Plane(2, [(1, {"event": "interrupted"})]), said("a"))
+        gather(Plane(2, [(1, Interrupted())]), said("a"))
 
 
 def test_only_the_first_agent_of_a_host_describes_it(monkeypatch):
@@ -156,37 +158,30 @@ def test_a_description_that_failed_is_quoted(monkeypatch):
 # Clocks. The head's stands still, so that every answer takes no time.
 
 
-class Agent:
-    host = "a"
-
-
 def offsets(monkeypatch, hosts, answer, now_s=1000.0):
     monkeypatch.setattr(allocation.time, "time", lambda: now_s)
     plane = Plane(len(hosts), answer=answer)
     found = Allocation(tuple(hosts), {host: {} for host in hosts})
-    measure_clocks(Agent(), plane, found)
+    measure_clocks(plane, found)
     return {host: one.get("clock_offset_s") for host, one in found.environments.items()}, plane
 
 
 def test_a_clock_that_is_ahead_is_noted_with_its_host(monkeypatch):
     shown_s = {1: 1180.0, 2: 999.5}
-    hosts = {1: "b", 2: "c"}
-    found, plane = offsets(
-        monkeypatch, "abc", lambda to, _: {"event": "clock", "host": hosts[to], "time_s": shown_s[to]}
-    )
+    found, plane = offsets(monkeypatch, "abc", lambda to, _: TimeTold(shown_s[to]))
     assert found == {"a": None, "b": 180.0, "c": -0.5}
-    assert plane.sent[:2] == [(1, {"order": "clock"}), (2, {"order": "clock"})]
+    assert plane.sent[:2] == [(1, TellTime()), (2, TellTime())]
     assert len(plane.sent) == 6  # in three rounds
 
 
 def test_one_agent_of_each_other_host_is_asked(monkeypatch):
-    _, plane = offsets(monkeypatch, "aabb", lambda to, _: {"event": "clock", "host": "b", "time_s": 1000.0})
+    _, plane = offsets(monkeypatch, "aabb", lambda to, _: TimeTold(1000.0))
     assert {to for to, _ in plane.sent} == {2}
 
 
 @pytest.mark.usefixtures("soon")
 def test_a_host_that_does_not_answer_has_no_offset(monkeypatch):
-    found, _ = offsets(monkeypatch, "ab", lambda to, _: {"event": "sign"})
+    found, _ = offsets(monkeypatch, "ab", lambda to, _: Sign())
     assert found == {"a": None, "b": None}
 
 
@@ -195,9 +190,9 @@ def test_of_several_answers_the_quickest_counts(monkeypatch):
     marks = deque([0.0, 4.0, 10.0, 10.2, 20.0, 26.0])
     monkeypatch.setattr(allocation.time, "time", marks.popleft)
     shown_s = deque([12.0, 15.1, 40.0])
-    plane = Plane(2, answer=lambda to, _: {"event": "clock", "host": "b", "time_s": shown_s.popleft()})
+    plane = Plane(2, answer=lambda to, _: TimeTold(shown_s.popleft()))
     found = Allocation(("a", "b"), {"a": {}, "b": {}})
-    measure_clocks(Agent(), plane, found)
+    measure_clocks(plane, found)
     assert found.environments["b"] == {"clock_offset_s": 5.0}
 
 

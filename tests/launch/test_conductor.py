@@ -6,9 +6,29 @@ from typing import ClassVar
 import pytest
 
 from clusterbench.cluster import Cluster
+from clusterbench.engine.telemetry import GpuSample
 from clusterbench.launch import conductor
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts, OutOfTime
 from clusterbench.launch.members import Member
+from clusterbench.launch.messages import (
+    End,
+    Ended,
+    GoOn,
+    GpuSamples,
+    GpusSampled,
+    Inspect,
+    Inspected,
+    LostAgent,
+    MpiEnded,
+    RankDone,
+    RankExited,
+    RankFailed,
+    RankPlace,
+    RankReached,
+    RankReady,
+    RunCase,
+    Start,
+)
 from clusterbench.launch.run import left_to_do
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Outcome, Plan
@@ -54,19 +74,11 @@ class ScriptedAgents:
         self.waiting = deque()
         self.orders = []
 
-    def order(self, order, **arguments):
-        self.orders.append(order)
-        if order == "end":
-            self.waiting.append({"event": "ended", "start": arguments["start"], "logs": {}})
-            return
-        key = next(iter(arguments["message"])) if order == "tell" else order
-        if key == "go":
-            key = arguments["message"]["go"]
-        self.waiting.extend(self.answers.get(key, ()))
-
-    def order_start(self, start):
-        self.orders.append("start")
-        self.waiting.extend(self.answers.get("start", ()))
+    def order(self, order):
+        name = {Start: "start", RunCase: "case", Inspect: "inspect", End: "end"}.get(type(order))
+        name = order.to if isinstance(order, GoOn) else name
+        self.orders.append(name)
+        self.waiting.extend([Ended(order.start, {})] if name == "end" else self.answers.get(name, ()))
 
     def events(self, timeout_s):
         events = list(self.waiting)
@@ -76,36 +88,32 @@ class ScriptedAgents:
         return events
 
 
-def worker(rank, stage, **more):
-    return {"event": "worker", "rank": rank, "host": "a", "stage": stage, **more}
+def ready():
+    return [RankReady(rank, "a") for rank in range(4)]
 
 
-def all_ranks(stage, **more):
-    return [worker(rank, stage, **more) for rank in range(4)]
+def reached(stage, ranks=range(4)):
+    return [RankReached(rank, "a", stage) for rank in ranks]
+
+
+def done(ranks=range(4)):
+    return [RankDone(rank, "a", [0.1], {}, {}) for rank in ranks]
 
 
 def failed(rank, reason, status="failed", phase="prepared"):
-    return worker(rank, "failed", status=status, reason=reason, phase=phase)
+    return RankFailed(rank, "a", status, reason, phase)
 
 
 def seen(rank, phase="warm", iteration=-1, state="S", stack=()):
-    return {
-        "rank": rank,
-        "host": "a",
-        "phase": phase,
-        "iteration": iteration,
-        "state": state,
-        "stack": list(stack),
-        "log": f"/logs/start-0000-rank-{rank:04d}.log",
-    }
+    return RankPlace(rank, "a", phase, iteration, state, tuple(stack), f"/logs/start-0000-rank-{rank:04d}.log")
 
 
 HEALTHY = {
-    "start": all_ranks("ready", loaded={}),
-    "case": all_ranks("prepared"),
-    "check": all_ranks("checked"),
-    "time": all_ranks("done", seconds=[0.1], evidence={}, passes={}),
-    "inspect": [{"event": "inspected", "ranks": [seen(rank) for rank in range(4)]}],
+    "start": ready(),
+    "case": reached("prepared"),
+    "check": reached("checked"),
+    "time": done(),
+    "inspect": [Inspected(tuple(map(seen, range(4))))],
 }
 
 
@@ -139,7 +147,7 @@ def test_neighbours_share_a_start_and_training_cases_do_not(tmp_path):
 
 def test_the_rank_that_was_killed_is_named_and_not_its_victims(tmp_path):
     lost = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1733"
-    events = [failed(0, lost), failed(3, lost), {"event": "exit", "rank": 2, "host": "a", "code": -9, "log": ""}]
+    events = [failed(0, lost), failed(3, lost), RankExited(2, "a", -9, "")]
     (outcome,), _, _ = conduct(tmp_path, [case()], time=events)
     assert (outcome.status, outcome.rank, outcome.host, outcome.phase) == ("failed", 2, "a", "warm")
     assert outcome.reason == (
@@ -159,6 +167,13 @@ def test_ranks_that_fail_alike_are_counted(tmp_path):
     assert outcome.reason == "rank 0 (host a): KeyError: 'x' (ranks 1-3 failed alike)"
 
 
+def test_ranks_that_took_different_passes_are_a_failure_and_no_traceback(tmp_path):
+    other = [RankDone(3, "a", [0.1], {}, {"memory": {}})]
+    (outcome,), _, _ = conduct(tmp_path, [case()], time=[*done(range(3)), *other])
+    assert (outcome.status, outcome.rank) == ("failed", 3)
+    assert outcome.reason == "rank 3 (host a) took the passes memory; rank 0 took none"
+
+
 def test_the_next_case_runs_in_a_new_start(tmp_path):
     answers = {"check": [failed(1, "ValueError: planted")]}
     outcomes, _, orders = conduct(tmp_path, [case("a"), case("b")], **answers)
@@ -169,7 +184,7 @@ def test_the_next_case_runs_in_a_new_start(tmp_path):
 def hang(tmp_path, *ranks, **answers):
     late = case()
     object.__setattr__(late, "time_limit_s", 0.05)
-    inspected = [{"event": "inspected", "ranks": list(ranks)}]
+    inspected = [Inspected(ranks)]
     (outcome,), _, _ = conduct(tmp_path, [late], time=[], inspect=inspected, **answers)
     assert outcome.status == "timeout"
     return outcome
@@ -187,10 +202,10 @@ def test_the_ranks_behind_are_named_and_not_those_that_wait(tmp_path):
 
 
 def test_the_gpu_of_the_rank_behind_is_described(tmp_path):
-    gpus = [{"index": index, "power_w": 100.0 + index, "utilization": 1.0} for index in range(4)]
-    sample = {"event": "telemetry", "host": "a", "sample": {"time_s": 1.0, "gpus": gpus}}
+    gpus = tuple(GpuSample(index, power_w=100.0 + index, utilization=1.0) for index in range(4))
+    sample = GpusSampled("a", GpuSamples(1.0, gpus))
     ranks = [seen(rank, iteration=3 - (rank == 2)) for rank in range(4)]
-    outcome = hang(tmp_path, *ranks, check=[sample, *all_ranks("checked")])
+    outcome = hang(tmp_path, *ranks, check=[sample, *reached("checked")])
     assert outcome.reason.endswith("wait for it; its GPU 2 drew 102 W and was busy 100 % of the time")
 
 
@@ -268,7 +283,7 @@ def test_a_run_out_of_time_leaves_the_case_under_way_without_an_outcome(tmp_path
 
 
 def test_a_lost_agent_ends_the_run_once_its_case_has_an_outcome(tmp_path):
-    gone = {"event": "lost_agent", "agent": 0, "host": "a", "why": "said nothing for 20 s"}
+    gone = LostAgent(0, "a", "said nothing for 20 s")
     agents = ScriptedAgents(**{**HEALTHY, "time": [gone]})
     agents.lost, agents.lost_hosts, agents.present = {0: "said nothing for 20 s"}, ("a",), ()
     cases = [case("first"), case("second")]
@@ -289,7 +304,7 @@ class InsideMpi:
     is_stuck, all_answer = False, True
 
     def __init__(self, *answers):
-        self.answers = [{"event": "mpi_ended", "host": "a", "is_stuck": answer} for answer in answers]
+        self.answers = [MpiEnded("a", answer) for answer in answers]
 
     def order_mpi(self, members, order): ...
     def expect_silence(self, seconds): ...

@@ -12,6 +12,7 @@ import pytest
 from clusterbench.errors import LaunchError
 from clusterbench.launch import handshake
 from clusterbench.launch.control import TcpHead, TcpMember
+from clusterbench.launch.messages import Quit, Sign, TimeTold
 
 SECRET = b"of the run"
 
@@ -43,14 +44,14 @@ def test_members_and_head_exchange_messages():
     members = [TcpMember(head.address, 3, rank, SECRET) for rank in (2, 1)]
     thread.join()
     assert errors == []
-    members[0].send(0, {"host": "b"})
-    assert receive_one(head) == (2, {"host": "b"})
-    head.send(1, {"order": "quit"})
-    assert receive_one(members[1]) == (0, {"order": "quit"})
+    members[0].send(0, TimeTold(1.5))
+    assert receive_one(head) == (2, TimeTold(1.5))
+    head.send(1, Quit(3, "in order"))
+    assert receive_one(members[1]) == (0, Quit(3, "in order"))
     members[0].close()
     while not head.lost():
         head.receive()
-    assert head.lost() == [2]
+    assert head.lost() == {2: "closed its connection"}
     members[1].close()
     head.close()
 
@@ -85,7 +86,7 @@ def test_a_head_without_the_secret_is_found_out():
         def pretend():
             connection, _ = impostor.accept()
             with connection:
-                connection.sendall(json.dumps({"clusterbench": 1, "nonce": "00"}).encode() + b"\n")
+                connection.sendall(json.dumps({"clusterbench": 2, "nonce": "00"}).encode() + b"\n")
                 connection.recv(4096)
                 connection.sendall(json.dumps({"proof": "0" * 64}).encode() + b"\n")
 
@@ -161,15 +162,15 @@ def answers(first, second=b""):
     return listener, thread
 
 
-CHALLENGE = b'{"clusterbench": 1, "nonce": "00"}\n'
+CHALLENGE = b'{"clusterbench": 2, "nonce": "00"}\n'
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
     [
         (b"[" * 4000 + b"\n", b""),
-        (b'{"clusterbench": 1, "nonce": []}\n', b""),
-        (b'{"clusterbench": 1, "nonce": "\\ud800"}\n', b""),
+        (b'{"clusterbench": 2, "nonce": []}\n', b""),
+        (b'{"clusterbench": 2, "nonce": "\\ud800"}\n', b""),
         (b'{"clusterbench": 1e999, "nonce": "00"}\n', b""),
         (b'{"clusterbench": 7, "nonce": "00"}\n', b""),
         (b"x" * 5000, b""),
@@ -223,6 +224,28 @@ def test_a_connection_that_says_nothing_keeps_no_member_waiting(monkeypatch):
     head.close()
 
 
+def test_a_member_that_sends_what_is_no_message_is_lost_and_the_others_are_not():
+    head = TcpHead(3, SECRET)
+    thread, _ = gather_in_background(head)
+    members = [TcpMember(head.address, 3, rank, SECRET) for rank in (1, 2)]
+    thread.join()
+    members[0]._head.socket.sendall(b'{"message": "TimeTold", "time_s": NaN}\n')
+    members[1].send(0, Sign())
+    heard = []
+    while not heard or not head.lost():
+        heard += head.receive()
+    assert heard == [(2, Sign())]
+    assert head.lost() == {
+        1: "sent what is no message of this run (in TimeTold 'time_s' is NaN, not a number)",
+    }
+    head._members[2].socket.sendall(b"[]\n")
+    while not members[1].lost():
+        members[1].receive()
+    assert members[1].lost() == {0: "sent what is no message of this run (the line is no JSON object)"}
+    for plane in (*members, head):
+        plane.close()
+
+
 def test_nobody_is_let_in_once_all_are_there():
     head = TcpHead(2, SECRET)
     thread, _ = gather_in_background(head)
@@ -231,8 +254,8 @@ def test_nobody_is_let_in_once_all_are_there():
     thread.join()
     with pytest.raises(LaunchError, match="Connection refused"):
         TcpMember(address, 2, 1, SECRET)
-    member.send(0, {"still": "here"})
-    assert receive_one(head) == (1, {"still": "here"})
+    member.send(0, Sign())
+    assert receive_one(head) == (1, Sign())
     member.close()
     head.close()
 

@@ -18,6 +18,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.launch import mpi_cases
 from clusterbench.launch.conductor import Conductor, Execution
 from clusterbench.launch.members import Member
+from clusterbench.launch.messages import EndMpi, InspectMpi, MpiEnded, RankDone, RankFailed, RankReached
 from clusterbench.launch.mpi_cases import MpiRank, as_of_its_ranks, in_agents, needs_mpirun, objection
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Plan
@@ -82,11 +83,13 @@ def test_agents_that_no_mpi_started_skip_it_and_say_what_would_run_it(tmp_path):
 
 
 def test_a_workers_record_has_the_seconds_of_its_mpi_rank():
-    record = {"rank": 1, "seconds": [9.0], "passes": {"seconds": [0.5, 0.25]}}
-    assert as_of_its_ranks(record) == {"rank": 1, "seconds": [0.5, 0.25], "passes": {}}
+    record = RankDone(1, "a", [9.0], {}, {"seconds": [0.5, 0.25]})
+    assert as_of_its_ranks(record) == RankDone(1, "a", [0.5, 0.25], {}, {})
 
 
 # One rank, without MPI
+
+CHECKED = RankReached(2, "a", "checked")
 
 
 @pytest.fixture
@@ -104,25 +107,25 @@ def began(rank, work, limit_s=10.0):
 
 def test_a_stage_that_ends_is_an_event_and_nothing_disturbs_it_before(rank):
     go = threading.Event()
-    began(rank, lambda: {"stage": "checked"} if go.wait(60) else {})
+    began(rank, lambda: CHECKED if go.wait(60) else None)
     assert rank.is_undisturbed()
     assert rank.events(0.01) == []
     go.set()
-    assert rank.events(60) == [{"event": "worker", "rank": 2, "host": "a", "stage": "checked"}]
+    assert rank.events(60) == [CHECKED]
     assert not rank.is_undisturbed()
 
 
 def test_a_stage_whose_time_is_over_may_be_asked_about_and_is_stuck(rank):
     go = threading.Event()
-    began(rank, lambda: {"stage": "checked"} if go.wait(60) else {}, limit_s=0.01)
+    began(rank, lambda: CHECKED if go.wait(60) else None, limit_s=0.01)
     while rank.is_undisturbed():
         time.sleep(0.01)
-    rank.execute({"order": "mpi_end"})
-    assert rank.events() == [{"event": "mpi_ended", "host": "a", "is_stuck": True}]
+    rank.execute(EndMpi())
+    assert rank.events() == [MpiEnded("a", True)]
     go.set()
     rank._thread.join()
-    rank.execute({"order": "mpi_end"})
-    assert rank.events()[-1] == {"event": "mpi_ended", "host": "a", "is_stuck": False}
+    rank.execute(EndMpi())
+    assert rank.events()[-1] == MpiEnded("a", False)
 
 
 def fails(error):
@@ -143,7 +146,7 @@ def fails(error):
 )
 def test_what_goes_wrong_in_a_stage_is_a_record(rank, error, status, reason):
     (said,) = began(rank, fails(error)).events(60)
-    assert (said["stage"], said["status"], said["reason"], said["phase"]) == ("failed", status, reason, "prepared")
+    assert said == RankFailed(2, "a", status, reason, "prepared")
 
 
 def test_a_rank_says_where_in_the_code_it_stands():
@@ -152,17 +155,17 @@ def test_a_rank_says_where_in_the_code_it_stands():
     def waits_here():
         is_there.set()
         go.wait(60)
-        return {"stage": "checked"}
+        return CHECKED
 
     began(rank, waits_here)
     is_there.wait(60)
     rank._at(7, False)
-    rank.execute({"order": "mpi_inspect"})
+    rank.execute(InspectMpi())
     (said,) = rank.events()
     go.set()
-    (place,) = said["ranks"]
-    assert (place["rank"], place["phase"], place["iteration"]) == (2, "warm", 7)
-    assert any(" in waits_here" in frame for frame in place["stack"])
+    (place,) = said.ranks
+    assert (place.rank, place.phase, place.iteration) == (2, "warm", 7)
+    assert any(" in waits_here" in frame for frame in place.stack)
 
 
 # Under mpirun

@@ -15,6 +15,7 @@ import pytest
 from clusterbench.errors import LaunchError
 from clusterbench.launch import handshake, rendezvous
 from clusterbench.launch.control import Alone
+from clusterbench.launch.messages import TimeTold
 from clusterbench.launch.rendezvous import meet, ports_of, shared_secret
 from clusterbench.launchers import Started, launchers
 
@@ -73,10 +74,10 @@ def test_agents_meet_in_whatever_order_they_come(job):
     for thread, _ in members:
         thread.join()
     (second,), (first,) = (came for _, came in members)
-    second.send(0, {"from": "the last"})
+    second.send(0, TimeTold(7.0))
     while not (arrived := head.receive()):
         pass
-    assert arrived == [(2, {"from": "the last"})]
+    assert arrived == [(2, TimeTold(7.0))]
     for plane in (first, second, head):
         plane.close()
 
@@ -300,7 +301,7 @@ def test_a_secret_never_travels(job):
         thread, came = meet_in_background(agent(1, size=2), job, 0.5)
         connection, _ = listener.accept()
         with connection:
-            connection.sendall(json.dumps({"clusterbench": 1, "nonce": "00"}).encode() + b"\n")
+            connection.sendall(json.dumps({"clusterbench": 2, "nonce": "00"}).encode() + b"\n")
             heard.append(connection.recv(4096))
     thread.join()
     assert isinstance(came[0], LaunchError)

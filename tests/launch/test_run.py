@@ -12,7 +12,7 @@ from clusterbench.launchers import Started, launchers
 
 def test_processes_of_another_mpi_are_found_out_before_anything_is_timed(monkeypatch):
     # Four processes that each take themselves for a job of one would print four good tables.
-    monkeypatch.setattr(run, "MpiPlane", lambda: type("Plane", (), {"size": 1})())
+    monkeypatch.setattr(run, "mpi_plane", lambda: type("Plane", (), {"size": 1})())
     with pytest.raises(LaunchError) as caught:
         run._plane(Started(launchers()["open_mpi"], 0, 4, 0))
     assert str(caught.value) == (

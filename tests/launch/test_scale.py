@@ -19,6 +19,7 @@ from clusterbench.launch.channel import Channel
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts
 from clusterbench.launch.control import HEAD, TcpHead
 from clusterbench.launch.members import members_of
+from clusterbench.launch.messages import LostZygote, RankDone, Sign, decode_event
 from clusterbench.run_folder import RunFolder
 from tests.launch.crowd import SAMPLES, Crowd, StandIn, case_of, hello_of, plan_of
 
@@ -39,7 +40,7 @@ def crowd_and_agents():
     plane.gather(60)
     allocation = gather(plane, hello_of(HEAD, {"cpu_model": "x"}))
     agent = StandIn(allocation.hosts[HEAD])
-    measure_clocks(agent, plane, allocation)
+    measure_clocks(plane, allocation)
     assert all("clock_offset_s" in allocation.environments[host] for host in allocation.names[1:])
     agents = Agents(agent, plane, members_of(allocation.hosts, [1] * plane.size, allocation.names[1:]))
     yield crowd, agents
@@ -138,9 +139,9 @@ def test_who_was_heard_longest_ago_is_found_silent_first(monkeypatch):
 def test_nothing_is_written_behind_half_a_message():
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 50_000))
-    sender, reader = Channel(ours), Channel(theirs)
-    assert not sender.send({"much": "x" * 10_000_000})  # nobody takes it
-    assert not sender.send({"event": "sign"})
+    sender, reader = Channel(ours, decode_event), Channel(theirs, decode_event)
+    assert not sender.send(LostZygote("a", "x" * 10_000_000))  # nobody takes it
+    assert not sender.send(Sign())
     assert reader.receive() == []
     assert reader.closed
     for channel in (sender, reader):
@@ -149,8 +150,8 @@ def test_nothing_is_written_behind_half_a_message():
 
 def test_a_long_message_in_many_pieces_is_put_together():
     ours, theirs = socket.socketpair()
-    sender, reader = Channel(ours), Channel(theirs)
-    long, short = {"passes": list(range(300_000))}, {"event": "sign"}
+    sender, reader = Channel(ours, decode_event), Channel(theirs, decode_event)
+    long, short = RankDone(0, "a", [0.5], {}, {"trace": list(range(300_000))}), Sign()
     thread = threading.Thread(target=lambda: [sender.send(message) for message in (long, short)])
     thread.start()
     heard = []

@@ -212,14 +212,13 @@ def test_nothing_survives_the_death_of_an_agent(tmp_path):
 import time
 from pathlib import Path
 from clusterbench.launch.agent import Agent
+from clusterbench.launch.messages import Own, RankReady, Start, StorePlace
 agent = Agent("here", Path({str(tmp_path)!r}))
-agent.execute({{"order": "own", "local_ranks": [0, 1], "interface": {{}}}})
-start = {{"id": 0, "world_size": 2, "device": "cpu", "environment": {{}}, "store": {{"file": {str(tmp_path / "s")!r}}},
-         "timeout_s": 60, "logs": {str(tmp_path)!r}}}
-agent.execute({{"order": "start", "start": start, "first_rank": 0}})
+agent.execute(Own((0, 1), {{}}))
+agent.execute(Start(0, 2, "cpu", {{}}, StorePlace(file={str(tmp_path / "s")!r}), 60.0, {str(tmp_path)!r}))
 ready = 0
 while ready < 2:
-    ready += sum(event.get("stage") == "ready" for event in agent.events(0.1))
+    ready += sum(isinstance(event, RankReady) for event in agent.events(0.1))
 print("ready", flush=True)
 time.sleep(100)
 """

@@ -2,9 +2,11 @@
 
 import time
 
+from clusterbench.engine.telemetry import GpuSample
 from clusterbench.launch.agent import Agent
+from clusterbench.launch.messages import GpuSamples, GpusSampled, SampleGpus
 from tests.engine.test_telemetry import driver, needs_compiler
-from tests.launch.test_conductor import all_ranks, case, conduct
+from tests.launch.test_conductor import case, conduct, done, reached
 
 __all__ = ["driver"]
 
@@ -24,13 +26,12 @@ def sample(time_s, clock, reasons=()):
         "throttle_reasons": list(reasons),
         "error": None,
     }
-    return {"event": "telemetry", "host": "a", "sample": {"time_s": time_s, "gpus": [gpu]}}
+    return GpusSampled("a", GpuSamples(time_s, (GpuSample(**gpu),)))
 
 
 def test_the_samples_of_a_case_are_kept_with_it(tmp_path):
     samples = [sample(1.0, 1.98e9), sample(2.0, 1.2e9, ["hw_thermal_slowdown"])]
-    done = all_ranks("done", seconds=[0.1], evidence={}, passes={})
-    (outcome,), (observation,), _ = conduct(tmp_path, [case()], time=[*samples, *done])
+    (outcome,), (observation,), _ = conduct(tmp_path, [case()], time=[*samples, *done()])
     assert outcome.status == "ok"
     gpu = observation.telemetry["a"]["GPU-a"]
     assert gpu["min_sm_clock_hz"] == 1.2e9
@@ -38,8 +39,7 @@ def test_the_samples_of_a_case_are_kept_with_it(tmp_path):
 
 
 def test_the_next_case_starts_without_them(tmp_path):
-    done = all_ranks("done", seconds=[0.1], evidence={}, passes={})
-    answers = {"time": done, "case": [sample(1.0, 1e9), *all_ranks("prepared")]}
+    answers = {"time": done(), "case": [sample(1.0, 1e9), *reached("prepared")]}
     _, observations, _ = conduct(tmp_path, [case("a"), case("b")], **answers)
     assert [each.telemetry["a"]["GPU-a"]["num_samples"] for each in observations] == [1, 1]
 
@@ -50,11 +50,11 @@ def test_an_agent_hands_on_what_the_reader_of_nvml_says(driver, tmp_path, monkey
     monkeypatch.setenv("FAKE_NVML_GPUS", "8")
     agent = Agent(host="here", scratch=tmp_path)
     try:
-        agent.execute({"order": "telemetry", "interval_s": 0.05})
+        agent.execute(SampleGpus(0.05))
         deadline, events = time.monotonic() + 120, []
         while len(events) < 2 and time.monotonic() < deadline:
             events += agent.events(0.1)
     finally:
         agent.close()
-    assert [event["event"] for event in events[:2]] == ["telemetry", "telemetry"]
-    assert len(events[0]["sample"]["gpus"]) == 8
+    assert [type(event) for event in events[:2]] == [GpusSampled, GpusSampled]
+    assert len(events[0].sample.gpus) == 8

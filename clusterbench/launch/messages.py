@@ -1,0 +1,579 @@
+"""What the processes of a run say to each other: one frozen dataclass a message, sent as one line of JSON.
+
+A line is ``{"message": NAME, FIELD: VALUE, ...}``, NAME being that of the dataclass. It is read as strictly as the
+files of a run: every field is there and of its type, no other is, numbers are finite and of a sensible size, text is
+whole. Only what a benchmark measured (``evidence``, ``passes``) may hold what is no number, as in the files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
+
+from clusterbench.engine.telemetry import GpuSample
+from clusterbench.run_folder.records import parsed, record_of
+from clusterbench.types import PHASES, Point, Status
+
+LONGEST_LINE = 2**28
+"""Bytes of a message. A rank's record of a million iterations has some 20 MiB."""
+
+Leaving = Literal["in order", "aborted", "abandoned"]
+"""How MPI is left.
+
+Not in order where a rank is stuck inside it, since that waits for all ranks. As long as every agent answers, the head
+aborts it: this alone gives mpirun the run's exit code. Where one does not answer, mpirun might wait for its host for
+ever, so each agent leaves by itself.
+"""
+
+Descriptors = tuple[int, ...]
+"""File descriptors that travel beside a message to another process of the host, which finds its own numbers here."""
+
+
+# Values within messages.
+
+
+@dataclass(frozen=True)
+class PackageCopy:
+    """Where a process has the package from, and the digest of its sources."""
+
+    place: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class StorePlace:
+    """Where the ranks of a start meet: a file on one host, a TCPStore where they live on several."""
+
+    file: str = ""
+    host: str = ""
+    port: int = 0
+    prefix: str = ""
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """Which rank a worker is: in the start, on its host, among its agent's ranks; and its log."""
+
+    rank: int
+    local_rank: int
+    slot: int
+    log: str
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """How far a rank got: the phase it has behind it, its process's state, its Python frames (innermost first)."""
+
+    rank: int
+    host: str
+    phase: str
+    iteration: int
+    state: str
+    stack: tuple[str, ...]
+    log: str
+
+    def __post_init__(self) -> None:
+        _expect_phase(self.phase)
+
+
+@dataclass(frozen=True)
+class GpuSamples:
+    """All GPUs of a host at one moment; ``reason`` says why there are none."""
+
+    time_s: float
+    gpus: tuple[GpuSample, ...]
+    reason: str | None = None
+
+
+# Orders of the head to every agent.
+
+
+@dataclass(frozen=True)
+class Own:
+    """Says which ranks of its host an agent owns, and over which interface its workers talk."""
+
+    local_ranks: tuple[int, ...]
+    interface: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Warm:
+    """Has torch imported ahead of the first start."""
+
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class OpenStore:
+    """Asks the head's agent to host the store of the next start at ``address``; a :class:`StoreOpen` follows."""
+
+    environment: Mapping[str, str]
+    address: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """Forks an agent's share of a start: those of its ranks, from ``first_rank`` on, that are below ``world_size``."""
+
+    id: int
+    world_size: int
+    device: str
+    environment: Mapping[str, str]
+    store: StorePlace
+    timeout_s: float
+    logs: str
+    first_rank: int = 0
+
+
+@dataclass(frozen=True)
+class RunCase:
+    """Has every rank of the start prepare a case; passed on to the workers."""
+
+    benchmark: str
+    point: Point
+    layout: str | None
+    rank_order: str
+    iterations: int
+    warmup: int
+    passes: bool
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """Has every rank of the start take the next step, which all are ready for; passed on to the workers."""
+
+    to: Literal["check", "time"]
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Asks how far the ranks got; an :class:`Inspected` follows."""
+
+    stacks: bool
+
+
+@dataclass(frozen=True)
+class End:
+    """Ends the workers of a start: they leave by themselves, or are killed. An :class:`Ended` follows."""
+
+    start: int
+    kill: bool
+
+
+@dataclass(frozen=True)
+class SampleGpus:
+    """Has the GPUs of the host sampled from here on, by a process of their own."""
+
+    interval_s: float
+
+
+@dataclass(frozen=True)
+class TellTime:
+    """Asks what time it is there; a :class:`TimeTold` follows."""
+
+
+# Orders to agents that are the ranks of a case of MPI.
+
+
+@dataclass(frozen=True)
+class PrepareMpi:
+    """``agents`` are the ranks of the case, in order, by their number under mpirun; each is one on its host."""
+
+    agents: tuple[int, ...]
+    local_ranks: tuple[int, ...]
+    point: Point
+    iterations: int
+    warmup: int
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class CheckMpi:
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class TimeMpi:
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class InspectMpi:
+    """Asks how far this rank got, and where in the code it stands."""
+
+
+@dataclass(frozen=True)
+class EndMpi:
+    """The case is over for the conductor; a :class:`MpiEnded` follows."""
+
+
+# About the connection itself; the first goes both ways.
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A sign of life."""
+
+
+@dataclass(frozen=True)
+class ExpectSilence:
+    """The head may say nothing for so many seconds from here on without being lost."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Quit:
+    """The run is over; a :class:`Goodbye` follows."""
+
+    exit_code: int
+    leaving: Leaving
+
+
+AgentOrder = Own | Warm | OpenStore | Start | RunCase | GoOn | Inspect | End | SampleGpus | TellTime
+MpiOrder = PrepareMpi | CheckMpi | TimeMpi | InspectMpi | EndMpi
+Order = AgentOrder | MpiOrder | Sign | ExpectSilence | Quit
+
+
+# Events: what happened at an agent.
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What an agent says first; ``environment`` describes the host, and is empty from all agents but its first."""
+
+    host: str
+    local_rank: int | None
+    copy: PackageCopy
+    environment: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TimeTold:
+    """Seconds since 1970 by the host's clock."""
+
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """Somebody asked this agent to stop."""
+
+
+@dataclass(frozen=True)
+class Goodbye:
+    """The last an agent says."""
+
+
+@dataclass(frozen=True)
+class StoreOpen:
+    """The store of the start waits at this port. Its process tells its agent, and the agent the head."""
+
+    port: int
+
+
+@dataclass(frozen=True)
+class RankReady:
+    """A rank has met the others; the first of each host says what it loaded."""
+
+    stage: ClassVar[str] = "ready"
+    rank: int
+    host: str
+    loaded: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RankReached:
+    """A rank is through with ``stage`` and waits for the order to go on."""
+
+    rank: int
+    host: str
+    stage: Literal["prepared", "checked"]
+
+
+@dataclass(frozen=True)
+class RankDone:
+    """A rank's record of a case."""
+
+    stage: ClassVar[str] = "done"
+    rank: int
+    host: str
+    seconds: Sequence[float]
+    evidence: Mapping[str, float]
+    passes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RankFailed:
+    """A rank could not go on, in the phase after ``phase``."""
+
+    stage: ClassVar[str] = "failed"
+    rank: int
+    host: str
+    status: Status
+    reason: str
+    phase: str
+    evidence: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _expect_phase(self.phase)
+
+
+@dataclass(frozen=True)
+class RankExited:
+    """A rank's process ended. ``memory_limit_bytes`` where the kernel ended it for want of memory."""
+
+    rank: int
+    host: str
+    code: int
+    log: str
+    memory_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class LostZygote:
+    """The process from which an agent's ranks were forked ended, and they with it."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Disabled:
+    """An agent can start no rank any more, though it answers."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Inspected:
+    ranks: tuple[RankPlace, ...]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """No worker of the start is left here. ``logs`` has the end of each that the head cannot see, by name."""
+
+    start: int
+    logs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class GpusSampled:
+    host: str
+    sample: GpuSamples
+
+
+@dataclass(frozen=True)
+class MpiEnded:
+    """Whether this rank of a case of MPI is still inside a call."""
+
+    host: str
+    is_stuck: bool
+
+
+RankEvent = RankReady | RankReached | RankDone | RankFailed
+MemberEvent = (
+    Hello
+    | Sign
+    | TimeTold
+    | Interrupted
+    | Goodbye
+    | StoreOpen
+    | RankEvent
+    | RankExited
+    | LostZygote
+    | Disabled
+    | Inspected
+    | Ended
+    | GpusSampled
+    | MpiEnded
+)
+
+
+@dataclass(frozen=True)
+class LostAgent:
+    """An agent does not answer any more, or can do nothing for the run. Found by the head, and never sent."""
+
+    agent: int
+    host: str
+    why: str
+
+
+Event = MemberEvent | LostAgent
+
+
+# Between the processes of a host.
+
+
+@dataclass(frozen=True)
+class Spawn:
+    """To the spawner: starts a module with the first descriptor as standard input and output, the second for errors."""
+
+    module: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    descriptors: Descriptors
+
+
+@dataclass(frozen=True)
+class ForkStore:
+    """To a zygote: forks the process of a start's store, which talks over the descriptor."""
+
+    address: str
+    descriptors: Descriptors
+
+
+@dataclass(frozen=True)
+class ForkWorkers:
+    """To a zygote: forks workers. The first descriptor is their progress page, then each has its channel."""
+
+    start: Start
+    host: str
+    interface: Mapping[str, str]
+    places: tuple[WorkerPlace, ...]
+    descriptors: Descriptors
+
+
+@dataclass(frozen=True)
+class ZygoteReady:
+    """Torch is imported; ``threads`` has to be 1."""
+
+    threads: int
+    copy: PackageCopy
+
+
+@dataclass(frozen=True)
+class ImportFailed:
+    error: str
+
+
+@dataclass(frozen=True)
+class Forked:
+    """Of the start and the rank; a store's process has neither."""
+
+    start: int | None
+    rank: int | None
+    pid: int
+
+
+@dataclass(frozen=True)
+class ChildExited:
+    """As :class:`Forked`. A negative code is the signal that ended it."""
+
+    start: int | None
+    rank: int | None
+    code: int
+
+
+@dataclass(frozen=True)
+class Leave:
+    """To a worker: no case follows."""
+
+
+SpawnerOrder = Spawn
+ZygoteOrder = ForkStore | ForkWorkers
+ZygoteEvent = ZygoteReady | ImportFailed | Forked | ChildExited
+WorkerOrder = RunCase | GoOn | Leave
+
+Message = Order | MemberEvent | Spawn | ZygoteOrder | ZygoteEvent | WorkerOrder
+
+
+def _expect_phase(phase: str) -> None:
+    if phase not in PHASES:
+        raise ValueError(f"'{phase}' is no phase; phases are {', '.join(PHASES)}")
+
+
+# Lines.
+
+
+class BadLine(ValueError):
+    """What arrived is no message that belongs there."""
+
+
+def encode(message: Message) -> bytes:
+    """The line of a message, with its end.
+
+    Half characters, which names of files can hold, become question marks.
+
+    Raises
+    ------
+    BadLine
+        If the line is longer than any reader takes.
+    """
+    values = {"message": type(message).__name__, **vars(message)}
+    line = json.dumps(values, default=_fields, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    if len(line) > LONGEST_LINE:
+        raise BadLine(f"{type(message).__name__} has {len(line)} bytes, and a message may have {LONGEST_LINE}")
+    return line
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if is_dataclass(value) and not isinstance(value, type):
+        return vars(value)
+    raise TypeError(f"a message cannot hold {type(value).__name__}")
+
+
+Kind = TypeVar("Kind")
+Decoder = Callable[[bytes], Kind]
+
+
+class _Decoder(Generic[Kind]):
+    """Reads lines of the messages in a union."""
+
+    def __init__(self, union: Any) -> None:
+        self._kinds: dict[str, Any] = {kind.__name__: kind for kind in get_args(union) or (union,)}
+
+    def __call__(self, line: bytes) -> Kind:
+        """Raises ``BadLine``, which names the message and its field."""
+        fields = _object(line)
+        name = fields.pop("message", None)
+        kind = self._kinds.get(name) if isinstance(name, str) else None
+        if kind is None:
+            raise BadLine(f"{_short(name)} is no message that belongs here")
+        message: Kind = _made(kind, kind.__name__, fields)
+        return message
+
+
+decode_order: Decoder[Order] = _Decoder(Order)
+decode_event: Decoder[MemberEvent] = _Decoder(MemberEvent)
+decode_spawn: Decoder[Spawn] = _Decoder(Spawn)
+decode_zygote_order: Decoder[ZygoteOrder] = _Decoder(ZygoteOrder)
+decode_zygote_event: Decoder[ZygoteEvent] = _Decoder(ZygoteEvent)
+decode_worker_order: Decoder[WorkerOrder] = _Decoder(WorkerOrder)
+decode_rank_event: Decoder[RankEvent] = _Decoder(RankEvent)
+decode_store_event: Decoder[StoreOpen] = _Decoder(StoreOpen)
+
+
+def decode_samples(line: bytes) -> GpuSamples:
+    """A line of ``python -m clusterbench.engine.telemetry``, which is a program of its own and knows no messages."""
+    return decode_as(GpuSamples, line)
+
+
+def decode_as(kind: type[Kind], line: bytes) -> Kind:
+    """A line that holds the fields of one dataclass and nothing else. Raises ``BadLine``."""
+    return _made(kind, kind.__name__, _object(line))
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found = parsed(line)
+    except (ValueError, RecursionError) as error:
+        raise BadLine(f"the line cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise BadLine("the line is no JSON object")
+    return found
+
+
+def _made(kind: type[Kind], name: str, fields: Mapping[str, Any]) -> Kind:
+    try:
+        return record_of(kind, fields)
+    except (ValueError, RecursionError) as error:
+        raise BadLine(f"in {name} {error}") from None
+
+
+def _short(name: object) -> str:
+    text = repr(name)
+    return text if len(text) <= 60 else f"{text[:57]}..."
