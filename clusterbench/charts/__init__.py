@@ -8,7 +8,9 @@ set them side by side or, on a phone, below each other, say what stands where on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, TypeVar
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Generic, Literal, TypeVar, get_args
 
 from clusterbench.cases import Reading
 from clusterbench.discover import things
@@ -19,6 +21,11 @@ Data = TypeVar("Data")
 CAPTION = "How to read it"
 
 
+Section = Literal["comparison", "step", "scaling", "pipeline", "links", "host", "steadiness"]
+"""Parts of a report, in its order: choices held against each other, what a step needs, what more ranks bring, when the
+ranks of a pipeline compute, what links carry, what a host does alone, how far figures can be trusted."""
+
+
 class Chart(ABC, Generic[Data]):
     """A question to what was read of a run, and its picture.
 
@@ -26,14 +33,17 @@ class Chart(ABC, Generic[Data]):
     ----------
     title
         What is drawn against what.
-    place
-        Charts stand in the report from low to high. The first that has an answer gives the report's own.
+    section
+        Where in the report it stands. The first chart that has an answer gives the report's own.
+    after
+        The chart of the same section that it follows; without one it begins the section.
     is_aside
         Whether its answer is about something beside the suite's question, and so never the report's own.
     """
 
     title: ClassVar[str]
-    place: ClassVar[int]
+    section: ClassVar[Section]
+    after: ClassVar[str] = ""
     is_aside: ClassVar[bool] = False
 
     @abstractmethod
@@ -56,7 +66,33 @@ class Chart(ABC, Generic[Data]):
 def charts() -> dict[str, type[Chart[object]]]:
     """All charts by name, in the order of the report."""
     found: dict[str, type[Chart[object]]] = things("clusterbench.charts", Chart)
-    return dict(sorted(found.items(), key=lambda item: (item[1].place, item[0])))
+    return {name: found[name] for name in in_order(found)}
+
+
+def in_order(found: Mapping[str, type[Chart[object]]]) -> list[str]:
+    """Names by section, each behind the one that it follows; of several that follow one, or none, by the alphabet.
+
+    Raises
+    ------
+    TypeError
+        If a chart follows one that its section does not have, or, in a circle, itself.
+    """
+    followers: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, kind in sorted(found.items()):
+        followers[kind.section, kind.after].append(name)
+
+    def behind(section: str, name: str) -> Iterator[str]:
+        for follower in followers[section, name]:
+            yield follower
+            yield from behind(section, follower)
+
+    order = [name for section in get_args(Section) for name in behind(section, "")]
+    if lost := sorted(found.keys() - set(order)):
+        first = found[lost[0]]
+        raise TypeError(
+            f"chart '{lost[0]}' follows '{first.after}', which is not in its section, '{first.section}', or follows it"
+        )
+    return order
 
 
 def curves_note(found: int, drawn: int, what: str, others: str = "all are in the table") -> str:

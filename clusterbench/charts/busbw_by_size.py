@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.links import NEIGHBOURS, links, worded
 from clusterbench.cases.sweeps import sweep_name
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.lines import Mark, Series, lines, mark
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
@@ -42,7 +42,7 @@ class BusbwBySize(Chart[Sweep]):
     """
 
     title: ClassVar[str] = "Bus bandwidth and latency by message size"
-    place: ClassVar[int] = 50
+    section: ClassVar[Section] = "links"
 
     def select(self, reading: Reading) -> Sweep | None:
         rows, cluster = reading.rows, reading.plan.cluster
@@ -72,9 +72,9 @@ class BusbwBySize(Chart[Sweep]):
                     ticks = {mark.x: format_bytes(mark.x) for one in panels[number] for mark in one.marks}
                     levels = _levels(panels[number], data.limits) if unit == "B/s" else {}
                     figures.append(
-                        lines(
+                        Lines(
                             title, panels[number], unit, ticks, x_label="message size", logarithmic=True, levels=levels
-                        )
+                        ).panel()
                     )
         return figures
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.charts import Chart
+from clusterbench.charts import Chart, Section
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, canvas
 from clusterbench.formulas.statistics import median
@@ -147,7 +147,8 @@ class ClockPower(Chart[Watched]):
     """
 
     title: ClassVar[str] = "Clocks, power and temperature of the GPUs while cases ran"
-    place: ClassVar[int] = 72
+    section: ClassVar[Section] = "steadiness"
+    after: ClassVar[str] = "stability"
     is_aside: ClassVar[bool] = True
 
     def select(self, reading: Reading) -> Watched | None:

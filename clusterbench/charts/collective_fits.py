@@ -9,8 +9,8 @@ from clusterbench.benchmarks._collective import sweeps_of
 from clusterbench.cases import Reading
 from clusterbench.cases.links import NEIGHBOURS, Links, links, worded
 from clusterbench.cases.sweeps import sweep_name
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.lines import Mark, Series, lines, mark
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.formulas.latency_bandwidth import Segment, fit
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
@@ -45,7 +45,8 @@ class CollectiveFits(Chart[list[Fitted]]):
     """
 
     title: ClassVar[str] = "Time of a call, fitted, and by textbooks' algorithms"
-    place: ClassVar[int] = 51
+    section: ClassVar[Section] = "links"
+    after: ClassVar[str] = "busbw_by_size"
 
     def select(self, reading: Reading) -> list[Fitted] | None:
         rows, cluster = reading.rows, reading.plan.cluster
@@ -72,14 +73,14 @@ class CollectiveFits(Chart[list[Fitted]]):
 
     def draw(self, data: list[Fitted]) -> list[Panel]:
         return [
-            lines(
+            Lines(
                 one.name,
                 one.series,
                 "s",
                 {mark.x: format_bytes(mark.x) for mark in one.series[0].marks},
                 x_label="message size",
                 logarithmic=True,
-            )
+            ).panel()
             for one in data[:MOST]
         ]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import groups_apart
 from clusterbench.cases.trained import Trained, are_most, change, groups_of
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.lines import Mark, Series, lines, mark
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.lines import Lines, Mark, Series, mark
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -38,7 +38,8 @@ class ContextScaling(Chart[list[Curve]]):
     """
 
     title: ClassVar[str] = "Throughput per rank and peak activations against context parallelism"
-    place: ClassVar[int] = 4
+    section: ClassVar[Section] = "comparison"
+    after: ClassVar[str] = "recompute"
 
     def select(self, reading: Reading) -> list[Curve] | None:
         cases = reading.trained_with("tokens_per_s_per_rank", "peak_memory")
@@ -99,14 +100,14 @@ def _panels(curve: Curve, name: str) -> Iterator[Panel]:
     for title, series, unit in both:
         measured = [mark for one in series.values() for mark in one.measured]
         if measured:
-            yield lines(
+            yield Lines(
                 f"{title}\n{name}" if name else title,
                 list(series.values()),
                 unit,
                 {mark.x: f"cp{mark.x:.0f}" for one in series.values() for mark in one.marks},
                 x_label="degree of context parallelism",
                 ideal=min(measured, key=lambda mark: mark.x).value if unit == "tokens/s" else None,
-            )
+            ).panel()
 
 
 def _sentence(curve: Curve) -> str:

@@ -4,8 +4,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.charts import Chart
-from clusterbench.drawing.lines import Mark, Series, lines, mark
+from clusterbench.charts import Chart, Section
+from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
@@ -25,7 +25,7 @@ class CopyRates(Chart[dict[str, list[Series]]]):
     """
 
     title: ClassVar[str] = "Copies within a GPU and to its host by size"
-    place: ClassVar[int] = 62
+    section: ClassVar[Section] = "host"
 
     def select(self, reading: Reading) -> dict[str, list[Series]] | None:
         rows = reading.rows
@@ -47,7 +47,7 @@ class CopyRates(Chart[dict[str, list[Series]]]):
         figures = []
         for title, series in data.items():
             ticks = {mark.x: format_bytes(mark.x) for one in series for mark in one.marks}
-            figures.append(lines(title, series, "B/s", ticks, x_label="size of a copy", logarithmic=True))
+            figures.append(Lines(title, series, "B/s", ticks, x_label="size of a copy", logarithmic=True).panel())
         return figures
 
     def answer(self, data: dict[str, list[Series]]) -> str:

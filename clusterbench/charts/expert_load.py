@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
 from clusterbench.cases.trained import Trained
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import INK, PALETTE, canvas
 from clusterbench.run_folder.attempts import History
@@ -80,7 +80,8 @@ class ExpertLoad(Chart[Loads]):
     """
 
     title: ClassVar[str] = "Load of experts: rows by rank and layer"
-    place: ClassVar[int] = 34
+    section: ClassVar[Section] = "step"
+    after: ClassVar[str] = "traffic"
 
     def select(self, reading: Reading) -> Loads | None:
         cases = [case for case in reading.trained if case.details("expert_imbalance")]
@@ -102,7 +103,9 @@ class ExpertLoad(Chart[Loads]):
             if any(values):
                 even = {part: [None if value is None else 1.0 for value in values]}
                 panels.append(
-                    bars(title, labels, {part: values}, "1", expected=even, cases=[case.row.case for case in shown])
+                    Bars(
+                        title, labels, {part: values}, "1", expected=even, cases=[case.row.case for case in shown]
+                    ).panel()
                 )
         for load in data.uneven[:MOST_CASES]:
             panels.append(_heatmap(load, load.ranks, "layer"))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import titles
 from clusterbench.cases.trained import Trained, are_most, groups_of, said
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 from clusterbench.units import scale
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class ExpertScaling(Chart[list[list[Trained]]]):
     """
 
     title: ClassVar[str] = "Experts over ranks: dispatch, products, combine, and throughput"
-    place: ClassVar[int] = 7
+    section: ClassVar[Section] = "comparison"
+    after: ClassVar[str] = "zero_stages"
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = reading.trained_with("expert_time", "expert_imbalance", "tokens_per_s_per_rank")
@@ -67,8 +68,10 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
     speeds = [case.value("tokens_per_s_per_rank") for case in shown]
     cases = [case.row.case for case in shown]
     return [
-        bars(f"Forward of the experts, slowest rank{under}", labels, times, "s", missing=missing, cases=cases),
-        bars(f"Throughput per rank{under}", labels, {"throughput": speeds}, "tokens/s", missing=missing, cases=cases),
+        Bars(f"Forward of the experts, slowest rank{under}", labels, times, "s", missing=missing, cases=cases).panel(),
+        Bars(
+            f"Throughput per rank{under}", labels, {"throughput": speeds}, "tokens/s", missing=missing, cases=cases
+        ).panel(),
     ]
 
 

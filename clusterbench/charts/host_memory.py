@@ -4,8 +4,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.charts import Chart
-from clusterbench.drawing.lines import Mark, Series, lines, mark
+from clusterbench.charts import Chart, Section
+from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ class HostMemory(Chart[list[Series]]):
     """
 
     title: ClassVar[str] = "Bandwidth of the host's memory by ranks"
-    place: ClassVar[int] = 64
+    section: ClassVar[Section] = "host"
+    after: ClassVar[str] = "copy_rates"
 
     def select(self, reading: Reading) -> list[Series] | None:
         rows = reading.rows
@@ -36,7 +37,7 @@ class HostMemory(Chart[list[Series]]):
 
     def draw(self, data: list[Series]) -> list[Panel]:
         ticks = {mark.x: f"{mark.x:.0f}" for one in data for mark in one.marks}
-        return [lines("All ranks of a host together", data, "B/s", ticks, x_label="ranks")]
+        return [Lines("All ranks of a host together", data, "B/s", ticks, x_label="ranks").panel()]
 
     def answer(self, data: list[Series]) -> str:
         value, ranks, kernel = max((mark.value or 0.0, mark.x, one.name) for one in data for mark in one.measured)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
 from clusterbench.cases.trained import Trained, said
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.units import digits, format_value
 
@@ -30,7 +30,8 @@ class Layouts(Chart[list[list[Trained]]]):
     """
 
     title: ClassVar[str] = "Layouts ranked by throughput per rank"
-    place: ClassVar[int] = 8
+    section: ClassVar[Section] = "comparison"
+    after: ClassVar[str] = "expert_scaling"
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         every = reading.trained_with("tokens_per_s_per_rank", "parity_loss")
@@ -88,14 +89,14 @@ def _speed(case: Trained) -> float:
 def _bars(group: Sequence[Trained], under: str) -> Panel:
     name = names(case.row for case in group)
     shown = sorted(group, key=lambda case: -_speed(case))[:MOST_BARS]
-    return bars(
+    return Bars(
         f"Throughput per rank on {group[0].layout.world_size} ranks{under}",
         [name(case.row) for case in shown],
         {"throughput": [case.value("tokens_per_s_per_rank") for case in shown]},
         "tokens/s",
         missing={number: said(case.row.status) for number, case in enumerate(shown) if not _speed(case)},
         cases=[case.row.case for case in shown],
-    )
+    ).panel()
 
 
 def _sentence(group: Sequence[Trained]) -> str:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.matrices import Matrix
-from clusterbench.charts import Chart, curves_note
+from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
 from clusterbench.formulas.pairing import Pair, Slow, num_links
@@ -68,7 +68,8 @@ class LinkMatrix(Chart[list[Picture]]):
     """
 
     title: ClassVar[str] = "Links, pair by pair"
-    place: ClassVar[int] = 55
+    section: ClassVar[Section] = "links"
+    after: ClassVar[str] = "collective_fits"
 
     def select(self, reading: Reading) -> list[Picture] | None:
         found = [picture for matrix in reading.matrices for picture in _pictures(matrix) if picture.values]

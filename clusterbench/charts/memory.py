@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
 from clusterbench.cases.trained import Trained, memory_parts, workloads
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 from clusterbench.run_folder.records import MOST as LARGEST
 from clusterbench.units import format_value
 from clusterbench.words import legible
@@ -64,7 +64,7 @@ class Memory(Chart[Held]):
     """
 
     title: ClassVar[str] = "Peak memory by category"
-    place: ClassVar[int] = 20
+    section: ClassVar[Section] = "step"
     is_aside: ClassVar[bool] = True
 
     def select(self, reading: Reading) -> Held | None:
@@ -81,7 +81,7 @@ class Memory(Chart[Held]):
         shown, capacity = data.bars[:MOST], data.capacity
         names = list(dict.fromkeys(name for bar in shown for name in bar.parts))
         return [
-            bars(
+            Bars(
                 "Peak memory per rank",
                 [bar.label for bar in shown],
                 {name.replace("_", " "): [bar.parts.get(name) for bar in shown] for name in names},
@@ -92,7 +92,7 @@ class Memory(Chart[Held]):
                 missing={number: bar.status for number, bar in enumerate(shown) if not bar.parts},
                 cases=[bar.case for bar in shown],
                 limit=(capacity.name, capacity.size_bytes) if capacity else None,
-            )
+            ).panel()
         ]
 
     def answer(self, data: Held) -> str:

@@ -6,8 +6,8 @@ from typing import ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import groups_apart
 from clusterbench.cases.trained import Trained, are_most, groups_of, said
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import INK, MUTED, PALETTE, PAPER, canvas
 from clusterbench.units import format_value
@@ -28,7 +28,8 @@ class PipelineBubble(Chart[list[list[Trained]]]):
     """
 
     title: ClassVar[str] = "Pipeline bubble: measured, simulated and by formula"
-    place: ClassVar[int] = 5
+    section: ClassVar[Section] = "comparison"
+    after: ClassVar[str] = "context_scaling"
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = reading.trained_with("bubble", "tokens_per_s_per_rank", "peak_memory")
@@ -73,12 +74,16 @@ def _panels(group: Sequence[Trained], title: str) -> list[Panel]:
     cases = [case.row.case for case in shown]
     figures = [
         _bubbles(shown, labels, title),
-        bars(f"Throughput per rank\n{title}", labels, {"throughput": speeds}, "tokens/s", missing=missing, cases=cases),
+        Bars(
+            f"Throughput per rank\n{title}", labels, {"throughput": speeds}, "tokens/s", missing=missing, cases=cases
+        ).panel(),
     ]
     if any(held):
         planned = [case.expected("peak_memory", "activations") for case in shown]
         name = f"Peak activations, fullest rank\n{title}"
-        figures.append(bars(name, labels, {"activations": held}, "B", markers=planned, missing=missing, cases=cases))
+        figures.append(
+            Bars(name, labels, {"activations": held}, "B", markers=planned, missing=missing, cases=cases).panel()
+        )
     return figures
 
 

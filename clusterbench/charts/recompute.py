@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
 from clusterbench.cases.trained import Trained, are_most, change, groups_of, memory_parts, said
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class Recompute(Chart[list[list[Trained]]]):
     """
 
     title: ClassVar[str] = "Recomputation: memory saved, speed paid"
-    place: ClassVar[int] = 3
+    section: ClassVar[Section] = "comparison"
+    after: ClassVar[str] = "strategies"
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = reading.trained_with("peak_memory", "tokens_per_s_per_rank", "mfu", "hfu")
@@ -62,7 +63,7 @@ def _panels(group: Sequence[Trained], title: str) -> Iterator[Panel]:
     missing = {number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured}
     cases = [case.row.case for case in shown]
     parts = memory_parts(shown)
-    yield bars(
+    yield Bars(
         f"Peak memory per rank\n{title}",
         labels,
         {said(name): [case.value("peak_memory", name) for case in shown] for name in parts},
@@ -72,17 +73,17 @@ def _panels(group: Sequence[Trained], title: str) -> Iterator[Panel]:
         marker_name="the whole",
         missing=missing,
         cases=cases,
-    )
+    ).panel()
     speeds = [case.value("tokens_per_s_per_rank") for case in shown]
-    yield bars(
+    yield Bars(
         f"Throughput per rank\n{title}", labels, {"throughput": speeds}, "tokens/s", missing=missing, cases=cases
-    )
+    ).panel()
     peak = next((peak for peak in ("datasheet", "measured") if any(_mfu(case, "mfu", peak) for case in shown)), None)
     if peak:
         needed = [_mfu(case, "mfu", peak) for case in shown]
         executed = [_mfu(case, "hfu", peak) for case in shown]
         again = [None if a is None or b is None else max(b - a, 0.0) for a, b in zip(needed, executed, strict=True)]
-        yield bars(
+        yield Bars(
             f"Share of the {peak} peak\n{title}",
             labels,
             {"MFU": needed, "computed again": again},
@@ -91,7 +92,7 @@ def _panels(group: Sequence[Trained], title: str) -> Iterator[Panel]:
             marker_name="HFU",
             missing=missing,
             cases=cases,
-        )
+        ).panel()
 
 
 def _mfu(case: Trained, metric: str, peak: str) -> float | None:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.scaling import Sweep, sweeps
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.lines import Series, lines, mark
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.lines import Lines, Series, mark
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ScalingEfficiency(Chart[list[Scaled]]):
     """
 
     title: ClassVar[str] = "Scaling efficiency against ranks or nodes"
-    place: ClassVar[int] = 40
+    section: ClassVar[Section] = "scaling"
 
     def select(self, reading: Reading) -> list[Scaled] | None:
         rates = {row.case: row for row in reading.rows_of("tokens_per_s_per_rank") if row.value is not None}
@@ -52,7 +52,7 @@ class ScalingEfficiency(Chart[list[Scaled]]):
             name = f"\n{sweep.name}" if sweep.name else ""
             ticks = {mark.x: f"{mark.x:.0f}" for curve in one.efficiency[:MOST] for mark in curve.marks}
             panels.append(
-                lines(
+                Lines(
                     f"{sweep.title}: efficiency{name}",
                     one.efficiency[:MOST],
                     "fraction",
@@ -60,18 +60,18 @@ class ScalingEfficiency(Chart[list[Scaled]]):
                     x_label=sweep.sizes,
                     ideal=1.0,
                     ideal_name="ideal",
-                )
+                ).panel()
             )
             if one.throughput:
                 panels.append(
-                    lines(
+                    Lines(
                         f"{sweep.title}: tokens per second and rank{name}",
                         one.throughput[:MOST],
                         "tokens/s",
                         ticks,
                         x_label=sweep.sizes,
                         ideal=one.ideal,
-                    )
+                    ).panel()
                 )
         return panels
 

@@ -8,8 +8,8 @@ from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing
 from clusterbench.cases.parts import in_order, named, parts_of, told
 from clusterbench.cases.scaling import Sweep, sweeps
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.panel import Column
 from clusterbench.formulas.attribution import COMPUTE, Part
 from clusterbench.rows import Row
@@ -63,7 +63,8 @@ class ScalingLoss(Chart[list[Losses]]):
     """
 
     title: ClassVar[str] = "What scaling loses, and where"
-    place: ClassVar[int] = 41
+    section: ClassVar[Section] = "scaling"
+    after: ClassVar[str] = "scaling_efficiency"
 
     def select(self, reading: Reading) -> list[Losses] | None:
         parts = parts_of(reading.rows_of("scaling_loss_part"), "scaling_loss_part")
@@ -109,7 +110,7 @@ def _more(part: Part) -> str:
 def _panel(losses: Losses) -> Panel:
     sweep, shown = losses.sweep, losses.runs[:MOST]
     name = names((one.row for one in losses.runs), quiet=sharing())
-    panel = bars(
+    panel = Bars(
         f"{sweep.title}: lost throughput per rank" + (f"\n{sweep.name}" if sweep.name else ""),
         [f"{sweep.size(one.row)} {sweep.sizes}: {name(one.row)}" for one in shown],
         {named(part): [one.losses.get(part) for one in shown] for part in in_order(one.losses for one in shown)},
@@ -118,7 +119,7 @@ def _panel(losses: Losses) -> Panel:
         markers=[max(0.0, one.whole) for one in shown],
         marker_name="lost in all",
         cases=[one.row.case for one in shown],
-    )
+    ).panel()
     columns = (*panel.columns, Column("gained", "fraction"))
     entries = tuple(
         replace(entry, cells=(*entry.cells, one.gains or None)) for entry, one in zip(panel.entries, shown, strict=True)

@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.charts import Chart, curves_note
+from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median, percentile
@@ -117,7 +117,7 @@ class Stability(Chart[Courses]):
     """
 
     title: ClassVar[str] = "How steady the times are: iteration after iteration"
-    place: ClassVar[int] = 70
+    section: ClassVar[Section] = "steadiness"
     is_aside: ClassVar[bool] = True
 
     def select(self, reading: Reading) -> Courses | None:

@@ -8,8 +8,8 @@ from clusterbench.cases import Reading
 from clusterbench.cases.names import names
 from clusterbench.cases.parts import in_order, named, parts_of, told
 from clusterbench.cases.trained import said, workloads
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 from clusterbench.formulas.attribution import Part
 from clusterbench.rows import Row
 
@@ -45,7 +45,8 @@ class StepBreakdown(Chart[list[Bar]]):
     """
 
     title: ClassVar[str] = "Where the time of a step goes"
-    place: ClassVar[int] = 35
+    section: ClassVar[Section] = "step"
+    after: ClassVar[str] = "expert_load"
 
     def select(self, reading: Reading) -> list[Bar] | None:
         every = reading.trained_with("step_part")
@@ -65,14 +66,14 @@ class StepBreakdown(Chart[list[Bar]]):
     def draw(self, data: list[Bar]) -> list[Panel]:
         shown = data[:MOST]
         return [
-            bars(
+            Bars(
                 "Step time by what is done in it",
                 [bar.label for bar in shown],
                 {named(part): [bar.parts.get(part) for bar in shown] for part in in_order(bar.parts for bar in shown)},
                 "s",
                 missing={number: said(bar.row.status) for number, bar in enumerate(shown) if not bar.parts},
                 cases=[bar.row.case for bar in shown],
-            )
+            ).panel()
         ]
 
     def answer(self, data: list[Bar]) -> str:

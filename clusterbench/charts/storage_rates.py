@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
 
@@ -38,7 +38,8 @@ class StorageRates(Chart[list[Rate]]):
     """
 
     title: ClassVar[str] = "Bandwidth of the file system"
-    place: ClassVar[int] = 66
+    section: ClassVar[Section] = "host"
+    after: ClassVar[str] = "host_memory"
 
     def select(self, reading: Reading) -> list[Rate] | None:
         rows = reading.rows
@@ -54,7 +55,7 @@ class StorageRates(Chart[list[Rate]]):
         missing = {number: rate.status for number, rate in enumerate(shown) if rate.value is None}
         values = {"bandwidth": [rate.value for rate in shown]}
         labels, cases = [rate.label for rate in shown], [rate.case for rate in shown]
-        return [bars("All ranks together", labels, values, "B/s", missing=missing, cases=cases)]
+        return [Bars("All ranks together", labels, values, "B/s", missing=missing, cases=cases).panel()]
 
     def answer(self, data: list[Rate]) -> str:
         words = []

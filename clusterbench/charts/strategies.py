@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
 from clusterbench.cases.trained import Trained, change, groups_of, memory_parts, said
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -28,7 +28,8 @@ class Strategies(Chart[list[list[Trained]]]):
     """
 
     title: ClassVar[str] = "Memory of all strategies side by side"
-    place: ClassVar[int] = 2
+    section: ClassVar[Section] = "comparison"
+    after: ClassVar[str] = "top_config"
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = [case for case in reading.trained_with("peak_memory") if case.row.status != "refused"]
@@ -69,7 +70,7 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
     shown = sorted(group, key=lambda case: -(case.whole_memory() or float("inf")))[:MOST_BARS]
     parts, name = memory_parts(shown), names((case.row for case in group), QUIET)
     held = {said(name): case_values for name in parts if any(case_values := [_held(case, name) for case in shown])}
-    return bars(
+    return Bars(
         f"Peak memory, fullest of {group[0].layout.world_size} ranks{under}",
         [name(case.row) for case in shown],
         held,
@@ -79,7 +80,7 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
         marker_name="the whole",
         missing={number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured},
         cases=[case.row.case for case in shown],
-    )
+    ).panel()
 
 
 def _held(case: Trained, part: str) -> float | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import NODES, apart, groups_apart
 from clusterbench.cases.trained import TOTAL_MEMORY, layout_of, workloads
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.lines import Mark, Series, lines, mark
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.layout import ParallelLayout
 from clusterbench.rows import Row
 from clusterbench.units import format_value, scale
@@ -41,7 +41,8 @@ class TensorScaling(Chart[list[Curve]]):
     """
 
     title: ClassVar[str] = "Throughput per rank and peak memory against tensor parallelism"
-    place: ClassVar[int] = 10
+    section: ClassVar[Section] = "comparison"
+    after: ClassVar[str] = "layouts"
 
     def select(self, reading: Reading) -> list[Curve] | None:
         groups: dict[frozenset[str], tuple[str, list[Row]]] = {}
@@ -132,14 +133,14 @@ def _panels(curve: Curve, name: str) -> Iterator[Panel]:
         if not measured:
             continue
         smallest = min(measured, key=lambda mark: mark.x)
-        yield lines(
+        yield Lines(
             f"{title}\n{name}" if name else title,
             list(series.values()),
             unit,
             {mark.x: f"tp{mark.x:.0f}" for mark in marks},
             x_label="degree of tensor parallelism",
             ideal=smallest.value if unit == "tokens/s" else None,
-        )
+        ).panel()
 
 
 def _fall(curve: Curve) -> str:

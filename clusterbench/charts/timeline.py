@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
-from clusterbench.charts import Chart, curves_note
+from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.spans import Span, spans
 from clusterbench.formulas.schedules import objection, order, play
 from clusterbench.formulas.statistics import median
@@ -68,7 +68,7 @@ class Timeline(Chart[list[Step]]):
     """
 
     title: ClassVar[str] = "What every rank of the pipeline computed when, measured and simulated"
-    place: ClassVar[int] = 45
+    section: ClassVar[Section] = "pipeline"
 
     def select(self, reading: Reading) -> list[Step] | None:
         rows = {case.row.case: case.row for case in reading.trained}

@@ -26,7 +26,7 @@ from clusterbench.cases.ranking import (
     throughput,
 )
 from clusterbench.cases.trained import Trained
-from clusterbench.charts import Chart, curves_note
+from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.charts._stories import mfu_story, speed_story
 from clusterbench.drawing.panel import Area, Column, Entry, Panel, Story
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, canvas
@@ -139,7 +139,7 @@ class TopConfig(Chart[list[Grid]]):
     """
 
     title: ClassVar[str] = "The best configuration for each shape and number of nodes"
-    place: ClassVar[int] = 1
+    section: ClassVar[Section] = "comparison"
 
     def select(self, reading: Reading) -> list[Grid] | None:
         histories = {history.case.id: history for history in reading.histories}

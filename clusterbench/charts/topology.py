@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.charts import Chart, curves_note
+from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
 from clusterbench.run_folder.attempts import host_of
@@ -39,7 +39,8 @@ class Topology(Chart[list[Joined]]):
     """
 
     title: ClassVar[str] = "How devices are joined"
-    place: ClassVar[int] = 56
+    section: ClassVar[Section] = "links"
+    after: ClassVar[str] = "link_matrix"
 
     def select(self, reading: Reading) -> list[Joined] | None:
         seen: dict[str, Joined] = {}

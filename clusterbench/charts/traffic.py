@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 from clusterbench.rows import Row
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ class Traffic(Chart[list[Row]]):
     """
 
     title: ClassVar[str] = "Traffic per step and axis, counted against the formula"
-    place: ClassVar[int] = 30
+    section: ClassVar[Section] = "step"
+    after: ClassVar[str] = "memory"
 
     def select(self, reading: Reading) -> list[Row] | None:
         # An axis that is silent and was expected to be says nothing.
@@ -38,14 +39,14 @@ class Traffic(Chart[list[Row]]):
         for axis in sorted({row.detail.get("axis", "") for row in data}):
             shown = [row for row in data if row.detail.get("axis", "") == axis][:MOST]
             figures.append(
-                bars(
+                Bars(
                     f"Axis {axis}, per rank and step",
                     [name(row) for row in shown],
                     {"counted": [row.value for row in shown]},
                     "B",
                     markers=[row.expected for row in shown],
                     cases=[row.case for row in shown],
-                )
+                ).panel()
             )
         return figures
 

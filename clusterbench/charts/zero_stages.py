@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, titles
 from clusterbench.cases.trained import Trained, are_most, change, groups_of, memory_parts, said
-from clusterbench.charts import Chart, curves_note
-from clusterbench.drawing.bars import bars
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -29,7 +29,8 @@ class ZeroStages(Chart[list[list[Trained]]]):
     """
 
     title: ClassVar[str] = "ZeRO stages: memory at rest, memory at its peak, traffic"
-    place: ClassVar[int] = 6
+    section: ClassVar[Section] = "comparison"
+    after: ClassVar[str] = "pipeline_bubble"
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = reading.trained_with("memory_at_rest", "peak_memory", "traffic_bytes")
@@ -72,7 +73,7 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
             whole = [case.whole_memory() for case in group] if metric == "peak_memory" else ()
             title = f"{title}, fullest of {group[0].layout.world_size} ranks{under}"
             figures.append(
-                bars(
+                Bars(
                     title,
                     labels,
                     held,
@@ -82,14 +83,14 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
                     marker_name="the whole",
                     missing=missing,
                     cases=cases,
-                )
+                ).panel()
             )
     axes = sorted({axis for case in group for axis in case.details("traffic_bytes")})
     if axes:
         sent = {f"along {axis}": [case.value("traffic_bytes", axis) for case in group] for axis in axes}
         formula = [_sum(case.expected("traffic_bytes", axis) for axis in axes) for case in group]
         title = f"Traffic of one of {group[0].layout.world_size} ranks in a step{under}"
-        figures.append(bars(title, labels, sent, "B", markers=formula, missing=missing, cases=cases))
+        figures.append(Bars(title, labels, sent, "B", markers=formula, missing=missing, cases=cases).panel())
     return figures
 
 

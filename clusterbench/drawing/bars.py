@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import INK, MUTED, PALETTE, PAPER, canvas
-from clusterbench.units import digits, scale
+from clusterbench.units import Scale, digits, scale
 from clusterbench.words import legible
 
+Values = Sequence[float | None]
+"""One for each bar."""
 
-def bars(
-    title: str,
-    labels: Sequence[str],
-    parts: Mapping[str, Sequence[float | None]],
-    unit: str,
-    *,
-    expected: Mapping[str, Sequence[float | None]] | None = None,
-    markers: Sequence[float | None] = (),
-    marker_name: str = "formula",
-    missing: Mapping[int, str] | None = None,
-    cases: Sequence[str] = (),
-    limit: tuple[str, float] | None = None,
-) -> Panel:
+
+@dataclass(frozen=True)
+class Bars:
     """Horizontal stacked bars, the first label on top.
 
-    Parameters
+    Attributes
     ----------
     parts, expected
         By name and bar. What was expected of a part is a tick, where the part should have ended.
@@ -42,87 +37,143 @@ def bars(
         The name of the most that there is, and how much it is: a line across the bars, or, where it is far beyond them,
         words at the axis.
     """
-    num_bars, labels = len(labels), [legible(label) for label in labels]
-    # Long names would leave the bars no room.
-    width = 5.2 + 0.055 * max(0, max(map(len, labels), default=0) - 24)
-    figure, axes = canvas(title, width, height=max(1.9, 1.25 + 0.29 * num_bars))
-    totals = [sum(values[bar] or 0.0 for values in parts.values()) for bar in range(num_bars)]
-    marked = [value for value in markers if value is not None]
-    of = scale(unit, [*totals, *marked])
-    rows = range(num_bars)
-    left = [0.0] * num_bars
-    ticks: list[tuple[float, int]] = []
-    for number, (name, values) in enumerate(parts.items()):
-        widths = [of(value or 0.0) for value in values]
-        axes.barh(
-            rows, widths, 0.66, left, color=PALETTE[number % len(PALETTE)], edgecolor=PAPER, linewidth=0.7, label=name
-        )
-        planned = (expected or {}).get(name, ())
-        ticks += [(left[bar] + of(value), bar) for bar, value in enumerate(planned) if value is not None]
-        left = [start + width for start, width in zip(left, widths, strict=True)]
-    for bar, total in enumerate(totals):
-        if missing and bar in missing:
-            axes.annotate(
-                f"× {missing[bar].replace('_', ' ')}", (0, bar), (4, 0), textcoords="offset points", va="center",
-                color=MUTED, fontsize=7.5,
+
+    title: str
+    labels: Sequence[str]
+    parts: Mapping[str, Values]
+    unit: str
+    expected: Mapping[str, Values] | None = None
+    markers: Values = ()
+    marker_name: str = "formula"
+    missing: Mapping[int, str] | None = None
+    cases: Sequence[str] = ()
+    limit: tuple[str, float] | None = None
+
+    def panel(self) -> Panel:
+        longest = max((len(label) for label in self._labels), default=0)
+        # Long names would leave the bars no room.
+        width = 5.2 + 0.055 * max(0, longest - 24)
+        figure, axes = canvas(self.title, width, height=max(1.9, 1.25 + 0.29 * len(self.labels)))
+        ticks = self._draw_parts(axes)
+        self._say_totals(axes)
+        self._mark(axes, ticks)
+        self._set_axes(axes)
+        if len(self.parts) > 1 or ticks or any(marker is not None for marker in self.markers):
+            self._explain(figure, axes)
+        columns = self._columns()
+        return Panel(figure, (Column("bar"), *columns, Column("outcome")), self._entries(columns))
+
+    @cached_property
+    def _labels(self) -> list[str]:
+        return [legible(label) for label in self.labels]
+
+    @cached_property
+    def _totals(self) -> list[float]:
+        return [sum(values[bar] or 0.0 for values in self.parts.values()) for bar in range(len(self.labels))]
+
+    @cached_property
+    def _of(self) -> Scale:
+        return scale(self.unit, [*self._totals, *(marker for marker in self.markers if marker is not None)])
+
+    def _marker(self, bar: int) -> float | None:
+        return self.markers[bar] if self.markers else None
+
+    def _end(self, bar: int) -> float:
+        """Where a bar and its marker end."""
+        return max(self._of(self._totals[bar]), self._of(self._marker(bar) or 0.0))
+
+    def _outcome(self, bar: int) -> str:
+        return (self.missing or {}).get(bar, "").replace("_", " ")
+
+    def _draw_parts(self, axes: Axes) -> list[tuple[float, int]]:
+        """The places where parts were expected to end."""
+        left = [0.0] * len(self.labels)
+        ticks: list[tuple[float, int]] = []
+        for number, (name, values) in enumerate(self.parts.items()):
+            widths = [self._of(value or 0.0) for value in values]
+            colour = PALETTE[number % len(PALETTE)]
+            axes.barh(range(len(left)), widths, 0.66, left, color=colour, edgecolor=PAPER, linewidth=0.7, label=name)
+            planned = (self.expected or {}).get(name, ())
+            ticks += [(left[bar] + self._of(value), bar) for bar, value in enumerate(planned) if value is not None]
+            left = [start + width for start, width in zip(left, widths, strict=True)]
+        return ticks
+
+    def _say_totals(self, axes: Axes) -> None:
+        """A figure behind each bar, or how its case ended."""
+        for bar, total in enumerate(self._totals):
+            if self.missing and bar in self.missing:
+                axes.annotate(
+                    f"× {self._outcome(bar)}", (0, bar), (4, 0), textcoords="offset points", va="center",
+                    color=MUTED, fontsize=7.5,
+                )  # fmt: skip
+            elif total:
+                marker = self._marker(bar)
+                shown = total if self.expected is None or marker is None else marker
+                axes.annotate(
+                    self._of.text(shown, 3), (self._end(bar), bar), (7, 0), textcoords="offset points", va="center",
+                    fontsize=7.5, color=INK,
+                )  # fmt: skip
+
+    def _mark(self, axes: Axes, ticks: Sequence[tuple[float, int]]) -> None:
+        if ticks:
+            axes.plot(
+                *zip(*ticks, strict=True), linestyle="", marker="|", markersize=15, markeredgecolor=INK,
+                markeredgewidth=1.3, label="expected", zorder=3,
             )  # fmt: skip
-        elif total:
-            marker = markers[bar] if markers else None
-            shown = total if expected is None or marker is None else marker
-            axes.annotate(
-                of.text(shown, 3), (max(of(total), of(marker or 0.0)), bar),
-                (7, 0), textcoords="offset points", va="center", fontsize=7.5, color=INK,
+        diamonds = [(self._of(marker), bar) for bar, marker in enumerate(self.markers) if marker is not None]
+        if diamonds:
+            axes.plot(
+                *zip(*diamonds, strict=True), linestyle="", marker="D", markersize=5.5, markerfacecolor=PAPER,
+                markeredgecolor=INK, markeredgewidth=1, label=self.marker_name, zorder=4,
             )  # fmt: skip
-    if ticks:
-        axes.plot(
-            *zip(*ticks, strict=True), linestyle="", marker="|", markersize=15, markeredgecolor=INK,
-            markeredgewidth=1.3, label="expected", zorder=3,
-        )  # fmt: skip
-    if marked:
-        at = [(of(value), bar) for bar, value in enumerate(markers) if value is not None]
-        axes.plot(
-            *zip(*at, strict=True), linestyle="", marker="D", markersize=5.5, markerfacecolor=PAPER,
-            markeredgecolor=INK, markeredgewidth=1, label=marker_name, zorder=4,
-        )  # fmt: skip
-    axes.set_yticks(rows, labels)
-    axes.set_ylim(num_bars - 0.4, -0.6)
-    axes.set_xlim(0, max([of(total) for total in totals] + [of(value) for value in marked], default=1.0) * 1.15 or 1)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
-    axes.grid(True, axis="x")
-    axes.grid(False, axis="y")
-    axes.set_xlabel(of.unit)
-    if limit:
-        _limit(axes, limit[0], of(limit[1]), of.unit)
-    if len(parts) > 1 or marked or ticks:
+
+    def _set_axes(self, axes: Axes) -> None:
+        num_bars = len(self.labels)
+        axes.set_yticks(range(num_bars), self._labels)
+        axes.set_ylim(num_bars - 0.4, -0.6)
+        axes.set_xlim(0, max((self._end(bar) for bar in range(num_bars)), default=1.0) * 1.15 or 1)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
+        axes.grid(True, axis="x")
+        axes.grid(False, axis="y")
+        axes.set_xlabel(self._of.unit)
+        if self.limit:
+            _draw_limit(axes, self.limit[0], self._of(self.limit[1]), self._of.unit)
+
+    def _explain(self, figure: Figure, axes: Axes) -> None:
+        """A legend, the parts first."""
         handles, names = axes.get_legend_handles_labels()
-        order = sorted(range(len(names)), key=lambda number: names[number] not in parts)
+        order = sorted(range(len(names)), key=lambda number: names[number] not in self.parts)
         figure.legend(
             [handles[number] for number in order], [names[number] for number in order], loc="outside lower left",
             ncols=4, frameon=False, fontsize=8,
             handlelength=1.0, handleheight=0.8, markerscale=0.75, columnspacing=1.2, labelcolor=INK,
         )  # fmt: skip
-    columns: dict[Column, Sequence[float | None]] = {}
-    for name, values in parts.items():
-        columns[Column(name, unit)] = values
-        if expected and name in expected:
-            columns[Column(f"{name}, expected", unit)] = expected[name]
-    if len(parts) > 1:
-        columns[Column("sum", unit)] = [total or None for total in totals]
-    if markers:
-        columns[Column(marker_name, unit)] = markers
-    entries = tuple(
-        Entry(
-            (label, *(values[bar] for values in columns.values()), (missing or {}).get(bar, "").replace("_", " ")),
-            cases[bar] if cases else "",
-            (0.0, bar - 0.4, max(of(totals[bar]), of((markers[bar] if markers else None) or 0.0)), bar + 0.4),
+
+    def _columns(self) -> dict[Column, Values]:
+        columns: dict[Column, Values] = {}
+        for name, values in self.parts.items():
+            columns[Column(name, self.unit)] = values
+            if self.expected and name in self.expected:
+                columns[Column(f"{name}, expected", self.unit)] = self.expected[name]
+        if len(self.parts) > 1:
+            columns[Column("sum", self.unit)] = [total or None for total in self._totals]
+        if self.markers:
+            columns[Column(self.marker_name, self.unit)] = self.markers
+        return columns
+
+    def _entries(self, columns: Mapping[Column, Values]) -> tuple[Entry, ...]:
+        return tuple(
+            Entry(
+                (label, *(values[bar] for values in columns.values()), self._outcome(bar)),
+                self.cases[bar] if self.cases else "",
+                (0.0, bar - 0.4, self._end(bar), bar + 0.4),
+            )
+            for bar, label in enumerate(self._labels)
         )
-        for bar, label in enumerate(labels)
-    )
-    return Panel(figure, (Column("bar"), *columns, Column("outcome")), entries)
 
 
-def _limit(axes: Axes, name: str, at: float, unit: str) -> None:
+def _draw_limit(axes: Axes, name: str, at: float, unit: str) -> None:
     right = axes.get_xlim()[1]
     if at > 4 * right:
         axes.set_xlabel(f"{unit} ({legible(name)} is {digits(at, 3)} {unit})")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -58,91 +59,127 @@ def mark(x: float, row: Row) -> Mark:
     return Mark(x, row.value, row.low, row.high, row.expected, row.status, row.world_size, row.hosts, row.case)
 
 
-def lines(
-    title: str,
-    series: Sequence[Series],
-    unit: str,
-    x_ticks: Mapping[float, str],
-    *,
-    x_label: str,
-    logarithmic: bool = False,
-    ideal: float | None = None,
-    ideal_name: str = "ideal",
-    levels: Mapping[str, float] | None = None,
-) -> Panel:
+@dataclass(frozen=True)
+class Lines:
     """Curves with their low and high, named at their ends, with a cross where a case has no figure.
 
-    ``ideal`` draws a dotted level, and each of ``levels`` another. Expected values are hollow diamonds. A point that
-    ran on other hosts than the smaller ones is hollow, and a line below the axes says so.
+    Expected values are hollow diamonds. A point that ran on other hosts than the smaller ones is hollow, and a line
+    below the axes says so.
+
+    Attributes
+    ----------
+    x_ticks
+        What stands at each place of the axis, by the ``x`` of the marks.
+    ideal
+        A dotted level, called ``ideal_name``.
+    levels
+        More of them, by name.
     """
-    # One curve with a long name is named above the axes: at its end the name would take their width.
-    is_named_above = len(series) == 1 and len(series[0].name) > 12
-    figure, axes = canvas(f"{title}: {series[0].name}" if is_named_above else title)
-    marks = [mark for one in series for mark in one.marks]
-    values = [value for mark in marks for value in (mark.value, mark.high, mark.expected) if value is not None]
-    dotted = {**(levels or {}), **({ideal_name: ideal} if ideal is not None else {})}
-    of = scale(unit, [*values, *dotted.values()])
-    positions = sorted(x_ticks)
-    place = {x: position for position, x in enumerate(positions)}
-    for level in dotted.values():
-        axes.axhline(of(level), color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
-    for number, one in enumerate(series):
-        _line(axes, one, number, of, place)
-    if logarithmic:
-        positive = [of(value) for value in [*values, *(levels or {}).values()] if value > 0] or [1.0]
-        # Limits first: scaling to one value repeated is a warning on a logarithmic axis.
-        axes.set_ylim(min(positive) / 1.6, max(positive) * 1.6)
-        axes.set_yscale("log")
+
+    title: str
+    series: Sequence[Series]
+    unit: str
+    x_ticks: Mapping[float, str]
+    x_label: str
+    logarithmic: bool = False
+    ideal: float | None = None
+    ideal_name: str = "ideal"
+    levels: Mapping[str, float] = field(default_factory=dict)
+
+    def panel(self) -> Panel:
+        figure, axes = canvas(f"{self.title}: {self.series[0].name}" if self._is_named_above else self.title)
+        for level in self._dotted.values():
+            axes.axhline(self._of(level), color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
+        for number, one in enumerate(self.series):
+            _line(axes, one, number, self._of, self._place)
+        self._set_heights(axes)
+        self._set_places(axes)
+        self._say_names(figure, axes)
+        _say_what_moved(figure, self.series)
+        return Panel(figure, self._columns, tuple(self._entries()))
+
+    @cached_property
+    def _is_named_above(self) -> bool:
+        # One curve with a long name is named above the axes: at its end the name would take their width.
+        return len(self.series) == 1 and len(self.series[0].name) > 12
+
+    @cached_property
+    def _values(self) -> list[float]:
+        marks = [mark for one in self.series for mark in one.marks]
+        return [value for mark in marks for value in (mark.value, mark.high, mark.expected) if value is not None]
+
+    @cached_property
+    def _dotted(self) -> dict[str, float]:
+        return {**self.levels, **({self.ideal_name: self.ideal} if self.ideal is not None else {})}
+
+    @cached_property
+    def _of(self) -> Scale:
+        return scale(self.unit, [*self._values, *self._dotted.values()])
+
+    @cached_property
+    def _place(self) -> dict[float, int]:
+        return {x: position for position, x in enumerate(sorted(self.x_ticks))}
+
+    def _set_heights(self, axes: Axes) -> None:
+        if self.logarithmic:
+            positive = [self._of(value) for value in [*self._values, *self.levels.values()] if value > 0] or [1.0]
+            # Limits first: scaling to one value repeated is a warning on a logarithmic axis.
+            axes.set_ylim(min(positive) / 1.6, max(positive) * 1.6)
+            axes.set_yscale("log")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        else:
+            top = max([self._of(value) for value in [*self._values, *self._dotted.values()]], default=1.0)
+            axes.set_ylim(0, top * 1.16 or 1)
+            axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    else:
-        top = max([of(value) for value in [*values, *dotted.values()]], default=1.0)
-        axes.set_ylim(0, top * 1.16 or 1)
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
-    step = max(1, math.ceil(len(positions) / 6)) if len(positions) > 8 else 1
-    axes.set_xticks(range(0, len(positions), step), [legible(x_ticks[x]) for x in positions[::step]])
-    axes.set_xlim(-0.35, len(positions) - 0.65)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(of.unit)
-    bottom, top = axes.get_ylim()
+        axes.set_ylabel(self._of.unit)
 
-    def height(value: float | None) -> float:
-        """Where a value stands between the foot and the top of the axes, from 0 to 1."""
-        shown = max(of(value or 0.0), bottom)
-        return math.log(shown / bottom) / math.log(top / bottom) if logarithmic else (shown - bottom) / (top - bottom)
+    def _set_places(self, axes: Axes) -> None:
+        positions = sorted(self.x_ticks)
+        step = max(1, math.ceil(len(positions) / 6)) if len(positions) > 8 else 1
+        axes.set_xticks(range(0, len(positions), step), [legible(self.x_ticks[x]) for x in positions[::step]])
+        axes.set_xlim(-0.35, len(positions) - 0.65)
+        axes.set_xlabel(self.x_label)
 
-    if len(positions) <= 6 and len(series) <= 2:
-        _value_labels(axes, series, of, place)
-    heights = {one.name: [(place[mark.x], height(mark.value)) for mark in one.measured] for one in series}
-    _missing(axes, series, place, [point for points in heights.values() for point in points])
-    ends = [(max(points)[1], number, name) for number, (name, points) in enumerate(heights.items()) if points]
-    if len(series) > 1 and max(len(one.name) for one in series) > LONGEST_AT_AN_END:
-        _names_below(figure, series)
-        ends = []
-    ends = [] if is_named_above else ends
-    _end_labels(axes, [*ends, *((height(level), None, name) for name, level in dotted.items() if level)])
-    _say_what_moved(figure, series)
-    return Panel(figure, _columns(x_label, unit), tuple(_entries(series, x_ticks, of, place)))
+    def _say_names(self, figure: Figure, axes: Axes) -> None:
+        """Figures at the points where there is room, how cases without one ended, and what each curve is called."""
+        bottom, top = axes.get_ylim()
 
+        def height(value: float | None) -> float:
+            """Where a value stands between the foot and the top of the axes, from 0 to 1."""
+            shown = max(self._of(value or 0.0), bottom)
+            if self.logarithmic:
+                return math.log(shown / bottom) / math.log(top / bottom)
+            return (shown - bottom) / (top - bottom)
 
-def _columns(x_label: str, unit: str) -> tuple[Column, ...]:
-    numbers = (Column(name, unit) for name in ("value", "low", "high", "expected"))
-    return Column("curve"), Column(x_label), *numbers, Column("outcome")
+        if len(self._place) <= 6 and len(self.series) <= 2:
+            _value_labels(axes, self.series, self._of, self._place)
+        heights = {
+            one.name: [(self._place[mark.x], height(mark.value)) for mark in one.measured] for one in self.series
+        }
+        _missing(axes, self.series, self._place, [point for points in heights.values() for point in points])
+        ends = [(max(points)[1], number, name) for number, (name, points) in enumerate(heights.items()) if points]
+        if len(self.series) > 1 and max(len(one.name) for one in self.series) > LONGEST_AT_AN_END:
+            _names_below(figure, self.series)
+            ends = []
+        ends = [] if self._is_named_above else ends
+        _end_labels(axes, [*ends, *((height(level), None, name) for name, level in self._dotted.items() if level)])
 
+    @property
+    def _columns(self) -> tuple[Column, ...]:
+        numbers = (Column(name, self.unit) for name in ("value", "low", "high", "expected"))
+        return Column("curve"), Column(self.x_label), *numbers, Column("outcome")
 
-def _entries(
-    series: Sequence[Series], x_ticks: Mapping[float, str], of: Scale, place: Mapping[float, int]
-) -> Iterator[Entry]:
-    for one in series:
-        for mark in one.marks:
-            gap = "" if mark.value is not None else mark.status.replace("_", " ")
-            x, y = place[mark.x], None if mark.value is None else of(mark.value)
-            yield Entry(
-                (one.name, x_ticks[mark.x], mark.value, mark.low, mark.high, mark.expected, gap),
-                mark.case,
-                None if y is None else (x, y, x, y),
-            )
+    def _entries(self) -> Iterator[Entry]:
+        for one in self.series:
+            for mark in one.marks:
+                gap = "" if mark.value is not None else mark.status.replace("_", " ")
+                x, y = self._place[mark.x], None if mark.value is None else self._of(mark.value)
+                yield Entry(
+                    (one.name, self.x_ticks[mark.x], mark.value, mark.low, mark.high, mark.expected, gap),
+                    mark.case,
+                    None if y is None else (x, y, x, y),
+                )
 
 
 def _names_below(figure: Figure, series: Sequence[Series]) -> None:

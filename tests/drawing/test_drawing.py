@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from clusterbench.drawing.bars import bars
-from clusterbench.drawing.lines import Mark, Series, lines
+from clusterbench.drawing.bars import Bars
+from clusterbench.drawing.lines import Lines, Mark, Series
 from clusterbench.drawing.panel import Panel
 from clusterbench.drawing.spans import Span, spans
 from clusterbench.drawing.style import INK, PALETTE
@@ -12,7 +12,9 @@ from clusterbench.drawing.svg import svg
 
 def picture(name: str = "chart-0") -> str:
     series = [Series("TP", (Mark(1, 5.0, 4.0, 6.0), Mark(2, None, status="out_of_memory"), Mark(4, 0.0012)))]
-    return svg(lines("Title & more", series, "s", {1: "tp1", 2: "tp2", 4: "tp4"}, x_label="degree"), name, 'a "label"')
+    return svg(
+        Lines("Title & more", series, "s", {1: "tp1", 2: "tp2", 4: "tp4"}, x_label="degree").panel(), name, 'a "label"'
+    )
 
 
 def test_the_same_figure_gives_the_same_bytes() -> None:
@@ -41,8 +43,8 @@ def test_it_fetches_nothing_and_says_what_it_is() -> None:
 
 def test_figures_in_text_keep_their_digits() -> None:
     series = [Series("a", (Mark(1, 0.00123456), Mark(2, 0.00123456)))]
-    assert ">0.123%" not in svg(lines("t", series, "fraction", {1: "1", 2: "2"}, x_label="x"), "n", "l")
-    assert ">0.123<" in svg(lines("t", series, "fraction", {1: "1", 2: "2"}, x_label="x"), "n", "l")
+    assert ">0.123%" not in svg(Lines("t", series, "fraction", {1: "1", 2: "2"}, x_label="x").panel(), "n", "l")
+    assert ">0.123<" in svg(Lines("t", series, "fraction", {1: "1", 2: "2"}, x_label="x").panel(), "n", "l")
 
 
 def test_a_gap_is_marked_with_how_the_case_ended() -> None:
@@ -51,7 +53,9 @@ def test_a_gap_is_marked_with_how_the_case_ended() -> None:
 
 def test_a_bar_names_its_total_and_one_that_is_missing_its_reason() -> None:
     drawn = svg(
-        bars("Memory", ["tp1", "tp2"], {"a": [2.0**20, None], "b": [2.0**20, None]}, "B", missing={1: "timeout"}),
+        Bars(
+            "Memory", ["tp1", "tp2"], {"a": [2.0**20, None], "b": [2.0**20, None]}, "B", missing={1: "timeout"}
+        ).panel(),
         "n",
         "l",
     )
@@ -63,7 +67,8 @@ def test_a_point_on_other_hosts_is_hollow_and_said() -> None:
     stayed = (Mark(1, 5.0, world_size=2, hosts="cb1 cb2"), Mark(2, 4.0, world_size=4, hosts="cb1 cb2 cb3"))
     went = (stayed[0], Mark(2, 4.0, world_size=4, hosts="cb3 cb4"))
     drawn = [
-        svg(lines("t", [Series("a", marks)], "s", {1: "1", 2: "2"}, x_label="x"), "n", "l") for marks in (stayed, went)
+        svg(Lines("t", [Series("a", marks)], "s", {1: "1", 2: "2"}, x_label="x").panel(), "n", "l")
+        for marks in (stayed, went)
     ]
     assert "hollow" not in drawn[0]
     assert ">hollow: 4 ranks ran on cb3, cb4, the smaller ones on cb1, cb2<" in drawn[1]
@@ -72,7 +77,7 @@ def test_a_point_on_other_hosts_is_hollow_and_said() -> None:
 
 def test_a_panel_is_a_table_of_what_it_shows_and_each_entry_has_its_place() -> None:
     marks = (Mark(1, 0.002, 0.001, 0.003, case="a"), Mark(2, None, status="out_of_memory", case="b"))
-    panel = lines("Time", [Series("TP", marks)], "s", {1: "tp1", 2: "tp2"}, x_label="degree")
+    panel = Lines("Time", [Series("TP", marks)], "s", {1: "tp1", 2: "tp2"}, x_label="degree").panel()
     assert [panel.words(entry) for entry in panel.entries] == [
         "TP; tp1; value 2.000 ms; low 1.000 ms; high 3.000 ms",
         "TP; tp2; out of memory",
@@ -85,7 +90,7 @@ def test_a_panel_is_a_table_of_what_it_shows_and_each_entry_has_its_place() -> N
 
 
 def test_a_bar_and_a_span_are_hit_where_they_are_drawn() -> None:
-    held = bars("Memory", ["tp1"], {"a": [2.0], "b": [None]}, "B", markers=[3.0], cases=["one"])
+    held = Bars("Memory", ["tp1"], {"a": [2.0], "b": [None]}, "B", markers=[3.0], cases=["one"]).panel()
     ran = spans("Step", ["stage 0"], [Span(0, 1.0, 2.0, "F")], {"F": "forward"}, "two")
     assert [held.words(entry) for entry in held.entries] == ["tp1; a 2B; sum 2B; formula 3B"]
     assert [ran.words(entry) for entry in ran.entries] == [
@@ -97,7 +102,9 @@ def test_a_bar_and_a_span_are_hit_where_they_are_drawn() -> None:
 
 
 def test_what_is_said_of_a_place_is_text_and_short() -> None:
-    panel = lines("t", [Series('<b>"' + "x" * 9999, (Mark(1, 1.0), Mark(2, 1.0)))], "s", {1: "1", 2: "2"}, x_label="x")
+    panel = Lines(
+        "t", [Series('<b>"' + "x" * 9999, (Mark(1, 1.0), Mark(2, 1.0)))], "s", {1: "1", 2: "2"}, x_label="x"
+    ).panel()
     assert "<b>" not in drawn(panel)
     assert len(drawn(panel)) < 20_000
 

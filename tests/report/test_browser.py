@@ -17,8 +17,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page
 
 from clusterbench.cases import Reading
-from clusterbench.charts import Chart
-from clusterbench.drawing.lines import Mark, Series, lines
+from clusterbench.charts import Chart, Section
+from clusterbench.drawing.lines import Lines, Mark, Series
 from clusterbench.drawing.panel import Column, Entry, Panel, Story
 from clusterbench.drawing.style import canvas
 from clusterbench.report import render_report
@@ -45,7 +45,7 @@ class PlantedChart(Chart[list[Row]]):
     """
 
     title: ClassVar[str] = "Planted figures"
-    place: ClassVar[int] = 0
+    section: ClassVar[Section] = "comparison"
 
     def select(self, reading: Reading) -> list[Row] | None:
         return reading.rows_of("step_time") or None
@@ -69,7 +69,7 @@ class PlantedChart(Chart[list[Row]]):
             Entry(("above", 3.0), area=(1, 1, 2, 2)),
         )
         return [
-            lines("Time", [Series("times", tuple(marks))], "s", ticks, x_label="ranks"),
+            Lines("Time", [Series("times", tuple(marks))], "s", ticks, x_label="ranks").panel(),
             Panel(figure, (Column("cell"), Column("time", "s")), cells),
         ]
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from clusterbench.cases import Reading
-from clusterbench.charts import Chart
+from clusterbench.charts import Chart, Section
 from clusterbench.derive import read
 from clusterbench.drawing.panel import Column, Entry, Panel, Story
 from clusterbench.drawing.style import canvas
@@ -163,7 +163,7 @@ class HostileChart(Chart[list[Row]]):
     """
 
     title: ClassVar[str] = HOSTILE
-    place: ClassVar[int] = 0
+    section: ClassVar[Section] = "comparison"
 
     def select(self, reading: Reading) -> list[Row] | None:
         return reading.rows
