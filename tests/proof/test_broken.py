@@ -262,6 +262,7 @@ def summed(layout: str) -> dict[str, float]:
     from clusterbench.errors import WrongResult
     from clusterbench.parallel import from_options
     from clusterbench.proof.parity import check_parity
+    from clusterbench.trainers import trainers
     from clusterbench.training.step import TrainingStep
     from tests.training.jobs import make_rig
 
@@ -277,7 +278,7 @@ def summed(layout: str) -> dict[str, float]:
     job = make_job(layout)
     rig = make_rig(job.layout)
     with pytest.raises(WrongResult) as caught:
-        check_parity(job, from_options({}), rig.grid, rig.device)
+        check_parity(trainers()["ours"](), job, from_options({}), rig.grid, rig.device)
     return caught.value.evidence
 
 
