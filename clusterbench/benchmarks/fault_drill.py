@@ -13,6 +13,7 @@ from clusterbench.benchmarks import Benchmark
 from clusterbench.errors import NotHere
 from clusterbench.formulas.statistics import summarise
 from clusterbench.options import option
+from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class FaultDrill(Benchmark):
             return spent
 
         maybe("prepare")
-        return Step(run=run, check=check, passes={"own_seconds": own_seconds} if point["fault"] == "slow" else {})
+        return Step(run=run, check=check, passes=OWN_SECONDS.taken(own_seconds) if point["fault"] == "slow" else {})
 
     @classmethod
     def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:

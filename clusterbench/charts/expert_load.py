@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
@@ -12,6 +12,7 @@ from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import INK, PALETTE, canvas
+from clusterbench.job.passes import EXPERTS
 from clusterbench.run_folder.attempts import History
 from clusterbench.run_folder.records import MOST as LARGEST
 from clusterbench.words import legible
@@ -136,25 +137,24 @@ def evens(grid: Grid) -> list[float]:
 
 def _load(history: History, name: str) -> Load | None:
     """None where the record holds no rows, or not as many of each rank."""
-    passes = history.pooled.passes.get("experts", ()) if history.pooled else ()
-    ranks = _grid([seen.get("rows") for seen in passes if isinstance(seen, dict)])
+    loads = EXPERTS.readable(history.pooled) if history.pooled else []
+    ranks = _grid([load.rows for load in loads])
     if not ranks or len(ranks) != history.case.world_size:
         return None
-    load = Load(history.case.id, name, ranks)
-    _, _, layer = load.worst
-    by_layer = [seen.get("expert_rows") for seen in passes]
-    experts = [some[layer] for some in by_layer if isinstance(some, list) and len(some) == len(ranks[0])]
-    found = _grid(experts)
-    return Load(history.case.id, name, ranks, found) if len(found) == len(ranks) and len(found[0]) > 1 else load
+    drawn = Load(history.case.id, name, ranks)
+    _, _, layer = drawn.worst
+    by_layer = [load.expert_rows for load in loads]
+    experts = _grid([layers[layer] for layers in by_layer if len(layers) == len(ranks[0])])
+    is_whole = len(experts) == len(ranks) and len(experts[0]) > 1
+    return Load(history.case.id, name, ranks, experts) if is_whole else drawn
 
 
-def _grid(found: Sequence[Any]) -> Grid:
-    """Whole numbers of rows, as many of each rank; otherwise nothing."""
-    lists = [tuple(one) for one in found if isinstance(one, list)]
-    is_whole = len({len(one) for one in lists}) == 1 and all(
-        type(rows) is int and 0 <= rows <= LARGEST for one in lists for rows in one
+def _grid(rows_by_rank: Sequence[Sequence[int]]) -> Grid:
+    """Plausible numbers of rows, as many of each rank; otherwise nothing."""
+    is_whole = len({len(rows) for rows in rows_by_rank}) == 1 and all(
+        0 <= number <= LARGEST for rows in rows_by_rank for number in rows
     )
-    return tuple(lists) if is_whole and len(lists) == len(found) and lists[0] else ()
+    return tuple(map(tuple, rows_by_rank)) if is_whole and rows_by_rank[0] else ()
 
 
 def _sentence(load: Load) -> str:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
@@ -12,6 +12,7 @@ from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.spans import Span, spans
 from clusterbench.formulas.schedules import objection, order, play
 from clusterbench.formulas.statistics import median
+from clusterbench.job.passes import TIMELINE, Computed
 from clusterbench.run_folder.attempts import LONGEST_S, History
 from clusterbench.units import scale
 from clusterbench.words import legible
@@ -116,8 +117,8 @@ def _step(history: History, name: str) -> Step | None:
         return None
     seen = [
         [(kind, stage, start_s, end_s) for kind, stage, _, start_s, end_s in timeline]
-        for timeline in history.pooled.passes.get("timeline", ())
-        if timeline and _is_whole(timeline)
+        for timeline in TIMELINE.readable(history.pooled)
+        if timeline and _is_plausible(timeline)
     ]
     # One rank for each set of stages: the others of its place compute the same.
     measured = {_place(timeline): timeline for timeline in reversed(seen)}
@@ -152,14 +153,10 @@ def _step(history: History, name: str) -> Step | None:
     )
 
 
-def _is_whole(timeline: Any) -> bool:
-    """Whether each action is its kind, its stage, its micro-batch, and plausible seconds of its start and end."""
-    return isinstance(timeline, list) and all(
-        isinstance(action, list)
-        and [*map(type, action)] == [str, int, int, float, float]
-        and action[0] in ("F", "B", "I", "W")
-        and 0 <= action[3] <= action[4] <= LONGEST_S
-        for action in timeline
+def _is_plausible(timeline: Sequence[Computed]) -> bool:
+    """Whether each action is of a known kind and ends after it began."""
+    return all(
+        action.kind in ("F", "B", "I", "W") and 0 <= action.start_s <= action.end_s <= LONGEST_S for action in timeline
     )
 
 

@@ -7,6 +7,7 @@ from statistics import median
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Diagnosis, Finding
 from clusterbench.run_folder.attempts import host_of
+from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.types import Observation
 
 LEVEL = 0.001
@@ -63,7 +64,7 @@ class Straggler(Diagnosis):
 
 def _stragglers(observation: Observation) -> list[tuple[int, str]]:
     """Ranks with the figures that convict them."""
-    seconds = observation.passes.get("own_seconds") or observation.seconds
+    seconds = OWN_SECONDS.readable(observation) or observation.seconds
     num_ranks = len(seconds)
     if num_ranks < 2:
         return []

@@ -15,6 +15,7 @@ from clusterbench.formulas.statistics import Summary, median, summarise
 from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
 from clusterbench.job.flops import executed_over_needed, step_flops
+from clusterbench.job.passes import AT_REST, ATTENTION, EXPERTS, MEMORY, TIMELINE, TRACE, TRAFFIC, Computed
 from clusterbench.measured.scaling import scaling
 from clusterbench.measured.step_parts import step_parts
 from clusterbench.parallel import from_options
@@ -23,9 +24,6 @@ from clusterbench.rows import Row
 from clusterbench.shape import named_shape
 from clusterbench.types import Case, Metric, Observation
 from clusterbench.units import format_value
-
-STATES = ("parameters", "gradients", "optimizer_state")
-AT_REST = " at rest"
 
 
 def step_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iterator[Metric]:
@@ -37,9 +35,9 @@ def step_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iter
     yield from _utilization(case, job, time)
     yield from _memory_metrics(observation)
     yield from _traffic_metrics(observation)
-    if traced := observation.passes.get("exposed", ()):
-        exposed = _over_ranks("exposed_communication", "s", [seen["exposed_s"] for seen in traced])
-        step_s = max(seen["step_s"] for seen in traced)
+    if traced := TRACE.of(observation):
+        exposed = _over_ranks("exposed_communication", "s", [step.exposed_s for step in traced])
+        step_s = max(step.step_s for step in traced)
         yield replace(exposed, basis=f"in one traced step of {format_value(step_s, 's')}; tracing makes it longer")
     yield from step_parts(case, job.layout, observation, time)
     yield from _bubble_metrics(case, job, observation)
@@ -98,43 +96,43 @@ def _utilization(case: Case, job: TrainingJob, time: Summary) -> Iterator[Metric
 
 
 def _memory_metrics(observation: Observation) -> Iterator[Metric]:
-    ranks = observation.passes.get("memory", ())
-    for category in dict.fromkeys(category for seen in ranks for category in seen):
-        values = [seen.get(category, 0) for seen in ranks]
+    ranks = MEMORY.of(observation)
+    for category in dict.fromkeys(category for memory in ranks for category in memory):
+        values = [memory.get(category, 0) for memory in ranks]
         name = "memory_at_rest" if category.endswith(AT_REST) else "peak_memory"
         detail = {"category": category.removesuffix(AT_REST)}
         yield Metric(name, "B", max(values), min(values), max(values), detail=detail)
 
 
 def _traffic_metrics(observation: Observation) -> Iterator[Metric]:
-    ranks = observation.passes.get("traffic", ())
-    for axis in sorted({one["axis"] for seen in ranks for one in seen}):
-        along = [[one for one in seen if one["axis"] == axis] for seen in ranks]
-        counts = [sum(one["count"] for one in seen) for seen in along]
+    ranks = TRAFFIC.of(observation)
+    for axis in sorted({moved.axis for rank in ranks for moved in rank}):
+        along = [[moved for moved in rank if moved.axis == axis] for rank in ranks]
+        counts = [sum(moved.count for moved in rank) for rank in along]
         yield Metric("collectives", "1", max(counts), min(counts), max(counts), detail={"axis": axis})
-        unknown = sorted({one["op"] for seen in along for one in seen if one["traffic_bytes"] is None})
+        unknown = sorted({moved.op for rank in along for moved in rank if moved.traffic_bytes is None})
         if unknown:
             why = f"no bus factor is known for {', '.join(unknown)}"
             yield Metric("traffic_bytes", "B", None, detail={"axis": axis}, basis=why)
             continue
-        sizes = [sum(one["traffic_bytes"] for one in seen) for seen in along]
+        sizes = [sum(moved.traffic_bytes or 0 for moved in rank) for rank in along]
         yield Metric("traffic_bytes", "B", max(sizes), min(sizes), max(sizes), detail={"axis": axis})
 
 
 def _bubble_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iterator[Metric]:
     """Idle share as it was seen, and as the schedule played with the median times that were seen would have it."""
-    timelines: Sequence[Sequence[Sequence[Any]]] = observation.passes.get("timeline", ())
+    timelines = TIMELINE.of(observation)
     if not any(timelines):
         return
-    end_s = max(action[4] for timeline in timelines for action in timeline)
-    idle = [1 - sum(end - start for *_, start, end in timeline) / end_s for timeline in timelines]
+    end_s = max(action.end_s for timeline in timelines for action in timeline)
+    idle = [1 - sum(action.end_s - action.start_s for action in timeline) / end_s for timeline in timelines]
     seen = "one step, every rank's time since it left a barrier"
     yield Metric("bubble", "fraction", fmean(idle), min(idle), max(idle), detail={"source": "measured"}, basis=seen)
     pipeline = next(one for one in from_options(case.point) if isinstance(one, Pipeline))
     num_stages = job.layout.pp * pipeline.chunks
     costs = {
         kind: [_median_of(timelines, kind, stage) for stage in range(num_stages)]
-        for kind in {action[0] for timeline in timelines for action in timeline}
+        for kind in {action.kind for timeline in timelines for action in timeline}
     }
     order = orders(pipeline.schedule, job.layout.pp, job.gradient_accumulation_steps, pipeline.chunks)
     played = play(order, costs).bubbles
@@ -149,16 +147,18 @@ def _bubble_metrics(case: Case, job: TrainingJob, observation: Observation) -> I
     )
 
 
-def _median_of(timelines: Sequence[Sequence[Sequence[Any]]], kind: str, stage: int) -> float:
+def _median_of(timelines: Sequence[Sequence[Computed]], kind: str, stage: int) -> float:
     times = [
-        end - start for timeline in timelines for what, at, _, start, end in timeline if (what, at) == (kind, stage)
+        action.end_s - action.start_s
+        for timeline in timelines
+        for action in timeline
+        if (action.kind, action.stage) == (kind, stage)
     ]
     return median(times) if times else 0.0
 
 
 def _attention_metrics(observation: Observation) -> Iterator[Metric]:
-    seconds: Sequence[float | None] = observation.passes.get("attention", ())
-    spent = [one for one in seconds if one is not None]
+    spent = [seconds for seconds in ATTENTION.of(observation) if seconds is not None]
     if spent:
         basis = "attention operators of one step; on a CPU seconds of the thread"
         yield Metric("attention_time", "s", max(spent), min(spent), max(spent), basis=basis)
@@ -166,17 +166,17 @@ def _attention_metrics(observation: Observation) -> Iterator[Metric]:
 
 
 def _expert_metrics(observation: Observation) -> Iterator[Metric]:
-    ranks = observation.passes.get("experts", ())
+    ranks = EXPERTS.of(observation)
     if not ranks:
         return
-    for part in ranks[0]["seconds"]:
-        values = [seen["seconds"][part] for seen in ranks]
+    for part in ranks[0].seconds:
+        values = [load.seconds[part] for load in ranks]
         basis = "forward passes of one step with the device waited for around each part: no overlap"
         yield Metric("expert_time", "s", max(values), min(values), max(values), detail={"part": part}, basis=basis)
-    imbalance = [seen["imbalance"] for seen in ranks]
+    imbalance = [load.imbalance for load in ranks]
     basis = "rows of a rank's fullest expert over the mean of that rank's; 1 is even; worst layer, last micro-batch"
     yield _imbalance("experts", imbalance, basis)
-    by_layer = list(zip(*(seen.get("rows", ()) for seen in ranks), strict=True))
+    by_layer = list(zip(*(load.rows for load in ranks), strict=True))
     if by_layer:
         over_mean = [max(rows) / (fmean(rows) or 1.0) for rows in by_layer]
         basis = "rows of the fullest rank over the mean rank, which waits for it; 1 is even; last micro-batch"

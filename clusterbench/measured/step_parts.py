@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from clusterbench.formulas.attribution import (
     IMBALANCE,
@@ -17,6 +16,7 @@ from clusterbench.formulas.attribution import (
     waited_for,
 )
 from clusterbench.formulas.statistics import Summary
+from clusterbench.job.passes import TRACE, TracedStep
 from clusterbench.layout import GROUPS, ParallelLayout
 from clusterbench.run_folder.attempts import LONGEST_S, host_of
 from clusterbench.types import Case, Metric, Observation
@@ -33,11 +33,11 @@ def step_parts(case: Case, layout: ParallelLayout, observation: Observation, tim
     ValueError
         If a record cannot be that of a step.
     """
-    traced: Sequence[Mapping[str, Any]] = observation.passes.get("exposed", ())
-    if not traced or not all("transfers" in seen for seen in traced):
+    traced = TRACE.of(observation)
+    if not traced or any(step.transfers is None for step in traced):
         return
     place_of = _places(layout, case.rank_order)
-    ranks = [_rank_step(seen, place_of[rank]) for rank, seen in enumerate(traced)]
+    ranks = [_rank_step(step, place_of[rank]) for rank, step in enumerate(traced)]
     longest_s = max(rank.step_s for rank in ranks)
     basis = (
         f"its share of one traced step, which took {format_value(longest_s, 's')} with tracing, of the measured step "
@@ -70,18 +70,17 @@ def _places(layout: ParallelLayout, rank_order: str) -> dict[int, int]:
     return {rank: place for group in layout.groups("pp", rank_order) for place, rank in enumerate(group)}
 
 
-def _rank_step(seen: Mapping[str, Any], place: int) -> RankStep:
+def _rank_step(traced: TracedStep, place: int) -> RankStep:
     transfers: dict[Line, list[Carried]] = {}
-    for line in seen["transfers"]:
-        axis, first, way = line["axis"], line["first"], line["way"]
-        if axis not in GROUPS or type(first) is not int or type(way) is not str:
-            raise ValueError(f"the trace holds transfers of {(axis, first, way)!r:.60}, which is no line of a group")
-        pairs = zip(map(_seconds, line["exposed_s"]), map(_seconds, line["duration_s"]), strict=True)
-        transfers[Line(axis, first, way)] = [Carried(*pair) for pair in pairs]
-    return RankStep(place, _seconds(seen["step_s"]), _seconds(seen["compute_s"]), transfers)
+    for line in traced.transfers or ():
+        if line.axis not in GROUPS:
+            raise ValueError(f"the trace holds transfers along {line.axis!r:.60}, which is no axis")
+        pairs = zip(map(_seconds, line.exposed_s), map(_seconds, line.duration_s), strict=True)
+        transfers[Line(line.axis, line.first, line.way)] = [Carried(*pair) for pair in pairs]
+    return RankStep(place, _seconds(traced.step_s), _seconds(traced.compute_s), transfers)
 
 
-def _seconds(value: object) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= LONGEST_S:  # type: ignore[operator]
+def _seconds(value: float) -> float:
+    if not 0 <= value <= LONGEST_S:
         raise ValueError(f"the trace holds {value!r:.20} where seconds were to be")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clusterbench.engine.compat import start_all_to_all, start_sum, wait_for
+from clusterbench.job.passes import ExpertLoad
 from clusterbench.model.modules import FeedForward, Linear
 from clusterbench.shape import ModelShape
 
@@ -406,15 +407,8 @@ class _WithLoss(torch.autograd.Function):
         return gradient, ctx.like * ctx.scale, None
 
 
-def watch_experts(step: Callable[[], object], layers: Iterable[nn.Module], device: torch.device) -> dict[str, Any]:
-    """Runs a step in which the parts of every mixture are timed, the device waited for around each.
-
-    Returns
-    -------
-    ``seconds`` by part (dispatch, experts, combine), of the forward passes of all layers; ``imbalance``, the rows of
-    the fullest of this rank's experts over their mean, in the layer where it is largest; ``rows``, those of all of this
-    rank's experts together, by layer; ``expert_rows``, those of each of them, by layer.
-    """
+def watch_experts(step: Callable[[], object], layers: Iterable[nn.Module], device: torch.device) -> ExpertLoad:
+    """Runs a step in which the parts of every mixture are timed, the device waited for around each."""
     mixtures = [mixture for layer in layers for mixture in layer.modules() if isinstance(mixture, MixtureOfExperts)]
     seconds = dict.fromkeys(("dispatch", "experts", "combine"), 0.0)
 
@@ -437,9 +431,9 @@ def watch_experts(step: Callable[[], object], layers: Iterable[nn.Module], devic
         mixture.timers = None
     loads = [mixture.last_counts.float() for mixture in mixtures if mixture.last_counts is not None]
     worst = max((float(load.max() / load.mean().clamp(min=1e-9)) for load in loads), default=1.0)
-    return {
-        "seconds": seconds,
-        "imbalance": worst,
-        "rows": [int(load.sum()) for load in loads],
-        "expert_rows": [[int(rows) for rows in load] for load in loads],
-    }
+    return ExpertLoad(
+        seconds,
+        worst,
+        rows=[int(load.sum()) for load in loads],
+        expert_rows=[[int(rows) for rows in load] for load in loads],
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,20 +13,11 @@ from torch.distributed.pipelining import PipelineStage
 
 from clusterbench.engine.clock import clock_for
 from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.job.passes import Computed
 from clusterbench.model.decoder import loss_of, total_of
 
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
-
-
-class Computed(NamedTuple):
-    """One action of one rank as it was seen; seconds since the step began on this rank."""
-
-    kind: str
-    stage: int
-    microbatch: int
-    start_s: float
-    end_s: float
 
 
 class Stages:

@@ -6,27 +6,22 @@ import math
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
 from clusterbench.training.built_step import BuiltStep
 
 
-def confirm_loss(step: BuiltStep, loss: Tensor, rig: Rig) -> dict[str, float]:
+def confirm_loss(step: BuiltStep, rig: Rig) -> dict[str, float]:
     """The loss of the last timed step over the global batch. A collective: every rank gets the same answer.
-
-    Parameters
-    ----------
-    loss
-        What that step returned on this rank.
 
     Raises
     ------
     WrongResult
         On every rank, if the loss of any is not finite.
     """
-    value = float(step.global_loss(loss))
+    assert step.last_loss is not None
+    value = float(step.global_loss(step.last_loss))
     losses = torch.zeros(rig.world_size, dtype=torch.float64, device=rig.device)
     losses[rig.rank] = value
     dist.all_reduce(losses)

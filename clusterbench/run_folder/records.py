@@ -85,10 +85,10 @@ def _fields(kind: Any) -> tuple[dict[str, Reader], frozenset[str]]:
     """Readers of all fields by name, and the names of those that have no default."""
     hints = get_type_hints(kind)
     required = (field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING)
-    return {field.name: _reader(hints[field.name]) for field in fields(kind)}, frozenset(required)
+    return {field.name: reader_of(hints[field.name]) for field in fields(kind)}, frozenset(required)
 
 
-def _reader(hint: Any) -> Reader:
+def reader_of(hint: Any) -> Reader:
     """The reader of a type as it stands in a dataclass."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
@@ -97,23 +97,25 @@ def _reader(hint: Any) -> Reader:
         return _PLAIN[hint]
     if is_dataclass(hint):
         return partial(_nested, hint)
+    if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
+        return partial(_listed, hint, [reader_of(kind) for kind in get_type_hints(hint).values()])
     if origin is Literal:
         return partial(_one_of, inner)
     if origin in (Union, types.UnionType):
-        (read_value,) = (_reader(item) for item in inner if item is not types.NoneType)
+        (read_value,) = (reader_of(item) for item in inner if item is not types.NoneType)
         return lambda value: None if value is None else read_value(value)
     if hint == Sequence[Sequence[float]]:
         return _samples
     if hint == Mapping[str, float]:
         return _evidence
     if origin is tuple:
-        read_item = _reader(inner[0])
+        read_item = reader_of(inner[0])
         return lambda value: tuple(read_item(item) for item in _of(list, "a list", value))
     if origin is Sequence:
-        read_item = _reader(inner[0])
+        read_item = reader_of(inner[0])
         return lambda value: [read_item(item) for item in _of(list, "a list", value)]
     if origin is Mapping:
-        read_item = _reader(inner[1])
+        read_item = reader_of(inner[1])
         return lambda value: {key: read_item(item) for key, item in _of(dict, "names and values", value).items()}
     raise TypeError(f"no record can hold {hint}")
 
@@ -134,6 +136,13 @@ def _nested(kind: Any, value: Any) -> Any:
         return record_of(kind, json_fields)
     except ValueError as error:
         raise _Inner(error) from None
+
+
+def _listed(kind: Any, readers: Sequence[Reader], value: Any) -> Any:
+    values = _of(list, f"a list of {', '.join(kind._fields)}", value)
+    if len(values) != len(readers):
+        raise ValueError(f"a list of {', '.join(kind._fields)}")
+    return kind(*(reader(value) for reader, value in zip(readers, values, strict=True)))
 
 
 def _text(value: Any) -> str:

@@ -52,11 +52,14 @@ class BuiltStep(Protocol):
         The ranks of the layout; None for a job on one rank.
     num_steps
         Optimizer steps so far.
+    last_loss
+        What the last call returned; None before the first.
     """
 
     job: TrainingJob
     grid: Grid | None
     num_steps: int
+    last_loss: Tensor | None
 
     @property
     def modules(self) -> Sequence[nn.Module]:

@@ -14,8 +14,8 @@ from clusterbench.engine.rig import Rig
 from clusterbench.engine.trace import StepTrace, exposure, trace_step
 from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.engine.transfers import listed
+from clusterbench.job.passes import AT_REST, MEMORY, STATES, TRACE, TRAFFIC, Moved, TracedLine, TracedStep
 from clusterbench.layout import UNKNOWN
-from clusterbench.measured.step import AT_REST, STATES
 from clusterbench.training.built_step import BuiltStep
 
 LONGEST_LINE = 200
@@ -27,9 +27,9 @@ def passes_of(step: BuiltStep, rig: Rig) -> Mapping[str, Callable[[], Any]]:
     assert rig.grid is not None
     counter = TrafficCounter(rig.grid.names())
     return {
-        "memory": lambda: _memory_of(step, rig),
-        "traffic": lambda: _traffic_of(step, counter),
-        "exposed": lambda: _exposure_of(step, rig, counter),
+        **MEMORY.taken(lambda: _memory_of(step, rig)),
+        **TRAFFIC.taken(lambda: _traffic_of(step, counter)),
+        **TRACE.taken(lambda: _trace_of(step, rig, counter)),
         **step.own_passes(rig),
     }
 
@@ -50,40 +50,34 @@ def _memory_of(step: BuiltStep, rig: Rig) -> dict[str, int]:
     return seen
 
 
-def _traffic_of(step: BuiltStep, counter: TrafficCounter) -> list[dict[str, Any]]:
+def _traffic_of(step: BuiltStep, counter: TrafficCounter) -> list[Moved]:
     counter.records.clear()
     with counter:
         step()
-    return [{"axis": axis, "op": op, **vars(total)} for (axis, op), total in sorted(counter.totals().items())]
+    return [Moved(axis, op, **vars(total)) for (axis, op), total in sorted(counter.totals().items())]
 
 
-def _exposure_of(step: BuiltStep, rig: Rig, counter: TrafficCounter) -> dict[str, Any]:
+def _trace_of(step: BuiltStep, rig: Rig, counter: TrafficCounter) -> TracedStep:
     """``counter`` has seen a step before: passes run in their order."""
     assert rig.grid is not None
     trace = trace_step(step, rig.device, counter.axes, listed(counter))
-    return {**vars(exposure(trace)), "transfers": transfers_of(trace, rig.grid)}
+    return TracedStep(**vars(exposure(trace)), transfers=transfers_of(trace, rig.grid))
 
 
-def transfers_of(trace: StepTrace, grid: Grid) -> list[dict[str, Any]]:
-    """The transfers of a traced step, line by line.
-
-    Each line has its axis, the ``first`` global rank of its group, the ``way`` of its messages, and in its order the
-    seconds that each transfer showed (``exposed_s``) and lasted (``duration_s``).
-    """
+def transfers_of(trace: StepTrace, grid: Grid) -> list[TracedLine]:
+    """The transfers of a traced step, line by line."""
     lines: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for one in trace.transfers:
-        lines[one.axis, one.way].append((one.exposed_s, one.duration_s))
-    found = []
+    for transfer in trace.transfers:
+        lines[transfer.axis, transfer.way].append((transfer.exposed_s, transfer.duration_s))
+    traced = []
     for (axis, way), transfers in lines.items():
         is_known = axis in grid.names().values()
         first = dist.get_global_rank(grid.group(axis), 0) if is_known else 0
         if UNKNOWN in (axis, way):
-            first, way = dist.get_rank(), UNKNOWN  # nobody else's, so it is compared with none
+            first, way = dist.get_rank(), UNKNOWN  # of this rank alone, so it is compared with none
         exposed_s, duration_s = zip(*_joined(transfers), strict=True)
-        found.append(
-            {"axis": axis, "first": first, "way": way, "exposed_s": list(exposed_s), "duration_s": list(duration_s)}
-        )
-    return found
+        traced.append(TracedLine(axis, first, way, exposed_s, duration_s))
+    return traced
 
 
 def _joined(transfers: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.rig import Rig
 from clusterbench.job import TrainingJob
+from clusterbench.job.passes import ATTENTION, EXPERTS, TIMELINE, Computed, ExpertLoad
 from clusterbench.model.assembly import Assembly, Weight
 from clusterbench.model.context_attention import watch_attention
 from clusterbench.model.decoder import Decoder, loss_of, total_of
@@ -51,6 +52,7 @@ class TrainingStep:
         self.assembly: Assembly = assemble(self.job, active, grid, positions, device)
         self.model, self.weights = self.assembly.model, self.assembly.weights
         self.num_steps = 0
+        self.last_loss: Tensor | None = None
         self.micro_batches = micro_batches(job, grid.rank("dp") if grid else 0, positions)
         experts = [weight for weight in self.weights if "ep" in weight.split_over]
         dense = [weight for weight in self.weights if "ep" not in weight.split_over]
@@ -68,11 +70,11 @@ class TrainingStep:
         The mean loss over this rank's tokens, on the device: reading it would wait for the device. Zero on a pipeline
         stage that has no loss.
         """
-        loss = self.forward_backward()
+        self.last_loss = self.forward_backward()
         self.reduce()
         self.clip()
         self.update()
-        return loss
+        return self.last_loss
 
     def observed(self) -> ObservedStep:
         """One step as the proof sees it. A collective."""
@@ -103,19 +105,19 @@ class TrainingStep:
         """The pipeline's timeline, attention under cp, the experts' parts."""
         own: dict[str, Callable[[], Any]] = {}
         if self.assembly.stages is not None:
-            own["timeline"] = lambda: self._timeline(rig)
+            own |= TIMELINE.taken(lambda: self._timeline(rig))
         if self.job.layout.uses("cp"):
-            own["attention"] = lambda: watch_attention(self, rig.device)
+            own |= ATTENTION.taken(lambda: watch_attention(self, rig.device))
         if self.job.shape.has_experts:
-            own["experts"] = lambda: self._experts(rig)
+            own |= EXPERTS.taken(lambda: self._experts(rig))
         return own
 
-    def _timeline(self, rig: Rig) -> list[list[Any]]:
+    def _timeline(self, rig: Rig) -> list[Computed]:
         assert self.assembly.stages is not None
         rig.comm.barrier()
-        return [list(action) for action in self.assembly.stages.timeline(self)]
+        return self.assembly.stages.timeline(self)
 
-    def _experts(self, rig: Rig) -> dict[str, Any]:
+    def _experts(self, rig: Rig) -> ExpertLoad:
         rig.comm.barrier()
         return watch_experts(self, self.assembly.layers(), rig.device)
 

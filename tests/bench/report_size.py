@@ -233,7 +233,13 @@ def _training_records(cases: list[Case]) -> Iterator[Record]:
             passes = {
                 "memory": _memory(one),
                 "traffic": _traffic(one),
-                "exposed": {"exposed_s": 0.1 * step_s, "step_s": step_s},
+                "exposed": {
+                    "communication_s": 0.3 * step_s,
+                    "compute_s": 0.7 * step_s,
+                    "exposed_s": 0.1 * step_s,
+                    "overlap_fraction": 2 / 3,
+                    "step_s": step_s,
+                },
             }
             seen = replace(
                 seen,

@@ -278,6 +278,9 @@ def test_a_cpu_has_no_datasheet_and_says_so_once() -> None:
     ]
 
 
+TRACED = {"communication_s": 0.5, "compute_s": 0.5, "overlap_fraction": 0.5}
+
+
 def test_what_was_seen_of_all_ranks_becomes_one_figure_each() -> None:
     traffic = [{"axis": "tp", "op": op, "count": 2, "size_bytes": 10, "traffic_bytes": 10.0} for op in ("a", "b")]
     figures = derived(
@@ -286,7 +289,10 @@ def test_what_was_seen_of_all_ranks_becomes_one_figure_each() -> None:
             [[1.0], [1.0]],
             memory=[{"total": 5, "parameters": 3}, {"total": 7, "parameters": 3}],
             traffic=[traffic, traffic],
-            exposed=[{"exposed_s": 0.25, "step_s": 1.0}, {"exposed_s": 0.5, "step_s": 1.5}],
+            exposed=[
+                {**TRACED, "exposed_s": 0.25, "step_s": 1.0},
+                {**TRACED, "exposed_s": 0.5, "step_s": 1.5},
+            ],
         ),
     )
     assert figures["peak_memory[category=total]"].value == 7

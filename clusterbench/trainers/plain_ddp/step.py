@@ -26,6 +26,7 @@ class PlainDDPStep:
 
     def __init__(self, job: TrainingJob, grid: Grid | None, device: torch.device) -> None:
         self.job, self.grid, self.num_steps = job, grid, 0
+        self.last_loss: Tensor | None = None
         positions = torch.arange(job.seq_len, device=device)
         with torch.device(device):
             decoder = Decoder(job.shape, COMPUTE_DTYPES[job.dtype], positions, job.held[0]).to(MASTER_DTYPES[job.dtype])
@@ -37,9 +38,9 @@ class PlainDDPStep:
         self.micro_batches = micro_batches(job, grid.rank("dp") if grid else 0, positions)
 
     def __call__(self) -> Tensor:
-        loss = self._backward()
+        self.last_loss = self._backward()
         self._update()
-        return loss
+        return self.last_loss
 
     def observed(self) -> ObservedStep:
         loss = self.global_loss(self._backward())

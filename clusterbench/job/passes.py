@@ -1,0 +1,104 @@
+"""What a rank records of a training step in steps that are not timed. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from clusterbench.run_folder.passes import Pass
+
+AT_REST = " at rest"
+"""Follows a category of :data:`MEMORY` for what is there between steps."""
+
+STATES = ("parameters", "gradients", "optimizer_state")
+"""The categories of memory that are there between steps."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Collectives of one kind along one axis; ``traffic_bytes`` is size times bus factor, None where none is known."""
+
+    axis: str
+    op: str
+    count: int
+    size_bytes: int
+    traffic_bytes: float | None
+
+
+@dataclass(frozen=True)
+class TracedLine:
+    """The transfers of a traced step along one line of ranks, in their order.
+
+    Attributes
+    ----------
+    first
+        Global rank of the first member of the group.
+    way
+        Of the messages: which of the two ends this rank is, or a collective.
+    exposed_s, duration_s
+        Seconds that each transfer showed, and lasted.
+    """
+
+    axis: str
+    first: int
+    way: str
+    exposed_s: Sequence[float]
+    duration_s: Sequence[float]
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """One traced step; the seconds are those of :class:`clusterbench.engine.trace.Exposure`.
+
+    ``transfers`` is None in runs recorded before there were any.
+    """
+
+    communication_s: float
+    compute_s: float
+    exposed_s: float
+    overlap_fraction: float | None
+    step_s: float
+    transfers: Sequence[TracedLine] | None = None
+
+
+class Computed(NamedTuple):
+    """One action of one pipeline rank as it was seen; seconds since the step began on this rank."""
+
+    kind: str
+    stage: int
+    microbatch: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class ExpertLoad:
+    """The experts of one rank in one step.
+
+    Attributes
+    ----------
+    seconds
+        By part (dispatch, experts, combine), of the forward passes of all layers.
+    imbalance
+        Rows of the fullest of this rank's experts over their mean, in the layer where it is largest.
+    rows, expert_rows
+        By layer: rows of all of this rank's experts together, and of each of them. Runs recorded earlier have none.
+    """
+
+    seconds: Mapping[str, float]
+    imbalance: float
+    rows: Sequence[int] = ()
+    expert_rows: Sequence[Sequence[int]] = ()
+
+
+MEMORY: Pass[Mapping[str, int]] = Pass("memory", Mapping[str, int])
+"""Peak bytes by category of :mod:`clusterbench.engine.memory`, their ``total``, and what is there between steps."""
+
+TRAFFIC: Pass[Sequence[Moved]] = Pass("traffic", Sequence[Moved])
+TRACE: Pass[TracedStep] = Pass("exposed", TracedStep)
+TIMELINE: Pass[Sequence[Computed]] = Pass("timeline", Sequence[Computed])
+ATTENTION: Pass[float | None] = Pass("attention", float | None)
+"""Seconds in the attention operators; None where they cannot be told apart."""
+
+EXPERTS: Pass[ExpertLoad] = Pass("experts", ExpertLoad)

@@ -1,0 +1,84 @@
+"""What ranks leave of a case beside the clock: each pass has a name, and one type for its writer and its readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from clusterbench.run_folder.records import Reader, reader_of
+from clusterbench.types import Observation
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class Pass(Generic[Kind]):
+    """One kind of record of a rank.
+
+    Attributes
+    ----------
+    name
+        In ``observations.jsonl``.
+    kind
+        A dataclass, a NamedTuple (a list in the file), or what may be a field of one.
+
+    Examples
+    --------
+    >>> own_seconds: Pass[Sequence[float]] = Pass("own_seconds", Sequence[float])
+    >>> seen = Observation("case", "", 1, 1, ("a",), [[1.0]], passes={"own_seconds": [[0.5, 0.25]]})
+    >>> own_seconds.of(seen)
+    [[0.5, 0.25]]
+    """
+
+    name: str
+    kind: Any
+
+    def taken(self, observe: Callable[[], Kind]) -> dict[str, Callable[[], Any]]:
+        """An entry of :attr:`clusterbench.types.Step.passes`: takes the record and gives it as JSON holds it."""
+        return {self.name: lambda: as_json(observe())}
+
+    def of(self, observation: Observation) -> list[Kind]:
+        """What each rank left, in rank order; empty where the pass was not taken.
+
+        Raises
+        ------
+        ValueError
+            If a record is not of this kind, naming pass, rank and field.
+        """
+        records = []
+        for rank, value in enumerate(observation.passes.get(self.name, ())):
+            try:
+                records.append(self._read(value))
+            except ValueError as error:
+                raise ValueError(
+                    f"the record '{self.name}' of rank {rank} is not what a rank leaves: {error}"
+                ) from None
+        return records
+
+    def readable(self, observation: Observation) -> list[Kind]:
+        """The same, but empty where a record cannot be read: for pictures, which the table of cases says it of."""
+        try:
+            return self.of(observation)
+        except ValueError:
+            return []
+
+    @cached_property
+    def _read(self) -> Reader:
+        return reader_of(self.kind)
+
+
+OWN_SECONDS: Pass[Sequence[float]] = Pass("own_seconds", Sequence[float])
+"""Seconds of each iteration that a rank spends on its own work, before it waits for others."""
+
+
+def as_json(value: Any) -> Any:
+    """A record with its dataclasses as names and values; NamedTuples become lists by themselves."""
+    if is_dataclass(value):
+        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: as_json(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(each) for each in value]
+    return value
