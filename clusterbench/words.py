@@ -1,4 +1,5 @@
-"""How the package writes: counts, lists and long texts in a sentence, tables in a terminal, sections of docstrings."""
+"""How the package writes: words of the field, counts, lists and long texts in a sentence, tables in a terminal,
+sections of docstrings."""
 
 from __future__ import annotations
 
@@ -6,10 +7,31 @@ import inspect
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 WIDTH = 120
 """Columns of a terminal that lines are wrapped to."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of the field and what it means, in a sentence, with its formula or its source.
+
+    ``also`` is a pattern for other ways to write it: ``tp2`` in the name of a layout, ``MiB`` beside ``GiB``.
+    """
+
+    name: str
+    meaning: str
+    also: str = ""
+
+    @property
+    def anchor(self) -> str:
+        return f"word-{re.sub('[^a-z0-9]+', '-', self.name.lower())}"
+
+    def is_written(self, token: str) -> bool:
+        return token == self.name or (bool(self.also) and re.fullmatch(self.also, token) is not None)
+
 
 _HEADING = re.compile(r"^(?P<title>\S[^\n]*)\n-{3,}$", re.MULTILINE)
 

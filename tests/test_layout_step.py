@@ -8,8 +8,8 @@ import pytest
 
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout, every_layout
-from clusterbench.layout_view.step import FLOWS, ORDER, Phase, phases_of, traffic_by_phase
-from clusterbench.parallel import active_in, expected_traffic, from_options, objection_to, part_of
+from clusterbench.layout_view.step import Phase, phases_of, traffic_by_phase
+from clusterbench.parallel import STEP, active_in, expected_traffic, from_options, objection_to, part_of
 from clusterbench.shape import named_shape
 
 
@@ -25,7 +25,7 @@ def jobs(shape: str) -> Iterator[TrainingJob]:
 def phases(text: str, shape: str | None = None, sequences: int = 8) -> dict[str, Phase]:
     layout = ParallelLayout.parse(text)
     job = None if shape is None else TrainingJob(named_shape(shape), layout, 256, sequences, 1, dtype="bfloat16")
-    return {phase.name: phase for phase in phases_of(layout, job)}
+    return {phase.words.name: phase for phase in phases_of(layout, job)}
 
 
 @pytest.mark.parametrize("shape", ["llama-tiny", "llama-deep-tiny", "moe-tiny", "moe-shared-tiny"])
@@ -45,7 +45,7 @@ def test_the_phases_hold_every_expected_message_and_no_other(shape: str) -> None
 @pytest.mark.parametrize("shape", ["llama-tiny", "moe-tiny"])
 def test_who_speaks_when_is_the_same_without_a_job_but_for_a_tied_embedding(shape: str) -> None:
     def speaking(layout: ParallelLayout, job: TrainingJob | None) -> set[tuple[str, str, str]]:
-        return {(phase.name, one.axis, one.op) for phase in phases_of(layout, job) for one in phase.messages}
+        return {(phase.words.name, one.axis, one.op) for phase in phases_of(layout, job) for one in phase.messages}
 
     assert not named_shape(shape).tied_embeddings
     for job in jobs(shape):
@@ -85,7 +85,7 @@ def test_forward_and_backward_of_two_slices_by_hand() -> None:
     layout = ParallelLayout.parse("tp2")
     job = TrainingJob(named_shape("llama-tiny"), layout, 256, 4, 1, dtype="bfloat16")
     crossed = 4 * (2 * job.shape.num_layers + 1)
-    found = {phase.name: phase.messages for phase in phases_of(layout, job)}
+    found = {phase.words.name: phase.messages for phase in phases_of(layout, job)}
     for name in ("forward_tp", "backward_tp"):
         (message,) = found[name]
         assert (message.op, message.count) == ("all_reduce", crossed)
@@ -97,14 +97,16 @@ def test_a_pipeline_hands_on_as_much_as_it_hands_back() -> None:
     (forward,), (backward,) = found["forward_pp"].messages, found["backward_pp"].messages
     assert (forward.count, forward.link_bytes) == (backward.count, backward.link_bytes)
     assert forward.count == 16
-    assert (FLOWS["forward_pp"], FLOWS["backward_pp"]) == ("forward", "backward")
+    assert (found["forward_pp"].words.flow, found["backward_pp"].words.flow) == ("forward", "backward")
 
 
 def test_zero_says_what_travels_and_when() -> None:
     assert not {"gather", "share"} & set(phases("dp4"))
     assert "share" in phases("dp4+zero1")
-    assert phases("dp4+zero2")["gather"].when.endswith("in forward; they stay until backward is through with them")
-    assert phases("dp4+zero3")["gather"].when.endswith("in forward and again in backward")
+    assert phases("dp4+zero2")["gather"].words.when.endswith(
+        "in forward; they stay until backward is through with them"
+    )
+    assert phases("dp4+zero3")["gather"].words.when.endswith("in forward and again in backward")
     assert [one.op for one in phases("dp4+zero3")["reduce"].messages] == ["reduce_scatter"]
 
 
@@ -115,15 +117,15 @@ def test_without_a_job_there_is_no_figure() -> None:
 
 def test_one_rank_has_no_message() -> None:
     (only,) = phases("tp1").values()
-    assert (only.name, only.messages) == ("update", ())
+    assert (only.words.name, only.messages) == ("update", ())
 
 
 def test_every_phase_has_words() -> None:
     seen: dict[str, Phase] = {}
     for layout in every_layout(32, num_experts=4):
-        seen |= {phase.name: phase for phase in phases_of(layout, None)}
+        seen |= {phase.words.name: phase for phase in phases_of(layout, None)}
     seen |= phases("cp2-tp2", "llama-tiny") | phases("pp2-cp2")
-    assert set(seen) == set(ORDER)
+    assert set(seen) == set(STEP)
     for phase in seen.values():
-        assert phase.title[0].isupper()
-        assert not phase.what.endswith(".")
+        assert phase.words.title[0].isupper()
+        assert not phase.words.what.endswith(".")

@@ -10,9 +10,10 @@ from clusterbench.errors import SuiteError
 from clusterbench.formulas.schedules import bubble_formula
 from clusterbench.job import TrainingJob
 from clusterbench.layout import AXES, RANK_ORDERS, ParallelLayout
-from clusterbench.layout_view.meanings import MEANINGS, Meaning, Mix, mix_of
+from clusterbench.layout_view.meanings import MEANINGS, Mix, mix_of
 from clusterbench.layout_view.step import Phase, phases_of
 from clusterbench.parallel import active_in, expected_traffic, from_options, part_of
+from clusterbench.parallel._words import Meaning
 
 ENOUGH_MICRO_BATCHES = 4  # for each stage, by GPipe
 PEERS_SHOWN = 16
@@ -227,8 +228,9 @@ def group_words(view: LayoutView, axis: AxisView, group: Sequence[int]) -> str:
             of = f" of dp{at['dp']}" if layout.dp > 1 else ""
             return f"parts {every} of each sequence{of}, the same {weights}"
         case "dp" | "dp_cp":
-            shards = layout.zero if axis.name == layout.data_axis else 0
-            return f"the same {weights}, other tokens" + (f"; {_SHARDED[shards].format(len(group))}" if shards else "")
+            active = active_in(layout, from_options({})) if axis.name == layout.data_axis else ()
+            kept = [f"; each keeps 1/{len(group)} of {what}" for one in active if (what := one.keeps(layout))]
+            return f"the same {weights}, other tokens{''.join(kept)}"
         case "pp":
             of = ", ".join(filter(None, [slice_, data]))
             return f"stages {every}{f' of {of}' if of else ''}, one after the other"
@@ -238,13 +240,6 @@ def group_words(view: LayoutView, axis: AxisView, group: Sequence[int]) -> str:
             return f"the same {_experts_of(view, group[0])} of {stage}, other tokens"
         case _:
             return f"both ends of the pipeline of {', '.join(filter(None, [slice_, data])) or 'the model'}"
-
-
-_SHARDED = {
-    1: "each keeps 1/{} of the optimizer states",
-    2: "each keeps 1/{} of gradients and optimizer states",
-    3: "each keeps 1/{} of weights, gradients and optimizer states",
-}
 
 
 def rank_words(view: LayoutView, rank: int) -> str:

@@ -206,7 +206,7 @@ def _step_text(view: LayoutView, width: int) -> list[str]:
     figures = "" if view.job is None else f" {FIGURES}"
     lines = _prose(f"One step, in order.{figures}", width)
     for number, phase in enumerate(view.phases, start=1):
-        lines += _prose(f"{number:2}. {phase.title}, {phase.when}. {phase.what}.", width, "    ")
+        lines += _prose(f"{number:2}. {phase.words.title}, {phase.words.when}. {phase.words.what}.", width, "    ")
         lines += _prose(f"    {phase_text(view, phase)}", width, "    ")
     return lines
 

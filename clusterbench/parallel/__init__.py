@@ -20,7 +20,9 @@ from clusterbench.formulas.collectives import traffic_bytes
 from clusterbench.job import TrainingJob, activations, weight_shapes
 from clusterbench.layout import SHARD, ParallelLayout
 from clusterbench.options import options_of
+from clusterbench.parallel._words import Meaning, PhaseWords, Remark
 from clusterbench.shape import ModelShape
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
@@ -52,6 +54,30 @@ NORM_ORDER = ("tp", "ep", "edp", SHARD, "dp", "cp", "dp_cp")
 """The order in which squares are summed for the norm; pp comes after them."""
 
 
+STEP = (
+    "gather",
+    "forward_tp",
+    "forward_cp",
+    "forward_ep",
+    "forward_pp",
+    "loss",
+    "backward_ep",
+    "backward_cp",
+    "backward_tp",
+    "backward_pp",
+    "reduce",
+    *(f"sum_{axis}" for axis in SUM_ORDER),
+    "norm",
+    "update",
+    "share",
+)
+"""The phases of one step in the order of :class:`clusterbench.training.step.TrainingStep`; forward and backward are
+one layer's."""
+
+TOLD = ("tp", "pp", "cp", "dp", "ep", "")
+"""Axes in the order in which parallelisms are explained: slices, stages, parts of sequences, copies, experts."""
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Collectives of one kind along one axis during one step, as one rank takes part in them.
@@ -65,6 +91,8 @@ class Traffic:
     size_bytes: int
     ranks: int = 0
     """In one group, where the layout does not know the axis."""
+    during: str = ""
+    """The phase of the step: a name of :data:`STEP`. What backward computes again counts as forward."""
 
     def bytes_on_link(self, layout: ParallelLayout) -> float:
         """``size_bytes`` times the bus factor."""
@@ -80,6 +108,14 @@ class Parallelism(ABC):
     ----------
     phase
         When it is applied: a name of :data:`PHASES`.
+    axis
+        The axis or view of a layout that it owns or rides; empty where there is none.
+    speaks
+        How often something passes along its axis, and whether that is waited for.
+    meanings
+        The axes and views that it owns, in words.
+    glossary
+        Words of the field that it brings.
     changes_model
         Whether its options change what is computed, so that one rank alone needs them too.
     repeated_by_selective
@@ -88,6 +124,10 @@ class Parallelism(ABC):
     """
 
     phase: ClassVar[str]
+    axis: ClassVar[str] = ""
+    speaks: ClassVar[str] = ""
+    meanings: ClassVar[Mapping[str, Meaning]] = {}
+    glossary: ClassVar[tuple[Word, ...]] = ()
     changes_model: ClassVar[bool] = False
     repeated_by_selective: ClassVar[bool] = False
 
@@ -186,6 +226,21 @@ class Parallelism(ABC):
         """What of it is sent within the forwards of the layers, and sent again when they are computed again."""
         return ()
 
+    def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
+        """The phases of a step in which it sends, in words; ``each`` is ``every micro-batch``, or how many there are.
+
+        Asked only when active.
+        """
+        return ()
+
+    def remarks(self, layout: ParallelLayout) -> Iterable[Remark]:
+        """What it is to others in this layout. Asked only when active."""
+        return ()
+
+    def keeps(self, layout: ParallelLayout) -> str:
+        """Of what each rank of a group keeps a share only; empty where it keeps all."""
+        return ""
+
     @abstractmethod
     def apply(self, assembly: Assembly) -> None:
         """Changes the model, or what surrounds it. Communicates nothing."""
@@ -194,6 +249,11 @@ class Parallelism(ABC):
 def parallelisms() -> dict[str, type[Parallelism]]:
     """All parallelisms by name."""
     return things("clusterbench.parallel", Parallelism)
+
+
+def as_told() -> list[type[Parallelism]]:
+    """All parallelisms in the order in which they are explained: by axis, who owns it before who rides it."""
+    return sorted(parallelisms().values(), key=lambda kind: (TOLD.index(kind.axis), not kind.meanings))
 
 
 def from_options(values: Mapping[str, Any]) -> tuple[Parallelism, ...]:
@@ -247,7 +307,7 @@ def summed_over(active: Sequence[Parallelism], name: str, job: TrainingJob) -> t
 def expected_traffic(active: Sequence[Parallelism], job: TrainingJob) -> list[Traffic]:
     """All collectives of one step of a rank, one entry per axis and op."""
     sums: dict[tuple[str, str], Traffic] = {}
-    for sent in _all_traffic(active, job):
+    for sent in traffic_of_step(active, job):
         before = sums.get((sent.axis, sent.op), Traffic(sent.axis, sent.op, 0, 0))
         sums[sent.axis, sent.op] = Traffic(
             sent.axis, sent.op, before.count + sent.count, before.size_bytes + sent.size_bytes, sent.ranks
@@ -255,7 +315,8 @@ def expected_traffic(active: Sequence[Parallelism], job: TrainingJob) -> list[Tr
     return [sent for sent in sums.values() if sent.count]
 
 
-def _all_traffic(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[Traffic]:
+def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[Traffic]:
+    """All collectives of one step of a rank, each with the phase it belongs to; some may count 0."""
     repeats = {parallelism.repeats for parallelism in active}
     for parallelism in active:
         yield from parallelism.traffic(job)
@@ -266,15 +327,16 @@ def _all_traffic(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[Tr
     weights = local_weights(active, job)
     for axis in SUM_ORDER:
         parts = sum(prod(size) for name, size in weights.items() if axis in summed_over(active, name, job))
-        yield Traffic(axis, "all_reduce", int(parts > 0), parts * job.master_bytes)
+        yield Traffic(axis, "all_reduce", int(parts > 0), parts * job.master_bytes, during=f"sum_{axis}")
     # and of the weights that are split each rank adds up its own squares: a number for each way of being split.
     if job.max_grad_norm is not None:
         ways = {split_over(active, name, job) for name in weights}
         for axis in NORM_ORDER:
             numbers = sum(axis in way for way in ways)
-            yield Traffic(axis, "all_reduce", int(numbers > 0), numbers * job.master_bytes, _ranks(active, axis))
+            size_bytes = numbers * job.master_bytes
+            yield Traffic(axis, "all_reduce", int(numbers > 0), size_bytes, _ranks(active, axis), during="norm")
         if job.layout.uses("pp"):
-            yield Traffic("pp", "all_reduce", 1, job.master_bytes)
+            yield Traffic("pp", "all_reduce", 1, job.master_bytes, during="norm")
 
 
 def _ranks(active: Sequence[Parallelism], axis: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import lcm
 from typing import TYPE_CHECKING, ClassVar
@@ -12,6 +12,8 @@ from clusterbench.job.sequence import IN_TWO_CHUNKS, KINDS, positions
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.parallel._words import Meaning, PhaseWords, Remark, in_layers
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
@@ -45,6 +47,26 @@ class ContextParallel(Parallelism):
     """
 
     phase: ClassVar[str] = "context"
+    axis: ClassVar[str] = "cp"
+    speaks: ClassVar[str] = "in every attention"
+    meanings: ClassVar[Mapping[str, Meaning]] = {
+        "cp": Meaning(
+            "context parallelism",
+            "hold the same weights and each a part of every sequence",
+            "keys and values, in every attention; gradients once a step",
+            "Liu et al. 2023, arXiv:2310.01889; Grattafiori et al. 2024, arXiv:2407.21783, section 3.3.2",
+            "activations and attention of one sequence are shared by {n} ranks, so that longer ones fit",
+            "weights are not cut, and each attention needs the keys and values of all {n} ranks",
+        )
+    }
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word(
+            "CP",
+            "Context parallelism: the ranks of a group hold a part of every sequence each, and keys and values pass "
+            "between them. Liu et al., arXiv:2310.01889.",
+            r"cp\d*|CP\d+",
+        ),
+    )
     repeated_by_selective: ClassVar[bool] = True
 
     context: str = option(
@@ -109,21 +131,45 @@ class ContextParallel(Parallelism):
         yield from self.forward_traffic(job)
         cp, calls = job.layout.cp, _attentions(job)
         if self.context == "all_gather":
-            yield Traffic("cp", "reduce_scatter", calls, calls * cp * _kv_bytes(job))
+            yield Traffic("cp", "reduce_scatter", calls, calls * cp * _kv_bytes(job), during="backward_cp")
         elif self.context == "ulysses":
-            yield from _exchanges(job)
+            yield _exchanges(job, "backward_cp")
         else:  # keys and values once more, and their gradients behind them
-            yield from _passes(job, 2)
+            yield from _passes(job, 2, "backward_cp")
 
     def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         """What the forwards of one step send, and whatever recomputes the layers sends again."""
         cp, calls = job.layout.cp, _attentions(job)
         if self.context == "all_gather":
-            yield Traffic("cp", "all_gather", calls, calls * cp * _kv_bytes(job))
+            yield Traffic("cp", "all_gather", calls, calls * cp * _kv_bytes(job), during="forward_cp")
         elif self.context == "ulysses":
-            yield from _exchanges(job)
+            yield _exchanges(job, "forward_cp")
         else:
-            yield from _passes(job, 1)
+            yield from _passes(job, 1, "forward_cp")
+
+    def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
+        yield PhaseWords(
+            "forward_cp",
+            "Forward: keys and values go around",
+            in_layers(each),
+            "Each rank passes the keys and values of its part of the sequence on to the next, until every query has "
+            "met every key",
+        )
+        yield PhaseWords(
+            "backward_cp",
+            "Backward: keys and values go around again, their gradients behind them",
+            in_layers(each),
+            "Each rank adds what its queries say of every key and value",
+        )
+
+    def remarks(self, layout: ParallelLayout) -> Iterable[Remark]:
+        copies = layout.degree("dp_cp")
+        both = f"dp{layout.dp} x cp{layout.cp} = {copies}" if layout.dp > 1 else f"cp{copies}"
+        yield Remark(
+            f"cp ranks hold the same weights and see other tokens, as dp ranks do: gradients are averaged"
+            f"{', and ZeRO shards,' if layout.zero else ''} over {both} ranks.",
+            "pytorch/torchtitan, torchtitan/distributed/parallel_dims.py",
+        )
 
     def apply(self, assembly: Assembly) -> None:
         from clusterbench.model.context_attention import attend
@@ -149,19 +195,19 @@ def _attentions(job: TrainingJob) -> int:
     return job.gradient_accumulation_steps * len(job.layers)
 
 
-def _passes(job: TrainingJob, times: int) -> Iterable[Traffic]:
+def _passes(job: TrainingJob, times: int, during: str) -> Iterable[Traffic]:
     """Of a ring: hops of what has the size of keys and values, past every other rank."""
     hops = times * _attentions(job) * (job.layout.cp - 1)
     for op in ("send", "recv"):
-        yield Traffic("cp", op, hops, hops * _kv_bytes(job))
+        yield Traffic("cp", op, hops, hops * _kv_bytes(job), during=during)
 
 
-def _exchanges(job: TrainingJob) -> Iterable[Traffic]:
+def _exchanges(job: TrainingJob, during: str) -> Traffic:
     """Of ulysses, one way: queries, keys and values in one call, the output in another."""
     calls = _attentions(job)
     heads = 2 * (job.shape.num_heads // job.layout.tp + _exchanged_kv_heads(job))
     size_bytes = job.local_tokens * heads * job.shape.head_dim * job.compute_bytes
-    yield Traffic("cp", "all_to_all", 2 * calls, calls * size_bytes)
+    return Traffic("cp", "all_to_all", 2 * calls, calls * size_bytes, during=during)
 
 
 def _kv_bytes(job: TrainingJob) -> int:

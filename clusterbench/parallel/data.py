@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -11,7 +11,9 @@ from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
+from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords
 from clusterbench.shape import ModelShape
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -28,6 +30,8 @@ BUCKET_BYTES = 25 * 2**20
 WORTH_COMPRESSING = 2
 STEPS_BEFORE_POWERSGD = 2
 FULL_RANK = 2**20
+
+AVERAGED = "Ranks with the same weights have seen different tokens: their gradients are averaged"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,36 @@ class DataParallel(Parallelism):
     """
 
     phase: ClassVar[str] = "replicate"
+    axis: ClassVar[str] = "dp"
+    speaks: ClassVar[str] = "once a step, which backward can hide"
+    meanings: ClassVar[Mapping[str, Meaning]] = {
+        "dp": Meaning(
+            "data parallelism",
+            "hold the same weights, or share them out as ZeRO says, and see other sequences",
+            "gradients once a step, and with ZeRO weights; computation can hide it",
+            "Li et al. 2020, arXiv:2006.15704; Rajbhandari et al. 2019, arXiv:1910.02054",
+            "{n} times the sequences in a step, with messages that can travel while backward computes",
+            "nothing is cut without ZeRO, and the batch has to be large enough to share",
+        ),
+        "dp_cp": Meaning(
+            "all copies of the dense weights",
+            "hold the same dense weights: dp and cp together",
+            "gradients of dense weights once a step",
+            "Grattafiori et al. 2024, arXiv:2407.21783, section 3.3.2",
+        ),
+    }
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word(
+            "DP",
+            "Data parallelism: copies of the model compute different sequences and average their gradients in every "
+            "step. Li et al., arXiv:2006.15704.",
+            r"dp\d*|DP\d+",
+        ),
+        Word(
+            "DDP",
+            "Distributed data parallel: PyTorch's data parallelism without sharding. Li et al., arXiv:2006.15704.",
+        ),
+    )
 
     compress: str = option(
         "none",
@@ -92,11 +126,16 @@ class DataParallel(Parallelism):
         if self.compress == "powersgd":
             # in one bucket what is not worth it, and two factors of what is
             numbers = sum(factor_numel(weights[name], self.powersgd_rank) for name in names)
-            yield Traffic(axis, "all_reduce", 3, numbers * job.master_bytes)
+            yield Traffic(axis, "all_reduce", 3, numbers * job.master_bytes, during="reduce")
         elif self.compress == "bf16":
-            yield Traffic(axis, "all_reduce", buckets, sum(sizes) * 2 // job.master_bytes)
+            yield Traffic(axis, "all_reduce", buckets, sum(sizes) * 2 // job.master_bytes, during="reduce")
         else:
-            yield Traffic(axis, "all_reduce", buckets, sum(sizes))
+            yield Traffic(axis, "all_reduce", buckets, sum(sizes), during="reduce")
+
+    def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
+        title, when = "Gradients are averaged", "while the last backward runs, in buckets"
+        yield PhaseWords("reduce", title, when, AVERAGED)
+        yield PhaseWords(f"sum_{layout.data_axis}", title, AFTER_BACKWARD, AVERAGED)
 
     def apply(self, assembly: Assembly) -> None:
         from torch.nn.parallel import DistributedDataParallel

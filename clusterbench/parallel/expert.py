@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -11,7 +11,9 @@ from clusterbench.job.experts import INDEX_BYTES, even_tokens, expert_weight_sha
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark, in_layers
 from clusterbench.shape import SHAPES, ModelShape
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 TOKENWISE = ("layer.feed_forward.input", "layer.router.", "layer.experts.", "layer.shared.")
 """Activations of a mixture of experts of which sequence parallelism leaves a rank its own tokens' part."""
+
+
+FOLDING = "Liu et al. 2025, arXiv:2504.14960"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +51,37 @@ class ExpertParallel(Parallelism):
     """
 
     phase: ClassVar[str] = "expert"
+    axis: ClassVar[str] = "ep"
+    meanings: ClassVar[Mapping[str, Meaning]] = {
+        "ep": Meaning(
+            "expert parallelism",
+            "share one set of experts, each holding some of them",
+            "tokens to their experts and back, in every layer with experts",
+            "Lepikhin et al. 2020, arXiv:2006.16668",
+            "each rank holds 1/{n} of the experts, so that a model can have many without more work for a token",
+            "two exchanges of tokens in every layer and direction, and ranks whose experts are liked are waited for",
+        ),
+        "edp": Meaning(
+            "copies of the same experts",
+            "hold the same experts",
+            "gradients of experts once a step",
+            "Megatron-Core, expert data parallelism",
+        ),
+    }
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word(
+            "EP",
+            "Expert parallelism: the experts of a layer lie on different ranks, and tokens travel to their experts and "
+            "back. Lepikhin et al., arXiv:2006.16668.",
+            r"ep\d*|EP\d+",
+        ),
+        Word(
+            "EDP",
+            "Expert data parallelism: the ranks that hold copies of the same experts and average their gradients.",
+            r"edp\d*|EDP\d+",
+        ),
+        Word("MoE", "Mixture of experts: layers of which a router picks a few parts for each token.", "moe"),
+    )
     changes_model: ClassVar[bool] = True
 
     routing: str = option(
@@ -141,7 +177,7 @@ class ExpertParallel(Parallelism):
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         yield from self.forward_traffic(job)
         if job.shape.has_experts and job.layout.ep > 1:
-            yield self._rows_there_and_back(job)
+            yield self._rows_there_and_back(job, "backward_ep")
 
     def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         """What the forwards of one step send; full recomputation sends it again.
@@ -153,21 +189,62 @@ class ExpertParallel(Parallelism):
         forwards, counts = passes(job), job.shape.num_experts * INDEX_BYTES
         if job.layout.ep > 1:
             if self.routing == "real":  # how many rows there will be
-                yield Traffic("ep", "all_to_all", forwards, forwards * self._parts(job) * counts)
-            yield self._rows_there_and_back(job)
+                size_bytes = forwards * self._parts(job) * counts
+                yield Traffic("ep", "all_to_all", forwards, size_bytes, during="forward_ep")
+            yield self._rows_there_and_back(job, "forward_ep")
         if self.aux_loss:
             for axis in _token_axes(job.layout):
-                yield Traffic(axis, "all_reduce", forwards, forwards * counts)
+                yield Traffic(axis, "all_reduce", forwards, forwards * counts, during="forward_ep")
 
-    def _rows_there_and_back(self, job: TrainingJob) -> Traffic:
+    def _rows_there_and_back(self, job: TrainingJob, during: str) -> Traffic:
         rows = tokens_here(job) * job.shape.experts_per_token
         size_bytes = rows * job.shape.hidden_size * job.compute_bytes
-        return Traffic("ep", "all_to_all", 2 * self._parts(job) * passes(job), 2 * passes(job) * size_bytes)
+        calls = 2 * self._parts(job) * passes(job)
+        return Traffic("ep", "all_to_all", calls, 2 * passes(job) * size_bytes, during=during)
 
     def traffic_basis(self, job: TrainingJob) -> dict[str, str]:
         if job.layout.ep == 1 or self.routing == "balanced":
             return {}
         return {"ep": "bytes of an even load; the router decides how many rows each rank really gets"}
+
+    def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
+        yield PhaseWords(
+            "forward_ep",
+            "Forward: tokens go to their experts and back",
+            in_layers(each),
+            "Each rank sends every token to the ranks that hold the experts its router chose, and gets the results",
+            flow="all",
+        )
+        yield PhaseWords(
+            "backward_ep",
+            "Backward: gradients of tokens go to the experts and back",
+            in_layers(each),
+            "The way of the tokens, once more",
+            flow="all",
+        )
+        yield PhaseWords(
+            "sum_edp",
+            "Gradients of experts are averaged",
+            AFTER_BACKWARD,
+            "Ranks with the same experts have seen other tokens",
+        )
+
+    def remarks(self, layout: ParallelLayout) -> Iterable[Remark]:
+        if layout.ep == 1:
+            return
+        dense = " x ".join(f"{axis}{layout.degree(axis)}" for axis in ("dp", "cp", "tp") if layout.degree(axis) > 1)
+        yield Remark(
+            f"The ranks of a stage, {dense}, are arranged twice: dense layers by these axes, layers of experts as "
+            f"ep{layout.ep} x edp{layout.degree('edp')}. An expert is whole on one rank, and its gradient is averaged "
+            "over edp alone; no group of experts reaches across stages.",
+            f"{FOLDING}; NVIDIA/Megatron-LM, megatron/core/parallel_state.py",
+        )
+        if layout.tp > 1 or layout.cp > 1:
+            yield Remark(
+                "Folded so, experts take ranks that tp and cp have brought near each other, and tokens need not go as "
+                "far as dp reaches.",
+                FOLDING,
+            )
 
     def apply(self, assembly: Assembly) -> None:
         job = assembly.job

@@ -12,7 +12,9 @@ from clusterbench.job import TrainingJob
 from clusterbench.layout import REPLICA, SHARD, ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
-from clusterbench.parallel.data import is_spread_expert
+from clusterbench.parallel._words import PhaseWords, Remark
+from clusterbench.parallel.data import AVERAGED, is_spread_expert
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,6 +39,18 @@ class FullySharded(Parallelism):
     """
 
     phase: ClassVar[str] = "shard"
+    axis: ClassVar[str] = "dp"
+    speaks: ClassVar[str] = "in every layer, but ahead of need"
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word(
+            "FSDP",
+            "Fully sharded data parallel: PyTorch's ZeRO stage 3. Zhao et al., arXiv:2304.11277.",
+            r"fsdp\d*|FSDP\d+",
+        ),
+        Word(
+            "HSDP", "Hybrid sharded data parallel: FSDP within groups of ranks, with copies of the model across them."
+        ),
+    )
 
     offload: bool = option(False, "keep parameters, gradients and optimizer states in host memory (zero2, zero3)")
     shard_group_size: int = option(
@@ -157,11 +171,44 @@ class FullySharded(Parallelism):
                     continue
                 gathered, reduced = group.padded * job.compute_bytes, group.padded * job.master_bytes
                 times = reductions if group.root else gathers
-                yield Traffic(group.axis, "all_gather", times, times * gathered, group.ranks)
-                yield Traffic(group.axis, "reduce_scatter", reductions, reductions * reduced, group.ranks)
+                sent = reductions * reduced
+                yield Traffic(group.axis, "all_gather", times, times * gathered, group.ranks, during="gather")
+                yield Traffic(group.axis, "reduce_scatter", reductions, sent, group.ranks, during="reduce")
                 if self.shard_group_size:
                     replicas = job.layout.degree("dp_cp") // self.shard_group_size
-                    yield Traffic(REPLICA, "all_reduce", reductions, reductions * reduced // group.ranks, replicas)
+                    own = sent // group.ranks
+                    yield Traffic(REPLICA, "all_reduce", reductions, own, replicas, during="reduce")
+
+    def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
+        copies = layout.degree("dp_cp")
+        until = " and again in backward" if layout.zero == 3 else "; they stay until backward is through with them"
+        yield PhaseWords(
+            "gather",
+            "ZeRO: weights are gathered",
+            "before a stage computes, where they are not still there"
+            if layout.uses("pp")
+            else f"before every layer, for {each}, in forward{until}",
+            f"Each rank keeps 1/{copies} of every weight it computes with, and gets the rest from the others",
+        )
+        yield PhaseWords(
+            "reduce",
+            "Gradients are averaged and cut",
+            f"for {each}, while backward runs",
+            f"{AVERAGED}, and each keeps 1/{copies} of them",
+        )
+
+    def remarks(self, layout: ParallelLayout) -> Iterable[Remark]:
+        copies, stage_3 = layout.degree("dp_cp"), layout.zero == 3
+        what = "optimizer states, gradients and weights" if stage_3 else "optimizer states and gradients"
+        more = " at 1.5 times the traffic" if stage_3 else ""
+        if copies > 1:
+            yield Remark(
+                f"ZeRO {layout.zero} shares {what} among the {copies} ranks that would hold the same{more}.",
+                "Rajbhandari et al. 2019, arXiv:1910.02054, sections 5 and 7",
+            )
+
+    def keeps(self, layout: ParallelLayout) -> str:
+        return f"{'weights, gradients' if layout.zero == 3 else 'gradients'} and optimizer states"
 
     def _rounds(self, job: TrainingJob, stage: int) -> tuple[int, int]:
         """How often the weights of a layer are gathered in a step, and how often its gradients are reduced.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
@@ -13,6 +13,8 @@ from clusterbench.job import Chunk, TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
@@ -33,6 +35,44 @@ class Pipeline(Parallelism):
     """
 
     phase: ClassVar[str] = "pipeline"
+    axis: ClassVar[str] = "pp"
+    speaks: ClassVar[str] = "once a micro-batch, and little"
+    meanings: ClassVar[Mapping[str, Meaning]] = {
+        "pp": Meaning(
+            "pipeline parallelism",
+            "hold one after the other's layers of the same model",
+            "activations from stage to stage, and their gradients back: the least",
+            "Narayanan et al. 2021, arXiv:2104.04473",
+            "each rank has the layers of one of {n} stages, with the least traffic of all ways to cut a model",
+            "stages idle while the pipeline fills and drains: ({n}-1)/(m+{n}-1) of the step with m micro-batches",
+        ),
+        "ends": Meaning(
+            "first and last stage",
+            "both hold a tied embedding",
+            "its gradient once a step, where embedding and head share weights",
+            "Narayanan et al. 2021, arXiv:2104.04473",
+        ),
+    }
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word(
+            "PP",
+            "Pipeline parallelism: consecutive layers lie on consecutive ranks; micro-batches pass from stage to "
+            "stage. Narayanan et al., arXiv:2104.04473.",
+            r"pp\d*|PP\d+",
+        ),
+        Word(
+            "1F1B",
+            "One forward, one backward: the pipeline schedule in which a stage alternates between the two, and so "
+            "holds the activations of few micro-batches. Narayanan et al., arXiv:2104.04473.",
+            "1f1b",
+        ),
+        Word(
+            "ZBV",
+            "Zero bubble, V-shaped: a pipeline schedule that splits the backward pass to fill what would be waiting. "
+            "Qi et al., arXiv:2401.10241.",
+            "zbv|zb",
+        ),
+    )
 
     schedule: str = option("1f1b", "order in which pipeline stages compute", choices=tuple(SCHEDULES), said="{}")
     chunks_per_rank: int = option(
@@ -118,10 +158,56 @@ class Pipeline(Parallelism):
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         sent = schedules.messages(self._order(job))[job.pp_rank]
-        sends = sent.activations_sent + sent.gradients_sent
-        receives = sent.activations_received + sent.gradients_received
-        yield Traffic("pp", "send", sends, sends * _between(job))
-        yield Traffic("pp", "recv", receives, receives * _between(job))
+        for op, during, calls in (
+            ("send", "forward_pp", sent.activations_sent),
+            ("send", "backward_pp", sent.gradients_sent),
+            ("recv", "forward_pp", sent.activations_received),
+            ("recv", "backward_pp", sent.gradients_received),
+        ):
+            yield Traffic("pp", op, calls, calls * _between(job), during=during)
+
+    def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
+        when = f"once for {each}; stages work on different micro-batches at the same time"
+        yield PhaseWords(
+            "forward_pp",
+            "Forward: activations go to the next stage",
+            when,
+            "The last layer of a stage hands its output to the first layer of the next",
+            flow="forward",
+        )
+        yield PhaseWords(
+            "backward_pp",
+            "Backward: gradients go to the stage before",
+            when,
+            "The first layer of a stage hands the gradient of its input to the last layer of the one before",
+            flow="backward",
+        )
+        yield PhaseWords(
+            "sum_ends",
+            "The tied embedding's gradients are summed",
+            f"{AFTER_BACKWARD}, where embedding and head share weights",
+            "The first stage looks tokens up in it, the last one computes logits with it",
+        )
+
+    def remarks(self, layout: ParallelLayout) -> Iterable[Remark]:
+        if layout.dp > 1:
+            yield Remark(
+                f"At the same global batch, dp{layout.dp} leaves each pipeline 1/{layout.dp} of the micro-batches, so "
+                f"that filling and draining pp{layout.pp} stages weighs more; fewer stages and more copies weigh less.",
+                "Narayanan et al. 2021, arXiv:2104.04473, section 3.3.1",
+            )
+        if layout.sp:
+            yield Remark(
+                f"With +sp a stage hands on 1/{layout.tp} of its output from each rank, not the same on all "
+                f"{layout.tp}.",
+                "Narayanan et al. 2021, arXiv:2104.04473, section 4.1, which cuts and gathers there for the same end",
+            )
+        if layout.zero == 3:
+            yield Remark(
+                "With ZeRO 3 a stage gathers its weights again and again, micro-batch by micro-batch. Llama 3 does "
+                "not shard them again after forward for this reason.",
+                "Grattafiori et al. 2024, arXiv:2407.21783, section 3.3.2",
+            )
 
     def apply(self, assembly: Assembly) -> None:
         from clusterbench.model.stages import Stages

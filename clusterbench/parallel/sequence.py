@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, Traffic
-from clusterbench.parallel.tensor import crossing_bytes, crossings
+from clusterbench.parallel._words import PhaseWords, Remark
+from clusterbench.parallel.tensor import crossing_bytes, crossing_traffic, slices_work_together
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
@@ -39,6 +41,15 @@ class SequenceParallel(Parallelism):
     """
 
     phase: ClassVar[str] = "sequence"
+    axis: ClassVar[str] = "tp"
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word(
+            "SP",
+            "Sequence parallelism as in Megatron: where tensor parallelism cuts no weight, each rank of its group "
+            "holds a part of the sequence. Korthikanti et al., arXiv:2205.05198.",
+            "sp",
+        ),
+    )
 
     def active(self, layout: ParallelLayout) -> bool:
         return layout.sp
@@ -62,15 +73,31 @@ class SequenceParallel(Parallelism):
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         # Entering a region gathers the sequence and, in backward, sums and cuts the gradient; leaving it sums and cuts,
         # and gathers the gradient in backward. An all_reduce is these two, so the bytes are those of tp alone.
-        calls = job.gradient_accumulation_steps * crossings(job)
-        yield Traffic("tp", "all_gather", calls, calls * crossing_bytes(job))
-        yield Traffic("tp", "reduce_scatter", calls, calls * crossing_bytes(job))
+        yield from crossing_traffic(job, "all_gather", entering="forward_tp", leaving="backward_tp")
+        yield from crossing_traffic(job, "reduce_scatter", entering="backward_tp", leaving="forward_tp")
 
     def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         calls = job.gradient_accumulation_steps * len(job.layers)
         size_bytes, regions = calls * crossing_bytes(job), 1 if job.shape.has_experts else 2
-        yield Traffic("tp", "all_gather", regions * calls, regions * size_bytes)  # into attention, into feed-forward
-        yield Traffic("tp", "reduce_scatter", calls, size_bytes)  # out of attention
+        # into attention and into feed-forward, out of attention
+        yield Traffic("tp", "all_gather", regions * calls, regions * size_bytes, during="forward_tp")
+        yield Traffic("tp", "reduce_scatter", calls, size_bytes, during="forward_tp")
+
+    def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
+        for way, what in (("Forward", "activations"), ("Backward", "gradients of activations")):
+            yield slices_work_together(
+                way,
+                each,
+                f"Between the regions of split weights a rank has 1/{layout.tp} of the tokens: {what} are gathered at "
+                "one edge of a region, summed and cut at the other",
+            )
+
+    def remarks(self, layout: ParallelLayout) -> Iterable[Remark]:
+        yield Remark(
+            "+sp cuts along the sequence what tp leaves whole, norms and residuals, for as many bytes: an "
+            "all-reduce becomes an all-gather and a reduce-scatter.",
+            "Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2",
+        )
 
     def apply(self, assembly: Assembly) -> None:
         from torch.distributed.tensor.parallel import SequenceParallel as Style

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,6 +10,8 @@ from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark, in_layers
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
@@ -60,6 +62,26 @@ class TensorParallel(Parallelism):
     """
 
     phase: ClassVar[str] = "tensor"
+    axis: ClassVar[str] = "tp"
+    speaks: ClassVar[str] = "in every layer, which waits for it"
+    meanings: ClassVar[Mapping[str, Meaning]] = {
+        "tp": Meaning(
+            "tensor parallelism",
+            "hold slices of the same layers and compute the same tokens together",
+            "activations, in every layer, forward and backward: the most, and nothing hides it",
+            "Shoeybi et al. 2019, arXiv:1909.08053",
+            "every matrix, its gradient and its optimizer state are cut into {n} slices, and so is the work on them",
+            "computation waits for messages in every layer, and the products get smaller",
+        )
+    }
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word(
+            "TP",
+            "Tensor parallelism: the weights of each layer are cut over the ranks of a group, which sum their parts in "
+            "every layer; tp4 is a group of 4 ranks. Shoeybi et al., arXiv:1909.08053.",
+            r"tp\d*|TP\d+",
+        ),
+    )
 
     loss_parallel: bool = option(
         True, "compute the loss on logits split over the vocabulary, in place of gathering them (tp)"
@@ -120,22 +142,68 @@ class TensorParallel(Parallelism):
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         forwards, tokens = job.gradient_accumulation_steps * job.has_head, job.local_tokens
         if not job.layout.sp:  # with it, the same places are crossed by other collectives: see sequence.py
-            calls = job.gradient_accumulation_steps * crossings(job)
-            yield Traffic("tp", "all_reduce", calls, calls * crossing_bytes(job))
+            yield from crossing_traffic(job, "all_reduce", entering="backward_tp", leaving="forward_tp")
         if self.loss_parallel:
             # the softmax over split logits: the maximum, the sum of exponentials, and the logit of the label, which one
             # rank has; all in forward, in float32 at least
             calls = forwards * 3
-            yield Traffic("tp", "all_reduce", calls, calls * tokens * max(4, job.compute_bytes))
+            yield Traffic("tp", "all_reduce", calls, calls * tokens * max(4, job.compute_bytes), during="loss")
         else:
             # the head gathers its logits; in backward each rank cuts its part out of the gradient
-            yield Traffic("tp", "all_gather", forwards, forwards * tokens * job.shape.vocab_size * job.compute_bytes)
+            size_bytes = tokens * job.shape.vocab_size * job.compute_bytes
+            yield Traffic("tp", "all_gather", forwards, forwards * size_bytes, during="loss")
 
     def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         if not job.layout.sp:
             # Recomputing a layer repeats its collectives but the last: nothing after `down` is needed for backward.
             calls = job.gradient_accumulation_steps * len(job.layers)
-            yield Traffic("tp", "all_reduce", calls, calls * crossing_bytes(job))  # out of attention
+            # out of attention
+            yield Traffic("tp", "all_reduce", calls, calls * crossing_bytes(job), during="forward_tp")
+
+    def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
+        if not layout.sp:
+            for way, what in (("Forward", "activations"), ("Backward", "gradients of activations")):
+                yield slices_work_together(way, each, f"The parts that each slice gives of the {what} are summed")
+        yield PhaseWords(
+            "loss",
+            "Loss: over the split vocabulary",
+            f"once for {each}" + (", on the last stage" if layout.uses("pp") else ""),
+            f"Each rank has the logits of 1/{layout.tp} of the vocabulary: of every token the largest logit, the sum "
+            "of exponentials and the label's logit are put together",
+        )
+        yield PhaseWords(
+            "sum_tp",
+            "Gradients of what tp does not cut are summed",
+            AFTER_BACKWARD,
+            "Norms, and other weights that are whole on every rank of tp, have seen a part of the work on each",
+        )
+
+    def remarks(self, layout: ParallelLayout) -> Iterable[Remark]:
+        tp, pp = layout.tp, layout.pp
+        if not layout.sp:
+            yield Remark(
+                f"Without +sp, norms and residuals are kept whole on all {tp} ranks; with it they would be cut for as "
+                "many bytes.",
+                "Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2",
+            )
+        if pp > 1:
+            yield Remark(
+                f"tp{tp} x pp{pp} cut the model into {tp * pp} parts. Slices as far as a server reaches, then stages: "
+                "a stage sends once a micro-batch what slices send several times in every layer.",
+                "Narayanan et al. 2021, arXiv:2104.04473, section 3.2",
+            )
+        if layout.dp > 1:
+            yield Remark(
+                f"Each rank averages the gradients of its own slice, 1/{tp} of them; slices speak in every "
+                "micro-batch, copies once a step.",
+                "Narayanan et al. 2021, arXiv:2104.04473, section 3.3.2",
+            )
+        if layout.dp > 1 and layout.zero >= 2:
+            yield Remark(
+                "Slices exchange activations, which computation waits for: they belong within a node. Shards exchange "
+                "weights, which can be fetched ahead: they may go over the network.",
+                "Zhao et al. 2023, arXiv:2304.11277, section 7.1.2",
+            )
 
     def apply(self, assembly: Assembly) -> None:
         from torch.distributed.tensor import Replicate, Shard
@@ -189,6 +257,23 @@ class TensorParallel(Parallelism):
         assembly.parallelize("tp", plan)
         if self.loss_parallel:
             assembly.contexts.append(loss_parallel)
+
+
+def crossing_traffic(job: TrainingJob, op: str, entering: str, leaving: str) -> Iterator[Traffic]:
+    """One collective at every edge of split regions, in the phase in which they are entered or that in which left.
+
+    As many are entered as left, but for the model's ends.
+    """
+    every = crossings(job)
+    entered = (every + job.has_head - job.embeds) // 2
+    for during, times in ((entering, entered), (leaving, every - entered)):
+        calls = job.gradient_accumulation_steps * times
+        yield Traffic("tp", op, calls, calls * crossing_bytes(job), during=during)
+
+
+def slices_work_together(way: str, each: str, what: str) -> PhaseWords:
+    """The phase in which the regions of split weights send, ``Forward`` or ``Backward``."""
+    return PhaseWords(f"{way.lower()}_tp", f"{way}: slices of weights work together", in_layers(each), what)
 
 
 def crossings(job: TrainingJob) -> int:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
+from clusterbench.parallel._words import PhaseWords, Remark
 from clusterbench.parallel.data import is_spread_expert
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,6 +37,15 @@ class ZeroOptimizer(Parallelism):
     """
 
     phase: ClassVar[str] = "replicate"
+    axis: ClassVar[str] = "dp"
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word(
+            "ZeRO",
+            "Zero redundancy optimizer: data-parallel ranks share out the optimizer's states (stage 1), the gradients "
+            "too (stage 2) and the weights too (stage 3). Rajbhandari et al., arXiv:1910.02054.",
+            r"zero\d*|ZeRO\d+",
+        ),
+    )
 
     def active(self, layout: ParallelLayout) -> bool:
         return layout.zero == 1
@@ -54,7 +65,26 @@ class ZeroOptimizer(Parallelism):
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         for axis, weights, ranks in self._sharers(job):
             if ranks > 1:
-                yield Traffic(axis, "broadcast", len(weights), sum(weights) * job.master_bytes)
+                yield Traffic(axis, "broadcast", len(weights), sum(weights) * job.master_bytes, during="share")
+
+    def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
+        yield PhaseWords(
+            "share",
+            "ZeRO: updated weights go to the other copies",
+            "once a step",
+            "Each rank has the optimizer states of some weights, has updated those, and sends them",
+        )
+
+    def remarks(self, layout: ParallelLayout) -> Iterable[Remark]:
+        copies = layout.degree("dp_cp")
+        if copies > 1:
+            yield Remark(
+                f"ZeRO 1 shares optimizer states among the {copies} ranks that would hold the same.",
+                "Rajbhandari et al. 2019, arXiv:1910.02054, sections 5 and 7",
+            )
+
+    def keeps(self, layout: ParallelLayout) -> str:
+        return "the optimizer states"
 
     def _sharers(self, job: TrainingJob) -> Iterator[tuple[str, list[int], int]]:
         """Axis, sizes of the weights that are shared out along it, and among how many ranks."""

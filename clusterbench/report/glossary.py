@@ -4,101 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from html import unescape
 from itertools import chain
 
 from markupsafe import Markup, escape
 
 from clusterbench.benchmarks import benchmarks
+from clusterbench.parallel import as_told
 from clusterbench.rows import Row
-
-
-@dataclass(frozen=True)
-class Word:
-    """``also`` is a pattern for other ways to write it: ``tp2`` in the name of a layout, ``MiB`` beside ``GiB``."""
-
-    name: str
-    meaning: str
-    also: str = ""
-
-    @property
-    def anchor(self) -> str:
-        return f"word-{re.sub('[^a-z0-9]+', '-', self.name.lower())}"
-
-    def is_written(self, token: str) -> bool:
-        return token == self.name or (bool(self.also) and re.fullmatch(self.also, token) is not None)
-
+from clusterbench.words import Word
 
 GLOSSARY = (
     # How a step is shared
-    Word(
-        "TP",
-        "Tensor parallelism: the weights of each layer are cut over the ranks of a group, which sum their parts in "
-        "every layer; tp4 is a group of 4 ranks. Shoeybi et al., arXiv:1909.08053.",
-        r"tp\d*|TP\d+",
-    ),
-    Word(
-        "SP",
-        "Sequence parallelism as in Megatron: where tensor parallelism cuts no weight, each rank of its group holds a "
-        "part of the sequence. Korthikanti et al., arXiv:2205.05198.",
-        "sp",
-    ),
-    Word(
-        "PP",
-        "Pipeline parallelism: consecutive layers lie on consecutive ranks; micro-batches pass from stage to stage. "
-        "Narayanan et al., arXiv:2104.04473.",
-        r"pp\d*|PP\d+",
-    ),
-    Word(
-        "DP",
-        "Data parallelism: copies of the model compute different sequences and average their gradients in every step. "
-        "Li et al., arXiv:2006.15704.",
-        r"dp\d*|DP\d+",
-    ),
-    Word(
-        "CP",
-        "Context parallelism: the ranks of a group hold a part of every sequence each, and keys and values pass "
-        "between them. Liu et al., arXiv:2310.01889.",
-        r"cp\d*|CP\d+",
-    ),
-    Word(
-        "EP",
-        "Expert parallelism: the experts of a layer lie on different ranks, and tokens travel to their experts and "
-        "back. Lepikhin et al., arXiv:2006.16668.",
-        r"ep\d*|EP\d+",
-    ),
-    Word(
-        "EDP",
-        "Expert data parallelism: the ranks that hold copies of the same experts and average their gradients.",
-        r"edp\d*|EDP\d+",
-    ),
-    Word(
-        "ZeRO",
-        "Zero redundancy optimizer: data-parallel ranks share out the optimizer's states (stage 1), the gradients too "
-        "(stage 2) and the weights too (stage 3). Rajbhandari et al., arXiv:1910.02054.",
-        r"zero\d*|ZeRO\d+",
-    ),
-    Word(
-        "FSDP",
-        "Fully sharded data parallel: PyTorch's ZeRO stage 3. Zhao et al., arXiv:2304.11277.",
-        r"fsdp\d*|FSDP\d+",
-    ),
-    Word("HSDP", "Hybrid sharded data parallel: FSDP within groups of ranks, with copies of the model across them."),
-    Word("DDP", "Distributed data parallel: PyTorch's data parallelism without sharding. Li et al., arXiv:2006.15704."),
-    Word("MoE", "Mixture of experts: layers of which a router picks a few parts for each token.", "moe"),
-    Word(
-        "1F1B",
-        "One forward, one backward: the pipeline schedule in which a stage alternates between the two, and so holds "
-        "the activations of few micro-batches. Narayanan et al., arXiv:2104.04473.",
-        "1f1b",
-    ),
-    Word(
-        "ZBV",
-        "Zero bubble, V-shaped: a pipeline schedule that splits the backward pass to fill what would be waiting. Qi et "
-        "al., arXiv:2401.10241.",
-        "zbv|zb",
-    ),
+    *(word for kind in as_told() for word in kind.glossary),
     Word(
         "MBS",
         "Micro-batch size: sequences of one forward pass on one data-parallel rank.",

@@ -14,7 +14,6 @@ from markupsafe import Markup
 from clusterbench import __version__
 from clusterbench.layout import RANK_ORDERS
 from clusterbench.layout_view import AxisView, LayoutView, group_words, rank_words
-from clusterbench.layout_view.step import FLOWS
 from clusterbench.layout_view.text import (
     FIGURES,
     bytes_text,
@@ -91,9 +90,9 @@ def _data(view: LayoutView, drawn: int) -> Markup:
     groups = {axis.name: [[rank for rank in group if rank < drawn] for group in axis.groups] for axis in view.axes}
     phases = [
         {
-            "title": phase.title,
+            "title": phase.words.title,
             "messages": [
-                {"axis": axis, "flow": FLOWS.get(phase.name, "ring")}
+                {"axis": axis, "flow": phase.words.flow}
                 for axis in dict.fromkeys(message.axis for message in phase.messages)
             ],
         }
@@ -110,7 +109,8 @@ def _data(view: LayoutView, drawn: int) -> Markup:
 
 def _phases(view: LayoutView) -> Iterator[dict[str, str]]:
     for phase in view.phases:
-        yield {"title": phase.title, "when": phase.when, "what": phase.what, "figures": phase_text(view, phase)}
+        words = phase.words
+        yield {"title": words.title, "when": words.when, "what": words.what, "figures": phase_text(view, phase)}
 
 
 def _nesting(view: LayoutView) -> Iterator[dict[str, Any]]:

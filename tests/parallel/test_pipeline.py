@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -49,15 +50,16 @@ def test_a_tied_embedding_is_on_both_ends() -> None:
 
 def test_each_micro_batch_crosses_each_boundary_once_either_way() -> None:
     for schedule, boundaries in (("1f1b", 1), ("interleaved_1f1b", 3), ("zbv", 2)):  # in a V two chunks are neighbours
-        total = 0
+        crossed: Counter[str] = Counter()
         for job in parts("pp2", schedule, max_grad_norm=None):
             sent = {one.op: one for one in expected_traffic(active_in(job.layout, from_options({})), job)}
-            pipeline = {one.op: one for one in Pipeline(schedule=schedule).traffic(job)}
             assert sent.keys() >= {"send", "recv"}
             stream = 16 * 128 * 8
-            assert pipeline["send"].size_bytes == pipeline["send"].count * stream
-            total += pipeline["send"].count
-        assert total == 2 * 8 * boundaries, schedule
+            for message in Pipeline(schedule=schedule).traffic(job):
+                assert message.size_bytes == message.count * stream
+                crossed[f"{message.op} {message.during}"] += message.count
+        every = {f"{op} {way}_pp" for op in ("send", "recv") for way in ("forward", "backward")}
+        assert crossed == dict.fromkeys(every, 8 * boundaries), schedule
 
 
 def test_gpipe_holds_every_micro_batch_and_1f1b_as_many_as_there_are_stages() -> None:

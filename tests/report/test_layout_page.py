@@ -49,7 +49,7 @@ def test_every_phase_and_every_remark_is_in_the_page() -> None:
     of = view(FIVE, 2, "moe-tiny")
     page = layout_page(of)
     for phase in of.phases:
-        assert f"<li><strong>{phase.title}</strong>" in page
+        assert f"<li><strong>{phase.words.title}</strong>" in page
     for remark in of.mix.remarks:
         assert remark.text.split(".")[0].replace("'", "&#39;") in page
 
