@@ -167,7 +167,7 @@ def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_pa
     _, said = process.communicate(timeout=200)
     assert process.returncode == 1
     assert "Traceback" not in said
-    assert f"stopped before the end: somebody asked for it; everything finished is in {folder}." in said
+    assert f"stopped before the end: it was interrupted; everything finished is in {folder}." in said
     assert "INCOMPLETE: 2 of 6 cases have a figure; 4 not run yet" in said
     assert (folder / "index.html").exists()
     assert nobody_is_left(folder)

@@ -424,7 +424,7 @@ class Agent:
     # Helpers.
 
     def _expect_spawner(self) -> bool:
-        """Whether processes can be started; notices first what died while nobody waited for it."""
+        """Whether processes can be started; notices first what died meanwhile."""
         self._collect(0.0)
         return self._can_start
 

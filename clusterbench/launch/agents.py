@@ -39,7 +39,7 @@ from clusterbench.launch.mpi_cases import MpiRank
 
 SECONDS_BETWEEN_SIGNS = 2.0
 SECONDS_OF_SILENCE = 20.0
-"""Whoever has said nothing for so long is lost. Links that come back sooner cost nothing but time."""
+"""An agent that has said nothing for so long is lost. A link that comes back sooner costs nothing but time."""
 SECONDS_WHILE_BUSY = 300.0
 """The same for members while the head plans or writes the report and says nothing."""
 
@@ -47,7 +47,7 @@ SECONDS_FOR_GOODBYES = 5.0
 SECONDS_TO_BE_ENDED = 20.0
 """How long an agent that said goodbye waits for the head to end MPI; longer than the head waits for goodbyes."""
 SECONDS_BETWEEN_LOOKS = 1.0
-"""How often an agent inside MPI looks whether somebody has asked it to stop."""
+"""How often an agent inside MPI looks whether it got a signal to stop."""
 
 _SHORTEST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.02
@@ -288,7 +288,7 @@ class Agents:
 def dismiss(plane: HeadPlane, exit_code: int, lost: Collection[int] = (), leaving: Leaving = "in order") -> None:
     """Tells every other agent that is still there to end with ``exit_code``, and takes what they still have to say.
 
-    A message that nobody has taken when MPI ends is a warning of the library.
+    A message that was not taken when MPI ends is a warning of the library.
     """
     waiting = {agent for agent in range(plane.size) if agent != HEAD and agent not in lost}
     for agent in waiting:
@@ -301,7 +301,7 @@ def dismiss(plane: HeadPlane, exit_code: int, lost: Collection[int] = (), leavin
 
 
 class Interruption(Protocol):
-    """Whether somebody asked this process to stop."""
+    """Whether this process got a signal to stop."""
 
     asked: bool
 

@@ -104,7 +104,7 @@ class Allocation:
 
 
 def variables_of(interfaces: Mapping[str, Interface], is_wanted: bool) -> dict[str, dict[str, str]]:
-    """Variables of each host's ranks that name its interface; NCCL's only where somebody wants that interface.
+    """Variables of each host's ranks that name its interface; NCCL's only where --interface names one.
 
     Gloo has to be told, or it takes what the host's name resolves to; NCCL knows fabrics better than we do.
     """

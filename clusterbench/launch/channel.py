@@ -54,7 +54,7 @@ class Channel(Generic[Received]):
         return self.socket.fileno()
 
     def send(self, message: Message) -> bool:
-        """False when nobody is there to read it any more."""
+        """False when the other end is gone, or has taken nothing for too long."""
         data = encode(message)
         descriptors: tuple[int, ...] = getattr(message, "descriptors", ())
         try:
@@ -62,7 +62,7 @@ class Channel(Generic[Received]):
                 sent = socket.send_fds(self.socket, [data], list(descriptors))
                 data = data[sent:]
             self.socket.sendall(data)
-        except BlockingIOError:  # nobody took it in time: half a line may be out, and nothing may be written behind it
+        except BlockingIOError:  # not taken in time: half a line may be out, and nothing may be written behind it
             with suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
             return False

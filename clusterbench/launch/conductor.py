@@ -385,7 +385,7 @@ class Conductor:
         raise self._late(case, case.time_limit_s + (SECONDS_TO_START if stage == "ready" else 0.0))
 
     def _events_until(self, deadline: float) -> Iterator[Event]:
-        """Events one by one. Whoever stops in the middle leaves the rest to the next who asks."""
+        """Events one by one. What is left when the caller stops comes first at the next call."""
         while (left := deadline - time.monotonic()) > 0:
             if time.monotonic() - self._gave_sign > SECONDS_BETWEEN_SIGNS:
                 self._gave_sign = time.monotonic()

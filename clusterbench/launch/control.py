@@ -1,6 +1,6 @@
 """The control plane: messages between the head agent and the others, apart from the group under test.
 
-A star. Member agents talk to the head only, and nobody waits busily: whoever has nothing to do sleeps between looks.
+A star. Member agents talk to the head only. An agent that has nothing to do sleeps between looks.
 Messages of one sender arrive in order, and what is no message that belongs there costs its sender the connection.
 Nothing is ever unpickled.
 
@@ -77,7 +77,7 @@ class ControlPlane(Protocol[SentTo, Received]):
         """Returns once everything sent has been taken, or cannot be."""
 
     def abort(self, exit_code: int) -> None:
-        """Ends all agents at once; for failures nobody planned for."""
+        """Ends all agents at once; for failures that no code foresees."""
 
     def abandon(self, exit_code: int, last: bool) -> None:
         """Leaves where agents are lost. The ``last`` to go on its host sees to it that the launcher ends too.
@@ -228,7 +228,7 @@ class TcpHead:
         return host, port
 
     def gather(self, timeout_s: float) -> None:
-        """Waits until every member has come; nobody is let in after that.
+        """Waits until every member has come; later connections are not accepted.
 
         Raises
         ------

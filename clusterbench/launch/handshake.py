@@ -101,7 +101,7 @@ class Unauthenticated:
 
 
 def authenticate(address: tuple[str, int], rank: int, secret: bytes) -> socket.socket:
-    """The member's side: a connection to whoever listens at ``address`` and knows the secret.
+    """The member's side: a connection to the head that listens at ``address`` and knows the secret.
 
     Raises
     ------

@@ -26,10 +26,10 @@ class Interface:
 def interfaces_of(environment: Mapping[str, Any]) -> tuple[Interface, ...]:
     """Those of a host that are up and have an address, in the order in which it lists them."""
     found = []
-    for one in environment.get("network") or ():
-        for written in one.get("addresses") or ():
+    for described in environment.get("network") or ():
+        for written in described.get("addresses") or ():
             address = ipaddress.IPv4Interface(written)
-            found.append(Interface(one["name"], str(address.ip), str(address.network)))
+            found.append(Interface(described["name"], str(address.ip), str(address.network)))
     return tuple(found)
 
 
@@ -52,11 +52,12 @@ def choose_interfaces(hosts: Mapping[str, Sequence[Interface]], wanted: str | No
     """
     if wanted is not None:
         return _named(hosts, wanted)
-    first = [one for one in next(iter(hosts.values())) if _is_for_traffic(one)]
+    first = [interface for interface in next(iter(hosts.values())) if _is_for_traffic(interface)]
     for same, apart in (("network", True), ("name", True), ("network", False)):
         for candidate in first:
-            chosen = {host: one for host, every in hosts.items() if (one := _alike(candidate, every, same))}
-            if len(chosen) == len(hosts) and (not apart or len({one.address for one in chosen.values()}) == len(hosts)):
+            chosen = {host: alike for host, own in hosts.items() if (alike := _alike(candidate, own, same))}
+            addresses = {interface.address for interface in chosen.values()}
+            if len(chosen) == len(hosts) and (not apart or len(addresses) == len(hosts)):
                 return chosen
     raise SuiteError(
         f"the hosts have no network in common: {_listed(hosts)}.\n"
@@ -65,27 +66,32 @@ def choose_interfaces(hosts: Mapping[str, Sequence[Interface]], wanted: str | No
 
 
 def _named(hosts: Mapping[str, Sequence[Interface]], wanted: str) -> dict[str, Interface]:
-    chosen = {host: next((one for one in every if one.name == wanted), None) for host, every in hosts.items()}
-    if without := {host: hosts[host] for host, one in chosen.items() if one is None}:
+    chosen = {host: _of_name(wanted, own) for host, own in hosts.items()}
+    if without := {host: hosts[host] for host, interface in chosen.items() if interface is None}:
         raise SuiteError(
             f"--interface {wanted}: there is none of this name with an IPv4 address on {_listed(without)}.\n"
             "hint: 'ip -4 -brief address' on a host lists its own"
         )
-    return {host: one for host, one in chosen.items() if one}
+    return {host: interface for host, interface in chosen.items() if interface}
 
 
-def _is_for_traffic(one: Interface) -> bool:
+def _is_for_traffic(interface: Interface) -> bool:
     """Not what leads to containers or, as link-local addresses do, to the board's own controller."""
-    return not _NOT_FOR_TRAFFIC.match(one.name) and not ipaddress.IPv4Address(one.address).is_link_local
+    return not _NOT_FOR_TRAFFIC.match(interface.name) and not ipaddress.IPv4Address(interface.address).is_link_local
 
 
-def _alike(candidate: Interface, every: Sequence[Interface], same: str) -> Interface | None:
-    return next((one for one in every if getattr(one, same) == getattr(candidate, same)), None)
+def _of_name(name: str, interfaces: Sequence[Interface]) -> Interface | None:
+    return next((interface for interface in interfaces if interface.name == name), None)
+
+
+def _alike(candidate: Interface, interfaces: Sequence[Interface], same: str) -> Interface | None:
+    return next((other for other in interfaces if getattr(other, same) == getattr(candidate, same)), None)
 
 
 def _listed(hosts: Mapping[str, Sequence[Interface]]) -> str:
     """``cb1 (lo 127.0.0.1, eth0 10.77.0.1), cb2 (...)``, the first few of many."""
-    each = [
-        f"{host} ({', '.join(f'{one.name} {one.address}' for one in every) or 'none'})" for host, every in hosts.items()
-    ]
+    each = []
+    for host, interfaces in hosts.items():
+        own = ", ".join(f"{interface.name} {interface.address}" for interface in interfaces) or "none"
+        each.append(f"{host} ({own})")
     return ", ".join(each[:4]) + (f" and {len(each) - 4} more" if len(each) > 4 else "")

@@ -259,7 +259,7 @@ class TimeTold:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """Somebody asked this agent to stop."""
+    """This agent got a signal to stop, and wants the run ended in order."""
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ class MpiRank:
         self._begin("checked", work, limit_s)
 
     def _inspect(self) -> None:
-        state = "S"  # whoever answers is not stopped
+        state = "S"  # a rank that answers is not stopped
         place = RankPlace(self._rank, self._host, self._phase, self._iteration, state, self._stack(), "")
         self._events.append(Inspected((place,)))
 

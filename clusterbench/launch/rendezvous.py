@@ -1,10 +1,10 @@
-"""How agents find each other where no MPI joins them: under torchrun, srun, or variables that somebody set.
+"""How agents find each other where no MPI joins them: under torchrun, srun, or variables set by hand.
 
-The head listens on the first free of a few ports that follow from the job's name; the others try them in turn. Nobody
-needs a shared disk or a free port that was agreed on. What makes a stranger a stranger is a secret:
-``CLUSTERBENCH_SECRET`` where it is set, otherwise a file in the user's home that only the user can read, made by
-whoever comes first, as ssh and MUNGE do. Each port has a proof of its own: whoever takes an earlier port of the head's
-host cannot pass on what is said there to the head and stay between.
+The head listens on the first free of a few ports that follow from the job's name; the others try them in turn. No
+shared disk is needed, and no free port that was agreed on. Agents of a run know each other by a secret:
+``CLUSTERBENCH_SECRET`` where it is set, otherwise a file in the user's home that only the user can read, made by the
+first agent that looks for it, as ssh and MUNGE do. Each port has a proof of its own: a program that takes an earlier
+port of the head's host cannot pass on to the head what is said there, and so stay between.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def meet(started: Started, environment: Mapping[str, str], timeout_s: float) -> 
 
 def _listen(size: int, ports: tuple[int, ...], secret: bytes) -> TcpHead:
     for port in ports:
-        with suppress(LaunchError):  # somebody else's
+        with suppress(LaunchError):  # taken by another program
             return TcpHead(size, _of_port(secret, port), "0.0.0.0", port)
     raise LaunchError(
         f"the head cannot listen on any of the ports {ports[0]} to {ports[-1]} of {socket.gethostname()}.\n"
@@ -73,7 +73,7 @@ def _join(started: Started, host: str, ports: tuple[int, ...], secret: bytes, ti
         for port in ports:
             try:
                 return TcpMember((host, port), started.size, started.rank, _of_port(secret, port))
-            except LaunchError as error:  # the head is not there yet, or this port is somebody else's
+            except LaunchError as error:  # the head is not there yet, or another program has this port
                 said = error
             if time.monotonic() > deadline:
                 raise LaunchError(

@@ -68,7 +68,7 @@ class RunOptions:
 
 
 class Interrupted(ClusterbenchError):
-    """Somebody asked the run to stop."""
+    """A signal asked the run to stop."""
 
 
 def run(options: RunOptions) -> int:
@@ -110,7 +110,7 @@ def run(options: RunOptions) -> int:
                 plane.abandon(1, last=True)
                 return 1
             except BaseException:
-                # Nobody has told the other agents, who would wait for ever.
+                # The other agents do not know of it and would wait for ever.
                 agent.close()
                 if plane.size > 1:
                     _say_why()
@@ -210,7 +210,7 @@ def _conduct(
     except LaunchError as error:
         stopped = error
     except KeyboardInterrupt:
-        stopped = Interrupted("somebody asked for it")
+        stopped = Interrupted("it was interrupted")
     except ClusterbenchError:
         directory.under_way(None)  # it explains itself
         raise
@@ -255,7 +255,7 @@ def left_to_do(plan: Plan, outcomes: Sequence[Outcome], cheapest_first: bool = F
     if cheapest_first:
         kinds = benchmarks()
         left.sort(
-            key=lambda one: (one.repeat, one.case.num_nodes, kinds[one.case.benchmark].cost(one.case.point))
+            key=lambda each: (each.repeat, each.case.num_nodes, kinds[each.case.benchmark].cost(each.case.point))
         )  # stable: among equals the suite's order stays
     return left
 

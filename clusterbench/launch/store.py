@@ -1,6 +1,6 @@
 """The store on which the workers of a start meet when they live on several hosts.
 
-It is PyTorch's and asks nobody who he is. So it listens at one address only, and a start's keys have a random prefix.
+It is PyTorch's and has no authentication. So it listens at one address only, and a start's keys have a random prefix.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def _say(lost: Sequence[str], left: Sequence[str]) -> str:
 
 
 class _Supervised:
-    """The launcher under way, and whether somebody asked for the end."""
+    """The launcher under way, and whether a signal asked for the end."""
 
     def __init__(self) -> None:
         self.asked = False

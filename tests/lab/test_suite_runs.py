@@ -343,9 +343,9 @@ def test_no_time_is_negative_where_clocks_disagree(lab, launcher_of, suite, tmp_
     assert negative == []
 
 
-# Strangers
+# Unauthenticated connections
 
-STRANGER = """
+INTRUDER = """
 import hmac, json, socket, sys, time
 from clusterbench.errors import LaunchError
 from clusterbench.launch.control import TcpMember
@@ -357,7 +357,7 @@ def dial():
         except ConnectionRefusedError:
             time.sleep(0.02)
 
-def turned_away(said):
+def is_closed(said):
     with dial() as one:
         one.recv(4096)
         one.sendall(said)
@@ -369,7 +369,7 @@ def turned_away(said):
 proof = hmac.new(b"a guess", b"member:00:00:1", "sha256").hexdigest()
 wrong = json.dumps({"rank": 1, "nonce": "00", "proof": proof}).encode() + b"\\n"
 garbage = [b"GET / HTTP/1.1\\r\\n\\r\\n", b"\\xff" * 5000, b"{}\\n", b"[[[[\\n", wrong, wrong]
-print([turned_away(one) for one in garbage])
+print([is_closed(line) for line in garbage])
 try:
     TcpMember((sys.argv[1], int(sys.argv[2])), 2, 1, b"a guess")
 except LaunchError as error:
@@ -383,7 +383,7 @@ time.sleep(300)
 """
 
 
-def test_strangers_at_the_heads_door_change_nothing(lab, suite, tmp_path):
+def test_unauthenticated_connections_change_nothing(lab, suite, tmp_path):
     job = {"MASTER_ADDR": "cb1", "MASTER_PORT": "29411", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     path, out = suite(SMALL_SUITE, [2]), tmp_path / "out"
     command = [sys.executable, "-m", "clusterbench.cli", "run", str(path), "--out", str(out)]
@@ -394,15 +394,15 @@ def test_strangers_at_the_heads_door_change_nothing(lab, suite, tmp_path):
 
     head = start(0)
     port = ports_of(detect({**job, "RANK": "0"}).launcher.job_of(job))[0]
-    knock = [sys.executable, "-c", STRANGER, "cb1", str(port)]
-    stranger = lab.start("cb4", knock, stdout=subprocess.PIPE, text=True)
-    assert json.loads(stranger.stdout.readline().lower()) == [True] * 6
-    assert stranger.stdout.readline() == "agent 1 found no head of this run at cb1\n"
-    assert stranger.stdout.readline() == "silent\n"
+    knock = [sys.executable, "-c", INTRUDER, "cb1", str(port)]
+    intruder = lab.start("cb4", knock, stdout=subprocess.PIPE, text=True)
+    assert json.loads(intruder.stdout.readline().lower()) == [True] * 6
+    assert intruder.stdout.readline() == "agent 1 found no head of this run at cb1\n"
+    assert intruder.stdout.readline() == "silent\n"
     member = start(1)
     said = [one.communicate(timeout=200)[1] for one in (head, member)]
     assert (head.returncode, member.returncode) == (0, 0), said
     assert hosts_by_case(out) == {"all_reduce/2n2/1MiB-float32": ["cb1", "cb2"]}
-    stranger.kill()
-    stranger.communicate()
+    intruder.kill()
+    intruder.communicate()
     assert left_running(lab) == []

@@ -1,4 +1,4 @@
-"""How agents find each other without MPI, and how strangers do not get in between."""
+"""How agents find each other without MPI, and that no other program gets in between."""
 
 import contextlib
 import hmac
