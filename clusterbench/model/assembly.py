@@ -16,11 +16,10 @@ from torch.optim import Optimizer
 from clusterbench.engine.grid import Grid
 from clusterbench.job import BETAS, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
 from clusterbench.model.decoder import Decoder, Layer
+from clusterbench.model.stages import Stages
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
-
-    from clusterbench.model.stages import Stages
 
 MASTER_DTYPES = {"bfloat16": torch.float32, "float32": torch.float32, "float64": torch.float64}
 COMPUTE_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}

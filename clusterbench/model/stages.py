@@ -4,36 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 
 from clusterbench.engine.clock import clock_for
 from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.job import TrainingJob
 from clusterbench.job.passes import Computed
-from clusterbench.model.decoder import loss_of, total_of
-
-if TYPE_CHECKING:
-    from clusterbench.model.assembly import Assembly
+from clusterbench.model.decoder import Decoder, loss_of, total_of
 
 
 class Stages:
     """Runs all micro-batches of a step through the pipeline.
 
     ``naive`` is GPipe with one micro-batch, as often as there are micro-batches.
+
+    Parameters
+    ----------
+    decoders
+        One for each stage this rank has.
+    group
+        The ranks of the pipeline, in the order of their stages.
     """
 
-    def __init__(self, assembly: Assembly, schedule: str) -> None:
-        job, known = assembly.job, SCHEDULES[schedule]
-        self.job, self.device = job, assembly.device
+    def __init__(
+        self,
+        job: TrainingJob,
+        decoders: Sequence[Decoder],
+        schedule: str,
+        group: dist.ProcessGroup,
+        device: torch.device,
+    ) -> None:
+        known = SCHEDULES[schedule]
+        self.job, self.device = job, device
         num_stages = job.layout.pp * len(job.held)
-        group = assembly.grid.group("pp")
         self.stages = [
-            PipelineStage(decoder, decoder.chunk.stage, num_stages, assembly.device, group=group)
-            for decoder in assembly.decoders
+            PipelineStage(decoder, decoder.chunk.stage, num_stages, device, group=group) for decoder in decoders
         ]
         kind: Any = getattr(pipelining, known.torch_class or "ScheduleGPipe")
         self.at_once = job.gradient_accumulation_steps if known.torch_class else 1

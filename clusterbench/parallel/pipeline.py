@@ -212,7 +212,8 @@ class Pipeline(Parallelism):
     def apply(self, assembly: Assembly) -> None:
         from clusterbench.model.stages import Stages
 
-        stages = Stages(assembly, self.schedule)
+        group = assembly.grid.group("pp")
+        stages = Stages(assembly.job, assembly.decoders, self.schedule, group, assembly.device)
         assembly.stages, assembly.forward_backward = stages, stages.forward_backward
 
 
