@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from clusterbench.engine.telemetry import GpuSample
 from clusterbench.run_folder.records import parsed, record_of
-from clusterbench.types import PHASES, Point, Status
+from clusterbench.types import PHASES, Point
 
 LONGEST_LINE = 2**28
 """Bytes of a message. A rank's record of a million iterations has some 20 MiB."""
@@ -26,6 +26,9 @@ Not in order where a rank is stuck inside it, since that waits for all ranks. As
 aborts it: this alone gives mpirun the run's exit code. Where one does not answer, mpirun might wait for its host for
 ever, so each agent leaves by itself.
 """
+
+Failure = Literal["wrong", "failed", "out_of_memory", "skipped"]
+"""How a case can end by what one rank says."""
 
 Descriptors = tuple[int, ...]
 """File descriptors that travel beside a message to another process of the host, which finds its own numbers here."""
@@ -312,7 +315,7 @@ class RankFailed:
     stage: ClassVar[str] = "failed"
     rank: int
     host: str
-    status: Status
+    status: Failure
     reason: str
     phase: str
     evidence: Mapping[str, float] = field(default_factory=dict)

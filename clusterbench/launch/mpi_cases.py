@@ -24,6 +24,7 @@ from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
     CheckMpi,
     EndMpi,
+    Failure,
     Inspected,
     InspectMpi,
     MemberEvent,
@@ -37,7 +38,7 @@ from clusterbench.launch.messages import (
     RankReached,
     TimeMpi,
 )
-from clusterbench.types import Case, Status, Step
+from clusterbench.types import Case, Step
 
 
 def in_agents(case: Case) -> bool:
@@ -218,7 +219,7 @@ class MpiRank:
         return tuple(f'File "{frame.filename}", line {frame.lineno} in {frame.name}' for frame in reversed(frames))
 
 
-def _status(error: Exception) -> Status:
+def _status(error: Exception) -> Failure:
     if isinstance(error, WrongResult):
         return "wrong"
     if isinstance(error, NotHere):

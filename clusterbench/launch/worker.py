@@ -25,6 +25,7 @@ from clusterbench.errors import ClusterbenchError, LaunchError, NotHere, WrongRe
 from clusterbench.launch import store
 from clusterbench.launch.channel import Channel
 from clusterbench.launch.messages import (
+    Failure,
     ForkWorkers,
     RankDone,
     RankFailed,
@@ -37,7 +38,7 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
-from clusterbench.types import PHASES, SAMPLES, Status
+from clusterbench.types import PHASES, SAMPLES
 
 
 def import_ahead() -> None:
@@ -208,7 +209,7 @@ class _Worker:
         self.channel.send(RankFailed(rank, host, _status(error), _reason(error), self._phase, evidence))
 
 
-def _status(error: BaseException) -> Status:
+def _status(error: BaseException) -> Failure:
     if isinstance(error, WrongResult):
         return "wrong"
     if isinstance(error, NotHere):

@@ -33,6 +33,7 @@ from clusterbench.launch.allocation import Allocation, gather, measure_clocks
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts
 from clusterbench.launch.control import HEAD, TcpHead
 from clusterbench.launch.members import members_of
+from clusterbench.launch.messages import decode_event, encode
 from clusterbench.run_folder import RunFolder
 from tests.bench import ROOT, Result, at_most
 from tests.launch.crowd import Crowd, StandIn, case_of, hello_of, plan_of, samples_of_all, seconds_of_a_round
@@ -139,12 +140,12 @@ def _members(size: int, asked: dict[str, Any]) -> Iterator[list[subprocess.Popen
 
 
 def _gathering(agents: Agents) -> dict[str, float]:
-    """A hundred samples of every rank, and CPU seconds that reading their JSON takes."""
+    """A hundred samples of every rank, and CPU seconds that reading and checking their lines takes."""
     gather_s, records = samples_of_all(agents)
-    lines = [json.dumps(record) for record in records]
+    lines = [encode(record) for record in records]
     start_s = time.process_time()
     for line in lines:
-        json.loads(line)
+        decode_event(line)
     parsing_s = time.process_time() - start_s
     return {"gather_s": gather_s, "parsing_s": parsing_s, "gathered_mb": sum(map(len, lines)) / 1e6}
 

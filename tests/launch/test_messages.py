@@ -156,7 +156,7 @@ REACHED = {"message": "RankReached", "rank": 1, "host": "a", "stage": "checked"}
         (b'{"message": "TimeTold", "time_s": 1e999}', "in TimeTold 'time_s' is Infinity, not a number"),
         (
             b'{"message": "TimeTold", "time_s": 1' + b"0" * 400 + b"}",
-            "the line cannot be read: a number without reason",
+            "the line cannot be read: a whole number of 401 digits",
         ),
         ({"message": "Ended", "start": 1, "logs": {"x": 1}}, "in Ended 'logs' is {\"x\": 1}, not text"),
         ({"message": "Ended", "start": 1, "logs": ["x"]}, "in Ended 'logs' is [\"x\"], not names and values"),
@@ -193,6 +193,14 @@ def test_what_was_measured_may_be_no_number_as_in_the_files():
     done = decode_event(encode(RankDone(0, "a", [1.0], {"loss": math.inf}, {"samples": {"loss": [math.inf]}})))
     assert done.evidence == {"loss": math.inf}
     assert reason(decode_event, encode(RankDone(0, "a", [math.nan], {}, {}))).startswith("in RankDone 'seconds'")
+
+
+@pytest.mark.parametrize("status", ["ok", "timeout", "refused"])
+def test_a_rank_that_failed_cannot_say_that_its_case_went_well(status):
+    line = {"message": "RankFailed", "rank": 0, "host": "a", "status": status, "reason": "", "phase": "warm"}
+    assert reason(decode_event, line) == (
+        f"in RankFailed 'status' is \"{status}\", not one of wrong, failed, out_of_memory, skipped"
+    )
 
 
 def test_a_message_that_no_reader_takes_is_not_sent(monkeypatch):

@@ -1,6 +1,7 @@
 """Real agents, zygotes and workers on this machine."""
 
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from clusterbench.cluster import Cluster
-from clusterbench.launch.agent import Agent
+from clusterbench.launch.agent import Agent, Worker
 from clusterbench.launch.agents import Agents
+from clusterbench.launch.channel import Channel
 from clusterbench.launch.conductor import Conductor, Execution, LostHosts
 from clusterbench.launch.control import Alone
 from clusterbench.launch.members import members_of
+from clusterbench.launch.messages import RankFailed, decode_rank_event
 from clusterbench.launch.run import left_to_do
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Plan
@@ -199,6 +202,21 @@ def test_a_zygote_that_is_killed_while_it_imports_does_not_blame_torch(tmp_path,
     finally:
         agent.close()
     assert outcome.reason == "the process that forks workers on host here ended while it imported torch"
+
+
+def test_a_worker_whose_words_cannot_be_read_has_failed(agent, tmp_path):
+    channel, worker = Channel.pair(decode_rank_event)
+    agent._workers[0] = Worker(0, 0, channel, tmp_path / "log")
+    agent._selector.register(channel, selectors.EVENT_READ)
+    worker.sendall(b'{"message": "RankReady"}\n')
+    try:
+        assert agent.events(60) == [
+            RankFailed(0, "here", "failed", "what it sent is no message (in RankReady 'host' is missing)", "spawned")
+        ]
+    finally:
+        agent._workers.clear()
+        worker.close()
+        channel.close()
 
 
 def test_a_cases_variables_reach_its_workers(agent, tmp_path):
