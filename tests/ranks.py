@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from queue import Empty
@@ -119,3 +119,34 @@ def _start(world_size: int, function: Callable[..., Any], arguments: tuple[Any, 
                     process.join()
             queue.close()
         return results
+
+
+class Calls:
+    """What a function returns on each rank for many arguments: ``calls(num_ranks, *arguments)``.
+
+    All arguments for as many ranks are tried in one start, when the first of them is asked for, since starting ranks
+    takes longer than most calls. So the function leaves nothing changed behind.
+    """
+
+    def __init__(self, function: Callable[..., Any], every: Iterable[tuple[Any, ...]]) -> None:
+        self._function = function
+        self._arguments: dict[int, list[tuple[Any, ...]]] = {}
+        for num_ranks, *arguments in every:
+            self._arguments.setdefault(num_ranks, []).append(tuple(arguments))
+        self._returned: dict[int, list[list[Any]] | AssertionError] = {}
+
+    def __call__(self, num_ranks: int, *arguments: Any) -> list[Any]:
+        together = self._arguments[num_ranks]
+        if num_ranks not in self._returned:
+            try:
+                self._returned[num_ranks] = run_ranks(num_ranks, _each, self._function, together)
+            except AssertionError as error:  # is that of all of them
+                self._returned[num_ranks] = error
+        returned = self._returned[num_ranks]
+        if isinstance(returned, AssertionError):
+            raise returned
+        return [of_rank[together.index(arguments)] for of_rank in returned]
+
+
+def _each(function: Callable[..., Any], every: Sequence[tuple[Any, ...]]) -> list[Any]:
+    return [function(*arguments) for arguments in every]

@@ -8,14 +8,14 @@ import pytest
 
 from clusterbench.job import activations
 from clusterbench.parallel.context import KINDS, ContextParallel, positions
-from tests.ranks import run_ranks
+from tests.ranks import Calls, run_ranks
 from tests.training.jobs import Totals, make_job
 
 SEQ_LEN = 64
 DEFECTS = ("none", "a hop is skipped", "the data of the other arrangement")
 
 
-def error_of(kind: str, heads: int, kv_heads: int, defect: str = "none", recompute: bool = False) -> dict[str, float]:
+def error_of(kind: str, heads: int, kv_heads: int, defect: str, recompute: bool) -> dict[str, float]:
     """Largest difference of output and gradients to attention over the whole sequence, each on this rank's part."""
     import torch
     import torch.distributed as dist
@@ -36,8 +36,8 @@ def error_of(kind: str, heads: int, kv_heads: int, defect: str = "none", recompu
     wrong = {"zigzag": "ring", "all_gather": "ring", "ring": "zigzag", "ulysses": "zigzag"}[kind]
     arrangement = wrong if defect == DEFECTS[2] else kind
     mine = context_attention.positions(SEQ_LEN, degree, rank, arrangement)
+    arrived = context_attention._Hop.arrived
     if defect == DEFECTS[1]:
-        arrived = context_attention._Hop.arrived
         context_attention._Hop.arrived = lambda hop: [arrived(hop), hop._leaving][1]  # type: ignore[method-assign]
     attention = context_attention.attend(kind, dist.group.WORLD)
 
@@ -56,36 +56,49 @@ def error_of(kind: str, heads: int, kv_heads: int, defect: str = "none", recompu
 
     expected = gradients(one_rank, whole)
     found = gradients(cut, {name: tensor[:, :, mine] for name, tensor in whole.items()})
+    context_attention._Hop.arrived = arrived  # type: ignore[method-assign]
     return {name: (found[name] - expected[name][:, :, mine]).abs().max().item() for name in expected}
+
+
+HEADS = [(2, 8, 4), (2, 8, 1), (4, 8, 4), (4, 8, 1), (4, 4, 4)]
+"""Ranks, query heads and kv heads."""
+SHOWN = [("ring", DEFECTS[1]), ("zigzag", DEFECTS[1]), *((kind, DEFECTS[2]) for kind in KINDS)]
+ERRORS = Calls(
+    error_of,
+    [
+        *((ranks, kind, heads, kv_heads, "none", False) for ranks, heads, kv_heads in HEADS for kind in KINDS),
+        (8, "zigzag", 8, 4, "none", False),
+        *((2, kind, 8, 4, "none", True) for kind in KINDS),
+        *((2, kind, 8, 4, defect, False) for kind, defect in SHOWN),
+    ],
+)
 
 
 @pytest.mark.gloo
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("ranks", "heads", "kv_heads"), [(2, 8, 4), (2, 8, 1), (4, 8, 4), (4, 8, 1), (4, 4, 4)])
+@pytest.mark.parametrize(("ranks", "heads", "kv_heads"), HEADS)
 def test_output_and_gradients_are_those_of_one_rank(kind: str, ranks: int, heads: int, kv_heads: int) -> None:
-    for errors in run_ranks(ranks, error_of, kind, heads, kv_heads):
+    for errors in ERRORS(ranks, kind, heads, kv_heads, "none", False):
         assert max(errors.values()) < 1e-12, errors
 
 
 @pytest.mark.gloo
 def test_zigzag_on_eight_ranks() -> None:
-    for errors in run_ranks(8, error_of, "zigzag", 8, 4):
+    for errors in ERRORS(8, "zigzag", 8, 4, "none", False):
         assert max(errors.values()) < 1e-12, errors
 
 
 @pytest.mark.gloo
 @pytest.mark.parametrize("kind", KINDS)
 def test_recomputed_attention_is_the_same(kind: str) -> None:
-    for errors in run_ranks(2, error_of, kind, 8, 4, "none", True):
+    for errors in ERRORS(2, kind, 8, 4, "none", True):
         assert max(errors.values()) < 1e-12, errors
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize(
-    ("kind", "defect"), [("ring", DEFECTS[1]), ("zigzag", DEFECTS[1]), *((kind, DEFECTS[2]) for kind in KINDS)]
-)
+@pytest.mark.parametrize(("kind", "defect"), SHOWN)
 def test_a_defect_shows(kind: str, defect: str) -> None:
-    every = run_ranks(2, error_of, kind, 8, 4, defect)
+    every = ERRORS(2, kind, 8, 4, defect, False)
     for name in ("o", "dq", "dk", "dv"):
         assert max(errors[name] for errors in every) > 1e-3, name
 
@@ -148,14 +161,19 @@ def formula(kind: str, layout: str, changes: dict[str, Any], recompute: bool) ->
     return sums
 
 
+SENT: list[tuple[str, dict[str, Any], bool]] = [
+    ("cp2", {}, False),
+    ("cp2", {"dtype": "bfloat16"}, True),
+    ("cp4", {"shape": "llama-tiny-mqa"}, False),
+]
+COUNTED = Calls(counted, [(make_job(case[0]).layout.cp, kind, *case) for case in SENT for kind in KINDS])
+
+
 @pytest.mark.gloo
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("layout", "changes", "recompute"),
-    [("cp2", {}, False), ("cp2", {"dtype": "bfloat16"}, True), ("cp4", {"shape": "llama-tiny-mqa"}, False)],
-)
+@pytest.mark.parametrize(("layout", "changes", "recompute"), SENT)
 def test_counted_traffic_is_the_formulas(kind: str, layout: str, changes: dict[str, Any], recompute: bool) -> None:
-    for found in run_ranks(make_job(layout).layout.cp, counted, kind, layout, changes, recompute):
+    for found in COUNTED(make_job(layout).layout.cp, kind, layout, changes, recompute):
         assert found == formula(kind, layout, changes, recompute)
 
 
@@ -201,17 +219,19 @@ def kept(kind: str, layout: str, changes: dict[str, Any]) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
 
 
+HELD: list[tuple[str, dict[str, Any]]] = [("cp2", {}), ("cp4", {"dtype": "bfloat16", "shape": "llama-tiny-mqa"})]
+KEPT = Calls(kept, [(make_job(case[0]).layout.cp, kind, *case) for case in HELD for kind in KINDS])
+
+
 @pytest.mark.gloo
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("layout", "changes"), [("cp2", {}), ("cp4", {"dtype": "bfloat16", "shape": "llama-tiny-mqa"})]
-)
+@pytest.mark.parametrize(("layout", "changes"), HELD)
 def test_attention_keeps_what_the_formula_says(kind: str, layout: str, changes: dict[str, Any]) -> None:
     job = make_job(layout, **changes)
     held = ContextParallel(context=kind).activations(activations(job), job)
     inside = ("query", "key", "value", "output", "logsumexp", "output_of_heads")
     formula = sum(held.get(f"layer.attention.{name}", 0) for name in inside) / len(job.layers)
-    assert run_ranks(job.layout.cp, kept, kind, layout, changes) == [formula] * job.layout.cp
+    assert KEPT(job.layout.cp, kind, layout, changes) == [formula] * job.layout.cp
 
 
 def test_each_rank_holds_its_share_of_the_tokens_and_all_rounded_weights() -> None:
