@@ -1,4 +1,4 @@
-"""A lab of four hosts for a test; skipped, with the reason, where there can be none."""
+"""A lab of four hosts, one for all tests; they are skipped, with the reason, where there can be none."""
 
 from collections.abc import Iterator
 
@@ -16,10 +16,21 @@ def needs_lab() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture
-def lab(needs_lab: None) -> Iterator[Lab]:
-    with Lab(4) as lab:
+@pytest.fixture(scope="session")
+def lab_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The lab of the whole run."""
+    if reason := why_not():
+        pytest.skip(reason)
+    config = str(tmp_path_factory.mktemp("config"))  # not the secret of whoever tests
+    with Lab(4, environment={"XDG_CONFIG_HOME": config}) as lab:
         yield lab
+
+
+@pytest.fixture
+def lab(lab_of_all: Lab) -> Iterator[Lab]:
+    """A lab as new, which the next test gets as new."""
+    yield lab_of_all
+    lab_of_all.renew()
 
 
 @pytest.fixture

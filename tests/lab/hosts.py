@@ -33,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -93,10 +93,17 @@ class Lab:
     """``num_hosts`` hosts ``cb1``, ``cb2``, ... and the login host ``cb0``, up when the constructor returns.
 
     A lab dies with the thread that built it, even by ``kill -9``; one that is ``lasting`` stays until ``close``.
-    ``Lab.reopen(folder)`` gives the lab of a folder to another process.
+    ``Lab.reopen(folder)`` gives the lab of a folder to another process. ``environment`` has variables that all of its
+    processes see.
     """
 
-    def __init__(self, num_hosts: int, folder: Path | None = None, lasting: bool = False) -> None:
+    def __init__(
+        self,
+        num_hosts: int,
+        folder: Path | None = None,
+        lasting: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         if not 1 <= num_hosts <= MOST_HOSTS:
             raise LabError(f"a lab has 1 to {MOST_HOSTS} hosts, not {num_hosts}")
         sweep()
@@ -106,7 +113,10 @@ class Lab:
         self._lasting = lasting
         self._inits: dict[str, int] = {}  # name -> pid, as seen from outside
         self._links: dict[str, dict[str, float]] = {}  # host -> pid, delay_ms, loss
-        self._environment: dict[str, str] = {"TMPDIR": f"{self.folder}/tmp"}
+        self._first_environment = {"TMPDIR": f"{self.folder}/tmp", **(environment or {})}
+        self._environment: dict[str, str] = dict(self._first_environment)
+        self._first_mounts: dict[str, str] = {}  # host -> its mounts when it had booted
+        self._disturbed: set[str] = set()  # hosts whose network was changed
         self._children: list[subprocess.Popen[Any]] = []
         try:
             self._furnish()
@@ -123,7 +133,8 @@ class Lab:
         state = json.loads((folder / "state.json").read_text())
         lab.folder, lab._lasting, lab._children = folder, True, []
         lab.hosts, lab._inits, lab._links = state["hosts"], state["inits"], state["links"]
-        lab._environment = state["environment"]
+        lab._environment = lab._first_environment = state["environment"]
+        lab._first_mounts, lab._disturbed = {}, set()  # renew would boot every host
         return lab
 
     def __enter__(self) -> Lab:
@@ -145,13 +156,17 @@ class Lab:
         self._reap()
         if not self.is_up(host):
             return []
-        return [
-            " ".join(process.info["cmdline"]) or f"[{process.info['name']}]"
-            for process in psutil.process_iter(["cmdline", "name", "status"])
-            if process.pid not in self._holders()
-            and process.info["status"] != psutil.STATUS_ZOMBIE
-            and _pid_namespace(process.pid) == _pid_namespace(self._inits[host])
-        ]
+        holders, namespace = self._holders(), _pid_namespace(self._inits[host])
+        running = []
+        for pid in psutil.pids():
+            if pid in holders or _pid_namespace(pid) != namespace:
+                continue
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                command, name = process.cmdline(), process.name()
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    running.append(" ".join(command) or f"[{name}]")
+        return running
 
     def left_running(self, within_s: float = 0.0) -> dict[str, list[str]]:
         """Every host, the login host among them, on which something runs, and what; for the end of a test.
@@ -223,6 +238,7 @@ class Lab:
 
         Under about 4 Gbit/s; above, two cores are what is measured.
         """
+        self._disturbed.add(host)
         limit = ["root", "tbf", "rate", rate, "burst", burst, "latency", latency]
         self._in(host, "tc", "qdisc", "replace", "dev", "eth0", *limit)
         self._in(SWITCH, "tc", "qdisc", "replace", "dev", self._port(host), *limit)
@@ -237,6 +253,7 @@ class Lab:
         Their addresses stay, too: only the route from one to the other leads over it.
         """
         self.unslow_between(host, other)
+        self._disturbed |= {host, other}
         ends = {host: (self._cable_to(other), other), other: (self._cable_to(host), host)}
         peer = ["peer", "name", ends[other][0], "netns", str(self._init(other))]
         self._in(host, "ip", "link", "add", ends[host][0], "type", "veth", *peer)
@@ -253,6 +270,7 @@ class Lab:
     def delay(self, host: str, delay_ms: float, loss: float = 0.0) -> None:
         """Puts a cable before a host that takes ``delay_ms`` each way and loses a share of the segments."""
         self.undelay(host)
+        self._disturbed.add(host)
         index = self._index(host)
         near, far, cable = f"near{index}", f"far{index}", f"cable{index}"
         link = self.start(
@@ -291,6 +309,7 @@ class Lab:
 
     def cut(self, host: str) -> None:
         """Unplugs a host: its interface has no carrier."""
+        self._disturbed.add(host)
         self._in(SWITCH, "ip", "link", "set", self._port(host), "down")
 
     def heal(self, host: str) -> None:
@@ -298,6 +317,7 @@ class Lab:
 
     def drop(self, host: str) -> None:
         """Loses every packet to and from a host without a word: its interface says that all is well."""
+        self._disturbed.add(host)
         self._in(SWITCH, "ip", "link", "set", self._port(host), "nomaster")
 
     def undrop(self, host: str) -> None:
@@ -326,6 +346,29 @@ class Lab:
             raise LabError(f"{host} is up")
         self._boot(host)
 
+    def renew(self) -> None:
+        """Makes the lab as new for the next test: ends what runs, and boots hosts anew that are not as they were.
+
+        A host that is up, empty, with its first mounts and an undisturbed network is left as it is: to look takes
+        milliseconds, to boot a tenth of a second and more.
+        """
+        keepers = self._holders()
+        for child in [child for child in self._children if child.pid not in keepers]:
+            child.kill()
+            self._let_go(child)
+            self._children.remove(child)
+        self._end_all_on(LOGIN)
+        for host in self.hosts:
+            if not self._is_new(host):
+                if self.is_up(host):
+                    self.crash(host)
+                self.revive(host)
+        for host in [LOGIN, *self.hosts]:
+            self._in(host, "ip", "neigh", "flush", "all")  # who knows a neighbour waits for one that is down
+        (self.folder / "clock_skews.json").unlink(missing_ok=True)
+        self._environment = dict(self._first_environment)
+        self._save()
+
     def skew(self, host: str, seconds: float) -> None:
         """Shifts the wall clock of Python processes that start on a host from now on; 0 sets it right.
 
@@ -345,15 +388,40 @@ class Lab:
             os.kill(init, 9)
             self._wait_for_end([*self._inits.values()])
         for child in self._children:
-            child.wait(PATIENCE_S)
-            for stream in (child.stdin, child.stdout, child.stderr):
-                if stream is not None:
-                    with suppress(BrokenPipeError):
-                        stream.close()
+            self._let_go(child)
         self._children.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # How it is done
+
+    def _is_new(self, host: str) -> bool:
+        if host in self._disturbed or not self.is_up(host) or self.processes(host):
+            return False
+        inside = Path(f"/proc/{self._inits[host]}")
+        folders = [inside / "root/dev/shm", Path(f"{inside}/root{self.folder}/tmp")]
+        return (inside / "mounts").read_text() == self._first_mounts.get(host) and not any(map(os.listdir, folders))
+
+    def _end_all_on(self, host: str) -> None:
+        """Kills what runs on a host, and what that started meanwhile."""
+        keepers, namespace = self._holders(), _pid_namespace(self._inits[host])
+        deadline = time.monotonic() + PATIENCE_S
+        while self.processes(host):
+            if time.monotonic() > deadline:
+                raise LabError(f"still running on {host}: {self.processes(host)}")
+            for pid in psutil.pids():
+                if pid not in keepers and _pid_namespace(pid) == namespace:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, 9)
+            time.sleep(0.005)
+
+    @staticmethod
+    def _let_go(child: subprocess.Popen[Any]) -> None:
+        """Waits for the end of a process, and closes its streams."""
+        child.wait(PATIENCE_S)
+        for stream in (child.stdin, child.stdout, child.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
 
     def _furnish(self) -> None:
         """Fills the scratch folder: what every host reads, and the login host's ssh."""
@@ -390,6 +458,8 @@ class Lab:
             self._plug_in(LOGIN)
         elif name != LOGIN:
             self._plug_in(name)
+        self._disturbed.discard(name)
+        self._first_mounts[name] = Path(f"/proc/{self._inits[name]}/mounts").read_text()
         self._save()
 
     def _plug_in(self, host: str) -> None:

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -67,7 +68,7 @@ class Slurm:
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        self.folder = lab.folder / "slurm"
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir=lab.folder))
         self._daemons: list[subprocess.Popen[Any]] = []
         self._configure()
         lab.setenv("SLURM_CONF", str(self.folder / "slurm.conf"))
@@ -105,7 +106,7 @@ class Slurm:
                     os.kill(process.pid, signal.SIGKILL)
 
     def _configure(self) -> None:
-        (self.folder / "state").mkdir(parents=True)
+        (self.folder / "state").mkdir()
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)

@@ -235,6 +235,27 @@ def test_two_labs_do_not_see_each_other(lab):
         assert other.left_running() == {}
 
 
+def test_a_renewed_lab_is_as_new_and_boots_no_host_that_is(lab):
+    untouched = lab._inits["cb4"]
+    lab.crash("cb1")
+    lab.cut("cb2")
+    lab.run("cb3", ["mount", "-o", "remount,size=64m", "/dev/shm"], check=True)
+    lab.skew("cb3", 180)
+    lab.login(["sh", "-c", "sleep 100 & sleep 100"])
+    lab.renew()
+    assert lab.left_running() == {}
+    assert all(lab.reaches(LOGIN, host) for host in lab.hosts)
+    assert "size=65536k" not in output(lab, "cb3", "grep /dev/shm /proc/mounts")
+    assert "LAB_CLOCK_SKEWS" not in output(lab, "cb3", "env")
+    assert lab._inits["cb4"] == untouched
+    lab.start("cb4", ["sh", "-c", "touch /dev/shm/seen; sleep 100 & sleep 100"])
+    lab.shape("cb2", "1mbit")
+    lab.renew()
+    assert lab._inits["cb4"] != untouched
+    assert output(lab, "cb4", "ls /dev/shm") == ""
+    assert "tbf" not in output(lab, "cb2", "tc qdisc show dev eth0")
+
+
 def test_nothing_is_left_after_close(needs_lab):
     with closing(Lab(2)) as lab:
         lab.start("cb1", ["sleep", "100"])

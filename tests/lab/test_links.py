@@ -1,7 +1,6 @@
 """What is measured over links whose rate is known, and which link is named when one of them is slow."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from clusterbench.derive import read
 from clusterbench.diagnoses.slow_link import SlowLink
 from clusterbench.run_folder import RunFolder
 from tests.lab import launchers
-from tests.lab.hosts import LOGIN, Lab, why_not
+from tests.lab.hosts import LOGIN
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
@@ -49,28 +48,15 @@ benchmarks:
 """
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory) -> Iterator[Lab]:
-    if reason := why_not():
-        pytest.skip(reason)
-    with Lab(4) as lab:
-        lab.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))  # not the secret of whoever tests
-        yield lab
-
-
 @pytest.fixture
 def shaped(lab):
     """Limits hosts to a rate for the length of a test."""
-    limited = []
 
     def limit(rate, *hosts):
         for host in hosts:
             lab.shape(host, rate)
-            limited.append(host)
 
-    yield limit
-    for host in limited:
-        lab.unshape(host)
+    return limit
 
 
 def measured(lab, hosts, suite, folder: Path):
@@ -135,8 +121,6 @@ def test_over_ucx_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
 @pytest.fixture
 def one_slow_link(lab):
     lab.slow_between("cb2", "cb4", "100mbit")
-    yield
-    lab.unslow_between("cb2", "cb4")
 
 
 def test_a_link_slowed_by_half_is_the_one_cell_that_is_named(lab, shaped, one_slow_link, tmp_path):

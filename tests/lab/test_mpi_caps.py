@@ -1,13 +1,12 @@
 """A slow link between two hosts is what MPI measures: bus bandwidth under a cap is that of the cap, on both MPIs."""
 
 import csv
-from collections.abc import Iterator
 
 import pytest
 
 from clusterbench.run_folder import RunFolder
 from tests.lab import launchers
-from tests.lab.hosts import LOGIN, Lab, why_not
+from tests.lab.hosts import LOGIN
 
 pytestmark = [pytest.mark.lab, pytest.mark.mpi, pytest.mark.timeout(240)]
 
@@ -20,14 +19,6 @@ num_nodes: 2
 benchmarks:
   - {{benchmark: mpi, op: {op}, min_size: 4MiB, max_size: {max_size}, factor: 4, iterations: 11, warmup: 2}}
 """
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    if reason := why_not():
-        pytest.skip(reason)
-    with Lab(2) as lab:
-        yield lab
 
 
 def shares(lab, folder, name, cap, **options):

@@ -22,7 +22,7 @@ from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
 from tests.lab import launchers
 from tests.lab import slurm as slurm_of_a_lab
-from tests.lab.hosts import LOGIN, Lab, why_not
+from tests.lab.hosts import LOGIN, Lab
 from tests.lab.launchers import Launcher
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -46,12 +46,10 @@ SLURM_DAEMONS = re.compile(r"munged |slurmctld|slurmd|: slurmscriptd")
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory) -> Iterator[Lab]:
-    if reason := why_not():
-        pytest.skip(reason)
-    with Lab(4) as lab:
-        lab.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))  # not the secret of whoever tests
-        yield lab
+def lab(lab_of_all: Lab) -> Iterator[Lab]:
+    """Not renewed between tests, as one Slurm serves them all."""
+    yield lab_of_all
+    lab_of_all.renew()
 
 
 @pytest.fixture(scope="module")

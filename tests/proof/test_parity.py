@@ -61,7 +61,7 @@ CONTEXT: list[Case] = [
 ]
 PIPELINE: list[Case] = [
     *(("pp2", {"schedule": schedule}, EIGHT) for schedule in SCHEDULES),
-    # on more ranks than two one of a kind: whole stages, several chunks a rank, and their v with a backward in two parts
+    # with stages in the middle, one of a kind: whole stages, several chunks a rank, a v with its backward in two parts
     *(("pp4", {"schedule": schedule}, DEEP) for schedule in ("1f1b", "interleaved_1f1b", "zbv")),
     *(
         ("pp2", {"schedule": schedule, "recompute": how}, EIGHT)
