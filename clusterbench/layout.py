@@ -282,6 +282,26 @@ class ParallelLayout:
         return {name: getattr(self, name) for name in (*AXES, *riders)}
 
     @property
+    def sequence_parts(self) -> int:
+        """Into how many parts tp ranks cut the sequence between the regions of split weights; 1 where each has all."""
+        return self.tp if self.sp else 1
+
+    @property
+    def spreads_experts(self) -> bool:
+        """Whether the experts of a layer lie on several ranks."""
+        return self.ep > 1
+
+    @property
+    def shards_gradients(self) -> bool:
+        """Whether ranks with the same weights keep a share of the gradients each, and so gather weights to compute."""
+        return self.zero >= 2
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether they keep no more than that share of the weights beside computing, either."""
+        return self.zero == 3
+
+    @property
     def data_axis(self) -> str:
         """The axis along which ranks hold the same dense weights and see other tokens: dp, cp, or both as ``dp_cp``."""
         return "dp" if self.cp == 1 else "cp" if self.dp == 1 else "dp_cp"

@@ -23,6 +23,7 @@ from clusterbench.parallel import (
 )
 from clusterbench.parallel.context import ContextParallel, attention_imbalance
 from clusterbench.parallel.pipeline import Pipeline
+from clusterbench.parallel.zero import states_in_the_paper
 from clusterbench.types import Expected, metric_key
 from clusterbench.units import format_bytes
 
@@ -98,11 +99,11 @@ def _expected_memory(parts: Sequence[TrainingJob], active: Sequence[Parallelism]
     }
     if any("ep" in one.traffic_basis(job) for one in active):
         bases["activations"] = f"about; of an even load, which the router decides; {bases['activations']}"
-    if paper := _zero_in_the_paper(job):
+    if paper := states_in_the_paper(job):
         bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}
     if any(one.hides_activations(job) for one in active):
         del bases["activations"]
-    is_rounded_fsdp = job.layout.zero > 1 and job.compute_bytes != job.master_bytes
+    is_rounded_fsdp = job.layout.shards_gradients and job.compute_bytes != job.master_bytes
     if is_rounded_fsdp and job.layout.uses("pp") and not all(part.actions for part in parts):
         del bases["gradients"]  # naive reduces after each micro-batch: measured is 5 to 8 % less than the formula
     for category in bases:
@@ -118,23 +119,10 @@ def _sharing(job: TrainingJob) -> str:
     layout = job.layout
     words = [f"layers over pp{layout.pp}"] if layout.pp > 1 else []
     words += [f"matrices over tp{layout.tp}, norms on every rank"] if layout.tp > 1 else []
-    words += [f"experts over ep{layout.ep}"] if layout.ep > 1 else []
-    if layout.zero >= 2:
+    words += [f"experts over ep{layout.ep}"] if layout.spreads_experts else []
+    if layout.shards_gradients:
         words.append("all of it sharded by FSDP, and at its peak what is gathered beside it")
     return ", ".join(words) or "whole on every rank"
-
-
-def _zero_in_the_paper(job: TrainingJob) -> dict[str, str]:
-    """What the ZeRO paper's stages would hold, which is not everywhere what PyTorch holds."""
-    ranks, stage, own = job.layout.degree("dp_cp"), job.layout.zero, "ZeRO's paper (arXiv:1910.02054, section 5)"
-    if not stage or ranks == 1:
-        return {}
-    share = f"1/{ranks} of it"
-    return {
-        "parameters": f"{own}, stage {stage}: {share if stage == 3 else 'whole on every rank'}",
-        "gradients": f"{own}, stage {stage}: {share if stage >= 2 else 'whole on every rank'}",
-        "optimizer_state": f"{own}, stage {stage}: {share}",
-    }
 
 
 def _balance(context: ContextParallel, job: TrainingJob) -> Iterator[tuple[str, Expected]]:

@@ -113,8 +113,13 @@ class TrainingJob:
 
     @property
     def local_tokens(self) -> int:
-        """Tokens of one forward that this rank sees; under sequence parallelism tp ranks share them between regions."""
+        """Tokens of one forward that this rank sees."""
         return self.tokens_per_micro_batch // self.layout.cp
+
+    @property
+    def residual_tokens(self) -> int:
+        """Tokens of one forward whose residual stream this rank holds, between the regions of split weights."""
+        return self.local_tokens // self.layout.sequence_parts
 
     @property
     def compute_bytes(self) -> int:

@@ -188,7 +188,7 @@ def _findings(view: LayoutView) -> Iterator[str]:
             f"tp{layout.tp} x cp{layout.cp} = {inner} leaves a node of {each} ranks, so keys and values of every "
             "attention go over the network. That is right for sequences that fit no other way, and slow otherwise."
         )
-    if layout.ep > 1 and view.axis("ep").crossing:
+    if layout.spreads_experts and view.axis("ep").crossing:
         yield (
             f"ep{layout.ep} leaves a node of {each} ranks: every token may go to another node twice in each layer with "
             "experts."
@@ -250,7 +250,7 @@ def rank_words(view: LayoutView, rank: int) -> str:
     """
     layout, at = view.layout, view.layout.coordinates(rank, view.rank_order)
     held = [f"slice {at['tp']} of {_stage(view, at['pp'])}" if layout.tp > 1 else _stage(view, at["pp"])]
-    if layout.ep > 1:
+    if layout.spreads_experts:
         held.append(_experts_of(view, rank))
     if layout.cp > 1:
         held.append(f"part {at['cp']} of each sequence")

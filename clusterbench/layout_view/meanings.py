@@ -48,7 +48,7 @@ def _title(layout: ParallelLayout, used: tuple[str, ...]) -> str:
     if not used:
         return "One rank: nothing passes"
     words = [MEANINGS[axis].title.removesuffix(" parallelism") for axis in used]
-    if layout.zero == 3:
+    if layout.shards_parameters:
         words = [f"fully sharded {word}" if axis == "dp" else word for axis, word in zip(used, words, strict=True)]
     listed = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
     names = {("tp", "pp", "dp"): " (PTD-P)", ("tp", "cp", "pp", "dp"): " (as Llama 3)"}
@@ -58,7 +58,7 @@ def _title(layout: ParallelLayout, used: tuple[str, ...]) -> str:
 def _known(layout: ParallelLayout, used: tuple[str, ...]) -> Iterator[Remark]:
     """Where the very same mix is described."""
     match used:
-        case ("tp", "dp") if layout.zero < 2:
+        case ("tp", "dp") if not layout.shards_gradients:
             yield Remark(
                 "Megatron-LM's first mix: slices of every layer within a server, copies of the whole across servers.",
                 "Shoeybi et al. 2019, arXiv:1909.08053",

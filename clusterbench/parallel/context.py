@@ -108,7 +108,7 @@ class ContextParallel(Parallelism):
         return None
 
     def twin(self, job: TrainingJob) -> tuple[int, int, int]:
-        per_rank = lcm(2 if self.context in IN_TWO_CHUNKS else 1, job.layout.tp if job.layout.sp else 1)
+        per_rank = lcm(2 if self.context in IN_TWO_CHUNKS else 1, job.layout.sequence_parts)
         return 1, 1, job.layout.cp * per_rank
 
     def positions(self, job: TrainingJob, cp_rank: int) -> list[range]:

@@ -94,7 +94,7 @@ class DataParallel(Parallelism):
     powersgd_rank: int = option(1, "columns of each factor of powersgd", minimum=1, maximum=FULL_RANK - 1)
 
     def active(self, layout: ParallelLayout) -> bool:
-        return layout.degree("dp_cp") > 1 and layout.zero < 2
+        return layout.degree("dp_cp") > 1 and not layout.shards_gradients
 
     def concerned(self, layout: ParallelLayout, shape: ModelShape) -> bool:
         return self.active(layout) or self.compress != "none"
@@ -199,7 +199,7 @@ def factor_numel(size: tuple[int, ...], rank: int) -> int:
 
 def is_spread_expert(name: str, job: TrainingJob) -> bool:
     """Whether a weight belongs to experts that are spread over ranks, so that dp ranks hold different ones."""
-    return job.layout.ep > 1 and ".experts." in name
+    return job.layout.spreads_experts and ".experts." in name
 
 
 def gradient_order(names: list[str]) -> list[str]:

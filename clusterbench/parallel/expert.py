@@ -104,7 +104,7 @@ class ExpertParallel(Parallelism):
         return True
 
     def concerned(self, layout: ParallelLayout, shape: ModelShape) -> bool:
-        return layout.ep > 1 or shape.has_experts or self._asks_for_experts() is not None
+        return layout.spreads_experts or shape.has_experts or self._asks_for_experts() is not None
 
     def _asks_for_experts(self) -> str | None:
         if self.routing != "real":
@@ -114,7 +114,7 @@ class ExpertParallel(Parallelism):
     def objection(self, job: TrainingJob) -> str | None:
         shape, layout = job.shape, job.layout
         if not shape.has_experts:
-            asked = f"+ep{layout.ep} spreads experts" if layout.ep > 1 else self._asks_for_experts()
+            asked = f"+ep{layout.ep} spreads experts" if layout.spreads_experts else self._asks_for_experts()
             with_experts = ", ".join(sorted(name for name, other in SHAPES.items() if other.has_experts))
             return f"{asked}, but {shape.name} has none; shapes with experts are {with_experts}" if asked else None
         if shape.num_experts % layout.ep:
@@ -124,24 +124,25 @@ class ExpertParallel(Parallelism):
             return (
                 f"with experts, tp{layout.tp} needs +sp: each of {layout.tp} ranks would send the same tokens to them"
             )
-        if self.expert_overlap and layout.zero >= 2 and layout.ep > 1 and layout.degree("edp") > 1:
+        if self.expert_overlap and layout.shards_gradients and layout.spreads_experts and layout.degree("edp") > 1:
             return (
                 f"expert_overlap computes in two halves, and with +zero{layout.zero} experts on "
                 f"{layout.degree('edp')} ranks would be gathered for each; +zero1 keeps them"
             )
-        if self.routing == "balanced" and tokens_here(job) % (even_tokens(shape) * self._parts(job)):
-            rows = tokens_here(job) * shape.experts_per_token
+        if self.routing == "balanced" and job.residual_tokens % (even_tokens(shape) * self._parts(job)):
+            rows = job.residual_tokens * shape.experts_per_token
             each = f"{rows} rows over {shape.num_experts} experts"
             if self._parts(job) > 1:
                 each = f"two halves of {each}"
             return (
-                f"balanced routing does not come out even: micro_batch_size and seq_len give a rank {tokens_here(job)} "
-                f"tokens, which are {each}; a multiple of {even_tokens(shape) * self._parts(job)} tokens would"
+                "balanced routing does not come out even: micro_batch_size and seq_len give a rank "
+                f"{job.residual_tokens} tokens, which are {each}; a multiple of "
+                f"{even_tokens(shape) * self._parts(job)} tokens would"
             )
         return None
 
     def _parts(self, job: TrainingJob) -> int:
-        return 2 if self.expert_overlap and job.layout.ep > 1 else 1
+        return 2 if self.expert_overlap and job.layout.spreads_experts else 1
 
     def twin(self, job: TrainingJob) -> tuple[int, int, int]:
         if not job.shape.has_experts or self.routing == "real":
@@ -149,18 +150,18 @@ class ExpertParallel(Parallelism):
         # Balanced routing goes by a token's place among those of its rank. It sends it where one rank with all tokens
         # would if each piece of a sequence on one rank is even: half a piece of cp, of which zig-zag gives a rank two.
         layout = job.layout
-        return 1, 1, even_tokens(job.shape) * (2 * layout.cp if layout.cp > 1 else 1) * (layout.tp if layout.sp else 1)
+        return 1, 1, even_tokens(job.shape) * (2 * layout.cp if layout.cp > 1 else 1) * layout.sequence_parts
 
     def weight(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
         return (size[0] // job.layout.ep, *size[1:]) if is_expert(name) else size
 
     def splits(self, name: str, job: TrainingJob) -> tuple[str, ...]:
-        return ("ep",) if is_expert(name) and job.layout.ep > 1 else ()
+        return ("ep",) if is_expert(name) and job.layout.spreads_experts else ()
 
     def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
-        if is_expert(name) and job.layout.ep > 1:
+        if is_expert(name) and job.layout.spreads_experts:
             # FSDP sums what it shards
-            return ("edp",) if job.layout.degree("edp") > 1 and job.layout.zero < 2 else ()
+            return ("edp",) if job.layout.degree("edp") > 1 and not job.layout.shards_gradients else ()
         # Whole on every rank of tp, each of which has seen its own tokens only.
         return ("tp",) if is_of_mixture(name) and job.layout.tp > 1 else ()
 
@@ -176,7 +177,7 @@ class ExpertParallel(Parallelism):
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         yield from self.forward_traffic(job)
-        if job.shape.has_experts and job.layout.ep > 1:
+        if job.shape.has_experts and job.layout.spreads_experts:
             yield self._rows_there_and_back(job, "backward_ep")
 
     def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
@@ -187,7 +188,7 @@ class ExpertParallel(Parallelism):
         if not job.shape.has_experts:
             return
         forwards, counts = passes(job), job.shape.num_experts * INDEX_BYTES
-        if job.layout.ep > 1:
+        if job.layout.spreads_experts:
             if self.routing == "real":  # how many rows there will be
                 size_bytes = forwards * self._parts(job) * counts
                 yield Traffic("ep", "all_to_all", forwards, size_bytes, during="forward_ep")
@@ -197,13 +198,13 @@ class ExpertParallel(Parallelism):
                 yield Traffic(axis, "all_reduce", forwards, forwards * counts, during="forward_ep")
 
     def _rows_there_and_back(self, job: TrainingJob, during: str) -> Traffic:
-        rows = tokens_here(job) * job.shape.experts_per_token
+        rows = job.residual_tokens * job.shape.experts_per_token
         size_bytes = rows * job.shape.hidden_size * job.compute_bytes
         calls = 2 * self._parts(job) * passes(job)
         return Traffic("ep", "all_to_all", calls, 2 * passes(job) * size_bytes, during=during)
 
     def traffic_basis(self, job: TrainingJob) -> dict[str, str]:
-        if job.layout.ep == 1 or self.routing == "balanced":
+        if not job.layout.spreads_experts or self.routing == "balanced":
             return {}
         return {"ep": "bytes of an even load; the router decides how many rows each rank really gets"}
 
@@ -230,7 +231,7 @@ class ExpertParallel(Parallelism):
         )
 
     def remarks(self, layout: ParallelLayout) -> Iterable[Remark]:
-        if layout.ep == 1:
+        if not layout.spreads_experts:
             return
         dense = " x ".join(f"{axis}{layout.degree(axis)}" for axis in ("dp", "cp", "tp") if layout.degree(axis) > 1)
         yield Remark(
@@ -257,19 +258,14 @@ class ExpertParallel(Parallelism):
             # As the loss is divided; but over cp, which averages gradients, the ranks' tokens make up one such loss.
             experts.aux_scale = job.layout.cp / job.gradient_accumulation_steps
             experts.token_groups = tuple(assembly.grid.group(axis) for axis in _token_axes(job.layout))
-            if job.layout.ep > 1:
+            if job.layout.spreads_experts:
                 experts.ep_group = assembly.grid.group("ep")
                 experts.overlap = self.expert_overlap
-        if job.layout.ep > 1:
+        if job.layout.spreads_experts:
             names = [name for name in expert_weight_shapes(job.shape) if is_expert(name)]
             for index in job.layers:
                 for name in names:
                     assembly.cut(f"layers.{index}.{name}", 0, "ep")
-
-
-def tokens_here(job: TrainingJob) -> int:
-    """Tokens of one forward that a rank routes."""
-    return job.local_tokens // (job.layout.tp if job.layout.sp else 1)
 
 
 def passes(job: TrainingJob) -> int:

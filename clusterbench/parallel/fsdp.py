@@ -67,7 +67,7 @@ class FullySharded(Parallelism):
         return {SHARD: self.shard_group_size} if self.shard_group_size else {}
 
     def active(self, layout: ParallelLayout) -> bool:
-        return layout.zero >= 2
+        return layout.shards_gradients
 
     def objection(self, job: TrainingJob) -> str | None:
         layout, ranks, size = job.layout, job.layout.degree("dp_cp"), self.shard_group_size
@@ -78,7 +78,7 @@ class FullySharded(Parallelism):
                 f"shard_group_size {size} has to be a divisor of the {ranks} ranks of dp x cp, more than 1 and fewer "
                 "than all"
             )
-        if size and layout.ep > 1:
+        if size and layout.spreads_experts:
             return f"shard_group_size {size} and +ep{layout.ep}: the expert grid has its own copies, of another size"
         return None
 
@@ -269,7 +269,7 @@ class FullySharded(Parallelism):
         for decoder in assembly.decoders:
             ignored: set[nn.Parameter] = set()
             for layer in decoder.layers.values():
-                if job.layout.ep > 1:
+                if job.layout.spreads_experts:
                     mixture: Any = layer.feed_forward
                     experts = mixture.experts
                     if job.layout.degree("edp") > 1:

@@ -101,7 +101,7 @@ class Pipeline(Parallelism):
                 f"pp{pp} with {self.chunks} chunks per rank cuts the {job.shape.num_layers} layers of {job.shape.name} "
                 f"into {stages} stages, which does not come out even: {job.shape.num_layers / stages:.4g}"
             )
-        if job.layout.zero >= 2 and self.splits_backward:
+        if job.layout.shards_gradients and self.splits_backward:
             return (
                 f"{self.schedule} computes the gradients of weights apart from those of inputs, and with "
                 f"+zero{job.layout.zero} FSDP would reduce them before they are there; +zero1 does not"
@@ -202,7 +202,7 @@ class Pipeline(Parallelism):
                 f"{layout.tp}.",
                 "Narayanan et al. 2021, arXiv:2104.04473, section 4.1, which cuts and gathers there for the same end",
             )
-        if layout.zero == 3:
+        if layout.shards_parameters:
             yield Remark(
                 "With ZeRO 3 a stage gathers its weights again and again, micro-batch by micro-batch. Llama 3 does "
                 "not shard them again after forward for this reason.",
@@ -219,8 +219,7 @@ class Pipeline(Parallelism):
 
 def _between(job: TrainingJob) -> int:
     """Bytes of what passes between two stages: the residual stream of one micro-batch."""
-    tokens = job.local_tokens // (job.layout.tp if job.layout.sp else 1)
-    return tokens * job.shape.hidden_size * job.compute_bytes
+    return job.residual_tokens * job.shape.hidden_size * job.compute_bytes
 
 
 _order = cache(schedules.order)  # a plan asks again for every rank and figure

@@ -81,7 +81,7 @@ class Recompute(Parallelism):
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         residual = float(job.local_tokens * job.shape.hidden_size * job.compute_bytes)
-        inputs = {"layer.inputs": residual / (job.layout.tp if job.layout.sp else 1) * len(job.layers)}
+        inputs = {"layer.inputs": residual / job.layout.sequence_parts * len(job.layers)}
         inside = {name: size for name, size in held.items() if name.startswith(("layer.", "rounded.layers."))}
         outside = {name: size for name, size in held.items() if name not in inside}
         if self.recompute == "selective":

@@ -198,7 +198,7 @@ class TensorParallel(Parallelism):
                 "micro-batch, copies once a step.",
                 "Narayanan et al. 2021, arXiv:2104.04473, section 3.3.2",
             )
-        if layout.dp > 1 and layout.zero >= 2:
+        if layout.dp > 1 and layout.shards_gradients:
             yield Remark(
                 "Slices exchange activations, which computation waits for: they belong within a node. Shards exchange "
                 "weights, which can be fetched ahead: they may go over the network.",

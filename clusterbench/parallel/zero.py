@@ -51,7 +51,7 @@ class ZeroOptimizer(Parallelism):
         return layout.zero == 1
 
     def objection(self, job: TrainingJob) -> str | None:
-        experts_have_copies = job.layout.ep > 1 and job.layout.degree("edp") > 1
+        experts_have_copies = job.layout.spreads_experts and job.layout.degree("edp") > 1
         if job.layout.degree("dp_cp") == 1 and not experts_have_copies:
             return "+zero1 shares optimizer states among ranks that hold the same weights, but dp and cp are 1"
         return None
@@ -98,6 +98,19 @@ class ZeroOptimizer(Parallelism):
 
     def apply(self, assembly: Assembly) -> None:
         assembly.make_optimizer = lambda parameters, axis: _optimizer(assembly, parameters, axis)
+
+
+def states_in_the_paper(job: TrainingJob) -> dict[str, str]:
+    """What the paper's stages would hold of each of the states, which is not everywhere what PyTorch holds."""
+    ranks, stage, own = job.layout.degree("dp_cp"), job.layout.zero, "ZeRO's paper (arXiv:1910.02054, section 5)"
+    if not stage or ranks == 1:
+        return {}
+    share, whole = f"1/{ranks} of it", "whole on every rank"
+    return {
+        "parameters": f"{own}, stage {stage}: {share if stage == 3 else whole}",
+        "gradients": f"{own}, stage {stage}: {share if stage >= 2 else whole}",
+        "optimizer_state": f"{own}, stage {stage}: {share}",
+    }
 
 
 def shares_of(sizes: Iterable[int], ranks: int) -> list[list[int]]:

@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "E10",
         "Gradients of experts that FSDP has summed are summed over edp once more.",
-        'return ("edp",) if job.layout.degree("edp") > 1 and job.layout.zero < 2 else ()',
+        'return ("edp",) if job.layout.degree("edp") > 1 and not job.layout.shards_gradients else ()',
         'return ("edp",) if job.layout.degree("edp") > 1 and job.layout.zero < 2 + 2 * planted() else ()',
         (f"dp4+ep2+zero2 {MOE}",),
     ),

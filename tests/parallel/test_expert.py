@@ -12,7 +12,7 @@ import pytest
 from clusterbench.job import TrainingJob
 from clusterbench.job.experts import even_tokens, expert_activations, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel.expert import ExpertParallel, tokens_here
+from clusterbench.parallel.expert import ExpertParallel
 from clusterbench.shape import named_shape
 from tests.model.test_experts import make_layer, make_table
 from tests.ranks import run_ranks
@@ -169,7 +169,7 @@ def counted(
     group = dist.group.WORLD
     assert group is not None
     job, parallelism = moe_job(layout, **changes), ExpertParallel(**options)
-    ranks, rank, tokens = dist.get_world_size(), dist.get_rank(), tokens_here(job)
+    ranks, rank, tokens = dist.get_world_size(), dist.get_rank(), job.residual_tokens
     settings = {"ep_group": group, "routing": parallelism.routing, "overlap": parallelism.expert_overlap}
     layers = [make_layer(job.shape, ranks, rank, job.dtype, **settings) for _ in job.layers]
     context = partial(create_selective_checkpoint_contexts, _keep_what_costs)
