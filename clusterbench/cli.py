@@ -312,10 +312,10 @@ def import_results(
     These are nccl-tests' output (text or JSON), the CSV of nanotron's benchmarks, and any CSV with a mapping file.
     Figures stay what the files say; a file that cannot be read whole is an error and leaves nothing behind.
     """
-    from clusterbench.importing import Told, import_files
+    from clusterbench.importing import Facts, import_files
     from clusterbench.report import render_report
 
-    made = render_report(import_files(files, mapping, out, Told(op, num_ranks, num_nodes)))
+    made = render_report(import_files(files, mapping, out, Facts(op, num_ranks, num_nodes)))
     click.echo(f"{made.verdict.word}: {made.verdict.sentence}", err=True)
     click.echo(made.path)
     click.get_current_context().exit(made.verdict.exit_code)

@@ -19,7 +19,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.compare import compare_runs
 from clusterbench.derive import read
 from clusterbench.errors import SuiteError
-from clusterbench.importing import Told, import_files
+from clusterbench.importing import Facts, import_files
 from clusterbench.importing.mapping import read_mapping
 from clusterbench.report import render_report
 from clusterbench.rows import Row
@@ -246,8 +246,8 @@ def test_two_rows_that_contradict_each_other_are_refused(tmp_path):
     assert message(tmp_path, row(), row(tok_s=900)) == (
         "mine.csv:3: this is the same configuration as mine.csv:2: shape small, layout pp2-dp2, micro_batch_size 2, "
         "gradient_accumulation_steps 4, seq_len 4096, global_batch_size 16, dtype bfloat16.\n"
-        "hint: 'attempts: true' in the mapping keeps both as attempts; or name under 'keep' the column that tells them "
-        "apart"
+        "hint: 'attempts: true' in the mapping keeps both as attempts; or name under 'keep' the column in which "
+        "they differ"
     )
 
 
@@ -514,7 +514,7 @@ def test_nccl_tests_table_becomes_a_sweep(tmp_path):
         (
             "# Collective test starting: all_reduce_perf\n",
             "",
-            Told(),
+            Facts(),
             "a.txt does not say which collective it timed; versions before 2.17 do not print it.\nhint: say it with "
             "--op, one of all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, "
             "send_recv",
@@ -522,29 +522,29 @@ def test_nccl_tests_table_becomes_a_sweep(tmp_path):
         (
             "all_reduce_perf",
             "all_gather_perf",
-            Told(),
+            Facts(),
             "a.txt:12: busbw over algbw is 1.500, but all_gather on 4 ranks has the factor 0.750: it was another "
             "collective or another number of ranks.",
         ),
         (
             "",
             "",
-            Told(op="broadcast"),
+            Facts(op="broadcast"),
             "a.txt was printed by 'all_reduce_perf', but --op says broadcast.",
         ),
-        ("", "", Told(num_ranks=8), "a.txt lists 4 ranks, but --num-ranks says 8."),
-        ("", "", Told(num_nodes=4), "a.txt lists 2 hosts, but --num-nodes says 4."),
+        ("", "", Facts(num_ranks=8), "a.txt lists 4 ranks, but --num-ranks says 8."),
+        ("", "", Facts(num_nodes=4), "a.txt lists 2 hosts, but --num-nodes says 4."),
         (
             "#  Rank  1 Group  0 Pid    100 on      alpha device  1 [0000:02:00] NVIDIA H100 80GB HBM3\n",
             "",
-            Told(),
-            "a.txt does not list every rank, so nobody knows how many there were.\nhint: say it with --num-ranks",
+            Facts(),
+            "a.txt does not list every rank, so their number is unknown.\nhint: say it with --num-ranks",
         ),
-        ("0 OK", "2 FAILED", Told(), "a.txt: 2 checks failed in this run: its figures are of wrong results."),
+        ("0 OK", "2 FAILED", Facts(), "a.txt: 2 checks failed in this run: its figures are of wrong results."),
         (
             " float ",
             " quad  ",
-            Told(),
+            Facts(),
             "a.txt:12: type 'quad' is not known. Known: int8, uint8, int32, uint32, int64, uint64, half, float, "
             "double, bfloat16, f8e4m3, f8e5m2.",
         ),
@@ -559,7 +559,7 @@ def test_what_nccl_tests_does_not_say_is_asked_for(tmp_path, old, new, told, wor
 
 def test_nccl_tests_cut_off_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text(PRINTED[: PRINTED.index("# Out")])
-    with pytest.raises(SuiteError, match=r"^a.txt: nccl-tests did not come to the end of its table: "):
+    with pytest.raises(SuiteError, match=r"^a.txt: nccl-tests did not finish its table: "):
         import_files([tmp_path / "a.txt"], None, tmp_path / "run")
 
 
@@ -624,7 +624,7 @@ def test_json_that_says_too_little_is_refused(tmp_path, changes, words):
 )
 def test_recorded_tables_are_read_whole(tmp_path, name, op, sizes):
     file = SAMPLES / f"nccl_tests_{name}_superbench.txt"
-    reading = read(import_files([file], None, tmp_path / "run", Told(op=op)))
+    reading = read(import_files([file], None, tmp_path / "run", Facts(op=op)))
     assert len(reading.histories) == sizes
     assert {history.case.world_size for history in reading.histories} == {8}
 

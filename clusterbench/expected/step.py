@@ -29,13 +29,17 @@ from clusterbench.units import format_bytes
 
 
 def expected_step(
-    job: TrainingJob, every: Sequence[Parallelism], cluster: Cluster, parity: bool = True, runs_in_float64: bool = True
+    job: TrainingJob,
+    parallelisms: Sequence[Parallelism],
+    cluster: Cluster,
+    parity: bool = True,
+    runs_in_float64: bool = True,
 ) -> Mapping[str, Expected]:
     """Metric key -> what is expected of a step of ``job``.
 
     Parameters
     ----------
-    every
+    parallelisms
         All parallelisms with their options; those active in the job's layout count.
     cluster
         Gives the peak FLOP/s and the memory of a rank's device, where they are on record.
@@ -44,12 +48,17 @@ def expected_step(
     runs_in_float64
         Whether that can be done in float64.
     """
-    active = active_in(job.layout, every)
+    active = active_in(job.layout, parallelisms)
     # the ranks of a pipeline have different parts; of each figure the largest is expected
     parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
     expected = dict(_expected_traffic(parts, active)) | dict(_expected_memory(parts, active))
-    expected |= dict(_expected_bubble(job, every))
-    expected |= {name: what for one in every if isinstance(one, ContextParallel) for name, what in _balance(one, job)}
+    expected |= dict(_expected_bubble(job, parallelisms))
+    expected |= {
+        name: what
+        for parallelism in parallelisms
+        if isinstance(parallelism, ContextParallel)
+        for name, what in _balance(parallelism, job)
+    }
     if (card := cluster.accelerator) is not None and card.memory_bytes and job.layout.uses("cp"):
         expected["longest_seq_len"] = _longest_sequence(job, active, card)
     if (peak := cluster.peak_flops_per_s(job.dtype)) is not None:
@@ -76,7 +85,7 @@ def _bounds(job: TrainingJob, peak_flops_per_s: float, source: str) -> dict[str,
 def _expected_traffic(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
     sent_by = [expected_traffic(active, part) for part in parts]
     job = parts[0]
-    unsure = {axis: why for one in active for axis, why in one.traffic_basis(job).items()}
+    unsure = {axis: why for parallelism in active for axis, why in parallelism.traffic_basis(job).items()}
     for axis in dict.fromkeys(sent.axis for along in sent_by for sent in along):
         of_rank = [[sent for sent in along if sent.axis == axis] for along in sent_by]
         most = max(of_rank, key=lambda along: sum(sent.bytes_on_link(job.layout) for sent in along))
@@ -97,11 +106,11 @@ def _expected_memory(parts: Sequence[TrainingJob], active: Sequence[Parallelism]
         "optimizer_state": "two moments as large as the parameters, and a step count per tensor",
         "activations": _activations_basis(job),
     }
-    if any("ep" in one.traffic_basis(job) for one in active):
+    if any("ep" in parallelism.traffic_basis(job) for parallelism in active):
         bases["activations"] = f"about; of an even load, which the router decides; {bases['activations']}"
     if paper := states_in_the_paper(job):
         bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}
-    if any(one.hides_activations(job) for one in active):
+    if any(parallelism.hides_activations(job) for parallelism in active):
         del bases["activations"]
     is_rounded_fsdp = job.layout.shards_gradients and job.compute_bytes != job.master_bytes
     if is_rounded_fsdp and job.layout.uses("pp") and not all(part.actions for part in parts):
@@ -137,7 +146,7 @@ def _balance(context: ContextParallel, job: TrainingJob) -> Iterator[tuple[str, 
 def _longest_sequence(job: TrainingJob, active: Sequence[Parallelism], card: Accelerator) -> Expected:
     """The longest sequence, in steps of what the layout cuts it into, with which the fullest rank's memory suffices."""
     assert card.memory_bytes is not None
-    unit = lcm(*(one.twin(job)[2] for one in active))
+    unit = lcm(*(parallelism.twin(job)[2] for parallelism in active))
 
     def fits(units: int) -> bool:
         longer = replace(job, seq_len=units * unit)
@@ -158,8 +167,8 @@ def _longest_sequence(job: TrainingJob, active: Sequence[Parallelism], card: Acc
     return Expected(float(low * unit) if fits(low) else 0.0, "tokens", basis)
 
 
-def _expected_bubble(job: TrainingJob, every: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
-    pipeline = next(one for one in every if isinstance(one, Pipeline))
+def _expected_bubble(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
+    pipeline = next(parallelism for parallelism in parallelisms if isinstance(parallelism, Pipeline))
     if pipeline.active(job.layout):
         formula = bubble_formula(pipeline.schedule, job.layout.pp, job.gradient_accumulation_steps, pipeline.chunks)
         if formula is not None:

@@ -40,11 +40,11 @@ def allowed_of(
     if not runs_in_float64:
         why = f"; proven in {dtype}: this trainer's step does not run in float64"
         allowed = {metric: replace(limit, basis=f"{limit.basis}{why}") for metric, limit in allowed.items()}
-    rounding = max((one.rounding() for one in active), default=0.0)
+    rounding = max((parallelism.rounding() for parallelism in active), default=0.0)
     if rounding and dtype != "bfloat16":
-        said = f"at most; gradients are rounded before they are sent: {rounding:g}"
-        allowed["parity_gradients"] = Expected(rounding, "1", said)
-        two_steps = f"at most; 2 x learning rate {LEARNING_RATE:g}: {said.partition('; ')[2]}"
+        basis = f"at most; gradients are rounded before they are sent: {rounding:g}"
+        allowed["parity_gradients"] = Expected(rounding, "1", basis)
+        two_steps = f"at most; 2 x learning rate {LEARNING_RATE:g}: {basis.partition('; ')[2]}"
         allowed["parity_parameters"] = Expected(2 * LEARNING_RATE, "1", two_steps)
     return allowed
 

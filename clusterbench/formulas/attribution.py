@@ -115,7 +115,7 @@ def attribute(ranks: Sequence[RankStep]) -> list[dict[Part, float]]:
     """The step of each rank taken apart, in seconds; the parts of a rank sum to its step.
 
     - ``exposed_communication`` of an axis: of each transfer what showed, but no longer than it lasted on the rank that
-      was in it for the shortest time. That rank came last and waited for nobody.
+      was in it for the shortest time. That rank came last and did not wait.
     - ``bubble``: what a transfer between pipeline stages showed beyond that, i.e. waiting for another stage.
     - ``imbalance``: the same of a transfer among ranks of one stage, i.e. waiting for a rank with the same work. And
       whatever a rank computes, idles or waits for other stages longer than the quickest of its stage: the slow rank's
@@ -176,17 +176,17 @@ def waited_for(ranks: Sequence[RankStep]) -> list[float]:
     """
     seconds = [0.0] * len(ranks)
     for line, members in _members(ranks).items():
-        seen = {rank: ranks[rank].transfers[line] for rank in members}
-        if _is_comparable(seen) and len({ranks[rank].place for rank in members}) == 1:
-            for together in zip(*seen.values(), strict=True):
+        transfers_of = {rank: ranks[rank].transfers[line] for rank in members}
+        if _is_comparable(transfers_of) and len({ranks[rank].place for rank in members}) == 1:
+            for together in zip(*transfers_of.values(), strict=True):
                 last = min(range(len(together)), key=lambda place: together[place].duration_s)
                 least_s = together[last].duration_s
-                seconds[members[last]] += sum(max(0.0, one.exposed_s - least_s) for one in together)
+                seconds[members[last]] += sum(max(0.0, transfer.exposed_s - least_s) for transfer in together)
     return seconds
 
 
 def mean_share(parts: Sequence[Mapping[Part, float]]) -> dict[Part, tuple[float, float, float]]:
-    """Each part as a share of the step: that of the mean rank, and the least and the most of any; the means sum to 1.
+    """Each part's share of the step, as (mean rank, smallest, largest); the means sum to 1.
 
     >>> mean_share([{("compute", ""): 3.0, ("rest", ""): 1.0}, {("compute", ""): 1.0, ("rest", ""): 1.0}])
     {('compute', ''): (0.625, 0.5, 0.75), ('rest', ''): (0.375, 0.25, 0.5)}
@@ -220,12 +220,12 @@ def loss_by_part(parts: Mapping[Part, float], smallest: Mapping[Part, float], wo
     >>> loss_by_part({("compute", ""): 2.5, ("exposed_communication", "tp"): 1.0}, {("compute", ""): 8.0}, 1 / 4)
     {('compute', ''): 0.5, ('exposed_communication', 'tp'): 1.0}
     """
-    every = dict.fromkeys([*parts, *smallest])
-    return {part: parts.get(part, 0.0) - work_ratio * smallest.get(part, 0.0) for part in every}
+    parts_of_both = dict.fromkeys([*parts, *smallest])
+    return {part: parts.get(part, 0.0) - work_ratio * smallest.get(part, 0.0) for part in parts_of_both}
 
 
 def _own_time(rank: RankStep) -> dict[Part, float]:
-    exposed_s = sum(one.exposed_s for transfers in rank.transfers.values() for one in transfers)
+    exposed_s = sum(transfer.exposed_s for transfers in rank.transfers.values() for transfer in transfers)
     rest_s = rank.step_s - rank.compute_s - exposed_s
     if rest_s < -0.01 * rank.step_s:
         raise ValueError(
@@ -247,25 +247,27 @@ def _members(ranks: Sequence[RankStep]) -> dict[Line, list[int]]:
 
 def _split(
     line: Line,
-    seen: Mapping[int, Sequence[Carried]],
+    transfers_of: Mapping[int, Sequence[Carried]],
     ranks: Sequence[RankStep],
     parts: Sequence[dict[Part, float]],
 ) -> None:
     """Adds what each rank saw of one line: what was waiting to its part, the rest to exposed communication."""
-    waited = IMBALANCE if len({ranks[rank].place for rank in seen}) == 1 else BUBBLE
-    comparable = _is_comparable(seen)
-    shortest = [min(one.duration_s for one in together) for together in zip(*seen.values(), strict=comparable)]
-    for rank, transfers in seen.items():
-        exposed_s = sum(one.exposed_s for one in transfers)
+    waited = IMBALANCE if len({ranks[rank].place for rank in transfers_of}) == 1 else BUBBLE
+    comparable = _is_comparable(transfers_of)
+    shortest = [
+        min(transfer.duration_s for transfer in together) for together in zip(*transfers_of.values(), strict=comparable)
+    ]
+    for rank, transfers in transfers_of.items():
+        exposed_s = sum(transfer.exposed_s for transfer in transfers)
         moving_s = exposed_s
         if comparable:
-            moving_s = sum(min(one.exposed_s, least) for one, least in zip(transfers, shortest, strict=True))
+            moving_s = sum(min(transfer.exposed_s, least) for transfer, least in zip(transfers, shortest, strict=True))
         parts[rank][EXPOSED, line.axis] += moving_s
         parts[rank][waited, ""] += exposed_s - moving_s
 
 
-def _is_comparable(seen: Mapping[int, Sequence[Carried]]) -> bool:
-    return len(seen) > 1 and len({len(transfers) for transfers in seen.values()}) == 1
+def _is_comparable(transfers_of: Mapping[int, Sequence[Carried]]) -> bool:
+    return len(transfers_of) > 1 and len({len(transfers) for transfers in transfers_of.values()}) == 1
 
 
 def _level(same_work: Sequence[dict[Part, float]]) -> None:

@@ -38,7 +38,7 @@ class Comparison:
 
 
 def compare_samples(base: Sequence[float], new: Sequence[float]) -> Comparison:
-    """How many times larger ``new`` is: the median of all ratios, and the interval that Mann and Whitney's test gives.
+    """How many times larger ``new`` is: the median of all ratios, with the interval of Mann and Whitney's test.
 
     Nothing is assumed of the distributions but that one is the other, stretched. The interval holds the true ratio in
     at least 95 of 100 comparisons, whatever the noise; three samples against three are too few for any.
@@ -65,7 +65,7 @@ def compare_samples(base: Sequence[float], new: Sequence[float]) -> Comparison:
         raise ValueError(f"a comparison needs samples above 0, not {min(*base, *new)}")
     base, new = _thinned(base), _thinned(new)
     logarithms = [math.log(value) for value in base]
-    ratios = sorted(math.log(value) - other for value in new for other in logarithms)
+    ratios = sorted(math.log(value) - logarithm for value in new for logarithm in logarithms)
     middle = len(ratios) // 2
     center = ratios[middle] if len(ratios) % 2 else (ratios[middle - 1] + ratios[middle]) / 2
     rank = _rank(*sorted((len(base), len(new))))
@@ -93,10 +93,10 @@ def _rank(fewer: int, more: int) -> int:
         deviation = math.sqrt(fewer * more * (fewer + more + 1) / 12)
         return max(0, math.floor(mean - 1.959964 * deviation))
     ways = _ways(fewer, more)
-    total, seen = math.comb(fewer + more, fewer), 0
+    total, cumulated = math.comb(fewer + more, fewer), 0
     for value, count in enumerate(ways):
-        seen += count
-        if seen / total > tail:
+        cumulated += count
+        if cumulated / total > tail:
             return value
     raise AssertionError("a distribution sums to one")
 

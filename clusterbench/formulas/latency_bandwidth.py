@@ -83,7 +83,7 @@ def size_at_half_peak(sizes: Sequence[float], bandwidths: Sequence[float]) -> fl
     return float(sizes[at - 1] * (sizes[at] / sizes[at - 1]) ** share)
 
 
-# Points that are no part of any line
+# Outliers
 
 
 def _set_aside(points: Sequence[tuple[float, float]]) -> list[bool]:
@@ -96,17 +96,17 @@ def _set_aside(points: Sequence[tuple[float, float]]) -> list[bool]:
 def _off(points: Sequence[tuple[float, float]], index: int) -> float:
     size, time_s = points[index]
     distances = []
-    for one, other in ((index - 2, index - 1), (index - 1, index + 1), (index + 1, index + 2)):
-        if one < 0 or other >= len(points):
+    for before, after in ((index - 2, index - 1), (index - 1, index + 1), (index + 1, index + 2)):
+        if before < 0 or after >= len(points):
             continue
-        (left, left_s), (right, right_s) = points[one], points[other]
+        (left, left_s), (right, right_s) = points[before], points[after]
         predicted_s = left_s + (right_s - left_s) * (size - left) / (right - left)
         if predicted_s > 0:
             distances.append(abs(math.log(time_s / predicted_s)))
     return min(distances, default=0.0)
 
 
-# How many segments, and where
+# Number and ends of segments
 
 
 class _Sums:
@@ -137,15 +137,15 @@ def _line(n: float, t: float, s: float, tt: float, st: float, ss: float) -> tupl
             return alpha, gamma, max(0.0, n - alpha * t - gamma * s)
     flat = (t / tt, 0.0, max(0.0, n - t * t / tt)) if tt else (0.0, 0.0, 0.0)
     steep = (0.0, s / ss, max(0.0, n - s * s / ss)) if ss else flat
-    return min(flat, steep, key=lambda one: one[2])
+    return min(flat, steep, key=lambda line: line[2])
 
 
 def _best_ends(points: Sequence[tuple[float, float]], weights: Sequence[float], most: int) -> tuple[int, ...]:
     """The index behind each segment's last point, for the number of segments that Schwarz's criterion prefers."""
     sums, count = _Sums(points, weights), sum(weights)
     num_points = len(points)
-    every = max(1, -(-num_points // _MOST_ENDS))
-    cuts = [*range(0, num_points - FEWEST_POINTS + 1, every), num_points]
+    stride = max(1, -(-num_points // _MOST_ENDS))
+    cuts = [*range(0, num_points - FEWEST_POINTS + 1, stride), num_points]
     best: dict[int, tuple[float, tuple[int, ...]]] = {
         end: (sums.line(0, end)[2], (end,)) for end in cuts if end >= FEWEST_POINTS
     }
@@ -164,19 +164,19 @@ def _best_ends(points: Sequence[tuple[float, float]], weights: Sequence[float], 
         best = longer
         if num_points not in best:
             break
-        squares, ends = _refined(sums, best[num_points][1], every)
+        squares, ends = _refined(sums, best[num_points][1], stride)
         if (value := _criterion(squares, number, count)) < lowest:
             chosen, lowest = ends, value
     return chosen
 
 
-def _refined(sums: _Sums, ends: tuple[int, ...], every: int) -> tuple[float, tuple[int, ...]]:
+def _refined(sums: _Sums, ends: tuple[int, ...], stride: int) -> tuple[float, tuple[int, ...]]:
     """The sum of squares, and the ends moved to the best of the places that were passed over around each."""
     moved = [0, *ends]
     for number in range(1, len(moved) - 1):
         before, after = moved[number - 1], moved[number + 1]
-        first = max(before + FEWEST_POINTS, moved[number] - every + 1)
-        last = min(after - FEWEST_POINTS, moved[number] + every - 1)
+        first = max(before + FEWEST_POINTS, moved[number] - stride + 1)
+        last = min(after - FEWEST_POINTS, moved[number] + stride - 1)
         moved[number] = min(
             range(first, last + 1), key=lambda cut: sums.line(before, cut)[2] + sums.line(cut, after)[2]
         )
@@ -184,8 +184,11 @@ def _refined(sums: _Sums, ends: tuple[int, ...], every: int) -> tuple[float, tup
 
 
 def _criterion(squares: float, num_segments: int, count: float) -> float:
-    """Two figures a segment; where one ends counts thrice, as it is the best of many places (one line of 28 sizes with
-    10 % noise would be cut in two 12 times in 100, and is once)."""
+    """Schwarz's criterion, with two parameters a segment and three more for each place where a segment ends.
+
+    Three, because that place is the best of many: with one, a line of 28 sizes with 10 % noise would be cut in two 12
+    times in 100; with three it is once.
+    """
     parameters = 5 * num_segments - 3
     return count * math.log(squares / count + _NOISE**2) + parameters * math.log(count)
 

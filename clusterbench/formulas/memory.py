@@ -115,7 +115,7 @@ def megatron_activation_bytes(
 
 
 def pipeline_activation_layers(num_layers: int, pp: int, chunks: int = 1) -> float:
-    """Layers' worth of activations the first stage of 1F1B holds: all ``num_layers``, however many stages share them.
+    """Layers whose activations the first stage of 1F1B holds: all ``num_layers``, for any number of stages.
 
     It keeps ``pp`` microbatches of ``num_layers / pp`` layers each; interleaving adds a little. Needs ``pp``
     microbatches or more.
@@ -129,7 +129,7 @@ def pipeline_activation_layers(num_layers: int, pp: int, chunks: int = 1) -> flo
 
 
 def logits_bytes(seq_len: int, micro_batch_size: int, vocab_size: int, itemsize: int = 4) -> int:
-    """Bytes of one copy of the logits of a microbatch, the most forgotten memory of the last stage; loss keeps 2 or 3.
+    """Bytes of one copy of the logits of a microbatch, on the last stage only; the loss keeps 2 or 3.
 
     >>> logits_bytes(8192, 1, 128_256)
     4202692608

@@ -1,8 +1,8 @@
-"""Who is measured with whom, and what a matrix of pairs says: a slow node, a slow link, a slow block.
+"""Pairs to measure, in rounds, and what a matrix of pairs shows: a slow node, a slow link, a slow block.
 
 A *unit* is what is paired: a node, a rank or a GPU, by its number. A *link* is an unordered pair of units, a *cell* one
-of its two directions, (from, to). All pairs of one *round* are disjoint, so they may be measured at once and nobody is
-measured twice at once.
+of its two directions, (from, to). All pairs of one *round* are disjoint, so they may be measured at once: no unit
+is in two measurements at a time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ BLOCK_EFFECT = 0.25
 """Links between blocks are at least so much slower than three quarters of the links are."""
 
 
-# Who is measured with whom
+# Pairs to measure
 
 
 def tournament(count: int) -> list[Round]:
     """Every pair of ``count`` units exactly once, in as few rounds as there can be: n - 1, or n where n is odd.
 
-    The circle method: one unit stays, the others move round it; where n is odd, whoever meets nobody rests.
+    The circle method: one unit stays, the others move round it; where n is odd, the unit without a partner rests.
 
     >>> tournament(4)
     [((0, 3), (1, 2)), ((0, 2), (1, 3)), ((0, 1), (2, 3))]
@@ -76,14 +76,15 @@ def random_rounds(count: int, num_rounds: int, seed: int) -> list[Round]:
     draw = random.Random(seed)
     shuffled = list(range(count))
     draw.shuffle(shuffled)
-    every = tournament(count)
-    chosen = draw.sample(every, min(num_rounds, len(every)))
+    rounds = tournament(count)
+    chosen = draw.sample(rounds, min(num_rounds, len(rounds)))
     return [tuple(sorted(_ordered(shuffled[a], shuffled[b]) for a, b in pairs)) for pairs in chosen]
 
 
 def rounds_of(count: int, partners: int, seed: int) -> list[Round]:
-    """All pairs up to ``MOST_IN_FULL`` units; beyond, the bisection and ``partners`` random partners of each. No pair
-    comes twice.
+    """Rounds of pairs, none of them twice, for ``count`` units.
+
+    All pairs up to ``MOST_IN_FULL`` units; beyond, the bisection and ``partners`` random partners of each.
 
     >>> sum(map(len, rounds_of(16, partners=8, seed=0))), sum(map(len, rounds_of(64, partners=8, seed=0))) <= 32 * 9
     (120, True)
@@ -107,28 +108,28 @@ def second_pass(faults: Iterable[Slow], cells: Mapping[Pair, float], partners: i
     blamed = {unit for fault in faults for unit in fault.units}
     medians = _medians(_links(cells))
     proven = sorted(medians.keys() - blamed, key=lambda unit: (-medians[unit], unit))
-    asked = [_ordered(*fault.units) for fault in faults if fault.kind == "link"]
+    pairs = [_ordered(*fault.units) for fault in faults if fault.kind == "link"]
     for number, suspect in enumerate(suspects):
         of_it = {proven[(number + turn) % len(proven)] for turn in range(partners)} if proven else ()
-        asked += [_ordered(suspect, partner) for partner in sorted(of_it)]
-    return disjoint(dict.fromkeys(asked))
+        pairs += [_ordered(suspect, partner) for partner in sorted(of_it)]
+    return disjoint(dict.fromkeys(pairs))
 
 
 def disjoint(pairs: Iterable[Pair]) -> list[Round]:
-    """Pairs in rounds in which nobody comes twice; each goes into the first that has room.
+    """Pairs in rounds that hold each unit at most once; each pair goes into the first round with room.
 
     >>> disjoint([(0, 1), (0, 2), (2, 3)])
     [((0, 1), (2, 3)), ((0, 2),)]
     """
     rounds: list[list[Pair]] = []
     for pair in pairs:
-        for others in rounds:
-            if not {unit for other in others for unit in other} & {*pair}:
-                others.append(pair)
+        for placed in rounds:
+            if not {unit for placed_pair in placed for unit in placed_pair} & {*pair}:
+                placed.append(pair)
                 break
         else:
             rounds.append([pair])
-    return [tuple(sorted(others)) for others in rounds]
+    return [tuple(sorted(placed)) for placed in rounds]
 
 
 def num_links(count: int) -> int:
@@ -140,12 +141,12 @@ def num_links(count: int) -> int:
     return count * (count - 1) // 2
 
 
-# What the matrix says
+# Faults in a matrix
 
 
 @dataclass(frozen=True)
 class Slow:
-    """What a matrix blames, with the rate it measured and the median it is held against, in the matrix's unit.
+    """A fault in a matrix, with the measured rate and the median of its peers, in the matrix's unit.
 
     ``units`` are the node; the link's (from, to); or the block's members, the smaller side. ``both`` says of a link
     that its other direction is slow as well.
@@ -175,7 +176,7 @@ def attribute(
     again: Mapping[Pair, float] | None = None,
     host_of: Mapping[int, int] | None = None,
 ) -> list[Slow]:
-    """Who is to blame for low cells: a block of units, or else nodes (row and column), or else links (one cell).
+    """Faults behind low cells: blocks of units, or else nodes (row and column), or else links (one cell).
 
     Parameters
     ----------
@@ -184,7 +185,7 @@ def attribute(
     best
         The best sample of each cell. A cell is low only if that is low as well, so that one bad moment is no fault.
     again
-        Rates of the second pass. Whoever is good in it is not blamed.
+        Rates of the second pass. A unit or link that is good in it is no fault.
     host_of
         For units of which several share a host: which. Pairs inside a host are then compared with those of that host,
         if they are alike at all, pairs across hosts with each other, and hosts are no blocks.
@@ -192,7 +193,7 @@ def attribute(
     Returns
     -------
     Slow blocks alone, where there are any: repair those and measure again. Otherwise nodes, then links between the
-    others. Nothing where fewer than four can be compared: of two that differ, nobody knows which is slow.
+    others. Nothing where fewer than four can be compared: of two that differ, either may be the slow one.
 
     Source
     ------
@@ -206,8 +207,8 @@ def attribute(
         for cell, value in cells.items():
             source, target = host_of[cell[0]], host_of[cell[1]]
             (inside.setdefault(source, {}) if source == target else across)[cell] = value
-        alike = [across, *(own for own in inside.values() if is_uniform(own.values()))]
-        return [fault for own in alike for fault in _slow_nodes_and_links(own, best, again)]
+        alike = [across, *(peers for peers in inside.values() if is_uniform(peers.values()))]
+        return [fault for peers in alike for fault in _slow_nodes_and_links(peers, best, again)]
     blocks = _slow_blocks(_links(cells), _links({cell: best.get(cell, value) for cell, value in cells.items()}))
     return blocks or _slow_nodes_and_links(cells, best, again)
 
@@ -290,8 +291,8 @@ def _components(units: Collection[int], links: Iterable[Pair]) -> list[tuple[int
 
 
 def _is_low_again(unit: int, links: Mapping[Pair, float], limit: float) -> bool:
-    own = [value for link, value in links.items() if unit in link]
-    return not own or median(own) < limit
+    values = [value for link, value in links.items() if unit in link]
+    return not values or median(values) < limit
 
 
 def _links(cells: Mapping[Pair, float]) -> dict[Pair, float]:
@@ -305,11 +306,11 @@ def _links(cells: Mapping[Pair, float]) -> dict[Pair, float]:
 
 def _medians(links: Mapping[Pair, float]) -> dict[int, float]:
     """Each unit's median over its partners."""
-    own: dict[int, list[float]] = {}
+    values_of: dict[int, list[float]] = {}
     for link, value in links.items():
         for unit in link:
-            own.setdefault(unit, []).append(value)
-    return {unit: median(values) for unit, values in own.items()}
+            values_of.setdefault(unit, []).append(value)
+    return {unit: median(values) for unit, values in values_of.items()}
 
 
 def _ordered(a: int, b: int) -> Pair:

@@ -1,11 +1,11 @@
-"""Pipeline schedules: what each rank computes in which order, and how long, how full and how chatty that makes a step.
+"""Pipeline schedules: the order of each rank's actions, and the time, memory and messages of the step.
 
 The orders are those of ``torch.distributed.pipelining`` 2.13, written down again so that a step can be predicted
 without torch, without devices and for more ranks than there are. A rank holds one or several *chunks* of the model;
 each chunk is one *stage* of the pipeline, and stages count through the model from 0.
 
 The kinds of action are F (forward), B (whole backward), I (the part of backward that gives the input's gradient, which
-the stage before waits for) and W (the rest of it, the weights' gradients, which nobody waits for).
+the stage before waits for) and W (the rest of it, the weights' gradients, which no rank waits for).
 """
 
 from __future__ import annotations
@@ -121,8 +121,12 @@ def _depth_first(
     size = _round_size(num_ranks, num_microbatches)
     stages = _loop_stages(rank, num_ranks, chunks)
     rounds = [range(first, first + size) for first in range(0, num_microbatches, size)]
-    forward = [Action("F", stage, microbatch) for some in rounds for stage in stages for microbatch in some]
-    backward = [(stage, microbatch) for some in rounds for stage in reversed(stages) for microbatch in some]
+    forward = [
+        Action("F", stage, microbatch) for microbatches in rounds for stage in stages for microbatch in microbatches
+    ]
+    backward = [
+        (stage, microbatch) for microbatches in rounds for stage in reversed(stages) for microbatch in microbatches
+    ]
     return forward, backward
 
 
@@ -301,7 +305,7 @@ def default_chunks(schedule: str) -> int:
     >>> default_chunks("1f1b"), default_chunks("zbv")
     (1, 2)
     """
-    return _known(schedule).chunks
+    return _schedule_named(schedule).chunks
 
 
 def stages_of(schedule: str, num_ranks: int, chunks: int, rank: int) -> tuple[int, ...]:
@@ -312,7 +316,7 @@ def stages_of(schedule: str, num_ranks: int, chunks: int, rank: int) -> tuple[in
     >>> stages_of("zbv", num_ranks=4, chunks=2, rank=1)
     (1, 6)
     """
-    if _known(schedule).placement == "v":
+    if _schedule_named(schedule).placement == "v":
         return _v_stages(rank, num_ranks)
     return _loop_stages(rank, num_ranks, chunks)
 
@@ -323,12 +327,12 @@ def objection(schedule: str, num_ranks: int, num_microbatches: int, chunks: int)
     >>> print(objection("dualpipev", num_ranks=4, num_microbatches=6, chunks=2))
     dualpipev needs as many microbatches as stages: at least 8 for 4 ranks of 2 chunks, not 6.
     """
-    known = _known(schedule)
+    traits = _schedule_named(schedule)
     for value, name in [(num_ranks, "rank"), (num_microbatches, "microbatch"), (chunks, "chunk per rank")]:
         if value < 1:
             return f"{schedule} needs at least 1 {name}, not {value}."
-    if not known.any_chunks and chunks != known.chunks:
-        return f"{schedule} needs exactly {known.chunks} chunk{'s' * (known.chunks > 1)} per rank, not {chunks}."
+    if not traits.any_chunks and chunks != traits.chunks:
+        return f"{schedule} needs exactly {traits.chunks} chunk{'s' * (traits.chunks > 1)} per rank, not {chunks}."
     if schedule == "1f1b" and num_microbatches < num_ranks:
         needs = f"at least {num_ranks}, not {num_microbatches}"
         return f"1f1b needs as many microbatches as stages: {needs}; gpipe takes fewer."
@@ -355,7 +359,9 @@ def order(schedule: str, num_ranks: int, num_microbatches: int, chunks: int) -> 
     """
     if refused := objection(schedule, num_ranks, num_microbatches, chunks):
         raise ValueError(refused)
-    return [_known(schedule).rank_order(rank, num_ranks, num_microbatches, chunks) for rank in range(num_ranks)]
+    return [
+        _schedule_named(schedule).rank_order(rank, num_ranks, num_microbatches, chunks) for rank in range(num_ranks)
+    ]
 
 
 def splits_backward(schedule: str) -> bool:
@@ -368,7 +374,7 @@ def splits_backward(schedule: str) -> bool:
     return any(action.kind == "I" for actions in orders for action in actions)
 
 
-def _known(schedule: str) -> Schedule:
+def _schedule_named(schedule: str) -> Schedule:
     if schedule not in SCHEDULES:
         raise ValueError(f"'{schedule}' is no pipeline schedule; there are {', '.join(SCHEDULES)}.")
     return SCHEDULES[schedule]
@@ -424,7 +430,7 @@ def play(order: Order, costs: Costs, send_s: float = 0.0) -> Timeline:
         Seconds of each kind of action, one number for all stages or one per stage. Without ``B`` a whole backward
         costs I + W. :func:`costs_in_torch` knows where torch's differ.
     send_s
-        Time from the end of a computation to its result being on another rank. Nobody computes slower for it, and
+        Time from the end of a computation to its result being on another rank. It slows no computation, and
         between two stages of one rank it is 0.
 
     Raises ValueError if the ranks wait for each other, or a cost is missing.
@@ -476,12 +482,12 @@ def costs_in_torch(num_stages: int, forward_s: float, inputs_s: float, weights_s
     >>> costs_in_torch(3, forward_s=1.0, inputs_s=1.5, weights_s=1.0)["W"]
     (2.5, 1.0, 1.0)
     """
-    others = num_stages - 1
+    num_others = num_stages - 1
     return {
         "F": forward_s,
         "B": inputs_s + weights_s,
-        "I": (0.0,) + (inputs_s,) * others,
-        "W": (inputs_s + weights_s,) + (weights_s,) * others,
+        "I": (0.0,) + (inputs_s,) * num_others,
+        "W": (inputs_s + weights_s,) + (weights_s,) * num_others,
     }
 
 
@@ -541,8 +547,8 @@ def _needs(action: Action, last_stage: int) -> tuple[tuple[Kind, int, int], ...]
         return (("I", stage, microbatch),)
     if kind == "F":
         return (("F", stage - 1, microbatch),) if stage else ()
-    own: tuple[Kind, int, int] = ("F", stage, microbatch)
-    return (own,) if stage == last_stage else (own, ("I", stage + 1, microbatch))
+    forward: tuple[Kind, int, int] = ("F", stage, microbatch)
+    return (forward,) if stage == last_stage else (forward, ("I", stage + 1, microbatch))
 
 
 def _seconds_by_stage(kinds: Iterable[Kind], costs: Costs, num_stages: int) -> dict[Kind, Sequence[float]]:

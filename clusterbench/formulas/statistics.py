@@ -1,4 +1,4 @@
-"""What is said about repeated measurements: medians, nearest-rank percentiles, spread, and ratios with an interval."""
+"""Statistics of repeated measurements: medians, nearest-rank percentiles, spread, and ratios with an interval."""
 
 from __future__ import annotations
 

@@ -16,21 +16,21 @@ from pathlib import Path
 from clusterbench.errors import SuiteError
 from clusterbench.importing.mapping import Mapped, load_mapping, read_mapping
 from clusterbench.importing.nanotron import MAPPING, SIGNS, is_nanotron
-from clusterbench.importing.nccl import Told, looks_like, read_nccl
-from clusterbench.importing.records import Found, Import, nodes, write_import
+from clusterbench.importing.nccl import Facts, looks_like, read_nccl
+from clusterbench.importing.records import Contents, ImportedCase, nodes, write_import
 from clusterbench.importing.table import header_of, read_table, read_text
 from clusterbench.run_folder import RunFolder, default_path
 
-__all__ = ["Told", "import_files"]
+__all__ = ["Facts", "import_files"]
 
-_NOTHING = Told()
+_NOTHING = Facts()
 
 
 def import_files(
     files: Sequence[Path],
     mapping: Path | None = None,
     out: Path | None = None,
-    told: Told = _NOTHING,
+    facts: Facts = _NOTHING,
 ) -> RunFolder:
     """The run that holds every row of ``files``.
 
@@ -40,7 +40,7 @@ def import_files(
         What the columns of a CSV mean. Without it the files must be of a kind that is known.
     out
         The run's folder; by default ``reports/DATE-TIME-NAME``.
-    told
+    facts
         What a table of nccl-tests may leave out.
 
     Raises
@@ -52,25 +52,25 @@ def import_files(
     """
     names = Counter(file.name for file in files)
     if twice := [name for name, number in names.items() if number > 1]:
-        raise SuiteError(f"two files are called {twice[0]}, so a row of one could not be told from one of the other.")
-    made = _made(files, mapping, told)
+        raise SuiteError(f"two files are called {twice[0]}, so their rows would have the same source.")
+    contents = _contents(files, mapping, facts)
     checksums = {file.name: f"sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files}
-    return write_import(out or default_path(Path("reports"), made.name, datetime.now()), made, checksums)
+    return write_import(out or default_path(Path("reports"), contents.name, datetime.now()), contents, checksums)
 
 
-def _made(files: Sequence[Path], mapping: Path | None, told: Told) -> Import:
+def _contents(files: Sequence[Path], mapping: Path | None, facts: Facts) -> Contents:
     if mapping is not None:
-        if told != _NOTHING:
+        if facts != _NOTHING:
             raise SuiteError("--op, --num-ranks and --num-nodes are for nccl-tests; a mapping says it for each row.")
         return _by_mapping(files, load_mapping(mapping))
     kinds = {_kind(file) for file in files}
     if len(kinds) > 1:
         raise SuiteError(f"the files are of several kinds: {', '.join(sorted(kinds))}.\nhint: import each kind alone")
     if kinds == {"nanotron"}:
-        if told != _NOTHING:
+        if facts != _NOTHING:
             raise SuiteError("--op, --num-ranks and --num-nodes are for nccl-tests; nanotron's CSV says it itself.")
         return _by_mapping(files, read_mapping(MAPPING, "nanotron's columns"))
-    return _of_nccl(files, told)
+    return _of_nccl(files, facts)
 
 
 def _kind(file: Path) -> str:
@@ -84,46 +84,46 @@ def _kind(file: Path) -> str:
     )
 
 
-def _by_mapping(files: Iterable[Path], mapped: Mapped) -> Import:
-    found = [one for file in files for one in read_table(file, mapped)]
-    per_node = mapped.gpus_per_node or max(nodes(one.world_size, one.num_nodes) for one in found)
-    return Import(
+def _by_mapping(files: Iterable[Path], mapped: Mapped) -> Contents:
+    cases = [case for file in files for case in read_table(file, mapped)]
+    per_node = mapped.gpus_per_node or max(nodes(case.world_size, case.num_nodes) for case in cases)
+    return Contents(
         name=mapped.name,
         question=mapped.question or f"What does {mapped.source or mapped.name} show?",
         source=mapped.source,
         device=mapped.device,
         gpu=mapped.gpu,
         ranks_per_node=per_node,
-        found=_attempts(found) if mapped.attempts else found,
+        cases=_attempts(cases) if mapped.attempts else cases,
         text=mapped.text,
     )
 
 
-def _attempts(found: Iterable[Found]) -> list[Found]:
+def _attempts(cases: Iterable[ImportedCase]) -> list[ImportedCase]:
     """Rows of one configuration numbered, in their order: each stays a case of its own."""
-    seen: Counter[object] = Counter()
+    counts: Counter[object] = Counter()
     numbered = []
-    for one in found:
-        key = one.world_size, one.num_nodes, tuple(one.point.items())
-        seen[key] += 1
-        numbered.append(replace(one, point={**one.point, "attempt": seen[key]}))
+    for case in cases:
+        key = case.world_size, case.num_nodes, tuple(case.point.items())
+        counts[key] += 1
+        numbered.append(replace(case, point={**case.point, "attempt": counts[key]}))
     return numbered
 
 
-def _of_nccl(files: Sequence[Path], told: Told) -> Import:
-    every = [read_nccl(file, told) for file in files]
-    gpus = {one.gpu for one in every}
+def _of_nccl(files: Sequence[Path], facts: Facts) -> Contents:
+    tables = [read_nccl(file, facts) for file in files]
+    gpus = {table.gpu for table in tables}
     lines = "".join(f"# {file.name}\n" for file in files)
-    found = [found for one in every for found in one.found]
-    ops = ", ".join(dict.fromkeys(str(one.point["op"]) for one in found))
-    return Import(
+    cases = [case for table in tables for case in table.cases]
+    ops = ", ".join(dict.fromkeys(str(case.point["op"]) for case in cases))
+    return Contents(
         name="nccl-tests",
         question=f"How fast is NCCL by nccl-tests: {ops}?",
         source="nccl-tests",
         device="cuda",
         gpu=next(iter(gpus)) if len(gpus) == 1 else None,
-        ranks_per_node=max(one.ranks_per_node for one in every),
-        found=found,
+        ranks_per_node=max(table.ranks_per_node for table in tables),
+        cases=cases,
         text=f"# Imported by 'clusterbench import' from the output of nccl-tests:\n{lines}".encode(),
-        notes=tuple(note for one in every for note in one.notes),
+        notes=tuple(note for table in tables for note in table.notes),
     )

@@ -165,10 +165,10 @@ def read_mapping(data: bytes, path: str) -> Mapped:
     """The same from bytes; ``path`` is what messages name."""
     if not data.strip():
         raise SuiteError(f"{path} is empty. A mapping needs at least 'import', 'case' and 'figures'.")
-    return _Reader(path).mapping(read_yaml(data, path), data)
+    return _MappingReader(path).mapping(read_yaml(data, path), data)
 
 
-class _Reader:
+class _MappingReader:
     def __init__(self, path: str) -> None:
         self.path = path
 
@@ -246,8 +246,6 @@ class _Reader:
         if mapped.gpus_per_node is None and "num_nodes" not in mapped.case:
             self.fail(line, "how many nodes a case ran on is not said: give 'gpus_per_node', or 'num_nodes' in 'case'.")
 
-    # Its blocks.
-
     def status(self, top: Table) -> StatusCell | None:
         if "status" not in top.values:
             return None
@@ -255,20 +253,20 @@ class _Reader:
         table = self.table(top.values["status"], "'status'", _STATUS)
         if "column" not in table.values:
             self.fail(line, "'status' needs 'column'.")
-        found: dict[str, dict[str, Status]] = {"equals": {}, "contains": {}}
-        for kind, meant in found.items():
+        meanings: dict[str, dict[str, Status]] = {"equals": {}, "contains": {}}
+        for kind, meant in meanings.items():
             if kind in table.values:
                 words = self.table(table.values[kind], f"'{kind}'", None)
                 for word, node in words.values.items():
                     meant[word] = self.outcome(node, words.lines[word])
-        if not any(found.values()):
+        if not any(meanings.values()):
             self.fail(line, "'status' needs 'equals' or 'contains': which words of the column mean what.")
-        if "" in found["contains"]:
+        if "" in meanings["contains"]:
             self.fail(line, "'contains' an empty text is true of every cell; say it under 'equals'.")
         otherwise = (
             self.outcome(table.values["otherwise"], table.lines["otherwise"]) if "otherwise" in table.values else None
         )
-        return StatusCell(line, self.text(table, "column"), found["equals"], found["contains"], otherwise)
+        return StatusCell(line, self.text(table, "column"), meanings["equals"], meanings["contains"], otherwise)
 
     def outcome(self, node: Node, line: int) -> Status:
         word = str(self.scalar(node, "an outcome"))
@@ -297,22 +295,22 @@ class _Reader:
 
     def figures(self, top: Table) -> dict[str, Cell]:
         table = self.table(top.values["figures"], "'figures'", None)
-        found = {}
+        figures = {}
         for key, node in table.values.items():
             line = table.lines[key]
             if not re.fullmatch(r"[a-z_]+(\[[a-z_]+=\w+(,[a-z_]+=\w+)*\])?", key):
                 self.fail(line, f"{as_yaml(key)} is no metric; write it as 'peak_memory' or 'peak_memory[category=x]'.")
-            name, detail = split_key(key)
+            name, details = split_key(key)
             if name not in FIGURES:
                 self.fail(line, f"there is no metric '{name}'.{nearest(name, FIGURES)}\nMetrics: {', '.join(FIGURES)}.")
-            for one in detail:
-                if one not in DETAILS or one == "source":
-                    allowed = [each for each in DETAILS if each != "source"]
-                    self.fail(line, f"figures have no detail '{one}'. Details: {', '.join(allowed)}.")
+            for detail in details:
+                if detail not in DETAILS or detail == "source":
+                    allowed = [word for word in DETAILS if word != "source"]
+                    self.fail(line, f"figures have no detail '{detail}'. Details: {', '.join(allowed)}.")
             if name in ("mfu", "hfu"):
-                detail = {**detail, "source": "imported"}
-            found[metric_key(name, **detail)] = self.cell(node, key, line, FIGURES[name])
-        return found
+                details = {**details, "source": "imported"}
+            figures[metric_key(name, **details)] = self.cell(node, key, line, FIGURES[name])
+        return figures
 
     def flops(self, top: Table, gpu: str | None, case: Mapping[str, Cell]) -> Flops | None:
         if "flops" not in top.values:
@@ -356,8 +354,6 @@ class _Reader:
         }
         return Flops(line, convention, accelerator.peak_flops_per_s[str(dtype)], accelerator.source, cells)
 
-    # A cell.
-
     def cell(self, node: Node, name: str, line: int, unit: str = "") -> Cell:
         if isinstance(node, Scalar):
             if unit and unit != "tokens/s":
@@ -383,8 +379,8 @@ class _Reader:
                 self.fail(line, f"'{name}' names no column.")
         words: dict[str, Value] = {}
         if "words" in table.values:
-            given = self.table(table.values["words"], "'words'", None)
-            words = {word: self.scalar(meant, f"the meaning of '{word}'") for word, meant in given.values.items()}
+            word_table = self.table(table.values["words"], "'words'", None)
+            words = {word: self.scalar(meant, f"the meaning of '{word}'") for word, meant in word_table.values.items()}
         optional = self.plain(table, "optional", False)
         if not isinstance(optional, bool):
             self.fail(table.lines["optional"], f"'optional' must be true or false, not {as_yaml(optional)}.")
@@ -409,13 +405,11 @@ class _Reader:
             return float(scale)
         if "scale" in table.values:
             self.fail(table.lines["scale"], f"'scale' of a figure is its 'unit': {_units(unit)}.")
-        given = self.text(table, "unit") or ("tokens/s" if unit == "tokens/s" else "")
-        if given not in FACTORS[unit]:
-            what = f"not {as_yaml(given)}" if given else "and has none"
+        file_unit = self.text(table, "unit") or ("tokens/s" if unit == "tokens/s" else "")
+        if file_unit not in FACTORS[unit]:
+            what = f"not {as_yaml(file_unit)}" if file_unit else "and has none"
             self.fail(table.lines.get("unit", line), f"figure '{name}' needs a unit, {_units(unit)}, {what}.")
-        return FACTORS[unit][given]
-
-    # YAML.
+        return FACTORS[unit][file_unit]
 
     def table(self, node: Node, what: str, allowed: Sequence[str] | None) -> Table:
         if not isinstance(node, Table):

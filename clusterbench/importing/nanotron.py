@@ -1,6 +1,6 @@
 """The CSV that nanotron's benchmarks append to, a row a run.
 
-Source: huggingface/nanotron, ``src/nanotron/helpers.py``, ``create_table_log``. Only runs that came to an end have a
+Source: huggingface/nanotron, ``src/nanotron/helpers.py``, ``create_table_log``. Only runs that ended have a
 row. Its "GB" of memory are divided by 1024**3. Its ``ep`` multiplies ranks and here it does not, so that 1 alone is
 taken. Sequence parallelism is its ``tp_mode`` REDUCE_SCATTER.
 """

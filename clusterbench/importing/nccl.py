@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterbench.errors import SuiteError, ToolError, nearest
 from clusterbench.formulas.collectives import BUS_FACTOR
-from clusterbench.importing.records import Found
+from clusterbench.importing.records import ImportedCase
 from clusterbench.importing.table import read_text
 from clusterbench.run_folder.records import parsed
 from clusterbench.tools import nccl_tests
@@ -60,7 +60,7 @@ _UNKNOWN_MEAN = "none"
 
 
 @dataclass(frozen=True)
-class Told:
+class Facts:
     """What the command line says that a file may not."""
 
     op: str | None = None
@@ -81,7 +81,7 @@ class Ran:
 class NcclImport:
     """The cases of one file, the one kind of GPU they ran on (None where there are several), and what was left out."""
 
-    found: list[Found]
+    cases: list[ImportedCase]
     gpu: str | None
     ranks_per_node: int
     notes: tuple[str, ...]
@@ -94,7 +94,7 @@ def looks_like(text: str) -> bool:
     return re.search(r"^#\s+size\s+count\s+type", text, re.MULTILINE) is not None
 
 
-def read_nccl(path: Path, told: Told) -> NcclImport:
+def read_nccl(path: Path, facts: Facts) -> NcclImport:
     """Every size of the file as a case.
 
     Raises
@@ -110,7 +110,7 @@ def read_nccl(path: Path, told: Told) -> NcclImport:
             rows, ran = _of_text(path.name, text)
     except ToolError as error:
         raise SuiteError(f"{path.name}: {error}") from None
-    return _cases(path.name, rows, ran, told)
+    return _cases(path.name, rows, ran, facts)
 
 
 @dataclass(frozen=True)
@@ -134,16 +134,16 @@ def _of_text(name: str, text: str) -> tuple[list[_Line], Ran]:
     program = None
     for number, line in enumerate(whole_lines(text), 1):
         cells = line.lstrip("# ").split()
-        if found := _RANK.match(line):
-            hosts[int(found[1])] = found[2], found[3].strip()
-        elif found := _PROGRAM.match(line):
-            program = found[1]
+        if match := _RANK.match(line):
+            hosts[int(match[1])] = match[2], match[3].strip()
+        elif match := _PROGRAM.match(line):
+            program = match[1]
         elif line.startswith("#") and cells[:2] == ["size", "count"]:
             columns = cells
         elif columns and starts_with_figure(line):
             numbered.append((number, _before_the_time(columns, cells)))
     if sorted(hosts) != list(range(len(hosts))):
-        hosts = {}  # somebody shortened the list: what is left of it does not say where the ranks were
+        hosts = {}  # the list was shortened: the rest does not say where the ranks were
     ran = Ran(program, tuple(hosts[rank][0] for rank in sorted(hosts)), tuple({gpu for _, gpu in hosts.values()}))
     lines = [
         _Line(f"{name}:{number}", cells.get("type", ""), cells.get("redop", ""), cells.get("root", ""), row)
@@ -153,7 +153,7 @@ def _of_text(name: str, text: str) -> tuple[list[_Line], Ran]:
 
 
 def _before_the_time(columns: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
-    """The cells before the time by name; a blank one is not there, and then only the first three can be told."""
+    """The cells before the time by name; where a blank one is missing, only the first three are sure."""
     first = columns.index("time")
     before = len(cells) - (len(columns) - first)
     names = columns[:first] if before == first else columns[: min(3, before)]
@@ -162,110 +162,113 @@ def _before_the_time(columns: Sequence[str], cells: Sequence[str]) -> dict[str, 
 
 def _of_json(name: str, text: str) -> tuple[list[_Line], Ran]:
     try:
-        found = parsed(text.encode())
+        report = parsed(text.encode())
     except (ValueError, RecursionError) as error:
         raise SuiteError(f"{name}: not whole JSON: {error}.") from None
-    version = found.get("version")
+    version = report.get("version")
     if version not in _VERSIONS:
-        known = ", ".join(str(one) for one in _VERSIONS)
-        raise SuiteError(f"{name}: version {version!r} of nccl-tests' JSON is not known. Known: {known}.")
-    failed = figure("nccl-tests", found, "out_of_bounds.count")
+        versions = ", ".join(map(str, _VERSIONS))
+        raise SuiteError(f"{name}: version {version!r} of nccl-tests' JSON is not known. Known: {versions}.")
+    failed = figure("nccl-tests", report, "out_of_bounds.count")
     if failed:
         raise SuiteError(f"{name}: {failed:g} checks failed in this run: its figures are of wrong results.")
-    results = found.get("results")
+    results = report.get("results")
     if not isinstance(results, list) or not results:
         raise SuiteError(f"{name} holds no results.")
-    args = found.get("args")
+    args = report.get("args")
     words = re.match(r"(?:.*/)?(\w+)_perf$", str(args[0])) if isinstance(args, list) and args else None
-    lines = [_json_line(name, f"results[{number}]", one) for number, one in enumerate(results)]
-    return lines, Ran(words[1] if words else None, *_devices(found.get("config")))
+    lines = [_json_line(name, f"results[{number}]", result) for number, result in enumerate(results)]
+    return lines, Ran(words[1] if words else None, *_devices(report.get("config")))
 
 
 def _devices(config: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Host of each rank and the kinds of GPU; nothing where that cannot be told.
+    """Host of each rank and the kinds of GPU; nothing where they are not sure.
 
     A process writes the first of its ranks only, and has as many as it has threads times GPUs.
     """
     if not isinstance(config, Mapping) or not isinstance(devices := config.get("devices"), list):
         return (), ()
-    each = int(figure("nccl-tests", config, "nthreads") * figure("nccl-tests", config, "ngpus"))
-    if not 1 <= each <= _MOST_OF_A_PROCESS:
+    per_process = int(figure("nccl-tests", config, "nthreads") * figure("nccl-tests", config, "ngpus"))
+    if not 1 <= per_process <= _MOST_OF_A_PROCESS:
         return (), ()
-    if not all(isinstance(one, Mapping) and one.get("rank") == index * each for index, one in enumerate(devices)):
+    if not all(
+        isinstance(device, Mapping) and device.get("rank") == index * per_process
+        for index, device in enumerate(devices)
+    ):
         return (), ()
-    hosts = tuple(str(one.get("hostname", "")) for one in devices for _ in range(each))
-    return hosts, tuple({str(one.get("device_info", "")) for one in devices})
+    hosts = tuple(str(device.get("hostname", "")) for device in devices for _ in range(per_process))
+    return hosts, tuple({str(device.get("device_info", "")) for device in devices})
 
 
-def _json_line(name: str, place: str, one: Any) -> _Line:
+def _json_line(name: str, place: str, result: Any) -> _Line:
     where = f"{name} {place}"
-    if not isinstance(one, Mapping):
+    if not isinstance(result, Mapping):
         raise SuiteError(f"{where} is no object.")
     halves = []
     for part in ("out_of_place", "in_place"):
-        time_us = figure(place, one, f"{part}.time")
-        wrong = one[part].get("nwrong")
+        time_us = figure(place, result, f"{part}.time")
+        wrong = result[part].get("nwrong")
         if time_us <= 0:
             raise SuiteError(f"{where}: {part}.time is {time_us:g}; it must be above 0.")
         if wrong not in (None, 0):
             raise SuiteError(f"{where}: {wrong} elements are wrong, so its figures are of wrong results.")
-        algbw, busbw = (figure(place, one, f"{part}.{word}") * 1e9 for word in ("alg_bw", "bus_bw"))
+        algbw, busbw = (figure(place, result, f"{part}.{word}") * 1e9 for word in ("alg_bw", "bus_bw"))
         halves.append(nccl_tests.Placement(time_us / 1e6, algbw, busbw, None if wrong is None else 0))
-    size, count = (int(figure(place, one, word)) for word in ("size", "count"))
+    size, count = (int(figure(place, result, word)) for word in ("size", "count"))
     row = nccl_tests.NcclRow(size, count, *halves)
     for part, half in (("out_of_place", row.out_of_place), ("in_place", row.in_place)):
         if half.algbw > _ROUNDED and not math.isclose(half.algbw, size / half.time_s, rel_tol=_LIKENESS):
             raise SuiteError(f"{where}: {part}.alg_bw is not its size over its time: the file contradicts itself.")
-    return _Line(where, str(one.get("type", "")), str(one.get("redop", "")), str(one.get("root", "")).strip(), row)
+    return _Line(
+        where, str(result.get("type", "")), str(result.get("redop", "")), str(result.get("root", "")).strip(), row
+    )
 
 
-def _cases(name: str, lines: Sequence[_Line], ran: Ran, told: Told) -> NcclImport:
-    op = _op(name, ran, told)
-    world_size = told.num_ranks or len(ran.hosts)
+def _cases(name: str, lines: Sequence[_Line], ran: Ran, facts: Facts) -> NcclImport:
+    op = _op(name, ran, facts)
+    world_size = facts.num_ranks or len(ran.hosts)
     if not world_size:
-        raise SuiteError(
-            f"{name} does not list every rank, so nobody knows how many there were.\nhint: say it with --num-ranks"
-        )
-    if ran.hosts and told.num_ranks and told.num_ranks != len(ran.hosts):
-        raise SuiteError(f"{name} lists {len(ran.hosts)} ranks, but --num-ranks says {told.num_ranks}.")
-    num_nodes = told.num_nodes or len(dict.fromkeys(ran.hosts))
+        raise SuiteError(f"{name} does not list every rank, so their number is unknown.\nhint: say it with --num-ranks")
+    if ran.hosts and facts.num_ranks and facts.num_ranks != len(ran.hosts):
+        raise SuiteError(f"{name} lists {len(ran.hosts)} ranks, but --num-ranks says {facts.num_ranks}.")
+    num_nodes = facts.num_nodes or len(dict.fromkeys(ran.hosts))
     if not num_nodes:
         raise SuiteError(f"{name} does not list the hosts of all ranks.\nhint: say how many with --num-nodes")
-    if ran.hosts and told.num_nodes and told.num_nodes != len(set(ran.hosts)):
-        raise SuiteError(f"{name} lists {len(set(ran.hosts))} hosts, but --num-nodes says {told.num_nodes}.")
+    if ran.hosts and facts.num_nodes and facts.num_nodes != len(set(ran.hosts)):
+        raise SuiteError(f"{name} lists {len(set(ran.hosts))} hosts, but --num-nodes says {facts.num_nodes}.")
     if num_nodes > world_size:
         raise SuiteError(f"{name}: {world_size} ranks do not fill {num_nodes} nodes.")
-    found = [_case(line, op, world_size, num_nodes, ran.hosts) for line in lines if line.row.size_bytes]
-    if not found:
+    cases = [_case(line, op, world_size, num_nodes, ran.hosts) for line in lines if line.row.size_bytes]
+    if not cases:
         raise SuiteError(f"{name} holds no row of a size above 0.")
-    empty = len(lines) - len(found)
+    empty = len(lines) - len(cases)
     notes = (f"{name}: {empty} rows of 0 bytes are left out: they moved nothing",) if empty else ()
     per_node = max(Counter(ran.hosts).values()) if ran.hosts else -(-world_size // num_nodes)
-    return NcclImport(found, ran.gpus[0] if len(ran.gpus) == 1 else None, per_node, notes)
+    return NcclImport(cases, ran.gpus[0] if len(ran.gpus) == 1 else None, per_node, notes)
 
 
-def _op(name: str, ran: Ran, told: Told) -> str:
-    if told.op is not None and told.op not in BUS_FACTOR:
+def _op(name: str, ran: Ran, facts: Facts) -> str:
+    if facts.op is not None and facts.op not in BUS_FACTOR:
         raise SuiteError(
-            f"--op {told.op!r} is no collective.{nearest(told.op, OPS.values())}\nCollectives: "
+            f"--op {facts.op!r} is no collective.{nearest(facts.op, OPS.values())}\nCollectives: "
             f"{', '.join(OPS.values())}."
         )
     if ran.program is None:
-        if told.op is None:
+        if facts.op is None:
             raise SuiteError(
                 f"{name} does not say which collective it timed; versions before 2.17 do not print it.\n"
                 f"hint: say it with --op, one of {', '.join(OPS.values())}"
             )
-        return told.op
+        return facts.op
     if ran.program not in OPS:
         raise SuiteError(f"{name}: '{ran.program}_perf' is not known. Known: {', '.join(OPS)}.")
     op = OPS[ran.program]
-    if told.op not in (None, op):
-        raise SuiteError(f"{name} was printed by '{ran.program}_perf', but --op says {told.op}.")
+    if facts.op not in (None, op):
+        raise SuiteError(f"{name} was printed by '{ran.program}_perf', but --op says {facts.op}.")
     return op
 
 
-def _case(line: _Line, op: str, world_size: int, num_nodes: int, hosts: tuple[str, ...]) -> Found:
+def _case(line: _Line, op: str, world_size: int, num_nodes: int, hosts: tuple[str, ...]) -> ImportedCase:
     if line.dtype not in _DTYPES:
         raise SuiteError(f"{line.where}: type {line.dtype!r} is not known. Known: {', '.join(_DTYPES)}.")
     point: dict[str, Any] = {"op": op, "size_bytes": line.row.size_bytes, "dtype": _DTYPES[line.dtype]}
@@ -274,7 +277,7 @@ def _case(line: _Line, op: str, world_size: int, num_nodes: int, hosts: tuple[st
     if line.root not in ("", "-1"):
         point["root"] = line.root
     _expect_ranks(line, op, world_size)
-    return Found(
+    return ImportedCase(
         where=line.where,
         point=point,
         world_size=world_size,

@@ -1,4 +1,4 @@
-"""What every kind of file is turned into, and how that becomes a run's folder."""
+"""The cases read from files of any kind, and the run's folder that is written from them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ UNKNOWN_HOST = "unknown"
 
 
 @dataclass(frozen=True)
-class Found:
-    """One case as a file tells it.
+class ImportedCase:
+    """One case as a file has it.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Import:
+class Contents:
     """All cases of the files of one import, and what is known about where they come from."""
 
     name: str
@@ -60,83 +60,88 @@ class Import:
     device: Literal["cpu", "cuda"]
     gpu: str | None
     ranks_per_node: int
-    found: Sequence[Found]
+    cases: Sequence[ImportedCase]
     text: bytes
     notes: tuple[str, ...] = ()
 
 
-def write_import(path: Path, made: Import, files: Mapping[str, str]) -> RunFolder:
+def write_import(path: Path, contents: Contents, files: Mapping[str, str]) -> RunFolder:
     """The folder of an ordinary run that holds ``made``; ``files`` are names and checksums, for environment.json.
 
     Raises
     ------
     SuiteError
-        If two cases cannot be told apart.
+        If two cases have the same configuration.
     RunFolderError
         If the folder is not empty or cannot be written.
     """
-    cases = _cases(made)
-    hosts = tuple(dict.fromkeys(host for one in made.found for host in one.hosts))
-    num_nodes = max(one.num_nodes for one in made.found)
-    cluster = Cluster(num_nodes, made.ranks_per_node, made.device, made.gpu, None, hosts)
-    plan = Plan(made.name, made.question, cluster, 1, tuple(cases), ())
-    environment = {"imported": {"source": made.source or "not said", "files": dict(files), "notes": list(made.notes)}}
-    records = list(_records(made.found, cases))  # before the folder is made: a mistake leaves nothing behind
-    run = RunFolder.create(path, made.text, plan, environment)
+    cases = _cases(contents)
+    hosts = tuple(dict.fromkeys(host for imported in contents.cases for host in imported.hosts))
+    num_nodes = max(imported.num_nodes for imported in contents.cases)
+    cluster = Cluster(num_nodes, contents.ranks_per_node, contents.device, contents.gpu, None, hosts)
+    plan = Plan(contents.name, contents.question, cluster, 1, tuple(cases), ())
+    environment = {
+        "imported": {"source": contents.source or "not said", "files": dict(files), "notes": list(contents.notes)}
+    }
+    records = list(_records(contents.cases, cases))  # before the folder is made: a mistake leaves nothing behind
+    run = RunFolder.create(path, contents.text, plan, environment)
     # In one go: a file can be imported again, so nothing here needs a sync of the disk for every case.
-    run.write("observations.jsonl", "".join(_line(seen) for seen, _ in records if seen is not None))
-    run.write("outcomes.jsonl", "".join(_line(ended) for _, ended in records))
+    run.write(
+        "observations.jsonl", "".join(_line(observation) for observation, _ in records if observation is not None)
+    )
+    run.write("outcomes.jsonl", "".join(_line(outcome) for _, outcome in records))
     return run
 
 
-def _cases(made: Import) -> list[Case]:
+def _cases(contents: Contents) -> list[Case]:
     cases: list[Case] = []
     first: dict[str, str] = {}
-    for one, label in zip(made.found, _labels(made.found), strict=True):
+    for imported, label in zip(contents.cases, _labels(contents.cases), strict=True):
         case = Case(
-            id=f"imported/{one.num_nodes}n{one.world_size}/{label}",
+            id=f"imported/{imported.num_nodes}n{imported.world_size}/{label}",
             benchmark="imported",
             version=Imported.version,
-            point=one.point,
-            device=made.device,
-            num_nodes=one.num_nodes,
-            world_size=one.world_size,
+            point=imported.point,
+            device=contents.device,
+            num_nodes=imported.num_nodes,
+            world_size=imported.world_size,
             iterations=1,
             warmup=0,
             time_limit_s=60.0,
-            layout=one.point.get("layout"),
+            layout=imported.point.get("layout"),
             # What failed in the source is no failure of the import.
-            expected_outcomes=() if one.status in ("ok", "skipped") else (one.status,),
-            source=one.where,
+            expected_outcomes=() if imported.status in ("ok", "skipped") else (imported.status,),
+            source=imported.where,
         )
         if case.hash in first:
             raise SuiteError(
-                f"{one.where}: this is the same configuration as {first[case.hash]}: {_told(one.point)}.\n"
-                "hint: 'attempts: true' in the mapping keeps both as attempts; or name under 'keep' the column that "
-                "tells them apart"
+                f"{imported.where}: this is the same configuration as {first[case.hash]}: "
+                f"{_point_in_words(imported.point)}.\n"
+                "hint: 'attempts: true' in the mapping keeps both as attempts; or name under 'keep' the column in "
+                "which they differ"
             )
-        first[case.hash] = one.where
+        first[case.hash] = imported.where
         cases.append(case)
     return cases
 
 
-def _labels(found: Sequence[Found]) -> Iterator[str]:
-    """What tells each case from the others, in few words; equal ones are numbered."""
+def _labels(imports: Sequence[ImportedCase]) -> Iterator[str]:
+    """The values in which each case differs from the others, as one short text; equal texts are numbered."""
     values: dict[str, set[object]] = {}
-    for one in found:
-        for name, value in one.point.items():
+    for imported in imports:
+        for name, value in imported.point.items():
             values.setdefault(name, set()).add(value)
     named = [name for name in values if len(values[name]) > 1] or list(values)[:1]
-    seen: Counter[str] = Counter()
-    for one in found:
-        said = {name: value for name, value in one.point.items() if name in named and value not in (None, "")}
-        if said.get("attempt") == 1:
-            del said["attempt"]
-        parts = [_word(name, value) for name, value in said.items()]
+    counts: Counter[str] = Counter()
+    for imported in imports:
+        differing = {name: value for name, value in imported.point.items() if name in named and value not in (None, "")}
+        if differing.get("attempt") == 1:
+            del differing["attempt"]
+        parts = [_word(name, value) for name, value in differing.items()]
         label = re.sub(r"[\s/]+", "_", "-".join(parts)) or "case"
-        place = f"{one.num_nodes}n{one.world_size}/{label}"
-        seen[place] += 1
-        yield label if seen[place] == 1 else f"{label}-{seen[place]}"
+        place = f"{imported.num_nodes}n{imported.world_size}/{label}"
+        counts[place] += 1
+        yield label if counts[place] == 1 else f"{label}-{counts[place]}"
 
 
 _SHORT = {
@@ -154,28 +159,31 @@ def _word(name: str, value: object) -> str:
     return str(value) if isinstance(value, str) else f"{_SHORT.get(name, name)}{value}"
 
 
-def _told(point: Point) -> str:
-    return ", ".join(f"{name} {value}" for name, value in point.items())
+def _point_in_words(point: Point) -> str:
+    return ", ".join(f"{key} {value}" for key, value in point.items())
 
 
-def _records(found: Iterable[Found], cases: Iterable[Case]) -> Iterator[tuple[Observation | None, Outcome]]:
-    for one, case in zip(found, cases, strict=True):
-        outcome = Outcome(case.id, case.hash, 1, 1, one.status, reason=one.reason)
-        yield (_observation(one, case) if one.status == "ok" else None), outcome
+def _records(imports: Iterable[ImportedCase], cases: Iterable[Case]) -> Iterator[tuple[Observation | None, Outcome]]:
+    for imported, case in zip(imports, cases, strict=True):
+        outcome = Outcome(case.id, case.hash, 1, 1, imported.status, reason=imported.reason)
+        yield (_observation(imported, case) if imported.status == "ok" else None), outcome
 
 
-def _observation(one: Found, case: Case) -> Observation:
-    if one.time_s is None or not SHORTEST_S <= one.time_s <= LONGEST_S:
+def _observation(imported: ImportedCase, case: Case) -> Observation:
+    if imported.time_s is None or not SHORTEST_S <= imported.time_s <= LONGEST_S:
         raise SuiteError(
-            f"{one.where}: the time of the case is {one.time_s} s; possible are {SHORTEST_S:g} to {LONGEST_S:g} s.\n"
+            f"{imported.where}: the time of the case is {imported.time_s} s; possible are {SHORTEST_S:g} to "
+            f"{LONGEST_S:g} s.\n"
             "hint: look at the units in the mapping"
         )
-    others: list[dict[str, Any]] = [{}] * (case.world_size - 1)
-    passes: dict[str, Sequence[Any]] = {SAMPLES: [{key: [value] for key, value in one.figures.items()}, *others]}
-    if one.model:
-        passes[MODEL] = [dict(one.model), *others]
-    seconds = [[one.time_s]] * case.world_size
-    return Observation(case.id, case.hash, 1, 1, one.hosts or (UNKNOWN_HOST,), seconds, passes=passes)
+    other_ranks: list[dict[str, Any]] = [{}] * (case.world_size - 1)
+    passes: dict[str, Sequence[Any]] = {
+        SAMPLES: [{key: [value] for key, value in imported.figures.items()}, *other_ranks]
+    }
+    if imported.model:
+        passes[MODEL] = [dict(imported.model), *other_ranks]
+    seconds = [[imported.time_s]] * case.world_size
+    return Observation(case.id, case.hash, 1, 1, imported.hosts or (UNKNOWN_HOST,), seconds, passes=passes)
 
 
 def _line(record: object) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from clusterbench.errors import LayoutError, SuiteError, nearest
 from clusterbench.importing.mapping import COUNTS, DEGREES, FIGURES, Cell, Mapped
-from clusterbench.importing.records import Found, nodes
+from clusterbench.importing.records import ImportedCase, nodes
 from clusterbench.layout import MOST_RANKS, RIDERS, ParallelLayout
 from clusterbench.options import as_yaml
 from clusterbench.types import Status, split_key
@@ -28,7 +28,7 @@ _LIKENESS = 0.02  # files round: a rate of three digits is within half a percent
 _ABOVE_ROUNDING = 1e8  # B/s; nccl-tests prints 0.01 GB/s as its smallest
 
 
-def read_table(path: Path, mapped: Mapped) -> list[Found]:
+def read_table(path: Path, mapped: Mapped) -> list[ImportedCase]:
     """Every row of the file as a case, in its order.
 
     Raises
@@ -40,19 +40,19 @@ def read_table(path: Path, mapped: Mapped) -> list[Found]:
     rows = _rows(path)
     line, header = next(rows, (1, []))
     _expect_columns(path, line, header, mapped)
-    found: list[Found] = []
+    cases: list[ImportedCase] = []
     for line, cells in rows:
         if len(cells) != len(header):
             raise SuiteError(
                 f"{path.name}:{line}: the row has {len(cells)} cells and the header {len(header)}: the file is cut or "
                 "not separated by commas."
             )
-        if len(found) == MOST_ROWS:
+        if len(cases) == MOST_ROWS:
             raise SuiteError(f"{path.name}:{line}: more than {MOST_ROWS} rows are too many for one run.")
-        found.append(_Row(mapped, f"{path.name}:{line}", dict(zip(header, cells, strict=True))).found())
-    if not found:
+        cases.append(_TableRow(mapped, f"{path.name}:{line}", dict(zip(header, cells, strict=True))).case())
+    if not cases:
         raise SuiteError(f"{path.name} has a header and no rows, so there is nothing to import.")
-    return found
+    return cases
 
 
 def header_of(path: Path) -> list[str]:
@@ -106,22 +106,22 @@ def read_text(path: Path) -> str:
 
 def _expect_columns(path: Path, line: int, header: Sequence[str], mapped: Mapped) -> None:
     times = Counter(header)
-    for column, asked in mapped.columns():
+    for column, mapping_line in mapped.columns():
         if not times[column]:
             raise SuiteError(
-                f"{path.name}:{line}: there is no column {as_yaml(column)}, which {mapped.path}:{asked} names."
+                f"{path.name}:{line}: there is no column {as_yaml(column)}, which {mapped.path}:{mapping_line} names."
                 f"{nearest(column, header)}\nColumns: {', '.join(header)}."
             )
         if times[column] > 1:
             raise SuiteError(
                 f"{path.name}:{line}: {times[column]} columns are called {as_yaml(column)}, which "
-                f"{mapped.path}:{asked} names.\nhint: rename one of them"
+                f"{mapped.path}:{mapping_line} names.\nhint: rename one of them"
             )
 
 
 @dataclass(frozen=True)
-class _Row:
-    """One row of a table and what the mapping makes of it. ``where`` is file and line."""
+class _TableRow:
+    """One row of a table, read as the mapping says. ``where`` is file and line."""
 
     mapped: Mapped
     where: str
@@ -130,12 +130,12 @@ class _Row:
     def fail(self, what: str) -> SuiteError:
         return SuiteError(f"{self.where}: {what}")
 
-    def found(self) -> Found:
+    def case(self) -> ImportedCase:
         status, reason = self.status()
         point = self.point()
         world_size = self.world_size(point)
         figures = self.figures() if status == "ok" else {}
-        return Found(
+        return ImportedCase(
             where=self.where,
             point=point,
             world_size=world_size,
@@ -147,33 +147,29 @@ class _Row:
             model=self.model() if status == "ok" else {},
         )
 
-    # How it ended.
-
     def status(self) -> tuple[Status, str]:
-        asked = self.mapped.status
-        if asked is None:
+        cell = self.mapped.status
+        if cell is None:
             return "ok", ""
-        text = self.cells[asked.column]
-        if text in asked.equals:
-            found = {asked.equals[text]}
+        text = self.cells[cell.column]
+        if text in cell.equals:
+            statuses = {cell.equals[text]}
         else:
-            found = {status for word, status in asked.contains.items() if word in text}
-        if len(found) > 1:
+            statuses = {status for word, status in cell.contains.items() if word in text}
+        if len(statuses) > 1:
             raise self.fail(
-                f"column '{asked.column}' holds {as_yaml(text)}, which means {' and '.join(sorted(found))} by "
-                f"{self.mapped.path}:{asked.line}."
+                f"column '{cell.column}' holds {as_yaml(text)}, which means {' and '.join(sorted(statuses))} by "
+                f"{self.mapped.path}:{cell.line}."
             )
-        status = next(iter(found), asked.otherwise)
+        status = next(iter(statuses), cell.otherwise)
         if status is None:
-            known = ", ".join(as_yaml(word) for word in (*asked.equals, *asked.contains))
+            words = ", ".join(as_yaml(word) for word in (*cell.equals, *cell.contains))
             raise self.fail(
-                f"column '{asked.column}' holds {as_yaml(text)}, and {self.mapped.path}:{asked.line} does not say what "
-                f"that means.{nearest(text, (*asked.equals, *asked.contains))}\nKnown: {known}; 'otherwise' is for all "
+                f"column '{cell.column}' holds {as_yaml(text)}, and {self.mapped.path}:{cell.line} does not say what "
+                f"that means.{nearest(text, (*cell.equals, *cell.contains))}\nKnown: {words}; 'otherwise' is for all "
                 "others."
             )
         return status, "" if status == "ok" else f"{self.where} says {as_yaml(text)}"
-
-    # What it is a case of.
 
     def point(self) -> dict[str, Any]:
         case = self.mapped.case
@@ -226,23 +222,23 @@ class _Row:
         if micro is None or steps is None:
             return
         product = micro * steps * dp
-        given = point.setdefault("global_batch_size", product)
-        if given != product:
+        global_batch_size = point.setdefault("global_batch_size", product)
+        if global_batch_size != product:
             raise self.fail(
-                f"global_batch_size is {given}, but micro_batch_size {micro} x gradient_accumulation_steps {steps} x "
-                f"dp {dp} is {product}.\nhint: leave the one that is only a label out of 'case'; it may stand under "
-                "'keep'"
+                f"global_batch_size is {global_batch_size}, but micro_batch_size {micro} x "
+                f"gradient_accumulation_steps {steps} x dp {dp} is {product}.\n"
+                "hint: leave the one that is only a label out of 'case'; it may stand under 'keep'"
             )
 
     def world_size(self, point: Mapping[str, Any]) -> int:
         case = self.mapped.case
-        given = self.count("world_size", case["world_size"]) if "world_size" in case else None
+        world_size = self.count("world_size", case["world_size"]) if "world_size" in case else None
         if not self.mapped.is_training:
-            assert given is not None  # a mapping without it is refused
-            return self.at_most(given)
+            assert world_size is not None  # a mapping without it is refused
+            return self.at_most(world_size)
         layout = ParallelLayout.parse(point["layout"])
-        if given is not None and given != layout.world_size:
-            raise self.fail(f"layout '{layout}' needs {layout.world_size} ranks, but world_size is {given}.")
+        if world_size is not None and world_size != layout.world_size:
+            raise self.fail(f"layout '{layout}' needs {layout.world_size} ranks, but world_size is {world_size}.")
         return self.at_most(layout.world_size)
 
     def at_most(self, world_size: int) -> int:
@@ -255,16 +251,14 @@ class _Row:
         if "num_nodes" not in case:
             assert per_node is not None  # a mapping without both is refused
             return nodes(world_size, per_node)
-        given = self.count("num_nodes", case["num_nodes"])
-        if given > world_size or (per_node is not None and given * per_node < world_size):
-            room = f"{given} nodes x {per_node} GPUs" if per_node is not None else f"{given} nodes"
+        num_nodes = self.count("num_nodes", case["num_nodes"])
+        if num_nodes > world_size or (per_node is not None and num_nodes * per_node < world_size):
+            room = f"{num_nodes} nodes x {per_node} GPUs" if per_node is not None else f"{num_nodes} nodes"
             raise self.fail(f"{world_size} ranks do not fit {room}.")
-        return given
-
-    # Its figures.
+        return num_nodes
 
     def figures(self) -> dict[str, float]:
-        found = {}
+        figures = {}
         for key, cell in self.mapped.figures.items():
             value = self.number(key, cell)
             if value is None:
@@ -274,8 +268,8 @@ class _Row:
                 raise self.fail(f"{key} is {value:g}; no figure is below 0.")
             if FIGURES[name] == "fraction" and value > 1:
                 raise self.fail(f"{key} is {value:g}, more than the whole.\nhint: 'unit: \"%\"' in the mapping")
-            found[key] = value
-        return found
+            figures[key] = value
+        return figures
 
     def time_s(self, point: Mapping[str, Any], world_size: int, figures: Mapping[str, float]) -> float:
         """The imported time; from a rate where the file has none, and held against the rate where it has both."""
@@ -295,11 +289,13 @@ class _Row:
         if per_rank is not None and "tokens_per_s" in figures:
             self.expect_alike("tokens_per_s", rate, per_rank * world_size, "tokens_per_s_per_rank times world_size")
         tokens = point.get("global_batch_size", 0) * point.get("seq_len", 0)
-        given = figures.get("step_time")
-        if given:
+        step_time_s = figures.get("step_time")
+        if step_time_s:
             if rate and tokens:
-                self.expect_alike("tokens_per_s", rate, tokens / given, f"{tokens} tokens of a step over step_time")
-            return given
+                self.expect_alike(
+                    "tokens_per_s", rate, tokens / step_time_s, f"{tokens} tokens of a step over step_time"
+                )
+            return step_time_s
         if not rate:
             raise self.fail("the row has neither a step time nor a throughput above 0, so it holds no measurement.")
         if not tokens:
@@ -309,28 +305,26 @@ class _Row:
             )
         return float(tokens / rate)
 
-    def expect_alike(self, name: str, given: float, follows: float, how: str) -> None:
-        if not math.isclose(given, follows, rel_tol=_LIKENESS):
-            raise self.fail(f"{name} is {given:.6g}, but {how} gives {follows:.6g}: the row contradicts itself.")
+    def expect_alike(self, name: str, figure: float, follows: float, how: str) -> None:
+        if not math.isclose(figure, follows, rel_tol=_LIKENESS):
+            raise self.fail(f"{name} is {figure:.6g}, but {how} gives {follows:.6g}: the row contradicts itself.")
 
     def model(self) -> dict[str, Any]:
         flops = self.mapped.flops
         if flops is None:
             return {}
-        found: dict[str, Any] = {"embedding_parameters": 0.0}
+        values: dict[str, Any] = {"embedding_parameters": 0.0}
         for name, cell in flops.cells.items():
             value = self.number(name, cell)
             if value is None or value <= 0:
                 raise self.fail(f"{name} is {'empty' if value is None else f'{value:g}'}; it must be above 0.")
-            found[name] = value
+            values[name] = value
         return {
-            **found,
+            **values,
             "convention": flops.convention,
             "peak_flops_per_s": flops.peak_flops_per_s,
             "peak_source": flops.peak_source,
         }
-
-    # A cell.
 
     def value(self, name: str, cell: Cell) -> Value:
         """What stands there, as YAML would read it."""
@@ -356,8 +350,8 @@ class _Row:
         return cell.words[text]
 
     def between(self, column: str, text: str, cell: Cell) -> str:
-        _, found, rest = text.partition(cell.after) if cell.after else ("", "x", text)
-        if not found:
+        _, separator, rest = text.partition(cell.after) if cell.after else ("", "x", text)
+        if not separator:
             raise self.fail(f"column '{column}' holds {as_yaml(text)}, in which there is no {as_yaml(cell.after)}.")
         return (rest.partition(cell.before)[0] if cell.before else rest).strip()
 

@@ -24,11 +24,11 @@ def document(tool: str, text: str) -> dict[str, Any]:
     if first is None or last is None:
         raise ToolError(f"{tool} printed no JSON: {end_of(text)}")
     try:
-        found = json.loads("\n".join(lines[first : last + 1]))
+        value = json.loads("\n".join(lines[first : last + 1]))
     except ValueError as error:
         raise ToolError(f"{tool} printed JSON that cannot be read ({error}): {end_of(text)}") from None
-    assert isinstance(found, dict)  # it starts with a brace
-    return found
+    assert isinstance(value, dict)  # it starts with a brace
+    return value
 
 
 def figure(tool: str, document: object, path: str) -> float:
@@ -39,14 +39,14 @@ def figure(tool: str, document: object, path: str) -> float:
     ToolError
         If it is not there, is no number, or is negative.
     """
-    found = document
+    value = document
     for part in path.split("."):
-        if isinstance(found, dict) and part in found:
-            found = found[part]
-        elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
-            found = found[int(part)]
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
         else:
             raise ToolError(f"{tool} printed no '{path}'")
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found) or found < 0:
-        raise ToolError(f"{tool} printed {found!r} as '{path}', which is no number that can be")
-    return float(found)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ToolError(f"{tool} printed {value!r} as '{path}', which is no number that can be")
+    return float(value)

@@ -1,4 +1,4 @@
-"""What a program printed as lines that can be read: whole, and without what launchers and terminals put around them."""
+"""The lines a program printed: whole ones, without what launchers and terminals put around them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def whole_lines(text: str) -> list[str]:
 
 
 def starts_with_figure(line: str) -> bool:
-    """Whether a line begins as a row of a table does, or as the second half of one that somebody broke in two.
+    """Whether a line begins as a row of a table does, or as the second half of a row that was broken in two.
 
     >>> [starts_with_figure(line) for line in ("  65536  1000", ".90", "2 warnings", "a 1", "")]
     [True, True, True, False, False]

@@ -67,7 +67,7 @@ def parse_best(text: str) -> tuple[BestOfTuning, ...]:
     ToolError
         If one of the three is missing, is printed twice or cannot be read.
     """
-    found: dict[str, BestOfTuning] = {}
+    best: dict[str, BestOfTuning] = {}
     for line in whole_lines(text):
         if "[tuning] Best" not in line:
             continue
@@ -79,17 +79,17 @@ def parse_best(text: str) -> tuple[BestOfTuning, ...]:
             positive(_TOOL, notify, line)
         time_us = early_us or late_us
         part = f"{kind}_{dtype.lower()}" if dtype else kind
-        if part in found:
+        if part in best:
             raise ToolError(f"{_TOOL} printed its best {part} twice: {line.strip()!r}")
-        found[part] = BestOfTuning(
+        best[part] = BestOfTuning(
             part,
             None if time_us is None else positive(_TOOL, time_us, line) / 1e6,
             None if rdma is None else positive(_TOOL, rdma, line) * 1e9,
             positive(_TOOL, nvl, line) * 1e9,
         )
-    if found.keys() != {"dispatch_fp8", "dispatch_bf16", "combine"}:
+    if best.keys() != {"dispatch_fp8", "dispatch_bf16", "combine"}:
         raise ToolError(f"{_TOOL} printed no best of dispatch in FP8, dispatch in BF16 and combine: {end_of(text)}")
-    return tuple(found.values())
+    return tuple(best.values())
 
 
 def parse_low_latency(text: str) -> tuple[LowLatency, ...]:

@@ -33,31 +33,31 @@ def parse(text: str, direction: str) -> FioResult:
         If a job failed, there is not exactly one, nothing was moved in that direction, or the rate is not the bytes
         over the time.
     """
-    found = document("fio", text)
-    jobs = found.get("jobs")
+    report = document("fio", text)
+    jobs = report.get("jobs")
     if not isinstance(jobs, list) or len(jobs) != 1 or not isinstance(jobs[0], dict):
         raise ToolError("fio printed other than one group of jobs")
     if failed := figure("fio", jobs[0], "error"):
         raise ToolError(f"fio reports error {failed:.0f}")
-    of = jobs[0].get(direction)
-    rate, moved = figure("fio", of, "bw_bytes"), figure("fio", of, "io_bytes")
-    seconds = figure("fio", of, "runtime") / 1e3
+    figures = jobs[0].get(direction)
+    rate, moved = figure("fio", figures, "bw_bytes"), figure("fio", figures, "io_bytes")
+    seconds = figure("fio", figures, "runtime") / 1e3
     if not rate or not moved:
         raise ToolError(f"fio moved nothing by {direction}")
     if abs(rate * seconds - moved) > 0.02 * moved + rate * 1e-3:  # runtime is in whole milliseconds
         raise ToolError(f"fio printed {moved:.6g} bytes in {seconds:.6g} s and a rate of {rate:.6g} B/s")
     return FioResult(
         rate,
-        figure("fio", of, "iops"),
+        figure("fio", figures, "iops"),
         int(moved),
-        figure("fio", of, "clat_ns.mean") / 1e9,
-        _percentile(of, "50.000000"),
-        _percentile(of, "99.000000"),
+        figure("fio", figures, "clat_ns.mean") / 1e9,
+        _percentile(figures, "50.000000"),
+        _percentile(figures, "99.000000"),
     )
 
 
-def _percentile(of: object, name: str) -> float:
-    latency = of.get("clat_ns") if isinstance(of, dict) else None
+def _percentile(figures: object, name: str) -> float:
+    latency = figures.get("clat_ns") if isinstance(figures, dict) else None
     percentiles = latency.get("percentile") if isinstance(latency, dict) else None
     if not isinstance(percentiles, dict) or name not in percentiles:
         raise ToolError(f"fio printed no percentile {name} of its completion latency")

@@ -44,10 +44,10 @@ def parse_copybw(text: str) -> CopyBandwidth:
     """
     lines = whole_lines(text)
     sizes = {int(match[2]) for line in lines if (match := _SIZE.search(line))}
-    found = [(match[1], match[2], line) for line in lines if (match := _BANDWIDTH.fullmatch(line.strip()))]
-    if len(sizes) != 1 or sorted(kind for kind, _, _ in found) != ["read", "write"]:
+    cells = [(match[1], match[2], line) for line in lines if (match := _BANDWIDTH.fullmatch(line.strip()))]
+    if len(sizes) != 1 or sorted(kind for kind, _, _ in cells) != ["read", "write"]:
         raise ToolError(f"gdrcopy_copybw printed no write and read bandwidth of one size: {end_of(text)}")
-    rates = {kind: positive("gdrcopy_copybw", cell, line) * 2**20 for kind, cell, line in found}
+    rates = {kind: positive("gdrcopy_copybw", cell, line) * 2**20 for kind, cell, line in cells}
     return CopyBandwidth(sizes.pop(), rates["write"], rates["read"])
 
 
@@ -86,7 +86,7 @@ def parse_pplat(text: str) -> float:
     ToolError
         If it is missing or printed twice.
     """
-    found = [(match[1], line) for line in whole_lines(text) if (match := _ROUND_TRIP.fullmatch(line.strip()))]
-    if len(found) != 1:
+    cells = [(match[1], line) for line in whole_lines(text) if (match := _ROUND_TRIP.fullmatch(line.strip()))]
+    if len(cells) != 1:
         raise ToolError(f"gdrcopy_pplat printed no round-trip latency: {end_of(text)}")
-    return positive("gdrcopy_pplat", *found[0]) / 1e6
+    return positive("gdrcopy_pplat", *cells[0]) / 1e6

@@ -31,19 +31,19 @@ def parse(text: str) -> IperfResult:
     ToolError
         If it reports an error, is cut, moved nothing, or lacks a sum; or if rate, bytes and seconds contradict.
     """
-    found = document("iperf3", text)
-    if "error" in found:
-        raise ToolError(f"iperf3 reports: {found['error']}")
-    rate = figure("iperf3", found, "end.sum_received.bits_per_second") / 8
-    seconds = figure("iperf3", found, "end.sum_received.seconds")
-    moved = figure("iperf3", found, "end.sum_received.bytes")
+    report = document("iperf3", text)
+    if "error" in report:
+        raise ToolError(f"iperf3 reports: {report['error']}")
+    rate = figure("iperf3", report, "end.sum_received.bits_per_second") / 8
+    seconds = figure("iperf3", report, "end.sum_received.seconds")
+    moved = figure("iperf3", report, "end.sum_received.bytes")
     if not rate or abs(rate * seconds - moved) > 0.02 * moved:
         raise ToolError(f"iperf3 printed {moved:.6g} bytes in {seconds:.6g} s and a rate of {rate:.6g} B/s")
-    streams = found["end"].get("streams")
+    streams = report["end"].get("streams")
     if not isinstance(streams, list) or not streams:
         raise ToolError("iperf3 printed no 'end.streams'")
-    told = [stream.get("sender", {}) for stream in streams]
-    trips = [figure("iperf3", one, "mean_rtt") / 1e6 for one in told if "mean_rtt" in one]
-    sent = found["end"].get("sum_sent", {})
+    senders = [stream.get("sender", {}) for stream in streams]
+    trips = [figure("iperf3", sender, "mean_rtt") / 1e6 for sender in senders if "mean_rtt" in sender]
+    sent = report["end"].get("sum_sent", {})
     retransmits = int(figure("iperf3", sent, "retransmits")) if "retransmits" in sent else None
     return IperfResult(rate, seconds, len(streams), retransmits, sum(trips) / len(trips) if any(trips) else None)

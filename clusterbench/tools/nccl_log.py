@@ -37,7 +37,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class Edge:
-    """One connection of one channel, as one of its two ends told it.
+    """One connection of one channel, as one of its two ends logged it.
 
     Attributes
     ----------
@@ -46,13 +46,13 @@ class Edge:
     connection
         0 for rings and trees, 1 for send and receive; None where this version or transport does not say.
     direction
-        ``send`` or ``receive``, which end spoke. P2P and SHM are told by the sender alone.
+        ``send`` or ``receive``: the end that logged it. P2P and SHM are logged by the sender alone.
     kind
         ``P2P``, ``SHM``, ``NET`` or ``COLLNET``.
     detail
         The rest of ``via``: ``CUMEM``, ``IPC/read``, ``direct/direct``; for a network its name.
     device
-        The network's number of the card on the speaking end; None without a network.
+        The network's number of the card on the end that logged it; None without a network.
     nic
         That card's name, where the network listed its cards.
     gdr
@@ -228,7 +228,7 @@ def parse(text: str) -> NcclLog:
     """
     lines = list(_lines(text))
     whole = _without_cut_hosts(lines)
-    reader = _Reader()
+    reader = _LogReader()
     reader.unread = len(lines) - sum(line.message is not None and reader.read(line) for line in whole)
     if not reader.num_lines:
         raise ToolError(f"no line of this is from NCCL's log: {text.strip()[-200:]!r}")
@@ -267,16 +267,16 @@ _NOT_WHOLE = _Line("", 0, "", None)
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    """What NCCL wrote, line by line; the lines of others are passed over."""
+    """NCCL's lines; those of other programs are passed over."""
     *ended, last = text.split("\n")
     for number, raw in enumerate((*ended, last)):
         line = _ESCAPE.sub("", raw).rstrip("\r")
         is_ended = number < len(ended)
         if is_ended and (version := _VERSION.fullmatch(line)):
             yield _Line("", 0, "", f"NCCL version {version[1]}")
-        elif is_ended and len(_MARK.findall(line)) == 1 and (found := _PREFIX.fullmatch(line)):
-            message = found["info"] if found["warn"] is None else found["warn"]
-            yield _Line(found["host"], int(found["pid"]), found["place"] or "", message)
+        elif is_ended and len(_MARK.findall(line)) == 1 and (match := _PREFIX.fullmatch(line)):
+            message = match["info"] if match["warn"] is None else match["warn"]
+            yield _Line(match["host"], int(match["pid"]), match["place"] or "", message)
         elif _MARK.search(line) or _LOOKS_CUT.search(line):
             yield _NOT_WHOLE
 
@@ -291,8 +291,10 @@ def _without_cut_hosts(lines: list[_Line]) -> list[_Line]:
     broken = {
         host
         for host in counts
-        for other in counts
-        if host != other and (host.endswith(other) or other.endswith(host)) and counts[host] * _RARE <= counts[other]
+        for frequent in counts
+        if host != frequent
+        and (host.endswith(frequent) or frequent.endswith(host))
+        and counts[host] * _RARE <= counts[frequent]
     }
     return [line for line in lines if line.host not in broken]
 
@@ -332,7 +334,7 @@ _CHOSEN = re.compile(
 _SYMMETRIC = re.compile(r"(\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+) nchannels (\d+) nthreads \d+ nWorks \d+")
 _COPIED = re.compile(r"(\w+) \[(?:Copy Engine|Hierarchical CE)\]: (\d+) Bytes -> (cudaMemcpy|RMA proxy \+ CE)(?:;.*)?")
 
-_KNOWN = re.compile(
+_MUST_BE_READ = re.compile(
     r"Channel \d|CollNet \d|Trees? |Ring \d|.*Init (?:START|COMPLETE)|\d+ coll channels|Connected all rings"
     r"|.*Bytes -> |NET/\w+ : (?:Using|Made)|.*-> \d+\[|.* via (?:P2P|SHM|NET|COLLNET)/"
     r"|.*nranks \d+ cudaDev (?!.*- (?:Destroy|Abort))"
@@ -344,8 +346,8 @@ _ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_
 _PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
 
-class _Reader:
-    """Collects what lines say; :meth:`log` is the result."""
+class _LogReader:
+    """Collects the content of lines; :meth:`log` is the result."""
 
     def __init__(self) -> None:
         self.unread = self.num_lines = 0
@@ -367,7 +369,7 @@ class _Reader:
         self.gdr_refused: dict[tuple[str, str], None] = {}
 
     def read(self, line: _Line) -> bool:
-        """Takes what one whole line says; False where it begins as one that is known, and goes on otherwise."""
+        """Takes the content of one whole line; False where it begins as a known message and then differs."""
         self.num_lines += 1
         message = (line.message or "").rstrip()
         if line.place:
@@ -378,17 +380,17 @@ class _Reader:
             or self.shape(line, message)
             or self.choice(message)
             or self.surroundings(line, message)
-            or not _KNOWN.match(message)
+            or not _MUST_BE_READ.match(message)
         )
 
     def connection(self, line: _Line, message: str) -> bool:
         """An edge."""
-        if found := _EDGE.fullmatch(message):
-            channel, connection, source, destination, direction, via = found.groups()
+        if match := _EDGE.fullmatch(message):
+            channel, connection, source, destination, direction, via = match.groups()
             kind, _, rest = via.partition("/")
             ends: tuple[int | None, int | None] = (int(source), int(destination))
-        elif found := _COLLNET.fullmatch(message):
-            channel, connection, rank, direction, rest = found.groups()
+        elif match := _COLLNET.fullmatch(message):
+            channel, connection, rank, direction, rest = match.groups()
             kind = "COLLNET"
             ends = (int(rank), None) if direction == "send" else (None, int(rank))
         else:
@@ -420,30 +422,30 @@ class _Reader:
 
     def shape(self, line: _Line, message: str) -> bool:
         """Ranks, rings, trees and channels."""
-        if found := _INIT.fullmatch(message):
-            rank, num_ranks, color, identity = found.groups()
+        if match := _INIT.fullmatch(message):
+            rank, num_ranks, color, identity = match.groups()
             name = identity or (f"color {color}" if color else "")
             self.members[Membership(name, int(rank), int(num_ranks), line.host, line.pid)] = None
-        elif found := _RING.fullmatch(message):
-            ranks = [int(rank) for rank in found[3].split()]
-            if found[4]:
+        elif match := _RING.fullmatch(message):
+            ranks = [int(rank) for rank in match[3].split()]
+            if match[4]:
                 ranks.pop()  # of which the dots may have taken digits
-            if int(found[1]) >= int(found[2]) or len(set(ranks)) < len(ranks):
+            if int(match[1]) >= int(match[2]) or len(set(ranks)) < len(ranks):
                 return False
-            self.rings[int(found[1]), tuple(ranks), not (found[4] or found[5])] = None
-        elif found := _TREES.fullmatch(message):
-            for channel, *down, rank, up in _TREE.findall(found[1]):
+            self.rings[int(match[1]), tuple(ranks), not (match[4] or match[5])] = None
+        elif match := _TREES.fullmatch(message):
+            for channel, *down, rank, up in _TREE.findall(match[1]):
                 self.tree(channel, rank, up, down)
-        elif found := _TREE_OF.fullmatch(message):
-            channel, up, rank, *down = found.groups()
+        elif match := _TREE_OF.fullmatch(message):
+            channel, up, rank, *down = match.groups()
             self.tree(channel, rank, up, down)
-        elif found := _CHANNELS.fullmatch(message):
-            coll, collnet, nvls, p2p = (None if number is None else int(number) for number in found.groups())
+        elif match := _CHANNELS.fullmatch(message):
+            coll, collnet, nvls, p2p = (None if number is None else int(number) for number in match.groups())
             assert coll is not None
             assert p2p is not None
             self.channels[Channels(coll, p2p, collnet, nvls)] = None
-        elif found := _CONNECTED.fullmatch(message):
-            pxn, gdr = (None if flag is None else flag == "1" for flag in found.groups())
+        elif match := _CONNECTED.fullmatch(message):
+            pxn, gdr = (None if flag is None else flag == "1" for flag in match.groups())
             self.connected[RingsConnected(line.host, line.pid, pxn, gdr)] = None
         else:
             return _RING_OF.fullmatch(message) is not None
@@ -456,18 +458,18 @@ class _Reader:
 
     def choice(self, message: str) -> bool:
         """What was chosen for a size."""
-        if found := _CHOSEN.fullmatch(message):
-            op, size_bytes, algorithm, protocol, low, high = found.groups()
+        if match := _CHOSEN.fullmatch(message):
+            op, size_bytes, algorithm, protocol, low, high = match.groups()
             named = [_named(algorithm, _ALGORITHMS), _named(protocol, _PROTOCOLS)]
             if None in named:
                 return False
             number = None if low is None else int(high) - int(low) + 1
             self.tunings.append(Tuning(op, int(size_bytes), str(named[0]), str(named[1]), number))
-        elif found := _SYMMETRIC.fullmatch(message):
-            op, size_bytes, kernel, channels = found.groups()
+        elif match := _SYMMETRIC.fullmatch(message):
+            op, size_bytes, kernel, channels = match.groups()
             self.tunings.append(Tuning(op, int(size_bytes), "SYMMETRIC", kernel, int(channels)))
-        elif found := _COPIED.fullmatch(message):
-            op, size_bytes, how = found.groups()
+        elif match := _COPIED.fullmatch(message):
+            op, size_bytes, how = match.groups()
             self.tunings.append(Tuning(op, int(size_bytes), "COPY_ENGINE", how, None))
         else:
             return False
@@ -477,22 +479,22 @@ class _Reader:
         """Version, cards, plugins and variables."""
         if message.startswith("NCCL version "):
             self.versions.append(message.removeprefix("NCCL version "))
-        elif found := _USING.fullmatch(message):
-            for number, name in _CARD.findall(found[2]):
-                self.cards.append(((line.host, found[1], int(number)), name))
-        elif found := _MADE.fullmatch(message):
-            self.cards.append(((line.host, found[1], int(found[2])), found[3]))
-        elif found := _GDR_OF.fullmatch(message):
-            if found[1] == "Disabled":
-                self.gdr_refused[line.host, found[2]] = None
-        elif found := _NVLS.fullmatch(message):
-            self.nvls.append((line.host, found[1] is None))
-        elif found := _NETWORK.fullmatch(message):
-            self.networks[found[1]] = None
-        elif found := _PLUGIN.fullmatch(message):
-            self.plugins[found[1]] = None
-        elif found := _SET.fullmatch(message):
-            self.environment[found[1]] = found[2]
+        elif match := _USING.fullmatch(message):
+            for number, name in _CARD.findall(match[2]):
+                self.cards.append(((line.host, match[1], int(number)), name))
+        elif match := _MADE.fullmatch(message):
+            self.cards.append(((line.host, match[1], int(match[2])), match[3]))
+        elif match := _GDR_OF.fullmatch(message):
+            if match[1] == "Disabled":
+                self.gdr_refused[line.host, match[2]] = None
+        elif match := _NVLS.fullmatch(message):
+            self.nvls.append((line.host, match[1] is None))
+        elif match := _NETWORK.fullmatch(message):
+            self.networks[match[1]] = None
+        elif match := _PLUGIN.fullmatch(message):
+            self.plugins[match[1]] = None
+        elif match := _SET.fullmatch(message):
+            self.environment[match[1]] = match[2]
         elif message == "NET/IB : No device found." or message.startswith("Failed to open libibverbs.so"):
             self.without_rdma[line.host] = None
         else:
@@ -532,7 +534,7 @@ def _named(text: str, names: tuple[str, ...]) -> str | None:
 
 
 def _with_nic(edge: Edge, nics: Mapping[tuple[str, str, int], str]) -> Edge:
-    """The edge with its card's name. Plugins that speak verbs list their cards as ``NET/IB`` does."""
+    """The edge with its card's name. Plugins that use verbs list their cards as ``NET/IB`` does."""
     if edge.kind != "NET" or edge.device is None:
         return edge
     verbs = edge.detail.startswith("IB") or "RDMA" in edge.detail
@@ -540,12 +542,12 @@ def _with_nic(edge: Edge, nics: Mapping[tuple[str, str, int], str]) -> Edge:
 
 
 Key = TypeVar("Key")
-Said = TypeVar("Said")
+Value = TypeVar("Value")
 
 
-def _agreed(pairs: Iterable[tuple[Key, Said]]) -> dict[Key, Said]:
-    """What everybody says of a key; a key of which different things are said is left out."""
-    said: dict[Key, set[Said]] = {}
+def _agreed(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:
+    """The value of each key; a key with values that contradict each other is left out."""
+    values_of: dict[Key, set[Value]] = {}
     for key, value in pairs:
-        said.setdefault(key, set()).add(value)
-    return {key: next(iter(values)) for key, values in said.items() if len(values) == 1}
+        values_of.setdefault(key, set()).add(value)
+    return {key: next(iter(values)) for key, values in values_of.items() if len(values) == 1}

@@ -19,7 +19,7 @@ _LIKENESS = 0.01
 
 @dataclass(frozen=True)
 class Placement:
-    """One half of a row. ``wrong`` counts elements that were not what they must be; None where nobody checked."""
+    """One half of a row. ``wrong`` counts wrong elements; None where results were not checked."""
 
     time_s: float
     algbw: float
@@ -68,14 +68,14 @@ def parse(text: str) -> NcclTable:
     if not columns or not rows:
         raise ToolError(f"nccl-tests printed no table that can be read: {end_of(text)}")
     if verdict is None:
-        raise ToolError(f"nccl-tests did not come to the end of its table: {end_of(text)}")
+        raise ToolError(f"nccl-tests did not finish its table: {end_of(text)}")
     return NcclTable(tuple(rows), verdict)
 
 
 def _expect_units(cells: Sequence[str], line: str) -> None:
     units = cells[2:]
-    wanted = ["(us)", "(GB/s)", "(GB/s)"]
-    if len(units) % 2 or units[:3] != wanted or units[len(units) // 2 :][:3] != wanted:
+    half = ["(us)", "(GB/s)", "(GB/s)"]
+    if len(units) % 2 or units[:3] != half or units[len(units) // 2 :][:3] != half:
         raise ToolError(f"nccl-tests printed units that are not known: {line.strip()!r}")
 
 

@@ -23,7 +23,7 @@ _ROUNDED = 0.01
 
 @dataclass(frozen=True)
 class Matrix:
-    """One test. ``cells[row, column]`` in B/s or seconds, by what ``unit`` says; cells that do not apply are left out.
+    """One test. ``cells[row, column]`` is in ``unit``, B/s or s; cells that do not apply are left out.
 
     ``between_gpus`` is True where rows are GPUs too.
     """
@@ -41,17 +41,17 @@ def parse(text: str) -> Mapping[str, Matrix]:
     ToolError
         If there is none, one is cut or malformed, or its sum is not that of its cells.
     """
-    found: dict[str, Matrix] = {}
+    matrices: dict[str, Matrix] = {}
     lines = iter(whole_lines(text))
     name = ""
     for line in lines:
         if match := _RUNNING.fullmatch(line.strip()):
             name = match[1]
         elif match := _SUM.fullmatch(line.strip()):
-            _expect_sum(found, match[1], match[2], line)
+            _expect_sum(matrices, match[1], match[2], line)
         elif match := _TITLE.fullmatch(line.strip()):
             title = _WHOLE_TITLE.fullmatch(match[1])
-            if not name or name in found or title is None:
+            if not name or name in matrices or title is None:
                 raise ToolError(f"nvbandwidth printed a title that cannot be read: {line.strip()!r}")
             between_gpus = title[1] == "GPU"
             header = next(lines, "").split()
@@ -60,10 +60,10 @@ def parse(text: str) -> Mapping[str, Matrix]:
                 body.append(row)
             if row is None and not between_gpus:  # how many rows there are is known by the empty line behind them
                 raise ToolError(f"nvbandwidth printed a matrix that is cut: {end_of(text)}")
-            found[name] = _matrix(match[2], between_gpus, header, body)
-    if not found:
+            matrices[name] = _matrix(match[2], between_gpus, header, body)
+    if not matrices:
         raise ToolError(f"nvbandwidth printed no matrix that can be read: {end_of(text)}")
-    return found
+    return matrices
 
 
 def _matrix(unit: str, between_gpus: bool, header: list[str], body: list[str]) -> Matrix:
@@ -86,10 +86,10 @@ def _matrix(unit: str, between_gpus: bool, header: list[str], body: list[str]) -
     return Matrix("B/s" if unit == "GB/s" else "s", between_gpus, cells)
 
 
-def _expect_sum(found: Mapping[str, Matrix], name: str, cell: str, line: str) -> None:
-    if name not in found:
+def _expect_sum(matrices: Mapping[str, Matrix], name: str, cell: str, line: str) -> None:
+    if name not in matrices:
         raise ToolError(f"nvbandwidth printed a sum of a matrix that it did not print: {line.strip()!r}")
-    matrix = found[name]
+    matrix = matrices[name]
     factor = _FACTOR["GB/s" if matrix.unit == "B/s" else "ns"]
     by_cells = sum(matrix.cells.values()) / factor
     if abs(number("nvbandwidth", cell, line) - by_cells) > _ROUNDED * (1 + len(matrix.cells)):

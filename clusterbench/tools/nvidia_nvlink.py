@@ -49,27 +49,27 @@ def parse(text: str) -> list[GpuLinks]:
         If no GPU is named, one is named twice, one has neither links nor the sentence that there are none, or a line of
         its block is neither.
     """
-    found: list[tuple[tuple[int, str, str], dict[int, float]]] = []
+    gpus: list[tuple[tuple[int, str, str], dict[int, float]]] = []
     without: set[int] = set()
     for line in text.splitlines():
         if gpu := _GPU.fullmatch(line.strip()):
-            if int(gpu[1]) in [about[0] for about, _ in found]:
+            if int(gpu[1]) in [about[0] for about, _ in gpus]:
                 raise ToolError(f"nvidia-smi nvlink -s names GPU {gpu[1]} twice: {line.strip()!r}")
-            found.append(((int(gpu[1]), gpu[2], gpu[3]), {}))
-        elif not line.strip() or not found:
+            gpus.append(((int(gpu[1]), gpu[2], gpu[3]), {}))
+        elif not line.strip() or not gpus:
             continue
         elif link := _LINK.fullmatch(line.rstrip()):
-            links = found[-1][1]
+            links = gpus[-1][1]
             if int(link[1]) in links:
-                raise ToolError(f"nvidia-smi nvlink -s names a link of GPU {found[-1][0][0]} twice: {line.strip()!r}")
+                raise ToolError(f"nvidia-smi nvlink -s names a link of GPU {gpus[-1][0][0]} twice: {line.strip()!r}")
             links[int(link[1])] = float(link[2]) * 1e9 if link[2] else 0.0
         elif _NONE.fullmatch(line):
-            without.add(found[-1][0][0])
+            without.add(gpus[-1][0][0])
         else:
             raise ToolError(f"nvidia-smi nvlink -s printed a line that cannot be read: {line.strip()!r}")
-    if not found:
+    if not gpus:
         raise ToolError(f"nvidia-smi nvlink -s names no GPU: {text.strip()[:200]!r}")
-    for (gpu_number, *_), links in found:
+    for (gpu_number, *_), links in gpus:
         if not links and gpu_number not in without:
             raise ToolError(f"nvidia-smi nvlink -s says nothing of the links of GPU {gpu_number}")
-    return [GpuLinks(*about, links) for about, links in found]
+    return [GpuLinks(*about, links) for about, links in gpus]

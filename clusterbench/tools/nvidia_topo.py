@@ -31,8 +31,8 @@ class Topology:
     Attributes
     ----------
     devices
-        In order of the columns: ``GPU0``, ``mlx5_0``. Names that the driver cut until they were the same are told apart
-        by ``#`` and a number: ``mlx5_ib#0``.
+        In order of the columns: ``GPU0``, ``mlx5_0``. Names that the driver cut until they were the same get
+        ``#`` and a number: ``mlx5_ib#0``.
     paths
         ``paths[a][b]``, the kind: ``NV18``, ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS``, and ``X`` to itself.
     cpus
@@ -60,10 +60,10 @@ class Topology:
     def nics(self) -> tuple[str, ...]:
         return tuple(name for name in self.devices if name not in self.gpus)
 
-    def links(self, one: str, other: str) -> int:
+    def links(self, device: str, peer: str) -> int:
         """NVLinks bonded between two devices; 0 where they are joined by PCIe, or are one."""
-        found = re.fullmatch(r"NV(\d+)", self.paths[one][other])
-        return int(found[1]) if found else 0
+        bond = re.fullmatch(r"NV(\d+)", self.paths[device][peer])
+        return int(bond[1]) if bond else 0
 
 
 def parse(text: str) -> Topology:
@@ -93,7 +93,7 @@ def parse(text: str) -> Topology:
         if node := answers.get("NUMA Affinity"):
             nodes[name] = node
     _expect_symmetric(paths)
-    nics = {found[1]: found[2] for line in rest if (found := _NIC.fullmatch(line.rstrip()))}
+    nics = {match[1]: match[2] for line in rest if (match := _NIC.fullmatch(line.rstrip()))}
     return Topology(tuple(names), paths, cpus, nodes, nics, _legend(rest))
 
 
@@ -130,7 +130,7 @@ def parse_peers(text: str) -> PeerAccess:
 def _header(lines: Sequence[str], program: str) -> tuple[list[str], Sequence[str]]:
     """The columns, and the lines under them."""
     for number, line in enumerate(lines):
-        words = re.sub(r"(CPU|NUMA) (Affinity)|GPU (NUMA) (ID)", lambda found: found[0].replace(" ", "_"), line).split()
+        words = re.sub(r"(CPU|NUMA) (Affinity)|GPU (NUMA) (ID)", lambda match: match[0].replace(" ", "_"), line).split()
         columns = [word.replace("_", " ") if word.replace("_", " ") in _AFFINITIES else word for word in words]
         # A row begins with a name, too, and then holds an X.
         if columns[:1] == ["GPU0"] and "X" not in columns:
@@ -143,14 +143,14 @@ def _header(lines: Sequence[str], program: str) -> tuple[list[str], Sequence[str
 
 def _rows(lines: Sequence[str], names: Sequence[str], program: str) -> dict[str, tuple[list[str], str]]:
     """The cells of each device's row, and the row itself; rows stand in the order of the columns."""
-    found: dict[str, tuple[list[str], str]] = {}
+    rows: dict[str, tuple[list[str], str]] = {}
     for name in names:
-        line = lines[len(found)].rstrip() if len(found) < len(lines) else ""
+        line = lines[len(rows)].rstrip() if len(rows) < len(lines) else ""
         first, *cells = line.split("\t") if "\t" in line else line.split() or [""]
         if first.strip() != name.partition("#")[0]:
             raise ToolError(f"{program} lacks the row of {name}; instead there is {line!r}")
-        found[name] = ([cell.strip() for cell in cells], line)
-    return found
+        rows[name] = ([cell.strip() for cell in cells], line)
+    return rows
 
 
 def _near(cells: Sequence[str], columns: Sequence[str], line: str) -> dict[str, str]:
@@ -167,24 +167,24 @@ def _near(cells: Sequence[str], columns: Sequence[str], line: str) -> dict[str, 
 
 def _distinct(names: Sequence[str]) -> list[str]:
     """Names that occur once stay; of others each gets its number among its like."""
-    seen: dict[str, int] = {}
+    last: dict[str, int] = {}
     distinct = []
     for name in names:
-        number = seen[name] = seen.get(name, -1) + 1
+        number = last[name] = last.get(name, -1) + 1
         distinct.append(f"{name}#{number}" if names.count(name) > 1 else name)
     return distinct
 
 
 def _expect_symmetric(paths: Mapping[str, Mapping[str, str]]) -> None:
     """A cut or shifted row shows in a diagonal or in a pair that is not the same from both sides."""
-    for one, row in paths.items():
-        for other, kind in row.items():
-            if (kind == "X") != (one == other) or kind != paths[other][one]:
+    for device, row in paths.items():
+        for peer, kind in row.items():
+            if (kind == "X") != (device == peer) or kind != paths[peer][device]:
                 raise ToolError(
-                    f"nvidia-smi topo -m contradicts itself: {one} reaches {other} by {kind}, and back by "
-                    f"{paths[other][one]}"
+                    f"nvidia-smi topo -m contradicts itself: {device} reaches {peer} by {kind}, and back by "
+                    f"{paths[peer][device]}"
                 )
 
 
 def _legend(lines: Sequence[str]) -> dict[str, str]:
-    return {found[1]: found[2].strip() for line in lines if (found := _MEANING.fullmatch(line))}
+    return {match[1]: match[2].strip() for line in lines if (match := _MEANING.fullmatch(line))}

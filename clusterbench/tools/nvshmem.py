@@ -35,7 +35,7 @@ def parse(text: str) -> tuple[NvshmemFigure, ...]:
     ToolError
         If there is none, one cannot be read or has an unknown unit, or one figure is printed twice.
     """
-    found: dict[tuple[str, str, int, str], NvshmemFigure] = {}
+    figures: dict[tuple[str, str, int, str], NvshmemFigure] = {}
     for line in whole_lines(text):
         if "&&&& PERF" not in line:
             continue
@@ -46,9 +46,9 @@ def parse(text: str) -> tuple[NvshmemFigure, ...]:
         value = positive("NVSHMEM's perftest", match[5], line) * factor
         figure = NvshmemFigure(match[1], match[2].lower(), int(match[3]), value, unit)
         key = (figure.job, figure.scope, figure.size_bytes, unit)
-        if key in found:
+        if key in figures:
             raise ToolError(f"NVSHMEM's perftest printed one figure twice: {line.strip()!r}")
-        found[key] = figure
-    if not found:
+        figures[key] = figure
+    if not figures:
         raise ToolError(f"NVSHMEM's perftest printed no figures: {end_of(text)}")
-    return tuple(found.values())
+    return tuple(figures.values())

@@ -245,7 +245,7 @@ def test_nccl_tests_a_verdict_that_contradicts_itself_is_refused():
 
 def test_nccl_tests_a_table_without_its_end_is_refused():
     text = printed.NCCL_TESTS[: printed.NCCL_TESTS.index("# Out")]
-    assert refused(nccl_tests.parse, text).startswith("nccl-tests did not come to the end of its table: ")
+    assert refused(nccl_tests.parse, text).startswith("nccl-tests did not finish its table: ")
 
 
 def test_nccl_tests_an_algbw_that_is_not_size_over_time_is_refused():
