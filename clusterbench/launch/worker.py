@@ -38,6 +38,7 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
+from clusterbench.parallel import parallelisms
 from clusterbench.types import PHASES, SAMPLES
 
 
@@ -50,10 +51,12 @@ def import_ahead() -> None:
     import clusterbench.engine.memory
     import clusterbench.engine.trace
     import clusterbench.engine.traffic
-    import clusterbench.parallel
-    import clusterbench.proof.parity  # noqa: F401
+    import clusterbench.proof.loss
+    import clusterbench.proof.parity
+    import clusterbench.training.passes  # noqa: F401
 
     benchmarks()
+    parallelisms()
     # Workers never look again at what was imported here: a collection in each costs 0.1 s less, and pages stay shared.
     gc.collect()
     gc.freeze()
