@@ -105,7 +105,7 @@ class TrainStep(Benchmark):
     seed: int = option(0, "of weights and tokens", minimum=0, maximum=2**31 - 1)
     max_grad_norm: float | None = option(1.0, "global norm gradients are clipped to; empty for none", minimum=1e-9)
     parity: bool = option(True, "check each layout against one rank before it is timed")
-    trainer: str = option(OURS, "whose step is run", choices=tuple(trainers()))
+    trainer: str = option(OURS, "whose step is run", choices=tuple(trainers()), said="{}")
     # Every parallelism with its options; a suite's are set by `from_options`.
     shared_by: tuple[Parallelism, ...] = ()
 
