@@ -19,7 +19,7 @@ from clusterbench.cli import main
 from clusterbench.derive import read
 from clusterbench.diagnoses import examine
 from clusterbench.errors import ClusterbenchError
-from clusterbench.launch.run import left_to_do
+from clusterbench.launch.executions import left_to_do
 from clusterbench.report.verdict import verdict
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite

@@ -16,13 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from itertools import count, groupby
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
 from clusterbench.launch.culprit import BadEvent, Trouble, gpus_in_words, is_victim, late, named
+from clusterbench.launch.executions import Execution, batches
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
     CheckMpi,
@@ -65,15 +66,6 @@ SECONDS_TO_ANSWER = 5.0
 """For agents that are asked how far their ranks got, or to end a case of MPI."""
 
 Stage = TypeVar("Stage", RankReady, RankReached, RankDone)
-
-
-@dataclass(frozen=True)
-class Execution:
-    """One pass over a case: which repeat, and how often that has been tried before."""
-
-    case: Case
-    repeat: int
-    attempt: int
 
 
 class Progress(Protocol):
@@ -140,7 +132,7 @@ class Conductor:
         if executions:  # hosts that wait for their turn have torch imported meanwhile
             self.agents.order(Warm(executions[0].case.environment))
         try:
-            for batch in _batches(executions):
+            for batch in batches(executions):
                 for execution in batch:
                     self._expect_time()
                     self.progress.begin(next(number), len(executions), execution)
@@ -478,20 +470,6 @@ class Conductor:
         for event in self._telemetry:
             by_host.setdefault(event.host, []).append(asdict(event.sample))
         return {host: summarise(samples) for host, samples in sorted(by_host.items())}
-
-
-def _batches(executions: Sequence[Execution]) -> Iterator[list[Execution]]:
-    """Neighbours that can share a start: same ranks, same variables, and none that wants fresh processes."""
-
-    def start_of(numbered: tuple[int, Execution]) -> object:
-        number, execution = numbered
-        case = execution.case
-        alone = number if case.own_start else None
-        variables = sorted(case.environment.items())
-        return case.device, case.num_nodes, case.world_size, in_agents(case), variables, alone
-
-    for _, batch in groupby(enumerate(executions), key=start_of):
-        yield [execution for _, execution in batch]
 
 
 def _alike(records: list[RankDone]) -> list[RankDone]:

@@ -8,7 +8,8 @@ from typing import Protocol, TextIO
 
 from rich.text import Text
 
-from clusterbench.launch.conductor import Execution, Progress
+from clusterbench.launch.conductor import Progress
+from clusterbench.launch.executions import Execution
 from clusterbench.types import Outcome
 
 

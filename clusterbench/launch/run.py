@@ -8,7 +8,6 @@ import socket
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,15 +16,15 @@ from pathlib import Path
 from types import FrameType
 from typing import cast
 
-from clusterbench.benchmarks import benchmarks
 from clusterbench.cluster import Cluster, MachineOptions, decide_cluster, nodes_and_ranks
 from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dismiss, follow
 from clusterbench.launch.allocation import SECONDS_TO_GATHER, Allocation, gather, hello, measure_clocks, variables_of
-from clusterbench.launch.conductor import Conductor, Execution
+from clusterbench.launch.conductor import Conductor
 from clusterbench.launch.control import HEAD, Alone, HeadPlane, MemberPlane, mpi_plane
+from clusterbench.launch.executions import Execution, left_to_do
 from clusterbench.launch.interfaces import Interface
 from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import Hello, SampleGpus
@@ -36,11 +35,9 @@ from clusterbench.launchers import Started, detect
 from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.suite import Suite, load_suite
-from clusterbench.types import Outcome, Plan
+from clusterbench.types import Plan
 
 SECONDS_BETWEEN_GPU_SAMPLES = 0.5
-MOST_LOSSES = 2
-"""Attempts at a case that may each cost a host; after that it is not tried again."""
 
 
 @dataclass(frozen=True)
@@ -236,28 +233,6 @@ def _settle(directory: RunFolder, stopped: ClusterbenchError | None) -> int:
         file=sys.stderr,
     )
     return report.verdict.exit_code or Interrupted.exit_code
-
-
-def left_to_do(plan: Plan, outcomes: Sequence[Outcome], cheapest_first: bool = False) -> list[Execution]:
-    """Every repeat of every case that has no outcome yet, repeats interleaved: the whole list, then the list again.
-
-    What ended because a host went away is tried once more. With ``cheapest_first`` a run that is cut short has seen as
-    many cases as it could, and each once before any of them twice.
-    """
-    tried = Counter((outcome.hash, outcome.repeat) for outcome in outcomes)
-    lost = Counter((outcome.hash, outcome.repeat) for outcome in outcomes if outcome.lost_hosts)
-    left = [
-        Execution(case, repeat, 1 + tried[case.hash, repeat])
-        for repeat in range(plan.repeats)
-        for case in plan.cases
-        if tried[case.hash, repeat] == lost[case.hash, repeat] < MOST_LOSSES
-    ]
-    if cheapest_first:
-        kinds = benchmarks()
-        left.sort(
-            key=lambda each: (each.repeat, each.case.num_nodes, kinds[each.case.benchmark].cost(each.case.point))
-        )  # stable: among equals the suite's order stays
-    return left
 
 
 # Who takes part.

@@ -28,8 +28,9 @@ import psutil
 
 from clusterbench import own_copy
 from clusterbench.errors import LaunchError, SuiteError
+from clusterbench.launch.executions import left_to_do
 from clusterbench.launch.launch_command import LaunchCommand
-from clusterbench.launch.run import RunOptions, left_to_do, on_signals
+from clusterbench.launch.run import RunOptions, on_signals
 from clusterbench.launchers import detect, host_that_ended_first
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.suite import load_suite

@@ -30,8 +30,9 @@ from typing import Any
 from clusterbench.formulas.statistics import median
 from clusterbench.launch.agents import Agents, dismiss
 from clusterbench.launch.allocation import Allocation, gather, measure_clocks
-from clusterbench.launch.conductor import Conductor, Execution, LostHosts
+from clusterbench.launch.conductor import Conductor, LostHosts
 from clusterbench.launch.control import HEAD, TcpHead
+from clusterbench.launch.executions import Execution
 from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import decode_event, encode
 from clusterbench.run_folder import RunFolder

@@ -16,7 +16,8 @@ import pytest
 
 from clusterbench.cluster import Cluster
 from clusterbench.launch import mpi_cases
-from clusterbench.launch.conductor import Conductor, Execution
+from clusterbench.launch.conductor import Conductor
+from clusterbench.launch.executions import Execution
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import EndMpi, InspectMpi, MpiEnded, RankDone, RankFailed, RankReached
 from clusterbench.launch.mpi_cases import MpiRank, as_of_its_ranks, in_agents, needs_mpirun, objection

@@ -4,7 +4,7 @@ import io
 import re
 import time
 
-from clusterbench.launch.conductor import Execution
+from clusterbench.launch.executions import Execution
 from clusterbench.launch.progress import Bar, Lines, progress_on
 from clusterbench.types import Outcome
 from tests.launch.test_conductor import case

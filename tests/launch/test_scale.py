@@ -16,8 +16,9 @@ from clusterbench.launch import conductor
 from clusterbench.launch.agents import Agents, Silence, dismiss
 from clusterbench.launch.allocation import gather, measure_clocks
 from clusterbench.launch.channel import Channel
-from clusterbench.launch.conductor import Conductor, Execution, LostHosts
+from clusterbench.launch.conductor import Conductor, LostHosts
 from clusterbench.launch.control import HEAD, TcpHead
+from clusterbench.launch.executions import Execution
 from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import LostZygote, RankDone, Sign, decode_event
 from clusterbench.run_folder import RunFolder

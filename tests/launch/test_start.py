@@ -15,11 +15,11 @@ from clusterbench.cluster import Cluster
 from clusterbench.launch.agent import Agent, Worker
 from clusterbench.launch.agents import Agents
 from clusterbench.launch.channel import Channel
-from clusterbench.launch.conductor import Conductor, Execution, LostHosts
+from clusterbench.launch.conductor import Conductor, LostHosts
 from clusterbench.launch.control import Alone
+from clusterbench.launch.executions import Execution, left_to_do
 from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import RankFailed, decode_rank_event
-from clusterbench.launch.run import left_to_do
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Plan
 

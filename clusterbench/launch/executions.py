@@ -1,0 +1,60 @@
+"""What of a plan is left to do: which case when, how often it was tried, and what can share a start."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from clusterbench.benchmarks import benchmarks
+from clusterbench.launch.mpi_cases import in_agents
+from clusterbench.types import Case, Outcome, Plan
+
+MOST_LOSSES = 2
+"""Attempts at a case that may each cost a host; after that it is not tried again."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One pass over a case: which repeat, and how often that has been tried before."""
+
+    case: Case
+    repeat: int
+    attempt: int
+
+
+def left_to_do(plan: Plan, outcomes: Sequence[Outcome], cheapest_first: bool = False) -> list[Execution]:
+    """Every repeat of every case that has no outcome yet, repeats interleaved: the whole list, then the list again.
+
+    What ended because a host went away is tried once more. With ``cheapest_first`` a run that is cut short has seen as
+    many cases as it could, and each once before any of them twice.
+    """
+    tried = Counter((outcome.hash, outcome.repeat) for outcome in outcomes)
+    lost = Counter((outcome.hash, outcome.repeat) for outcome in outcomes if outcome.lost_hosts)
+    left = [
+        Execution(case, repeat, 1 + tried[case.hash, repeat])
+        for repeat in range(plan.repeats)
+        for case in plan.cases
+        if tried[case.hash, repeat] == lost[case.hash, repeat] < MOST_LOSSES
+    ]
+    if cheapest_first:
+        kinds = benchmarks()
+        left.sort(
+            key=lambda each: (each.repeat, each.case.num_nodes, kinds[each.case.benchmark].cost(each.case.point))
+        )  # stable: among equals the suite's order stays
+    return left
+
+
+def batches(executions: Sequence[Execution]) -> Iterator[list[Execution]]:
+    """Neighbours that can share a start: same ranks, same variables, and none that wants fresh processes."""
+
+    def start_of(numbered: tuple[int, Execution]) -> object:
+        number, execution = numbered
+        case = execution.case
+        alone = number if case.own_start else None
+        variables = sorted(case.environment.items())
+        return case.device, case.num_nodes, case.world_size, in_agents(case), variables, alone
+
+    for _, batch in groupby(enumerate(executions), key=start_of):
+        yield [execution for _, execution in batch]

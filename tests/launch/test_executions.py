@@ -1,0 +1,41 @@
+"""What of a plan is left to do, and in which order."""
+
+from clusterbench.launch.executions import left_to_do
+from clusterbench.types import Case, Outcome, Plan
+from tests.launch.test_conductor import CLUSTER, case, conduct
+
+
+def test_repeats_are_interleaved_and_resume_runs_what_has_no_outcome(tmp_path):
+    cases = (case("a"), case("b"))
+    plan = Plan("drill", "", CLUSTER, 2, cases, ())
+    assert [(each.case.id, each.repeat) for each in left_to_do(plan, [])] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    outcomes, _, _ = conduct(tmp_path, cases)
+    assert [(each.case.id, each.repeat) for each in left_to_do(plan, outcomes)] == [("a", 1), ("b", 1)]
+
+
+def sized(size_bytes, num_nodes):
+    name = f"all_reduce/{num_nodes}n/{size_bytes}"
+    return Case(name, "all_reduce", 1, {"size_bytes": size_bytes}, "cpu", num_nodes, num_nodes, 10, 1, 5.0)
+
+
+def test_with_a_budget_fewer_nodes_and_cheaper_cases_come_first_and_each_once_before_any_twice():
+    cases = (sized(4096, 1), sized(8, 1), sized(64, 2), sized(8, 2))
+    plan = Plan("s", "", CLUSTER, 2, cases, ())
+    once = ["all_reduce/1n/8", "all_reduce/1n/4096", "all_reduce/2n/8", "all_reduce/2n/64"]
+    assert [execution.case.id for execution in left_to_do(plan, [], cheapest_first=True)] == once * 2
+    assert [execution.case.id for execution in left_to_do(plan, [])] == [each.id for each in cases] * 2
+
+
+def outcome_of(case, status, attempt, lost_hosts=()):
+    return Outcome(case.id, case.hash, 0, attempt, status, lost_hosts=lost_hosts)
+
+
+def test_what_a_lost_host_ended_is_tried_once_more_and_not_for_ever():
+    first, second = case("a"), case("b")
+    plan = Plan("s", "", CLUSTER, 1, (first, second), ())
+    lost = outcome_of(first, "failed", 1, ("cb2",))
+    (again, _) = left_to_do(plan, [lost])
+    assert (again.case, again.attempt) == (first, 2)
+    again_lost, ok = outcome_of(first, "failed", 2, ("cb3",)), outcome_of(first, "ok", 2)
+    for outcomes in ([lost, again_lost], [lost, ok], [outcome_of(first, "failed", 1)]):
+        assert [execution.case.id for execution in left_to_do(plan, outcomes)] == ["b"]
