@@ -92,6 +92,7 @@ def rates(reading, *metrics):
 @pytest.mark.parametrize("rate", RATES)
 def test_over_gloo_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
     shaped(rate, "cb2")
+    best: dict[tuple, float] = {}  # other work on few cores makes a link look slower, never faster
 
     def is_the_cap(folder):
         seen = rates(measured(lab, ["cb1", "cb2"], GLOO, folder), "busbw", "pair_bandwidth")
@@ -101,7 +102,8 @@ def test_over_gloo_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
         ]
         pairs = [tuple(ends) for _, metric, *ends in seen if metric == "pair_bandwidth"]
         assert pairs == [("cb2", "cb1"), ("cb1", "cb2")]
-        assert all(0.80 < value / RATES[rate] < 1.10 for value in seen.values()), seen
+        best.update({what: max(value, best.get(what, 0.0)) for what, value in seen.items()})
+        assert all(0.80 < value / RATES[rate] < 1.10 for value in best.values()), best
 
     in_three_tries(tmp_path, is_the_cap)
 
