@@ -10,6 +10,7 @@ import torch.distributed as dist
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
 from clusterbench.training.built_step import BuiltStep
+from clusterbench.words import plural
 
 
 def confirm_loss(step: BuiltStep, rig: Rig) -> dict[str, float]:
@@ -29,6 +30,6 @@ def confirm_loss(step: BuiltStep, rig: Rig) -> dict[str, float]:
     if not_finite:
         raise WrongResult(
             f"the loss of {step.job.layout} is not finite: {losses[not_finite[0]]} on rank {not_finite[0]} after "
-            f"{step.num_steps} steps. The time of such a step is not that of training."
+            f"{plural(step.num_steps, 'step')}. The time of such a step is not that of training."
         )
     return {"loss": value}

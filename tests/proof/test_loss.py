@@ -39,7 +39,7 @@ def confirmed(layout: str, poisoned_rank: int | None, dtype: str) -> Any:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_loss_that_is_not_finite_is_wrong_on_every_rank(layout, dtype):
     for verdict in run_ranks(2, confirmed, layout, 0, dtype):
-        assert verdict.startswith(f"the loss of {layout} is not finite: nan on rank 0 after 1 steps.")
+        assert verdict.startswith(f"the loss of {layout} is not finite: nan on rank 0 after 1 step.")
 
 
 @pytest.mark.parametrize("layout", ["dp2", "tp2", "pp2", "cp2"])
