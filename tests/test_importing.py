@@ -21,6 +21,7 @@ from clusterbench.derive import read
 from clusterbench.errors import SuiteError
 from clusterbench.importing import Facts, import_files
 from clusterbench.importing.mapping import read_mapping
+from clusterbench.layout import RIDERS
 from clusterbench.report import render_report
 from clusterbench.rows import Row
 from clusterbench.types import Place
@@ -307,9 +308,9 @@ def test_an_impossible_time_leaves_no_folder(tmp_path):
         (
             "shape: model",
             "shap: model",
-            "m.yaml:11: 'case' has no key 'shap'. Did you mean 'shape'?\nKeys: shape, op, layout, pp, dp, cp, tp, sp, "
-            "ep, zero, world_size, num_nodes, micro_batch_size, gradient_accumulation_steps, global_batch_size, "
-            "seq_len, size_bytes, dtype.",
+            "m.yaml:11: 'case' has no key 'shap'. Did you mean 'shape'?\nKeys: shape, op, layout, pp, dp, cp, tp, "
+            f"{', '.join(RIDERS)}, world_size, num_nodes, micro_batch_size, gradient_accumulation_steps, "
+            "global_batch_size, seq_len, size_bytes, dtype.",
         ),
         (
             "tokens_per_s_per_rank:",

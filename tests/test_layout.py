@@ -29,13 +29,15 @@ def test_riders_come_in_the_order_sp_ep_zero():
 
 
 def test_every_rider_is_read_written_and_offered():
-    whole = ParallelLayout.parse("pp2-dp2-cp2-tp2+sp+ep2+zero1")
+    whole = ParallelLayout(pp=2, dp=2, cp=2, tp=2, **{name: rider.idle + 1 for name, rider in RIDERS.items()})
+    assert str(whole).startswith("pp2-dp2-cp2-tp2+sp+ep2+zero1")
+    assert ParallelLayout.parse(str(whole)) == whole
     assert tuple(RIDERS) == whole.riders
     assert list(whole.columns) == [*AXES, *RIDERS]
-    with pytest.raises(
-        LayoutError, match=r"Allowed are the axes pp, dp, cp, tp with a degree, then \+sp, \+epN, \+zeroN: "
-    ):
+    with pytest.raises(LayoutError) as error:
         ParallelLayout.parse("fsdp")
+    assert "Allowed are the axes pp, dp, cp, tp with a degree, then +sp, +epN, +zeroN" in str(error.value)
+    assert all(f"+{name}" in str(error.value) for name in RIDERS)
 
 
 @pytest.mark.parametrize("name", RIDERS)
