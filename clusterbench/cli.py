@@ -5,8 +5,10 @@ What a verb needs is imported when it runs, so that ``--help`` answers at once a
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +20,19 @@ if TYPE_CHECKING:
     from clusterbench.types import Plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """What a command makes is needed until it ends: looking for garbage would take a fifth of its time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # or the end of the process would look through all of it
+        if was_on:
+            gc.enable()
 
 
 class _Commands(click.Group):
@@ -166,6 +181,7 @@ def _ranks_per_agent(text: str | None) -> int | None:
 @main.command(short_help="Make a run's report again, or one of several runs.")
 @click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="New folder for a report of several runs.")
+@_uncollected()
 def report(folders: tuple[Path, ...], out: Path | None) -> None:
     """Derive rows.csv and index.html of the run in folder RUN again, from what was observed.
 

@@ -159,6 +159,6 @@ class Benchmark(ABC):
         return ()
 
 
-def benchmarks() -> dict[str, type[Benchmark]]:
+def benchmarks() -> Mapping[str, type[Benchmark]]:
     """All benchmarks by name."""
     return things("clusterbench.benchmarks", Benchmark)

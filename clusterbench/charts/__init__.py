@@ -65,7 +65,7 @@ class Chart(ABC, Generic[Data]):
 
 def charts() -> dict[str, type[Chart[object]]]:
     """All charts by name, in the order of the report."""
-    found: dict[str, type[Chart[object]]] = things("clusterbench.charts", Chart)
+    found: Mapping[str, type[Chart[object]]] = things("clusterbench.charts", Chart)
     return {name: found[name] for name in in_order(found)}
 
 

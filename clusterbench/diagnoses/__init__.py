@@ -8,6 +8,7 @@ findings.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,7 +44,7 @@ class Diagnosis(ABC):
         """What is wrong, the worst first; empty on health."""
 
 
-def diagnoses() -> dict[str, type[Diagnosis]]:
+def diagnoses() -> Mapping[str, type[Diagnosis]]:
     """All diagnoses by name."""
     return things("clusterbench.diagnoses", Diagnosis)
 

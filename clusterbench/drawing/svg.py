@@ -9,6 +9,9 @@ import warnings
 from collections.abc import Iterator
 
 import matplotlib
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.backends.backend_svg import RendererSVG
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from clusterbench.drawing.panel import Area, Panel
@@ -44,15 +47,14 @@ def svg(panel: Panel, name: str, label: str, most_places: int = MOST_PLACES) -> 
     label
         What a screen reader says.
     """
-    text, figure = io.StringIO(), panel.figure
+    figure = panel.figure
     for words in figure.findobj(Text):
         words.set_parse_math(False)  # a name with two dollar signs is no formula
         words.set_text(legible(words.get_text()))
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
         # The page is drawn with the reader's fonts, whatever this machine's lack.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    found = text.getvalue()
+        found = _drawn(figure)
     found = found[found.index("<svg") :]
     found = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", found, flags=re.DOTALL)
     used = set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', found))
@@ -71,6 +73,30 @@ def svg(panel: Panel, name: str, label: str, most_places: int = MOST_PLACES) -> 
     )
     body = found[found.index(">") + 1 :].strip().removesuffix("</svg>")
     return f"{head}{body}{''.join(_places(panel, most_places))}</svg>"
+
+
+class _Canvas(FigureCanvasBase):
+    """What lays the figure out with the renderer that draws it, so that each text is measured once."""
+
+    def __init__(self, figure: Figure, renderer: RendererSVG) -> None:
+        super().__init__(figure)
+        self._renderer = renderer
+
+    def get_renderer(self) -> RendererSVG:
+        return self._renderer
+
+
+def _drawn(figure: Figure) -> str:
+    """What ``savefig`` writes, which draws every figure twice: the first time to lay it out."""
+    text = io.StringIO()
+    figure.dpi = 72
+    width, height = figure.get_size_inches() * 72
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    renderer = RendererSVG(width, height, text, metadata=metadata)  # type: ignore[no-untyped-call]
+    _Canvas(figure, renderer)
+    figure.draw(renderer)
+    renderer.finalize()  # type: ignore[no-untyped-call]
+    return text.getvalue()
 
 
 def _places(panel: Panel, most: int) -> Iterator[str]:

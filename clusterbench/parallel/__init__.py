@@ -246,7 +246,7 @@ class Parallelism(ABC):
         """Changes the model, or what surrounds it. Communicates nothing."""
 
 
-def parallelisms() -> dict[str, type[Parallelism]]:
+def parallelisms() -> Mapping[str, type[Parallelism]]:
     """All parallelisms by name."""
     return things("clusterbench.parallel", Parallelism)
 

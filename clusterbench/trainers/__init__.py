@@ -71,7 +71,7 @@ class Trainer(ABC):
         """
 
 
-def trainers() -> dict[str, type[Trainer]]:
+def trainers() -> Mapping[str, type[Trainer]]:
     """All trainers by name."""
     return things("clusterbench.trainers", Trainer)
 
