@@ -11,6 +11,7 @@ from clusterbench.types import Point
 _CASE = (
     "run",
     "case",
+    "hash",
     "benchmark",
     "version",
     "status",
@@ -33,8 +34,9 @@ _NO_DETAIL: Mapping[str, str] = MappingProxyType({})
 class Row(NamedTuple):
     """One figure. ``value`` is None where nothing could be said, and ``basis`` then says why.
 
-    ``detail`` tells figures of one metric apart; its keys are among ``category``, ``axis``, ``flops_convention`` and
-    ``peak``. A tuple, not a dataclass: a large run has half a million, and a report of it takes seconds less.
+    ``detail`` tells figures of one metric apart; its keys are among :data:`DETAILS`. ``hash`` is that of the case, the
+    same in every run that measures it; empty for a refusal. A tuple, not a dataclass: a large run has half a million,
+    and a report of it takes seconds less.
     """
 
     run: str
@@ -56,6 +58,7 @@ class Row(NamedTuple):
     expected: float | None = None
     basis: str = ""
     detail: Mapping[str, str] = _NO_DETAIL
+    hash: str = ""
 
 
 def variables_of(row: Row) -> dict[str, str]:

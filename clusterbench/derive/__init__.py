@@ -38,8 +38,8 @@ Cells = tuple[object, ...]
 Attempt = tuple[str, int, int]
 """Hash, repeat and attempt: what an outcome and its record share."""
 
-About = tuple[str, str, str, int, str, Point, int, int, str, str]
-"""What the rows of a case share: the first fields of :class:`Row`, up to ``device``."""
+About = tuple[tuple[str, str, str, int, str, Point, int, int, str, str], str]
+"""What the rows of a case share: the first fields of :class:`Row`, up to ``device``, and its last, the hash."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ def _about(run: str, history: History, hosts: str) -> About:
     case = history.case
     about = (run, case.id, case.benchmark, case.version, history.status)
     point = {**case.environment, **case.point} if case.environment else case.point
-    return *about, point, case.num_nodes, case.world_size, hosts, case.device
+    return (*about, point, case.num_nodes, case.world_size, hosts, case.device), case.hash
 
 
 @cache
@@ -305,7 +305,8 @@ def _metric_row(about: About, metric: Metric, planned: Expected | None = None) -
         expected, basis = planned.value, basis or planned.basis
     # By position, as half a million keywords take a second.
     figure = (metric.name, metric.unit, metric.value, metric.low, metric.high, metric.iterations)
-    return Row(*about, *figure, expected, basis, metric.detail)
+    first, identity = about
+    return Row(*first, *figure, expected, basis, metric.detail, identity)
 
 
 def _expected_row(about: About, key: str, planned: Expected) -> Row:

@@ -247,6 +247,16 @@ def test_wide_rows_has_one_line_per_case(tmp_path: Path) -> None:
     assert wide.set_index("layout")["traffic_bytes[axis=tp]"]["tp4"] == 48 * 2**20
 
 
+def test_a_row_says_the_hash_of_its_case_which_joins_it_with_other_runs(tmp_path: Path) -> None:
+    run = tp_scale_run(tmp_path / "run")
+    planned = {case.id: case.hash for case in run.plan().cases}
+    rows = clusterbench.read_rows(run)
+    assert dict(zip(rows.case, rows.hash, strict=True)) == {**planned, **dict.fromkeys(set(rows.case) - {*planned}, "")}
+    assert set(rows[rows.hash == ""].status) == {"refused"}
+    assert list(clusterbench.wide_rows(rows).hash)[:7] == list(planned.values())
+    assert next(csv.DictReader(write_rows(run).read_text().splitlines()))["hash"] == rows.hash[0]
+
+
 def test_a_run_without_a_case_gives_an_empty_table(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [], [])
     assert len(clusterbench.read_rows(run)) == 0
