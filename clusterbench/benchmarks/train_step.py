@@ -81,6 +81,7 @@ class TrainStep(Benchmark):
         MetricKind("scaling_efficiency", "fraction", "higher", "tokens/s per rank over those of the smallest run"),
         MetricKind("scaling_loss_part", "s", "lower", "of a step, beyond the smallest run's at the same work per rank"),
         MetricKind("loss", "1", "neither", "mean over the global batch in the last timed step"),
+        MetricKind("num_alloc_retries", "1", "lower", "times a full GPU made PyTorch's allocator empty its cache"),
         MetricKind("parity_loss", "1", "lower", "how far the loss is from one rank's"),
         MetricKind("parity_gradients", "1", "lower", "how far the worst gradient is from one rank's"),
         MetricKind("parity_parameters", "1", "lower", "how far the worst parameter is from one rank's after two steps"),

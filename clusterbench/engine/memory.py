@@ -345,8 +345,9 @@ class CudaMemory:
     """In tensors, rounded up to 512 bytes each. The figure to hold against :class:`MemoryPeak`."""
     peak_reserved_bytes: int
     """Taken from the driver: with the cache and its fragmentation."""
-    num_alloc_retries: int
-    """Times the cache had to be emptied to make room; each stalls the device. Since the process began."""
+    num_alloc_retries: int | None
+    """Times the cache had to be emptied to make room; each stalls the device. Since the process began. None where this
+    allocator does not count them."""
     num_ooms: int
     """Allocations that failed for good. Since the process began."""
 
@@ -362,7 +363,7 @@ def cuda_memory_stats(device: torch.device | int | None = None) -> CudaMemory:
     return CudaMemory(
         stats.get("allocated_bytes.all.peak", 0),
         stats.get("reserved_bytes.all.peak", 0),
-        stats.get("num_alloc_retries", 0),
+        stats.get("num_alloc_retries"),
         stats.get("num_ooms", 0),
     )
 

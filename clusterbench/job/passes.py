@@ -11,6 +11,9 @@ from clusterbench.run_folder.passes import Pass
 AT_REST = " at rest"
 """Follows a category of :data:`MEMORY` for what is there between steps."""
 
+RETRIES = "num_alloc_retries"
+"""Stands among :data:`MEMORY` where CUDA's allocator counts how often it emptied its cache: no bytes."""
+
 STATES = ("parameters", "gradients", "optimizer_state")
 """The categories of memory that are there between steps."""
 

@@ -15,7 +15,7 @@ from clusterbench.formulas.statistics import Summary, median, summarise
 from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
 from clusterbench.job.flops import executed_over_needed, step_flops
-from clusterbench.job.passes import AT_REST, ATTENTION, EXPERTS, MEMORY, TIMELINE, TRACE, TRAFFIC, Computed
+from clusterbench.job.passes import AT_REST, ATTENTION, EXPERTS, MEMORY, RETRIES, TIMELINE, TRACE, TRAFFIC, Computed
 from clusterbench.measured.scaling import scaling
 from clusterbench.measured.step_parts import step_parts
 from clusterbench.parallel import from_options
@@ -97,11 +97,14 @@ def _utilization(case: Case, job: TrainingJob, time: Summary) -> Iterator[Metric
 
 def _memory_metrics(observation: Observation) -> Iterator[Metric]:
     ranks = MEMORY.of(observation)
-    for category in dict.fromkeys(category for memory in ranks for category in memory):
+    for category in dict.fromkeys(category for memory in ranks for category in memory if category != RETRIES):
         values = [memory.get(category, 0) for memory in ranks]
         name = "memory_at_rest" if category.endswith(AT_REST) else "peak_memory"
         detail = {"category": category.removesuffix(AT_REST)}
         yield Metric(name, "B", max(values), min(values), max(values), detail=detail)
+    if retries := [memory[RETRIES] for memory in ranks if RETRIES in memory]:
+        basis = "since the rank began, in proof, warm-up and timed steps; each makes the device wait"
+        yield Metric(RETRIES, "1", max(retries), min(retries), max(retries), basis=basis)
 
 
 def _traffic_metrics(observation: Observation) -> Iterator[Metric]:

@@ -14,7 +14,7 @@ from clusterbench.engine.rig import Rig
 from clusterbench.engine.trace import StepTrace, exposure, trace_step
 from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.engine.transfers import listed
-from clusterbench.job.passes import AT_REST, MEMORY, STATES, TRACE, TRAFFIC, Moved, TracedLine, TracedStep
+from clusterbench.job.passes import AT_REST, MEMORY, RETRIES, STATES, TRACE, TRAFFIC, Moved, TracedLine, TracedStep
 from clusterbench.layout import UNKNOWN
 from clusterbench.training.built_step import BuiltStep
 
@@ -35,6 +35,8 @@ def passes_of(step: BuiltStep, rig: Rig) -> Mapping[str, Callable[[], Any]]:
 
 
 def _memory_of(step: BuiltStep, rig: Rig) -> dict[str, int]:
+    # Before the steps of this pass: what was timed is the question.
+    retries = cuda_memory_stats(rig.device).num_alloc_retries if rig.device.type == "cuda" else None
     if step.num_steps < 2:
         step()  # DDP builds its buckets anew in its second step, which a case without warm-up has not had yet
     with MemoryTracker(step.modules, step.optimizers, rig.device) as tracker:
@@ -47,6 +49,8 @@ def _memory_of(step: BuiltStep, rig: Rig) -> dict[str, int]:
         step()
         stats = cuda_memory_stats(rig.device)
         seen |= {"allocated": stats.peak_allocated_bytes, "reserved": stats.peak_reserved_bytes}
+    if retries is not None:
+        seen[RETRIES] = retries
     return seen
 
 

@@ -1,0 +1,48 @@
+"""What a rank records of a step beside its time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from clusterbench.training import passes
+
+
+class Built:
+    """A step of nothing: what :func:`passes._memory_of` asks of one."""
+
+    num_steps = 3
+    modules: tuple[Any, ...] = ()
+    optimizers: tuple[Any, ...] = ()
+
+    def __init__(self) -> None:
+        self.retries = 2
+
+    def __call__(self) -> None:
+        self.retries += 1
+
+
+def memory_of(monkeypatch: pytest.MonkeyPatch, device: str, counts: bool = True) -> dict[str, int]:
+    built = Built()
+
+    def told(_: object) -> dict[str, int]:
+        peaks = {"allocated_bytes.all.peak": 5, "reserved_bytes.all.peak": 8}
+        return {**peaks, "num_alloc_retries": built.retries} if counts else peaks
+
+    monkeypatch.setattr(torch.cuda, "memory_stats", told)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: None)
+    rig: Any = SimpleNamespace(device=torch.device(device))
+    return passes._memory_of(built, rig)  # type: ignore[arg-type]
+
+
+def test_emptied_caches_are_those_of_the_steps_before_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = memory_of(monkeypatch, "cuda")
+    assert (seen["num_alloc_retries"], seen["allocated"], seen["reserved"]) == (2, 5, 8)
+
+
+def test_an_allocator_that_does_not_count_them_and_a_cpu_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "num_alloc_retries" not in memory_of(monkeypatch, "cuda", counts=False)
+    assert not {"num_alloc_retries", "allocated"} & memory_of(monkeypatch, "cpu").keys()
