@@ -41,7 +41,7 @@ class Ping(Benchmark):
         raise NotImplementedError
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         return ()
 
 

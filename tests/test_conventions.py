@@ -91,7 +91,7 @@ def test_every_derived_metric_is_declared_positive_and_summarised_in_order(name,
     kind = benchmarks()[name]
     declared = {metric.name: metric for metric in kind.metrics}
     for case, observation in measured(name, place):
-        derived = list(kind.derive(case, observation))
+        derived = list(kind.derive(case, observation, place))
         assert derived
         for metric in derived:
             assert metric.name in declared
@@ -110,8 +110,8 @@ def test_every_derived_metric_is_declared_positive_and_summarised_in_order(name,
 def test_a_slower_case_never_looks_better(name):
     kind = benchmarks()[name]
     better = {metric.name: metric.better for metric in kind.metrics}
-    fast = [list(kind.derive(*each)) for each in measured(name, PLACES[1], 0.25)]
-    slow = [list(kind.derive(*each)) for each in measured(name, PLACES[1], 0.5)]
+    fast = [list(kind.derive(*each, PLACES[1])) for each in measured(name, PLACES[1], 0.25)]
+    slow = [list(kind.derive(*each, PLACES[1])) for each in measured(name, PLACES[1], 0.5)]
     for quick, late in zip(fast, slow, strict=True):
         for one, other in zip(quick, late, strict=True):
             if one.value is None or one.value == other.value:

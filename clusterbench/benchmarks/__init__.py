@@ -124,8 +124,8 @@ class Benchmark(ABC):
 
     @classmethod
     @abstractmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
-        """Metrics of one case, from seconds and bytes."""
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
+        """Metrics of one case, from seconds and bytes; ``place`` is where it ran, by what is on record of it today."""
 
     @classmethod
     def sampled(cls, observation: Observation) -> Iterator[Metric]:

@@ -266,7 +266,7 @@ class Collective(Benchmark):
     # What becomes of it
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         size_bytes, group_size = int(case.point["size_bytes"]), int(case.point["group_size"])
         # A column of every table is called axis; that of a point would be hidden behind it.

@@ -184,7 +184,7 @@ class ToolBenchmark(Benchmark):
         return Step(run=run, check=check, passes={SAMPLES: lambda: seen})
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         return cls.sampled(observation)
 
     @classmethod

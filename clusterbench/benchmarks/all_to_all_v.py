@@ -95,8 +95,8 @@ class AllToAllV(Collective):
         )
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
-        yield from super().derive(case, observation)
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
+        yield from super().derive(case, observation, place)
         counts = counts_of(matrix_of(case.point), int(case.point["busiest_elements"]))
         received = [sum(column) for column in zip(*counts, strict=True)]
         yield Metric("imbalance", "1", max(received) * len(received) / sum(received))

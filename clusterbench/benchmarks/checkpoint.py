@@ -142,7 +142,7 @@ class Checkpoint(Benchmark):
         return 0  # nothing moves between ranks
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         detail = cache_category(observation) if case.point["operation"] == "load" else None
         yield from transferred(case, observation, int(case.point["size_bytes"]), detail)
         yield from cls.sampled(observation)

@@ -119,7 +119,7 @@ class CpuMemory(Benchmark):
         return 0  # nothing moves between ranks
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         ratios = [rank["array_over_cache"] for rank in observation.evidence if "array_over_cache" in rank]
         basis = ""
         if ratios and min(ratios) < _TIMES_THE_CACHE:

@@ -95,5 +95,5 @@ class DeviceCopy(Benchmark):
         return 0  # nothing moves between ranks
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         return transferred(case, observation, _PASSES[case.point["operation"]] * int(case.point["size_bytes"]))

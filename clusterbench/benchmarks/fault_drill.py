@@ -111,7 +111,7 @@ class FaultDrill(Benchmark):
         return Step(run=run, check=check, passes=OWN_SECONDS.taken(own_seconds) if point["fault"] == "slow" else {})
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         spent = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         yield Metric("step_time", "s", spent.value, spent.low, spent.high, spent.n)
 

@@ -158,7 +158,7 @@ class FileIo(Benchmark):
         return 0  # nothing moves between ranks
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         detail = cache_category(observation) if case.point["operation"] == "read" else None
         return transferred(case, observation, int(case.point["size_bytes"]), detail)
 

@@ -138,5 +138,5 @@ class HostCopy(Benchmark):
         return 0  # nothing moves between ranks
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         return transferred(case, observation, _WAYS[case.point["direction"]] * int(case.point["size_bytes"]))

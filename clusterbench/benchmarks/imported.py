@@ -59,7 +59,7 @@ class Imported(Benchmark):
         raise SuiteError("imported figures cannot be measured again here.")
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         origin = f"imported from {case.source}"
         found = {metric.key: metric for metric in cls.sampled(observation)}
         for metric in found.values():

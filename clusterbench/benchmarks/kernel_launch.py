@@ -91,7 +91,7 @@ class KernelLaunch(Benchmark):
         return Step(run=run, check=check)
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         launches = int(case.point["launches"])
         time = summarise([max(samples) / launches for samples in zip(*observation.seconds, strict=True)])
         yield Metric(_METRIC[case.point["mode"]], "s", time.value, time.low, time.high, time.n)

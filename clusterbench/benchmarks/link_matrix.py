@@ -148,7 +148,7 @@ class LinkMatrix(Benchmark):
         return Step(run=run, check=check, passes={SAMPLES: samples})
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         yield Metric("traversal_time", "s", time.value, time.low, time.high, time.n)
         pairs = list(cls.sampled(observation))

@@ -138,7 +138,7 @@ class Matmul(Benchmark):
         return Step(run=lambda: product(a_MK, b_KN), check=check)
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         m, n, k = _shape(case.point)
         flops = 2 * m * n * k

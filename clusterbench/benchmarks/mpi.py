@@ -138,7 +138,7 @@ class Mpi(Benchmark):
         return Step(run=lambda: None, check=check, passes={"seconds": lambda: record["seconds"]})
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         point = case.point
         op, size_bytes = str(point["op"]), point["size_bytes"]
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])

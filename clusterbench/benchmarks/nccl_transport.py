@@ -136,7 +136,7 @@ class NcclTransport(Benchmark):
         )
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         logs = observation.passes.get(LOG, ())
         if not logs:
             yield Metric("connections", "1", None, basis="no rank left a log of NCCL")

@@ -151,7 +151,7 @@ class PeerCopy(Benchmark):
         return Step(run=run, check=check, passes=passes)
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         yield Metric("traversal_time", "s", time.value, time.low, time.high, time.n)
         every = list(cls.sampled(observation))

@@ -116,7 +116,7 @@ class SmallFiles(Benchmark):
         return Step(run=run, check=check)
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         files = int(case.point["files"])
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         yield Metric("time_per_file", "s", time.value / files, time.low / files, time.high / files, time.n)

@@ -214,8 +214,8 @@ class TrainStep(Benchmark):
         return step_flops(job, "full", "palm") / job.layout.world_size
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
-        return step_metrics(case, job_of(case.point, case.device), observation)
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
+        return step_metrics(case, job_of(case.point, case.device), observation, place.cluster)
 
     @classmethod
     def across(cls, rows: Sequence[Row]) -> Iterable[Row]:

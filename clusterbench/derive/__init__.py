@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
+from clusterbench.cluster import Cluster
 from clusterbench.derive.environment_ratios import environment_ratio_rows
 from clusterbench.errors import ClusterbenchError
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median
@@ -22,7 +23,18 @@ from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, complaint, iteration_times
 from clusterbench.run_folder.records import MOST
-from clusterbench.types import Expected, Metric, Observation, Outcome, Plan, Point, Refusal, metric_key, split_key
+from clusterbench.types import (
+    Expected,
+    Metric,
+    Observation,
+    Outcome,
+    Place,
+    Plan,
+    Point,
+    Refusal,
+    metric_key,
+    split_key,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -183,12 +195,16 @@ def _of(what: str, record: Outcome | Observation) -> str:
     return f"{record.case}, repeat {record.repeat}, attempt {record.attempt}: {what}"
 
 
-def _figures(history: History, problems: list[str]) -> tuple[History, list[Metric]]:
+def _figures(history: History, cluster: Cluster, problems: list[str]) -> tuple[History, list[Metric]]:
     """What its benchmark makes of a case; records of which it makes nothing are named and left out."""
-    made = _made_of(history)
+    made = _made_of(history, cluster)
     if not isinstance(made, str):
         return history, made
-    wrong = {one.repeat: why for one in history.observations if isinstance(why := _made_of(_only(history, one)), str)}
+    wrong = {
+        one.repeat: why
+        for one in history.observations
+        if isinstance(why := _made_of(_only(history, one), cluster), str)
+    }
     # Each alone may make sense, and all together none.
     wrong = wrong or dict.fromkeys((one.repeat for one in history.observations), made)
     case = history.case
@@ -196,20 +212,21 @@ def _figures(history: History, problems: list[str]) -> tuple[History, list[Metri
         f"{case.id}, repeat {repeat}: '{case.benchmark}' makes nothing of the record ({why:.200}); it was left out"
         for repeat, why in wrong.items()
     ]
-    return _figures(_only(history, *(one for one in history.observations if one.repeat not in wrong)), problems)
+    believed = _only(history, *(one for one in history.observations if one.repeat not in wrong))
+    return _figures(believed, cluster, problems)
 
 
 def _only(history: History, *observations: Observation) -> History:
     return History(history.case, history.outcomes, observations)
 
 
-def _made_of(history: History) -> list[Metric] | str:
+def _made_of(history: History, cluster: Cluster) -> list[Metric] | str:
     """The figures of a case, or why there are none: a damaged record can make its formulas fail in any way."""
     benchmark = benchmarks().get(history.case.benchmark)
     if benchmark is None or history.pooled is None:
         return []
     try:
-        metrics = list(benchmark.derive(history.case, history.pooled))
+        metrics = list(benchmark.derive(history.case, history.pooled, Place(cluster, history.case.num_nodes)))
         for metric in metrics:
             for value in (metric.value, metric.low, metric.high):
                 if value is not None and not abs(value) < MOST:
@@ -227,7 +244,7 @@ def read_part(run: RunFolder) -> Part:
     plan = run.plan()
     problems: list[str] = []
     histories = _histories(plan, run.outcomes(), run.observations(), problems)
-    derived = [_figures(history, problems) for history in histories]
+    derived = [_figures(history, plan.cluster, problems) for history in histories]
     rows = [row for history, metrics in derived for row in _case_rows(run.name, history, metrics)]
     histories = tuple(history for history, _ in derived)
     return Part(run.name, plan, histories, rows, run.environment(), (*run.problems, *problems))

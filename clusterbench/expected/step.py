@@ -62,7 +62,7 @@ def expected_step(
     if (card := cluster.accelerator) is not None and card.memory_bytes and job.layout.uses("cp"):
         expected["longest_seq_len"] = _longest_sequence(job, active, card)
     if (peak := cluster.peak_flops_per_s(job.dtype)) is not None:
-        bound = Expected(peak[0], "FLOP/s", f"dense peak, an upper bound: {peak[1]}")
+        bound = Expected(peak[0], "FLOP/s", peak_basis(peak[1]))
         expected |= {flops_key(convention): bound for convention in CONVENTIONS}
         expected |= _bounds(job, *peak)
     if parity:
@@ -196,3 +196,8 @@ def _activations_basis(job: TrainingJob) -> str:
 def flops_key(convention: str) -> str:
     """The key of the model FLOP/s of a rank by this convention."""
     return metric_key("model_flops_per_s_per_rank", flops_convention=convention)
+
+
+def peak_basis(source: str) -> str:
+    """What a rate at the dense peak of a datasheet rests on."""
+    return f"dense peak, an upper bound: {source}"

@@ -7,7 +7,8 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from clusterbench.expected.step import flops_key
+from clusterbench.cluster import Cluster
+from clusterbench.expected.step import flops_key, peak_basis
 from clusterbench.expected.tolerances import PARITY_METRICS
 from clusterbench.formulas.schedules import order as orders
 from clusterbench.formulas.schedules import play
@@ -26,13 +27,13 @@ from clusterbench.types import Case, Metric, Observation
 from clusterbench.units import format_value
 
 
-def step_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iterator[Metric]:
-    """The metrics of one case: ``job`` is what its point asks one step to do."""
+def step_metrics(case: Case, job: TrainingJob, observation: Observation, cluster: Cluster) -> Iterator[Metric]:
+    """The metrics of one case: ``job`` is what its point asks one step to do, ``cluster`` where it ran."""
     time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
     yield Metric("step_time", "s", time.value, time.low, time.high, time.n)
     yield _rate("tokens_per_s", "tokens/s", job.tokens_per_step, time)
     yield _rate("tokens_per_s_per_rank", "tokens/s", job.tokens_per_step / case.world_size, time)
-    yield from _utilization(case, job, time)
+    yield from _utilization(case, job, time, cluster)
     yield from _memory_metrics(observation)
     yield from _traffic_metrics(observation)
     if traced := TRACE.of(observation):
@@ -73,12 +74,12 @@ def _over_ranks(name: str, unit: str, values: Sequence[float], **detail: str) ->
     return Metric(name, unit, median(values), min(values), max(values), 1, detail)
 
 
-def _utilization(case: Case, job: TrainingJob, time: Summary) -> Iterator[Metric]:
+def _utilization(case: Case, job: TrainingJob, time: Summary, cluster: Cluster) -> Iterator[Metric]:
     steps = {convention: step_flops(job, "none", convention) for convention in CONVENTIONS}
     for convention, flops in steps.items():
         rate = flops / case.world_size
         yield _rate("model_flops_per_s_per_rank", "FLOP/s", rate, time, flops_convention=convention)
-    peak = case.expected.get(flops_key("palm"))
+    peak = _datasheet_peak(case, job, cluster)
     if peak is None:
         why = (
             "a CPU has no datasheet peak; see peak=measured"
@@ -87,12 +88,29 @@ def _utilization(case: Case, job: TrainingJob, time: Summary) -> Iterator[Metric
         )
         yield Metric("mfu", "fraction", None, detail={"flops_convention": "palm", "peak": "datasheet"}, basis=why)
         return
-    available = case.world_size * peak.value
+    peak_flops_per_s, basis = peak
+    available = case.world_size * peak_flops_per_s
     for convention, flops in steps.items():
         detail = {"flops_convention": convention, "peak": "datasheet"}
-        yield replace(_rate("mfu", "fraction", flops / available, time, **detail), basis=peak.basis)
+        yield replace(_rate("mfu", "fraction", flops / available, time, **detail), basis=basis)
         executed = step_flops(job, str(case.point["recompute"]), convention)
-        yield replace(_rate("hfu", "fraction", executed / available, time, **detail), basis=peak.basis)
+        yield replace(_rate("hfu", "fraction", executed / available, time, **detail), basis=basis)
+
+
+def _datasheet_peak(case: Case, job: TrainingJob, cluster: Cluster) -> tuple[float, str] | None:
+    """FLOP/s of a rank as the tables of hardware have them today, and what they rest on.
+
+    What was expected when the case was planned counts only for a device that is not, or no longer, in the tables.
+    """
+    planned = case.expected.get(flops_key("palm"))
+    today = cluster.peak_flops_per_s(job.dtype)
+    if today is None:
+        return None if planned is None else (planned.value, f"{planned.basis}; as planned: not on record today")
+    value, source = today
+    basis = peak_basis(source)
+    if planned is not None and planned.value != value:
+        basis += f"; it was planned with {format_value(planned.value, 'FLOP/s')}"
+    return value, basis
 
 
 def _memory_metrics(observation: Observation) -> Iterator[Metric]:

@@ -34,7 +34,7 @@ def derived(
     kind = benchmarks()[benchmark]
     case = Case("x", benchmark, kind.version, point, "cpu", 1, len(seconds), 1, 0, 60.0)
     observation = Observation("x", "", 0, 1, ("a",), seconds, evidence=evidence, passes=passes or {})
-    return {metric.name: metric for metric in kind.derive(case, observation)}
+    return {metric.name: metric for metric in kind.derive(case, observation, CPU)}
 
 
 def median_s(run: Callable[[], object], iterations: int = 20) -> float:

@@ -14,7 +14,7 @@ def derived(size_bytes, world_size, *iterations):
     point = {"size_bytes": size_bytes, "group_size": world_size}
     case = Case("x", "all_reduce", 2, point, "cpu", 1, world_size, 1, 0, 60.0)
     observation = Observation("x", "", 0, 1, ("a",), [list(rank) for rank in zip(*iterations, strict=True)])
-    return {metric.name: metric for metric in AllReduce.derive(case, observation)}
+    return {metric.name: metric for metric in AllReduce.derive(case, observation, PLACE)}
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_rank():

@@ -41,7 +41,7 @@ def ineffective(name, place=CPU, **options):
 def derived(name, point, time_s, world_size):
     case = Case("x", name, 1, point, "cpu", 1, world_size, 1, 0, 60.0)
     observation = Observation("x", "", 0, 1, ("a",), [[time_s]] * world_size)
-    return {metric.name: metric for metric in benchmarks()[name].derive(case, observation)}
+    return {metric.name: metric for metric in benchmarks()[name].derive(case, observation, CPU)}
 
 
 def test_all_that_are_asked_for_are_there():

@@ -76,7 +76,7 @@ def rows(asked, world_size, samples, hosts):
     about = ("run", "links", "link_matrix", 1, "ok", asked, len(hosts), world_size, " ".join(hosts), "cpu")
     return [
         Row(*about, one.name, one.unit, one.value, one.low, one.high, one.iterations, detail=one.detail)
-        for one in LinkMatrix.derive(case, seen)
+        for one in LinkMatrix.derive(case, seen, Place(Cluster(len(hosts), 1, "cpu"), len(hosts)))
     ]
 
 

@@ -9,11 +9,13 @@ from clusterbench.rows import Row
 from clusterbench.types import Case, Observation, Place
 from tests.benchmarks.alone import median_by_events_s, median_s, rig
 
+CPU = Place(Cluster(1, 2, "cpu"), 1)
+
 
 def test_the_rate_is_two_n_cubed_over_the_slowest_rank():
     case = Case("x", "matmul", 1, {"size": 1000, "dtype": "float32"}, "cpu", 1, 2, 1, 0, 60.0)
     observation = Observation("x", "", 0, 1, ("a",), [[0.5], [2.0]])
-    metrics = {metric.name: metric.value for metric in Matmul.derive(case, observation)}
+    metrics = {metric.name: metric.value for metric in Matmul.derive(case, observation, CPU)}
     assert metrics["flops_per_s_per_rank"] == 1e9
 
 
@@ -75,7 +77,7 @@ def test_the_help_says_how_many_shapes_a_search_tries():
 def test_a_shape_that_is_not_square_counts_two_m_n_k():
     point = {"m": 100, "n": 200, "k": 500, "dtype": "float32", "num_ranks": 1}
     case = Case("x", "matmul", 1, point, "cpu", 1, 1, 1, 0, 60.0)
-    metrics = {one.name: one.value for one in Matmul.derive(case, Observation("x", "", 0, 1, ("a",), [[0.02]]))}
+    metrics = {one.name: one.value for one in Matmul.derive(case, Observation("x", "", 0, 1, ("a",), [[0.02]]), CPU)}
     assert metrics["flops_per_s_per_rank"] == 1e9
     assert Matmul().label(point) == "100x200x500-float32"
 

@@ -22,7 +22,7 @@ def derived(op, size_bytes, world_size, *iterations):
     point = {"op": op, "size_bytes": size_bytes, "dtype": "float32", "memory": "host", "sender": None, "receiver": None}
     case = Case("x", "mpi", 1, point, "cpu", 1, world_size, len(iterations), 0, 60.0)
     observation = Observation("x", "", 0, 1, ("a",), [list(rank) for rank in zip(*iterations, strict=True)])
-    return {metric.name: metric.value for metric in Mpi.derive(case, observation)}
+    return {metric.name: metric.value for metric in Mpi.derive(case, observation, FOUR)}
 
 
 # What follows from what was seen

@@ -60,7 +60,7 @@ def observation(*logs: dict[str, Any], hosts: Sequence[str] = HOSTS) -> Observat
 def derived(*logs: dict[str, Any], hosts: Sequence[str] = HOSTS, **options: Any) -> dict[str, Metric]:
     asked = point(**{"ops": ("all_reduce",), "min_size": 64, "max_size": 64, **options})
     case = Case("x", "nccl_transport", 1, asked, "cuda", 2, len(logs), 1, 0, 60.0)
-    return {metric.key: metric for metric in NcclTransport.derive(case, observation(*logs, hosts=hosts))}
+    return {metric.key: metric for metric in NcclTransport.derive(case, observation(*logs, hosts=hosts), TWO_HOSTS)}
 
 
 RING = [
@@ -202,7 +202,7 @@ def test_warnings_and_unread_lines_are_rows() -> None:
 
 def test_without_a_log_there_is_one_sentence() -> None:
     case = Case("x", "nccl_transport", 1, point(), "cuda", 2, 1, 1, 0, 60.0)
-    (found,) = NcclTransport.derive(case, Observation("x", "", 1, 1, ("node-a",), [[0.1]]))
+    (found,) = NcclTransport.derive(case, Observation("x", "", 1, 1, ("node-a",), [[0.1]]), TWO_HOSTS)
     assert (found.value, found.basis) == (None, "no rank left a log of NCCL")
 
 
@@ -212,7 +212,7 @@ def test_the_gpu_with_the_fewest_links_is_named() -> None:
     told = observation(*RING)
     found = {
         metric.key: metric
-        for metric in NcclTransport.derive(case, replace(told, passes={**told.passes, TOPOLOGY: seen}))
+        for metric in NcclTransport.derive(case, replace(told, passes={**told.passes, TOPOLOGY: seen}), TWO_HOSTS)
     }
     assert (found["nvlinks"].value, found["nvlinks"].basis) == (12.0, "GPU 1 of node-b; the most of one of 4 are 18")
 

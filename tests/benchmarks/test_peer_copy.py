@@ -186,7 +186,7 @@ def rows(samples, hosts, gpus=2):
     about = ("run", "copies", "peer_copy", 1, "ok", case.point, len(hosts), case.world_size, " ".join(hosts), "cuda")
     return [
         Row(*about, one.name, one.unit, one.value, one.low, one.high, one.iterations, detail=one.detail)
-        for one in PeerCopy.derive(case, seen)
+        for one in PeerCopy.derive(case, seen, Place(Cluster(len(hosts), gpus, "cuda", H100), len(hosts)))
     ]
 
 

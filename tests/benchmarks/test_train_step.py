@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from clusterbench.parallel import PHASES, parallelisms
 from clusterbench.planning import make_plan
 from clusterbench.rows import Row
 from clusterbench.suite import load_suite
-from clusterbench.types import Case, Metric, Observation, Place
+from clusterbench.types import Case, Expected, Metric, Observation, Place
 from tests.ranks import run_ranks
 
 CPU4 = Place(Cluster(1, 4, "cpu"), 1)
@@ -238,8 +239,9 @@ def observed(seconds: list[list[float]], **passes: Any) -> Observation:
     return Observation("c", "h", 0, 0, ("a",), seconds, evidence=[{"parity_loss": 1e-9}], passes=passes)
 
 
-def derived(case: Case, observation: Observation) -> dict[str, Metric]:
-    return {metric.key: metric for metric in TrainStep.derive(case, observation)}
+def derived(case: Case, observation: Observation, place: Place | None = None) -> dict[str, Metric]:
+    at = place or (H100 if case.device == "cuda" else CPU4)
+    return {metric.key: metric for metric in TrainStep.derive(case, observation, at)}
 
 
 def test_mfu_is_the_golden_vector() -> None:
@@ -249,6 +251,46 @@ def test_mfu_is_the_golden_vector() -> None:
     assert figures["tokens_per_s_per_rank"].value == pytest.approx(7000)
     assert figures["mfu[flops_convention=palm,peak=datasheet]"].value == pytest.approx(0.4099, abs=1e-4)
     assert figures["hfu[flops_convention=palm,peak=datasheet]"].value == pytest.approx(0.4099, abs=1e-4)
+
+
+MFU = "mfu[flops_convention=palm,peak=datasheet]"
+LLAMA = {"shape": "llama-8b", "seq_len": 8192, "global_batch_size": 1, "dtype": "bfloat16"}
+
+
+def test_mfu_is_held_against_todays_tables_and_not_against_the_plan() -> None:
+    case = case_of("tp8", H100, **LLAMA)
+    with_sparsity = Expected(2 * 989e12, "FLOP/s", "dense peak, an upper bound: a sheet read wrongly")
+    expected = {**case.expected, "model_flops_per_s_per_rank[flops_convention=palm]": with_sparsity}
+    mfu = derived(replace(case, expected=expected), observed([[8192 / (8 * 7000)] * 3] * 8))[MFU]
+    assert mfu.value == pytest.approx(0.4099, abs=1e-4)
+    assert mfu.basis.startswith("dense peak, an upper bound: NVIDIA H100")
+    assert mfu.basis.endswith("; it was planned with 1,978.0 TFLOP/s")
+
+
+def test_a_device_that_is_in_no_table_keeps_the_peak_of_its_plan() -> None:
+    case, seen = case_of("tp8", H100, **LLAMA), observed([[8192 / (8 * 7000)] * 3] * 8)
+    mfu = derived(case, seen, Place(Cluster(1, 8, "cuda", "NVIDIA H1OO"), 1))[MFU]
+    assert mfu.value == pytest.approx(0.4099, abs=1e-4)
+    planned = case.expected["model_flops_per_s_per_rank[flops_convention=palm]"]
+    assert mfu.basis == f"{planned.basis}; as planned: not on record today"
+
+
+def test_a_device_that_has_come_into_the_tables_since_has_an_mfu_now() -> None:
+    planned_before = case_of("tp8", Place(Cluster(1, 8, "cuda", "not on record"), 1), **LLAMA)
+    seen = observed([[8192 / (8 * 7000)] * 3] * 8)
+    unknown = derived(planned_before, seen, Place(Cluster(1, 8, "cuda", "not on record"), 1))[MFU]
+    assert (unknown.value, unknown.basis) == (None, "no peak FLOP/s in bfloat16 is on record for this device")
+    assert derived(planned_before, seen, H100)[MFU].value == pytest.approx(0.4099, abs=1e-4)
+
+
+def test_emptied_caches_of_the_allocator_are_a_metric_where_it_counts_them() -> None:
+    case = case_of("tp2", CPU4)
+    memory = [{"total": 7, "num_alloc_retries": 2}, {"total": 9, "num_alloc_retries": 0}]
+    figures = derived(case, observed([[1.0]] * 2, memory=memory))
+    retries = figures["num_alloc_retries"]
+    assert (retries.value, retries.low, retries.high, retries.unit) == (2, 0, 2, "1")
+    assert [key for key in figures if key.startswith("peak_memory")] == ["peak_memory[category=total]"]
+    assert "num_alloc_retries" not in derived(case, observed([[1.0]] * 2, memory=[{"total": 7}, {"total": 9}]))
 
 
 def test_full_recomputation_counts_in_hfu_only() -> None:

@@ -26,18 +26,20 @@ MOST_TRIES = 3
 Seconds = dict[str, float]
 
 
+PLACE = Place(Cluster(1, 4, "cpu"), 1)
+
+
 def case_of(layout: str) -> Case:
-    place = Place(Cluster(1, 4, "cpu"), 1)
     benchmark = TrainStep.from_options(
         {"layouts": (layout,), "seq_len": 32, "global_batch_size": 4, "parity": False, "dtype": "float32"}
     )
-    (point,) = benchmark.points(place)
-    return Case("c", "train_step", 1, point, "cpu", 1, benchmark.world_size(point, place), 1, 1, 60.0, layout)
+    (point,) = benchmark.points(PLACE)
+    return Case("c", "train_step", 1, point, "cpu", 1, benchmark.world_size(point, PLACE), 1, 1, 60.0, layout)
 
 
 def derived(case: Case, step_s: float, traced: list[Any]) -> list[Metric]:
     observation = Observation("c", "h", 0, 0, ("a",), [[step_s]] * len(traced), passes={"exposed": traced})
-    return [metric for metric in TrainStep.derive(case, observation) if metric.name == "step_part"]
+    return [metric for metric in TrainStep.derive(case, observation, PLACE) if metric.name == "step_part"]
 
 
 def parts_of(metrics: list[Metric]) -> Seconds:

@@ -16,7 +16,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.rows import Row
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import History
-from clusterbench.types import Case, Expected, Metric, Observation, Outcome, Plan, Point, Refusal, Step
+from clusterbench.types import Case, Expected, Metric, Observation, Outcome, Place, Plan, Point, Refusal, Step
 
 GIB, MIB = 2.0**30, 2.0**20
 
@@ -36,7 +36,7 @@ class Planted(Benchmark):
         raise NotImplementedError
 
     @classmethod
-    def derive(cls, case: Case, observation: Observation) -> Iterable[Metric]:
+    def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         times_s = sorted(max(samples) for samples in zip(*observation.seconds, strict=True))
         yield Metric("step_time", "s", times_s[len(times_s) // 2], times_s[0], times_s[-1], len(times_s))
         for figure in observation.passes.get("figures", [[]])[0]:
