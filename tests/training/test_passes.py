@@ -39,10 +39,10 @@ def memory_of(monkeypatch: pytest.MonkeyPatch, device: str, counts: bool = True)
 
 
 def test_emptied_caches_are_those_of_the_steps_before_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = memory_of(monkeypatch, "cuda")
+    seen = memory_of(monkeypatch, "cuda:0")
     assert (seen["num_alloc_retries"], seen["allocated"], seen["reserved"]) == (2, 5, 8)
 
 
 def test_an_allocator_that_does_not_count_them_and_a_cpu_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "num_alloc_retries" not in memory_of(monkeypatch, "cuda", counts=False)
+    assert "num_alloc_retries" not in memory_of(monkeypatch, "cuda:0", counts=False)
     assert not {"num_alloc_retries", "allocated"} & memory_of(monkeypatch, "cpu").keys()
