@@ -29,7 +29,8 @@ SECRET_VARIABLE = "CLUSTERBENCH_SECRET"
 
 class Launcher:
     """Base of all launchers. The docstring says what it starts, where that is written, and with which versions it was
-    seen to work; *not run* where it is written from documentation alone.
+    seen to work; *not run* where it is written from documentation alone. Of a launcher that docs/launching.md does not
+    have, it shows the line that starts a run. Beside its test stands a process that it started (tests/launchers).
 
     Attributes
     ----------

@@ -9,6 +9,18 @@ from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launchers import launchers
 
 FLUX = launchers()["flux"]
+PROCESS = {
+    "FLUX_JOB_ID": "ƒ3ETxsR9H",
+    "FLUX_TASK_RANK": "5",
+    "FLUX_JOB_SIZE": "8",
+    "FLUX_TASK_LOCAL_ID": "1",
+    "FLUX_JOB_NNODES": "2",
+    "PMI_RANK": "5",
+    "PMI_SIZE": "8",
+    "PMI_FD": "9",
+}
+PLACE = (5, 8, 1)
+"""What it puts into a process that it starts, as documented, and that process's rank, size and local rank."""
 
 
 @pytest.fixture

@@ -7,6 +7,16 @@ from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launchers import detect, launchers
 
 PBS = launchers()["pbs"]
+PROCESS = {
+    "PBS_JOBID": "1234.server",
+    "PBS_NODENUM": "1",
+    "PBS_TASKNUM": "40000001",
+    "PBS_ENVIRONMENT": "PBS_BATCH",
+    "WORLD_SIZE": "2",
+    "MASTER_ADDR": "a",
+}
+PLACE = (1, 2, None)
+"""What it puts into a process that it starts, as documented, and that process's rank, size and local rank."""
 SPAWNED = {"PBS_JOBID": "1234.server", "PBS_NODENUM": "1", "PBS_TASKNUM": "40000001"}
 
 

@@ -2,10 +2,21 @@
 
 import pytest
 
-from clusterbench.launchers import launchers
+from clusterbench.launchers import detect, launchers
 from clusterbench.launchers._hostlist import expand_hosts
 
 SLURM = launchers()["slurm"]
+PROCESS = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_PROCID": "2",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_NTASKS": "3",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_NODELIST": "cb[2-3]",
+}
+PLACE = (2, 3, 0)
+"""What it puts into a process that it starts, as seen, and that process's rank, size and local rank."""
 
 
 @pytest.mark.parametrize(
@@ -54,3 +65,12 @@ def test_two_steps_of_a_job_are_two_jobs():
     first = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "HOME": "/root"}
     assert SLURM.job_of(first) == "SLURM_JOB_ID=7,SLURM_STEP_ID=0"
     assert SLURM.job_of({**first, "SLURM_STEP_ID": "1"}) != SLURM.job_of(first)
+
+
+def test_a_shell_in_an_allocation_has_no_rank():
+    assert detect({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "cb[1-2]"}) is None
+
+
+def test_a_step_with_fewer_tasks_than_its_job_counts_its_own():
+    assert detect({**PROCESS, "SLURM_NTASKS": "16", "SLURM_STEP_NUM_TASKS": "3"}).size == 3
+    assert detect({name: value for name, value in PROCESS.items() if name != "SLURM_STEP_NUM_TASKS"}).size == 3
