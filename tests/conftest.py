@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,6 +39,30 @@ class ByWaits(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     return ByWaits(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Has a test that measures a rate of this machine wait until no other worker runs one that starts processes.
+
+    Around the whole protocol, so that waiting counts for no time limit.
+    """
+    marks = {mark.name for mark in item.iter_markers()}
+    run = getattr(item.config, "workerinput", {}).get("testrunuid")
+    if run is None or not marks & {"alone"}.union(*GROUPS.values()):
+        return (yield)
+    with turn(Path(tempfile.gettempdir()) / f"clusterbench-tests-{run}", is_alone="alone" in marks):
+        return (yield)
+
+
+@contextmanager
+def turn(lock: Path, is_alone: bool) -> Iterator[None]:
+    """Holds a lock that many may have at once, or one alone; who waits to be alone lets no others pass."""
+    with open(f"{lock}.next", "w") as following, open(f"{lock}.now", "w") as now:
+        fcntl.flock(following, fcntl.LOCK_EX)
+        fcntl.flock(now, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+        fcntl.flock(following, fcntl.LOCK_UN)
+        yield
 
 
 def pytest_collection_finish() -> None:

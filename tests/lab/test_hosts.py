@@ -170,6 +170,7 @@ def test_peers_hear_of_a_crash_but_not_of_a_power_failure(lab, power, heard):
         assert listener.poll() is None
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("sender", "receiver"), [("cb1", "cb2"), ("cb2", "cb1")])
 def test_a_shaped_host_sends_and_receives_at_its_rate(lab, sender, receiver):
     lab.shape("cb2", "100mbit")
@@ -178,6 +179,7 @@ def test_a_shaped_host_sends_and_receives_at_its_rate(lab, sender, receiver):
     assert carries(lab, sender, receiver, 64_000_000, 200e6)
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(why_no_delay() is not None, reason=str(why_no_delay()))
 def test_a_delayed_host_is_a_round_trip_farther(lab):
     near_s = lab.round_trip_s("cb1", "cb2")
@@ -189,6 +191,7 @@ def test_a_delayed_host_is_a_round_trip_farther(lab):
     assert lab.left_running() == {}
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(why_no_delay() is not None, reason=str(why_no_delay()))
 def test_delay_goes_with_a_rate_and_with_a_cut(lab):
     lab.shape("cb2", "100mbit")

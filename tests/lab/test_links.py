@@ -11,7 +11,7 @@ from clusterbench.run_folder import RunFolder
 from tests.lab import launchers
 from tests.lab.hosts import LOGIN
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.lab, pytest.mark.alone, pytest.mark.timeout(600)]
 
 HOSTS = ["cb1", "cb2", "cb3", "cb4"]
 RATES = {"1gbit": 1e9 / 8, "100mbit": 100e6 / 8}

@@ -8,7 +8,7 @@ from clusterbench.run_folder import RunFolder
 from tests.lab import launchers
 from tests.lab.hosts import LOGIN
 
-pytestmark = [pytest.mark.lab, pytest.mark.mpi, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.lab, pytest.mark.mpi, pytest.mark.alone, pytest.mark.timeout(240)]
 
 HOSTS = ["cb1", "cb2"]
 CAPS = {"1gbit": 1e9 / 8, "100mbit": 1e8 / 8}
