@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from clusterbench.engine import memory
 from clusterbench.training import passes
 
 
@@ -32,6 +33,7 @@ def memory_of(monkeypatch: pytest.MonkeyPatch, device: str, counts: bool = True)
         peaks = {"allocated_bytes.all.peak": 5, "reserved_bytes.all.peak": 8}
         return {**peaks, "num_alloc_retries": built.retries} if counts else peaks
 
+    monkeypatch.setattr(memory, "_with_index", lambda named: named)  # there is no such device here
     monkeypatch.setattr(torch.cuda, "memory_stats", told)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: None)
     rig: Any = SimpleNamespace(device=torch.device(device))
