@@ -27,6 +27,7 @@ from clusterbench.types import (
     Step,
     split_key,
 )
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
@@ -53,6 +54,8 @@ class Benchmark(ABC):
         Every metric ``derive`` may yield.
     refused_options
         Options people look for and will not find, each with the reason.
+    glossary
+        Words of the field that it brings.
     """
 
     version: ClassVar[int] = 1
@@ -62,6 +65,7 @@ class Benchmark(ABC):
     variables: ClassVar[Mapping[str, str]] = {}
     metrics: ClassVar[tuple[MetricKind, ...]] = ()
     refused_options: ClassVar[Mapping[str, str]] = {}
+    glossary: ClassVar[tuple[Word, ...]] = ()
 
     iterations: int = option(20, "timed repetitions of a case", minimum=1, maximum=1_000_000)
     warmup: int = option(3, "repetitions before them, run and not timed", minimum=0, maximum=1_000_000)

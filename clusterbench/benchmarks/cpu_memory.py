@@ -12,6 +12,7 @@ from clusterbench.benchmarks._transfer import transfer_metrics, transferred
 from clusterbench.options import option
 from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +42,9 @@ class CpuMemory(Benchmark):
     all of a socket's memory channels. Every element is checked.
     """
 
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word("STREAM", "McCalpin's measure of memory bandwidth: copy, scale, add and triad over large arrays."),
+    )
     on_host: ClassVar[bool] = True
     metrics: ClassVar[tuple[MetricKind, ...]] = transfer_metrics("one pass of the loop")
 

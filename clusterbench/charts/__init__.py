@@ -15,6 +15,7 @@ from typing import ClassVar, Generic, Literal, TypeVar, get_args
 from clusterbench.cases import Reading
 from clusterbench.discover import things
 from clusterbench.drawing.panel import Panel
+from clusterbench.words import Word
 
 Data = TypeVar("Data")
 
@@ -39,12 +40,15 @@ class Chart(ABC, Generic[Data]):
         The chart of the same section that it follows; without one it begins the section.
     is_aside
         Whether its answer is about something beside the suite's question, and so never the report's own.
+    glossary
+        Words of the field that it brings.
     """
 
     title: ClassVar[str]
     section: ClassVar[Section]
     after: ClassVar[str] = ""
     is_aside: ClassVar[bool] = False
+    glossary: ClassVar[tuple[Word, ...]] = ()
 
     @abstractmethod
     def select(self, reading: Reading) -> Data | None:

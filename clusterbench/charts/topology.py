@@ -10,7 +10,7 @@ from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.types import TOPOLOGY
-from clusterbench.words import legible
+from clusterbench.words import Word, legible
 
 MOST = 4
 _NEARNESS = {"NV": 0.6, "C2C": 0.6, "PIX": 0.42, "PXB": 0.32, "PHB": 0.22, "NODE": 0.12, "SYS": 0.04}
@@ -38,6 +38,15 @@ class Topology(Chart[list[Joined]]):
     that are alike share a panel; a panel with one host is one that differs.
     """
 
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word(
+            "PIX",
+            "How nvidia-smi topo says that two devices are joined: PIX by one PCIe bridge at most, PXB by several, PHB "
+            "by way of the CPU's host bridge, NODE across host bridges of one NUMA node, SYS across NUMA nodes, NV by "
+            "NVLinks and their number.",
+            r"PXB|PHB|NODE|SYS|NV\d+|NV",
+        ),
+    )
     title: ClassVar[str] = "How devices are joined"
     section: ClassVar[Section] = "links"
     after: ClassVar[str] = "link_matrix"

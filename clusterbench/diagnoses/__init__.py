@@ -10,10 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from clusterbench.cases import Reading
 from clusterbench.discover import things
+from clusterbench.words import Word
 
 Severity = Literal["error", "warning", "note"]
 """``error``: a figure is missing or void, and the run fails. ``warning``: likely a loss. ``note``: worth knowing."""
@@ -37,7 +38,15 @@ class Finding:
 
 
 class Diagnosis(ABC):
-    """One thing that can be wrong, and what to do about it."""
+    """One thing that can be wrong, and what to do about it.
+
+    Attributes
+    ----------
+    glossary
+        Words of the field that it brings.
+    """
+
+    glossary: ClassVar[tuple[Word, ...]] = ()
 
     @abstractmethod
     def findings(self, reading: Reading) -> list[Finding]:

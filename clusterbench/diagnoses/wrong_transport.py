@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from clusterbench.benchmarks.nccl_transport import LOG, Connection, connections
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Diagnosis, Finding, Severity
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.types import TOPOLOGY, Case, Observation
+from clusterbench.words import Word
 
 WITHOUT_GDR = ("rtx-",)
 """Accelerators whose driver has no GPUDirect RDMA: linux-rdma/perftest issue 269."""
@@ -70,6 +71,10 @@ class WrongTransport(Diagnosis):
     nvidia_peermem, or open kernel modules for DMA-BUF; turn off ACS on bridges; a card on the GPU's own PCIe switch.
     Within a host: one container with all GPUs, or --ipc=host; take NCCL_P2P_DISABLE out of profiles and images.
     """
+
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word("ACS", "Access control services of PCIe: where on, traffic between two devices goes by way of the CPU."),
+    )
 
     def findings(self, reading: Reading) -> list[Finding]:
         return [

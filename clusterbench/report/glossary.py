@@ -10,6 +10,8 @@ from itertools import chain
 from markupsafe import Markup, escape
 
 from clusterbench.benchmarks import benchmarks
+from clusterbench.charts import charts
+from clusterbench.diagnoses import diagnoses
 from clusterbench.parallel import as_told
 from clusterbench.rows import Row
 from clusterbench.words import Word
@@ -96,17 +98,9 @@ GLOSSARY = (
         "Direct memory access: a device copies memory without a processor; by DMA-BUF drivers of Linux share memory.",
         "BUF",
     ),
-    Word("ACS", "Access control services of PCIe: where on, traffic between two devices goes by way of the CPU."),
     Word("MTU", "Maximum transmission unit: the largest packet a network passes whole."),
     Word("GID", "Global identifier: the address of a port for RDMA; each port has several."),
     Word("TCP", "Transmission control protocol: ordinary network connections, by way of the CPU."),
-    Word(
-        "PIX",
-        "How nvidia-smi topo says that two devices are joined: PIX by one PCIe bridge at most, PXB by several, PHB by "
-        "way of the CPU's host bridge, NODE across host bridges of one NUMA node, SYS across NUMA nodes, NV by NVLinks "
-        "and their number.",
-        r"PXB|PHB|NODE|SYS|NV\d+|NV",
-    ),
     # Programs
     Word("NCCL", "NVIDIA collective communications library: what carries collectives between GPUs.", "nccl"),
     Word("Gloo", "The library that carries PyTorch's collectives between processes on CPUs.", "gloo"),
@@ -125,7 +119,8 @@ GLOSSARY = (
     Word("NVML", "NVIDIA management library: what tells clocks, power and temperature of a GPU."),
     Word("UCX", "Unified communication X: the library below many MPIs, over RDMA, shared memory or TCP.", "ucx"),
     Word("MPI", "Message passing interface: the standard by which parallel programs talk.", "MPICH"),
-    Word("STREAM", "McCalpin's measure of memory bandwidth: copy, scale, add and triad over large arrays."),
+    # What one benchmark, chart or diagnosis is about
+    *(word for kinds in (benchmarks(), charts(), diagnoses()) for kind in kinds.values() for word in kind.glossary),
 )
 
 _TOKEN = re.compile(r"[A-Za-zμµ0-9]+")

@@ -107,6 +107,15 @@ def test_words_have_names_of_their_own() -> None:
     assert all(word.meaning.endswith(".") for word in GLOSSARY)
 
 
+@pytest.mark.parametrize(("found", "named"), [(benchmarks, "STREAM"), (charts, "PIX"), (diagnoses, "ACS")])
+def test_a_benchmark_a_chart_and_a_diagnosis_bring_their_own_words(
+    found: Callable[[], dict[str, type]], named: str
+) -> None:
+    brought = [word for kind in found().values() for word in kind.glossary]
+    assert named in {word.name for word in brought}
+    assert {*brought} <= {*GLOSSARY}
+
+
 def test_a_metric_is_explained_as_its_benchmark_does() -> None:
     one = case("a", benchmark="train_step")
     rows = [row(one, "mfu"), row(one, "no_such_metric"), row(case("b", benchmark="gone"), "busbw")]
