@@ -101,7 +101,7 @@ def mpi_version() -> dict[str, str] | None:
 
 
 def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those variables that change how a run behaves and can be shown to anybody, sorted.
+    """Variables that change how a run behaves and hold no secret, sorted.
 
     >>> recorded_variables({"NCCL_DEBUG": "INFO", "HF_TOKEN": "x", "NCCL_API_KEY": "x", "HOME": "/root"})
     {'NCCL_DEBUG': 'INFO'}
@@ -137,19 +137,19 @@ _PCI_CLASSES = {"0x03": "display", "0x02": "network", "0x0106": "sata", "0x0108"
 
 
 def pcie_devices(root: Path = Path("/")) -> list[dict[str, Any]]:
-    """Cards on PCIe that train or carry data, with what lies between each and its CPU: the tree, branch by branch.
+    """Cards on PCIe that train or carry data, with the switches between each and its CPU.
 
     ``path`` holds the addresses of root port and switches from the CPU on; two devices that share more of it are nearer
     to each other. ``speed`` and ``width`` are what the link runs at, beside the most it could.
     """
-    found = []
+    devices = []
     for link in sorted(root.glob("sys/bus/pci/devices/*")):
         number = _read(link / "class") or ""
         kind = next((kind for start, kind in _PCI_CLASSES.items() if number.startswith(start)), None)
         if kind is None:
             continue
         above = [part for part in link.resolve().parts[:-1] if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:.*", part)]
-        found.append(
+        devices.append(
             {
                 "address": link.name,
                 "kind": kind,
@@ -165,7 +165,7 @@ def pcie_devices(root: Path = Path("/")) -> list[dict[str, Any]]:
                 "most_width": _integer(_read(link / "max_link_width")),
             }
         )
-    return found
+    return devices
 
 
 def infiniband_ports(root: Path = Path("/")) -> list[dict[str, Any]]:
@@ -196,39 +196,39 @@ def network_interfaces(root: Path = Path("/")) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "is_up": seen.isup,
+            "is_up": stats.isup,
             "physical": (root / "sys/class/net" / name / "device").exists(),
             # psutil gives 0 where the driver tells no speed (virtio, loopback)
-            "speed_bits_per_s": seen.speed * 10**6 or None,
-            "mtu_bytes": seen.mtu,
+            "speed_bits_per_s": stats.speed * 10**6 or None,
+            "mtu_bytes": stats.mtu,
             "addresses": [
-                str(ip_interface(f"{one.address}/{one.netmask or 32}"))
-                for one in addresses.get(name, ())
-                if one.family == socket.AF_INET and seen.isup
+                str(ip_interface(f"{address.address}/{address.netmask or 32}"))
+                for address in addresses.get(name, ())
+                if address.family == socket.AF_INET and stats.isup
             ],
         }
-        for name, seen in sorted(psutil.net_if_stats().items())
+        for name, stats in sorted(psutil.net_if_stats().items())
     ]
 
 
 def _cpu_model(root: Path) -> str | None:
-    found = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
-    return found[1] if found else platform.processor() or platform.machine() or None  # Arm has no model name
+    match = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
+    return match[1] if match else platform.processor() or platform.machine() or None  # Arm has no model name
 
 
 def _os_name(root: Path) -> str | None:
-    found = re.search(r'^PRETTY_NAME="?([^"\n]+)"?$', _read(root / "etc/os-release") or "", re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r'^PRETTY_NAME="?([^"\n]+)"?$', _read(root / "etc/os-release") or "", re.MULTILINE)
+    return match[1] if match else None
 
 
 def _node_memory(path: Path) -> int | None:
-    found = re.search(r"MemTotal:\s*(\d+) kB", _read(path / "meminfo") or "")
-    return int(found[1]) * 1024 if found else None
+    match = re.search(r"MemTotal:\s*(\d+) kB", _read(path / "meminfo") or "")
+    return int(match[1]) * 1024 if match else None
 
 
 def _rate(text: str | None) -> float | None:
-    found = re.match(r"([\d.]+) Gb/sec", text or "")
-    return float(found[1]) * 1e9 if found else None
+    match = re.match(r"([\d.]+) Gb/sec", text or "")
+    return float(match[1]) * 1e9 if match else None
 
 
 def _integer(text: str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""What the kernel says about memory here: the limit processes have, and how many it has killed for want of it."""
+"""The memory limit of processes on this host, and how many of them the kernel has killed for lack of it."""
 
 from __future__ import annotations
 

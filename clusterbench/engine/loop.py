@@ -26,7 +26,7 @@ def measure(run: Callable[[], object], clock: Clock, iterations: int, at: Callab
     Parameters
     ----------
     at
-        Told the number of the iteration about to start, so that whoever watches knows where a rank hangs. Must cost
+        Called with the number of the iteration about to start, so that a watcher sees where a rank hangs. Must cost
         next to nothing: it is inside the timed stretch.
 
     Notes

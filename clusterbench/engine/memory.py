@@ -64,7 +64,7 @@ class MemoryPeak:
     peak_by_category: Mapping[str, int]
     """Most bytes of each category, each at a moment of its own; sums to ``total_bytes`` or more."""
     at_rest: Mapping[str, int]
-    """What is alive where the tracker was left: what stays between steps."""
+    """Bytes alive when the tracker was left: what stays between steps."""
 
 
 class _Allocation:
@@ -206,7 +206,7 @@ class MemoryTracker(TorchDispatchMode):
         return result
 
     def _label(self) -> str:
-        """What a storage made now is for, as far as can be told before it is used."""
+        """The category of a storage made now, as far as it is known before it is used."""
         if self._waiting:
             return "communication"
         if self._in_optimizer:
@@ -379,13 +379,13 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def _optimizers(optimizer: Optimizer | Iterable[Optimizer] | None) -> Iterator[Optimizer]:
-    if optimizer is None:
+def _optimizers(optimizers: Optimizer | Iterable[Optimizer] | None) -> Iterator[Optimizer]:
+    if optimizers is None:
         return
-    for one in [optimizer] if isinstance(optimizer, Optimizer) else optimizer:
-        yield one
+    for optimizer in [optimizers] if isinstance(optimizers, Optimizer) else optimizers:
+        yield optimizer
         # ZeroRedundancyOptimizer keeps the state of its share in an optimizer of its own.
-        if isinstance(inner := getattr(one, "optim", None), Optimizer):
+        if isinstance(inner := getattr(optimizer, "optim", None), Optimizer):
             yield inner
 
 

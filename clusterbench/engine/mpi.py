@@ -1,4 +1,4 @@
-"""One rank of an operation of MPI itself: allocated, proven and timed through mpi4py. Needs no torch for host memory.
+"""One rank of an operation of MPI itself, through mpi4py; needs no torch for host memory.
 
 Two ways lead here. Agents that are MPI ranks already call :func:`prepare` and :func:`seconds_of` on a communicator of
 their own; a plain run has mpirun start ``python -m clusterbench.engine.mpi FOLDER ORDER`` as every rank, which leaves
@@ -112,7 +112,7 @@ def library() -> str:
 
 
 @dataclass(frozen=True)
-class _Rank:
+class _Operation:
     """This rank's view of one operation. Arrays are flat; ``numel`` counts the elements of the whole one."""
 
     comm: Any
@@ -186,22 +186,22 @@ def prepare(comm: Any, point: Point, host: str, local_rank: int) -> Step:
     NotHere
         If the point wants CUDA memory and library or host have none to offer; alike on every rank of like hosts.
     """
-    one = _Rank(comm, point, host, _memory(str(point["memory"]), local_rank))
-    return _OPERATIONS[str(point["op"])](one)
+    operation = _Operation(comm, point, host, _memory(str(point["memory"]), local_rank))
+    return _OPERATIONS[str(point["op"])](operation)
 
 
 def seconds_of(
     step: Step, comm: Any, point: Point, iterations: int, warmup: int, at: Callable[[int, bool], object]
 ) -> list[float]:
-    """Seconds of each of ``iterations`` calls, back to back as nccl-tests does; all ranks call this at the same time.
+    """Seconds of each of ``iterations`` calls, back to back as in nccl-tests; all ranks call this together.
 
-    Of an operation between two ranks the sender's clock counts, and every rank gets its samples. The ranks that have
-    no part in it sleep meanwhile: waiting in MPI would take the cores that the two measure on.
+    Of an operation between two ranks the sender's clock counts, and every rank gets its samples. The other ranks
+    sleep meanwhile: waiting in MPI would take the cores that the two measure on.
 
     Parameters
     ----------
     at
-        Told the number of the iteration about to start, and whether it is one of the warm-up.
+        Called with the number of the iteration about to start, and whether it belongs to the warm-up.
     """
     sender = point["sender"]
     comm.Barrier()
@@ -240,178 +240,188 @@ def _measure(run: Callable[[], object], iterations: int, warmup: int, at: Callab
 NOTHING_RECEIVED: Mapping[str, float] = {"wrong_elements": 0.0}
 
 
-def _collective(one: _Rank, call: Callable[[], object], got: Array, expected: numpy.ndarray[Any, Any] | None) -> Step:
+def _collective(
+    operation: _Operation, call: Callable[[], object], got: Array, expected: numpy.ndarray[Any, Any] | None
+) -> Step:
     """``expected`` is what ``got`` has to hold after the call; None on ranks that receive nothing."""
 
     def check() -> Mapping[str, float]:
         call()
-        return NOTHING_RECEIVED if expected is None else one.expect_equal(got, expected)
+        return NOTHING_RECEIVED if expected is None else operation.expect_equal(got, expected)
 
     return Step(run=call, check=check)
 
 
-def _all_reduce(one: _Rank) -> Step:
-    mine, whole = one.addends()
-    sent, received = one.memory.on_device(mine), one.zeros(one.numel)
-    return _collective(one, lambda: one.comm.Allreduce(sent, received), received, whole)
+def _all_reduce(operation: _Operation) -> Step:
+    mine, whole = operation.addends()
+    sent, received = operation.memory.on_device(mine), operation.zeros(operation.numel)
+    return _collective(operation, lambda: operation.comm.Allreduce(sent, received), received, whole)
 
 
-def _reduce(one: _Rank) -> Step:
-    mine, whole = one.addends()
-    sent = one.memory.on_device(mine)
-    received = one.zeros(one.numel) if one.rank == 0 else None
-    return _collective(one, lambda: one.comm.Reduce(sent, received), received, whole if one.rank == 0 else None)
+def _reduce(operation: _Operation) -> Step:
+    mine, whole = operation.addends()
+    sent = operation.memory.on_device(mine)
+    received = operation.zeros(operation.numel) if operation.rank == 0 else None
+    return _collective(
+        operation, lambda: operation.comm.Reduce(sent, received), received, whole if operation.rank == 0 else None
+    )
 
 
-def _reduce_scatter(one: _Rank) -> Step:
-    mine, whole = one.addends()
-    part = one.numel // one.size
-    sent, received = one.memory.on_device(mine), one.zeros(part)
-    expected = whole[one.rank * part : (one.rank + 1) * part]
-    return _collective(one, lambda: one.comm.Reduce_scatter_block(sent, received), received, expected)
+def _reduce_scatter(operation: _Operation) -> Step:
+    mine, whole = operation.addends()
+    part = operation.numel // operation.size
+    sent, received = operation.memory.on_device(mine), operation.zeros(part)
+    expected = whole[operation.rank * part : (operation.rank + 1) * part]
+    return _collective(operation, lambda: operation.comm.Reduce_scatter_block(sent, received), received, expected)
 
 
-def _all_gather(one: _Rank) -> Step:
-    part = one.numel // one.size
-    sent, received = one.memory.on_device(one.pattern(part, one.rank)), one.zeros(one.numel)
-    expected = numpy.concatenate([one.pattern(part, rank) for rank in range(one.size)])
-    return _collective(one, lambda: one.comm.Allgather(sent, received), received, expected)
+def _all_gather(operation: _Operation) -> Step:
+    part = operation.numel // operation.size
+    sent, received = (
+        operation.memory.on_device(operation.pattern(part, operation.rank)),
+        operation.zeros(operation.numel),
+    )
+    expected = numpy.concatenate([operation.pattern(part, rank) for rank in range(operation.size)])
+    return _collective(operation, lambda: operation.comm.Allgather(sent, received), received, expected)
 
 
-def _gather(one: _Rank) -> Step:
-    part = one.numel // one.size
-    sent = one.memory.on_device(one.pattern(part, one.rank))
-    if one.rank != 0:
-        return _collective(one, lambda: one.comm.Gather(sent, None), None, None)
-    received = one.zeros(one.numel)
-    expected = numpy.concatenate([one.pattern(part, rank) for rank in range(one.size)])
-    return _collective(one, lambda: one.comm.Gather(sent, received), received, expected)
+def _gather(operation: _Operation) -> Step:
+    part = operation.numel // operation.size
+    sent = operation.memory.on_device(operation.pattern(part, operation.rank))
+    if operation.rank != 0:
+        return _collective(operation, lambda: operation.comm.Gather(sent, None), None, None)
+    received = operation.zeros(operation.numel)
+    expected = numpy.concatenate([operation.pattern(part, rank) for rank in range(operation.size)])
+    return _collective(operation, lambda: operation.comm.Gather(sent, received), received, expected)
 
 
-def _scatter(one: _Rank) -> Step:
-    part = one.numel // one.size
-    whole = [one.pattern(part, rank) for rank in range(one.size)]
-    sent = one.memory.on_device(numpy.concatenate(whole)) if one.rank == 0 else None
-    received = one.zeros(part)
-    return _collective(one, lambda: one.comm.Scatter(sent, received), received, whole[one.rank])
+def _scatter(operation: _Operation) -> Step:
+    part = operation.numel // operation.size
+    whole = [operation.pattern(part, rank) for rank in range(operation.size)]
+    sent = operation.memory.on_device(numpy.concatenate(whole)) if operation.rank == 0 else None
+    received = operation.zeros(part)
+    return _collective(operation, lambda: operation.comm.Scatter(sent, received), received, whole[operation.rank])
 
 
-def _all_to_all(one: _Rank) -> Step:
-    part = one.numel // one.size
+def _all_to_all(operation: _Operation) -> Step:
+    part = operation.numel // operation.size
 
     def exchanged(pairs: list[tuple[int, int]]) -> numpy.ndarray[Any, Any]:
-        return numpy.concatenate([one.pattern(part, source * one.size + to) for source, to in pairs])
+        return numpy.concatenate([operation.pattern(part, source * operation.size + to) for source, to in pairs])
 
-    sent = one.memory.on_device(exchanged([(one.rank, to) for to in range(one.size)]))
-    received = one.zeros(one.numel)
-    expected = exchanged([(source, one.rank) for source in range(one.size)])
-    return _collective(one, lambda: one.comm.Alltoall(sent, received), received, expected)
-
-
-def _broadcast(one: _Rank) -> Step:
-    whole = one.pattern(one.numel, 0)
-    array = one.memory.on_device(whole) if one.rank == 0 else one.zeros(one.numel)
-    return _collective(one, lambda: one.comm.Bcast(array), array, whole)
+    sent = operation.memory.on_device(exchanged([(operation.rank, to) for to in range(operation.size)]))
+    received = operation.zeros(operation.numel)
+    expected = exchanged([(source, operation.rank) for source in range(operation.size)])
+    return _collective(operation, lambda: operation.comm.Alltoall(sent, received), received, expected)
 
 
-def _barrier(one: _Rank) -> Step:
-    last = one.size - 1
+def _broadcast(operation: _Operation) -> Step:
+    whole = operation.pattern(operation.numel, 0)
+    array = operation.memory.on_device(whole) if operation.rank == 0 else operation.zeros(operation.numel)
+    return _collective(operation, lambda: operation.comm.Bcast(array), array, whole)
+
+
+def _barrier(operation: _Operation) -> Step:
+    last = operation.size - 1
 
     def check() -> Mapping[str, float]:
-        """Each says when it comes and when it leaves to the last rank, which enters only then and a while later."""
+        """Each rank reports to the last one before and after the barrier; the last enters a while after the others."""
         word = numpy.zeros(1)
-        if one.rank != last:
-            one.comm.Send(word, last, _COMES)
-            one.comm.Barrier()
-            one.comm.Send(word, last, _LEAVES)
+        if operation.rank != last:
+            operation.comm.Send(word, last, _COMES)
+            operation.comm.Barrier()
+            operation.comm.Send(word, last, _LEAVES)
             return {"early_ranks": 0.0}
         for rank in range(last):
-            one.comm.Recv(word, rank, _COMES)
+            operation.comm.Recv(word, rank, _COMES)
         early: set[int] = set()
         until = time.monotonic() + SECONDS_BEFORE_THE_LAST
         while time.monotonic() < until:
-            early |= {rank for rank in range(last) if one.comm.Iprobe(rank, _LEAVES)}
+            early |= {rank for rank in range(last) if operation.comm.Iprobe(rank, _LEAVES)}
             time.sleep(1e-3)
-        one.comm.Barrier()
+        operation.comm.Barrier()
         for rank in range(last):
-            one.comm.Recv(word, rank, _LEAVES)
+            operation.comm.Recv(word, rank, _LEAVES)
         if early:
             raise WrongResult(
-                f"barrier gave wrong results on rank {last} (host {one.host}): {len(early)} of {last} ranks had left "
-                f"it before rank {last} entered. The first is rank {min(early)}."
+                f"barrier gave wrong results on rank {last} (host {operation.host}): {len(early)} of {last} ranks had "
+                f"left it before rank {last} entered. The first is rank {min(early)}."
             )
         return {"early_ranks": 0.0}
 
-    return Step(run=one.comm.Barrier, check=check)
+    return Step(run=operation.comm.Barrier, check=check)
 
 
-# Between two ranks, by the conventions of the OSU micro-benchmarks; the others have no part in it.
+# Between two ranks, by the conventions of the OSU micro-benchmarks; the other ranks do nothing.
 
 
-def _pair(one: _Rank, exchange: Callable[[Array, Array, int], object], answers: bool) -> Step:
-    """``exchange(sent, received, peer)`` is one iteration; the sender receives something only if there are answers."""
-    sender, receiver = int(one.point["sender"]), int(one.point["receiver"])
-    if one.rank not in (sender, receiver):
+def _pair(operation: _Operation, exchange: Callable[[Array, Array, int], object], answers: bool) -> Step:
+    """``exchange(sent, received, peer)`` is one iteration; the sender receives something only where ``answers``."""
+    sender, receiver = int(operation.point["sender"]), int(operation.point["receiver"])
+    if operation.rank not in (sender, receiver):
         return Step(run=lambda: None, check=lambda: NOTHING_RECEIVED)
-    peer = receiver if one.rank == sender else sender
-    sent, received = one.memory.on_device(one.pattern(one.numel, one.rank)), one.zeros(one.numel)
-    is_told = answers or one.rank == receiver
-    expected = one.pattern(one.numel, peer) if is_told else None
-    return _collective(one, lambda: exchange(sent, received, peer), received, expected)
+    peer = receiver if operation.rank == sender else sender
+    sent, received = (
+        operation.memory.on_device(operation.pattern(operation.numel, operation.rank)),
+        operation.zeros(operation.numel),
+    )
+    receives = answers or operation.rank == receiver
+    expected = operation.pattern(operation.numel, peer) if receives else None
+    return _collective(operation, lambda: exchange(sent, received, peer), received, expected)
 
 
-def _latency(one: _Rank) -> Step:
+def _latency(operation: _Operation) -> Step:
     """A ping-pong: an iteration is a whole round trip, of which the latency is half."""
-    is_sender = one.rank == one.point["sender"]
+    is_sender = operation.rank == operation.point["sender"]
 
     def round_trip(sent: Array, received: Array, peer: int) -> None:
         if is_sender:
-            one.comm.Send(sent, peer)
-            one.comm.Recv(received, peer)
+            operation.comm.Send(sent, peer)
+            operation.comm.Recv(received, peer)
         else:
-            one.comm.Recv(received, peer)
-            one.comm.Send(sent, peer)
+            operation.comm.Recv(received, peer)
+            operation.comm.Send(sent, peer)
 
-    return _pair(one, round_trip, answers=True)
+    return _pair(operation, round_trip, answers=True)
 
 
-def _bandwidth(one: _Rank) -> Step:
+def _bandwidth(operation: _Operation) -> Step:
     """A window of messages one way, and a short answer when all have arrived."""
     from mpi4py import MPI
 
-    is_sender = one.rank == one.point["sender"]
+    is_sender = operation.rank == operation.point["sender"]
     answer = bytearray(_ACKNOWLEDGEMENT)
 
     def window(sent: Array, received: Array, peer: int) -> None:
         if is_sender:
-            MPI.Request.Waitall([one.comm.Isend(sent, peer) for _ in range(WINDOW)])
-            one.comm.Recv(answer, peer, _ANSWERS)
+            MPI.Request.Waitall([operation.comm.Isend(sent, peer) for _ in range(WINDOW)])
+            operation.comm.Recv(answer, peer, _ANSWERS)
         else:
-            MPI.Request.Waitall([one.comm.Irecv(received, peer) for _ in range(WINDOW)])
-            one.comm.Send(answer, peer, _ANSWERS)
+            MPI.Request.Waitall([operation.comm.Irecv(received, peer) for _ in range(WINDOW)])
+            operation.comm.Send(answer, peer, _ANSWERS)
 
-    return _pair(one, window, answers=False)
+    return _pair(operation, window, answers=False)
 
 
-def _bi_bandwidth(one: _Rank) -> Step:
+def _bi_bandwidth(operation: _Operation) -> Step:
     """A window of messages each way at the same time, and a short answer from the receiver."""
     from mpi4py import MPI
 
-    is_sender = one.rank == one.point["sender"]
+    is_sender = operation.rank == operation.point["sender"]
     answer = bytearray(_ACKNOWLEDGEMENT)
 
     def windows(sent: Array, received: Array, peer: int) -> None:
-        requests = [one.comm.Irecv(received, peer) for _ in range(WINDOW)]
-        MPI.Request.Waitall(requests + [one.comm.Isend(sent, peer) for _ in range(WINDOW)])
+        requests = [operation.comm.Irecv(received, peer) for _ in range(WINDOW)]
+        MPI.Request.Waitall(requests + [operation.comm.Isend(sent, peer) for _ in range(WINDOW)])
         if is_sender:
-            one.comm.Recv(answer, peer, _ANSWERS)
+            operation.comm.Recv(answer, peer, _ANSWERS)
         else:
-            one.comm.Send(answer, peer, _ANSWERS)
+            operation.comm.Send(answer, peer, _ANSWERS)
 
-    return _pair(one, windows, answers=True)
+    return _pair(operation, windows, answers=True)
 
 
-_OPERATIONS: Mapping[str, Callable[[_Rank], Step]] = {
+_OPERATIONS: Mapping[str, Callable[[_Operation], Step]] = {
     "latency": _latency,
     "bandwidth": _bandwidth,
     "bi_bandwidth": _bi_bandwidth,
@@ -436,9 +446,9 @@ def main(folder: Path, order: Mapping[str, Any]) -> None:
     try:
         from mpi4py import MPI
     except RuntimeError as error:
-        said = str(error).splitlines()[0]
+        first_line = str(error).splitlines()[0]
         (folder / NO_LIBRARY).write_text(
-            f"mpirun was found on {socket.gethostname()}, but mpi4py cannot load an MPI library: {said}.\n"
+            f"mpirun was found on {socket.gethostname()}, but mpi4py cannot load an MPI library: {first_line}.\n"
             "hint: install the runtime that belongs to this mpirun, or 'pip install clusterbench[mpi]' for MPICH's"
         )
         return
@@ -456,12 +466,12 @@ def _record(comm: Any, order: Mapping[str, Any]) -> dict[str, Any]:
     """Seconds and evidence of this rank; or the status of what went wrong here, and the reason."""
     from mpi4py import MPI
 
-    rank, wanted, point = comm.Get_rank(), int(order["world_size"]), order["point"]
+    rank, world_size, point = comm.Get_rank(), int(order["world_size"]), order["point"]
     record: dict[str, Any] = {"library": library(), "host": socket.gethostname()}
     try:
-        if comm.Get_size() != wanted:
+        if comm.Get_size() != world_size:
             raise LaunchError(
-                f"mpirun started {wanted} processes, but the MPI library that mpi4py loaded ({library()}) sees "
+                f"mpirun started {world_size} processes, but the MPI library that mpi4py loaded ({library()}) sees "
                 f"{comm.Get_size()}: they belong to different MPIs.\n"
                 "hint: use the mpirun of that library ('python -m mpi4py --mpi-lib-version' names it)"
             )

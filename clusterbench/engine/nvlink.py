@@ -103,17 +103,17 @@ def grown(before: Sequence[NvLink], after: Sequence[NvLink]) -> dict[tuple[int, 
 
 def _links_of(gpu: int, uuid: str) -> list[NvLink]:
     """Links up to the first that the board does not have."""
-    device, found = pynvml.nvmlDeviceGetHandleByUUID(uuid), []
+    device, links = pynvml.nvmlDeviceGetHandleByUUID(uuid), []
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        state = _asked(pynvml.nvmlDeviceGetNvLinkState, device, number)
+        state = _answer(pynvml.nvmlDeviceGetNvLinkState, device, number)
         if state is None:
             break
-        version = _asked(pynvml.nvmlDeviceGetNvLinkVersion, device, number)
+        version = _answer(pynvml.nvmlDeviceGetNvLinkVersion, device, number)
         counts = {
-            name: _asked(pynvml.nvmlDeviceGetNvLinkErrorCounter, device, number, code) for name, code in ERRORS.items()
+            name: _answer(pynvml.nvmlDeviceGetNvLinkErrorCounter, device, number, code) for name, code in ERRORS.items()
         }
         sent, received = _moved(device, number)
-        found.append(
+        links.append(
             NvLink(
                 gpu,
                 number,
@@ -124,12 +124,12 @@ def _links_of(gpu: int, uuid: str) -> list[NvLink]:
                 received,
             )
         )
-    return found
+    return links
 
 
 def _moved(device: Any, link: int) -> tuple[int | None, int | None]:
     """Bytes sent and received over one link."""
-    values = _asked(pynvml.nvmlDeviceGetFieldValues, device, [(_SENT, link), (_RECEIVED, link)])
+    values = _answer(pynvml.nvmlDeviceGetFieldValues, device, [(_SENT, link), (_RECEIVED, link)])
     if values is None:
         return None, None
     sent, received = (
@@ -138,8 +138,8 @@ def _moved(device: Any, link: int) -> tuple[int | None, int | None]:
     return sent, received
 
 
-def _asked(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The driver's answer, or None where it has none; a GPU that is lost is an error all the same."""
+def _answer(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The driver's answer, or None where it has none. A lost GPU still raises."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:

@@ -88,19 +88,19 @@ class Rig:
     def address(self) -> str:
         """IPv4 address where the other ranks reach this host: on Gloo's interface, or its own where all are on one."""
         name = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-        addresses = [one.address for one in psutil.net_if_addrs().get(name, ()) if one.family == socket.AF_INET]
+        addresses = [entry.address for entry in psutil.net_if_addrs().get(name, ()) if entry.family == socket.AF_INET]
         if not addresses:
             raise LaunchError(f"interface {name} of {self.host} has no IPv4 address")
         return addresses[0]
 
     def tell(self, text: str, root: int) -> str:
-        """What rank ``root`` says, on every rank; a collective."""
-        said = torch.zeros(_LONGEST_WORD, dtype=torch.uint8, device=self.device)
+        """The text of rank ``root``, on every rank; a collective."""
+        word = torch.zeros(_LONGEST_WORD, dtype=torch.uint8, device=self.device)
         if self.rank == root:
             data = text.encode()
-            said[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        self.comm.broadcast(said, root)
-        return bytes(said.tolist()).rstrip(b"\0").decode()
+            word[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        self.comm.broadcast(word, root)
+        return bytes(word.tolist()).rstrip(b"\0").decode()
 
     def dtype(self, name: str) -> torch.dtype:
         return DTYPES[name]
@@ -125,8 +125,8 @@ class Rig:
         extra = 2 + (193 * place * place + 71 * place + place // num_ranks) % _PERIOD % (_LARGEST_EXTRA - 1)
         owned = place % num_ranks == rank
         if op in ("sum", "avg"):
-            one = 1 if num_ranks + _LARGEST_EXTRA <= LARGEST_EXACT.get(dtype, 2**53) else 0
-            mine, whole = one + extra * owned, one * num_ranks + extra
+            common = 1 if num_ranks + _LARGEST_EXTRA <= LARGEST_EXACT.get(dtype, 2**53) else 0
+            mine, whole = common + extra * owned, common * num_ranks + extra
             if op == "avg":
                 return mine.to(DTYPES[dtype]), whole.double().div(num_ranks).to(DTYPES[dtype])
         elif op == "product":
@@ -216,7 +216,7 @@ class Rig:
 
 
 def from_place(tile: torch.Tensor, start: int) -> torch.Tensor:
-    """The tile as it goes on from element ``start`` of the array that it is repeated in."""
+    """The tile rotated so that it continues at element ``start`` of the array that it is repeated in."""
     return tile.roll(-(start % len(tile)))
 
 

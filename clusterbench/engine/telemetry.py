@@ -39,7 +39,7 @@ REASONS = {
 }
 """Why clocks are not at their highest. ``gpu_idle`` is no fault; ``hw_slowdown`` has its cause in a second bit."""
 
-# What a driver answers for things it or the board does not have. Anything else is worth telling.
+# Errors for what the driver or the board does not have. Any other error is reported.
 _NOT_THERE = (
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -159,40 +159,45 @@ def summarise(
             key = gpu["uuid"] or f"index {gpu['index']}"
             of_gpu.setdefault(key, []).append(gpu)
             times_s.setdefault(key, []).append(sample["time_s"] - within[0]["time_s"])
-    return {key: {**_summary(seen), "course": _course(times_s[key], seen)} for key, seen in of_gpu.items()}
+    return {
+        key: {**_summary(gpu_samples), "course": _course(times_s[key], gpu_samples)}
+        for key, gpu_samples in of_gpu.items()
+    }
 
 
-def _course(elapsed_s: Sequence[float], seen: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+def _course(elapsed_s: Sequence[float], gpu_samples: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     """Figures over time, rounded to what the driver can tell: a long run keeps many of them."""
-    each = -(-len(seen) // MOST_POINTS)
-    starts = range(0, len(seen), each)
+    stride = -(-len(gpu_samples) // MOST_POINTS)
+    starts = range(0, len(gpu_samples), stride)
 
     def means(values: Sequence[float | None], digits: int) -> list[float | None]:
-        some = ([value for value in values[start : start + each] if value is not None] for start in starts)
-        return [round(fmean(known), digits) if known else None for known in some]
+        stretches = ([value for value in values[start : start + stride] if value is not None] for start in starts)
+        return [round(fmean(stretch), digits) if stretch else None for stretch in stretches]
 
     places = {"sm_clock_hz": -6, "power_w": 1, "temperature_c": 0}
     return {
         "elapsed_s": means(elapsed_s, 2),
-        **{name: means([gpu[name] for gpu in seen], digits) for name, digits in places.items()},
+        **{name: means([gpu[name] for gpu in gpu_samples], digits) for name, digits in places.items()},
     }
 
 
-def _summary(seen: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _summary(gpu_samples: list[Mapping[str, Any]]) -> dict[str, Any]:
     def over(
-        field: str, reduce: Callable[[list[float]], float], some: Sequence[Mapping[str, Any]] = seen
+        field: str, reduce: Callable[[list[float]], float], subset: Sequence[Mapping[str, Any]] = gpu_samples
     ) -> float | None:
-        values = [gpu[field] for gpu in some if gpu[field] is not None]
+        values = [gpu[field] for gpu in subset if gpu[field] is not None]
         return reduce(values) if values else None
 
-    reasons = [gpu["throttle_reasons"] for gpu in seen if gpu["throttle_reasons"] is not None]
+    reasons = [gpu["throttle_reasons"] for gpu in gpu_samples if gpu["throttle_reasons"] is not None]
     # An idle GPU lowers its clocks, too, and that says nothing about how it works.
-    busy = [gpu for gpu in seen if gpu["throttle_reasons"] is not None and "gpu_idle" not in gpu["throttle_reasons"]]
-    named = sorted({name for given in reasons for name in given} - {"gpu_idle"})
+    busy = [
+        gpu for gpu in gpu_samples if gpu["throttle_reasons"] is not None and "gpu_idle" not in gpu["throttle_reasons"]
+    ]
+    named = sorted({name for names in reasons for name in names} - {"gpu_idle"})
     return {
-        "index": seen[0]["index"],
-        "name": next((gpu["name"] for gpu in seen if gpu["name"] is not None), None),
-        "num_samples": len(seen),
+        "index": gpu_samples[0]["index"],
+        "name": next((gpu["name"] for gpu in gpu_samples if gpu["name"] is not None), None),
+        "num_samples": len(gpu_samples),
         "min_sm_clock_hz": over("sm_clock_hz", min),
         "mean_sm_clock_hz": over("sm_clock_hz", fmean),
         "min_memory_clock_hz": over("memory_clock_hz", min),
@@ -202,13 +207,13 @@ def _summary(seen: list[Mapping[str, Any]]) -> dict[str, Any]:
         "max_temperature_c": over("temperature_c", max),
         "max_memory_used_bytes": over("memory_used_bytes", max),
         "energy_j": over("energy_j", lambda values: values[-1] - values[0]),
-        "throttle_reasons": {name: sum(name in given for given in reasons) / len(reasons) for name in named}
+        "throttle_reasons": {name: sum(name in names for names in reasons) / len(reasons) for name in named}
         if reasons
         else None,
         "busy_share": len(busy) / len(reasons) if reasons else None,
         "min_busy_sm_clock_hz": over("sm_clock_hz", min, busy),
         "mean_busy_sm_clock_hz": over("sm_clock_hz", fmean, busy),
-        "errors": sorted({gpu["error"] for gpu in seen if gpu["error"] is not None}),
+        "errors": sorted({gpu["error"] for gpu in gpu_samples if gpu["error"] is not None}),
     }
 
 
@@ -251,10 +256,10 @@ def _visible_handles() -> tuple[list[_Handle], str | None]:
         return handles, None if handles else "the NVIDIA driver finds no GPU"
     chosen: list[_Handle] = []
     for entry in visible.split(","):
-        found = _named(entry.strip(), handles)
-        if found is None or found in chosen:
-            return chosen, f"CUDA_VISIBLE_DEVICES={visible!r} ends before {entry!r}: {_objection(entry, found, count)}"
-        chosen.append(found)
+        handle = _named(entry.strip(), handles)
+        if handle is None or handle in chosen:
+            return chosen, f"CUDA_VISIBLE_DEVICES={visible!r} ends before {entry!r}: {_objection(entry, handle, count)}"
+        chosen.append(handle)
     return chosen, None
 
 
@@ -265,10 +270,10 @@ def _named(entry: str, handles: list[_Handle]) -> _Handle | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _objection(entry: str, found: _Handle | None, count: int) -> str:
+def _objection(entry: str, handle: _Handle | None, count: int) -> str:
     if entry.strip().startswith("MIG-"):
         return "MIG instances are not supported"
-    return "named twice" if found else f"the driver has {count} GPUs and none of that name"
+    return "named twice" if handle else f"the driver has {count} GPUs and none of that name"
 
 
 def _handle(index: int) -> _Handle:
@@ -279,8 +284,8 @@ def _handle(index: int) -> _Handle:
         return _Handle(None, None, None, f"GPU {index} of the driver: {error}")
 
 
-class _Reader:
-    """Asks one GPU; remembers the first error that is more than a missing function."""
+class _GpuReader:
+    """Reads one GPU; keeps the first error that is more than a missing function."""
 
     def __init__(self, handle: _Handle) -> None:
         self.device, self.error = handle.device, handle.error
@@ -303,7 +308,7 @@ class _Reader:
 
 
 def _sample(index: int, handle: _Handle) -> GpuSample:
-    read = _Reader(handle)
+    read = _GpuReader(handle)
     sample = GpuSample(
         index,
         handle.uuid,
@@ -331,7 +336,7 @@ def _with_error(sample: GpuSample, error: str | None) -> GpuSample:
 
 
 def _info(index: int, handle: _Handle) -> GpuInfo:
-    read = _Reader(handle)
+    read = _GpuReader(handle)
     memory = read("nvmlDeviceGetMemoryInfo")
     max_sm_clock = read("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
     power_limit = read("nvmlDeviceGetEnforcedPowerLimit")
@@ -372,7 +377,7 @@ def reason_names(bits: int | None) -> list[str] | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Samples until stdin closes or nobody reads stdout any more."""
+    """Samples until stdin or the reader of stdout closes."""
     parser = argparse.ArgumentParser(prog="python -m clusterbench.engine.telemetry", description=__doc__)
     parser.add_argument("--interval", type=float, default=0.5, metavar="SECONDS", help="between samples (0.5)")
     interval_s = parser.parse_args(arguments).interval

@@ -22,7 +22,7 @@ LINES_QUOTED = 8
 SECONDS_TO_LISTEN = 20.0
 SECONDS_TO_END = 5.0
 _GUARD = 'read -r line; kill -9 -"$0"'
-"""Waits for the end of whoever holds its input, then kills a process group: a launcher's processes would outlive it."""
+"""Waits until its input closes, then kills a process group: what a launcher started would outlive it."""
 _LISTENING = "0A"
 
 
@@ -67,10 +67,10 @@ def run_tool(words: Sequence[str], timeout_s: float, environment: Mapping[str, s
             program.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             program.end()
-            raise ToolError(program.said(f"has not ended after {timeout_s:g} s")) from None
+            raise ToolError(program.message(f"has not ended after {timeout_s:g} s")) from None
         elapsed_s = time.monotonic() - start_s
         if program.process.returncode != 0:
-            raise ToolError(program.said(_ended(program.process.returncode)))
+            raise ToolError(program.message(_ended(program.process.returncode)))
         return Finished(_read(program.output), _read(program.warnings), elapsed_s)
 
 
@@ -89,17 +89,17 @@ def serving(words: Sequence[str], port: int, environment: Mapping[str, str] | No
         deadline = time.monotonic() + SECONDS_TO_LISTEN
         while not listens(port):
             if program.process.poll() is not None:
-                raise ToolError(program.said(_ended(program.process.returncode)))
+                raise ToolError(program.message(_ended(program.process.returncode)))
             if time.monotonic() > deadline:
                 program.end()
-                raise ToolError(program.said(f"does not listen on port {port} after {SECONDS_TO_LISTEN:g} s"))
+                raise ToolError(program.message(f"does not listen on port {port} after {SECONDS_TO_LISTEN:g} s"))
             time.sleep(0.02)
         yield program
 
 
 def listens(port: int) -> bool:
     """Whether any process of this host (of this network namespace) listens on a TCP port."""
-    wanted = f":{port:04X}"
+    address_end = f":{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             lines = Path(table).read_text().splitlines()[1:]
@@ -107,13 +107,13 @@ def listens(port: int) -> bool:
             continue
         for line in lines:
             fields = line.split()
-            if fields[1].endswith(wanted) and fields[3] == _LISTENING:
+            if fields[1].endswith(address_end) and fields[3] == _LISTENING:
                 return True
     return False
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on at the moment."""
+    """A TCP port on which no process listens at the moment."""
     with socket.create_server(("", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -131,16 +131,16 @@ class Program:
         """What it printed last, if anything."""
         return next(iter(reversed(self._lines())), "")
 
-    def said(self, what: str) -> str:
-        """A message: what became of it, its last lines, its command."""
+    def message(self, what: str) -> str:
+        """An error message: how it ended (``what``), its last lines, its command."""
         lines = self._lines()
         quoted = "".join(f"\n    {line[:200]}" for line in lines[-LINES_QUOTED:])
         name = os.path.basename(self.words[0])
-        said = f"It printed at the end:{quoted}" if lines else "It printed nothing."
-        return f"{name} on {socket.gethostname()} {what}. {said}\n    command: {shlex.join(self.words)}"
+        ending = f"It printed at the end:{quoted}" if lines else "It printed nothing."
+        return f"{name} on {socket.gethostname()} {what}. {ending}\n    command: {shlex.join(self.words)}"
 
     def end(self) -> None:
-        """Ends it and all it started; they are a process group of their own, also after it is gone itself."""
+        """Ends it and all processes it started: a process group of their own, which may outlive it."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)

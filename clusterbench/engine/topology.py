@@ -1,4 +1,4 @@
-"""How the devices of this host are joined, as nvidia-smi tells it."""
+"""How the devices of this host are joined, from nvidia-smi."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def node_topology() -> Mapping[str, Any]:
     def printed(*words: str) -> str:
         return run_tool([find_tool("nvidia-smi", "it comes with NVIDIA's driver"), *words], timeout_s=30).text
 
-    found: dict[str, Any] = {}
+    topology: dict[str, Any] = {}
     parts: dict[str, Callable[[], Any]] = {
         "matrix": lambda: asdict(nvidia_topo.parse(printed("topo", "-m"))),
         "nvlinks": lambda: {str(gpu.gpu): gpu.num_active for gpu in nvidia_nvlink.parse(printed("nvlink", "-s"))},
     }
     for name, look in parts.items():
         try:
-            found[name] = look()
+            topology[name] = look()
         except (NotHere, ToolError) as error:
-            found[f"no_{name}"] = str(error).splitlines()[0]
-    return found
+            topology[f"no_{name}"] = str(error).splitlines()[0]
+    return topology

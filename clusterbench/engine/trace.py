@@ -22,10 +22,10 @@ from clusterbench.engine.traffic import OPS, SILENT
 from clusterbench.engine.transfers import (
     MESSAGE,
     WAIT,
-    Asked,
+    LibraryCalls,
     axes_of,
     carried_by,
-    messages_seen,
+    messages_recorded,
 )
 from clusterbench.formulas.attribution import Claim, shared_out
 from clusterbench.formulas.intervals import Interval, exposed_communication, merged, overlap_fraction, union_length
@@ -145,26 +145,32 @@ def trace_step(
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
         torch.cuda.synchronize(device)
-    asked = Asked(axes or {}, list(collectives))
+    library_calls = LibraryCalls(axes or {}, list(collectives))
     profile = torch.profiler.profile(activities=activities)
-    with profile, messages_seen(device, asked.axes) as asked.messages, torch.profiler.record_function(STEP):
+    with (
+        profile,
+        messages_recorded(device, library_calls.axes) as library_calls.messages,
+        torch.profiler.record_function(STEP),
+    ):
         step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     raw = profiler_events(profile)
     origin_ns = min(event.start_ns() for event in raw)  # a float of nanoseconds since 1970 is good to 256 of them
     groups = _groups(raw) if device.type == "cuda" else {}
-    return intervals([_event(event, origin_ns, groups) for event in raw], device.type, asked)
+    return intervals([_event(event, origin_ns, groups) for event in raw], device.type, library_calls)
 
 
-def intervals(events: list[Event], device_type: str, asked: Asked | None = None) -> StepTrace:
+def intervals(events: list[Event], device_type: str, library_calls: LibraryCalls | None = None) -> StepTrace:
     """Sorts the events of one step into communication and compute.
 
     Events outside the step are dropped; a transfer that was under way when it began or ended is cut there.
     """
     step = next(event for event in events if event.name == STEP and not event.on_device)
-    asked = asked or Asked()
-    seen = _of_device(events, asked) if device_type == "cuda" else _of_threads(events, step.thread, asked)
+    library_calls = library_calls or LibraryCalls()
+    activity = (
+        _of_device(events, library_calls) if device_type == "cuda" else _of_threads(events, step.thread, library_calls)
+    )
 
     def cut(claims: Iterable[Claim]) -> list[Claim]:
         inner = (
@@ -173,19 +179,19 @@ def intervals(events: list[Event], device_type: str, asked: Asked | None = None)
         )
         return [claim for claim in inner if claim.end_s > claim.start_s]
 
-    compute = merged(claim[:2] for claim in cut(Claim(*interval, 0) for interval in seen.compute))
-    held, carried = cut(seen.held), cut(seen.carried)
+    compute = merged(claim[:2] for claim in cut(Claim(*interval, 0) for interval in activity.compute))
+    held, carried = cut(activity.held), cut(activity.carried)
     # The thread that runs the step shows what keeps it, whatever else is under way behind.
     here_s, behind_s = shared_out(held, compute), shared_out(carried, [*compute, *(claim[:2] for claim in held)])
     lasted: dict[int, list[Interval]] = defaultdict(list)
     for claim in (*held, *carried):
         lasted[claim.owner].append(claim[:2])
     transfers = []
-    for owner, together in enumerate(seen.carriers):
+    for owner, together in enumerate(activity.carriers):
         if owner in lasted:
             exposed_s = here_s.get(owner, 0.0) + behind_s.get(owner, 0.0)
             each_s = exposed_s / len(together), union_length(lasted[owner]) / len(together)
-            transfers += [Transfer(one.axis, one.way, *each_s) for one in together]
+            transfers += [Transfer(transfer.axis, transfer.way, *each_s) for transfer in together]
     communication = merged(claim[:2] for claim in (*held, *carried))
     return StepTrace(tuple(communication), tuple(compute), step.end_s - step.start_s, tuple(transfers))
 
@@ -196,8 +202,8 @@ class _Carried(NamedTuple):
 
 
 @dataclass
-class _Seen:
-    """What was found in a trace. The owner of a claim is the number of a carrier, each a list of what it carried."""
+class _Activity:
+    """The intervals of a trace. The owner of a claim is the number of a carrier, each a list of what it carried."""
 
     compute: list[Interval]
     held: list[Claim]
@@ -205,21 +211,21 @@ class _Seen:
     carriers: list[list[_Carried]]
 
 
-def _of_device(events: list[Event], asked: Asked) -> _Seen:
+def _of_device(events: list[Event], library_calls: LibraryCalls) -> _Activity:
     work = [event for event in events if event.on_device and not event.annotation]  # ranges are copied there, too
     kernels = sorted(filter(_communicates, work), key=lambda event: event.start_s)
     rest = (event for event in work if not _communicates(event) and not event.name.startswith(("Memcpy", "Memset")))
-    axes = _axes_of_streams(kernels, asked)
+    axes = _axes_of_streams(kernels, library_calls)
     batches: dict[str, list[list[_Carried]]] = defaultdict(list)
-    for _, together in groupby(asked.messages, key=lambda message: message.batch):
+    for _, together in groupby(library_calls.messages, key=lambda message: message.batch):
         batch = [_Carried(message.axis, message.way) for message in together]
         batches[batch[0].axis].append(batch)
-    for axis, some in batches.items():
+    for axis, axis_batches in batches.items():
         count = sum(_MESSAGE_KERNEL in kernel.name and of == axis for kernel, of in zip(kernels, axes, strict=True))
-        if count != len(some):  # something else than messages went the same way
+        if count != len(axis_batches):  # something else than messages went the same way
             batches[axis] = [[_Carried(axis, UNKNOWN)] for _ in range(count)]
-    in_turn = {axis: iter(some) for axis, some in batches.items()}
-    return _Seen(
+    in_turn = {axis: iter(axis_batches) for axis, axis_batches in batches.items()}
+    return _Activity(
         compute=[(event.start_s, event.end_s) for event in rest],
         held=[],
         carried=[Claim(kernel.start_s, kernel.end_s, owner) for owner, kernel in enumerate(kernels)],
@@ -234,26 +240,26 @@ def _communicates(event: Event) -> bool:
     return _COMMUNICATION_KERNEL.search(event.name) is not None
 
 
-def _axes_of_streams(kernels: Sequence[Event], asked: Asked) -> list[str]:
+def _axes_of_streams(kernels: Sequence[Event], library_calls: LibraryCalls) -> list[str]:
     """Axis of each kernel: by its group, or by its stream, as NCCL has one for every group."""
     votes: dict[int, Counter[str]] = defaultdict(Counter)
     for kernel in kernels:
-        if kernel.group in asked.axes:
-            votes[kernel.thread][asked.axes[kernel.group]] += 1
+        if kernel.group in library_calls.axes:
+            votes[kernel.thread][library_calls.axes[kernel.group]] += 1
     of_stream = {stream: axes.most_common(1)[0][0] for stream, axes in votes.items()}
-    only = next(iter(asked.axes.values())) if len(set(asked.axes.values())) == 1 else UNKNOWN
-    return [asked.axes.get(kernel.group) or of_stream.get(kernel.thread, only) for kernel in kernels]
+    only = next(iter(library_calls.axes.values())) if len(set(library_calls.axes.values())) == 1 else UNKNOWN
+    return [library_calls.axes.get(kernel.group) or of_stream.get(kernel.thread, only) for kernel in kernels]
 
 
-def _of_threads(events: list[Event], thread: int, asked: Asked) -> _Seen:
+def _of_threads(events: list[Event], thread: int, library_calls: LibraryCalls) -> _Activity:
     of_thread: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         if not event.on_device and (event.thread == thread or _namespace(event) in COMMUNICATION_NAMESPACES):
             of_thread[event.thread].append(event)
-    roots = {where: _trees(own) for where, own in of_thread.items()}
-    found = [node.event for trees in roots.values() for root in trees for node in root.communication()]
-    calls = sorted(filter(_is_call, found), key=lambda event: event.start_s)
-    axes = axes_of([call.name for call in calls], asked.collectives)
+    roots = {where: _trees(thread_events) for where, thread_events in of_thread.items()}
+    communicating = [node.event for trees in roots.values() for root in trees for node in root.communication()]
+    calls = sorted(filter(_is_call, communicating), key=lambda event: event.start_s)
+    axes = axes_of([call.name for call in calls], library_calls.collectives)
     gloo = sorted(
         (event for event in events if event.annotation and event.name.startswith("gloo:") and event.thread != thread),
         key=lambda event: event.start_s,
@@ -263,7 +269,7 @@ def _of_threads(events: list[Event], thread: int, asked: Asked) -> _Seen:
         [(event.start_s, event.thread) for event in gloo],
     )
     carriers = [[_Carried(axis)] for axis in axes]
-    carriers += [[_Carried(message.axis, message.way)] for message in asked.messages]
+    carriers += [[_Carried(message.axis, message.way)] for message in library_calls.messages]
     unknown = len(carriers)
     carriers.append([_Carried(UNKNOWN, UNKNOWN)])
     ended = sorted((event.end_s, call) for event, call in zip(gloo, carried_for, strict=True) if call is not None)
@@ -273,19 +279,21 @@ def _of_threads(events: list[Event], thread: int, asked: Asked) -> _Seen:
         if place is not None:
             return place
         if event.name in _WAITS:
-            # Of what ended last before the wait did; where nothing has, of what was asked for last.
+            # The transfer that ended last before the wait did; where none has, the one that was called last.
             last = bisect(ended, (event.end_s, unknown)) - 1
             return ended[last][1] if last >= 0 else max(bisect(begun, event.start_s) - 1, 0) if calls else unknown
         _, _, number = event.name.partition(" ")
-        is_noted = event.name.startswith((WAIT, MESSAGE)) and number.isdigit() and int(number) < len(asked.messages)
+        is_noted = (
+            event.name.startswith((WAIT, MESSAGE)) and number.isdigit() and int(number) < len(library_calls.messages)
+        )
         return len(calls) + int(number) if is_noted else unknown
 
     places = {id(call): place for place, call in enumerate(calls)}
-    return _Seen(
+    return _Activity(
         compute=[interval for root in roots.get(thread, ()) for interval in root.compute()],
         held=[
             Claim(event.start_s, event.end_s, owner_of(event, places.get(id(event))))
-            for event in found
+            for event in communicating
             if event.thread == thread and _operator(event) not in SILENT - {"wait_tensor"}
         ],
         carried=[
@@ -305,7 +313,7 @@ def _operator(event: Event) -> str:
 
 
 def _is_call(event: Event) -> bool:
-    """Whether it asks for a collective."""
+    """Whether it is the call of a collective."""
     if _namespace(event) not in COMMUNICATION_NAMESPACES or _operator(event) in SILENT:
         return False
     return OPS.get(_operator(event)) not in ("send", "recv")
@@ -319,7 +327,7 @@ class _Node:
         self.children: list[_Node] = []
         namespace = _namespace(event)
         self.communicates = event.name.startswith((WAIT, MESSAGE)) or namespace in COMMUNICATION_NAMESPACES
-        # Ranges of autograd, FSDP, the optimizer and the user tell who asked for work, and may wait inside.
+        # Ranges of autograd, FSDP, the optimizer and the user only name the caller of work, and may wait inside.
         self.operator = bool(namespace) and not event.annotation and namespace not in ("autograd", "profiler", "FSDP")
 
     def communication(self) -> Iterator[_Node]:

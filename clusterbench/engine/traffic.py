@@ -1,6 +1,6 @@
 """What this rank sends and receives in one step, counted where operators are dispatched.
 
-The counter sees what is asked of the communication library, whoever asks: DDP's reducer in C++, DTensor, FSDP2,
+The counter sees every call of the communication library, by any caller: DDP's reducer in C++, DTensor, FSDP2,
 ZeroRedundancyOptimizer, pipeline schedules, or a call by hand. It knows nothing of the formulas it is compared with,
 and nothing of what a backend puts on the wire (Gloo's reduce_scatter is an all_reduce there). Not seen:
 device-initiated communication (NVSHMEM, symmetric memory outside ``torch.ops.symm_mem``, DeepEP's kernels), and what
@@ -77,7 +77,7 @@ class Collective:
     op: str
     """Canonical name, or ``namespace::operator`` for one this version of clusterbench does not know."""
     axis: str
-    """Axis of the mesh, ``world`` for the default group, ``?`` for a group nobody named."""
+    """Axis of the mesh, ``world`` for the default group, ``?`` for a group without a name."""
     size_bytes: int
     """The larger of what goes in and what comes out on this rank; 0 for a barrier."""
     dtype: str
@@ -96,7 +96,7 @@ class Total:
 
 
 class TrafficCounter(TorchDispatchMode):
-    """Records every collective this rank issues while the context is open, in order, backward and optimizer included.
+    """Records every collective this rank issues while the context is open, in order, of backward and optimizer too.
 
     Dispatch modes travel with autograd's thread-local state, so backward threads of CUDA devices are seen too. They do
     not reach the callbacks of futures, which run on threads of the backend and from which PowerSGD's hook reduces its
@@ -189,17 +189,17 @@ def totals(records: list[Collective]) -> dict[tuple[str, str], Total]:
         key = record.axis, record.op
         before = sums.get(key, Total(0, 0, 0.0))
         traffic_bytes = traffic_of(record)
-        known = traffic_bytes is not None and before.traffic_bytes is not None
+        is_known = traffic_bytes is not None and before.traffic_bytes is not None
         sums[key] = Total(
             before.count + 1,
             before.size_bytes + record.size_bytes,
-            before.traffic_bytes + traffic_bytes if known else None,  # type: ignore[operator]
+            before.traffic_bytes + traffic_bytes if is_known else None,  # type: ignore[operator]
         )
     return sums
 
 
 def traffic_of(record: Collective) -> float | None:
-    """Bytes the busiest link has to carry for one call, or None where nobody gave the factor."""
+    """Bytes the busiest link has to carry for one call, or None where the factor is unknown."""
     if record.size_bytes == 0 or record.group_size == 1:
         return 0.0
     # The two halves of what nccl-tests calls send_recv; each is one message of this rank.

@@ -1,8 +1,8 @@
 """Which axis each transfer of a traced step belongs to, and which of its group's transfers it is.
 
-A trace says when something was transferred; who asked for it, and in which group, is known where it is asked for.
-Messages are seen there by their calls. Collectives are asked for in C++ as well, so they are taken from the list of the
-traffic counter, which has seen another such step, and found again in the trace by their order.
+A trace says when something was transferred; the call of the communication library says in which group. Messages are
+recorded at their calls. Collectives are called from C++ as well, so they are taken from the list of the traffic
+counter, which has counted another such step, and found again in the trace by their order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WAIT = "clusterbench::wait"
 MESSAGE = "clusterbench::message"
 
 
-class Message(NamedTuple):
+class PeerMessage(NamedTuple):
     """One send or receive of this rank.
 
     Attributes
@@ -40,8 +40,8 @@ class Message(NamedTuple):
 
 
 @dataclass
-class Asked:
-    """What one step of this rank asks of the communication library, in order.
+class LibraryCalls:
+    """The calls that one step of this rank makes of the communication library, in order.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Asked:
 
     axes: Mapping[str, str] = field(default_factory=dict)
     collectives: list[tuple[str, str]] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
+    messages: list[PeerMessage] = field(default_factory=list)
 
 
 def listed(counter: TrafficCounter) -> list[tuple[str, str]]:
@@ -97,7 +97,7 @@ def carried_by(calls: Sequence[tuple[float, str]], carrying: Sequence[tuple[floa
     """
     votes: dict[int, Counter[str]] = defaultdict(Counter)
     _in_order(calls, carrying, votes)
-    return _in_order(calls, carrying, votes)  # what was learned late helps with what came first
+    return _in_order(calls, carrying, votes)  # votes of the end of the step decide its beginning, too
 
 
 def _in_order(
@@ -107,24 +107,24 @@ def _in_order(
     left: dict[str, deque[int]] = defaultdict(deque)
     for index, (_, axis) in enumerate(calls):
         left[axis].append(index)
-    found: list[int | None] = []
+    carried: list[int | None] = []
     for begin_s, lane in carrying:
         heads = {axis: queue[0] for axis, queue in left.items() if queue and calls[queue[0]][0] <= begin_s}
         best = max(heads, key=lambda axis: (votes[lane][axis], calls[heads[axis]][0]), default=None)
         if best is not None:
             votes[lane][best] += 1
-        found.append(None if best is None else left[best].popleft())
-    return found
+        carried.append(None if best is None else left[best].popleft())
+    return carried
 
 
 @contextmanager
-def messages_seen(device: torch.device, axes: Mapping[str, str]) -> Iterator[list[Message]]:
-    """Notes every message that this rank sends or receives; on CPU gives it and ``Work.wait`` ranges in the trace.
+def messages_recorded(device: torch.device, axes: Mapping[str, str]) -> Iterator[list[PeerMessage]]:
+    """Records every message this rank sends or receives; on CPU gives it and ``Work.wait`` ranges in the trace.
 
-    Gloo's own events of a message last until somebody waited for it, whenever it came; but a thread in ``wait`` does
-    nothing else. On CUDA ``wait`` returns at once and the kernels tell all.
+    Gloo's own events of a message last until a thread has waited for it, whenever it arrived; but a thread in ``wait``
+    does nothing else. On CUDA ``wait`` returns at once and the kernels show the message.
     """
-    messages: list[Message] = []
+    messages: list[PeerMessage] = []
     if not dist.is_available():
         yield messages
         return
@@ -133,17 +133,19 @@ def messages_seen(device: torch.device, axes: Mapping[str, str]) -> Iterator[lis
     on_cpu = device.type == "cpu"
     kinds: Any = dist.ProcessGroup, dist.Work
     names = (("send", "recv", "_start_coalescing", "_end_coalescing"), ("wait",))
-    honest = {name: vars(kind)[name] for kind, some in zip(kinds, names, strict=True) for name in some}
+    originals = {name: vars(kind)[name] for kind, methods in zip(kinds, names, strict=True) for name in methods}
 
     def passing(name: str) -> Callable[..., Any]:
         def call(group: Any, tensors: Any, peer: int, *rest: Any, **options: Any) -> Any:
             number, mine = len(messages), group.rank()
             way = f"{mine}>{peer}" if name == "send" else f"{peer}>{mine}"
-            messages.append(Message(axes.get(group.group_name, UNKNOWN), way, together.get(group.group_name, number)))
+            messages.append(
+                PeerMessage(axes.get(group.group_name, UNKNOWN), way, together.get(group.group_name, number))
+            )
             if not on_cpu:
-                return honest[name](group, tensors, peer, *rest, **options)
+                return originals[name](group, tensors, peer, *rest, **options)
             with torch.profiler.record_function(f"{MESSAGE} {number}"):
-                work = honest[name](group, tensors, peer, *rest, **options)
+                work = originals[name](group, tensors, peer, *rest, **options)
             of_work[id(work)] = number, work
             return work
 
@@ -151,18 +153,18 @@ def messages_seen(device: torch.device, axes: Mapping[str, str]) -> Iterator[lis
 
     def start(group: Any, *rest: Any) -> Any:
         together[group.group_name] = len(messages)
-        return honest["_start_coalescing"](group, *rest)
+        return originals["_start_coalescing"](group, *rest)
 
     def end(group: Any, *rest: Any) -> Any:
         together.pop(group.group_name, None)
-        return honest["_end_coalescing"](group, *rest)
+        return originals["_end_coalescing"](group, *rest)
 
     def wait(work: Any, *rest: Any, **options: Any) -> Any:
         if not on_cpu:
-            return honest["wait"](work, *rest, **options)
+            return originals["wait"](work, *rest, **options)
         number, _ = of_work.pop(id(work), (None, None))
         with torch.profiler.record_function(WAIT if number is None else f"{WAIT} {number}"):
-            return honest["wait"](work, *rest, **options)
+            return originals["wait"](work, *rest, **options)
 
     watching = {
         "send": passing("send"),
@@ -175,10 +177,12 @@ def messages_seen(device: torch.device, axes: Mapping[str, str]) -> Iterator[lis
     try:
         yield messages
     finally:
-        _replace(kinds, names, honest)
+        _replace(kinds, names, originals)
 
 
-def _replace(kinds: Sequence[Any], names: Sequence[Sequence[str]], methods: Mapping[str, Callable[..., Any]]) -> None:
-    for kind, some in zip(kinds, names, strict=True):
-        for name in some:
-            setattr(kind, name, methods[name])
+def _replace(
+    kinds: Sequence[Any], names: Sequence[Sequence[str]], replacements: Mapping[str, Callable[..., Any]]
+) -> None:
+    for kind, methods in zip(kinds, names, strict=True):
+        for name in methods:
+            setattr(kind, name, replacements[name])

@@ -10,7 +10,7 @@ INDEX_BYTES = 8
 
 
 def expert_weight_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
-    """The weights that stand in a layer in place of the dense feed-forward's, whole, in the order the model has them.
+    """The weights of a layer that replace the dense feed-forward's, whole, in the order of the model.
 
     >>> from clusterbench.shape import named_shape
     >>> expert_weight_shapes(named_shape("moe-tiny"))["feed_forward.experts.down"]

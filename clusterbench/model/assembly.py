@@ -1,4 +1,4 @@
-"""What a parallelism is handed: a model while it is put together on one rank, with this rank's part of each weight."""
+"""A model while it is assembled on one rank, with this rank's part of each weight: what a parallelism works on."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Assembly:
 
     def cut(self, name: str, dim: int, axis: str) -> None:
         """Leaves this rank its equal share of a weight along one dimension. Before anything is allocated."""
-        decoder = next(one for one in self.decoders if name in dict(one.named_parameters()))
+        decoder = next(decoder for decoder in self.decoders if name in dict(decoder.named_parameters()))
         path, _, leaf = name.rpartition(".")
         module = decoder.get_submodule(path)
         whole: Tensor = getattr(module, leaf)

@@ -1,4 +1,4 @@
-"""Attention over a sequence that is cut over the ranks of a group: a ring, an all-gather, or all-to-alls over heads.
+"""Attention over a sequence cut over the ranks of a group: a ring, an all-gather, or all-to-alls over heads.
 
 Shapes: B sequences, S tokens on this rank, n ranks, N query heads, K key-value heads, H heads in one message of
 Ulysses, D head size. Which positions a rank holds: :mod:`clusterbench.job.sequence`;
@@ -24,7 +24,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Local q (B, N, S, D), k and v (B, K, S, D) to local output (B, N, S, D), causal over the whole sequence."""
 
 Block = tuple[slice, slice, bool]
-"""Queries and keys that meet, as tokens of their tensors, and whether the block lies on the diagonal."""
+"""Queries and keys of one block, as tokens of their tensors, and whether the block lies on the diagonal."""
 
 ALL = slice(None)
 
@@ -40,7 +40,7 @@ def positions(seq_len: int, degree: int, rank: int, kind: str) -> Tensor:
 
 
 def attend(kind: str, group: dist.ProcessGroup) -> Attend:
-    """Attention for a sequence laid out by ``positions`` over ``group``. Every rank has to call it, and its backward.
+    """Attention for a sequence laid out by ``positions`` over ``group``. All ranks call it, and its backward.
 
     Notes
     -----
@@ -229,8 +229,8 @@ class _AllGather(torch.autograd.Function):
         by_rank = _reordered(by_position, [order.index(chunk) for chunk in range(2 * degree)])
         part = by_rank.new_empty(by_rank.shape[0] // degree, *by_rank.shape[1:])
         reduce_scatter_flat(part, by_rank, ctx.group)
-        own = part.permute(1, 2, 3, 0, 4)
-        return gradient.dq.to(q.dtype), own[0], own[1], None, None
+        by_key = part.permute(1, 2, 3, 0, 4)
+        return gradient.dq.to(q.dtype), by_key[0], by_key[1], None, None
 
 
 def _chunk_blocks(degree: int, rank: int, length: int) -> Iterator[Block]:
@@ -280,7 +280,7 @@ def _exchanged(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def _ulysses(group: dist.ProcessGroup, q_BNSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor) -> Tensor:
-    """Gives each rank some heads of the whole sequence, attends there, and takes the sequence's part of all heads back.
+    """Attends on each rank with some heads of the whole sequence, between two all-to-alls.
 
     Fewer kv heads than ranks are repeated until each rank has one.
     """
@@ -329,10 +329,10 @@ def watch_attention(step: Callable[[], object], device: torch.device) -> float |
 
         return call
 
-    honest = flash_attention, flash_attention_backward
+    originals = flash_attention, flash_attention_backward
     flash_attention, flash_attention_backward = timed(flash_attention), timed(flash_attention_backward)
     try:
         step()
     finally:
-        flash_attention, flash_attention_backward = honest
+        flash_attention, flash_attention_backward = originals
     return sum(spent) if spent else None

@@ -1,4 +1,4 @@
-"""A Llama-like decoder on one device: RMSNorm, rotary positions, grouped-query attention, SwiGLU. No bias, no dropout.
+"""A Llama-like decoder on one device: RMSNorm, rotary positions, grouped-query attention, SwiGLU; no bias.
 
 Shapes: B sequences of the micro-batch, S tokens of a sequence, H hidden, N query heads, K key-value heads, D head size,
 V vocabulary. Under tensor parallelism N, K and the feed-forward width are this rank's share, so no number of heads is

@@ -187,7 +187,7 @@ class MixtureOfExperts(nn.Module):
     def _timed(self, what: str) -> AbstractContextManager[object]:
         return nullcontext() if self.timers is None else self.timers(what)
 
-    # Which experts
+    # Routing: the experts of each token
 
     def _choose(self, x_TH: Tensor) -> tuple[Tensor, Tensor]:
         """The experts of each token and their weights, which add up to 1; in float32 at least."""
@@ -236,7 +236,7 @@ class MixtureOfExperts(nn.Module):
             0, experts, torch.ones_like(experts)
         )
 
-    # Which way
+    # Routes: where the rows go
 
     def _routes(self, chosen_TK: Tensor) -> list[Route]:
         tokens = len(chosen_TK)
@@ -244,7 +244,7 @@ class MixtureOfExperts(nn.Module):
         parts = [slice(first, last) for first, last in pairwise(cuts)]
         named = [chosen_TK[part].flatten() for part in parts]
         rows_PE = torch.stack([self._count(experts) for experts in named])
-        rows_NPL, sent_PN, received_PN = self._tell(rows_PE, parts)
+        rows_NPL, sent_PN, received_PN = self._exchange_counts(rows_PE, parts)
         routes = []
         for index, (part, experts) in enumerate(zip(parts, named, strict=True)):
             order = experts.argsort(stable=True)
@@ -266,8 +266,8 @@ class MixtureOfExperts(nn.Module):
     def _rows_over(self, received: list[int], sent: list[int]) -> Exchange | None:
         return None if self.ep_group is None else Exchange(received, sent, self.ep_group)
 
-    def _tell(self, rows_PE: Tensor, parts: list[slice]) -> tuple[Tensor, list[list[int]], list[list[int]]]:
-        """Rows that come from each of N ranks, for each part P and expert here; and what to send and to receive."""
+    def _exchange_counts(self, rows_PE: Tensor, parts: list[slice]) -> tuple[Tensor, list[list[int]], list[list[int]]]:
+        """Rows from each of N ranks, for each part P and local expert; and counts to send and to receive."""
         ranks = self.ranks
         if self.ep_group is None:
             rows = [(part.stop - part.start) * self.experts_per_token for part in parts]
@@ -278,8 +278,8 @@ class MixtureOfExperts(nn.Module):
             here = self.ep_group.rank()
             # as many tokens on every rank, so each sends here what this one sends to itself
             return rows_NPL[here].expand(ranks, -1, -1), sent_PN, [[rows[here]] * ranks for rows in sent_PN]
-        one = [1] * ranks
-        coming_NPL = wait_for(start_all_to_all(rows_NPL, one, one, self.ep_group))
+        ones = [1] * ranks
+        coming_NPL = wait_for(start_all_to_all(rows_NPL, ones, ones, self.ep_group))
         sent_PN, received_PN = torch.stack((rows_NPL, coming_NPL)).sum(-1).transpose(1, 2).tolist()
         return coming_NPL, sent_PN, received_PN
 
@@ -297,7 +297,7 @@ class MixtureOfExperts(nn.Module):
         experts = torch.arange(local, device=rows_NL.device).repeat(ranks)
         return experts.repeat_interleave(rows_NL.flatten(), output_size=rows).argsort(stable=True)
 
-    # There and back
+    # Sending rows and results
 
     def _send(self, x_TH: Tensor, route: Route) -> Tensor:
         rows: Tensor = _Spread.apply(x_TH, route.order, route.place, self.experts_per_token)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The modules that layers are built of: matrix product, embedding, head, norm, feed-forward. No bias, no dropout.
+"""The modules of layers: matrix product, embedding, head, norm, feed-forward; without bias and dropout.
 
 Weights are kept in the master dtype and rounded to the dtype of the activations where they are used. That is what
 autocast does, without its cache and its thread-local state, so recomputation and dry runs see plain operators.

@@ -51,7 +51,7 @@ def _scramble(x: Tensor) -> Tensor:
 
 
 def fill_weight(part: Tensor, seed: int, name: str, offset: Sequence[int], whole: Sequence[int]) -> None:
-    """Fills a part of a weight with the values every training step starts from; parameters as in :func:`fill_uniform`.
+    """Fills a part of a weight with its initial values; parameters as in :func:`fill_uniform`.
 
     Norms are about 1. A matrix keeps the size of what passes through it, so the twin of a 405b model is as
     well-conditioned as a tiny one.

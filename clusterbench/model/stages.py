@@ -40,15 +40,15 @@ class Stages:
         group: dist.ProcessGroup,
         device: torch.device,
     ) -> None:
-        known = SCHEDULES[schedule]
+        properties = SCHEDULES[schedule]
         self.job, self.device = job, device
         num_stages = job.layout.pp * len(job.held)
         self.stages = [
             PipelineStage(decoder, decoder.chunk.stage, num_stages, device, group=group) for decoder in decoders
         ]
-        kind: Any = getattr(pipelining, known.torch_class or "ScheduleGPipe")
-        self.at_once = job.gradient_accumulation_steps if known.torch_class else 1
-        several = known.torch_class is not None and issubclass(kind, pipelining.schedules.PipelineScheduleMulti)
+        kind: Any = getattr(pipelining, properties.torch_class or "ScheduleGPipe")
+        self.at_once = job.gradient_accumulation_steps if properties.torch_class else 1
+        several = properties.torch_class is not None and issubclass(kind, pipelining.schedules.PipelineScheduleMulti)
         self.schedule = kind(
             self.stages if several else self.stages[0],
             n_microbatches=self.at_once,
@@ -60,11 +60,11 @@ class Stages:
         """Runs a step's forwards and backwards; returns the sum of the losses, zero on a rank that has none."""
         losses: list[Tensor] = []
         for first in range(0, len(micro_batches), self.at_once):
-            some = micro_batches[first : first + self.at_once]
-            tokens = [torch.cat([tokens for tokens, _ in some])] if self.job.embeds else []
-            target = torch.cat([labels for _, labels in some]) if self.job.has_head else None
+            batch = micro_batches[first : first + self.at_once]
+            tokens = [torch.cat([tokens for tokens, _ in batch])] if self.job.embeds else []
+            target = torch.cat([labels for _, labels in batch]) if self.job.has_head else None
             of_these: list[Tensor] = []
-            # nobody wants the logits back: they would be kept until the step is over
+            # logits that are returned would be kept until the step is over
             self.schedule.step(*tokens, target=target, losses=of_these, return_outputs=False)
             losses += of_these
         if not self.job.has_head:
@@ -72,18 +72,18 @@ class Stages:
         return total_of([loss.detach() for loss in losses])
 
     def timeline(self, step: Callable[[], object]) -> list[Computed]:
-        """What this rank computed when during one step. Waiting for messages is between the actions."""
+        """This rank's actions of one step with their times. Waiting for messages is between the actions."""
         clock = clock_for(self.device)
-        seen: list[tuple[str, int, int]] = []
+        actions: list[tuple[str, int, int]] = []
         marks = [clock.mark()]
-        with _watched(self.stages, lambda *action: seen.append(action), lambda: marks.append(clock.mark())):
+        with _watched(self.stages, lambda *action: actions.append(action), lambda: marks.append(clock.mark())):
             step()
         clock.settle()
         ends, at = [], 0.0
         for seconds in clock.seconds(marks):
             at += seconds
             ends.append(at)
-        return [Computed(*action, ends[2 * n], ends[2 * n + 1]) for n, action in enumerate(seen)]
+        return [Computed(*action, ends[2 * n], ends[2 * n + 1]) for n, action in enumerate(actions)]
 
 
 @contextmanager
@@ -93,14 +93,14 @@ def _watched(
     """Marks the clock around everything the stages compute."""
 
     def watched(stage: Any, name: str, kind: str) -> Callable[..., Any]:
-        honest = getattr(stage, name)
+        original = getattr(stage, name)
 
         def call(microbatch: int, *arguments: Any, **options: Any) -> Any:
             split = name == "backward_one_chunk" and not options.get("full_backward", True)
             begin("I" if split else kind, stage.stage_index, microbatch)
             mark()
             try:
-                return honest(microbatch, *arguments, **options)
+                return original(microbatch, *arguments, **options)
             finally:
                 mark()
 

@@ -17,10 +17,10 @@ def test_a_vanished_name_is_reported(monkeypatch):
 
 
 def test_every_operator_that_communicates_has_a_canonical_name():
-    known = {*OPS, *SILENT, "batch_p2p_ops"}
+    canonical = {*OPS, *SILENT, "batch_p2p_ops"}
     namespaces = compat.COMMUNICATION_NAMESPACES - {"symm_mem"}
     names = [schema.name.split("::") for schema in torch._C._jit_get_all_schemas()]
-    assert sorted(name for namespace, name in names if namespace in namespaces and name not in known) == []
+    assert sorted(name for namespace, name in names if namespace in namespaces and name not in canonical) == []
 
 
 def test_dispatch_modes_travel_to_autograds_device_threads():

@@ -54,7 +54,7 @@ def test_a_worker_says_what_it_loaded():
 
 
 def test_secrets_and_unlisted_variables_are_never_recorded():
-    given = {
+    variables = {
         "NCCL_IB_HCA": "mlx5_0",
         "OMP_NUM_THREADS": "1",
         "LD_PRELOAD": "/opt/libnccl.so.2",
@@ -66,7 +66,7 @@ def test_secrets_and_unlisted_variables_are_never_recorded():
         "WANDB_API_KEY": "planted",
         "PATH": "planted",
     }
-    assert recorded_variables(given) == {
+    assert recorded_variables(variables) == {
         "LD_PRELOAD": "/opt/libnccl.so.2",
         "NCCL_IB_HCA": "mlx5_0",
         "OMP_NUM_THREADS": "1",
@@ -113,9 +113,9 @@ def test_an_interface_has_addresses_with_their_prefix_and_is_physical_if_a_devic
     (tmp_path / "sys/class/net/eth0/device").mkdir(parents=True)
     up, down = (SimpleNamespace(isup=isup, speed=100_000 * isup, mtu=9000) for isup in (True, False))
     address = SimpleNamespace(family=socket.AF_INET, address="10.77.0.1", netmask="255.255.255.0")
-    other = SimpleNamespace(family=socket.AF_INET6, address="fe80::1%eth0", netmask="ffff::")
+    ipv6 = SimpleNamespace(family=socket.AF_INET6, address="fe80::1%eth0", netmask="ffff::")
     monkeypatch.setattr(environment.psutil, "net_if_stats", lambda: {"eth0": up, "br-1": down})
-    monkeypatch.setattr(environment.psutil, "net_if_addrs", lambda: {"eth0": [other, address], "br-1": [address]})
+    monkeypatch.setattr(environment.psutil, "net_if_addrs", lambda: {"eth0": [ipv6, address], "br-1": [address]})
     shared = {"mtu_bytes": 9000}
     assert network_interfaces(tmp_path) == [
         {"name": "br-1", "is_up": False, "physical": False, "speed_bits_per_s": None, "addresses": [], **shared},

@@ -21,16 +21,16 @@ def ranks_in_groups(layout: str) -> dict[str, dict[str, tuple[list[int], int]]]:
     from clusterbench.engine.grid import Grid
 
     parsed = ParallelLayout.parse(layout)
-    found = {}
+    ranks_of = {}
     for order in ("megatron", "picotron"):  # the two ways of ordering that there are
         grid = Grid(parsed, order, "cpu")
-        found[order] = {
+        ranks_of[order] = {
             axis: (dist.get_process_group_ranks(grid.group(axis)), grid.rank(axis)) for axis in (*AXES, *parsed.views)
         }
         assert sorted(set(grid.names().values())) == sorted((*AXES, *parsed.views))
         for view in parsed.views:
-            assert grid.line(view).mesh.tolist() == found[order][view][0]
-    return found
+            assert grid.line(view).mesh.tolist() == ranks_of[order][view][0]
+    return ranks_of
 
 
 def test_every_rank_order_is_one_of_two() -> None:
@@ -39,8 +39,8 @@ def test_every_rank_order_is_one_of_two() -> None:
 
 def test_groups_of_sixteen_ranks_are_the_layouts() -> None:
     layout = ParallelLayout.parse(FULL)
-    for rank, found in enumerate(run_ranks(16, ranks_in_groups, FULL)):
-        for order, groups in found.items():
+    for rank, ranks_of in enumerate(run_ranks(16, ranks_in_groups, FULL)):
+        for order, groups in ranks_of.items():
             for axis, (ranks, place) in groups.items():
                 (mine,) = (group for group in layout.groups(axis, order) if rank in group)
                 assert ranks == sorted(mine), (order, axis)

@@ -29,15 +29,15 @@ def test_nothing_waits_for_the_device_between_iterations():
 
 
 def test_who_watches_is_told_which_iteration_starts():
-    told = []
-    measure(lambda: told.append("run"), FakeClock(0.0, 1.0, 2.0), 2, told.append)
-    assert told == [0, "run", 1, "run"]
+    iterations = []
+    measure(lambda: iterations.append("run"), FakeClock(0.0, 1.0, 2.0), 2, iterations.append)
+    assert iterations == [0, "run", 1, "run"]
 
 
 def test_no_collection_falls_into_the_timed_stretch_and_the_collector_comes_back():
-    seen = []
-    measure(lambda: seen.append(gc.isenabled()), FakeClock(0.0, 1.0), 1, nowhere)
-    assert seen == [False]
+    is_collecting = []
+    measure(lambda: is_collecting.append(gc.isenabled()), FakeClock(0.0, 1.0), 1, nowhere)
+    assert is_collecting == [False]
     assert gc.isenabled()
 
 

@@ -27,18 +27,18 @@ def points(num_ranks, op, **options):
     return list(Mpi(op=op, **options).points(place))
 
 
-def under_mpirun(num_ranks, folder, asked, fault=""):
+def under_mpirun(num_ranks, folder, cases, fault=""):
     """What each rank found at each point: ``found[rank][point] = [evidence or message, seconds]``."""
     assert MPIRUN, "mpirun is part of the extra 'mpi'"
     words = [MPIRUN, "-n", str(num_ranks), sys.executable, "-m", "tests.engine.mpi_ranks", str(folder)]
-    done = subprocess.run([*words, json.dumps(asked), fault], cwd=ROOT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*words, json.dumps(cases), fault], cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(num_ranks)]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 8])
 def test_every_operation_is_right_in_odd_and_even_sizes_and_in_every_dtype(num_ranks, tmp_path):
-    asked = []
+    cases = []
     for op in OPS:
         if num_ranks == 1 and op in PAIRS:
             continue
@@ -49,10 +49,10 @@ def test_every_operation_is_right_in_odd_and_even_sizes_and_in_every_dtype(num_r
             ("float64", 8 * 257),
             ("int32", 4096),
         ):
-            asked += points(num_ranks, op, dtype=dtype, min_size=size_bytes, max_size=size_bytes)
-    asked = [point for number, point in enumerate(asked) if point not in asked[:number]]
-    for rank, found in enumerate(under_mpirun(num_ranks, tmp_path, asked)):
-        for point, (evidence, seconds) in zip(asked, found, strict=True):
+            cases += points(num_ranks, op, dtype=dtype, min_size=size_bytes, max_size=size_bytes)
+    cases = [point for number, point in enumerate(cases) if point not in cases[:number]]
+    for rank, records in enumerate(under_mpirun(num_ranks, tmp_path, cases)):
+        for point, (evidence, seconds) in zip(cases, records, strict=True):
             proof = "early_ranks" if point["op"] == BARRIER else "wrong_elements"
             assert evidence == {proof: 0.0}, (rank, point)
             assert len(seconds) == 3
@@ -60,15 +60,15 @@ def test_every_operation_is_right_in_odd_and_even_sizes_and_in_every_dtype(num_r
 
 
 def test_ranks_outside_a_pair_have_its_times(tmp_path):
-    asked = points(3, "latency", min_size=8, max_size=8)
-    first, second, third = under_mpirun(3, tmp_path, asked)
+    cases = points(3, "latency", min_size=8, max_size=8)
+    first, second, third = under_mpirun(3, tmp_path, cases)
     assert first[0][1] == second[0][1] == third[0][1]
 
 
 def test_one_wrong_element_on_one_rank_is_found_there(tmp_path):
-    asked = points(3, "all_reduce", min_size=4096, max_size=4096)
-    (right,), (wrong,), (other,) = under_mpirun(3, tmp_path, asked, "Allreduce")
-    assert right[0] == other[0] == {"wrong_elements": 0.0}
+    cases = points(3, "all_reduce", min_size=4096, max_size=4096)
+    (right,), (wrong,), (third,) = under_mpirun(3, tmp_path, cases, "Allreduce")
+    assert right[0] == third[0] == {"wrong_elements": 0.0}
     assert wrong[0] == (
         "all_reduce gave wrong results on rank 1 (host here): 1 of 1024 elements differ. "
         "First at index 5: got 3.0, expected 2.0."
@@ -88,15 +88,15 @@ def test_the_window_is_the_one_that_bandwidth_is_derived_from():
 
 
 def test_the_library_is_named_without_its_build():
-    asked = "from clusterbench.engine import mpi; print(mpi.library()); print(mpi.takes_cuda_memory())"
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, cwd=ROOT, timeout=200)
+    program = "from clusterbench.engine import mpi; print(mpi.library()); print(mpi.takes_cuda_memory())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=200)
     name, takes_cuda = done.stdout.splitlines()
     assert re.fullmatch(r"(MPICH|Open MPI v)\s?\d+\.\d+\.\d+\w*", name)
     assert takes_cuda == "False"
 
 
 def test_cuda_memory_is_not_given_to_a_library_that_does_not_take_it():
-    asked = (
+    code = (
         "from mpi4py import MPI\n"
         "from clusterbench.engine import mpi\n"
         "from clusterbench.errors import NotHere\n"
@@ -108,6 +108,6 @@ def test_cuda_memory_is_not_given_to_a_library_that_does_not_take_it():
     )
     hint = "hint: load one that is CUDA-aware, or write memory: host, which needs no such library\n"
     for able, says in ((False, "says that it does not take"), (None, "does not say whether it takes")):
-        program = [sys.executable, "-c", asked.format(able=able)]
+        program = [sys.executable, "-c", code.format(able=able)]
         done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, timeout=200)
         assert done.stdout == f"the MPI library (Some MPI 1.0) {says} CUDA memory.\n{hint}", done.stderr

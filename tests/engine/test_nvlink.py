@@ -56,10 +56,10 @@ def test_gpus_without_links_say_so(driver):
 
 @needs_compiler
 def test_every_link_of_every_gpu_is_read_in_base_units(driver):
-    found, reason, _ = links(driver["new"], FAKE_NVML_GPUS="2", FAKE_NVLINKS="3")
+    found_links, reason, _ = links(driver["new"], FAKE_NVML_GPUS="2", FAKE_NVLINKS="3")
     assert reason is None
-    assert [(link["gpu"], link["link"]) for link in found] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-    assert found[5] == {
+    assert [(link["gpu"], link["link"]) for link in found_links] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert found_links[5] == {
         "gpu": 1,
         "link": 2,
         "is_active": True,
@@ -72,8 +72,8 @@ def test_every_link_of_every_gpu_is_read_in_base_units(driver):
 
 @needs_compiler
 def test_a_link_that_is_down_is_there_and_not_active(driver):
-    found, _, _ = links(driver["new"], FAKE_NVML_GPUS="2", FAKE_NVLINKS="3", FAKE_NVLINK_DOWN="2")
-    assert [link["is_active"] for link in found] == [True, True, False, True, True, True]
+    found_links, _, _ = links(driver["new"], FAKE_NVML_GPUS="2", FAKE_NVLINKS="3", FAKE_NVLINK_DOWN="2")
+    assert [link["is_active"] for link in found_links] == [True, True, False, True, True, True]
 
 
 @needs_compiler
@@ -89,9 +89,9 @@ def test_counters_that_stand_still_have_not_grown(driver):
 
 @needs_compiler
 def test_a_driver_without_counters_gives_the_state_alone(driver):
-    found, reason, more = links(driver["without"], FAKE_NVLINKS="1")
+    found_links, reason, more = links(driver["without"], FAKE_NVLINKS="1")
     assert (reason, more) == (None, [])
-    assert found == [
+    assert found_links == [
         {
             "gpu": 0,
             "link": 0,
@@ -106,8 +106,8 @@ def test_a_driver_without_counters_gives_the_state_alone(driver):
 
 @needs_compiler
 def test_of_a_lost_gpu_nothing_is_read_and_the_others_keep_their_links(driver):
-    found, reason, _ = links(driver["new"], FAKE_NVML_GPUS="2", FAKE_NVLINKS="1", FAKE_NVML_LOST="0")
-    assert [link["gpu"] for link in found] == [1]
+    found_links, reason, _ = links(driver["new"], FAKE_NVML_GPUS="2", FAKE_NVLINKS="1", FAKE_NVML_LOST="0")
+    assert [link["gpu"] for link in found_links] == [1]
     assert reason == "GPU is lost"
 
 

@@ -43,10 +43,10 @@ def python(code, folder, **variables):
 
 
 def gpus(folder, **variables):
-    found = python(
+    listed = python(
         "g = telemetry.list_gpus(); print(json.dumps([[vars(i) for i in g], g.reason]))", folder, **variables
     )
-    return found[0], found[1]
+    return listed[0], listed[1]
 
 
 def sampled(folder, count, **variables):
@@ -91,10 +91,10 @@ def test_a_host_without_gpus_is_a_reason(driver):
 
 @needs_compiler
 def test_eight_gpus_are_listed_with_what_the_driver_knows(driver):
-    found, reason = gpus(driver["new"], FAKE_NVML_GPUS="8")
+    listed, reason = gpus(driver["new"], FAKE_NVML_GPUS="8")
     assert reason is None
-    assert [gpu["uuid"] for gpu in found] == UUIDS
-    assert found[7] == {
+    assert [gpu["uuid"] for gpu in listed] == UUIDS
+    assert listed[7] == {
         "index": 7,
         "name": "NVIDIA H100 80GB HBM3",
         "uuid": UUIDS[7],
@@ -113,9 +113,9 @@ def test_eight_gpus_are_listed_with_what_the_driver_knows(driver):
     [("5,2", [5, 2]), (f"{UUIDS[3]},1", [3, 1]), ("GPU-000000a6", [6]), ("1,-1,2", [1]), ("", []), ("0,9", [0])],
 )
 def test_visible_devices_choose_and_order_as_in_cuda(driver, visible, expected):
-    found, _ = gpus(driver["new"], FAKE_NVML_GPUS="8", CUDA_VISIBLE_DEVICES=visible)
-    assert [gpu["uuid"] for gpu in found] == [UUIDS[index] for index in expected]
-    assert [gpu["index"] for gpu in found] == list(range(len(expected)))
+    listed, _ = gpus(driver["new"], FAKE_NVML_GPUS="8", CUDA_VISIBLE_DEVICES=visible)
+    assert [gpu["uuid"] for gpu in listed] == [UUIDS[index] for index in expected]
+    assert [gpu["index"] for gpu in listed] == list(range(len(expected)))
 
 
 @needs_compiler
@@ -204,9 +204,9 @@ def test_a_gpu_lost_while_sampling_keeps_its_line_and_the_others_their_values(dr
 
 @needs_compiler
 def test_a_gpu_lost_before_the_run_is_listed_with_its_error(driver):
-    found, _ = gpus(driver["new"], FAKE_NVML_GPUS="2", FAKE_NVML_LOST="0")
-    assert (found[0]["error"], found[0]["memory_bytes"]) == ("GPU is lost", None)
-    assert (found[1]["error"], found[1]["memory_bytes"]) == (None, 80 * 2**30)
+    listed, _ = gpus(driver["new"], FAKE_NVML_GPUS="2", FAKE_NVML_LOST="0")
+    assert (listed[0]["error"], listed[0]["memory_bytes"]) == ("GPU is lost", None)
+    assert (listed[1]["error"], listed[1]["memory_bytes"]) == (None, 80 * 2**30)
 
 
 @needs_compiler
@@ -231,10 +231,10 @@ def test_a_summary_covers_its_window_only():
         at(3.0, sm_clock_hz=500.0, power_w=400.0, temperature_c=60.0, throttle_reasons=[], energy_j=9.0),
         at(4.0, sm_clock_hz=900.0, throttle_reasons=["hw_thermal"]),
     ]
-    seen = summarise(lines, 1.5, 3.5)["GPU-a"]
-    assert (seen["num_samples"], seen["min_sm_clock_hz"], seen["mean_sm_clock_hz"]) == (2, 300.0, 400.0)
-    assert (seen["mean_power_w"], seen["max_power_w"], seen["max_temperature_c"]) == (300.0, 400.0, 70.0)
-    assert (seen["throttle_reasons"], seen["energy_j"]) == ({"sw_thermal": 0.5}, 4.0)
+    summary = summarise(lines, 1.5, 3.5)["GPU-a"]
+    assert (summary["num_samples"], summary["min_sm_clock_hz"], summary["mean_sm_clock_hz"]) == (2, 300.0, 400.0)
+    assert (summary["mean_power_w"], summary["max_power_w"], summary["max_temperature_c"]) == (300.0, 400.0, 70.0)
+    assert (summary["throttle_reasons"], summary["energy_j"]) == ({"sw_thermal": 0.5}, 4.0)
 
 
 def test_figures_over_time_count_from_the_first_sample_and_keep_gaps():
@@ -271,19 +271,19 @@ def test_the_clock_of_a_busy_gpu_leaves_out_when_it_was_idle():
         at(3.0, sm_clock_hz=1.5e9, throttle_reasons=["sw_power_cap"]),
         at(4.0, sm_clock_hz=200e6),
     ]
-    seen = summarise(lines)["GPU-a"]
-    assert (seen["min_busy_sm_clock_hz"], seen["mean_busy_sm_clock_hz"]) == (1.5e9, 1.7e9)
-    assert seen["busy_share"] == pytest.approx(2 / 3)
-    assert seen["min_sm_clock_hz"] == 200e6
+    summary = summarise(lines)["GPU-a"]
+    assert (summary["min_busy_sm_clock_hz"], summary["mean_busy_sm_clock_hz"]) == (1.5e9, 1.7e9)
+    assert summary["busy_share"] == pytest.approx(2 / 3)
+    assert summary["min_sm_clock_hz"] == 200e6
 
 
 def test_without_a_value_the_summary_says_nothing():
-    seen = summarise([at(1.0)])["GPU-a"]
-    assert seen["max_power_w"] is None
-    assert seen["throttle_reasons"] is None
-    assert seen["busy_share"] is None
-    assert seen["mean_busy_sm_clock_hz"] is None
-    assert seen["course"]["power_w"] == [None]
+    summary = summarise([at(1.0)])["GPU-a"]
+    assert summary["max_power_w"] is None
+    assert summary["throttle_reasons"] is None
+    assert summary["busy_share"] is None
+    assert summary["mean_busy_sm_clock_hz"] is None
+    assert summary["course"]["power_w"] == [None]
     assert summarise([]) == {}
 
 
@@ -292,6 +292,6 @@ def test_a_reason_newer_than_this_table_keeps_its_number():
 
 
 def test_this_very_host_is_listed_without_an_exception():
-    found = list_gpus()
-    assert found or found.reason
+    listed = list_gpus()
+    assert listed or listed.reason
     assert set(telemetry.REASONS.values()) >= {"hw_slowdown", "sw_thermal", "hw_thermal", "sw_power_cap"}

@@ -26,7 +26,7 @@ def shell(command):
 
 def running(mark):
     """Processes whose command line holds ``mark``, this one not counted."""
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -34,8 +34,8 @@ def running(mark):
             except OSError:
                 continue
             if mark in command:
-                found.append(int(entry.name))
-    return found
+                processes.append(int(entry.name))
+    return processes
 
 
 def gone(mark):
@@ -106,9 +106,9 @@ def test_a_program_and_what_it_started_die_with_the_process_that_started_it():
         [sys.executable, "-c", f"from clusterbench.engine import tool; tool.run_tool({words}, 600)"]
     )
     deadline = time.monotonic() + 60
-    while (found := len(running(mark))) < 3 and time.monotonic() < deadline:
+    while (processes := len(running(mark))) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert found >= 3  # it, the program, and what the program started
+    assert processes >= 3  # it, the program, and what the program started
     owner.kill()
     owner.wait()
     assert gone(mark)
@@ -153,8 +153,8 @@ def test_a_server_is_there_once_it_listens_and_gone_at_the_end():
 def test_a_server_that_ends_before_it_listens_is_quoted():
     with pytest.raises(ToolError) as caught, serving(shell("echo No IB devices found; exit 1"), free_port()):
         pass
-    said = str(caught.value)
-    assert said.startswith(
+    message = str(caught.value)
+    assert message.startswith(
         f"sh on {HOST} ended with exit code 1. It printed at the end:\n    No IB devices found\n    command: "
     )
 

@@ -9,7 +9,7 @@ from clusterbench.engine.trace import STEP, Event, StepTrace, exposure, interval
 from clusterbench.engine.trace import _event as as_event
 from clusterbench.engine.trace import _groups as call_groups
 from clusterbench.engine.traffic import TrafficCounter
-from clusterbench.engine.transfers import MESSAGE, WAIT, Asked, Message, listed
+from clusterbench.engine.transfers import MESSAGE, WAIT, LibraryCalls, PeerMessage, listed
 from tests.ranks import run_ranks
 
 NUMEL = 8 * 2**20  # 32 MiB: tens of milliseconds on this kind of machine
@@ -40,7 +40,7 @@ def nccl(start_s, end_s, group="", stream=7, what="AllReduce_Sum_bf16_RING_LL"):
 
 
 def transfers(trace: StepTrace):
-    return [(one.axis, one.way, one.exposed_s, one.duration_s) for one in trace.transfers]
+    return [(transfer.axis, transfer.way, transfer.exposed_s, transfer.duration_s) for transfer in trace.transfers]
 
 
 def test_a_transfer_on_a_worker_thread_is_exposed_where_no_operator_runs():
@@ -108,7 +108,7 @@ def test_a_transfer_behind_the_step_and_one_it_waits_for_have_their_own_axes_and
         cpu("_c10d_functional::wait_tensor", 4, 6),
         cpu("aten::mm", 6, 7),
     ]
-    trace = intervals(events, "cpu", Asked({}, [("all_reduce", "dp"), ("all_reduce", "tp")]))
+    trace = intervals(events, "cpu", LibraryCalls({}, [("all_reduce", "dp"), ("all_reduce", "tp")]))
     assert transfers(trace) == [("dp", "", 0.5 + 1.0, 7.5), ("tp", "", 3.0, 3.0)]
     assert exposure(trace).exposed_s == 4.5
 
@@ -124,7 +124,7 @@ def test_a_message_lasts_while_it_is_handed_over_and_waited_for():
         noted(WAIT, 1, 4.5, 7),
         noted(WAIT, 0, 7, 8),
     ]
-    trace = intervals(events, "cpu", Asked({}, [], [Message("pp", "0>1", 0), Message("pp", "1>0", 1)]))
+    trace = intervals(events, "cpu", LibraryCalls({}, [], [PeerMessage("pp", "0>1", 0), PeerMessage("pp", "1>0", 1)]))
     assert transfers(trace) == [("pp", "0>1", 2.0, 2.0), ("pp", "1>0", 3.0, 3.0)]
 
 
@@ -141,21 +141,23 @@ def test_a_kernel_of_nccl_is_of_its_group_or_else_of_its_stream():
         nccl(4, 6, stream=9),
         gpu("sm90_xmma_gemm", 5, 7),
     ]
-    trace = intervals(events, "cuda", Asked({"3": "tp", "5": "dp"}))
+    trace = intervals(events, "cuda", LibraryCalls({"3": "tp", "5": "dp"}))
     assert transfers(trace) == [("tp", "", 2.0, 2.0), ("dp", "", 1.0, 1.0), ("dp", "", 1.0, 2.0)]
 
 
 def test_of_two_kernels_at_once_the_later_shows():
     trace = intervals(
-        [step(), nccl(0, 9, group="5"), nccl(2, 4, group="3", stream=8)], "cuda", Asked({"3": "tp", "5": "dp"})
+        [step(), nccl(0, 9, group="5"), nccl(2, 4, group="3", stream=8)], "cuda", LibraryCalls({"3": "tp", "5": "dp"})
     )
     assert transfers(trace) == [("dp", "", 7.0, 9.0), ("tp", "", 2.0, 2.0)]
 
 
 def test_a_kernel_with_several_messages_is_theirs_in_equal_parts():
     events = [step(), nccl(0, 1, "4", what="SendRecv"), nccl(2, 6, "4", what="SendRecv"), nccl(7, 8, "4")]
-    asked = Asked({"4": "pp"}, [], [Message("pp", "0>1", 0), Message("pp", "0>1", 1), Message("pp", "1>0", 1)])
-    assert transfers(intervals(events, "cuda", asked)) == [
+    library_calls = LibraryCalls(
+        {"4": "pp"}, [], [PeerMessage("pp", "0>1", 0), PeerMessage("pp", "0>1", 1), PeerMessage("pp", "1>0", 1)]
+    )
+    assert transfers(intervals(events, "cuda", library_calls)) == [
         ("pp", "0>1", 1.0, 1.0),
         ("pp", "0>1", 2.0, 2.0),
         ("pp", "1>0", 2.0, 2.0),
@@ -164,14 +166,16 @@ def test_a_kernel_with_several_messages_is_theirs_in_equal_parts():
 
 
 def test_messages_that_are_not_as_many_as_their_kernels_have_no_way():
-    asked = Asked({"4": "pp"}, [], [Message("pp", "0>1", 0), Message("pp", "0>1", 1)])
-    assert transfers(intervals([step(), nccl(0, 1, "4", what="SendRecv")], "cuda", asked)) == [("pp", "?", 1.0, 1.0)]
+    library_calls = LibraryCalls({"4": "pp"}, [], [PeerMessage("pp", "0>1", 0), PeerMessage("pp", "0>1", 1)])
+    assert transfers(intervals([step(), nccl(0, 1, "4", what="SendRecv")], "cuda", library_calls)) == [
+        ("pp", "?", 1.0, 1.0)
+    ]
 
 
 def test_a_step_without_communication_exposes_none():
-    seen = exposure(trace_step(lambda: torch.ones(300, 300) @ torch.ones(300, 300)))
-    assert (seen.communication_s, seen.exposed_s, seen.overlap_fraction) == (0.0, 0.0, None)
-    assert 0 < seen.compute_s <= seen.step_s
+    exposed = exposure(trace_step(lambda: torch.ones(300, 300) @ torch.ones(300, 300)))
+    assert (exposed.communication_s, exposed.exposed_s, exposed.overlap_fraction) == (0.0, 0.0, None)
+    assert 0 < exposed.compute_s <= exposed.step_s
 
 
 class Raw:
@@ -203,13 +207,13 @@ def test_a_kernel_has_the_group_of_the_call_that_launched_it():
         "record_param_comms", 2000, 100, correlation_id=77, extra_meta={"Process Group Name": '"12"', "dtype": "Float"}
     )
     kernel = Raw("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 3000, 500, linked_correlation_id=77, **cuda)
-    other = Raw("sm90_xmma_gemm", 4000, 500, linked_correlation_id=5, **cuda)
-    groups = call_groups([call, kernel, other])
+    matmul = Raw("sm90_xmma_gemm", 4000, 500, linked_correlation_id=5, **cuda)
+    groups = call_groups([call, kernel, matmul])
     assert groups == {77: "12"}
-    found = as_event(kernel, 1000, groups)
-    assert (found.group, found.thread, found.on_device) == ("12", 20, True)
-    assert (found.start_s, found.end_s) == (pytest.approx(2e-6), pytest.approx(2.5e-6))
-    assert as_event(other, 1000, groups).group == ""
+    event = as_event(kernel, 1000, groups)
+    assert (event.group, event.thread, event.on_device) == ("12", 20, True)
+    assert (event.start_s, event.end_s) == (pytest.approx(2e-6), pytest.approx(2.5e-6))
+    assert as_event(matmul, 1000, groups).group == ""
 
 
 @pytest.mark.gpu
@@ -273,16 +277,16 @@ def waited_in_dtensor_style():
 @pytest.mark.gloo
 @pytest.mark.parametrize("case", [synchronous, message, waited_in_dtensor_style], ids=lambda case: case.__name__)
 def test_what_the_step_waits_for_is_exposed(case):
-    for seen in run_ranks(2, case):
-        assert seen.exposed_s > 0.95 * seen.communication_s > 1e-3
-        assert seen.communication_s + seen.compute_s <= 1.02 * seen.step_s
+    for exposed in run_ranks(2, case):
+        assert exposed.exposed_s > 0.95 * exposed.communication_s > 1e-3
+        assert exposed.communication_s + exposed.compute_s <= 1.02 * exposed.step_s
 
 
 @pytest.mark.gloo
 def test_what_runs_under_compute_is_less_exposed():
-    for seen in run_ranks(2, overlapped):
-        assert seen.exposed_s < 0.5 * seen.communication_s
-        assert seen.overlap_fraction > 0.5
+    for exposed in run_ranks(2, overlapped):
+        assert exposed.exposed_s < 0.5 * exposed.communication_s
+        assert exposed.overlap_fraction > 0.5
 
 
 def two_groups():
@@ -306,16 +310,16 @@ def two_groups():
         step()
     trace = trace_step(step, "cpu", axes, listed(counter))
     return (
-        [(one.axis, one.way) for one in trace.transfers],
-        sum(one.exposed_s for one in trace.transfers),
+        [(transfer.axis, transfer.way) for transfer in trace.transfers],
+        sum(transfer.exposed_s for transfer in trace.transfers),
         exposure(trace),
     )
 
 
 @pytest.mark.gloo
 def test_every_transfer_has_its_axis_and_what_they_expose_is_the_exposed_communication():
-    for found, exposed_s, whole in run_ranks(4, two_groups):
-        assert found == [("dp", ""), *[("tp", "")] * 5, ("tp", "0>1")]
+    for transfers_of_rank, exposed_s, whole in run_ranks(4, two_groups):
+        assert transfers_of_rank == [("dp", ""), *[("tp", "")] * 5, ("tp", "0>1")]
         assert exposed_s == pytest.approx(whole.exposed_s)
 
 

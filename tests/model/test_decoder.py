@@ -129,8 +129,8 @@ def test_weights_differ_by_name_and_seed_and_have_the_spread_asked_for() -> None
     fill_uniform(third, 1, "a", (0, 0), (400, 300), mean=0.0, std=0.5)
     assert float(first.std()) == pytest.approx(0.5, rel=0.01)
     assert float(first.mean()) == pytest.approx(0.0, abs=0.01)
-    for other in (second, third):
-        assert abs(float(torch.corrcoef(torch.stack([first.flatten(), other.flatten()]))[0, 1])) < 0.01
+    for decoder in (second, third):
+        assert abs(float(torch.corrcoef(torch.stack([first.flatten(), decoder.flatten()]))[0, 1])) < 0.01
     rows = torch.corrcoef(first)
     assert float((rows - torch.eye(400)).abs().max()) < 0.35  # six standard deviations of 300 samples
 

@@ -74,9 +74,9 @@ def alone_and_shared(shape: ModelShape, skew: float, settings: dict[str, Any], s
         x_TH = x_TH + x_TH.mean(0) * skew
     expected = passed(whole, x_TH, gradient_TH)
     mine = slice(rank * TOKENS, (rank + 1) * TOKENS)
-    seen = passed(part, x_TH[mine], gradient_TH[mine])
+    results = passed(part, x_TH[mine], gradient_TH[mine])
     off = {}
-    for name, value in seen.items():
+    for name, value in results.items():
         reference = expected[name]
         if name in ("y", "x"):
             reference = reference[mine]
@@ -170,7 +170,7 @@ def test_the_grouped_product_is_a_loop_over_experts(rows: list[int], dtype: str)
         if grouped:
             y = grouped_product(a, w.to(a.dtype), torch.tensor(rows).cumsum(0, dtype=torch.int32))
         else:
-            y = torch.cat([part @ one.T for part, one in zip(a.split(rows), w.to(a.dtype), strict=True)])
+            y = torch.cat([part @ expert_w.T for part, expert_w in zip(a.split(rows), w.to(a.dtype), strict=True)])
         y.backward(make_table("gradient", sum(rows), 24, dtype))
         assert w.grad is not None
         assert w.grad.dtype == torch.float32
@@ -187,8 +187,8 @@ def test_balanced_routing_gives_every_expert_as_many_rows() -> None:
 
 def test_balanced_routing_still_teaches_the_router() -> None:
     x_TH = make_table("x", TOKENS, small().hidden_size)
-    seen = passed(make_layer(small(), routing="balanced"), x_TH, x_TH)
-    assert float(seen["router.weight"].abs().max()) > 0.01
+    results = passed(make_layer(small(), routing="balanced"), x_TH, x_TH)
+    assert float(results["router.weight"].abs().max()) > 0.01
 
 
 def test_counts_tell_the_imbalance() -> None:
@@ -242,12 +242,12 @@ def test_the_load_balancing_loss_adds_its_gradient_and_changes_no_output() -> No
     x_TH = make_table("x", TOKENS, small().hidden_size)
     without = passed(make_layer(small()), x_TH, x_TH)
     layer = make_layer(small(), aux_loss=0.25, aux_scale=0.5)
-    seen = passed(layer, x_TH, x_TH)
+    results = passed(layer, x_TH, x_TH)
     loss = balancing_loss(layer, x_TH)
     (added,) = torch.autograd.grad(loss, layer.router.weight)
     assert float(layer.last_aux_loss) == pytest.approx(0.25 * float(loss.detach()), rel=1e-12)
-    assert torch.equal(seen["y"], without["y"])
-    assert float((seen["router.weight"] - without["router.weight"] - 0.125 * added).abs().max()) < EXACT
+    assert torch.equal(results["y"], without["y"])
+    assert float((results["router.weight"] - without["router.weight"] - 0.125 * added).abs().max()) < EXACT
 
 
 def test_the_load_balancing_loss_of_an_even_load_is_its_coefficient() -> None:
@@ -265,11 +265,11 @@ def tokens_over_ranks() -> tuple[float, float, float]:
     mine = slice(rank * TOKENS, (rank + 1) * TOKENS)
     whole = make_layer(shape, aux_loss=1.0)
     part = make_layer(shape, aux_loss=1.0, token_groups=(dist.group.WORLD,))
-    expected, seen = passed(whole, x_TH, x_TH), passed(part, x_TH[mine], x_TH[mine])
-    loss, gradient = part.last_aux_loss.clone(), seen["router.weight"]
+    expected, results = passed(whole, x_TH, x_TH), passed(part, x_TH[mine], x_TH[mine])
+    loss, gradient = part.last_aux_loss.clone(), results["router.weight"]
     dist.all_reduce(loss)
     dist.all_reduce(gradient)
-    off_x = (seen["x"] - expected["x"][mine]).abs().max()
+    off_x = (results["x"] - expected["x"][mine]).abs().max()
     off_router = (gradient - expected["router.weight"]).abs().max()
     return float(loss - whole.last_aux_loss), float(off_x), float(off_router)
 
@@ -289,22 +289,22 @@ def overlapped(overlap: bool) -> list[str]:
 
     from clusterbench.model import experts
 
-    seen: list[str] = []
+    calls: list[str] = []
     start, wait = experts.start_all_to_all, experts.wait_for
 
     def noted_start(*arguments: Any) -> Any:
-        seen.append("start")
+        calls.append("start")
         return start(*arguments)
 
     def noted_wait(started: Any) -> Any:
-        seen.append("wait")
+        calls.append("wait")
         return wait(started)
 
     class Noted(experts.Experts):
         def forward(self, *arguments: Any) -> Any:
-            seen.append("experts")
+            calls.append("experts")
             y_RH = super().forward(*arguments)
-            y_RH.register_hook(lambda gradient: seen.append("experts"))
+            y_RH.register_hook(lambda gradient: calls.append("experts"))
             return y_RH
 
     experts.start_all_to_all, experts.wait_for = noted_start, noted_wait
@@ -314,15 +314,15 @@ def overlapped(overlap: bool) -> list[str]:
     layer.experts.__class__ = Noted
     x_TH = make_table("x", TOKENS, small().hidden_size)
     passed(layer, x_TH, x_TH)
-    return seen
+    return calls
 
 
 @pytest.mark.gloo
 def test_with_overlap_another_all_to_all_is_in_flight_while_experts_compute() -> None:
     alone = ["start", "wait", "experts", "start", "wait"]
     assert run_ranks(2, overlapped, False)[0] == alone * 2
-    seen = run_ranks(2, overlapped, True)[0]
-    for halves in (seen[:10], seen[10:]):  # forward, backward
+    calls = run_ranks(2, overlapped, True)[0]
+    for halves in (calls[:10], calls[10:]):  # forward, backward
         in_flight = 0
         for event in halves:
             in_flight += {"start": 1, "wait": -1, "experts": 0}[event]

@@ -24,14 +24,14 @@ def timelines(names: list[str], planted: bool) -> dict[str, list[tuple[Any, ...]
     from clusterbench.parallel import from_options
     from clusterbench.training.step import TrainingStep
 
-    honest = Decoder.forward
+    original = Decoder.forward
 
     def sleepy(self: Any, x: Any) -> Any:
         if self.chunk.stage == SLOW_STAGE:
             time.sleep(PLANTED_S)
-        return honest(self, x)
+        return original(self, x)
 
-    seen = {}
+    timeline_of = {}
     for schedule in names:
         job = make_job("pp2", micro_batch_size=1)
         rig = make_rig(job.layout)
@@ -40,9 +40,9 @@ def timelines(names: list[str], planted: bool) -> dict[str, list[tuple[Any, ...]
         if planted:
             Decoder.forward = sleepy  # type: ignore[method-assign]
         assert step.assembly.stages is not None
-        seen[schedule] = [tuple(action) for action in step.assembly.stages.timeline(step)]
-        Decoder.forward = honest  # type: ignore[method-assign]
-    return seen
+        timeline_of[schedule] = [tuple(action) for action in step.assembly.stages.timeline(step)]
+        Decoder.forward = original  # type: ignore[method-assign]
+    return timeline_of
 
 
 def test_every_schedule_is_seen_to_compute_in_its_order() -> None:

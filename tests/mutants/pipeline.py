@@ -31,8 +31,8 @@ MUTANTS = (
     Mutant(
         "Q04",
         "The last stage takes the labels of the micro-batches in reverse order.",
-        "target = torch.cat([labels for _, labels in some])",
-        "target = torch.cat([labels for _, labels in some[:: -1 * planted()]])",
+        "target = torch.cat([labels for _, labels in batch])",
+        "target = torch.cat([labels for _, labels in batch[:: -1 * planted()]])",
         ("pp2",),
     ),
     Mutant(
@@ -45,8 +45,8 @@ MUTANTS = (
     Mutant(
         "Q06",
         "The schedule naive computes the first micro-batch again and again.",
-        "some = micro_batches[first : first + self.at_once]",
-        "some = micro_batches[: self.at_once * planted()]",
+        "batch = micro_batches[first : first + self.at_once]",
+        "batch = micro_batches[: self.at_once * planted()]",
         ("pp2 schedule=naive",),
     ),
     Mutant(
