@@ -91,8 +91,8 @@ class Benchmark(ABC):
         """The benchmark with these values; sweeps are already resolved to one value each."""
         return cls(**values)
 
-    def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
-        """Keys among ``given`` that cannot change anything here, each with the reason: mistakes of the suite."""
+    def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+        """Those of the ``keys`` a suite wrote that have no effect here, each with the reason: mistakes of the suite."""
         return ()
 
     @abstractmethod
@@ -101,7 +101,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def label(self, point: Point) -> str:
-        """What tells this point from its neighbours, short, without spaces or slashes: ``64MiB-bfloat16``."""
+        """The values in which this point differs from others, short, without spaces or slashes: ``64MiB-bfloat16``."""
 
     def world_size(self, point: Point, place: Place) -> int:
         """Ranks the point needs. All of the place unless the point says otherwise."""
@@ -139,9 +139,9 @@ class Benchmark(ABC):
         for rank in observation.passes.get(SAMPLES, ()):
             for key, of_rank in rank.items():
                 values.setdefault(key, []).extend(of_rank)
-        for key, every in values.items():
+        for key, samples in values.items():
             name, detail = split_key(key)
-            summary = summarise(every)
+            summary = summarise(samples)
             yield Metric(name, units[name], summary.value, summary.low, summary.high, summary.n, detail=detail)
 
     @classmethod

@@ -130,10 +130,14 @@ class Collective(Benchmark):
 
     @classmethod
     def options(cls) -> Mapping[str, Option]:
-        return {name: one for name, one in options_of(cls).items() if name in cls.optional or name not in _OPTIONAL}
+        return {
+            name: key_option
+            for name, key_option in options_of(cls).items()
+            if name in cls.optional or name not in _OPTIONAL
+        }
 
-    def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
-        if place.device == "cpu" and "blocking" in given:
+    def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+        if place.device == "cpu" and "blocking" in keys:
             yield "blocking", "every call of Gloo blocks, and each row says so"
         if self.layouts and self.axis is None:
             yield "layouts", "without 'axis' all ranks are one group"
@@ -141,10 +145,8 @@ class Collective(Benchmark):
             yield "axis", "an axis is one of a layout, and 'layouts' names none"
         if self.axis is None or not self.layouts:
             for name in ("groups", "rank_order"):
-                if name in given:
+                if name in keys:
                     yield name, "without 'layouts' and 'axis' all ranks are one group"
-
-    # What is measured
 
     def points(self, place: Place) -> Iterable[Point]:
         for where in self.groupings(place):
@@ -168,9 +170,9 @@ class Collective(Benchmark):
             }
 
     def manner(self, place: Place) -> dict[str, Any]:
-        """What a point says beside size and group; complete, so that workers need no options."""
+        """A point without size and group; complete, so that workers need no options."""
         cpu = place.device == "cpu"
-        own: dict[str, Any] = {
+        options: dict[str, Any] = {
             name: getattr(self, name) for name in ("op", "root", "in_place") if name in self.optional
         }
         return {
@@ -178,13 +180,13 @@ class Collective(Benchmark):
             "backend": _BACKEND[place.device],
             "blocking": self.blocking or cpu,
             "graph": self.graph,
-            **own,
+            **options,
         }
 
     def sizes(self, common: Point) -> Iterable[Point]:
-        """What tells the points of a sweep apart, each once: the wanted sizes, in whole elements for every rank."""
+        """The sizes of a sweep, each once, as parts of a point: the wanted ones, in whole elements for every rank."""
         unit = ITEM_BYTES[str(common["dtype"])] * self.multiple(common)
-        for size_bytes in dict.fromkeys(max(1, wanted // unit) * unit for wanted in self.wanted_sizes()):
+        for size_bytes in dict.fromkeys(max(1, size // unit) * unit for size in self.wanted_sizes()):
             yield {"size_bytes": size_bytes}
 
     def multiple(self, common: Point) -> int:
@@ -192,11 +194,11 @@ class Collective(Benchmark):
         return int(common["group_size"]) if self.in_parts else 1
 
     def wanted_sizes(self) -> Iterator[int]:
-        number, wanted = 0, self.min_size
-        while wanted <= self.max_size:
-            yield wanted
+        number, size = 0, self.min_size
+        while size <= self.max_size:
+            yield size
             number += 1
-            wanted = round(self.min_size * self.factor**number)
+            size = round(self.min_size * self.factor**number)
 
     def label(self, point: Point) -> str:
         words = [format_bytes(point["size_bytes"]).replace(" ", ""), str(point["dtype"])]
@@ -235,8 +237,6 @@ class Collective(Benchmark):
             return _objection_to_average(group_size, dtype, place.device)
         return None
 
-    # On a rank
-
     @classmethod
     @abstractmethod
     def exchange(cls, rig: Rig, comm: Communicator, point: Point) -> Exchange:
@@ -262,8 +262,6 @@ class Collective(Benchmark):
             return evidence
 
         return Step(run=run, check=check)
-
-    # What becomes of it
 
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
@@ -298,7 +296,7 @@ def _objection_to_average(group_size: int, dtype: str, device: str) -> str | Non
     if device == "cpu":
         return "op avg is NCCL's; Gloo has it in some releases of torch only"
     if "int" in dtype:
-        return f"the average of whole numbers ({dtype}) is rounded, so that no result can be told to be right"
+        return f"the average of whole numbers ({dtype}) is rounded, so that no result can be checked exactly"
     if group_size & (group_size - 1):
         return f"an average over {group_size} ranks is rounded; only that over a power of two can be checked exactly"
     return None
@@ -359,11 +357,11 @@ def _waited_for(call: Callable[[], object]) -> Callable[[], object]:
 
 def sweeps_of(rows: Sequence[Row], benchmark: str) -> list[list[Row]]:
     """The latencies of each sweep, by size: cases that differ in their size alone."""
-    found: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    sweeps: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in rows:
         if row.benchmark == benchmark and row.metric == "latency" and row.value is not None:
-            found[_sweep(row)].append(row)
-    return [sorted(sweep, key=lambda row: int(row.point["size_bytes"])) for sweep in found.values()]
+            sweeps[_sweep(row)].append(row)
+    return [sorted(sweep, key=lambda row: int(row.point["size_bytes"])) for sweep in sweeps.values()]
 
 
 def _sweep(row: Row) -> tuple[object, ...]:
@@ -422,7 +420,7 @@ def _fitted(sweep: Sequence[Row]) -> Iterator[Row]:
         yield _figure(row, "fit_error", "fraction", segment.error, basis, part)
 
 
-# What textbooks say of it
+# Models from textbooks
 
 
 @dataclass(frozen=True)
@@ -441,12 +439,12 @@ def _place(row: Row) -> tuple[object, ...]:
 
 def _hops(rows: Sequence[Row]) -> dict[tuple[object, ...], _Hop]:
     """Latency of the smallest messages and bandwidth of the largest, in a ring."""
-    found: dict[tuple[object, ...], _Hop] = {}
+    hops: dict[tuple[object, ...], _Hop] = {}
     for sweep in sweeps_of(rows, "send_recv"):
         segments: Sequence[Segment] = fit(_measured(sweep)) if sweep[0].point["pattern"] == "ring" else ()
         if segments and (bytes_per_s := segments[-1].bytes_per_s):
-            found.setdefault(_place(sweep[0]), _Hop(segments[0].alpha_s, bytes_per_s))
-    return found
+            hops.setdefault(_place(sweep[0]), _Hop(segments[0].alpha_s, bytes_per_s))
+    return hops
 
 
 def _modelled(operation: str, sweep: Sequence[Row], hop: _Hop | None) -> Iterator[Row]:

@@ -29,8 +29,8 @@ _UNLOCKED = ".clusterbench-unlocked-"
 class Folder:
     """A folder of this process's own below ``path``; it goes with this object.
 
-    What a killed process left is removed by the next one that makes a folder below the same path: the owner of a folder
-    holds a lock in it, which the kernel gives up for the dead.
+    The folder of a killed process is removed by the next one that makes a folder below the same path: an owner holds a
+    lock in its folder, which the kernel releases when the owner ends.
 
     Raises
     ------
@@ -40,15 +40,15 @@ class Folder:
 
     def __init__(self, path: str) -> None:
         _expect_folder(path)
-        _remove_what_the_dead_left(Path(path))
+        _remove_leftovers(Path(path))
         try:
             unlocked = Path(tempfile.mkdtemp(prefix=_UNLOCKED, dir=path))
             lock = os.open(unlocked / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise _not_writable(path, error) from None
-        with suppress(OSError):  # some parallel file systems have no locks; then nobody ever removes this for us
+        with suppress(OSError):  # some parallel file systems have no locks; a leftover then stays
             fcntl.flock(lock, fcntl.LOCK_EX)
-        # It gets the name by which others find it once it is locked, or they would take it for a dead one's.
+        # Renamed only once it is locked: under this name another process would remove it without a lock.
         self.path = unlocked.rename(unlocked.with_name(unlocked.name.replace(_UNLOCKED, _PREFIX)))
         self.remove = weakref.finalize(self, _remove, self.path, lock)
 
@@ -107,16 +107,16 @@ def _remove(folder: Path, lock: int) -> None:
     os.close(lock)
 
 
-def _remove_what_the_dead_left(path: Path) -> None:
+def _remove_leftovers(path: Path) -> None:
     for folder in path.glob(f"{_PREFIX}*/"):
         try:
             lock = os.open(folder / "lock", os.O_RDWR)
         except OSError:
-            continue  # another user's, or just being made
+            continue  # another user's
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(lock)  # its owner lives
+            os.close(lock)  # its owner is running
         else:
             _remove(folder, lock)
 
@@ -190,14 +190,14 @@ _LOWEST_BIT = bytes(value & 1 for value in range(256))
 def cache_evidence(descriptors: Iterator[int] | list[int]) -> dict[str, float]:
     """``resident_fraction`` of the fullest of some files; nothing where one of them is unknown."""
     fractions = [resident_fraction(descriptor) for descriptor in descriptors]
-    known = [fraction for fraction in fractions if fraction is not None]
-    return {"resident_fraction": max(known)} if known and len(known) == len(fractions) else {}
+    shares = [fraction for fraction in fractions if fraction is not None]
+    return {"resident_fraction": max(shares)} if shares and len(shares) == len(fractions) else {}
 
 
 def cache_category(observation: Observation) -> Mapping[str, str]:
-    """Where what was read had been, as the ranks found before reading: ``cold``, ``cached``, or ``unverified``."""
+    """Whether the data was in the page cache before reading: ``cold``, ``cached``, or ``unverified``."""
     fractions = [rank.get("resident_fraction") for rank in observation.evidence]
-    known = [fraction for fraction in fractions if fraction is not None]
-    if not known or len(known) < len(fractions):
+    shares = [fraction for fraction in fractions if fraction is not None]
+    if not shares or len(shares) < len(fractions):
         return {"category": "unverified"}
-    return {"category": "cold" if max(known) < COLD_BELOW else "cached"}
+    return {"category": "cold" if max(shares) < COLD_BELOW else "cached"}

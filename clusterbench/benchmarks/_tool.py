@@ -1,4 +1,4 @@
-"""What benchmarks that run another program have in common: one process a case, its text parsed, its figures kept."""
+"""Benchmarks that run another program: one process a case, its text parsed, its figures kept."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ToolBenchmark(Benchmark):
         """By :meth:`alone`, :meth:`on_nodes` or :meth:`between`."""
 
     @classmethod
-    def found(cls, point: Point) -> list[str]:
+    def program_words(cls, point: Point) -> list[str]:
         """The words before the arguments: a launcher, where the point names one, and the program.
 
         Raises
@@ -114,23 +114,23 @@ class ToolBenchmark(Benchmark):
         """
         from clusterbench.engine.tool import free_port, run_tool
 
-        seen: dict[str, list[float]] = {}
+        samples: dict[str, list[float]] = {}
         is_runner = rig.rank in runners
 
         def check() -> Mapping[str, float]:
             if is_runner:
-                cls.found(point)
+                cls.program_words(point)
             return {}
 
         def run() -> None:
             host, port = rig.tell(f"{rig.address} {free_port()}" if rig.rank == runners[0] else "", runners[0]).split()
             if is_runner:
                 with cls._absence(rig):
-                    command = [*cls.found(point), *words]
-                    cls._keep(seen, run_tool(command, _limit_s(point), environment(host, port)), point)
+                    command = [*cls.program_words(point), *words]
+                    cls._keep(samples, run_tool(command, _limit_s(point), environment(host, port)), point)
             rig.comm.barrier()
 
-        return Step(run=run, check=check, passes={SAMPLES: lambda: seen})
+        return Step(run=run, check=check, passes={SAMPLES: lambda: samples})
 
     @classmethod
     def between(
@@ -144,22 +144,22 @@ class ToolBenchmark(Benchmark):
         """The program as a server on rank ``point["server"]`` and as a client on rank ``point["client"]``.
 
         In both lists of arguments ``{port}`` becomes a port that is free on the server's host, and ``{host}`` the
-        address of that host on the interface over which the ranks talk. Where the client fails, its error says what the
-        server printed last, too: it is often the one that knows why.
+        address of that host on the interface of the ranks. Where the client fails, its error quotes the last line of
+        the server, too, which often holds the cause.
         """
         from clusterbench.engine.tool import free_port, run_tool, serving
 
-        seen: dict[str, list[float]] = {}
+        samples: dict[str, list[float]] = {}
         serves, asks = int(point["server"]), int(point["client"])
         is_server, is_client = rig.rank == serves, rig.rank == asks
 
         def filled(words: Sequence[str], host: str, port: str) -> list[str]:
             arguments = (word.replace("{host}", host).replace("{port}", port) for word in words)
-            return [*cls.found(point), *arguments]
+            return [*cls.program_words(point), *arguments]
 
         def check() -> Mapping[str, float]:
             if is_server or is_client:
-                cls.found(point)
+                cls.program_words(point)
             return {}
 
         def run() -> None:
@@ -172,26 +172,26 @@ class ToolBenchmark(Benchmark):
                 rig.comm.barrier()  # it listens
                 if is_client:
                     try:
-                        cls._keep(seen, run_tool(filled(client, host, port), _limit_s(point), environment), point)
+                        cls._keep(samples, run_tool(filled(client, host, port), _limit_s(point), environment), point)
                     except ToolError as error:
                         failure = error
                 if rig.tell("failed" if failure else "done", asks) == "failed":
                     last = rig.tell(_last_line(program) if program else "", serves)
                     if failure:
                         raise ToolError(f"{failure}\n    the server, on {host}, printed last: {last}")
-                    rig.comm.barrier()  # which the client never comes to
+                    rig.comm.barrier()  # which a failed client does not reach
 
-        return Step(run=run, check=check, passes={SAMPLES: lambda: seen})
+        return Step(run=run, check=check, passes={SAMPLES: lambda: samples})
 
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         return cls.sampled(observation)
 
     @classmethod
-    def _keep(cls, seen: dict[str, list[float]], finished: Finished, point: Point) -> None:
+    def _keep(cls, samples: dict[str, list[float]], finished: Finished, point: Point) -> None:
         print(finished.text + finished.warnings, flush=True)  # the rank's log
         for key, value in cls.parse(finished.text, point).items():
-            seen.setdefault(key, []).append(value)
+            samples.setdefault(key, []).append(value)
 
     @classmethod
     @contextmanager
@@ -210,7 +210,7 @@ def _limit_s(point: Point) -> float:
 
 
 def _last_line(program: Program) -> str:
-    """As much of it as fits into a word from rank to rank."""
+    """The last line of a program, cut to what :meth:`Rig.tell` carries."""
     return program.last_line().encode()[:_LONGEST_LAST_LINE].decode(errors="ignore") or "nothing"
 
 

@@ -34,19 +34,19 @@ class AllReduce(Collective):
         dtype, op = str(point["dtype"]), str(point["op"])
         numel = int(point["size_bytes"]) // ITEM_BYTES[dtype]
         array = rig.full(numel, dtype, 0)
-        given = array if point["in_place"] else rig.full(numel, dtype, 0)
+        sent = array if point["in_place"] else rig.full(numel, dtype, 0)
         mine, whole = rig.operands(op, dtype, comm.rank, comm.world_size)
 
         def in_place() -> None:
             comm.all_reduce(array, op)
 
         def out_of_place() -> None:
-            array.copy_(given)
+            array.copy_(sent)
             comm.all_reduce(array, op)
 
         return Exchange(
             call=in_place if point["in_place"] else out_of_place,
-            fill=lambda: rig.write(given, [(numel, mine)]),
+            fill=lambda: rig.write(sent, [(numel, mine)]),
             verify=lambda: rig.expect(cls.operation, array, [(numel, whole)]),
-            rest=given.zero_,  # sums of sums would run out of the dtype's range
+            rest=sent.zero_,  # sums of sums would run out of the dtype's range
         )

@@ -35,10 +35,10 @@ class AllToAll(Collective):
 
         def fill() -> None:
             rig.forget(received)
-            rig.write(sent, [(numel, rig.block(dtype, me * n + other)) for other in range(n)])
+            rig.write(sent, [(numel, rig.block(dtype, me * n + peer)) for peer in range(n)])
 
         def verify() -> Mapping[str, float]:
-            pieces = [(numel, rig.block(dtype, other * n + me)) for other in range(n)]
+            pieces = [(numel, rig.block(dtype, peer * n + me)) for peer in range(n)]
             return rig.expect(cls.operation, received, pieces)
 
         return Exchange(call=lambda: comm.all_to_all(received, sent), fill=fill, verify=verify)

@@ -46,26 +46,26 @@ class AllToAllV(Collective):
     matrix: str = option("skewed", "uniform, skewed, or a file of numbers, from where the run is started")
     imbalance: float = option(2.0, "the busiest rank's share over the average, of skewed", minimum=1, maximum=1_000_000)
 
-    def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
-        yield from super().ineffective(given, place)
-        if self.matrix != "skewed" and "imbalance" in given:
+    def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+        yield from super().ineffective(keys, place)
+        if self.matrix != "skewed" and "imbalance" in keys:
             yield "imbalance", f"it belongs to the matrix 'skewed', and the matrix is '{self.matrix}'"
 
     def manner(self, place: Place) -> dict[str, Any]:
-        own: dict[str, Any] = {"matrix": self.matrix}
+        options: dict[str, Any] = {"matrix": self.matrix}
         if self.matrix == "skewed":
-            own["imbalance"] = self.imbalance
+            options["imbalance"] = self.imbalance
         elif self.matrix not in _GENERATED:
-            own["traffic"] = read_matrix(self.matrix)
-        return {**super().manner(place), **own}
+            options["traffic"] = read_matrix(self.matrix)
+        return {**super().manner(place), **options}
 
     def sizes(self, common: Point) -> Iterable[Point]:
-        item, seen = ITEM_BYTES[str(common["dtype"])], set()
-        for wanted in self.wanted_sizes():
-            most = wanted // item
-            size_bytes = wanted if _objection_to_matrix(common) else busiest(counts_of(matrix_of(common), most)) * item
-            if size_bytes not in seen:
-                seen.add(size_bytes)
+        item, sizes = ITEM_BYTES[str(common["dtype"])], set()
+        for size in self.wanted_sizes():
+            most = size // item
+            size_bytes = size if _objection_to_matrix(common) else busiest(counts_of(matrix_of(common), most)) * item
+            if size_bytes not in sizes:
+                sizes.add(size_bytes)
                 yield {"size_bytes": size_bytes, "busiest_elements": most}
 
     def label(self, point: Point) -> str:
@@ -84,10 +84,10 @@ class AllToAllV(Collective):
 
         def fill() -> None:
             rig.forget(received)
-            rig.write(sent, [(count, rig.block(dtype, me * n + other)) for other, count in enumerate(send_counts)])
+            rig.write(sent, [(count, rig.block(dtype, me * n + peer)) for peer, count in enumerate(send_counts)])
 
         def verify() -> Mapping[str, float]:
-            pieces = [(count, rig.block(dtype, other * n + me)) for other, count in enumerate(receive_counts)]
+            pieces = [(count, rig.block(dtype, peer * n + me)) for peer, count in enumerate(receive_counts)]
             return rig.expect(cls.operation, received, pieces)
 
         return Exchange(
@@ -102,7 +102,7 @@ class AllToAllV(Collective):
         yield Metric("imbalance", "1", max(received) * len(received) / sum(received))
 
 
-# What goes where
+# Traffic matrices
 
 
 def _objection_to_matrix(point: Point) -> str | None:
@@ -127,8 +127,8 @@ def matrix_of(point: Point) -> Matrix:
 def _matrix(traffic: str, num_ranks: int, imbalance: float) -> Matrix:
     if traffic:
         return tuple(tuple(map(float, line.split(","))) for line in traffic.split(";"))
-    others = (num_ranks - imbalance) / (num_ranks - 1) if num_ranks > 1 else 0.0
-    return ((imbalance, *(others for _ in range(num_ranks - 1))),) * num_ranks
+    other_share = (num_ranks - imbalance) / (num_ranks - 1) if num_ranks > 1 else 0.0
+    return ((imbalance, *(other_share for _ in range(num_ranks - 1))),) * num_ranks
 
 
 @lru_cache(maxsize=8)

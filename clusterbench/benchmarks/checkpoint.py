@@ -220,11 +220,11 @@ class _Saved:
     def __init__(self, rig: Rig, path: str, needed_bytes: int) -> None:
         import torch
 
-        self.own = Folder(path) if rig.rank == 0 else None
-        if self.own:
-            with self.own.removed_on_error():
+        self.folder = Folder(path) if rig.rank == 0 else None
+        if self.folder:
+            with self.folder.removed_on_error():
                 expect_room(path, needed_bytes)
-        self.path = Path(rig.tell(str(self.own.path) if self.own else "", root=0))
+        self.path = Path(rig.tell(str(self.folder.path) if self.folder else "", root=0))
         blind = torch.tensor([0 if self.path.is_dir() else 1], device=rig.device)
         rig.comm.all_reduce(blind)
         if int(blind):
@@ -236,7 +236,7 @@ class _Saved:
 
     @contextmanager
     def removed_on_error(self) -> Iterator[None]:
-        """Within, an error removes the folder. What a rank met saving or loading, every rank then says."""
+        """Within, an error removes the folder. An error of one rank in saving or loading is raised on every rank."""
         from torch.distributed.checkpoint.api import CheckpointException
 
         try:
@@ -248,7 +248,7 @@ class _Saved:
             if isinstance(cause, OSError):
                 failure = DiskError(f"rank {rank}: {disk_sentence(path, cause)}")
             else:
-                # PyTorch's own format swallows what the disk said, so what is free is said of every error.
+                # PyTorch's own format hides the error of the disk, so every message says what is free.
                 failure = RuntimeError(f"rank {rank}: {type(cause).__name__}: {cause}; {free(path)} at {path}")
             self._remove()
             raise failure from error
@@ -257,8 +257,8 @@ class _Saved:
             raise
 
     def _remove(self) -> None:
-        if self.own:
-            self.own.remove()
+        if self.folder:
+            self.folder.remove()
 
 
 def _dropped(rank: int, places: Iterable[Path]) -> dict[str, float]:

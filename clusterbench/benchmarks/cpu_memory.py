@@ -92,13 +92,13 @@ class CpuMemory(Benchmark):
             return torch.arange(numel, dtype=torch.float64).mul_(factor).add_(offset)
 
         # The rank that fills a page gets it from its own socket's memory, and the same rank goes through it.
-        one, two = counting(1, rig.rank), counting(5, 7)
-        target = torch.full_like(one, -1.0)
+        first, second = counting(1, rig.rank), counting(5, 7)
+        target = torch.full_like(first, -1.0)
         loops: dict[str, Callable[[], object]] = {
-            "copy": lambda: target.copy_(one),
-            "scale": lambda: torch.mul(one, float(_SCALAR), out=target),
-            "add": lambda: torch.add(one, two, out=target),
-            "triad": lambda: torch.add(one, two, alpha=_SCALAR, out=target),
+            "copy": lambda: target.copy_(first),
+            "scale": lambda: torch.mul(first, float(_SCALAR), out=target),
+            "add": lambda: torch.add(first, second, out=target),
+            "triad": lambda: torch.add(first, second, alpha=_SCALAR, out=target),
         }
         # factor and offset of what each loop must give
         expected = {
@@ -137,7 +137,7 @@ class CpuMemory(Benchmark):
 
 def last_level_caches(cpus: Path = _CPUS) -> list[int]:
     """Sizes in bytes of this host's last-level caches, each once however many cores share it; empty where unknown."""
-    found: dict[str, tuple[int, int]] = {}
+    caches: dict[str, tuple[int, int]] = {}
     for cpu in cpus.glob("cpu[0-9]*"):
         levels = []
         for cache in (cpu / "cache").glob("index[0-9]*"):
@@ -150,9 +150,9 @@ def last_level_caches(cpus: Path = _CPUS) -> list[int]:
                 continue
         if levels:
             level, size_bytes, cache = max(levels)
-            found[(cache / "shared_cpu_list").read_text().strip()] = (level, size_bytes)
-    last = max((level for level, _ in found.values()), default=0)
-    return [size_bytes for level, size_bytes in found.values() if level == last]
+            caches[(cache / "shared_cpu_list").read_text().strip()] = (level, size_bytes)
+    last = max((level for level, _ in caches.values()), default=0)
+    return [size_bytes for level, size_bytes in caches.values() if level == last]
 
 
 def array_over_cache(size_bytes: int, num_ranks: int, caches: list[int]) -> float:

@@ -98,15 +98,15 @@ class Deepep(ToolBenchmark):
         return sys.executable
 
     @classmethod
-    def found(cls, point: Point) -> list[str]:
-        home = str(point["path"]) or os.environ.get(_VARIABLE, "")
-        if not home:
-            raise NotHere(f"nobody says where DeepEP is.\nhint: {cls.install}")
-        files = [Path(home) / folder / f"test_{point['test']}.py" for folder in _FOLDERS]
+    def program_words(cls, point: Point) -> list[str]:
+        folder_path = str(point["path"]) or os.environ.get(_VARIABLE, "")
+        if not folder_path:
+            raise NotHere(f"the folder of DeepEP is not given.\nhint: {cls.install}")
+        files = [Path(folder_path) / folder / f"test_{point['test']}.py" for folder in _FOLDERS]
         file = next((file for file in files if file.is_file()), None)
         if file is None:
             raise NotHere(f"there is no {' or '.join(map(str, files))}.\nhint: {cls.install}")
-        return [*super().found(point), str(file)]
+        return [*super().program_words(point), str(file)]
 
     @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:

@@ -44,7 +44,7 @@ MOST_BYTES_TO_FILL = 4 * 2**30
 class FaultDrill(Benchmark):
     """Small all-reduces, during which one rank fails on purpose.
 
-    Run it on a new cluster before trusting a silent night: every fault must come out as a row that names the rank, and
+    Run it on a new cluster before relying on its runs: every fault must come out as a row that names the rank, and
     the cases after it must run.
     """
 
@@ -83,7 +83,7 @@ class FaultDrill(Benchmark):
             maybe("check")
             rig.comm.all_reduce(array, "max")
             if is_culprit and point["fault"] == "wrong":
-                array[WRONG_INDEX] = 0  # what a bad link or memory does in silence
+                array[WRONG_INDEX] = 0  # what a bad link or memory does without an error
             return rig.expect_equal("fault_drill", array, rig.full(NUM_ELEMENTS, "float32", value=1))
 
         def work() -> None:

@@ -34,7 +34,7 @@ class FileIo(Benchmark):
     Writing ends when fsync says that the disk has it all; an iteration begins with an empty file. Reading is of a file
     that the page cache of this host holds nothing of: each iteration has a file of its own, written and dropped from
     the cache before anything is timed. Not every file system heeds that, so the kernel is asked, and rows say what it
-    found: ``cold``, ``cached``, or ``unverified``. A storage server's own cache nobody can look into.
+    found: ``cold``, ``cached``, or ``unverified``. A storage server's own cache cannot be seen from here.
 
     On the way to a GPU blocks are read into pinned memory and copied while the next one is read. Every page holds its
     own number and is checked where it arrives. Files have no name, so that none is left however the case ends.
@@ -56,11 +56,11 @@ class FileIo(Benchmark):
     to: str = option("host", "where a file is read to", choices=("host", "device"))
     ranks: str = option("all", "who writes and reads: every rank at once, or one alone", choices=("all", "one"))
 
-    def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+    def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
         for name in ("cold", "to"):
-            if name in given and "read" not in self.operations:
+            if name in keys and "read" not in self.operations:
                 yield name, f"it concerns reading, and operations is {', '.join(self.operations)}"
-        if "cold" in given and self.direct:
+        if "cold" in keys and self.direct:
             yield "cold", "direct reads bypass the cache"
 
     def points(self, place: Place) -> Iterable[Point]:

@@ -1,4 +1,4 @@
-"""A CPU's own copies to and from GPU memory, by gdrcopy: what small messages and flags of the network libraries use."""
+"""A CPU's own copies to and from GPU memory, by gdrcopy: network libraries use them for small messages."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Gdrcopy(ToolBenchmark):
             "copylat": [self.max_size],
             "pplat": [None],
         }
-        each = list(sizes[self.test])
+        test_sizes = list(sizes[self.test])
         for runner in first_ranks(place, self.nodes):
-            for size_bytes in each:
+            for size_bytes in test_sizes:
                 point = {
                     "size_bytes": size_bytes,
                     "test": self.test,

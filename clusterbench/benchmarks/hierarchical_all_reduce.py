@@ -41,8 +41,8 @@ class HierarchicalAllReduce(Collective):
     )
 
     def groupings(self, place: Place) -> Iterator[dict[str, Any]]:
-        each = place.cluster.ranks_per_node
-        usual = each if place.num_nodes > 1 else max(1, each // 2)
+        ranks_per_node = place.cluster.ranks_per_node
+        usual = ranks_per_node if place.num_nodes > 1 else max(1, ranks_per_node // 2)
         within = self.ranks_per_group or usual
         layout = ParallelLayout(dp=max(1, place.world_size // within), tp=within)
         yield {"group_size": place.world_size, "ranks_per_group": within, "layout": str(layout)}

@@ -76,8 +76,8 @@ class HostCopy(Benchmark):
         if card is None or card.pcie_bytes_per_s is None or point["memory"] != "pinned":
             return {}
         ways = _WAYS[str(point["direction"])]
-        each = "each direction of the link to the host" if ways == 2 else "one direction of the link to the host"
-        basis = f"{each} by the data sheet, an upper bound: {card.source}"
+        directions = "each direction of the link to the host" if ways == 2 else "one direction of the link to the host"
+        basis = f"{directions} by the data sheet, an upper bound: {card.source}"
         return {"bandwidth_per_rank": Expected(ways * card.pcie_bytes_per_s, "B/s", basis)}
 
     @classmethod

@@ -61,10 +61,10 @@ class Imported(Benchmark):
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         origin = f"imported from {case.source}"
-        found = {metric.key: metric for metric in cls.sampled(observation)}
-        for metric in found.values():
+        metrics = {metric.key: metric for metric in cls.sampled(observation)}
+        for metric in metrics.values():
             yield Metric(**{**vars(metric), "basis": origin})
-        values = {key: metric.value for key, metric in found.items() if metric.value is not None}
+        values = {key: metric.value for key, metric in metrics.items() if metric.value is not None}
         yield from _throughput(values, case.world_size, origin)
         yield from _time(values, case, observation, origin)
         for model in observation.passes.get(MODEL, ())[:1]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Iperf3(ToolBenchmark):
-    """How fast TCP carries bytes between two hosts, over the interface on which the ranks talk.
+    """How fast TCP carries bytes between two hosts, over the interface of the ranks.
 
     Checkpoints, data and the control of a run travel here, and NCCL where it finds no RDMA. Retransmits tell of loss
     that the bandwidth alone hides: BBR keeps its rate at one lost segment in a hundred.

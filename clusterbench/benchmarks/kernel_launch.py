@@ -46,8 +46,8 @@ class KernelLaunch(Benchmark):
     modes: tuple[str, ...] = option(_MODES, "how kernels are started; of GPUs only", choices=_MODES)
     launches: int = option(1000, "launches of each repetition, whose time is divided by it", minimum=1, maximum=100_000)
 
-    def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
-        if place.device == "cpu" and "modes" in given:
+    def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+        if place.device == "cpu" and "modes" in keys:
             yield "modes", "a CPU launches no kernels, so there is one way only, 'operator'"
 
     def points(self, place: Place) -> Iterable[Point]:

@@ -46,9 +46,9 @@ Samples = Mapping[Pair, Mapping[str, Sequence[float]]]
 class LinkMatrix(Benchmark):
     """How fast each pair of nodes (or of ranks) sends to each other, pair by pair.
 
-    Rounds of disjoint pairs are measured at once, so nobody is measured twice at once. Up to 16 units all pairs are;
-    beyond, the two halves against each other and some random partners of each, and ``links_covered`` says how many
-    links that were. Whoever looks slow is measured again with partners that proved good.
+    Rounds of disjoint pairs are measured at once, so no unit is in two measurements at a time. Up to 16 units all pairs
+    are measured; beyond, the two halves against each other and some random partners of each, and ``links_covered`` says
+    how many links that were. A unit that looks slow is measured again with partners that proved good.
 
     Bandwidth one way is a window of messages over the time until their receiver has answered with 8 bytes, as in OSU's
     micro-benchmarks. Both ways it is the sum of both directions. Latency is half the round trip of 8 bytes. Messages
@@ -82,14 +82,14 @@ class LinkMatrix(Benchmark):
     warmup: int = option(1, "traversals before them, not timed", minimum=0, maximum=1_000_000)
 
     def points(self, place: Place) -> Iterable[Point]:
-        each = place.cluster.ranks_per_node
+        ranks_per_node = place.cluster.ranks_per_node
         yield {
             "size_bytes": self.size,
             "window": self.window,
             "between": self.between,
             "ranks_per_node": self.ranks_per_node if self.between == "nodes" else "first",
             "num_units": place.num_nodes if self.between == "nodes" else place.world_size,
-            "ranks_in_node": each,
+            "ranks_in_node": ranks_per_node,
             "pair_iterations": self.pair_iterations,
             "pair_warmup": self.pair_warmup,
             "partners": self.partners,
@@ -102,14 +102,14 @@ class LinkMatrix(Benchmark):
 
     def objection(self, point: Point, place: Place) -> str | None:
         if point["num_units"] < 2:
-            other = "; 'between: ranks' measures inside a node" if place.world_size > 1 else ""
-            return f"a link matrix between {point['between']} needs two of them, but there is one{other}"
+            advice = "; 'between: ranks' measures inside a node" if place.world_size > 1 else ""
+            return f"a link matrix between {point['between']} needs two of them, but there is one{advice}"
         if point["size_bytes"] % _WORD_BYTES:
             return f"a message of {point['size_bytes']} B is no whole number of {_WORD_BYTES} B words"
         return None
 
-    def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
-        if self.between == "ranks" and "ranks_per_node" in given:
+    def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+        if self.between == "ranks" and "ranks_per_node" in keys:
             yield "ranks_per_node", "between single ranks each pair is two ranks"
 
     def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
@@ -143,7 +143,7 @@ class LinkMatrix(Benchmark):
             first = wire.measured(rounds)
             rates = {cell: median(of_cell) for cell, of_cell in _rates(first, point).items()}
             again = wire.measured(second_pass(attribute(rates, host_of=_hosts(point)), rates))
-            return wire.own(_figures(first, again, point))
+            return wire.figures_from_here(_figures(first, again, point))
 
         return Step(run=run, check=check, passes={SAMPLES: samples})
 
@@ -179,9 +179,11 @@ def _hosts(point: Point) -> Mapping[int, int] | None:
 
 def _name(unit: int, point: Point, hosts: Sequence[str]) -> str:
     """A node by its host, ``cb2``; a rank by its host and its own number, ``cb2:5``."""
-    each = int(point["ranks_in_node"])
-    node = unit if point["between"] == "nodes" else unit // each
-    num_nodes = int(point["num_units"]) if point["between"] == "nodes" else -(-int(point["num_units"]) // each)
+    ranks_per_node = int(point["ranks_in_node"])
+    node = unit if point["between"] == "nodes" else unit // ranks_per_node
+    num_nodes = (
+        int(point["num_units"]) if point["between"] == "nodes" else -(-int(point["num_units"]) // ranks_per_node)
+    )
     host = hosts[node] if len(hosts) == num_nodes else f"node {node}"
     return host if point["between"] == "nodes" else f"{host}:{unit}"
 
@@ -202,15 +204,15 @@ def _rates(samples: Samples, point: Point) -> dict[Pair, list[float]]:
 
 
 def _figures(first: Samples, again: Samples, point: Point) -> dict[Pair, dict[str, list[float]]]:
-    """What both passes say, by (from, to) and the metric's key."""
+    """Figures of both passes, by (from, to) and the metric's key."""
     figures: dict[Pair, dict[str, list[float]]] = {}
     for name, samples in (("pair_bandwidth", first), ("proven_bandwidth", again)):
         for cell, rates in _rates(samples, point).items():
             figures.setdefault(cell, {})[_key(name, cell)] = rates
     for pair, seconds in first.items():
         figures[pair][_key("pair_latency", pair)] = [second / 2 for second in seconds["latency"]]
-        both = [2 * _bytes_each_way(point) / second for second in seconds["both"]]
-        figures[pair][_key("pair_bandwidth_both", pair)] = both
+        rates_both_ways = [2 * _bytes_each_way(point) / second for second in seconds["both"]]
+        figures[pair][_key("pair_bandwidth_both", pair)] = rates_both_ways
     return figures
 
 
@@ -228,11 +230,11 @@ class _Wire:
 
         self.rig, self.point = rig, point
         self.clock: Clock = clock_for(rig.device)
-        each, window = int(point["ranks_in_node"]), int(point["window"])
+        ranks_per_node, window = int(point["ranks_in_node"]), int(point["window"])
         is_of_nodes = point["between"] == "nodes"
-        self.unit = rig.rank // each if is_of_nodes else rig.rank
-        self.local = rig.rank % each if is_of_nodes else 0
-        self.stride = each if is_of_nodes else 1  # from a unit to the next, in ranks
+        self.unit = rig.rank // ranks_per_node if is_of_nodes else rig.rank
+        self.local = rig.rank % ranks_per_node if is_of_nodes else 0
+        self.stride = ranks_per_node if is_of_nodes else 1  # from a unit to the next, in ranks
         self.takes_part = self.local == 0 or point["ranks_per_node"] == "all"
         words = int(point["size_bytes"]) // _WORD_BYTES
         self.sent = torch.empty(words, dtype=torch.int64, device=rig.device)
@@ -273,7 +275,7 @@ class _Wire:
     def prove(self, rounds: Sequence[Round]) -> Mapping[str, float]:
         """Each message says from whom to whom it goes; what arrived is compared word by word.
 
-        A fault is told when all are through, or its finder's partners would wait for ever.
+        An error is raised after the last round, or the partners of that rank would wait for ever.
         """
         wrong: list[WrongResult] = []
 
@@ -305,20 +307,20 @@ class _Wire:
             return {}
         place = {pair: number for number, pair in enumerate(pairs)}
         for of_round in rounds:
-            self.rig.comm.barrier()  # nobody is still busy with the round before
-            own = next((pair for pair in of_round if self.unit in pair), None)
-            self.meet(of_round, partial(self._measure, seconds[place[own]] if own else None))
+            self.rig.comm.barrier()  # all ranks have ended the round before
+            mine = next((pair for pair in of_round if self.unit in pair), None)
+            self.meet(of_round, partial(self._measure, seconds[place[mine]] if mine else None))
         self.rig.comm.all_reduce(seconds, op="max")
         return {
             pair: dict(zip(_KINDS, of_pair, strict=True)) for pair, of_pair in zip(pairs, seconds.tolist(), strict=True)
         }
 
-    def own(self, figures: Mapping[Pair, Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
-        """Of all figures those of cells that begin here, so that each is told by one rank."""
+    def figures_from_here(self, figures: Mapping[Pair, Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+        """The figures of cells whose source is this unit, so that each is reported by one rank."""
         if self.local != 0:
             return {}
-        told = [of_cell for (source, _), of_cell in figures.items() if source == self.unit]
-        return {key: list(values) for of_cell in told for key, values in of_cell.items()}
+        figures_of_cells = [of_cell for (source, _), of_cell in figures.items() if source == self.unit]
+        return {key: list(values) for of_cell in figures_of_cells for key, values in of_cell.items()}
 
     def _measure(self, seconds: torch.Tensor | None, peer: int, is_first: bool) -> None:
         """Fills (kinds x repetitions) with what this end of a pair saw; the end that only receives leaves zeros."""
@@ -354,4 +356,4 @@ def transfer(sent: Sequence[Any], received: Sequence[Any], peer: int) -> None:
 
 
 def _unwatched(iteration: int) -> None:
-    """The loop's ``at``: in a pass nobody is told of single iterations."""
+    """The loop's ``at``: in a pass single iterations are not reported."""

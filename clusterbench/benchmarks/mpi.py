@@ -67,10 +67,10 @@ class Mpi(Benchmark):
     def __post_init__(self) -> None:
         expect_sizes(self.min_size, self.max_size)
 
-    def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+    def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
         if self.op == BARRIER:
             for name in ("min_size", "max_size", "factor", "dtype", "memory"):
-                if name in given:
+                if name in keys:
                     yield name, "a barrier moves no data"
 
     def points(self, place: Place) -> Iterable[Point]:
@@ -152,10 +152,12 @@ class Mpi(Benchmark):
         if op not in (*WHOLE, *IN_PARTS):
             return
         # The slow end of the time is the low end of the bandwidth.
-        value, low, high = (algorithm_bandwidth(int(size_bytes), one) for one in (time.value, time.high, time.low))
+        value, low, high = (
+            algorithm_bandwidth(int(size_bytes), time_s) for time_s in (time.value, time.high, time.low)
+        )
         yield Metric("algbw", "B/s", value, low, high, time.n)
         value, low, high = (
-            bus_bandwidth(op, int(size_bytes), one, case.world_size) for one in (time.value, time.high, time.low)
+            bus_bandwidth(op, int(size_bytes), time_s, case.world_size) for time_s in (time.value, time.high, time.low)
         )
         yield Metric("busbw", "B/s", value, low, high, time.n)
 
@@ -212,9 +214,9 @@ def _find_mpirun(python: str) -> str:
 
 
 def _for_open_mpi() -> dict[str, str]:
-    """What Open MPI wants to be told, by variables that MPICH does not read.
+    """Variables by which Open MPI accepts more ranks than cores, and root; MPICH does not read them.
 
-    More ranks than cores are what the suite asked for; and whoever runs the suite as root has decided that.
+    Both are asked for: the ranks by the suite, root by the user who started it.
     """
     variables = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
     if os.geteuid() == 0:

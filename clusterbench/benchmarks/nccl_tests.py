@@ -113,14 +113,14 @@ class NcclTests(ToolBenchmark):
     @classmethod
     def parse(cls, text: str, point: Point) -> Figures:
         table = nccl_tests.parse(text)
-        name, asked = f"{point['test']}_perf", int(point["size_bytes"])
+        name, size_bytes = f"{point['test']}_perf", int(point["size_bytes"])
         if len(table.rows) != 1:
             raise ToolError(f"{name} was asked for one size and printed {len(table.rows)} rows")
         (row,) = table.rows
         if not row.size_bytes:
-            raise ToolError(f"{name} made no whole element a rank of {asked} bytes: ask for larger arrays")
-        if row.size_bytes > asked or 2 * row.size_bytes <= asked:  # rounded down to what divides by the ranks
-            raise ToolError(f"{name} was asked for {asked} bytes and measured {row.size_bytes}")
+            raise ToolError(f"{name} made no whole element a rank of {size_bytes} bytes: ask for larger arrays")
+        if row.size_bytes > size_bytes or 2 * row.size_bytes <= size_bytes:  # rounded down to what divides by the ranks
+            raise ToolError(f"{name} was asked for {size_bytes} bytes and measured {row.size_bytes}")
         wrong = sum(placement.wrong or 0 for placement in (row.out_of_place, row.in_place))
         if table.out_of_bounds or wrong:
             raise WrongResult(

@@ -114,12 +114,12 @@ class NcclTransport(Benchmark):
     def prepare(cls, rig: Rig, point: Point) -> Step:
         if rig.device.type != "cuda":
             raise NotHere(
-                f"ranks on {rig.device.type} talk through Gloo, which tells nobody how it sends.\n"
+                f"ranks on {rig.device.type} communicate through Gloo, which does not log its transports.\n"
                 "hint: this benchmark reads NCCL's log, and needs GPUs"
             )
         if rig.world_size == 1:
             with suppress(ToolError):
-                open_log(os.environ, socket.gethostname(), os.getpid()).close()  # nobody else removes it
+                open_log(os.environ, socket.gethostname(), os.getpid()).close()  # no other process removes it
             raise NotHere("one rank sends nothing.\nhint: this benchmark reads how NCCL joins ranks; give it two GPUs")
         from clusterbench.engine.topology import node_topology
 
@@ -154,18 +154,18 @@ class NcclTransport(Benchmark):
         return wire_bandwidths(rows)
 
 
-# What runs
+# Calls
 
 
 def calls(point: Point, world_size: int) -> Iterator[tuple[type[Collective], Point]]:
     """Every collective with each of its points, as the benchmark of that name has them."""
-    known = benchmarks()
+    kinds = benchmarks()
     place = Place(Cluster(1, world_size, "cuda"), 1)
-    asked = {name: point[name] for name in ("min_size", "max_size", "factor", "dtype")}
+    sweep = {name: point[name] for name in ("min_size", "max_size", "factor", "dtype")}
     for op in str(point["ops"]).split("+"):
-        kind = known[op]
+        kind = kinds[op]
         assert issubclass(kind, Collective)
-        for of_kind in kind.from_options(asked).points(place):
+        for of_kind in kind.from_options(sweep).points(place):
             yield kind, of_kind
 
 
@@ -176,7 +176,7 @@ def check_all(rig: Rig, point: Point) -> Mapping[str, float]:
         exchange = kind.exchange(rig, rig.comm, of_kind)
         exchange.fill()
         exchange.call()
-        wrong += exchange.verify().get("wrong_elements", 0.0)  # some ranks are given nothing
+        wrong += exchange.verify().get("wrong_elements", 0.0)  # some ranks receive nothing
     return {"wrong_elements": wrong}
 
 
@@ -200,7 +200,7 @@ def open_log(environment: Mapping[str, str], host: str, process: int) -> IO[str]
     """
     words = {"h": re.sub("[%/]", "-", host.partition(".")[0]), "p": str(process), "%": "%"}
     pattern = environment.get("NCCL_DEBUG_FILE", "")
-    path = re.sub("%(.)", lambda found: words.get(found[1], found[0]), pattern)
+    path = re.sub("%(.)", lambda match: words.get(match[1], match[0]), pattern)
     try:
         file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115  open until the log is complete
     except OSError as error:
@@ -220,7 +220,7 @@ def _no_log(environment: Mapping[str, str], why: str, path: str) -> str:
     )
 
 
-# What a rank leaves
+# The record of a rank
 
 
 def record(log: nccl_log.NcclLog) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def record(log: nccl_log.NcclLog) -> dict[str, Any]:
         )
         for edge in log.edges
     )
-    told = {said.gdr for said in log.connected}
+    gdr_flags = {rings.gdr for rings in log.connected}
     return {
         "version": log.version,
         "num_ranks": sorted({member.num_ranks for member in log.members}),
@@ -246,7 +246,7 @@ def record(log: nccl_log.NcclLog) -> dict[str, Any]:
         "channels": [asdict(channels) for channels in log.channels],
         "num_rings": len({ring.channel for ring in log.rings}),
         "num_trees": len({tree.channel for tree in log.trees}),
-        "ring_gdr": None if told <= {None} else told <= {True, None},
+        "ring_gdr": None if gdr_flags <= {None} else gdr_flags <= {True, None},
         "nvls": None if not log.nvls else all(log.nvls.values()),
         "networks": list(log.networks),
         "plugins": list(log.plugins),
@@ -262,7 +262,7 @@ def _plain(tuning: nccl_log.Tuning) -> tuple[str | None, int, str, str, int | No
     return tuning.op, tuning.size_bytes, tuning.algorithm, tuning.protocol, tuning.num_channels
 
 
-# What follows from it
+# Metrics of the case
 
 
 @dataclass(frozen=True)
@@ -290,16 +290,16 @@ class Connection:
 def connections(observation: Observation) -> Iterator[tuple[Connection, bool | None]]:
     """Every rank's, each with whether it leaves its host; None for one with the switch.
 
-    A connection through the network is told by both of its ends, any other by the sender.
+    A connection through the network is logged by both of its ends, any other by the sender.
     """
     ranks = range(len(observation.seconds))
     for log in observation.passes.get(LOG, ()):
         for fields in log["connections"]:
-            found = Connection(*fields)
-            ends = [rank for rank in (found.source, found.destination) if rank is not None]
+            connection = Connection(*fields)
+            ends = [rank for rank in (connection.source, connection.destination) if rank is not None]
             if all(rank in ranks for rank in ends):
                 hosts = {host_of(observation, rank) for rank in ends}
-                yield found, None if len(ends) < 2 else len(hosts) == 2
+                yield connection, None if len(ends) < 2 else len(hosts) == 2
 
 
 def _reach(between: bool | None) -> str:
@@ -307,62 +307,62 @@ def _reach(between: bool | None) -> str:
 
 
 def _chosen(case: Case, log: Mapping[str, Any]) -> Iterator[Metric]:
-    """What rank 0 says of each call."""
-    said: dict[tuple[str, int], dict[str, int | None]] = defaultdict(dict)
+    """Algorithm, protocol and channels of each call, from the log of rank 0."""
+    channels_of: dict[tuple[str, int], dict[str, int | None]] = defaultdict(dict)
     for op, size_bytes, algorithm, protocol, num_channels in log["tunings"]:
-        said[op, size_bytes][f"{algorithm}/{protocol}"] = num_channels
+        channels_of[op, size_bytes][f"{algorithm}/{protocol}"] = num_channels
     for kind, point in calls(case.point, case.world_size):
         if kind.operation not in _NAMES:
             continue
         size_bytes = int(point["size_bytes"])
         of_call = size_bytes // case.world_size if kind.operation in _OF_ONE_RANK else size_bytes
         part = f"{kind.operation} {size_bytes}"
-        found = said.get((_NAMES[kind.operation], of_call), {})
-        for how, number in found.items():
+        variants = channels_of.get((_NAMES[kind.operation], of_call), {})
+        for how, number in variants.items():
             basis = "" if number is not None else "NCCL does not say how many channels such a call takes"
             value = None if number is None else float(number)
             yield Metric("channels_used", "1", value, detail={"category": how, "part": part}, basis=basis)
-        if not found:
+        if not variants:
             yield Metric("channels_used", "1", None, detail={"part": part}, basis="NCCL's log does not name this call")
 
 
 def _connected(observation: Observation) -> Iterator[Metric]:
     """Connections by transport and reach, and of those between hosts the cards and GPUDirect."""
-    every = list(connections(observation))
+    all_connections = list(connections(observation))
     sent: Counter[tuple[str, str]] = Counter()
-    for one, between in every:
-        if one.direction == "send" or between is None:
-            sent[one.transport, _reach(between)] += one.count
+    for connection, between in all_connections:
+        if connection.direction == "send" or between is None:
+            sent[connection.transport, _reach(between)] += connection.count
     for (transport, reach), count in sorted(sent.items()):
         yield Metric("connections", "1", float(count), detail={"category": transport, "part": reach})
     if not sent:
         yield Metric("connections", "1", None, basis="the ranks' logs name no connection")
     if len(set(observation.hosts)) < 2:
         return
-    ends = [one for one, between in every if between and one.is_network]
-    total = sum(one.count for one in ends)
+    ends = [connection for connection, between in all_connections if between and connection.is_network]
+    total = sum(connection.count for connection in ends)
     if not total:
         yield Metric("gdr_share", "fraction", None, basis="no connection between hosts goes over a network")
         return
-    yield Metric("gdr_share", "fraction", sum(one.count for one in ends if one.gdr) / total)
-    sends = [one for one in ends if one.direction == "send"]
+    yield Metric("gdr_share", "fraction", sum(connection.count for connection in ends if connection.gdr) / total)
+    sends = [connection for connection in ends if connection.direction == "send"]
     if sends:
-        through_others = sum(one.count for one in sends if one.pxn is not None)
-        yield Metric("pxn_share", "fraction", through_others / sum(one.count for one in sends))
+        through_others = sum(connection.count for connection in sends if connection.pxn is not None)
+        yield Metric("pxn_share", "fraction", through_others / sum(connection.count for connection in sends))
     cards: Counter[str] = Counter()
     places = set()
-    for one in ends:
-        rank = one.source if one.direction == "send" else one.destination
+    for connection in ends:
+        rank = connection.source if connection.direction == "send" else connection.destination
         assert rank is not None  # what leaves a host has two ranks
-        cards[str(one.card)] += one.count
-        places.add((host_of(observation, rank), one.card))
+        cards[str(connection.card)] += connection.count
+        places.add((host_of(observation, rank), connection.card))
     for card, count in sorted(cards.items()):
         yield Metric("card_connections", "1", float(count), detail={"category": card})
     yield Metric("cards_used", "1", float(len(places)))
 
 
 def _built(logs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
-    """What the communicator was built from, by the ranks that say so."""
+    """Channels, rings and trees of the communicator, from the ranks that logged them."""
     for kind in ("coll", "collnet", "nvls", "p2p"):
         numbers = {channels[kind] for log in logs for channels in log["channels"]} - {None}
         if len(numbers) == 1:
@@ -371,19 +371,22 @@ def _built(logs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
         if number := max(log[most] for log in logs):
             yield Metric(metric, "1", float(number))
     for metric, flag in (("ring_gdr", "ring_gdr"), ("nvls_available", "nvls")):
-        said = [log[flag] for log in logs if log[flag] is not None]
-        if said:
+        answers = [log[flag] for log in logs if log[flag] is not None]
+        if answers:
             yield Metric(
-                metric, "fraction", sum(said) / len(said), basis=f"NCCL's own word, by {len(said)} of {len(logs)} ranks"
+                metric,
+                "fraction",
+                sum(answers) / len(answers),
+                basis=f"NCCL's own word, by {len(answers)} of {len(logs)} ranks",
             )
 
 
 def _links(observation: Observation) -> Iterator[Metric]:
-    """The fewest NVLinks, and whose they are; nothing where no host could be asked."""
+    """The fewest active NVLinks, and of which GPU; nothing where no host could be read."""
     active = [
         (number, f"GPU {gpu} of {host_of(observation, rank)}")
-        for rank, seen in enumerate(observation.passes.get(TOPOLOGY, ()))
-        for gpu, number in seen.get("nvlinks", {}).items()
+        for rank, topology in enumerate(observation.passes.get(TOPOLOGY, ()))
+        for gpu, number in topology.get("nvlinks", {}).items()
     ]
     if active:
         fewest, where = min(active)
@@ -392,7 +395,7 @@ def _links(observation: Observation) -> Iterator[Metric]:
         )
 
 
-# What follows for other cases of the run
+# Metrics of other cases of the run
 
 
 def wire_bandwidths(rows: Sequence[Row]) -> Iterator[Row]:
@@ -418,7 +421,7 @@ def wire_bandwidths(rows: Sequence[Row]) -> Iterator[Row]:
             basis = "estimate: an NVLS all-reduce puts algbw x (n+1)/n on its links"
         elif algorithm != "RING" or row.metric != "busbw":
             continue
-        value, low, high = (None if one is None else one * factor for one in (row.value, row.low, row.high))
+        value, low, high = (None if figure is None else figure * factor for figure in (row.value, row.low, row.high))
         yield row._replace(
             metric="wire_bw_est",
             value=value,
@@ -432,6 +435,6 @@ def wire_bandwidths(rows: Sequence[Row]) -> Iterator[Row]:
 
 def _where(row: Row) -> tuple[object, ...]:
     """What must be the same for NCCL to choose the same: ranks, their hosts' number, element type and variables."""
-    own = NcclTransport.variables
-    variables = tuple(sorted((name, value) for name, value in variables_of(row).items() if name not in own))
+    own_variables = NcclTransport.variables
+    variables = tuple(sorted((name, value) for name, value in variables_of(row).items() if name not in own_variables))
     return row.device, row.num_nodes, row.world_size, row.point.get("dtype"), variables

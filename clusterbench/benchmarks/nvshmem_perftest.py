@@ -88,7 +88,7 @@ class NvshmemPerftest(ToolBenchmark):
                     f"shmem_{point['test']} was asked for {point['size_bytes']} bytes and measured {figure.size_bytes}"
                 )
             figures[metric_key(_METRICS[figure.unit], part=figure.scope)] = figure.value
-        wanted = "latency" if str(point["test"]).endswith("_latency") else "bandwidth"
-        if not any(key.startswith(wanted) for key in figures):
-            raise ToolError(f"shmem_{point['test']} printed no {wanted}, but {', '.join(figures)}")
+        quantity = "latency" if str(point["test"]).endswith("_latency") else "bandwidth"
+        if not any(key.startswith(quantity) for key in figures):
+            raise ToolError(f"shmem_{point['test']} printed no {quantity}, but {', '.join(figures)}")
         return figures

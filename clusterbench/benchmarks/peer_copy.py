@@ -124,8 +124,8 @@ class PeerCopy(Benchmark):
             raise NotHere(f"peer copies are between GPUs, and rank {rig.rank} on {rig.host} is a CPU rank")
         from clusterbench.engine.topology import node_topology
 
-        each = int(point["gpus_in_node"])
-        gpus = _Gpus(rig, point) if rig.rank % each == 0 else None
+        gpus_in_node = int(point["gpus_in_node"])
+        gpus = _Gpus(rig, point) if rig.rank % gpus_in_node == 0 else None
         # On the host, over Gloo: a rank that waited on its GPU would keep it busy.
         turn, mark = torch.zeros(1), rig.full(1, "float32", value=0)
 
@@ -154,9 +154,9 @@ class PeerCopy(Benchmark):
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         yield Metric("traversal_time", "s", time.value, time.low, time.high, time.n)
-        every = list(cls.sampled(observation))
-        yield from _medians(every)
-        for metric in every:
+        metrics = list(cls.sampled(observation))
+        yield from _medians(metrics)
+        for metric in metrics:
             yield replace(metric, detail={key: _name(end, observation.hosts) for key, end in metric.detail.items()})
 
 
@@ -185,10 +185,10 @@ class _Gpus:
 
         self.rig, self.point = rig, point
         self.count, self.node = int(point["gpus_in_node"]), rig.rank // int(point["gpus_in_node"])
-        if (seen := torch.cuda.device_count()) < self.count:
+        if (num_visible := torch.cuda.device_count()) < self.count:
             raise NotHere(
                 f"peer copies need one process that sees all {self.count} GPUs of its node, but rank {rig.rank} on "
-                f"{rig.host} sees {seen}.\nhint: start the ranks without binding each to its GPU"
+                f"{rig.host} sees {num_visible}.\nhint: start the ranks without binding each to its GPU"
             )
         words = int(point["size_bytes"]) // _WORD_BYTES
         self.devices = [torch.device("cuda", index) for index in range(self.count)]
@@ -222,7 +222,7 @@ class _Gpus:
         self.settle()
 
     def figures(self) -> dict[str, list[float]]:
-        """Every figure by its key, and meanwhile what the NVLinks say."""
+        """Every figure by its key; reads the NVLinks' counters before, during and after."""
         import torch
 
         from clusterbench.engine.nvlink import read_links
@@ -247,11 +247,11 @@ class _Gpus:
         for pair in combinations(range(self.count), 2):
             ends = {"source": self._end(pair[0]), "part": self._end(pair[1])}
             way = "peer" if torch.cuda.can_device_access_peer(*pair) else "driver"
-            both = partial(self.both, self.direct, self.direct, *pair)
-            figures[metric_key("copy_bandwidth_both", category=way, **ends)] = self._rates(2, both)
+            copy_both_ways = partial(self.both_ways, self.direct, self.direct, *pair)
+            figures[metric_key("copy_bandwidth_both", category=way, **ends)] = self._rates(2, copy_both_ways)
             forth, back = (partial(self.staged, ring) for ring in self.rings)
-            both = partial(self.both, forth, back, *pair)
-            figures[metric_key("copy_bandwidth_both", category="host", **ends)] = self._rates(2, both)
+            copy_both_ways = partial(self.both_ways, forth, back, *pair)
+            figures[metric_key("copy_bandwidth_both", category="host", **ends)] = self._rates(2, copy_both_ways)
         figures[metric_key("peer_pairs", source=str(self.node))] = [float(peers)]
         after = read_links()
         moments = {"before": before, "during": during, "after": after}
@@ -293,7 +293,7 @@ class _Gpus:
                 put.copy_(slot, non_blocking=True)
                 ring.free[number % _SLOTS] = self.into[target].record_event()
 
-    def both(
+    def both_ways(
         self, forth: Callable[[int, int], None], back: Callable[[int, int], None], source: int, target: int
     ) -> None:
         forth(source, target)
@@ -381,4 +381,4 @@ class _Ring:
 
 
 def _unwatched(iteration: int) -> None:
-    """The loop's ``at``: in a pass nobody is told of single iterations."""
+    """The loop's ``at``: in a pass single iterations are not reported."""

@@ -33,14 +33,14 @@ class Reduce(Collective):
         dtype, op, root = str(point["dtype"]), str(point["op"]), int(point["root"])
         numel = int(point["size_bytes"]) // ITEM_BYTES[dtype]
         array = rig.full(numel, dtype, 0)
-        given = array if point["in_place"] else rig.full(numel, dtype, 0)
+        sent = array if point["in_place"] else rig.full(numel, dtype, 0)
         mine, whole = rig.operands(op, dtype, comm.rank, comm.world_size)
 
         def in_place() -> None:
             comm.reduce(array, op, root)
 
         def out_of_place() -> None:
-            array.copy_(given)
+            array.copy_(sent)
             comm.reduce(array, op, root)
 
         def verify() -> Mapping[str, float]:
@@ -48,11 +48,11 @@ class Reduce(Collective):
 
         def rest() -> None:
             array.zero_()  # sums of sums would run out of the dtype's range, also where they are undefined
-            given.zero_()
+            sent.zero_()
 
         return Exchange(
             call=in_place if point["in_place"] else out_of_place,
-            fill=lambda: rig.write(given, [(numel, mine)]),
+            fill=lambda: rig.write(sent, [(numel, mine)]),
             verify=verify,
             rest=rest,
         )

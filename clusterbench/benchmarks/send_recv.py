@@ -31,9 +31,9 @@ class SendRecv(Collective):
     pattern: str = option("ring", "who sends to whom", choices=("ring", "stride", "pairs"))
     stride: int = option(1, "ranks between sender and receiver", minimum=1, maximum=1_000_000)
 
-    def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
-        yield from super().ineffective(given, place)
-        if self.pattern == "ring" and "stride" in given:
+    def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+        yield from super().ineffective(keys, place)
+        if self.pattern == "ring" and "stride" in keys:
             yield "stride", "a ring is of neighbours; 'pattern: stride' sends further"
 
     def manner(self, place: Place) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class SendRecv(Collective):
         if reason := super().objection(point, place):
             return reason
         if group_size == 1:
-            return "one rank has nobody to send to"
+            return "one rank has no other rank to send to"
         if point["pattern"] == "stride" and stride % group_size == 0:
             return f"with a stride of {stride} each of {group_size} ranks would send to itself"
         if point["pattern"] == "pairs" and group_size % (2 * stride):
@@ -90,6 +90,6 @@ def peers(pattern: str, stride: int, rank: int, num_ranks: int) -> tuple[int, in
     [(2, 2), (3, 3), (0, 0), (1, 1)]
     """
     if pattern == "pairs":
-        other = rank + stride if rank // stride % 2 == 0 else rank - stride
-        return other, other
+        peer = rank + stride if rank // stride % 2 == 0 else rank - stride
+        return peer, peer
     return (rank - stride) % num_ranks, (rank + stride) % num_ranks

@@ -27,7 +27,7 @@ _OPERATIONS = ("create", "stat", "read", "delete")
 
 @dataclass(frozen=True, kw_only=True)
 class SmallFiles(Benchmark):
-    """How many small files a second all ranks together create, look up, read and delete, each rank in its own folder.
+    """Small files a second that all ranks together create, look up, read and delete, each in its own folder.
 
     Creating is to open, write and close; with ``sync`` it also waits for the disk. Each iteration creates, or deletes,
     in a folder that was not used before. What is looked up and read was written by the same rank a moment ago, so this
@@ -120,8 +120,8 @@ class SmallFiles(Benchmark):
         files = int(case.point["files"])
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         yield Metric("time_per_file", "s", time.value / files, time.low / files, time.high / files, time.n)
-        every = files * case.world_size
-        yield Metric("file_rate", "1/s", every / time.value, every / time.high, every / time.low, time.n)
+        num_files = files * case.world_size
+        yield Metric("file_rate", "1/s", num_files / time.value, num_files / time.high, num_files / time.low, time.n)
 
 
 class _Files:
@@ -166,7 +166,11 @@ class _Files:
         for index in range(self.number):
             got, expected = self._content_of(f"{place}/{index}"), self.content(index)
             if got != expected:
-                at = next(at for at, (one, other) in enumerate(zip(got, expected, strict=True)) if one != other)
+                at = next(
+                    at
+                    for at, (byte, expected_byte) in enumerate(zip(got, expected, strict=True))
+                    if byte != expected_byte
+                )
                 raise WrongResult(
                     f"{place}/{index} gave wrong results on rank {self.rig.rank} (host {self.rig.host}): byte {at} is "
                     f"{got[at]}, expected {expected[at]}."

@@ -112,25 +112,26 @@ class TrainStep(Benchmark):
 
     @classmethod
     def options(cls) -> Mapping[str, Option]:
-        own = dict(options_of(cls))
+        options = dict(options_of(cls))
         for kind in parallelisms().values():
-            own |= options_of(kind)
-        return own
+            options |= options_of(kind)
+        return options
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> Self:
-        own = options_of(cls)
-        return cls(**{name: value for name, value in values.items() if name in own}, shared_by=from_options(values))
+        names = options_of(cls)
+        return cls(**{name: value for name, value in values.items() if name in names}, shared_by=from_options(values))
 
-    def ineffective(self, given: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+    def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
         layouts = [ParallelLayout.parse(str(point["layout"])) for point in self.points(place)]
         shape = named_shape(self.shape)
-        for one in self._all_parallelisms():
-            if not any(one.concerned(layout, shape) for layout in layouts):
-                for name in options_of(type(one)).keys() & set(given):
+        for parallelism in self._all_parallelisms():
+            if not any(parallelism.concerned(layout, shape) for layout in layouts):
+                for name in options_of(type(parallelism)).keys() & set(keys):
                     yield (
                         name,
-                        f"it belongs to {type(one).__name__}, which none of the layouts {', '.join(self.layouts)} uses",
+                        f"it belongs to {type(parallelism).__name__}, which none of the layouts "
+                        f"{', '.join(self.layouts)} uses",
                     )
 
     def _all_parallelisms(self) -> tuple[Parallelism, ...]:
@@ -153,9 +154,9 @@ class TrainStep(Benchmark):
             }
             if self.trainer != OURS:
                 point["trainer"] = self.trainer
-            for one in self._all_parallelisms():
-                if one.concerned(layout, named_shape(self.shape)):
-                    point |= {name: getattr(one, name) for name in options_of(type(one))}
+            for parallelism in self._all_parallelisms():
+                if parallelism.concerned(layout, named_shape(self.shape)):
+                    point |= {name: getattr(parallelism, name) for name in options_of(type(parallelism))}
             yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
     def _layouts_on(self, world_size: int) -> Iterator[ParallelLayout]:
@@ -223,7 +224,7 @@ class TrainStep(Benchmark):
 
 
 def job_of(point: Point, device: str = "cpu") -> TrainingJob:
-    """What a point asks one step to do."""
+    """The step that a point describes."""
     values: Mapping[str, Any] = point
     return TrainingJob(
         shape=named_shape(values["shape"]),

@@ -51,13 +51,13 @@ def run_suite(tmp_path: Path, entries: str, num_ranks: int = 2, only_fakes: bool
 def processes_of(tmp_path: Path, within_s: float = 60.0) -> list[str]:
     """Command lines of all processes that still run a program of ``tmp_path/bin`` after that long."""
     deadline = time.monotonic() + within_s
-    while (found := _processes_of(tmp_path)) and time.monotonic() < deadline:
+    while (processes := _processes_of(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return found
+    return processes
 
 
 def _processes_of(tmp_path: Path) -> list[str]:
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -65,5 +65,5 @@ def _processes_of(tmp_path: Path) -> list[str]:
             except OSError:
                 continue
             if f"{tmp_path}/bin/" in command:
-                found.append(command)
-    return found
+                processes.append(command)
+    return processes

@@ -86,8 +86,8 @@ def test_an_asynchronous_save_blocks_for_a_part_of_its_time(tmp_path):
 
 @pytest.mark.gloo
 def test_a_disk_that_is_full_for_one_rank_is_said_by_all_and_nothing_is_left(tmp_path):
-    said = run_ranks(2, on_ranks, "save", str(tmp_path), "full")
-    for sentence in said:
+    messages = run_ranks(2, on_ranks, "save", str(tmp_path), "full")
+    for sentence in messages:
         assert re.match(
             rf"DiskError: rank 1: {tmp_path} on \S+: File too large; \S+ of \S+ were free\.\nhint: ",
             sentence,

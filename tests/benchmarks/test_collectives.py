@@ -153,8 +153,8 @@ def test_labels_name_what_is_unusual():
 
 def test_a_layout_gives_the_world_and_its_axis_the_group():
     kind = benchmarks()["all_gather"].from_options({"layouts": ("pp2-tp4", "tp4"), "axis": "tp", "max_size": 16})
-    every = list(kind.points(CPU))
-    assert [(kind.world_size(point, CPU), kind.layout(point), point["group_size"]) for point in every] == [
+    points = list(kind.points(CPU))
+    assert [(kind.world_size(point, CPU), kind.layout(point), point["group_size"]) for point in points] == [
         (8, "pp2-tp4", 4),
         (4, "tp4", 4),
     ]
@@ -178,7 +178,7 @@ def test_nodes_are_the_groups_of_a_hierarchical_all_reduce():
             "reduce_scatter",
             GPUS,
             {"op": "avg", "dtype": "int32"},
-            "the average of whole numbers (int32) is rounded, so that no result can be told to be right",
+            "the average of whole numbers (int32) is rounded, so that no result can be checked exactly",
         ),
         (
             "reduce",
@@ -193,7 +193,7 @@ def test_nodes_are_the_groups_of_a_hierarchical_all_reduce():
             {"layouts": ("tp8",), "axis": "dp"},
             "layout 'tp8' has no groups along dp: nothing would be sent",
         ),
-        ("send_recv", Place(Cluster(1, 1, "cpu"), 1), {}, "one rank has nobody to send to"),
+        ("send_recv", Place(Cluster(1, 1, "cpu"), 1), {}, "one rank has no other rank to send to"),
         (
             "send_recv",
             CPU,
@@ -278,15 +278,15 @@ def test_a_file_is_scaled_to_each_size_and_travels_in_the_point(tmp_path):
     path.write_text("# tokens\n0,3\n1,2\n")
     kind = AllToAllV(matrix=str(path), min_size=20, max_size=2000, factor=10.0)
     place = Place(Cluster(1, 2, "cpu"), 1)
-    every = list(kind.points(place))
-    assert [(point["size_bytes"], point["traffic"]) for point in every] == [
+    points = list(kind.points(place))
+    assert [(point["size_bytes"], point["traffic"]) for point in points] == [
         (20, "0,3;1,2"),
         (200, "0,3;1,2"),
         (2000, "0,3;1,2"),
     ]
-    assert counts_of(matrix_of(every[1]), every[1]["busiest_elements"]) == ((0, 30), (10, 20))
-    assert kind.label(every[0]) == "20B-float32-moe"
-    assert kind.objection(every[0], place) is None
+    assert counts_of(matrix_of(points[1]), points[1]["busiest_elements"]) == ((0, 30), (10, 20))
+    assert kind.label(points[0]) == "20B-float32-moe"
+    assert kind.objection(points[0], place) is None
     (wrong, *_) = kind.points(CPU)
     assert kind.objection(wrong, CPU) == f"{path} is of 2 ranks, but 8 exchange"
 
@@ -353,42 +353,42 @@ def prepared(rig, name, options):
             yield kind.label(point), kind.prepare(rig, point)
 
 
-def _all_verified(asked):
-    rig, found = rig_here(), []
-    for name, options in asked:
+def _all_verified(cases):
+    rig, verified = rig_here(), []
+    for name, options in cases:
         for label, step in prepared(rig, name, options):
             evidence = [step.check()]
             step.run()
             step.run()
             evidence.append(step.check())  # what was timed leaves nothing behind that hides a wrong result
-            found.append((name, label, evidence))
-    return found
+            verified.append((name, label, evidence))
+    return verified
 
 
 def everything(world_size):
-    asked = []
+    cases = []
     odd = {"min_size": 8, "max_size": 70_000, "factor": 91.3}
     for name in COLLECTIVES:
-        asked.append((name, odd))
-        asked += [(name, {"dtype": dtype, "min_size": 999, "max_size": 999}) for dtype in ITEM_BYTES]
+        cases.append((name, odd))
+        cases += [(name, {"dtype": dtype, "min_size": 999, "max_size": 999}) for dtype in ITEM_BYTES]
     small = {"min_size": 4 * 77, "max_size": 4 * 77}
     for name in REDUCING:
         for op in ("max", "min", "product"):
-            asked += [(name, {**small, "op": op, "dtype": dtype}) for dtype in ("bfloat16", "uint8")]
+            cases += [(name, {**small, "op": op, "dtype": dtype}) for dtype in ("bfloat16", "uint8")]
     for name, kind in COLLECTIVES.items():
         if "in_place" in kind.options():
-            asked += [(name, {**small, "in_place": in_place}) for in_place in (True, False)]
+            cases += [(name, {**small, "in_place": in_place}) for in_place in (True, False)]
         if "root" in kind.options():
-            asked.append((name, {**small, "root": world_size - 1}))
-    asked += [("send_recv", {**small, "pattern": pattern, "stride": 1}) for pattern in ("stride", "pairs")]
-    asked += [("send_recv", {**small, "pattern": "stride", "stride": 2})]
-    asked += [("all_to_all_v", {**small, "matrix": "uniform"}), ("all_to_all_v", {**small, "imbalance": 1.7})]
+            cases.append((name, {**small, "root": world_size - 1}))
+    cases += [("send_recv", {**small, "pattern": pattern, "stride": 1}) for pattern in ("stride", "pairs")]
+    cases += [("send_recv", {**small, "pattern": "stride", "stride": 2})]
+    cases += [("all_to_all_v", {**small, "matrix": "uniform"}), ("all_to_all_v", {**small, "imbalance": 1.7})]
     if world_size % 2 == 0:
         for axis in ("tp", "dp"):
             for groups in ("all", "one"):
                 grouped = {**small, "layouts": ("dp*-tp2",), "axis": axis, "groups": groups}
-                asked += [(name, grouped) for name, kind in COLLECTIVES.items() if "axis" in kind.options()]
-    return asked
+                cases += [(name, grouped) for name, kind in COLLECTIVES.items() if "axis" in kind.options()]
+    return cases
 
 
 @pytest.mark.gloo
@@ -398,9 +398,9 @@ def test_every_collective_is_proven_in_every_dtype_at_odd_sizes(world_size):
     right = [{"wrong_elements": 0.0}] * 2
     assert {name for name, _, _ in ranks[0]} >= set(COLLECTIVES) - {"hierarchical_all_reduce"}
     assert ("hierarchical_all_reduce" in {name for name, _, _ in ranks[0]}) == (world_size in (4, 8))
-    for number, found in enumerate(zip(*ranks, strict=True)):
-        name, label, _ = found[0]
-        results = [evidence for _, _, evidence in found]
+    for number, verified in enumerate(zip(*ranks, strict=True)):
+        name, label, _ = verified[0]
+        results = [evidence for _, _, evidence in verified]
         # Only the root has a result of gather and reduce; a rank outside the one group has none.
         assert all(result in (right, [{}, {}]) for result in results), (number, name, label)
         assert right in results, (name, label)
@@ -453,27 +453,27 @@ def tensors(argument):
     return list(argument) if isinstance(argument, (list, tuple)) else [argument]
 
 
-def _caught(asked, fault):
-    rig, found = rig_here(), []
+def _caught(cases, fault):
+    rig, caught = rig_here(), []
     rig.comm = Faulty(None, fault)
     rig.communicator = lambda axis: Faulty(rig.grid.group(axis), fault)
-    for name, options in asked:
+    for name, options in cases:
         for _, step in prepared(rig, name, options):
             try:
                 step.check()
-                found.append("")
+                caught.append("")
             except WrongResult as error:
-                found.append(str(error))
-    return found
+                caught.append(str(error))
+    return caught
 
 
 @pytest.mark.gloo
 @pytest.mark.parametrize("fault", ["lost", "swapped", "tail"])
 @pytest.mark.parametrize("size_bytes", [4 * 16, 4 * 1001])
 def test_a_communicator_that_loses_swaps_or_leaves_out_is_caught(fault, size_bytes):
-    asked = [(name, {"min_size": size_bytes, "max_size": size_bytes}) for name in COLLECTIVES]
-    ranks = run_ranks(4, _caught, asked, fault)
-    for (name, _), of_ranks in zip(asked, zip(*ranks, strict=True), strict=True):
+    cases = [(name, {"min_size": size_bytes, "max_size": size_bytes}) for name in COLLECTIVES]
+    ranks = run_ranks(4, _caught, cases, fault)
+    for (name, _), of_ranks in zip(cases, zip(*ranks, strict=True), strict=True):
         assert any(f"{name} gave wrong results on rank " in error for error in of_ranks), name
 
 
@@ -556,47 +556,47 @@ def figures(rows, metric):
 
 def test_a_sweep_has_its_latency_peak_half_and_line():
     rows = list(sweep("broadcast", lambda size: 20e-6 + size / 2e9))
-    found = list(COLLECTIVES["broadcast"].across(rows))
+    derived = list(COLLECTIVES["broadcast"].across(rows))
     largest, reached = 2**25, 2**25 / (20e-6 + 2**25 / 2e9)
-    assert figures(found, "latency_floor") == [
+    assert figures(derived, "latency_floor") == [
         ("broadcast/8B-float32", None, 20e-6 + 8 / 2e9, "at 8B, the smallest size")
     ]
-    ((case, _, peak, basis),) = figures(found, "peak_busbw")
+    ((case, _, peak, basis),) = figures(derived, "peak_busbw")
     assert (case, basis) == ("broadcast/32MiB-float32", "at 32MiB, of 8B to 32MiB")
     assert peak == pytest.approx(reached)
-    ((_, _, half, basis),) = figures(found, "half_peak_size")
+    ((_, _, half, basis),) = figures(derived, "half_peak_size")
     assert half == pytest.approx(40e3, rel=0.1)  # alpha times beta: n-half of a straight line
     assert basis == "between measured sizes by their logarithms; the peak is 2.0 GB/s"
-    ((case, part, alpha, basis),) = figures(found, "alpha")
+    ((case, part, alpha, basis),) = figures(derived, "alpha")
     assert (case, part) == ("broadcast/8B-float32", "segment 1")
     assert basis == "1 of 1: alpha + size / beta through 12 sizes, 8B to 32MiB"
     assert alpha == pytest.approx(20e-6)
-    assert figures(found, "beta")[0][2] == pytest.approx(2e9)
-    assert figures(found, "fit_error")[0][2] < 1e-9
+    assert figures(derived, "beta")[0][2] == pytest.approx(2e9)
+    assert figures(derived, "fit_error")[0][2] < 1e-9
     assert largest == rows[-1].point["size_bytes"]
 
 
 def test_each_segment_of_a_switch_has_its_own_line():
     rows = list(sweep("send_recv", lambda s: 5e-6 + s / 1e9 if s < 70_000 else 50e-6 + s / 20e9, 26, 2))
-    found = list(COLLECTIVES["send_recv"].across(rows))
-    assert [(case, part, round(1e6 * value)) for case, part, value, _ in figures(found, "alpha")] == [
+    derived = list(COLLECTIVES["send_recv"].across(rows))
+    assert [(case, part, round(1e6 * value)) for case, part, value, _ in figures(derived, "alpha")] == [
         ("send_recv/8B-float32", "segment 1", 5),
         ("send_recv/128KiB-float32", "segment 2", 50),
     ]
-    assert [round(value / 1e9) for _, _, value, _ in figures(found, "beta")] == [1, 20]
+    assert [round(value / 1e9) for _, _, value, _ in figures(derived, "beta")] == [1, 20]
 
 
 def test_sweeps_that_differ_in_an_option_are_apart():
     rows = [*sweep("reduce", lambda size: 1e-5), *sweep("reduce", lambda size: 2e-5, op="max")]
-    found = list(COLLECTIVES["reduce"].across(rows))
-    assert sorted(value for _, _, value, _ in figures(found, "latency_floor")) == [1e-5, 2e-5]
+    derived = list(COLLECTIVES["reduce"].across(rows))
+    assert sorted(value for _, _, value, _ in figures(derived, "latency_floor")) == [1e-5, 2e-5]
 
 
 def test_ring_and_tree_stand_beside_by_the_links_that_send_recv_found():
     rows = [*sweep("all_reduce", lambda size: 1e-4), *sweep("send_recv", lambda size: 10e-6 + size / 2e9)]
-    found = figures(COLLECTIVES["all_reduce"].across(rows), "model_latency")
-    assert len(found) == 2 * 12
-    case, part, value, basis = found[-2]
+    derived = figures(COLLECTIVES["all_reduce"].across(rows), "model_latency")
+    assert len(derived) == 2 * 12
+    case, part, value, basis = derived[-2]
     assert (case, part) == ("all_reduce/32MiB-float32", "ring")
     assert value == pytest.approx(14 * (10e-6 + 2**25 / 8 / 2e9))
     assert basis == (
@@ -605,8 +605,8 @@ def test_ring_and_tree_stand_beside_by_the_links_that_send_recv_found():
 
 
 def test_without_send_recv_no_model_is_guessed():
-    found = figures(COLLECTIVES["all_reduce"].across(list(sweep("all_reduce", lambda size: 1e-4))), "model_latency")
-    assert found == [
+    derived = figures(COLLECTIVES["all_reduce"].across(list(sweep("all_reduce", lambda size: 1e-4))), "model_latency")
+    assert derived == [
         (
             "all_reduce/8B-float32",
             None,
@@ -617,8 +617,8 @@ def test_without_send_recv_no_model_is_guessed():
 
 
 def test_three_sizes_are_no_line():
-    found = list(COLLECTIVES["gather"].across(list(sweep("gather", lambda size: 1e-4, 5, 8, max_size=2048))))
-    assert figures(found, "alpha") == [
+    derived = list(COLLECTIVES["gather"].across(list(sweep("gather", lambda size: 1e-4, 5, 8, max_size=2048))))
+    assert figures(derived, "alpha") == [
         ("gather/32B-float32", None, None, "3 sizes were measured, and a line through fewer than 4 says nothing")
     ]
 
@@ -628,14 +628,14 @@ def test_one_size_alone_is_no_sweep():
 
 
 def test_twenty_thousand_cases_take_seconds():
-    one = list(sweep("all_reduce", lambda size: 10e-6 + size / 1e9, 30, 2))
+    one_sweep = list(sweep("all_reduce", lambda size: 10e-6 + size / 1e9, 30, 2))
     rows = [
         row._replace(point={**row.point, "NCCL_VARIABLE": str(number)}, value=row.value * (1 + number / 1e4))
         for number in range(670)
-        for row in one
+        for row in one_sweep
     ]
     assert len(rows) > 20_000
     start_s = time.perf_counter()
-    found = list(COLLECTIVES["all_reduce"].across(rows))
-    assert len(figures(found, "latency_floor")) == 670
+    derived = list(COLLECTIVES["all_reduce"].across(rows))
+    assert len(figures(derived, "latency_floor")) == 670
     assert time.perf_counter() - start_s < 120  # and not the minutes of comparing all with all

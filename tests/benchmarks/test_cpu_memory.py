@@ -44,7 +44,7 @@ def test_a_wrong_element_is_found(monkeypatch, kernel, function):
 
 def test_the_rate_is_taken_at_each_number_of_ranks_of_a_host():
     points = list(CpuMemory(kernels=("triad",)).points(Place(Cluster(1, 6, "cuda"), 1)))
-    assert [(one["num_ranks"], one["ranks_per_host"]) for one in points] == [(1, 1), (2, 2), (4, 4), (6, 6)]
+    assert [(point["num_ranks"], point["ranks_per_host"]) for point in points] == [(1, 1), (2, 2), (4, 4), (6, 6)]
 
 
 def test_across_nodes_all_ranks_run():

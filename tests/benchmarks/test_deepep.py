@@ -10,7 +10,7 @@ from tests.benchmarks.fake_programs import run_suite
 from tests.tools import printed
 
 NODES = Place(Cluster(2, 8, "cuda"), 2)
-ONE = Place(Cluster(1, 8, "cuda"), 1)
+ONE_NODE = Place(Cluster(1, 8, "cuda"), 1)
 
 FAKE = f"""
 import os, sys
@@ -49,10 +49,10 @@ def test_its_test_is_started_with_what_it_needs_and_a_missing_module_is_skipped(
 
 
 def test_between_nodes_it_runs_once_a_node_and_counts_nodes(monkeypatch):
-    given = {}
+    arguments = {}
 
     def on_nodes(cls, rig, point, runners, words, environment):
-        given.update(runners=runners, words=words, environment=environment)
+        arguments.update(runners=runners, words=words, environment=environment)
 
     monkeypatch.setattr(Deepep, "on_nodes", classmethod(on_nodes))
 
@@ -61,14 +61,14 @@ def test_between_nodes_it_runs_once_a_node_and_counts_nodes(monkeypatch):
 
     (point,) = Deepep(test="internode").points(NODES)
     Deepep.prepare(Second(), point)
-    assert given["runners"] == [0, 8]
-    assert given["environment"]("10.0.0.1", "2900") == {
+    assert arguments["runners"] == [0, 8]
+    assert arguments["environment"]("10.0.0.1", "2900") == {
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "2900",
         "WORLD_SIZE": "2",
         "RANK": "1",
     }
-    assert " ".join(given["words"]) == (
+    assert " ".join(arguments["words"]) == (
         "--num-processes 8 --num-tokens 4096 --hidden 7168 --num-topk 8 --num-experts 256"
     )
 
@@ -82,20 +82,20 @@ def test_what_cannot_be_is_refused():
         benchmark = Deepep.from_options(options)
         return benchmark.objection(next(iter(benchmark.points(place))), place)
 
-    assert objection(ONE) is None
-    assert objection(ONE, test="internode") == (
+    assert objection(ONE_NODE) is None
+    assert objection(ONE_NODE, test="internode") == (
         "internode needs two nodes or more, and there is one; within a node there is 'intranode'"
     )
     assert objection(NODES, test="internode", num_processes=4) == "internode needs 8 processes a node, not 4"
-    assert objection(ONE, num_processes=16) == "16 processes need as many GPUs, and a node has 8"
+    assert objection(ONE_NODE, num_processes=16) == "16 processes need as many GPUs, and a node has 8"
 
 
 def test_nobody_says_where_it_is(monkeypatch):
     monkeypatch.delenv("DEEPEP_HOME", raising=False)
     with pytest.raises(NotHere) as caught:
-        Deepep.found({"path": "", "test": "intranode"})
+        Deepep.program_words({"path": "", "test": "intranode"})
     assert str(caught.value) == (
-        "nobody says where DeepEP is.\n"
+        "the folder of DeepEP is not given.\n"
         "hint: option 'path', or DEEPEP_HOME, names a checkout of DeepEP; how to build it: docs/rdma.md"
     )
 
@@ -104,7 +104,7 @@ def test_the_variable_says_where_it_is(monkeypatch, tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_intranode.py").write_text("")
     monkeypatch.setenv("DEEPEP_HOME", str(tmp_path))
-    assert Deepep.found({"path": "", "test": "intranode"})[1:] == [f"{tmp_path}/tests/test_intranode.py"]
+    assert Deepep.program_words({"path": "", "test": "intranode"})[1:] == [f"{tmp_path}/tests/test_intranode.py"]
 
 
 def test_figures_of_the_best_settings():

@@ -39,7 +39,7 @@ def test_reads_say_whether_the_cache_had_any_of_it():
 
 def test_every_cold_read_has_a_file_of_its_own():
     def files(**options):
-        return [one["files"] for one in FileIo(operations=("read",), iterations=3, warmup=1, **options).points(CPU)]
+        return [point["files"] for point in FileIo(operations=("read",), iterations=3, warmup=1, **options).points(CPU)]
 
     assert files() == [4]
     assert files(cold=False) == [1]
@@ -48,9 +48,9 @@ def test_every_cold_read_has_a_file_of_its_own():
 
 def test_one_rank_alone_and_all_at_once_are_different_points():
     (alone,) = FileIo(operations=("write",), ranks="one").points(H100)
-    (every,) = FileIo(operations=("write",)).points(H100)
-    assert (FileIo().world_size(alone, H100), FileIo().world_size(every, H100)) == (1, 8)
-    assert (alone["ranks_per_host"], every["ranks_per_host"]) == (1, 8)
+    (all_at_once,) = FileIo(operations=("write",)).points(H100)
+    assert (FileIo().world_size(alone, H100), FileIo().world_size(all_at_once, H100)) == (1, 8)
+    assert (alone["ranks_per_host"], all_at_once["ranks_per_host"]) == (1, 8)
 
 
 def test_what_is_not_whole_is_refused():

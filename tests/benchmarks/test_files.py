@@ -56,7 +56,7 @@ def test_the_folder_of_a_living_process_stays(tmp_path):
 def test_what_is_not_ours_stays(tmp_path):
     (tmp_path / "clusterbench-files-of-a-person").mkdir()
     del Folder(str(tmp_path)).path
-    assert [one.name for one in tmp_path.iterdir()] == ["clusterbench-files-of-a-person"]
+    assert [path.name for path in tmp_path.iterdir()] == ["clusterbench-files-of-a-person"]
 
 
 def test_a_path_that_is_no_folder_is_said_so(tmp_path):

@@ -37,11 +37,11 @@ def point(**options):
 
 
 def test_ending_it_ends_its_jobs_and_its_files_go(monkeypatch):
-    given = []
-    monkeypatch.setattr(Fio, "alone", classmethod(lambda cls, rig, point, words: given.extend(words)))
+    arguments = []
+    monkeypatch.setattr(Fio, "alone", classmethod(lambda cls, rig, point, words: arguments.extend(words)))
     Fio.prepare(None, point(test="randwrite", jobs=4, direct=True, directory="/scratch")[1])
-    assert {"--rw=randwrite", "--directory=/scratch", "--numjobs=4", "--direct=1", "--bs=1048576"} <= {*given}
-    assert {"--thread", "--unlink=1", "--group_reporting", "--time_based", "--end_fsync=1"} <= {*given}
+    assert {"--rw=randwrite", "--directory=/scratch", "--numjobs=4", "--direct=1", "--bs=1048576"} <= {*arguments}
+    assert {"--thread", "--unlink=1", "--group_reporting", "--time_based", "--end_fsync=1"} <= {*arguments}
 
 
 def test_requests_of_another_size_than_asked_for_are_refused():
@@ -54,8 +54,8 @@ def test_requests_of_another_size_than_asked_for_are_refused():
 
 def test_what_cannot_take_effect_is_refused():
     def objection(**options):
-        benchmark, one = point(**options)
-        return benchmark.objection(one, NODES)
+        benchmark, fio_point = point(**options)
+        return benchmark.objection(fio_point, NODES)
 
     assert objection() is None
     assert objection(depth=8) == (
@@ -66,4 +66,4 @@ def test_what_cannot_take_effect_is_refused():
 
 
 def test_each_node_is_a_case_of_its_own():
-    assert [one["runner"] for one in Fio().points(NODES)] == [0, 8]
+    assert [point["runner"] for point in Fio().points(NODES)] == [0, 8]

@@ -68,11 +68,11 @@ def test_what_is_measured_missing_hanging_and_lying(tmp_path):
 
 
 def words(monkeypatch, **options):
-    given = []
-    monkeypatch.setattr(Gdrcopy, "alone", classmethod(lambda cls, rig, point, words: given.extend(words)))
+    arguments = []
+    monkeypatch.setattr(Gdrcopy, "alone", classmethod(lambda cls, rig, point, words: arguments.extend(words)))
     point = next(iter(Gdrcopy.from_options(options).points(NODES)))
     Gdrcopy.prepare(None, point)
-    return f"{Gdrcopy.program_of(point)} {' '.join(given)}"
+    return f"{Gdrcopy.program_of(point)} {' '.join(arguments)}"
 
 
 def test_each_program_gets_the_words_it_knows(monkeypatch):

@@ -24,7 +24,7 @@ def test_all_ranks_together_are_as_fast_as_the_slowest_lets_them():
 
 def test_pageable_memory_has_no_point_for_both_directions():
     points = list(HostCopy(sizes=(MIB,)).points(H100))
-    assert [(one["memory"], one["direction"]) for one in points] == [
+    assert [(point["memory"], point["direction"]) for point in points] == [
         ("pinned", "host_to_device"),
         ("pinned", "device_to_host"),
         ("pinned", "both"),
@@ -44,17 +44,17 @@ def test_asking_for_that_alone_is_a_mistake():
 
 def test_one_rank_alone_and_all_at_once_are_different_points():
     (alone,) = HostCopy(sizes=(MIB,), memory=("pinned",), directions=("both",), ranks="one").points(H100)
-    (every,) = HostCopy(sizes=(MIB,), memory=("pinned",), directions=("both",)).points(H100)
-    assert (HostCopy().world_size(alone, H100), HostCopy().world_size(every, H100)) == (1, 8)
-    assert (HostCopy().label(alone), HostCopy().label(every)) == ("both-pinned-1MiB-one", "both-pinned-1MiB-all")
+    (all_at_once,) = HostCopy(sizes=(MIB,), memory=("pinned",), directions=("both",)).points(H100)
+    assert (HostCopy().world_size(alone, H100), HostCopy().world_size(all_at_once, H100)) == (1, 8)
+    assert (HostCopy().label(alone), HostCopy().label(all_at_once)) == ("both-pinned-1MiB-one", "both-pinned-1MiB-all")
 
 
 def test_the_link_to_the_host_bounds_pinned_copies():
     one_way = HostCopy().predict(point("device_to_host"), H100)["bandwidth_per_rank"]
-    both = HostCopy().predict(point("both"), H100)["bandwidth_per_rank"]
+    both_ways = HostCopy().predict(point("both"), H100)["bandwidth_per_rank"]
     assert one_way.value == H100.cluster.accelerator.pcie_bytes_per_s
-    assert both.value == 2 * one_way.value
-    assert both.basis.startswith("each direction of the link to the host by the data sheet, an upper bound: ")
+    assert both_ways.value == 2 * one_way.value
+    assert both_ways.basis.startswith("each direction of the link to the host by the data sheet, an upper bound: ")
     assert HostCopy().predict(point("device_to_host", "pageable"), H100) == {}
 
 

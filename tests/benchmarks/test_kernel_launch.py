@@ -17,7 +17,7 @@ from tests.benchmarks.alone import CPU, H100, derived, median_s, rig
 )
 def test_the_time_of_a_repetition_is_shared_among_its_launches(mode, metric):
     metrics = derived("kernel_launch", {"mode": mode, "launches": 1000}, [[4e-3], [5e-3]])
-    assert {name: one.value for name, one in metrics.items()} == {metric: 5e-6}
+    assert {name: derived.value for name, derived in metrics.items()} == {metric: 5e-6}
 
 
 def test_a_cpu_launches_no_kernels():

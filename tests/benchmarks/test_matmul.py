@@ -77,7 +77,9 @@ def test_the_help_says_how_many_shapes_a_search_tries():
 def test_a_shape_that_is_not_square_counts_two_m_n_k():
     point = {"m": 100, "n": 200, "k": 500, "dtype": "float32", "num_ranks": 1}
     case = Case("x", "matmul", 1, point, "cpu", 1, 1, 1, 0, 60.0)
-    metrics = {one.name: one.value for one in Matmul.derive(case, Observation("x", "", 0, 1, ("a",), [[0.02]]), CPU)}
+    metrics = {
+        metric.name: metric.value for metric in Matmul.derive(case, Observation("x", "", 0, 1, ("a",), [[0.02]]), CPU)
+    }
     assert metrics["flops_per_s_per_rank"] == 1e9
     assert Matmul().label(point) == "100x200x500-float32"
 

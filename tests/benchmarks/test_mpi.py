@@ -145,7 +145,7 @@ class Rig:
         return text
 
 
-def checked(monkeypatch, leave, found="/opt/mpirun"):
+def checked(monkeypatch, leave, mpirun="/opt/mpirun"):
     """The evidence and the seconds of a case whose mpirun did ``leave(folder)``; and its command."""
     commands = []
 
@@ -154,7 +154,7 @@ def checked(monkeypatch, leave, found="/opt/mpirun"):
         leave(Path(words[-2]))
         return tool.Finished("", "", 0.1)
 
-    monkeypatch.setattr(mpi, "_find_mpirun", lambda python: found)
+    monkeypatch.setattr(mpi, "_find_mpirun", lambda python: mpirun)
     monkeypatch.setattr(tool, "run_tool", run_tool)
     (point,) = Mpi(min_size=8, max_size=8, iterations=2, warmup=1).points(Place(Cluster(1, 1, "cpu"), 1))
     step = Mpi.prepare(Rig(), point)

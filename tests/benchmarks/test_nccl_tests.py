@@ -51,18 +51,20 @@ def point(**options):
 
 
 def test_one_process_has_the_gpus_of_a_node_and_under_a_launcher_one():
-    assert [(one["runner"], one["num_gpus"]) for one in NcclTests(max_size=1024).points(NODES)] == [(0, 8), (8, 8)]
+    assert [
+        (node_point["runner"], node_point["num_gpus"]) for node_point in NcclTests(max_size=1024).points(NODES)
+    ] == [(0, 8), (8, 8)]
     launched = NcclTests(max_size=1024, launcher="mpirun -n 16").points(NODES)
-    assert [(one["runner"], one["num_gpus"]) for one in launched] == [(0, 1)]
+    assert [(node_point["runner"], node_point["num_gpus"]) for node_point in launched] == [(0, 1)]
 
 
 def test_one_size_a_process_and_every_result_checked(monkeypatch):
-    given = []
-    monkeypatch.setattr(NcclTests, "alone", classmethod(lambda cls, rig, point, words: given.extend(words)))
-    one = point(test="all_gather", path="/opt/nccl-tests/build")
-    NcclTests.prepare(None, one)
-    assert NcclTests.program_of(one) == "/opt/nccl-tests/build/all_gather_perf"
-    assert " ".join(given) == "-b 1048576 -e 1048576 -g 8 -n 20 -w 5 -c 1"
+    arguments = []
+    monkeypatch.setattr(NcclTests, "alone", classmethod(lambda cls, rig, point, words: arguments.extend(words)))
+    all_gather = point(test="all_gather", path="/opt/nccl-tests/build")
+    NcclTests.prepare(None, all_gather)
+    assert NcclTests.program_of(all_gather) == "/opt/nccl-tests/build/all_gather_perf"
+    assert " ".join(arguments) == "-b 1048576 -e 1048576 -g 8 -n 20 -w 5 -c 1"
 
 
 def test_a_size_rounded_down_to_the_ranks_is_taken_and_another_is_not():

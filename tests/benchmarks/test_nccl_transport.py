@@ -42,14 +42,14 @@ HOSTS = ("node-a", "node-a", "node-b", "node-b")
 
 
 def point(**options: Any) -> Mapping[str, Any]:
-    (found,) = NcclTransport(**options).points(TWO_HOSTS)
-    return found
+    (planned,) = NcclTransport(**options).points(TWO_HOSTS)
+    return planned
 
 
 def log(rank: int, *messages: str) -> dict[str, Any]:
     """What a rank leaves whose NCCL said this, after a way through JSON."""
-    told = "".join(f"{HOSTS[rank]}:70{rank}:71 [{rank % 2}] NCCL INFO {message}\n" for message in messages)
-    left: dict[str, Any] = json.loads(json.dumps(record(parse(f"NCCL version 2.30.3+cuda13.0\n{told}"))))
+    text = "".join(f"{HOSTS[rank]}:70{rank}:71 [{rank % 2}] NCCL INFO {message}\n" for message in messages)
+    left: dict[str, Any] = json.loads(json.dumps(record(parse(f"NCCL version 2.30.3+cuda13.0\n{text}"))))
     return left
 
 
@@ -58,8 +58,8 @@ def observation(*logs: dict[str, Any], hosts: Sequence[str] = HOSTS) -> Observat
 
 
 def derived(*logs: dict[str, Any], hosts: Sequence[str] = HOSTS, **options: Any) -> dict[str, Metric]:
-    asked = point(**{"ops": ("all_reduce",), "min_size": 64, "max_size": 64, **options})
-    case = Case("x", "nccl_transport", 1, asked, "cuda", 2, len(logs), 1, 0, 60.0)
+    planned = point(**{"ops": ("all_reduce",), "min_size": 64, "max_size": 64, **options})
+    case = Case("x", "nccl_transport", 1, planned, "cuda", 2, len(logs), 1, 0, 60.0)
     return {metric.key: metric for metric in NcclTransport.derive(case, observation(*logs, hosts=hosts), TWO_HOSTS)}
 
 
@@ -102,8 +102,8 @@ RING = [
 
 
 def test_ranks_become_connections_with_their_reach() -> None:
-    found = {key: metric.value for key, metric in derived(*RING).items() if metric.name == "connections"}
-    assert found == {
+    values = {key: metric.value for key, metric in derived(*RING).items() if metric.name == "connections"}
+    assert values == {
         "connections[category=NET/IB,part=between hosts]": 2.0,
         "connections[category=P2P/CUMEM,part=within hosts]": 2.0,
         "connections[category=SHM/direct/direct,part=within hosts]": 1.0,
@@ -111,28 +111,28 @@ def test_ranks_become_connections_with_their_reach() -> None:
 
 
 def test_gpudirect_is_counted_at_both_ends() -> None:
-    found = derived(*RING)
-    assert found["gdr_share"].value == 0.75
-    assert found["pxn_share"].value == 0.5
-    assert (found["ring_gdr"].value, found["ring_gdr"].basis) == (0.75, "NCCL's own word, by 4 of 4 ranks")
-    assert found["nvls_available"].value == 0.0
+    metrics = derived(*RING)
+    assert metrics["gdr_share"].value == 0.75
+    assert metrics["pxn_share"].value == 0.5
+    assert (metrics["ring_gdr"].value, metrics["ring_gdr"].basis) == (0.75, "NCCL's own word, by 4 of 4 ranks")
+    assert metrics["nvls_available"].value == 0.0
 
 
 def test_cards_are_named_and_counted_on_each_host() -> None:
-    found = derived(*RING)
+    metrics = derived(*RING)
     # The last host's list was not in its log, so that its card has the network's number only.
-    assert {key: metric.value for key, metric in found.items() if metric.name == "card_connections"} == {
+    assert {key: metric.value for key, metric in metrics.items() if metric.name == "card_connections"} == {
         "card_connections[category=IB/1]": 1.0,
         "card_connections[category=mlx5_0]": 2.0,
         "card_connections[category=mlx5_1]": 1.0,
     }
-    assert found["cards_used"].value == 4.0
+    assert metrics["cards_used"].value == 4.0
 
 
 def test_channels_rings_and_trees() -> None:
-    found = derived(*RING)
+    metrics = derived(*RING)
     assert {
-        key: found[key].value for key in ("rings", "trees", "channels[category=coll]", "channels[category=nvls]")
+        key: metrics[key].value for key in ("rings", "trees", "channels[category=coll]", "channels[category=nvls]")
     } == {
         "rings": 2.0,
         "trees": 2.0,
@@ -142,8 +142,8 @@ def test_channels_rings_and_trees() -> None:
 
 
 def test_the_choice_for_each_size_is_a_row() -> None:
-    found = derived(*RING, ops=("all_reduce", "all_gather"), min_size=8, max_size=64, factor=8)
-    chosen = {key: metric.value for key, metric in found.items() if metric.name == "channels_used"}
+    metrics = derived(*RING, ops=("all_reduce", "all_gather"), min_size=8, max_size=64, factor=8)
+    chosen = {key: metric.value for key, metric in metrics.items() if metric.name == "channels_used"}
     assert chosen == {
         "channels_used[category=TREE/LL,part=all_reduce 8]": 1.0,
         "channels_used[category=RING/LL,part=all_reduce 64]": 2.0,
@@ -151,13 +151,13 @@ def test_the_choice_for_each_size_is_a_row() -> None:
         "channels_used[part=all_gather 16]": None,
         "channels_used[category=NVLS/SIMPLE,part=all_gather 64]": 16.0,
     }
-    assert found["channels_used[part=all_gather 16]"].basis == "NCCL's log does not name this call"
+    assert metrics["channels_used[part=all_gather 16]"].basis == "NCCL's log does not name this call"
 
 
 def test_a_choice_without_channels_says_so() -> None:
     copied = log(0, "AllReduce [Copy Engine]: 64 Bytes -> cudaMemcpy")
-    found = derived(copied, hosts=["node-a"])["channels_used[category=COPY_ENGINE/cudaMemcpy,part=all_reduce 64]"]
-    assert (found.value, found.basis) == (None, "NCCL does not say how many channels such a call takes")
+    choice = derived(copied, hosts=["node-a"])["channels_used[category=COPY_ENGINE/cudaMemcpy,part=all_reduce 64]"]
+    assert (choice.value, choice.basis) == (None, "NCCL does not say how many channels such a call takes")
 
 
 def test_an_old_log_that_names_no_call_gives_no_choice() -> None:
@@ -167,24 +167,24 @@ def test_an_old_log_that_names_no_call_gives_no_choice() -> None:
 
 def test_one_host_has_nothing_to_say_of_the_network() -> None:
     within = log(0, "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM")
-    found = derived(within, log(1, "Using network IB"), hosts=["node-a"])
-    assert "gdr_share" not in found
-    assert found["connections[category=P2P/CUMEM,part=within hosts]"].value == 1.0
+    metrics = derived(within, log(1, "Using network IB"), hosts=["node-a"])
+    assert "gdr_share" not in metrics
+    assert metrics["connections[category=P2P/CUMEM,part=within hosts]"].value == 1.0
 
 
 def test_nvlink_between_hosts_leaves_gdr_unknown() -> None:
     nvlink = log(0, "Channel 00/0 : 0[0] -> 1[0] via P2P/MNNVL")
-    found = derived(nvlink, log(1, "Using network IB"), hosts=["node-a", "node-b"])
-    assert found["connections[category=P2P/MNNVL,part=between hosts]"].value == 1.0
-    assert (found["gdr_share"].value, found["gdr_share"].basis) == (
+    metrics = derived(nvlink, log(1, "Using network IB"), hosts=["node-a", "node-b"])
+    assert metrics["connections[category=P2P/MNNVL,part=between hosts]"].value == 1.0
+    assert (metrics["gdr_share"].value, metrics["gdr_share"].basis) == (
         None,
         "no connection between hosts goes over a network",
     )
 
 
 def test_a_switch_that_reduces_is_neither_within_nor_between() -> None:
-    found = derived(log(0, "CollNet 00/0 : 0 [send] via COLLNET/SHARP/1/GDRDMA"), hosts=["node-a"])
-    assert found["connections[category=COLLNET/SHARP,part=to the switch]"].value == 1.0
+    metrics = derived(log(0, "CollNet 00/0 : 0 [send] via COLLNET/SHARP/1/GDRDMA"), hosts=["node-a"])
+    assert metrics["connections[category=COLLNET/SHARP,part=to the switch]"].value == 1.0
 
 
 def test_warnings_and_unread_lines_are_rows() -> None:
@@ -194,32 +194,39 @@ def test_warnings_and_unread_lines_are_rows() -> None:
             "node-a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2\n"
         )
     )
-    found = derived(bad, hosts=["node-a"])
-    assert (found["warnings"].value, found["warnings"].basis) == (1.0, "transport/net.cc:9: Something is off")
-    assert found["unread_lines"].value == 1.0
-    assert (found["connections"].value, found["connections"].basis) == (None, "the ranks' logs name no connection")
+    metrics = derived(bad, hosts=["node-a"])
+    assert (metrics["warnings"].value, metrics["warnings"].basis) == (1.0, "transport/net.cc:9: Something is off")
+    assert metrics["unread_lines"].value == 1.0
+    assert (metrics["connections"].value, metrics["connections"].basis) == (None, "the ranks' logs name no connection")
 
 
 def test_without_a_log_there_is_one_sentence() -> None:
     case = Case("x", "nccl_transport", 1, point(), "cuda", 2, 1, 1, 0, 60.0)
-    (found,) = NcclTransport.derive(case, Observation("x", "", 1, 1, ("node-a",), [[0.1]]), TWO_HOSTS)
-    assert (found.value, found.basis) == (None, "no rank left a log of NCCL")
+    (metric,) = NcclTransport.derive(case, Observation("x", "", 1, 1, ("node-a",), [[0.1]]), TWO_HOSTS)
+    assert (metric.value, metric.basis) == (None, "no rank left a log of NCCL")
 
 
 def test_the_gpu_with_the_fewest_links_is_named() -> None:
-    seen = [{"nvlinks": {"0": 18, "1": 18}}, {}, {"nvlinks": {"0": 18, "1": 12}}, {}]
+    topologies = [{"nvlinks": {"0": 18, "1": 18}}, {}, {"nvlinks": {"0": 18, "1": 12}}, {}]
     case = Case("x", "nccl_transport", 1, point(), "cuda", 2, 4, 1, 0, 60.0)
-    told = observation(*RING)
-    found = {
+    logged = observation(*RING)
+    nvlinks = {
         metric.key: metric
-        for metric in NcclTransport.derive(case, replace(told, passes={**told.passes, TOPOLOGY: seen}), TWO_HOSTS)
+        for metric in NcclTransport.derive(
+            case, replace(logged, passes={**logged.passes, TOPOLOGY: topologies}), TWO_HOSTS
+        )
     }
-    assert (found["nvlinks"].value, found["nvlinks"].basis) == (12.0, "GPU 1 of node-b; the most of one of 4 are 18")
+    assert (nvlinks["nvlinks"].value, nvlinks["nvlinks"].basis) == (
+        12.0,
+        "GPU 1 of node-b; the most of one of 4 are 18",
+    )
 
 
 def test_connections_that_are_alike_are_one_with_their_number() -> None:
-    (found,) = [one for one, between in connections(observation(*RING)) if one.transport == "P2P/CUMEM"]
-    assert (found.source, found.destination, found.count) == (0, 1, 2)
+    (p2p,) = [
+        connection for connection, between in connections(observation(*RING)) if connection.transport == "P2P/CUMEM"
+    ]
+    assert (p2p.source, p2p.destination, p2p.count) == (0, 1, 2)
 
 
 # What follows for other cases
@@ -232,7 +239,7 @@ def chosen(how: str, call: str, **environment: str) -> Row:
 
 
 def estimates(*rows: Row) -> list[tuple[str, float | None, float | None, Mapping[str, str]]]:
-    return [(one.metric, one.value, one.high, one.detail) for one in wire_bandwidths(rows)]
+    return [(row.metric, row.value, row.high, row.detail) for row in wire_bandwidths(rows)]
 
 
 COLLECTIVE = {"size_bytes": 1024, "dtype": "float32", "group_size": 4}
@@ -245,8 +252,8 @@ def test_a_ring_puts_the_bus_bandwidth_on_its_links() -> None:
         row("all_gather", "algbw", 40e9, COLLECTIVE),
     ]
     assert estimates(*rows) == [("wire_bw_est", 30e9, 33e9, {"source": "RING"})]
-    (found,) = wire_bandwidths(rows)
-    assert found.basis == "estimate: a RING puts the bus bandwidth on its links"
+    (estimated,) = wire_bandwidths(rows)
+    assert estimated.basis == "estimate: a RING puts the bus bandwidth on its links"
 
 
 def test_an_all_reduce_in_the_switch_sends_a_little_more_than_its_size() -> None:
@@ -277,8 +284,8 @@ def test_what_was_not_read_for_the_same_call_is_not_estimated(choice: Row, colle
 
 
 def test_two_algorithms_for_one_call_are_no_algorithm() -> None:
-    both = [chosen("RING/LL", "all_reduce 1024"), chosen("TREE/LL", "all_reduce 1024")]
-    assert estimates(*both, row("all_reduce", "busbw", 60e9, COLLECTIVE)) == []
+    choices = [chosen("RING/LL", "all_reduce 1024"), chosen("TREE/LL", "all_reduce 1024")]
+    assert estimates(*choices, row("all_reduce", "busbw", 60e9, COLLECTIVE)) == []
 
 
 def test_the_same_environment_finds_its_own_choice() -> None:
@@ -289,43 +296,43 @@ def test_the_same_environment_finds_its_own_choice() -> None:
         row("all_reduce", "busbw", 60e9, COLLECTIVE),
         row("all_reduce", "busbw", 6e9, {**off, **COLLECTIVE}),
     ]
-    assert [one[1] for one in estimates(*rows)] == [60e9]
+    assert [estimate[1] for estimate in estimates(*rows)] == [60e9]
 
 
 def test_a_run_with_both_has_estimate_ratio_and_the_choice(tmp_path: Path) -> None:
     """From records on disk to the table, as a report reads it."""
     sweep = {"NCCL_NET_GDR_LEVEL": "SYS"}, {"NCCL_NET_GDR_LEVEL": "LOC"}
-    said = point(ops=("all_reduce",), min_size=64, max_size=64)
+    transport_point = point(ops=("all_reduce",), min_size=64, max_size=64)
     (of_kind,) = AllReduce(min_size=64, max_size=64).points(Place(Cluster(2, 2, "cuda"), 2))
     cases: list[Case] = []
     records: list[tuple[Outcome, Observation | None]] = []
     for environment, time_s in zip(sweep, (1e-6, 4e-6), strict=True):
         about: dict[str, Any] = {"device": "cuda", "num_nodes": 2, "environment": environment}
         level = environment["NCCL_NET_GDR_LEVEL"]
-        logged = case(f"log-{level}", benchmark="nccl_transport", point=said, **about)
+        logged = case(f"log-{level}", benchmark="nccl_transport", point=transport_point, **about)
         timed = case(f"sum-{level}", benchmark="all_reduce", point=of_kind, **about)
         cases += [logged, timed]
         records.append((outcome(logged), replace(observation(*RING), case=logged.id, hash=logged.hash)))
-        seen = Observation(timed.id, timed.hash, 1, 1, HOSTS, [[time_s] * 3] * 4)
-        records.append((outcome(timed), seen))
+        timed_observation = Observation(timed.id, timed.hash, 1, 1, HOSTS, [[time_s] * 3] * 4)
+        records.append((outcome(timed), timed_observation))
     run = write_run(tmp_path / "run", cases, records, cluster=TWO_HOSTS.cluster)
     rows = derive_rows(run)
-    found = {(one.case.rsplit("/", 1)[1], one.metric): one for one in rows}
-    assert found["sum-SYS", "wire_bw_est"].value == pytest.approx(64 / 1e-6 * 1.5)
-    assert found["sum-SYS", "busbw"].value == pytest.approx(64 / 1e-6 * 1.5)
-    assert ("sum-SYS", "environment_ratio") not in found
-    ratio = [one for one in rows if one.metric == "environment_ratio"]
-    assert {(one.case.rsplit("/", 1)[1], one.detail["category"]): one.value for one in ratio} == {
+    values = {(row.case.rsplit("/", 1)[1], row.metric): row for row in rows}
+    assert values["sum-SYS", "wire_bw_est"].value == pytest.approx(64 / 1e-6 * 1.5)
+    assert values["sum-SYS", "busbw"].value == pytest.approx(64 / 1e-6 * 1.5)
+    assert ("sum-SYS", "environment_ratio") not in values
+    ratio = [row for row in rows if row.metric == "environment_ratio"]
+    assert {(row.case.rsplit("/", 1)[1], row.detail["category"]): row.value for row in ratio} == {
         ("sum-LOC", "busbw"): pytest.approx(0.25),
         ("sum-LOC", "latency"): pytest.approx(4.0),
     }
-    assert found["log-SYS", "gdr_share"].value == 0.75
+    assert values["log-SYS", "gdr_share"].value == 0.75
 
 
 def test_the_log_is_asked_for_all_that_is_read() -> None:
     """What NCCL does not print by default would be missing, and prove nothing."""
-    asked = set(NcclTransport.variables["NCCL_DEBUG_SUBSYS"].split(","))
-    assert asked >= {"INIT", "ENV", "GRAPH", "NET", "P2P", "SHM", "TUNING", "NVLS"}
+    subsystems = set(NcclTransport.variables["NCCL_DEBUG_SUBSYS"].split(","))
+    assert subsystems >= {"INIT", "ENV", "GRAPH", "NET", "P2P", "SHM", "TUNING", "NVLS"}
     assert NcclTransport.variables["NCCL_DEBUG"] == "INFO"
 
 
@@ -402,7 +409,7 @@ def test_on_a_cpu_the_case_is_skipped() -> None:
     with pytest.raises(NotHere) as caught:
         NcclTransport.prepare(rig("cpu", 4), point())
     assert str(caught.value) == (
-        "ranks on cpu talk through Gloo, which tells nobody how it sends.\n"
+        "ranks on cpu communicate through Gloo, which does not log its transports.\n"
         "hint: this benchmark reads NCCL's log, and needs GPUs"
     )
 
@@ -431,16 +438,16 @@ def test_every_size_of_the_collectives_own_benchmarks_is_run() -> None:
     ]
 
 
-EVERY = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "send_recv", "all_to_all")
+EVERY_OP = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "send_recv", "all_to_all")
 
 
 def _checked() -> object:
     import torch.distributed as dist
 
     mine = rig("cpu", dist.get_world_size(), dist.get_rank())
-    asked = point(ops=EVERY, min_size=64, max_size=4096, factor=64)
-    evidence = check_all(mine, asked)
-    run_all(mine, asked)
+    planned = point(ops=EVERY_OP, min_size=64, max_size=4096, factor=64)
+    evidence = check_all(mine, planned)
+    run_all(mine, planned)
     return evidence
 
 
@@ -451,9 +458,9 @@ def test_every_collective_is_proven_at_every_size() -> None:
 
 @pytest.mark.gloo
 def test_a_wrong_element_is_found() -> None:
-    found = run_ranks(2, _checked_first_wrong)
-    assert found[0] == {"wrong_elements": 0.0}
-    assert str(found[1]).startswith("broadcast gave wrong results on rank 1 (host here): 1 of 16 elements differ.")
+    errors = run_ranks(2, _checked_first_wrong)
+    assert errors[0] == {"wrong_elements": 0.0}
+    assert str(errors[1]).startswith("broadcast gave wrong results on rank 1 (host here): 1 of 16 elements differ.")
 
 
 def _checked_first_wrong() -> object:

@@ -10,7 +10,7 @@ from tests.benchmarks.fake_programs import processes_of, program, run_suite
 from tests.tools import printed
 
 NODES = Place(Cluster(2, 8, "cuda"), 2)
-GOOD, HANGS, LIES, ERRS, WAIVED, NO_GPU, NEGATIVE, CUT, ANOTHER = range(1, 10)
+GOOD, HANGS, LIES, ERRS, WAIVED, NO_GPU, NEGATIVE, CUT, OTHER_TEST = range(1, 10)
 
 FAKE = f"""
 words = sys.argv[1:]
@@ -27,7 +27,7 @@ print(dict([
     ("{NO_GPU}", "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"),
     ("{NEGATIVE}", text.replace("276.07", "-276.07")),
     ("{CUT}", text[: text.index("275.50")]),
-    ("{ANOTHER}", text.replace("write_ce", "read_ce")),
+    ("{OTHER_TEST}", text.replace("write_ce", "read_ce")),
 ])[mode])
 print("a warning on the other stream", file=sys.stderr)
 sys.exit(mode == "{NO_GPU}")
@@ -47,21 +47,24 @@ def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     assert processes_of(tmp_path) == []
     cases = {mode: f"nvbandwidth/1n2/device_to_device_memcpy_write_ce-{mode}MiB-on0" for mode in range(1, 10)}
     status = {mode: outcomes[cases[mode]].status for mode in cases}
-    said = {mode: outcomes[cases[mode]].reason for mode in cases}
+    reasons = {mode: outcomes[cases[mode]].reason for mode in cases}
     assert {mode for mode in status if status[mode] == "ok"} == {GOOD}
     assert {mode for mode in status if status[mode] == "skipped"} == {WAIVED, NO_GPU}
 
     assert rows[cases[GOOD], "bandwidth", ""] == pytest.approx((276.07e9 + 275.5e9) / 2)
     assert rows[cases[GOOD], "lowest_bandwidth", ""] == 275.5e9
     assert rows[cases[GOOD], "pair_bandwidth", "0to1"] == 276.07e9
-    assert "has not ended after 12 s. It printed at the end:\n    nvbandwidth Version: v0.8\n" in said[HANGS]
-    assert "nvbandwidth printed a sum that is not that of its cells, 551.57" in said[LIES]
-    assert "nvbandwidth printed no matrix that can be read: '[CUDA_ERROR_ILLEGAL_ADDRESS]" in said[ERRS]
-    assert "nvbandwidth waived device_to_device_memcpy_write_ce" in said[WAIVED]
-    assert "there is no GPU on " in said[NO_GPU]
-    assert "nvbandwidth printed '-276.07' where a number belongs" in said[NEGATIVE]
-    assert "nvbandwidth printed a row that does not fit its header: '1'" in said[CUT]
-    assert "was asked for device_to_device_memcpy_write_ce and printed device_to_device_memcpy_read_ce" in said[ANOTHER]
+    assert "has not ended after 12 s. It printed at the end:\n    nvbandwidth Version: v0.8\n" in reasons[HANGS]
+    assert "nvbandwidth printed a sum that is not that of its cells, 551.57" in reasons[LIES]
+    assert "nvbandwidth printed no matrix that can be read: '[CUDA_ERROR_ILLEGAL_ADDRESS]" in reasons[ERRS]
+    assert "nvbandwidth waived device_to_device_memcpy_write_ce" in reasons[WAIVED]
+    assert "there is no GPU on " in reasons[NO_GPU]
+    assert "nvbandwidth printed '-276.07' where a number belongs" in reasons[NEGATIVE]
+    assert "nvbandwidth printed a row that does not fit its header: '1'" in reasons[CUT]
+    assert (
+        "was asked for device_to_device_memcpy_write_ce and printed device_to_device_memcpy_read_ce"
+        in reasons[OTHER_TEST]
+    )
 
 
 def point(**options):
@@ -69,15 +72,15 @@ def point(**options):
 
 
 def test_each_node_is_a_case_of_its_own():
-    assert [one["runner"] for one in Nvbandwidth().points(NODES)] == [0, 8]
-    assert [one["runner"] for one in Nvbandwidth(nodes="first").points(NODES)] == [0]
+    assert [point["runner"] for point in Nvbandwidth().points(NODES)] == [0, 8]
+    assert [point["runner"] for point in Nvbandwidth(nodes="first").points(NODES)] == [0]
 
 
 def test_the_size_is_given_in_whole_mebibytes(monkeypatch):
-    given = []
-    monkeypatch.setattr(Nvbandwidth, "alone", classmethod(lambda cls, rig, point, words: given.extend(words)))
+    arguments = []
+    monkeypatch.setattr(Nvbandwidth, "alone", classmethod(lambda cls, rig, point, words: arguments.extend(words)))
     Nvbandwidth.prepare(None, point(buffer_size=2**26, samples=5))
-    assert given == ["-t", "device_to_device_memcpy_write_ce", "-b", "64", "-i", "5"]
+    assert arguments == ["-t", "device_to_device_memcpy_write_ce", "-b", "64", "-i", "5"]
     odd = Nvbandwidth(buffer_size=2**20 + 1)
     assert odd.objection(point(buffer_size=2**20 + 1), NODES) == "nvbandwidth takes whole MiB, and 1048577 B are none"
 

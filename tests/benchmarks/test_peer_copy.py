@@ -132,18 +132,19 @@ def test_a_copy_that_arrives_wrong_is_told_with_its_gpus(two_gpus, monkeypatch):
 def readings(monkeypatch, *moments):
     """What the driver says of one GPU's two links, reading after reading."""
     left = [
-        NvLinkList(NvLink(0, link, is_up, "4.0", {"replay": count}) for link, is_up, count in one) for one in moments
+        NvLinkList(NvLink(0, link, is_up, "4.0", {"replay": count}) for link, is_up, count in links)
+        for links in moments
     ]
     monkeypatch.setattr(nvlink, "read_links", lambda: left.pop(0))
 
 
 def seen_of(step, hosts=("gpu-01",)):
     """What a diagnosis gets of the passes."""
-    one = planted_case("copies", 2)
-    seen = observation(one, hosts=hosts)
+    planned = planted_case("copies", 2)
+    observed = observation(planned, hosts=hosts)
     figures = step.passes[SAMPLES]()
     passes = {SAMPLES: [figures, {}], NVLINK: [step.passes[NVLINK](), {}]}
-    return figures, reading((outcome(one), Observation(**{**vars(seen), "passes": passes})), cases=[one])
+    return figures, reading((outcome(planned), Observation(**{**vars(observed), "passes": passes})), cases=[planned])
 
 
 def test_links_that_stay_up_and_count_nothing_are_silent(two_gpus, monkeypatch):
@@ -159,7 +160,9 @@ def test_a_counter_that_grows_and_a_link_that_goes_down_are_found(two_gpus, monk
     readings(monkeypatch, first, middle, last)
     figures, read = seen_of(PeerCopy.prepare(rig(), point(2)))
     assert figures["nvlink_errors[category=replay,source=0:0]"] == [4.0]
-    assert [(found.where, found.what, found.severity, found.evidence) for found in SlowLink().findings(read)] == [
+    assert [
+        (finding.where, finding.what, finding.severity, finding.evidence) for finding in SlowLink().findings(read)
+    ] == [
         (
             "host gpu-01, GPU 0, NVLink 0",
             "error counters grew while it was used",
@@ -175,18 +178,27 @@ def test_a_gpu_with_fewer_links_than_its_neighbour_is_found(two_gpus, monkeypatc
     monkeypatch.setattr(nvlink, "read_links", lambda: NvLinkList(links))
     figures, read = seen_of(PeerCopy.prepare(rig(), point(2)))
     assert [figures[f"nvlink_active[source=0:{gpu}]"] for gpu in range(2)] == [[4.0], [3.0]]
-    assert [(found.where, found.what, found.evidence) for found in SlowLink().findings(read)] == [
+    assert [(finding.where, finding.what, finding.evidence) for finding in SlowLink().findings(read)] == [
         ("host gpu-01, GPU 1", "NVLinks are down", "planted/1n2/copies: 3 are up, on other GPUs of this host 4")
     ]
 
 
 def rows(samples, hosts, gpus=2):
     case = Case("copies", "peer_copy", 1, point(gpus), "cuda", len(hosts), gpus * len(hosts), 1, 0, 60.0)
-    seen = Observation("copies", case.hash, 0, 1, hosts, [[0.1]] * case.world_size, passes={SAMPLES: samples})
+    observation = Observation("copies", case.hash, 0, 1, hosts, [[0.1]] * case.world_size, passes={SAMPLES: samples})
     about = ("run", "copies", "peer_copy", 1, "ok", case.point, len(hosts), case.world_size, " ".join(hosts), "cuda")
     return [
-        Row(*about, one.name, one.unit, one.value, one.low, one.high, one.iterations, detail=one.detail)
-        for one in PeerCopy.derive(case, seen, Place(Cluster(len(hosts), gpus, "cuda", H100), len(hosts)))
+        Row(
+            *about,
+            metric.name,
+            metric.unit,
+            metric.value,
+            metric.low,
+            metric.high,
+            metric.iterations,
+            detail=metric.detail,
+        )
+        for metric in PeerCopy.derive(case, observation, Place(Cluster(len(hosts), gpus, "cuda", H100), len(hosts)))
     ]
 
 
@@ -201,8 +213,8 @@ def test_gpus_are_named_by_their_host_and_each_category_has_its_median():
         {"copy_bandwidth[category=host,part=1:1,source=1:0]": [20e9], "peer_pairs[source=1]": [0.0]},
         {},
     ]
-    seen = rows(samples, ("gpu-01", "gpu-02"))
-    assert [(row.metric, *row.detail.values(), row.value) for row in seen[1:]] == [
+    derived = rows(samples, ("gpu-01", "gpu-02"))
+    assert [(row.metric, *row.detail.values(), row.value) for row in derived[1:]] == [
         ("median_bandwidth", "peer", 250e9),
         ("median_bandwidth", "local", 2e12),
         ("median_bandwidth", "host", 20e9),
@@ -212,7 +224,7 @@ def test_gpus_are_named_by_their_host_and_each_category_has_its_median():
         ("copy_bandwidth", "host", "gpu-02:1", "gpu-02:0", 20e9),
         ("peer_pairs", "gpu-02", 0.0),
     ]
-    assert [matrix.names for matrix in matrices(seen)] == [("gpu-01:0", "gpu-01:1"), ("gpu-02:0", "gpu-02:1")]
+    assert [matrix.names for matrix in matrices(derived)] == [("gpu-01:0", "gpu-01:1"), ("gpu-02:0", "gpu-02:1")]
 
 
 def test_a_slow_pair_of_eight_gpus_is_named():
@@ -234,12 +246,12 @@ def test_expectations_are_upper_bounds_with_their_source():
     place = Place(Cluster(1, 8, "cuda", H100), 1)
     (only,) = PeerCopy().points(place)
     expected = PeerCopy().predict(only, place)
-    assert {key: one.value for key, one in expected.items()} == {
+    assert {key: figure.value for key, figure in expected.items()} == {
         "median_bandwidth[category=peer]": 450e9,
         "median_bandwidth[category=host]": 63e9,
         "median_bandwidth[category=local]": 3.35e12,
     }
-    assert all("an upper bound: NVIDIA H100 datasheet" in one.basis for one in expected.values())
+    assert all("an upper bound: NVIDIA H100 datasheet" in figure.basis for figure in expected.values())
 
 
 def test_one_gpu_alone_expects_nothing_of_links():

@@ -81,23 +81,23 @@ def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     done, outcomes, rows = run_suite(tmp_path, entry)
     assert done.returncode == 1
     assert processes_of(tmp_path) == []
-    said = {mode: outcomes[case(mode)].reason for mode in modes.split(", ")}
-    assert {mode for mode in said if outcomes[case(mode)].status == "ok"} == {"good"}
-    assert {mode for mode in said if outcomes[case(mode)].status == "skipped"} == {"no_nic"}
+    reasons = {mode: outcomes[case(mode)].reason for mode in modes.split(", ")}
+    assert {mode for mode in reasons if outcomes[case(mode)].status == "ok"} == {"good"}
+    assert {mode for mode in reasons if outcomes[case(mode)].status == "skipped"} == {"no_nic"}
     assert rows[case("good"), "bandwidth", ""] == pytest.approx(65536 * 375000, rel=1e-4)
     assert rows[case("good"), "message_rate", ""] == 375000
 
-    assert "perftest printed '0.00' where a number above zero belongs" in said["zero"]
-    assert "but 3.75e+05 messages of 65536 bytes a second are 2.458e+10 B/s" in said["gigabits"]
-    assert "ib_write_bw was asked for 65536 bytes and printed rows of 65536, 128" in said["many"]
-    assert "ib_write_bw was asked for 65536 bytes and printed rows of 128" in said["other"]
-    assert "perftest printed no table that can be read: 'Failed to modify QP 37 to RTR'" in said["error"]
-    assert "perftest printed a row that does not fit its header: '65536  1000  234'" in said["cut"]
-    assert "no such RDMA device on " in said["no_nic"]
-    assert "was ended by signal 9 (Killed). It printed nothing." in said["dies"]
-    assert "ended with exit code 1. It printed at the end:\n    Unable to read to socket" in said["server_knows"]
-    assert "the server, on 127.0.0.1, printed last: Couldn't allocate MR" in said["server_knows"]
-    assert "has not ended after 12 s. It printed at the end:\n    begun\n" in said["hangs"]
+    assert "perftest printed '0.00' where a number above zero belongs" in reasons["zero"]
+    assert "but 3.75e+05 messages of 65536 bytes a second are 2.458e+10 B/s" in reasons["gigabits"]
+    assert "ib_write_bw was asked for 65536 bytes and printed rows of 65536, 128" in reasons["many"]
+    assert "ib_write_bw was asked for 65536 bytes and printed rows of 128" in reasons["other"]
+    assert "perftest printed no table that can be read: 'Failed to modify QP 37 to RTR'" in reasons["error"]
+    assert "perftest printed a row that does not fit its header: '65536  1000  234'" in reasons["cut"]
+    assert "no such RDMA device on " in reasons["no_nic"]
+    assert "was ended by signal 9 (Killed). It printed nothing." in reasons["dies"]
+    assert "ended with exit code 1. It printed at the end:\n    Unable to read to socket" in reasons["server_knows"]
+    assert "the server, on 127.0.0.1, printed last: Couldn't allocate MR" in reasons["server_knows"]
+    assert "has not ended after 12 s. It printed at the end:\n    begun\n" in reasons["hangs"]
 
 
 @pytest.mark.gloo
@@ -154,11 +154,11 @@ def test_latency_has_one_queue_pair_and_gpu_memory_needs_gpus():
 
 
 def test_the_program_is_the_one_of_the_point_and_both_sides_get_the_same_words(monkeypatch):
-    given = []
-    monkeypatch.setattr(Perftest, "between", classmethod(lambda cls, rig, point, *words: given.extend(words)))
+    arguments = []
+    monkeypatch.setattr(Perftest, "between", classmethod(lambda cls, rig, point, *words: arguments.extend(words)))
     _, (point, *_) = points(device="mlx5_1", gid_index=3, qps=4, memory="cuda_dmabuf", gpu_index=2, bidirectional=True)
     Perftest.prepare(None, point)
-    server, client = (" ".join(words) for words in given)
+    server, client = (" ".join(words) for words in arguments)
     assert Perftest.program_of(point) == "ib_write_bw"
     assert server == "-F -p {port} -s 8 -n 1000 -d mlx5_1 -x 3 -q 4 -b --use_cuda=2 --use_cuda_dmabuf"
     assert client == f"{server} {{host}}"

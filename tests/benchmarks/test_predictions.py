@@ -64,7 +64,7 @@ def test_bytes_that_a_router_decides_are_about() -> None:
 
 def test_where_activations_cannot_be_told_none_are_expected() -> None:
     activations = "peak_memory[category=activations]"
-    told = predicted("pp4", micro_batch_size=8)
-    assert activations in told
+    expected = predicted("pp4", micro_batch_size=8)
+    assert activations in expected
     for options in ({"recompute": "full"}, {"compile": True}, {"schedule": "zbv", "shape": "llama-deep-tiny"}):
         assert activations not in predicted("pp4", micro_batch_size=8, **options)

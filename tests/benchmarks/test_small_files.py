@@ -12,8 +12,10 @@ OPERATIONS = ["create", "stat", "read", "delete"]
 
 
 def prepared(operation, path, **options):
-    wanted = SmallFiles(operations=(operation,), path=str(path), files=5, size=100, iterations=2, warmup=1, **options)
-    (point,) = wanted.points(CPU)
+    benchmark = SmallFiles(
+        operations=(operation,), path=str(path), files=5, size=100, iterations=2, warmup=1, **options
+    )
+    (point,) = benchmark.points(CPU)
     return SmallFiles.prepare(rig(rank=3), point)
 
 

@@ -82,12 +82,12 @@ def test_an_option_without_effect_is_named() -> None:
 
 
 def test_every_option_of_a_parallelism_is_one_of_the_benchmark_and_of_no_other() -> None:
-    seen = set(options_of(TrainStep))
+    names = set(options_of(TrainStep))
     for name, kind in parallelisms().items():
         assert kind.phase in PHASES, name
-        assert not seen & options_of(kind).keys(), name
-        seen |= options_of(kind).keys()
-    assert seen == set(TrainStep.options())
+        assert not names & options_of(kind).keys(), name
+        names |= options_of(kind).keys()
+    assert names == set(TrainStep.options())
 
 
 def test_dropout_is_refused_with_the_reason() -> None:
@@ -384,38 +384,45 @@ def row(layout: str, world_size: int, metric: str, value: float | None, **more: 
 
 
 def efficiencies(*rows: Row) -> dict[str, tuple[float | None, str]]:
-    found = [row for row in TrainStep.across(rows) if row.metric == "scaling_efficiency"]
-    return {row.case.removeprefix("train_step/"): (row.value, row.basis) for row in found}
+    rows_of_metric = [row for row in TrainStep.across(rows) if row.metric == "scaling_efficiency"]
+    return {row.case.removeprefix("train_step/"): (row.value, row.basis) for row in rows_of_metric}
 
 
 def test_scaling_is_held_against_the_smallest_run_of_the_same_work() -> None:
     speed = "tokens_per_s_per_rank"
-    found = efficiencies(row("tp1", 1, speed, 100.0), row("tp2", 2, speed, 80.0), row("tp4", 4, speed, 50.0))
+    ratios = efficiencies(row("tp1", 1, speed, 100.0), row("tp2", 2, speed, 80.0), row("tp4", 4, speed, 50.0))
     against = "strong scaling: tokens/s per rank over those of tp1 on 1 rank; 1 is perfect scaling"
-    assert found == {"tp1": (1.0, against), "tp2": (0.8, against), "tp4": (0.5, against)}
+    assert ratios == {"tp1": (1.0, against), "tp2": (0.8, against), "tp4": (0.5, against)}
 
 
 def test_work_that_grows_with_the_ranks_is_weak_scaling() -> None:
     speed = "tokens_per_s_per_rank"
-    found = efficiencies(
+    ratios = efficiencies(
         row("tp1", 1, speed, 100.0), row("dp4", 4, speed, 90.0, global_batch_size=32), row("tp2", 2, speed, 80.0)
     )
-    assert found["dp4"] == (0.9, "weak scaling: tokens/s per rank over those of tp1 on 1 rank; 1 is perfect scaling")
+    assert ratios["dp4"] == (0.9, "weak scaling: tokens/s per rank over those of tp1 on 1 rank; 1 is perfect scaling")
 
 
 def test_of_several_smallest_runs_the_fastest_is_the_measure() -> None:
     speed = "tokens_per_s_per_rank"
-    found = efficiencies(row("dp2", 2, speed, 100.0), row("tp2", 2, speed, 80.0), row("tp4", 4, speed, 50.0))
-    assert found["tp4"] == (0.5, "strong scaling: tokens/s per rank over those of dp2 on 2 ranks; 1 is perfect scaling")
-    assert found["tp2"][0] == 0.8
+    ratios = efficiencies(row("dp2", 2, speed, 100.0), row("tp2", 2, speed, 80.0), row("tp4", 4, speed, 50.0))
+    assert ratios["tp4"] == (
+        0.5,
+        "strong scaling: tokens/s per rank over those of dp2 on 2 ranks; 1 is perfect scaling",
+    )
+    assert ratios["tp2"][0] == 0.8
 
 
 def test_an_efficiency_has_the_band_of_its_repeats() -> None:
     speed = "tokens_per_s_per_rank"
     rows = [row("tp1", 1, speed, 100.0, low=90.0, high=110.0), row("tp2", 2, speed, 80.0, low=75.0, high=85.0)]
-    found = {one.case: one for one in TrainStep.across(rows) if one.metric == "scaling_efficiency"}
-    assert (found["train_step/tp2"].low, found["train_step/tp2"].high) == (0.75, 0.85)
-    assert (found["train_step/tp1"].low, found["train_step/tp1"].high) == (0.9, 1.1)
+    rows_of_case = {
+        across_row.case: across_row
+        for across_row in TrainStep.across(rows)
+        if across_row.metric == "scaling_efficiency"
+    }
+    assert (rows_of_case["train_step/tp2"].low, rows_of_case["train_step/tp2"].high) == (0.75, 0.85)
+    assert (rows_of_case["train_step/tp1"].low, rows_of_case["train_step/tp1"].high) == (0.9, 1.1)
 
 
 def steps(layout: str, world_size: int, parts: dict[str, float], **more: Any) -> list[Row]:
@@ -429,11 +436,13 @@ def steps(layout: str, world_size: int, parts: dict[str, float], **more: Any) ->
 
 
 def losses(*rows: Row) -> dict[str, dict[str, float | None]]:
-    found: dict[str, dict[str, float | None]] = {}
-    for one in TrainStep.across(rows):
-        if one.metric == "scaling_loss_part":
-            found.setdefault(one.case.removeprefix("train_step/"), {})["/".join(one.detail.values())] = one.value
-    return found
+    losses_of: dict[str, dict[str, float | None]] = {}
+    for loss_row in TrainStep.across(rows):
+        if loss_row.metric == "scaling_loss_part":
+            losses_of.setdefault(loss_row.case.removeprefix("train_step/"), {})["/".join(loss_row.detail.values())] = (
+                loss_row.value
+            )
+    return losses_of
 
 
 def test_what_strong_scaling_loses_is_held_against_the_same_part_of_the_work_of_a_rank() -> None:
@@ -442,7 +451,7 @@ def test_what_strong_scaling_loses_is_held_against_the_same_part_of_the_work_of_
     assert losses(*base, *four) == {
         "tp4": {"compute": 0.75, "exposed_communication/tp": 1.0, "imbalance": 0.5, "rest": -0.25}
     }
-    (rest,) = (one for one in TrainStep.across([*base, *four]) if one.detail == {"part": "rest"})
+    (rest,) = (loss_row for loss_row in TrainStep.across([*base, *four]) if loss_row.detail == {"part": "rest"})
     assert rest.basis == (
         "strong scaling: of a step, less 0.25 x the same part of tp1 on 1 rank; the parts sum to the loss"
     )

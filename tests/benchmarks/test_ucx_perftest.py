@@ -33,12 +33,12 @@ def test_a_usage_instead_of_a_table_is_a_test_that_is_not_built_in(tmp_path):
 
 
 def test_memory_of_a_gpu_is_asked_for_on_both_sides_and_needs_one(monkeypatch):
-    given = []
-    monkeypatch.setattr(UcxPerftest, "between", classmethod(lambda cls, rig, point, *words: given.extend(words)))
+    arguments = []
+    monkeypatch.setattr(UcxPerftest, "between", classmethod(lambda cls, rig, point, *words: arguments.extend(words)))
     benchmark, place = UcxPerftest(memory="cuda"), Place(Cluster(2, 8, "cuda"), 2)
     point = next(iter(benchmark.points(place)))
     UcxPerftest.prepare(None, point)
-    server, client = given
+    server, client = arguments
     assert server == ["-p", "{port}"]
     assert " ".join(client) == "{host} -p {port} -t tag_bw -s 8 -n 1000 -w 100 -f -m cuda,cuda"
     assert benchmark.label(point) == "tag_bw-8B-0to8-cuda"
