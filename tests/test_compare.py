@@ -30,33 +30,33 @@ def run_of(path: Path, times_s: dict[str, float], *, repeats: int = 6, cv: float
     draw = random.Random(str(path))
     cases = [case(label, repeats=repeats) for label in times_s]
     records = []
-    for one, time_s in zip(cases, times_s.values(), strict=True):
+    for planned, time_s in zip(cases, times_s.values(), strict=True):
         for repeat in range(repeats):
-            seconds = [[time_s * (1 + draw.gauss(0, cv))] * 20] * one.world_size
-            records.append((outcome(one, repeat=repeat), observation(one, seconds, repeat=repeat)))
+            seconds = [[time_s * (1 + draw.gauss(0, cv))] * 20] * planned.world_size
+            records.append((outcome(planned, repeat=repeat), observation(planned, seconds, repeat=repeat)))
     write_run(path, cases, records, environment=ENVIRONMENT, **changes)
     return path
 
 
 def verdicts(comparing: Comparing, threshold: float = 0.05) -> dict[str, str]:
-    return {one.case.rpartition("/")[2]: one.verdict(threshold) for one in comparing.differences}
+    return {difference.case.rpartition("/")[2]: difference.verdict(threshold) for difference in comparing.differences}
 
 
 def test_a_planted_slowdown_is_worse_and_the_rest_is_the_same(tmp_path: Path) -> None:
     base = run_of(tmp_path / "base", {"a": 0.010, "b": 0.020, "c": 0.030})
     new = run_of(tmp_path / "new", {"a": 0.010, "b": 0.023, "c": 0.024})
-    found = compare_runs(base, new)
-    assert verdicts(found) == {"a": "same", "b": "worse", "c": "better"}
-    assert verdicts(found, threshold=0.5) == {"a": "same", "b": "same", "c": "same"}
-    assert (found.is_regression(0.05), found.is_regression(0.5)) == (True, False)
-    assert found.cautions == ()
-    assert found.environment == ()
+    comparing = compare_runs(base, new)
+    assert verdicts(comparing) == {"a": "same", "b": "worse", "c": "better"}
+    assert verdicts(comparing, threshold=0.5) == {"a": "same", "b": "same", "c": "same"}
+    assert (comparing.is_regression(0.05), comparing.is_regression(0.5)) == (True, False)
+    assert comparing.cautions == ()
+    assert comparing.environment == ()
 
 
 def test_noise_that_could_hide_a_slowdown_is_unsure(tmp_path: Path) -> None:
-    found = compare_runs(*(run_of(tmp_path / name, {"a": 0.010}, cv=0.2) for name in ("base", "new")))
-    assert verdicts(found) == {"a": "unsure"}
-    assert not found.is_regression(0.05)
+    comparing = compare_runs(*(run_of(tmp_path / name, {"a": 0.010}, cv=0.2) for name in ("base", "new")))
+    assert verdicts(comparing) == {"a": "unsure"}
+    assert not comparing.is_regression(0.05)
 
 
 def test_the_command_prints_the_worst_first_and_ends_with_1(tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ def test_markdown_is_a_table_and_its_cells_stay_cells(tmp_path: Path) -> None:
 
 
 def test_a_case_that_ran_before_and_fails_now_is_a_regression(tmp_path: Path) -> None:
-    one = case("a")
+    planned = case("a")
     base = run_of(tmp_path / "base", {"a": 0.010}, repeats=1)
-    new = write_run(tmp_path / "new", [one], [(outcome(one, "failed", reason="rank 3 was killed"), None)]).path
-    found = compare_runs(base, new)
-    assert found.is_regression(0.05)
-    assert found.ended_otherwise == ("planted/1n4/a: ok, then failed (rank 3 was killed)",)
+    new = write_run(tmp_path / "new", [planned], [(outcome(planned, "failed", reason="rank 3 was killed"), None)]).path
+    comparing = compare_runs(base, new)
+    assert comparing.is_regression(0.05)
+    assert comparing.ended_otherwise == ("planted/1n4/a: ok, then failed (rank 3 was killed)",)
     assert compare_runs(new, base).broken == ()
 
 
@@ -100,12 +100,12 @@ def test_few_repeats_are_cautioned_about(tmp_path: Path) -> None:
 
 def test_what_only_one_run_has_is_listed(tmp_path: Path) -> None:
     base = run_of(tmp_path / "base", {"a": 0.01, "b": 0.01})
-    found = compare_runs(base, run_of(tmp_path / "new", {"a": 0.01, "c": 0.01}))
-    assert (found.only_base, found.only_new) == (("planted/1n4/b",), ("planted/1n4/c",))
+    comparing = compare_runs(base, run_of(tmp_path / "new", {"a": 0.01, "c": 0.01}))
+    assert (comparing.only_base, comparing.only_new) == (("planted/1n4/b",), ("planted/1n4/c",))
 
 
-def one_case(path: Path, one: Case) -> Path:
-    return write_run(path, [one], [(outcome(one), observation(one))], environment=ENVIRONMENT).path
+def one_case(path: Path, planned: Case) -> Path:
+    return write_run(path, [planned], [(outcome(planned), observation(planned))], environment=ENVIRONMENT).path
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,8 @@ def test_runs_without_a_common_case_are_refused_with_the_reason(tmp_path: Path, 
 def test_other_machines_are_named(tmp_path: Path) -> None:
     base = run_of(tmp_path / "base", {"a": 0.010})
     environment = {**ENVIRONMENT, "hosts": {"laptop": {**ENVIRONMENT["hosts"]["laptop"], "kernel": "6.9.1"}}}  # type: ignore[index]
-    one = case("a", repeats=6)
-    new = write_run(tmp_path / "new", [one], [(outcome(one), observation(one))], environment=environment).path
+    planned = case("a", repeats=6)
+    new = write_run(
+        tmp_path / "new", [planned], [(outcome(planned), observation(planned))], environment=environment
+    ).path
     assert compare_runs(base, new).environment == ("the kernel is 6.9.1 on new and 6.8.0-45-generic on base",)

@@ -97,8 +97,8 @@ def message(folder: Path, *rows: list[str], text: str = MAPPING, header: list[st
 
 def test_figures_stay_what_the_file_says_and_name_its_line(tmp_path):
     reading = imported(tmp_path, row(), row(tp=2, gpus=8, mem=""))
-    one = [one for one in reading.rows if one.case == "imported/1n4/pp2-dp2"]
-    assert {(row.metric, row.value, row.basis) for row in one} == {
+    dp2_rows = [row for row in reading.rows if row.case == "imported/1n4/pp2-dp2"]
+    assert {(row.metric, row.value, row.basis) for row in dp2_rows} == {
         ("tokens_per_s_per_rank", 1024, "imported from mine.csv:2"),
         ("peak_memory", 40.5 * 2**30, "imported from mine.csv:2"),
         ("tokens_per_s", 4096, "tokens_per_s_per_rank, imported from mine.csv:2, times 4 ranks"),
@@ -143,8 +143,8 @@ def test_the_folder_is_a_run_like_any_other(tmp_path):
     assert "nothing was run or checked here" in page
     assert "Speed: of this job" not in page
     again = import_files([tmp_path / "mine.csv"], tmp_path / "mine.yaml", tmp_path / "b")
-    found = compare_runs(run.path, again.path)
-    assert [one.quantity for one in found.differences] == ["tokens_per_s_per_rank", "peak_memory"]
+    comparing = compare_runs(run.path, again.path)
+    assert [difference.quantity for difference in comparing.differences] == ["tokens_per_s_per_rank", "peak_memory"]
 
 
 def test_rows_of_one_configuration_are_kept_as_attempts_where_the_mapping_says_so(tmp_path):
@@ -178,8 +178,8 @@ def test_a_collective_is_a_sweep_of_sizes(tmp_path):
     (tmp_path / "s.csv").write_text("bytes,rate\n1048576,10.48576\n2097152,20.97152\n")
     reading = read(import_files([tmp_path / "s.csv"], mapping(tmp_path / "s.yaml", text), tmp_path / "run"))
     assert [history.case.id for history in reading.histories] == ["imported/1n8/1MiB", "imported/1n8/2MiB"]
-    found = figures(row for row in reading.rows if row.case.endswith("1MiB"))
-    assert found == {"algbw": pytest.approx(10.48576e9), "latency": pytest.approx(1e-4)}
+    values = figures(row for row in reading.rows if row.case.endswith("1MiB"))
+    assert values == {"algbw": pytest.approx(10.48576e9), "latency": pytest.approx(1e-4)}
 
 
 # A bad one.
@@ -510,7 +510,7 @@ def test_nccl_tests_table_becomes_a_sweep(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told", "words"),
+    ("old", "new", "facts", "words"),
     [
         (
             "# Collective test starting: all_reduce_perf\n",
@@ -551,10 +551,10 @@ def test_nccl_tests_table_becomes_a_sweep(tmp_path):
         ),
     ],
 )
-def test_what_nccl_tests_does_not_say_is_asked_for(tmp_path, old, new, told, words):
+def test_what_nccl_tests_does_not_say_is_asked_for(tmp_path, old, new, facts, words):
     (tmp_path / "a.txt").write_text(PRINTED.replace(old, new) if old else PRINTED)
     with pytest.raises(SuiteError) as caught:
-        import_files([tmp_path / "a.txt"], None, tmp_path / "run", told)
+        import_files([tmp_path / "a.txt"], None, tmp_path / "run", facts)
     assert str(caught.value) == words
 
 
@@ -569,7 +569,7 @@ def half(time_us: float, algbw: float, wrong: int | None = 0) -> dict[str, Any]:
 
 
 def nccl_json(**changes: Any) -> Mapping[str, Any]:
-    one = {"size": 2**30, "count": 2**28, "type": "float", "redop": "sum", "root": "    -1"}
+    result = {"size": 2**30, "count": 2**28, "type": "float", "redop": "sum", "root": "    -1"}
     devices = [{"rank": rank, "hostname": host, "device_info": "GPU"} for rank, host in ((0, "alpha"), (2, "beta"))]
     return {
         "version": 2,
@@ -577,7 +577,7 @@ def nccl_json(**changes: Any) -> Mapping[str, Any]:
         "env": ["SECRET_TOKEN=hunter2"],
         "nccl_version": 22800,
         "config": {"nthreads": 1, "ngpus": 2, "devices": devices},
-        "results": [{**one, "out_of_place": half(10_000, 107.374), "in_place": half(10_737.4, 100.0, None)}],
+        "results": [{**result, "out_of_place": half(10_000, 107.374), "in_place": half(10_737.4, 100.0, None)}],
         "out_of_bounds": {"count": 0, "okay": "true"},
         **changes,
     }
@@ -689,9 +689,9 @@ def chosen(case: Trained) -> tuple[int, ...]:
 
 def documented() -> str:
     """The mapping in docs/importing.md, so that what stands there stays true."""
-    found = re.search(r"```yaml\n(.*?)```", (ROOT / "docs" / "importing.md").read_text(), re.DOTALL)
-    assert found
-    return found[1]
+    block = re.search(r"```yaml\n(.*?)```", (ROOT / "docs" / "importing.md").read_text(), re.DOTALL)
+    assert block
+    return block[1]
 
 
 def test_the_mapping_in_the_documentation_has_no_mistake():

@@ -41,7 +41,7 @@ def test_every_value_knows_its_line(tmp_path):
     suite = suite_of(tmp_path, SMALLEST + "    max_size:\n      - 8\n      - 64KiB\n")
     setting = suite.entries[0].settings["max_size"]
     assert setting.line == 4
-    assert [(one.value, one.line) for one in setting.values] == [(8, 5), (65536, 6)]
+    assert [(written.value, written.line) for written in setting.values] == [(8, 5), (65536, 6)]
 
 
 def test_one_value_where_a_list_is_expected_is_a_list_of_one(tmp_path):
@@ -49,12 +49,14 @@ def test_one_value_where_a_list_is_expected_is_a_list_of_one(tmp_path):
         tmp_path, HEAD.replace("benchmarks", "num_nodes: 2\nbenchmarks") + "  - {benchmark: train, layouts: tp1}"
     )
     assert suite.num_nodes == (2,)
-    assert [one.value for one in suite.entries[0].settings["layouts"].values] == ["tp1"]
+    assert [written.value for written in suite.entries[0].settings["layouts"].values] == ["tp1"]
 
 
 def test_environment_is_text_as_written(tmp_path):
     suite = suite_of(tmp_path, SMALLEST + "    environment: {A: 0x1F, B: true, C: 1.50, D: [0, 1], E: '', F: 007}\n")
-    values = {name: [one.value for one in setting.values] for name, setting in suite.entries[0].environment.items()}
+    values = {
+        name: [written.value for written in setting.values] for name, setting in suite.entries[0].environment.items()
+    }
     assert values == {"A": ["0x1F"], "B": ["true"], "C": ["1.50"], "D": ["0", "1"], "E": [""], "F": ["007"]}
 
 
@@ -76,12 +78,12 @@ def test_the_block_of_a_device_overrides_what_differs_there(tmp_path):
     assert (cpu.repeats, cpu.num_nodes, suite.cpu.num_ranks) == (7, (2, 3), 4)
     assert (gpu.repeats, gpu.num_nodes) == (1, (1,))
 
-    def seen(applied: Any) -> dict[str, Any]:
+    def values_on(applied: Any) -> dict[str, Any]:
         entry = applied.entries[0]
         return {name: setting.values[0].value for name, setting in {**entry.settings, **entry.environment}.items()}
 
-    assert seen(cpu) == {"max_size": 64, "A": "entry", "B": "block", "C": "suite", "D": "cpu"}
-    assert seen(gpu) == {"max_size": 1024, "A": "entry", "B": "entry", "C": "suite", "D": "suite"}
+    assert values_on(cpu) == {"max_size": 64, "A": "entry", "B": "block", "C": "suite", "D": "cpu"}
+    assert values_on(gpu) == {"max_size": 1024, "A": "entry", "B": "entry", "C": "suite", "D": "suite"}
 
 
 def test_an_item_may_say_what_differs_for_it_alone(tmp_path):
@@ -359,7 +361,7 @@ def expect_a_plan_or_a_sentence(folder: Path, data: bytes) -> None:
         else:
             assert isinstance(plan, Plan)
             assert plan.cases
-            names = [one.id for one in (*plan.cases, *plan.refusals)]
+            names = [record.id for record in (*plan.cases, *plan.refusals)]
             assert len(set(names)) == len(names)
             assert not any(set(name) & set(" \n") for name in names)
 

@@ -30,7 +30,7 @@ DP, TP, PP = Line("dp", 0), Line("tp", 0), Line("pp", 0, "0>1")
 
 def shown(*seconds: float) -> list[Carried]:
     """Transfers that nothing hides."""
-    return [Carried(one, one) for one in seconds]
+    return [Carried(second, second) for second in seconds]
 
 
 def nonzero(parts: dict[Part, float]) -> dict[str, float]:
@@ -111,9 +111,9 @@ def test_what_compute_hid_of_a_wait_is_nobodys_loss() -> None:
 
 
 def test_transfers_that_the_peer_did_not_record_stay_exposed() -> None:
-    one = RankStep(0, 10.0, 6.0, {DP: shown(4.0)})
-    for other in (RankStep(0, 10.0, 6.0, {DP: shown(1.0, 3.0)}), RankStep(0, 10.0, 10.0)):
-        assert nonzero(attribute([one, other])[0])["exposed_communication/dp"] == 4.0
+    rank = RankStep(0, 10.0, 6.0, {DP: shown(4.0)})
+    for peer in (RankStep(0, 10.0, 6.0, {DP: shown(1.0, 3.0)}), RankStep(0, 10.0, 10.0)):
+        assert nonzero(attribute([rank, peer])[0])["exposed_communication/dp"] == 4.0
 
 
 def test_a_step_shorter_than_its_parts_is_no_step() -> None:
@@ -133,7 +133,7 @@ def steps(draw: st.DrawFn) -> list[RankStep]:
         count = 3
         lines = [Line("dp", 2 * place), Line("pp", replica), Line("pp", replica, "0>1")]
         transfers = {line: [Carried(*sorted((draw(seconds), draw(seconds)))) for _ in range(count)] for line in lines}
-        busy_s = sum(one.exposed_s for some in transfers.values() for one in some)
+        busy_s = sum(transfer.exposed_s for of_line in transfers.values() for transfer in of_line)
         compute_s = draw(seconds)
         ranks.append(RankStep(place, busy_s + compute_s + draw(seconds) + 1e-3, compute_s, transfers))
     return ranks
@@ -159,9 +159,9 @@ busy = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)).map(lambda pai
 
 @given(claims, busy)
 def test_every_moment_of_exposed_communication_has_one_owner(
-    some: list[Claim], taken: list[tuple[float, float]]
+    claimed: list[Claim], taken: list[tuple[float, float]]
 ) -> None:
-    assert sum(shared_out(some, taken).values()) == exposed_communication([claim[:2] for claim in some], taken)
+    assert sum(shared_out(claimed, taken).values()) == exposed_communication([claim[:2] for claim in claimed], taken)
 
 
 def test_a_moment_belongs_to_what_began_last() -> None:

@@ -22,8 +22,8 @@ from clusterbench.formulas.pairing import (
 def cells(count, slow=None, usual=10.0):
     """A matrix in which every cell is ``usual``, give or take a percent, but those that ``slow`` names."""
     noise = (1.0, 0.99, 1.01, 1.005, 0.995)
-    every = permutations(range(count), 2)
-    values = {cell: usual * noise[number % len(noise)] for number, cell in enumerate(every)}
+    pairs = permutations(range(count), 2)
+    values = {cell: usual * noise[number % len(noise)] for number, cell in enumerate(pairs)}
     return {cell: value * (slow(*cell) if slow else 1.0) for cell, value in values.items()}
 
 
@@ -94,27 +94,27 @@ def test_a_healthy_matrix_blames_nobody(count):
 
 @pytest.mark.parametrize("count", [3, 4, 5, 8, 16])
 def test_a_slow_link_is_the_one_that_is_named(count):
-    (found,) = attribute(cells(count, between(1, 2)))
-    assert (found.kind, found.units, found.both) == ("link", (1, 2), True)
-    assert found.value == pytest.approx(5.0, rel=0.02)
-    assert found.usual == pytest.approx(10.0, rel=0.02)
+    (fault,) = attribute(cells(count, between(1, 2)))
+    assert (fault.kind, fault.units, fault.both) == ("link", (1, 2), True)
+    assert fault.value == pytest.approx(5.0, rel=0.02)
+    assert fault.usual == pytest.approx(10.0, rel=0.02)
 
 
 def test_one_slow_direction_is_named_with_its_direction():
-    (found,) = attribute(cells(4, lambda source, target: 0.5 if (source, target) == (3, 1) else 1.0))
-    assert (found.kind, found.units, found.both) == ("link", (3, 1), False)
+    (fault,) = attribute(cells(4, lambda source, target: 0.5 if (source, target) == (3, 1) else 1.0))
+    assert (fault.kind, fault.units, fault.both) == ("link", (3, 1), False)
 
 
 @pytest.mark.parametrize("count", [4, 5, 8, 16])
 def test_a_slow_node_is_named_and_its_links_are_not(count):
-    (found,) = attribute(cells(count, of_node(2)))
-    assert (found.kind, found.units) == ("node", (2,))
-    assert found.value == pytest.approx(5.0, rel=0.02)
+    (fault,) = attribute(cells(count, of_node(2)))
+    assert (fault.kind, fault.units) == ("node", (2,))
+    assert fault.value == pytest.approx(5.0, rel=0.02)
 
 
 def test_a_node_that_only_sends_slowly_is_named():
-    (found,) = attribute(cells(5, lambda source, target: 0.5 if source == 2 else 1.0))
-    assert (found.kind, found.units) == ("node", (2,))
+    (fault,) = attribute(cells(5, lambda source, target: 0.5 if source == 2 else 1.0))
+    assert (fault.kind, fault.units) == ("node", (2,))
 
 
 def test_a_slow_node_and_a_slow_link_elsewhere_are_two():
@@ -124,10 +124,10 @@ def test_a_slow_node_and_a_slow_link_elsewhere_are_two():
 
 @pytest.mark.parametrize(("count", "side"), [(8, (4, 5, 6, 7)), (8, (0, 1)), (16, (3, 7, 9))])
 def test_a_slow_block_is_named_by_its_smaller_side(count, side):
-    (found,) = attribute(cells(count, across(side)))
-    assert (found.kind, found.units) == ("block", side)
-    assert found.value == pytest.approx(5.0, rel=0.02)
-    assert found.usual == pytest.approx(10.0, rel=0.02)
+    (fault,) = attribute(cells(count, across(side)))
+    assert (fault.kind, fault.units) == ("block", side)
+    assert fault.value == pytest.approx(5.0, rel=0.02)
+    assert fault.usual == pytest.approx(10.0, rel=0.02)
 
 
 def test_two_slow_nodes_are_no_block():
@@ -171,12 +171,14 @@ def test_of_a_healthy_matrix_nothing_is_measured_again():
 @pytest.mark.parametrize("seed", range(20))
 def test_a_slow_node_of_a_hundred_is_named_from_its_random_partners(seed):
     measured = {pair for pairs in rounds_of(100, partners=8, seed=seed) for pair in pairs}
-    some = {cell: value for cell, value in cells(100, of_node(seed)).items() if (min(cell), max(cell)) in measured}
-    assert [(fault.kind, fault.units) for fault in attribute(some)] == [("node", (seed,))]
+    measured_cells = {
+        cell: value for cell, value in cells(100, of_node(seed)).items() if (min(cell), max(cell)) in measured
+    }
+    assert [(fault.kind, fault.units) for fault in attribute(measured_cells)] == [("node", (seed,))]
 
 
-def on_hosts(count, each):
-    return {unit: unit // each for unit in range(count)}
+def on_hosts(count, per_host):
+    return {unit: unit // per_host for unit in range(count)}
 
 
 def test_links_inside_hosts_are_not_compared_with_those_between_them():
@@ -188,9 +190,9 @@ def test_links_inside_hosts_are_not_compared_with_those_between_them():
     def one_is_slow(source, target):
         return inside_is_faster(source, target) * between(9, 10)(source, target)
 
-    (found,) = attribute(cells(16, one_is_slow), host_of=on_hosts(16, 4))
-    assert (found.kind, found.units) == ("link", (9, 10))
-    assert found.usual == pytest.approx(200.0, rel=0.02)
+    (fault,) = attribute(cells(16, one_is_slow), host_of=on_hosts(16, 4))
+    assert (fault.kind, fault.units) == ("link", (9, 10))
+    assert fault.usual == pytest.approx(200.0, rel=0.02)
 
 
 def test_a_host_whose_links_differ_by_design_is_silent():

@@ -111,9 +111,9 @@ def test_every_stage_computes_every_microbatch_once_and_the_step_ends(case):
 @given(accepted())
 def test_stages_are_where_they_are_said_to_be(case):
     schedule, num_ranks, _, chunks = case
-    said = {stage: rank for rank in range(num_ranks) for stage in stages_of(schedule, num_ranks, chunks, rank)}
-    assert placement(order(*case)) == said
-    assert sorted(said) == list(range(num_ranks * chunks))
+    rank_of = {stage: rank for rank in range(num_ranks) for stage in stages_of(schedule, num_ranks, chunks, rank)}
+    assert placement(order(*case)) == rank_of
+    assert sorted(rank_of) == list(range(num_ranks * chunks))
 
 
 # --- What is refused --------------------------------------------------------------------------------------------------

@@ -114,11 +114,13 @@ def test_a_token_is_charged_for_the_experts_it_meets():
 
 def test_a_mixture_of_one_expert_costs_a_dense_model_and_its_router():
     dense = named_shape("llama-tiny")
-    one = replace(dense, num_experts=1, experts_per_token=1)
+    mixture = replace(dense, num_experts=1, experts_per_token=1)
     router = 6 * dense.num_layers * dense.hidden_size
-    assert model_flops_per_token(one, 128) - model_flops_per_token(dense, 128) == router
+    assert model_flops_per_token(mixture, 128) - model_flops_per_token(dense, 128) == router
     # what torch.utils.checkpoint leaves out of a dense layer, experts' last product, a router's gradient needs
-    again = [hardware_flops_per_token(shape, 128, "full") - model_flops_per_token(shape, 128) for shape in (one, dense)]
+    again = [
+        hardware_flops_per_token(shape, 128, "full") - model_flops_per_token(shape, 128) for shape in (mixture, dense)
+    ]
     product = 2 * dense.num_layers * dense.hidden_size * dense.ffn_hidden_size
     assert again[0] - again[1] == product + router / 3
 

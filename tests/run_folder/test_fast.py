@@ -95,8 +95,8 @@ def mutated(draw: random.Random, line: bytes) -> bytes:
         return line[: position + 1] + key + b":" + odd + b"," + line[position + 1 :]
     if kind == 2:
         return line.rstrip() + draw.choice((b"", b"x", b"{}", b"\x00", b" \t\r", b"\xef\xbb\xbf"))
-    found = json.loads(line)
-    inside, key = draw.choice(list(places(found)))
+    record = json.loads(line)
+    inside, key = draw.choice(list(places(record)))
     odd = draw.choice(ODD)
     if kind == 3 and isinstance(inside, dict):
         inside[draw.choice(("new", "Value", "", "hash"))] = inside.pop(key)
@@ -105,15 +105,15 @@ def mutated(draw: random.Random, line: bytes) -> bytes:
         del inside[key]
     else:
         inside[key] = "ODD"
-    spaced = json.dumps(found, separators=draw.choice(((",", ":"), (" , ", "\t:  "))))
+    spaced = json.dumps(record, separators=draw.choice(((",", ":"), (" , ", "\t:  "))))
     return spaced.encode().replace(b'"ODD"', odd) + b"\n"
 
 
 def verdict(read: Callable[[Any], Any], line: bytes) -> str:
     """The record as it would be written, or that there is none; NaN equals itself so, and 2 is not 2.0."""
     try:
-        found = parsed(line)
-        return repr(read(found)) if isinstance(found, dict) else "refused"
+        fields = parsed(line)
+        return repr(read(fields)) if isinstance(fields, dict) else "refused"
     except (ValueError, RecursionError):
         return "refused"
 
@@ -146,10 +146,10 @@ def test_an_odd_value_anywhere_is_the_same_to_both_readers(name: str, odd: bytes
     fast, slow = READERS[name]
     line = next(line for kind, line in LINES if kind == name)
     for number in range(sum(1 for _ in places(json.loads(line)))):
-        found = json.loads(line)
-        inside, key = list(places(found))[number]
+        fields = json.loads(line)
+        inside, key = list(places(fields))[number]
         inside[key] = "ODD"
-        changed = json.dumps(found).encode().replace(b'"ODD"', odd)
+        changed = json.dumps(fields).encode().replace(b'"ODD"', odd)
         record = fast(changed)
         assert record is None or repr(record) == verdict(slow, changed)
 

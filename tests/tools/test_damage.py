@@ -40,31 +40,31 @@ NOISE = st.sampled_from(
     ]
 )
 MANY = settings(max_examples=60, deadline=None)
-each = pytest.mark.parametrize(("parse", "text"), PARSED.values(), ids=PARSED)
+every_program = pytest.mark.parametrize(("parse", "text"), PARSED.values(), ids=PARSED)
 
 
 def right_or_refused(parse, damaged, text):
     """Of tables with a row a size or a rank, those rows that are whole may come through."""
     whole = parse(text)
     try:
-        found = parse(damaged)
+        result = parse(damaged)
     except ToolError:
         return
     if isinstance(whole, nccl_tests.NcclTable):
-        found, whole = found.rows, whole.rows
+        result, whole = result.rows, whole.rows
     if isinstance(whole, tuple):
-        assert set(found) <= set(whole)
+        assert set(result) <= set(whole)
     else:
-        assert found == whole
+        assert result == whole
 
 
-@each
+@every_program
 def test_cut_anywhere_it_is_right_or_refused(parse, text):
     for length in range(len(text)):
         right_or_refused(parse, text[:length], text)
 
 
-@each
+@every_program
 @given(data=st.data())
 @MANY
 def test_a_line_of_somebody_else_anywhere_changes_no_figure(parse, text, data):
@@ -72,7 +72,7 @@ def test_a_line_of_somebody_else_anywhere_changes_no_figure(parse, text, data):
     right_or_refused(parse, f"{text[:at]}\n{data.draw(NOISE)}\n{text[at:]}", text)
 
 
-@each
+@every_program
 @given(data=st.data())
 @MANY
 def test_words_of_somebody_else_within_a_line_change_no_figure(parse, text, data):
@@ -80,13 +80,13 @@ def test_words_of_somebody_else_within_a_line_change_no_figure(parse, text, data
     right_or_refused(parse, f"{text[:at]}{data.draw(NOISE)}\n{text[at:]}", text)
 
 
-@each
+@every_program
 def test_a_whole_line_of_somebody_else_before_and_after_is_passed_over(parse, text):
     noise = "somehost:3442:3442 [0] NCCL INFO Launch mode Parallel\n"
     assert parse(noise + text + noise) == parse(text)
 
 
-@each
+@every_program
 @given(data=st.data())
 @MANY
 def test_colours_are_passed_over(parse, text, data):
@@ -97,22 +97,22 @@ def test_colours_are_passed_over(parse, text, data):
     assert parse(coloured) == parse(text)
 
 
-@each
+@every_program
 @pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "[job1,3]<stdout>: ", "3: "])
 def test_tags_of_launchers_are_passed_over(parse, text, tag):
     tagged = "".join(f"{tag}{line}" for line in text.splitlines(keepends=True))
     assert parse(tagged) == parse(text)
 
 
-@each
+@every_program
 def test_a_line_that_is_missing_is_right_or_refused(parse, text):
     lines = text.splitlines(keepends=True)
     for index in range(len(lines)):
         right_or_refused(parse, "".join(lines[:index] + lines[index + 1 :]), text)
 
 
-@each
+@every_program
 def test_an_error_instead_of_figures_is_refused(parse, text):
-    for said in ("", "\n", "error: something went wrong\n", "{}\n", "{\n}\n"):
+    for error_text in ("", "\n", "error: something went wrong\n", "{}\n", "{\n}\n"):
         with pytest.raises(ToolError):
-            parse(said)
+            parse(error_text)

@@ -50,14 +50,14 @@ node-b:701:713 [1] NCCL INFO Channel 00/0 : 3[1] -> 2[0] via P2P/CUMEM
 """
 
 
-def one(*messages: str, host: str = "node-a") -> NcclLog:
+def log_of(*messages: str, host: str = "node-a") -> NcclLog:
     """The log of one process that said this."""
     return parse("".join(f"{host}:700:711 [0] NCCL INFO {message}\n" for message in messages))
 
 
 def edge(via: str, middle: str = "0[0] -> 1[0] [send]", channel: str = "00/0") -> Edge:
-    (found,) = one(f"Channel {channel} : {middle} via {via}").edges
-    return found
+    (parsed_edge,) = log_of(f"Channel {channel} : {middle} via {via}").edges
+    return parsed_edge
 
 
 def test_a_whole_log_gives_everything_it_says() -> None:
@@ -74,7 +74,7 @@ def test_a_whole_log_gives_everything_it_says() -> None:
     assert log.rings == (Ring(0, (0, 1, 3, 2), True), Ring(1, (0, 1, 3, 2), True))
     assert [tree for tree in log.trees if tree.rank == 0] == [Tree(0, 0, None, (1, 2)), Tree(1, 0, 2, (1,))]
     assert log.channels == (Channels(coll=2, p2p=2, collnet=0, nvls=16),)
-    assert [(said.pxn, said.gdr) for said in log.connected] == [(False, True)]
+    assert [(rings.pxn, rings.gdr) for rings in log.connected] == [(False, True)]
     assert log.tunings == (
         Tuning("AllReduce", 1048576, "RING", "SIMPLE", 2),
         Tuning("AllGather", 262144, "NVLS", "SIMPLE", 16),
@@ -102,9 +102,9 @@ def test_a_whole_log_gives_everything_it_says() -> None:
 def test_a_network_is_read_from_its_end(
     via: str, net: str, device: int, gdr: bool, pxn: int | None, shared: bool
 ) -> None:
-    found = edge(via)
-    assert (found.kind, found.detail, found.device, found.gdr) == ("NET", net, device, gdr)
-    assert (found.pxn, found.shared, found.direction) == (pxn, shared, "send")
+    network = edge(via)
+    assert (network.kind, network.detail, network.device, network.gdr) == ("NET", net, device, gdr)
+    assert (network.pxn, network.shared, network.direction) == (pxn, shared, "send")
 
 
 @pytest.mark.parametrize(
@@ -121,18 +121,18 @@ def test_a_network_is_read_from_its_end(
     ],
 )
 def test_peer_access_in_all_its_forms(via: str) -> None:
-    found = edge(via, "7[7] -> 6[6]")
-    assert (found.source, found.destination, found.transport, found.gdr) == (7, 6, via, None)
+    peer = edge(via, "7[7] -> 6[6]")
+    assert (peer.source, peer.destination, peer.transport, peer.gdr) == (7, 6, via, None)
 
 
 @pytest.mark.parametrize("via", ["NET/IB", "NET/IB/x", "P2P/", "P2P/CUMEMX", "SHM/elsewhere", "TELEPATHY/0", "NET//"])
 def test_a_transport_that_is_not_known_is_counted(via: str) -> None:
-    log = one(f"Channel 00/0 : 0[0] -> 1[0] [send] via {via}")
+    log = log_of(f"Channel 00/0 : 0[0] -> 1[0] [send] via {via}")
     assert (log.edges, log.unread) == ((), 1)
 
 
 def test_a_switch_that_reduces_is_one_end_of_an_edge() -> None:
-    sent, got = one(
+    sent, got = log_of(
         "CollNet 00/0 : 5 [send] via COLLNET/SHARP/1/GDRDMA", "CollNet 01/1 : 5 [receive] via COLLNET/SHARP/1"
     ).edges
     assert (sent.source, sent.destination, sent.gdr, sent.transport) == (5, None, True, "COLLNET/SHARP")
@@ -143,13 +143,13 @@ def test_a_switch_that_reduces_is_one_end_of_an_edge() -> None:
 
 
 def test_shared_memory_has_no_connection() -> None:
-    found = edge("SHM/direct/direct", "3[3] -> 2[2]", channel="01")
-    assert (found.channel, found.connection, found.transport) == (1, None, "SHM/direct/direct")
+    memory = edge("SHM/direct/direct", "3[3] -> 2[2]", channel="01")
+    assert (memory.channel, memory.connection, memory.transport) == (1, None, "SHM/direct/direct")
 
 
 def test_bus_ids_in_brackets_are_not_ranks() -> None:
-    found = edge("P2P/direct pointer", "2[a000] -> 3[b000]", channel="00")
-    assert (found.source, found.destination) == (2, 3)
+    peer = edge("P2P/direct pointer", "2[a000] -> 3[b000]", channel="00")
+    assert (peer.source, peer.destination) == (2, 3)
 
 
 # Trap 3: prefixes of launchers, and lines that break into each other.
@@ -170,8 +170,8 @@ def test_bus_ids_in_brackets_are_not_ranks() -> None:
     ],
 )
 def test_prefixes_of_launchers_change_nothing(prefix: str) -> None:
-    told = "".join(f"{prefix}{line}\n" for line in WHOLE.splitlines()[1:])
-    log, plain = parse(told), parse(WHOLE.partition("\n")[2])
+    prefixed = "".join(f"{prefix}{line}\n" for line in WHOLE.splitlines()[1:])
+    log, plain = parse(prefixed), parse(WHOLE.partition("\n")[2])
     assert log == plain
 
 
@@ -189,7 +189,7 @@ def test_a_log_that_is_cut_anywhere_says_less_and_nothing_else() -> None:
                 parse(cut)
             continue
         log = parse(cut)
-        assert [_bare(found) for found in log.edges] == [_bare(found) for found in whole.edges[: len(log.edges)]]
+        assert [_bare(edge) for edge in log.edges] == [_bare(edge) for edge in whole.edges[: len(log.edges)]]
         assert log.members == whole.members[: len(log.members)]
         assert log.tunings == whole.tunings[: len(log.tunings)]
         assert log.hosts.items() <= whole.hosts.items()
@@ -197,7 +197,7 @@ def test_a_log_that_is_cut_anywhere_says_less_and_nothing_else() -> None:
         assert log.unread == ("NCCL IN" in cut.rpartition("\n")[2])
 
 
-OTHER = "".join(
+SECOND = "".join(
     f"gpu-17:9{rank}:95 [{rank}] NCCL INFO "
     f"Channel 0{channel}/0 : {rank}[{rank}] -> {rank + 1}[{rank + 1}] via P2P/CUMEM/read\n"
     for rank in range(3)
@@ -208,20 +208,20 @@ OTHER = "".join(
 def test_a_line_that_breaks_into_another_gives_no_wrong_value() -> None:
     """Another process's line, in the middle of one: both may be lost, none may be made up."""
     whole = parse(WHOLE)
-    right = Counter(_bare(one) for one in (*whole.edges, *parse(OTHER).edges))
-    breaking, rest = OTHER[: OTHER.index("\n") + 1], OTHER[OTHER.index("\n") + 1 :]
+    right = Counter(_bare(edge) for edge in (*whole.edges, *parse(SECOND).edges))
+    breaking, rest = SECOND[: SECOND.index("\n") + 1], SECOND[SECOND.index("\n") + 1 :]
     for at in range(len(WHOLE)):
-        told = parse(WHOLE[:at] + breaking + WHOLE[at:] + rest)
-        found = Counter(_bare(one) for one in told.edges)
-        assert found <= right, at
-        assert sum((right - found).values()) <= 2, at
-        assert set(told.members) <= set(whole.members), at
-        assert set(told.tunings) <= set(whole.tunings), at
-        assert set(told.trees) <= set(whole.trees), at
-        assert set(told.rings) <= set(whole.rings), at
-        assert set(told.environment.items()) <= set(whole.environment.items()), at
-        assert told.nics.items() <= whole.nics.items(), at
-        assert told.unread >= (at > len("NCCL version 2.30.3+cuda13.0") and WHOLE[at - 1] != "\n"), at
+        log = parse(WHOLE[:at] + breaking + WHOLE[at:] + rest)
+        edges = Counter(_bare(edge) for edge in log.edges)
+        assert edges <= right, at
+        assert sum((right - edges).values()) <= 2, at
+        assert set(log.members) <= set(whole.members), at
+        assert set(log.tunings) <= set(whole.tunings), at
+        assert set(log.trees) <= set(whole.trees), at
+        assert set(log.rings) <= set(whole.rings), at
+        assert set(log.environment.items()) <= set(whole.environment.items()), at
+        assert log.nics.items() <= whole.nics.items(), at
+        assert log.unread >= (at > len("NCCL version 2.30.3+cuda13.0") and WHOLE[at - 1] != "\n"), at
 
 
 def _bare(edge: Edge) -> tuple[object, ...]:
@@ -232,7 +232,7 @@ def _bare(edge: Edge) -> tuple[object, ...]:
 def test_a_host_that_lost_its_beginning_is_not_a_host() -> None:
     lines = "".join(f"node-a:700:711 [0] NCCL INFO Channel 0{i}/0 : 0[0] -> 1[1] via P2P/CUMEM\n" for i in range(6))
     log = parse(f"{lines}de-a:700:711 [0] NCCL INFO Channel 07/0 : 0[0] -> 1[1] via P2P/CUMEM\n")
-    assert {found.host for found in log.edges} == {"node-a"}
+    assert {edge.host for edge in log.edges} == {"node-a"}
     assert (len(log.edges), log.unread) == (6, 1)
 
 
@@ -274,14 +274,14 @@ def test_lines_of_others_are_no_loss() -> None:
     ],
 )
 def test_choices_of_three_generations(message: str, expected: Tuning) -> None:
-    assert one(message).tunings == (expected,)
+    assert log_of(message).tunings == (expected,)
 
 
 @pytest.mark.parametrize(
     "message", ["4 Bytes -> Algo 9 proto 0 time 1.0", "AllReduce: 4 Bytes -> Algo RING", "X: 4 Bytes -> ?"]
 )
 def test_a_choice_that_cannot_be_read_is_counted(message: str) -> None:
-    log = one(message)
+    log = log_of(message)
     assert (log.tunings, log.unread) == ((), 1)
 
 
@@ -298,7 +298,7 @@ def test_nvlink_between_hosts_and_a_network_within_one() -> None:
         "node-a:700:711 [0] NCCL INFO Channel 00/0 : 0[0] -> 9[1] [send] via NET/Socket/0\n"
     )
     log = parse(text)
-    assert [log.between_hosts(found) for found in log.edges] == [True, False, None]
+    assert [log.between_hosts(edge) for edge in log.edges] == [True, False, None]
 
 
 def test_a_rank_with_two_hosts_has_none() -> None:
@@ -311,7 +311,9 @@ def test_a_rank_with_two_hosts_has_none() -> None:
 
 def test_members_of_a_split_communicator_are_found() -> None:
     begin = "ncclCommSplit comm 0x5 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 90000 parent 0x3 "
-    log = one(f"{begin}splitCount 1 color 17 key 1- Init START", f"{begin}childCount 1 color 17 key 1 - Init COMPLETE")
+    log = log_of(
+        f"{begin}splitCount 1 color 17 key 1- Init START", f"{begin}childCount 1 color 17 key 1 - Init COMPLETE"
+    )
     assert [(member.identity, member.rank, member.num_ranks) for member in log.members] == [("color 17", 1, 2)]
 
 
@@ -319,30 +321,30 @@ def test_members_of_a_split_communicator_are_found() -> None:
 
 
 def test_another_gpus_card_is_no_error() -> None:
-    log = one("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/3(5)/GDRDMA")
+    log = log_of("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/3(5)/GDRDMA")
     assert (log.edges[0].pxn, log.unread) == (5, 0)
 
 
 def test_no_gdr_is_a_fact_and_not_a_failure() -> None:
-    log = one(
+    log = log_of(
         "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "NET/IB : GPU Direct RDMA Enabled for HCA 1 'mlx5_1'"
     )
     assert log.gdr_refused == (("node-a", "mlx5_0"),)
 
 
 def test_multicast_that_is_not_available() -> None:
-    assert one("NVLS multicast support is not available on dev 7").nvls == {"node-a": False}
+    assert log_of("NVLS multicast support is not available on dev 7").nvls == {"node-a": False}
 
 
 def test_the_word_on_rings_of_old_and_new_versions() -> None:
-    said = one("Connected all rings, use ring PXN 1 GDR 0", "Connected all rings").connected
-    assert [(each.pxn, each.gdr) for each in said] == [(True, False), (None, None)]
+    connected = log_of("Connected all rings, use ring PXN 1 GDR 0", "Connected all rings").connected
+    assert [(rings.pxn, rings.gdr) for rings in connected] == [(True, False), (None, None)]
 
 
 def test_a_ring_that_nccl_itself_cut_is_not_whole() -> None:
     member = "comm 0x5 rank 0 nranks 32 cudaDev 0 busId 1b000 - Init COMPLETE"
     twenty = " ".join(map(str, range(20)))
-    log = one(member, f"Channel 00/02 :    {twenty}", f"Channel 01/02 : {twenty} 2...")
+    log = log_of(member, f"Channel 00/02 :    {twenty}", f"Channel 01/02 : {twenty} 2...")
     assert log.rings == (Ring(0, tuple(range(20)), False), Ring(1, tuple(range(20)), False))
     assert log.unread == 0
 
@@ -351,7 +353,7 @@ def test_a_ring_that_nccl_itself_cut_is_not_whole() -> None:
     "message", ["Channel 02/02 : 0 1", "Channel 00/02 : 0 1 1", "Channel 00/02 : 0 1 x", "Trees [0] 1/-1"]
 )
 def test_a_ring_or_tree_that_cannot_be_is_counted(message: str) -> None:
-    log = one(message)
+    log = log_of(message)
     assert (log.rings, log.trees, log.unread) == ((), (), 1)
 
 
@@ -374,12 +376,12 @@ def test_warnings_of_old_and_new_versions_have_their_place() -> None:
 
 
 def test_a_host_without_rdma_says_so_in_two_ways() -> None:
-    assert one("NET/IB : No device found.").without_rdma == ("node-a",)
-    assert one("Failed to open libibverbs.so[.1]", host="node-b").without_rdma == ("node-b",)
+    assert log_of("NET/IB : No device found.").without_rdma == ("node-a",)
+    assert log_of("Failed to open libibverbs.so[.1]", host="node-b").without_rdma == ("node-b",)
 
 
 def test_merged_cards_have_their_own_number() -> None:
-    log = one(
+    log = log_of(
         "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB ib0:192.0.2.1<0>",
         "NET/IB : Made virtual device [2] name=mlx5_0+mlx5_1 speed=800000 ndevs=2 rail=-1 plane=-1",
         "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/2/GDRDMA",
@@ -387,7 +389,7 @@ def test_merged_cards_have_their_own_number() -> None:
         "NET/Socket : Using [0]eth0:192.0.2.32<0> [1]eth1:192.0.2.33<0>",
         "Channel 00/0 : 0[0] -> 2[0] [send] via NET/Socket/1",
     )
-    assert [found.nic for found in log.edges] == ["mlx5_0+mlx5_1", None, "eth1"]
+    assert [edge.nic for edge in log.edges] == ["mlx5_0+mlx5_1", None, "eth1"]
     assert log.unread == 0
 
 
@@ -401,7 +403,7 @@ def sample(name: str) -> NcclLog:
 
 
 def transports(log: NcclLog) -> dict[tuple[str, bool | None], int]:
-    return dict(Counter((found.transport, log.between_hosts(found)) for found in log.edges))
+    return dict(Counter((edge.transport, log.between_hosts(edge)) for edge in log.edges))
 
 
 @real
@@ -409,9 +411,9 @@ def test_sixteen_a100_over_efa() -> None:
     log = sample("nccl_info_a100_16rank_efa.txt")
     assert (log.version, log.unread, len(log.members), len(set(log.hosts.values()))) == ("2.9.9+cuda11.2", 0, 16, 2)
     assert transports(log) == {("P2P/IPC/read", False): 256, ("NET/AWS Libfabric", True): 64}
-    assert all(found.gdr for found in log.edges if found.kind == "NET")
-    assert {found.device for found in log.edges if found.kind == "NET"} == {0, 1, 2, 3}
-    assert {found.nic for found in log.edges} == {None}
+    assert all(edge.gdr for edge in log.edges if edge.kind == "NET")
+    assert {edge.device for edge in log.edges if edge.kind == "NET"} == {0, 1, 2, 3}
+    assert {edge.nic for edge in log.edges} == {None}
     assert (len(log.rings), len(log.trees), log.channels) == (8, 128, (Channels(8, 8),))
     assert all(ring.is_whole for ring in log.rings)
 
@@ -421,7 +423,7 @@ def test_four_hosts_of_v100_without_gdr() -> None:
     log = sample("nccl_info_bigscience_all_reduce_bench-32gb-n4.txt")
     assert (log.version, log.unread, len(set(log.hosts.values()))) == ("2.10.3+cuda11.3", 0, 4)
     assert transports(log) == {("P2P/IPC", False): 104, ("NET/IB", True): 80}
-    assert Counter((found.nic, found.gdr) for found in log.edges if found.kind == "NET") == {
+    assert Counter((edge.nic, edge.gdr) for edge in log.edges if edge.kind == "NET") == {
         ("hfi1_1", False): 48,
         ("hfi1_3", False): 32,
     }
@@ -435,7 +437,7 @@ def test_four_hosts_of_a100_whose_rings_are_longer_than_a_line() -> None:
     assert transports(log) == {("P2P/IPC/read", False): 112, ("NET/IB", True): 40}
     assert [(len(ring.ranks), ring.is_whole) for ring in log.rings] == [(20, False), (20, False)]
     # The list of this host begins with the second card.
-    assert {found.nic for found in log.edges if found.device == 1} == {"hfi1_0"}
+    assert {edge.nic for edge in log.edges if edge.device == 1} == {"hfi1_0"}
 
 
 @real
@@ -450,12 +452,12 @@ def test_the_half_of_two_hosts_whose_lines_broke_into_each_other() -> None:
     log = sample("deepep_internode_2node_with_nccl_info.txt")
     assert (log.version, log.networks, log.plugins) == ("2.28.7+cuda12.8", *[("NCCL RDMA Plugin v9",)] * 2)
     assert set(log.hosts) == set(range(8))
-    assert len({found.host for found in log.edges}) == len(set(log.hosts.values())) == 1
+    assert len({edge.host for edge in log.edges}) == len(set(log.hosts.values())) == 1
     assert transports(log) == {("P2P/CUMEM", False): 455, ("NET/NCCL RDMA Plugin v9", None): 90}
-    assert all(found.gdr for found in log.edges if found.kind == "NET")
-    assert {found.nic for found in log.edges if found.kind == "NET"} == {f"mlx5_{number}" for number in range(8)}
+    assert all(edge.gdr for edge in log.edges if edge.kind == "NET")
+    assert {edge.nic for edge in log.edges if edge.kind == "NET"} == {f"mlx5_{number}" for number in range(8)}
     assert log.channels == (Channels(16, 16, 16, 16),)
-    assert {(said.pxn, said.gdr) for said in log.connected} == {(False, True)}
+    assert {(rings.pxn, rings.gdr) for rings in log.connected} == {(False, True)}
     assert set(log.nvls.values()) == {True}
     assert log.environment == {"NCCL_IB_GID_INDEX": "3"}
     assert {member.num_ranks for member in log.members} == {16}
@@ -466,7 +468,7 @@ def test_the_half_of_two_hosts_whose_lines_broke_into_each_other() -> None:
 @pytest.mark.parametrize("name", ["nccl_info_a100_16rank_efa.txt", "deepep_internode_2node_with_nccl_info.txt"])
 def test_a_real_log_that_is_cut_gives_nothing_new(name: str) -> None:
     text = (SAMPLES / name).read_text()
-    whole = Counter(_bare(found) for found in parse(text).edges)
+    whole = Counter(_bare(edge) for edge in parse(text).edges)
     for at in range(len(text) // 2, len(text), len(text) // 11):
         log = parse(text[:at])
-        assert Counter(_bare(found) for found in log.edges) <= whole
+        assert Counter(_bare(edge) for edge in log.edges) <= whole

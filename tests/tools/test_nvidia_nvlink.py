@@ -14,14 +14,14 @@ GPU = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0000)\n"
 
 
 def test_rates_are_in_bytes_and_a_link_that_is_down_is_zero() -> None:
-    (found,) = parse(f"{GPU}\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n")
-    assert found == GpuLinks(0, "NVIDIA H100 80GB HBM3", "GPU-0000", {0: 26.562e9, 1: 0.0})
-    assert (found.num_active, found.inactive) == (1, [1])
+    (gpu,) = parse(f"{GPU}\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n")
+    assert gpu == GpuLinks(0, "NVIDIA H100 80GB HBM3", "GPU-0000", {0: 26.562e9, 1: 0.0})
+    assert (gpu.num_active, gpu.inactive) == (1, [1])
 
 
 def test_a_gpu_whose_links_are_all_down_is_not_missing() -> None:
-    (found,) = parse(f"{GPU}NVML: Unable to retrieve NVLink information as all links are inactive\n")
-    assert (found.bytes_per_s, found.num_active) == ({}, 0)
+    (gpu,) = parse(f"{GPU}NVML: Unable to retrieve NVLink information as all links are inactive\n")
+    assert (gpu.bytes_per_s, gpu.num_active) == ({}, 0)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ def test_what_cannot_be_read_is_quoted(text: str, message: str) -> None:
 
 @real
 def test_eight_a100_have_twelve_links_each() -> None:
-    found = parse((SAMPLES / "nvidia_smi_nvlink_status_a100.txt").read_text())
-    assert [gpu.gpu for gpu in found] == list(range(8))
-    assert {gpu.name for gpu in found} == {"NVIDIA A100-SXM4-80GB"}
-    assert {(gpu.num_active, sum(gpu.bytes_per_s.values())) for gpu in found} == {(12, 300e9)}
+    gpus = parse((SAMPLES / "nvidia_smi_nvlink_status_a100.txt").read_text())
+    assert [gpu.gpu for gpu in gpus] == list(range(8))
+    assert {gpu.name for gpu in gpus} == {"NVIDIA A100-SXM4-80GB"}
+    assert {(gpu.num_active, sum(gpu.bytes_per_s.values())) for gpu in gpus} == {(12, 300e9)}
 
 
 @real
@@ -67,6 +67,6 @@ def test_a_list_from_which_somebody_left_gpus_out_is_refused() -> None:
     text = (SAMPLES / "nvidia_smi_nvlink_status_h800.txt").read_text()
     with pytest.raises(ToolError, match=r"printed a line that cannot be read: '\.\.\.'"):
         parse(text)
-    found = parse(text.replace("...\n", ""))
-    assert [gpu.gpu for gpu in found] == [0, 1, 7]
-    assert {rate for gpu in found for rate in gpu.bytes_per_s.values()} == {26.562e9}
+    gpus = parse(text.replace("...\n", ""))
+    assert [gpu.gpu for gpu in gpus] == [0, 1, 7]
+    assert {rate for gpu in gpus for rate in gpu.bytes_per_s.values()} == {26.562e9}

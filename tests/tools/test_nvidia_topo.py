@@ -41,14 +41,14 @@ Legend:
 
 
 def test_a_matrix_with_escapes_empty_cells_and_a_legend() -> None:
-    found = parse(TWO)
-    assert (found.devices, found.gpus, found.nics) == (("GPU0", "GPU1", "NIC0"), ("GPU0", "GPU1"), ("NIC0",))
-    assert found.paths["GPU1"] == {"GPU0": "NV4", "GPU1": "X", "NIC0": "SYS"}
-    assert (found.links("GPU0", "GPU1"), found.links("GPU0", "NIC0"), found.links("GPU0", "GPU0")) == (4, 0, 0)
-    assert found.cpus == {"GPU0": "0-7,16-23", "GPU1": "8-15"}
-    assert found.numa_nodes == {"GPU0": "0", "GPU1": "1"}
-    assert found.nic_names == {"NIC0": "mlx5_7"}
-    assert found.legend["PIX"] == "Connection traversing at most a single PCIe bridge"
+    topology = parse(TWO)
+    assert (topology.devices, topology.gpus, topology.nics) == (("GPU0", "GPU1", "NIC0"), ("GPU0", "GPU1"), ("NIC0",))
+    assert topology.paths["GPU1"] == {"GPU0": "NV4", "GPU1": "X", "NIC0": "SYS"}
+    assert (topology.links("GPU0", "GPU1"), topology.links("GPU0", "NIC0"), topology.links("GPU0", "GPU0")) == (4, 0, 0)
+    assert topology.cpus == {"GPU0": "0-7,16-23", "GPU1": "8-15"}
+    assert topology.numa_nodes == {"GPU0": "0", "GPU1": "1"}
+    assert topology.nic_names == {"NIC0": "mlx5_7"}
+    assert topology.legend["PIX"] == "Connection traversing at most a single PCIe bridge"
 
 
 def test_tabs_that_became_blanks_and_rows_that_end_early() -> None:
@@ -58,9 +58,9 @@ def test_tabs_that_became_blanks_and_rows_that_end_early() -> None:
 
 
 def test_names_that_the_driver_cut_are_told_apart() -> None:
-    found = parse("\tGPU0\tmlx5_ib\tmlx5_ib\nGPU0\t X \tPIX\tSYS\nmlx5_ib\tPIX\t X \tSYS\nmlx5_ib\tSYS\tSYS\t X \n")
-    assert found.devices == ("GPU0", "mlx5_ib#0", "mlx5_ib#1")
-    assert found.paths["mlx5_ib#1"]["GPU0"] == "SYS"
+    topology = parse("\tGPU0\tmlx5_ib\tmlx5_ib\nGPU0\t X \tPIX\tSYS\nmlx5_ib\tPIX\t X \tSYS\nmlx5_ib\tSYS\tSYS\t X \n")
+    assert topology.devices == ("GPU0", "mlx5_ib#0", "mlx5_ib#1")
+    assert topology.paths["mlx5_ib#1"]["GPU0"] == "SYS"
 
 
 def test_a_gpu_without_affinity_has_none() -> None:
@@ -111,9 +111,9 @@ def test_a_matrix_that_is_cut_is_refused_or_whole(at: int) -> None:
 
 
 def test_who_may_read_whom() -> None:
-    found = parse_peers(PEERS)
-    assert found.status == {"GPU0": {"GPU0": "X", "GPU1": "OK"}, "GPU1": {"GPU0": "CNS", "GPU1": "X"}}
-    assert found.legend["CNS"] == "Chipset not supported"
+    access = parse_peers(PEERS)
+    assert access.status == {"GPU0": {"GPU0": "X", "GPU1": "OK"}, "GPU1": {"GPU0": "CNS", "GPU1": "X"}}
+    assert access.legend["CNS"] == "Chipset not supported"
 
 
 def test_a_cut_matrix_of_peers_is_refused() -> None:
@@ -134,50 +134,50 @@ def sample(name: str) -> Topology:
     ("name", "links", "second"), [("a100_nv12_nonic", 12, "24-47"), ("h100_nv18_nonic", 18, "52-103")]
 )
 def test_eight_gpus_on_switches(name: str, links: int, second: str) -> None:
-    found = sample(name)
-    assert (len(found.gpus), found.nics, found.legend) == (8, (), {})
-    assert {found.links(a, b) for a in found.gpus for b in found.gpus if a != b} == {links}
-    assert (found.cpus["GPU7"], found.numa_nodes["GPU7"]) == (second, "1")
+    topology = sample(name)
+    assert (len(topology.gpus), topology.nics, topology.legend) == (8, (), {})
+    assert {topology.links(a, b) for a in topology.gpus for b in topology.gpus if a != b} == {links}
+    assert (topology.cpus["GPU7"], topology.numa_nodes["GPU7"]) == (second, "1")
 
 
 @real
 def test_eight_a800_with_four_cards() -> None:
-    found = sample("a800_8gpu_4nic")
-    assert (len(found.gpus), found.nics) == (8, ("NIC0", "NIC1", "NIC2", "NIC3"))
-    assert found.nic_names == {f"NIC{number}": f"mlx5_{number}" for number in range(4)}
-    assert [found.paths[f"GPU{gpu}"]["NIC1"] for gpu in range(5)] == ["NODE", "NODE", "NODE", "PIX", "SYS"]
-    assert (found.cpus["GPU4"], found.numa_nodes["GPU4"]) == ("32-63,96-127", "1")
-    assert len(found.legend) == 7
+    topology = sample("a800_8gpu_4nic")
+    assert (len(topology.gpus), topology.nics) == (8, ("NIC0", "NIC1", "NIC2", "NIC3"))
+    assert topology.nic_names == {f"NIC{number}": f"mlx5_{number}" for number in range(4)}
+    assert [topology.paths[f"GPU{gpu}"]["NIC1"] for gpu in range(5)] == ["NODE", "NODE", "NODE", "PIX", "SYS"]
+    assert (topology.cpus["GPU4"], topology.numa_nodes["GPU4"]) == ("32-63,96-127", "1")
+    assert len(topology.legend) == 7
 
 
 @real
 def test_a_header_with_escapes_and_a_bonded_pair() -> None:
-    found = sample("ansi_3090_2xv100_nv6")
-    assert found.devices == ("GPU0", "GPU1", "GPU2")
-    assert (found.links("GPU1", "GPU2"), found.paths["GPU0"]["GPU1"]) == (6, "NODE")
-    assert set(found.cpus.values()) == {"0-63"}
+    topology = sample("ansi_3090_2xv100_nv6")
+    assert topology.devices == ("GPU0", "GPU1", "GPU2")
+    assert (topology.links("GPU1", "GPU2"), topology.paths["GPU0"]["GPU1"]) == (6, "NODE")
+    assert set(topology.cpus.values()) == {"0-63"}
 
 
 @real
 @pytest.mark.parametrize(("name", "cards"), [("azure_ndmv4_a100", 8), ("azure_ndv4_a100", 9)])
 def test_cards_of_one_name(name: str, cards: int) -> None:
-    found = sample(name)
-    assert (len(found.gpus), len(found.nics), len(found.devices)) == (8, cards, len(set(found.devices)))
-    assert (found.nics[-1], found.paths["GPU0"]["mlx5_ib#0"], found.paths["GPU7"]["mlx5_ib#7"]) == (
+    topology = sample(name)
+    assert (len(topology.gpus), len(topology.nics), len(topology.devices)) == (8, cards, len(set(topology.devices)))
+    assert (topology.nics[-1], topology.paths["GPU0"]["mlx5_ib#0"], topology.paths["GPU7"]["mlx5_ib#7"]) == (
         "mlx5_ib#7",
         "NODE",
         "NODE",
     )
-    assert (found.cpus["GPU0"], found.numa_nodes["GPU4"]) == ("24-47", "3")
+    assert (topology.cpus["GPU0"], topology.numa_nodes["GPU4"]) == ("24-47", "3")
 
 
 @real
 def test_a_dgx_1_has_one_or_two_links_or_none() -> None:
-    found = sample("dgx1_v100")
-    assert found.nics == ("mlx5_0", "mlx5_2", "mlx5_1", "mlx5_3")
-    assert [found.links("GPU0", f"GPU{gpu}") for gpu in range(8)] == [0, 1, 1, 2, 2, 0, 0, 0]
-    assert found.paths["GPU4"]["mlx5_2"] == "PIX"
-    assert found.numa_nodes == {}
+    topology = sample("dgx1_v100")
+    assert topology.nics == ("mlx5_0", "mlx5_2", "mlx5_1", "mlx5_3")
+    assert [topology.links("GPU0", f"GPU{gpu}") for gpu in range(8)] == [0, 1, 1, 2, 2, 0, 0, 0]
+    assert topology.paths["GPU4"]["mlx5_2"] == "PIX"
+    assert topology.numa_nodes == {}
 
 
 @real
@@ -191,7 +191,7 @@ def test_small_machines_without_nvlink() -> None:
 
 @real
 def test_all_of_eight_h100_may_read_each_other() -> None:
-    found = parse_peers((SAMPLES / "nvidia_smi_topo_p2p_r_h100.txt").read_text())
-    assert len(found.devices) == 8
-    assert {found.status[a][b] for a in found.devices for b in found.devices if a != b} == {"OK"}
-    assert found.legend["TNS"] == "Topology not supported"
+    access = parse_peers((SAMPLES / "nvidia_smi_topo_p2p_r_h100.txt").read_text())
+    assert len(access.devices) == 8
+    assert {access.status[a][b] for a in access.devices for b in access.devices if a != b} == {"OK"}
+    assert access.legend["TNS"] == "Topology not supported"

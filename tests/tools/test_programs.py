@@ -48,8 +48,8 @@ def test_perftest_latency_has_percentiles_and_no_deviation():
 
 
 def test_perftest_a_unit_that_is_not_what_it_says_is_found_by_the_message_rate():
-    said = refused(perftest.parse, printed.PERFTEST_BANDWIDTH.replace("average[MiB/sec]", "average[Gb/sec]"))
-    assert said == (
+    message = refused(perftest.parse, printed.PERFTEST_BANDWIDTH.replace("average[MiB/sec]", "average[Gb/sec]"))
+    assert message == (
         "perftest printed a bandwidth of 2.93e+12 B/s, but 3.75e+05 messages of 65536 bytes a second are 2.458e+10 "
         "B/s: '65536      5000             23447.50            23437.50             0.375000'"
     )
@@ -70,13 +70,13 @@ def test_perftest_a_bandwidth_that_cannot_be_is_refused(cell):
 
 def test_perftest_two_different_rows_of_one_size_are_refused():
     row = " 65536      5000             20000.00            20000.00             0.320000\n"
-    said = refused(perftest.parse, printed.PERFTEST_BANDWIDTH + row)
-    assert said.startswith("perftest printed two different rows of 65536 bytes: '65536 ")
+    message = refused(perftest.parse, printed.PERFTEST_BANDWIDTH + row)
+    assert message.startswith("perftest printed two different rows of 65536 bytes: '65536 ")
 
 
 def test_perftest_a_median_outside_of_the_extremes_is_refused():
-    said = refused(perftest.parse, printed.PERFTEST_LATENCY.replace("1.75 ", "9.75 "))
-    assert said.startswith("perftest printed a median that is not between the extremes: '8 ")
+    message = refused(perftest.parse, printed.PERFTEST_LATENCY.replace("1.75 ", "9.75 "))
+    assert message.startswith("perftest printed a median that is not between the extremes: '8 ")
 
 
 @real
@@ -91,8 +91,8 @@ def test_perftest_of_a_server_and_a_client_in_one_file():
 
 @real
 def test_perftest_json_is_refused_because_it_says_no_unit():
-    said = refused(perftest.parse, sample("perftest_ib_write_bw_out_json.json"))
-    assert said.startswith("perftest printed no table that can be read: ")
+    message = refused(perftest.parse, sample("perftest_ib_write_bw_out_json.json"))
+    assert message.startswith("perftest printed no table that can be read: ")
 
 
 # ucx_perftest
@@ -136,8 +136,8 @@ def test_gdrcopy_round_trip():
 
 
 def test_gdrcopy_a_bandwidth_printed_twice_is_refused():
-    said = refused(gdrcopy.parse_copybw, printed.COPYBW + "write BW: 9.5MB/s\n")
-    assert said.startswith("gdrcopy_copybw printed no write and read bandwidth of one size: ")
+    message = refused(gdrcopy.parse_copybw, printed.COPYBW + "write BW: 9.5MB/s\n")
+    assert message.startswith("gdrcopy_copybw printed no write and read bandwidth of one size: ")
 
 
 @real
@@ -178,8 +178,8 @@ def test_nvbandwidth_a_sum_that_is_not_that_of_its_cells_is_refused():
 
 @pytest.mark.parametrize("cell", ["-75.50", "0.00", "fast"])
 def test_nvbandwidth_a_cell_that_cannot_be_is_refused(cell):
-    said = refused(nvbandwidth.parse, printed.NVBANDWIDTH.replace("275.50", cell))
-    assert said.startswith(f"nvbandwidth printed '{cell}' where a number")
+    message = refused(nvbandwidth.parse, printed.NVBANDWIDTH.replace("275.50", cell))
+    assert message.startswith(f"nvbandwidth printed '{cell}' where a number")
 
 
 def test_nvbandwidth_a_row_of_totals_has_no_peers():
@@ -191,8 +191,8 @@ def test_nvbandwidth_a_row_of_totals_has_no_peers():
 
 
 def test_nvbandwidth_a_title_that_is_cut_is_refused():
-    said = refused(nvbandwidth.parse, printed.NVBANDWIDTH.replace("memcpy CE GPU(row)", "PU(row)"))
-    assert said == "nvbandwidth printed a title that cannot be read: 'PU(row) <- GPU(column) bandwidth (GB/s)'"
+    message = refused(nvbandwidth.parse, printed.NVBANDWIDTH.replace("memcpy CE GPU(row)", "PU(row)"))
+    assert message == "nvbandwidth printed a title that cannot be read: 'PU(row) <- GPU(column) bandwidth (GB/s)'"
 
 
 def test_nvbandwidth_integers_are_numbers():
@@ -204,10 +204,10 @@ def test_nvbandwidth_integers_are_numbers():
 def test_nvbandwidth_of_real_gpus():
     (matrix,) = nvbandwidth.parse(sample("nvbandwidth_readme_d2d_write.txt")).values()
     assert (len(matrix.cells), matrix.cells[0, 1], matrix.cells[7, 6]) == (56, 276.07e9, 276.45e9)
-    found = nvbandwidth.parse(sample("nvbandwidth_superbench.txt"))
-    assert len(found) == 15
-    assert found["host_to_device_memcpy_ce"].cells[1, 2] == 312.11e9
-    assert found["host_device_latency_sm"].cells[0, 0] == pytest.approx(772.58e-9)
+    matrices = nvbandwidth.parse(sample("nvbandwidth_superbench.txt"))
+    assert len(matrices) == 15
+    assert matrices["host_to_device_memcpy_ce"].cells[1, 2] == 312.11e9
+    assert matrices["host_device_latency_sm"].cells[0, 0] == pytest.approx(772.58e-9)
 
 
 # nccl-tests
@@ -239,8 +239,8 @@ def test_nccl_tests_a_verdict_of_failure_is_told():
 
 
 def test_nccl_tests_a_verdict_that_contradicts_itself_is_refused():
-    said = refused(nccl_tests.parse, printed.NCCL_TESTS.replace(": 0 OK", ": 2 OK"))
-    assert said == "nccl-tests printed a verdict that cannot be read: '# Out of bounds values : 2 OK'"
+    message = refused(nccl_tests.parse, printed.NCCL_TESTS.replace(": 0 OK", ": 2 OK"))
+    assert message == "nccl-tests printed a verdict that cannot be read: '# Out of bounds values : 2 OK'"
 
 
 def test_nccl_tests_a_table_without_its_end_is_refused():
@@ -249,13 +249,13 @@ def test_nccl_tests_a_table_without_its_end_is_refused():
 
 
 def test_nccl_tests_an_algbw_that_is_not_size_over_time_is_refused():
-    said = refused(nccl_tests.parse, printed.NCCL_TESTS.replace("   25.42", "  254.20"))
-    assert said.startswith("nccl-tests printed a row whose algbw is not its size over its time: '1048576 ")
+    message = refused(nccl_tests.parse, printed.NCCL_TESTS.replace("   25.42", "  254.20"))
+    assert message.startswith("nccl-tests printed a row whose algbw is not its size over its time: '1048576 ")
 
 
 def test_nccl_tests_another_unit_is_refused():
-    said = refused(nccl_tests.parse, printed.NCCL_TESTS.replace("(us)", "(ms)"))
-    assert said.startswith("nccl-tests printed units that are not known: ")
+    message = refused(nccl_tests.parse, printed.NCCL_TESTS.replace("(us)", "(ms)"))
+    assert message.startswith("nccl-tests printed units that are not known: ")
 
 
 @real
@@ -314,9 +314,9 @@ def test_nvshmem_an_unknown_unit_and_a_figure_printed_twice_are_refused():
 
 
 def test_deepep_best_between_nodes():
-    dispatch, other, combine = deepep.parse_best(printed.DEEPEP_INTERNODE)
+    dispatch, bf16, combine = deepep.parse_best(printed.DEEPEP_INTERNODE)
     assert dispatch == deepep.BestOfTuning("dispatch_fp8", 1375e-6, 43.75e9, 142.5e9)
-    assert (other.part, other.time_s) == ("dispatch_bf16", 2625e-6)
+    assert (bf16.part, bf16.time_s) == ("dispatch_bf16", 2625e-6)
     assert combine == deepep.BestOfTuning("combine", 2700e-6, 43.25e9, 141.5e9)
 
 
@@ -337,13 +337,16 @@ def test_deepep_low_latency_by_rank():
 
 def test_deepep_a_rank_without_its_second_line_is_refused():
     lines = printed.DEEPEP_LOW_LATENCY.splitlines(keepends=True)
-    said = refused(deepep.parse_low_latency, "".join(lines[:4]))
-    assert said.startswith("DeepEP's test printed no whole figures of every rank: ")
+    message = refused(deepep.parse_low_latency, "".join(lines[:4]))
+    assert message.startswith("DeepEP's test printed no whole figures of every rank: ")
 
 
 @real
 def test_deepep_of_two_real_nodes():
-    best = {one.part: one for one in deepep.parse_best(sample("deepep_internode_2node_with_nccl_info.txt"))}
+    best = {
+        best_of_part.part: best_of_part
+        for best_of_part in deepep.parse_best(sample("deepep_internode_2node_with_nccl_info.txt"))
+    }
     assert best["dispatch_fp8"] == deepep.BestOfTuning("dispatch_fp8", 1379e-6, 43.77e9, 142.88e9)
     assert best["dispatch_bf16"].nvl_bytes_per_s == 145.23e9
     assert best["combine"] == deepep.BestOfTuning("combine", 2700e-6, 43.36e9, 141.52e9)
@@ -369,8 +372,10 @@ def test_iperf3_its_error_is_quoted():
 
 
 def test_iperf3_a_rate_that_is_not_bytes_over_seconds_is_refused():
-    said = refused(iperf3.parse, printed.IPERF3.replace('"bits_per_second":\t8000000000', '"bits_per_second":\t800000'))
-    assert said == "iperf3 printed 2e+09 bytes in 2 s and a rate of 100000 B/s"
+    message = refused(
+        iperf3.parse, printed.IPERF3.replace('"bits_per_second":\t8000000000', '"bits_per_second":\t800000')
+    )
+    assert message == "iperf3 printed 2e+09 bytes in 2 s and a rate of 100000 B/s"
 
 
 def test_fio_rates_are_bytes_and_latencies_nanoseconds():
