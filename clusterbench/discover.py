@@ -17,8 +17,8 @@ Thing = TypeVar("Thing")
 def things(package: str, base: type[Thing]) -> Mapping[str, type[Thing]]:
     """Every concrete subclass of ``base`` defined in a module of ``package``, by the module's name, alphabetically.
 
-    A module is imported when its thing is asked for. It holds exactly one; a second or none is a mistake of whoever
-    added the file, and raises ``TypeError``. Modules whose name starts with an underscore are not things.
+    A module is imported when its thing is asked for. It holds exactly one; a second or none is a mistake in that file,
+    and raises ``TypeError``. Modules whose name starts with an underscore are not things.
     """
     folder = importlib.import_module(package)
     names = sorted(info.name for info in pkgutil.iter_modules(folder.__path__) if not info.name.startswith("_"))
@@ -48,7 +48,7 @@ class _Things(Mapping[str, type[Thing]]):
 
 
 def _only(module: ModuleType, base: type[Thing]) -> type[Thing]:
-    found = [
+    classes = [
         value
         for value in vars(module).values()
         if inspect.isclass(value)
@@ -56,9 +56,9 @@ def _only(module: ModuleType, base: type[Thing]) -> type[Thing]:
         and value.__module__ == module.__name__
         and not inspect.isabstract(value)
     ]
-    if len(found) != 1:
-        raise TypeError(f"{module.__name__} must define exactly one {base.__name__}, not {len(found)}")
-    return found[0]
+    if len(classes) != 1:
+        raise TypeError(f"{module.__name__} must define exactly one {base.__name__}, not {len(classes)}")
+    return classes[0]
 
 
 def summary(thing: type) -> str:

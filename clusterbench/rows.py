@@ -86,16 +86,16 @@ def moved(points: Iterable[Where]) -> list[tuple[Where, str]]:
     without hosts has no figure and is passed over.
     """
     before: dict[str, None] = {}
-    found = []
+    moved_points = []
     for point in points:
-        own = dict.fromkeys(point.hosts.split())
-        if not own:
+        hosts = dict.fromkeys(point.hosts.split())
+        if not hosts:
             continue
-        if before.keys() <= own.keys():
-            before |= own
+        if before.keys() <= hosts.keys():
+            before |= hosts
         else:
-            found.append((point, " ".join(before)))
-    return found
+            moved_points.append((point, " ".join(before)))
+    return moved_points
 
 
 def moved_sentence(world_size: int, hosts: str, before: str) -> str:

@@ -70,7 +70,9 @@ def legible(text: str, most: int = 72) -> str:
     >>> legible("tp2 \\x1b[31m"), len(legible("x" * 1000))
     ('tp2 \ufffd[31m', 72)
     """
-    lines = ("".join(one if one.isprintable() else "\ufffd" for one in line) for line in text.split("\n"))
+    lines = (
+        "".join(character if character.isprintable() else "\ufffd" for character in line) for line in text.split("\n")
+    )
     return "\n".join(line if len(line) <= most else f"{line[: most - 1]}…" for line in lines)
 
 
