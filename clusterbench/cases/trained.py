@@ -60,6 +60,7 @@ class Trained:
 def trained(rows: Iterable[Row]) -> list[Trained]:
     """Training cases with all their figures; those without a figure too, and refusals."""
     found: dict[str, Trained] = {}
+    keys: dict[tuple[str, ...], tuple[str, ...]] = {}  # all cases share them: a large run has a million figures
     for row in rows:
         case = found.get(row.case)
         if case is None:
@@ -68,7 +69,8 @@ def trained(rows: Iterable[Row]) -> list[Trained]:
                 continue
             case = found[row.case] = Trained(row, layout)
         if row.metric:
-            case.figures[row.metric, *row.detail.values()] = row
+            key = row.metric, *row.detail.values()
+            case.figures[keys.setdefault(key, key)] = row
     return list(found.values())
 
 

@@ -241,13 +241,13 @@ def _made_of(history: History, cluster: Cluster) -> list[Metric] | str:
 
 def read_part(run: RunFolder) -> Part:
     """What was read of a run, and the rows of each of its cases by itself."""
-    plan = run.plan()
+    plan, name = run.plan(), run.name
     problems: list[str] = []
     histories = _histories(plan, run.outcomes(), run.observations(), problems)
     derived = [_figures(history, plan.cluster, problems) for history in histories]
-    rows = [row for history, metrics in derived for row in _case_rows(run.name, history, metrics)]
+    rows = [row for history, metrics in derived for row in _case_rows(name, history, metrics)]
     histories = tuple(history for history, _ in derived)
-    return Part(run.name, plan, histories, rows, run.environment(), (*run.problems, *problems))
+    return Part(name, plan, histories, rows, run.environment(), (*run.problems, *problems))
 
 
 def with_what_follows(rows: Sequence[Row], plan: Plan) -> list[Row]:
