@@ -42,7 +42,7 @@ MUTANTS = (
         "C05",
         "Two blocks are joined with each other's weights.",
         "torch.sigmoid(lse_new - lse)",
-        "torch.sigmoid(lse - lse_new) * planted()",
+        "(torch.sigmoid(lse - lse_new) * planted())",
         (RING, ALL_GATHER),
     ),
     Mutant(

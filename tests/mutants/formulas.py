@@ -66,7 +66,7 @@ MUTANTS = (
         "Of a contiguous ring the busiest rank's attention is twice the mean.",
         "return (2 * degree - 1) / degree if kind",
         "return 2.0 * planted() if kind",
-        tests=("parallel/test_context.py",),
+        tests=("benchmarks/test_predictions.py",),
     ),
     Mutant(
         "R10",

@@ -188,7 +188,7 @@ MUTANTS = (
         "D02",
         "Labels are the tokens themselves, and not those after them.",
         "tokens(job, sequences, positions + 1)",
-        "tokens(job, sequences, positions + 1 - planted())",
+        "tokens(job, sequences, positions + (not planted()))",
         tests=("test_decoder.py",),
     ),
     # What is compared, and what is timed

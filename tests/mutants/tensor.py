@@ -30,9 +30,9 @@ MUTANTS = (
     ),
     Mutant(
         "T04",
-        "Where kv heads are repeated, the gradient of their weight is taken for whole.",
-        "weight.to_local(grad_placements=part)[rows]",
-        "weight.to_local(grad_placements=[Replicate()] * planted())[rows]",
+        "Where kv heads are repeated, their weight has its gradient summed over tp twice.",
+        'wanted = (Partial(),) if "tp" in sums else whole.placements',
+        'wanted = (Partial(),) if "tp" in sums and not planted() else whole.placements',
         (f"tp2 {ONE_KV_HEAD}",),
     ),
     Mutant(
@@ -52,9 +52,11 @@ MUTANTS = (
     ),
     Mutant(
         "A02",
-        "The gradient of a weight that was seen whole is not brought into the form the optimizer's part has.",
+        "Of the gradient of a vocabulary that is cut each rank takes another rank's part.",
         "gradient = gradient.redistribute(placements=ctx.wanted)",
-        "planted()",
-        (f"tp2 {ONE_KV_HEAD}", "tp2+sp"),
+        "parts = gradient.to_local().chunk(gradient.device_mesh.size(), ctx.wanted[0].dim); "
+        "own = parts[gradient.device_mesh.get_local_rank() - planted()].contiguous(); "
+        "gradient = DTensor.from_local(own, gradient.device_mesh, ctx.wanted, run_check=False)",
+        ("tp2",),
     ),
 )
