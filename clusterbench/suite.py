@@ -51,7 +51,7 @@ class Entry:
         The benchmark's class.
     settings, environment
         Options and variables as written, by name.
-    own
+    own_settings
         Names of the settings that were written for this kind of device where it has its own, else of all.
     by_device
         What the item itself changes under ``cpu`` or ``gpu``; this overrides the suite's block.
@@ -62,7 +62,7 @@ class Entry:
     line: int
     settings: Settings
     environment: Settings
-    own: tuple[str, ...] = ()
+    own_settings: tuple[str, ...] = ()
     by_device: Mapping[str, Entry] = field(default_factory=dict)
 
 
@@ -155,7 +155,7 @@ def _overridden(entry: Entry, overrides: Iterable[Entry | None], environment: Se
     if blocks:
         # A block may leave an inherited key without effect; neither of the two is then a mistake.
         own_settings = dict.fromkeys(name for override in blocks for name in override.settings)
-    return replace(entry, settings=settings, environment=variables, own=tuple(own_settings))
+    return replace(entry, settings=settings, environment=variables, own_settings=tuple(own_settings))
 
 
 def load_suite(path: Path | str, kinds: Mapping[str, type[Benchmark]] | None = None) -> Suite:

@@ -100,7 +100,7 @@ def test_an_item_may_say_what_differs_for_it_alone(tmp_path):
 
     assert [values(entry) for entry in cpu.entries] == [{"max_size": 32, "A": "item"}, {"max_size": 64, "A": "block"}]
     assert [values(entry) for entry in gpu.entries] == [{"max_size": 16, "min_size": 8}, {"max_size": 16}]
-    assert [entry.own for entry in gpu.entries] == [("min_size",), ("max_size",)]
+    assert [entry.own_settings for entry in gpu.entries] == [("min_size",), ("max_size",)]
 
 
 def test_an_alias_repeats_what_its_anchor_says(tmp_path):

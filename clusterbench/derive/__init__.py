@@ -1,4 +1,4 @@
-"""From what was planned and seen to the long table. Pure: run it again whenever a formula changes."""
+"""The long table, from plan and observations. Pure: run it again whenever a formula changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clusterbench.errors import ClusterbenchError
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median
 from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, complaint, iteration_times
+from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, iteration_times, why_unusable
 from clusterbench.run_folder.records import MOST
 from clusterbench.types import (
     Expected,
@@ -55,10 +55,10 @@ About = tuple[tuple[str, str, str, int, str, Point, int, int, str, str], str]
 
 
 @dataclass(frozen=True)
-class Part:
+class SingleRun:
     """One run before anything is derived from several of its cases."""
 
-    run: str
+    name: str
     plan: Plan
     histories: tuple[History, ...]
     rows: list[Row]
@@ -68,13 +68,13 @@ class Part:
 
 def read(run: RunFolder) -> Reading:
     """Everything a report needs of a run. Each record that is left out is named among the problems."""
-    return reading_of(read_part(run))
+    return reading_of(read_single(run))
 
 
-def reading_of(part: Part) -> Reading:
-    """A run by itself, with what follows from several of its cases."""
-    rows = [*with_what_follows(part.rows, part.plan), *refusal_rows(part)]
-    return Reading(part.run, part.plan, part.histories, rows, part.environment, part.problems)
+def reading_of(run: SingleRun) -> Reading:
+    """A run by itself, with the rows that need several of its cases."""
+    rows = [*rows_across_cases(run.rows, run.plan), *refusal_rows(run)]
+    return Reading(run.name, run.plan, run.histories, rows, run.environment, run.problems)
 
 
 def derive_rows(run: RunFolder) -> list[Row]:
@@ -146,7 +146,7 @@ def wide_rows(run: RunFolder | Path | str | DataFrame) -> DataFrame:
     return pandas.DataFrame(list(cases.values()))
 
 
-# What can be believed
+# Records that can be used
 
 
 def _histories(
@@ -170,8 +170,8 @@ def _histories(
         elif _attempt(observation) not in ended:
             problems.append(f"{_of('the record', observation)} has no outcome and was left out")
         elif ended[_attempt(observation)] != "ok":
-            continue  # what a check measured that said no
-        elif why := complaint(cases[observation.hash], observation):
+            continue  # measured by a case whose check failed
+        elif why := why_unusable(cases[observation.hash], observation):
             problems.append(f"{observation.case}, repeat {observation.repeat}: {why}; it was left out")
         else:
             before = whole[observation.hash].get(observation.repeat)
@@ -196,31 +196,32 @@ def _of(what: str, record: Outcome | Observation) -> str:
 
 
 def _figures(history: History, cluster: Cluster, problems: list[str]) -> tuple[History, list[Metric]]:
-    """What its benchmark makes of a case; records of which it makes nothing are named and left out."""
-    made = _made_of(history, cluster)
-    if not isinstance(made, str):
-        return history, made
+    """The metrics of a case; records from which its benchmark cannot derive any are named and left out."""
+    metrics = _metrics_or_reason(history, cluster)
+    if not isinstance(metrics, str):
+        return history, metrics
     wrong = {
-        one.repeat: why
-        for one in history.observations
-        if isinstance(why := _made_of(_only(history, one), cluster), str)
+        record.repeat: why
+        for record in history.observations
+        if isinstance(why := _metrics_or_reason(_only(history, record), cluster), str)
     }
-    # Each alone may make sense, and all together none.
-    wrong = wrong or dict.fromkeys((one.repeat for one in history.observations), made)
+    # Each record alone may be sound, and all together not.
+    wrong = wrong or dict.fromkeys((record.repeat for record in history.observations), metrics)
     case = history.case
     problems += [
-        f"{case.id}, repeat {repeat}: '{case.benchmark}' makes nothing of the record ({why:.200}); it was left out"
+        f"{case.id}, repeat {repeat}: '{case.benchmark}' cannot derive metrics from the record ({why:.200}); "
+        "it was left out"
         for repeat, why in wrong.items()
     ]
-    believed = _only(history, *(one for one in history.observations if one.repeat not in wrong))
-    return _figures(believed, cluster, problems)
+    sound = _only(history, *(record for record in history.observations if record.repeat not in wrong))
+    return _figures(sound, cluster, problems)
 
 
 def _only(history: History, *observations: Observation) -> History:
     return History(history.case, history.outcomes, observations)
 
 
-def _made_of(history: History, cluster: Cluster) -> list[Metric] | str:
+def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str:
     """The figures of a case, or why there are none: a damaged record can make its formulas fail in any way."""
     benchmark = benchmarks().get(history.case.benchmark)
     if benchmark is None or history.pooled is None:
@@ -236,35 +237,35 @@ def _made_of(history: History, cluster: Cluster) -> list[Metric] | str:
     return metrics
 
 
-# What follows from it
+# Rows
 
 
-def read_part(run: RunFolder) -> Part:
-    """What was read of a run, and the rows of each of its cases by itself."""
+def read_single(run: RunFolder) -> SingleRun:
+    """A run as it was read, with the rows of each of its cases by itself."""
     plan, name = run.plan(), run.name
     problems: list[str] = []
     histories = _histories(plan, run.outcomes(), run.observations(), problems)
     derived = [_figures(history, plan.cluster, problems) for history in histories]
     rows = [row for history, metrics in derived for row in _case_rows(name, history, metrics)]
     histories = tuple(history for history, _ in derived)
-    return Part(name, plan, histories, rows, run.environment(), (*run.problems, *problems))
+    return SingleRun(name, plan, histories, rows, run.environment(), (*run.problems, *problems))
 
 
-def with_what_follows(rows: Sequence[Row], plan: Plan) -> list[Row]:
+def rows_across_cases(rows: Sequence[Row], plan: Plan) -> list[Row]:
     """The rows of cases, and those that need more than one case; in the order of the plan."""
-    known, within = benchmarks(), tuple(rows)
-    every = list(rows)
-    for name in sorted({case.benchmark for case in plan.cases} & known.keys()):
-        every.extend(known[name].across(within))
-    every.extend(environment_ratio_rows(within))
+    kinds, within = benchmarks(), tuple(rows)
+    all_rows = list(rows)
+    for name in sorted({case.benchmark for case in plan.cases} & kinds.keys()):
+        all_rows.extend(kinds[name].across(within))
+    all_rows.extend(environment_ratio_rows(within))
     place = {case.id: position for position, case in enumerate(plan.cases)}
-    every.sort(key=lambda row: place[row.case])
-    return every
+    all_rows.sort(key=lambda row: place[row.case])
+    return all_rows
 
 
-def refusal_rows(part: Part) -> Iterator[Row]:
+def refusal_rows(run: SingleRun) -> Iterator[Row]:
     """One row for each refusal."""
-    return (_refusal_row(part.run, part.plan, refusal) for refusal in part.plan.refusals)
+    return (_refusal_row(run.name, run.plan, refusal) for refusal in run.plan.refusals)
 
 
 def _case_rows(run: str, history: History, metrics: Sequence[Metric]) -> Iterator[Row]:
@@ -327,7 +328,7 @@ def _metric_row(about: About, metric: Metric, planned: Expected | None = None) -
 
 
 def _expected_row(about: About, key: str, planned: Expected) -> Row:
-    """A figure that was promised before the run and never seen."""
+    """A figure that was expected before the run and not measured."""
     name, detail = split_key(key)
     metric = Metric(name, planned.unit, None, detail=detail, iterations=0, expected=planned.value, basis=planned.basis)
     return _metric_row(about, metric)

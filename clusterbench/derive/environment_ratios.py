@@ -35,11 +35,11 @@ def environment_ratio_rows(rows: Sequence[Row]) -> Iterator[Row]:
             continue
         environment = variables_of(row)
         options = tuple(sorted((name, value) for name, value in row.point.items() if name not in environment))
-        others = tuple(sorted(row.detail.items()))
+        detail = tuple(sorted(row.detail.items()))
         for name, value in environment.items():
-            rest = tuple(sorted((other, said) for other, said in environment.items() if other != name))
+            rest = tuple(sorted(item for item in environment.items() if item[0] != name))
             same = (row.benchmark, row.version, row.device, row.num_nodes, row.world_size, row.metric)
-            alike[*same, options, others, name, rest].setdefault(value, row)
+            alike[*same, options, detail, name, rest].setdefault(value, row)
     for (*_, variable, _), by_value in alike.items():
         name = str(variable)
         (first, base), *later = by_value.items()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterbench.cases import Reading
-from clusterbench.derive import Part, read_part, refusal_rows, with_what_follows
+from clusterbench.derive import SingleRun, read_single, refusal_rows, rows_across_cases
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import History
 from clusterbench.types import Plan, Point
@@ -16,54 +16,54 @@ from clusterbench.types import Plan, Point
 
 def read_several(runs: Sequence[RunFolder]) -> Reading:
     """Several runs as one, see :func:`as_one`."""
-    return as_one([read_part(run) for run in runs])
+    return as_one([read_single(run) for run in runs])
 
 
-def as_one(every: Sequence[Part]) -> Reading:
+def as_one(runs: Sequence[SingleRun]) -> Reading:
     """Several runs as one, each case named by its run.
 
     Runs that have no case in common are parts of one experiment, such as one run for each number of nodes: what follows
     from several cases then follows from all of theirs. Where a case is in two runs, they stand side by side, and every
     row's point says its ``run``.
     """
-    hashes = [history.case.hash for one in every for history in one.histories]
+    hashes = [history.case.hash for run in runs for history in run.histories]
     are_alike = len(set(hashes)) < len(hashes)
-    parts = [_named(one, name, are_alike) for one, name in zip(every, _names(every), strict=True)]
+    named_runs = [_named(run, name, are_alike) for run, name in zip(runs, _names(runs), strict=True)]
     plan = Plan(
-        suite=" and ".join(dict.fromkeys(one.plan.suite for one in parts)),
-        question=" ".join(dict.fromkeys(one.plan.question for one in parts if one.plan.question)),
+        suite=" and ".join(dict.fromkeys(run.plan.suite for run in named_runs)),
+        question=" ".join(dict.fromkeys(run.plan.question for run in named_runs if run.plan.question)),
         cluster=max(
-            (one.plan.cluster for one in parts), key=lambda cluster: cluster.num_nodes * cluster.ranks_per_node
+            (run.plan.cluster for run in named_runs), key=lambda cluster: cluster.num_nodes * cluster.ranks_per_node
         ),
-        repeats=max(one.plan.repeats for one in parts),
-        cases=tuple(case for one in parts for case in one.plan.cases),
-        refusals=tuple(refusal for one in parts for refusal in one.plan.refusals),
+        repeats=max(run.plan.repeats for run in named_runs),
+        cases=tuple(case for run in named_runs for case in run.plan.cases),
+        refusals=tuple(refusal for run in named_runs for refusal in run.plan.refusals),
     )
     if are_alike:
-        rows = [row for one in parts for row in with_what_follows(one.rows, one.plan)]
+        rows = [row for run in named_runs for row in rows_across_cases(run.rows, run.plan)]
     else:
-        rows = with_what_follows([row for one in parts for row in one.rows], plan)
+        rows = rows_across_cases([row for run in named_runs for row in run.rows], plan)
     return Reading(
-        run=", ".join(one.run for one in parts),
+        run=", ".join(run.name for run in named_runs),
         plan=plan,
-        histories=tuple(history for one in parts for history in one.histories),
-        rows=[*rows, *(row for one in parts for row in refusal_rows(one))],
-        environment=_environments(parts),
-        problems=tuple(f"{one.run}: {problem}" for one in parts for problem in one.problems),
+        histories=tuple(history for run in named_runs for history in run.histories),
+        rows=[*rows, *(row for run in named_runs for row in refusal_rows(run))],
+        environment=_environments(named_runs),
+        problems=tuple(f"{run.name}: {problem}" for run in named_runs for problem in run.problems),
     )
 
 
-def _names(parts: Sequence[Part]) -> list[str]:
+def _names(runs: Sequence[SingleRun]) -> list[str]:
     """The names of their folders, numbered where two have the same."""
-    count = Counter(part.run for part in parts)
+    count = Counter(run.name for run in runs)
     number = {name: iter(range(1, many + 1)) for name, many in count.items()}
-    return [part.run if count[part.run] == 1 else f"{part.run} ({next(number[part.run])})" for part in parts]
+    return [run.name if count[run.name] == 1 else f"{run.name} ({next(number[run.name])})" for run in runs]
 
 
-def _named(part: Part, name: str, in_points: bool) -> Part:
+def _named(run: SingleRun, name: str, in_points: bool) -> SingleRun:
     """The same run, with its name before that of each case, and where asked in the point of each row."""
 
-    def own(text: str) -> str:
+    def prefixed(text: str) -> str:
         return f"{name}: {text}"
 
     points: dict[int, Point] = {}  # rows of a case share one point object, and go on doing so
@@ -73,24 +73,29 @@ def _named(part: Part, name: str, in_points: bool) -> Part:
 
     histories = tuple(
         History(
-            replace(history.case, id=own(history.case.id)),
-            tuple(replace(outcome, case=own(outcome.case)) for outcome in history.outcomes),
-            tuple(replace(observation, case=own(observation.case)) for observation in history.observations),
+            replace(history.case, id=prefixed(history.case.id)),
+            tuple(replace(outcome, case=prefixed(outcome.case)) for outcome in history.outcomes),
+            tuple(replace(observation, case=prefixed(observation.case)) for observation in history.observations),
         )
-        for history in part.histories
+        for history in run.histories
     )
-    refusals = tuple(replace(one, id=own(one.id), point=with_run(one.point)) for one in part.plan.refusals)
-    plan = replace(part.plan, cases=tuple(history.case for history in histories), refusals=refusals)
-    rows = [row._replace(run=name, case=own(row.case), point=with_run(row.point)) for row in part.rows]
-    return Part(name, plan, histories, rows, part.environment, part.problems)
+    refusals = tuple(
+        replace(refusal, id=prefixed(refusal.id), point=with_run(refusal.point)) for refusal in run.plan.refusals
+    )
+    plan = replace(run.plan, cases=tuple(history.case for history in histories), refusals=refusals)
+    rows = [row._replace(run=name, case=prefixed(row.case), point=with_run(row.point)) for row in run.rows]
+    return SingleRun(name, plan, histories, rows, run.environment, run.problems)
 
 
-def _environments(parts: Sequence[Part]) -> dict[str, Any]:
+def _environments(runs: Sequence[SingleRun]) -> dict[str, Any]:
     """Each host once where it said the same in every run, else once a run; the rest stays with its run."""
     hosts: dict[str, Any] = {}
-    for part in parts:
-        for host, told in (part.environment.get("hosts") or {}).items():
-            is_known = host in hosts and hosts[host] != told
-            hosts[f"{host}, {part.run}" if is_known else host] = told
-    rest = {part.run: {name: told for name, told in part.environment.items() if name != "hosts"} for part in parts}
+    for run in runs:
+        for host, description in (run.environment.get("hosts") or {}).items():
+            is_known = host in hosts and hosts[host] != description
+            hosts[f"{host}, {run.name}" if is_known else host] = description
+    rest = {
+        run.name: {name: description for name, description in run.environment.items() if name != "hosts"}
+        for run in runs
+    }
     return {**rest, **({"hosts": hosts} if hosts else {})}

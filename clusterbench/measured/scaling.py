@@ -53,12 +53,12 @@ def _efficiency(row: Row, smallest: Row, kind: str) -> Row:
 
 
 def _loss(row: Row, smallest: Row, kind: str, parts: Mapping[str, Mapping[Part, Row]]) -> Iterator[Row]:
-    own, base = parts.get(row.case, {}), parts.get(smallest.case, {})
-    if not own or not base or not _batch(smallest):
+    parts_of_case, base = parts.get(row.case, {}), parts.get(smallest.case, {})
+    if not parts_of_case or not base or not _batch(smallest):
         return
     work_ratio = _batch(row) / row.world_size / (_batch(smallest) / smallest.world_size)
-    lost = loss_by_part(_seconds(own), _seconds(base), work_ratio)
-    like = next(iter(own.values()))
+    lost = loss_by_part(_seconds(parts_of_case), _seconds(base), work_ratio)
+    like = next(iter(parts_of_case.values()))
     less = f"less {work_ratio:.4g} x the same part of {_name(smallest)}"
     for part, lost_s in lost.items():
         yield like._replace(
@@ -84,7 +84,9 @@ def _smallest_by_work(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:
     smallest: dict[tuple[object, ...], Row] = {}
     for row in rows:
         for work in (_work(row), _work(row, per_rank=True)):
-            smallest[work] = min(smallest.get(work, row), row, key=lambda one: (one.world_size, -(one.value or 0.0)))
+            smallest[work] = min(
+                smallest.get(work, row), row, key=lambda candidate: (candidate.world_size, -(candidate.value or 0.0))
+            )
     return smallest
 
 

@@ -56,10 +56,10 @@ def step_metrics(case: Case, job: TrainingJob, observation: Observation, cluster
 
 def across_cases(rows: Sequence[Row]) -> Iterable[Row]:
     """What needs more than one case: scaling, and utilization against the matrix product measured in the same run."""
-    own = [row for row in rows if row.benchmark == "train_step" and row.value is not None]
-    yield from scaling(own)
+    step_rows = [row for row in rows if row.benchmark == "train_step" and row.value is not None]
+    yield from scaling(step_rows)
     peaks = _measured_peaks(rows)
-    for row in own:
+    for row in step_rows:
         if row.metric == "model_flops_per_s_per_rank":
             yield from _held_against_matmul(row, peaks)
 
@@ -147,9 +147,9 @@ def _bubble_metrics(case: Case, job: TrainingJob, observation: Observation) -> I
         return
     end_s = max(action.end_s for timeline in timelines for action in timeline)
     idle = [1 - sum(action.end_s - action.start_s for action in timeline) / end_s for timeline in timelines]
-    seen = "one step, every rank's time since it left a barrier"
-    yield Metric("bubble", "fraction", fmean(idle), min(idle), max(idle), detail={"source": "measured"}, basis=seen)
-    pipeline = next(one for one in from_options(case.point) if isinstance(one, Pipeline))
+    source = "one step, every rank's time since it left a barrier"
+    yield Metric("bubble", "fraction", fmean(idle), min(idle), max(idle), detail={"source": "measured"}, basis=source)
+    pipeline = next(parallelism for parallelism in from_options(case.point) if isinstance(parallelism, Pipeline))
     num_stages = job.layout.pp * pipeline.chunks
     costs = {
         kind: [_median_of(timelines, kind, stage) for stage in range(num_stages)]

@@ -1,4 +1,4 @@
-"""From what is asked to what will run: cases with their expectations, and refusals with their reasons.
+"""The plan of a suite on a cluster: cases with their expectations, and refusals with their reasons.
 
 Pure: no device is touched, no clock read, torch is not imported.
 """
@@ -23,7 +23,7 @@ from clusterbench.types import Case, Place, Plan, Point, Refusal
 
 MOST_CASES = 100_000
 ROOMY_NODES, ROOMY_RANKS = 8, 16
-"""Where there is room for whatever can be at all."""
+"""A cluster with room for every case that is possible at all."""
 
 
 SLOWEST_BYTES_PER_S: Mapping[str, float] = {"cpu": 50e6, "cuda": 1e9}
@@ -59,14 +59,16 @@ def make_plan(suite: Suite, cluster: Cluster) -> Plan:
     """
     suite = suite.on(cluster.device)
     places = [Place(cluster, num_nodes) for num_nodes in sorted(suite.num_nodes)]
-    planned: list[_Planned] = []
+    answers: list[_Answer] = []
     for entry in suite.entries:
-        planned += _planned(suite, entry, places, room=MOST_CASES - len(planned))
-    _expect_something([one.record for one in planned])
-    planned.sort(key=lambda one: one.asked.place.num_nodes)  # stable: within a node count the suite's order stays
-    _expect_unique([one.record for one in planned if isinstance(one.record, Case)])
-    names = unique_names([one.record.id for one in planned], lambda index: planned[index].asked.features())
-    records = [_named(one.record, name) for one, name in zip(planned, names, strict=True)]
+        answers += _answers(suite, entry, places, room=MOST_CASES - len(answers))
+    _expect_something([answer.record for answer in answers])
+    answers.sort(
+        key=lambda answer: answer.request.place.num_nodes
+    )  # stable: within a node count the suite's order stays
+    _expect_unique([answer.record for answer in answers if isinstance(answer.record, Case)])
+    names = unique_names([answer.record.id for answer in answers], lambda index: answers[index].request.features())
+    records = [_named(answer.record, name) for answer, name in zip(answers, names, strict=True)]
     return Plan(
         suite=suite.name,
         question=suite.question,
@@ -82,7 +84,7 @@ def _named(record: Case | Refusal, name: str) -> Case | Refusal:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     """One point of an entry at one place.
 
     ``swept`` are the written values that were chosen for it, ``elements`` those of its lists that bring it about;
@@ -99,73 +101,77 @@ class _Asked:
 
     @property
     def by(self) -> tuple[Written, ...]:
-        """All values that ask for it, the most telling first: what is in a list, what was swept last, variables."""
+        """All values that ask for it, the most specific first: what is in a list, what was swept last, variables."""
         last_first = self.swept[::-1]
-        return (*self.elements, *sorted(last_first, key=lambda one: one.name in self.environment))
+        return (*self.elements, *sorted(last_first, key=lambda written: written.name in self.environment))
 
     def features(self) -> dict[str, Any]:
-        """All that may tell it from another point of the same label: what was swept first."""
+        """All values in which it may differ from another point of the same label; swept ones first."""
         names = [name for name, option in self.benchmark.options().items() if not option.is_list]
         options = {name: getattr(self.benchmark, name, None) for name in names}
-        every = {**options, **self.point, **self.environment}
-        return {**{written.name: every[written.name] for written in self.swept if written.name in every}, **every}
+        values = {**options, **self.point, **self.environment}
+        return {**{written.name: values[written.name] for written in self.swept if written.name in values}, **values}
 
 
 @dataclass(frozen=True)
-class _Planned:
-    asked: _Asked
+class _Answer:
+    request: _Request
     record: Case | Refusal
 
 
-def _planned(suite: Suite, entry: Entry, places: Sequence[Place], room: int) -> list[_Planned]:
-    """What becomes of every point of one entry, at all places."""
+def _answers(suite: Suite, entry: Entry, places: Sequence[Place], room: int) -> list[_Answer]:
+    """Every point of one entry at all places, each with its case or refusal."""
     _expect_reasonable(suite, entry, len(places), room)
-    asked: list[_Asked] = []
-    for one in _asked(suite, entry, places):
-        asked.append(one)
-        if len(asked) > room:
+    requests: list[_Request] = []
+    for request in _requests(suite, entry, places):
+        requests.append(request)
+        if len(requests) > room:
             raise _too_many(suite, entry, f"more than {MOST_CASES}")
     _expect_effect(suite, entry, places)
-    _expect_sound_values(suite, entry, asked)
-    if not asked:
+    _expect_sound_values(suite, entry, requests)
+    if not requests:
         raise suite.mistake(entry.line, f"benchmark '{entry.benchmark}' has nothing to measure here.")
-    return [_Planned(one, _case_or_refusal(suite, entry, one)) for one in asked]
+    return [_Answer(request, _case_or_refusal(suite, entry, request)) for request in requests]
 
 
-# What is asked
+# Requests
 
 
-def _asked(suite: Suite, entry: Entry, places: Sequence[Place]) -> Iterator[_Asked]:
+def _requests(suite: Suite, entry: Entry, places: Sequence[Place]) -> Iterator[_Request]:
     """Every point at every place, for every combination of swept options and variables."""
     for place in places:
-        known: set[object] = set()
+        earlier: set[object] = set()
         for values, swept in _combinations(entry.settings):
             benchmark, points = _points(suite, entry, values, swept, place)
-            points = _new(benchmark, points, known)
+            points = _new(benchmark, points, earlier)
             elements = _elements(entry, values, place, points)
             objections = [_sentence(benchmark.objection(point, place) or "") for point in points]
             for variables, swept_variables in _combinations(entry.environment):
                 chosen = (*swept, *swept_variables)
                 for point, by, objection in zip(points, elements, objections, strict=True):
-                    yield _Asked(benchmark, point, place, variables, chosen, by, objection)
+                    yield _Request(benchmark, point, place, variables, chosen, by, objection)
 
 
-def _new(benchmark: Benchmark, points: Sequence[Point], known: set[object]) -> list[Point]:
+def _new(benchmark: Benchmark, points: Sequence[Point], earlier: set[object]) -> list[Point]:
     """Points no earlier combination had: an option that does not concern a layout gives it once, not once a value."""
     common = tuple(getattr(benchmark, name) for name in Benchmark.options())
     keys = [(common, _key(point)) for point in points]
-    new = [point for key, point in zip(keys, points, strict=True) if key not in known]
-    known.update(keys)
+    new = [point for key, point in zip(keys, points, strict=True) if key not in earlier]
+    earlier.update(keys)
     return new
 
 
 def _combinations(settings: Settings) -> Iterator[tuple[dict[str, Any], tuple[Written, ...]]]:
     """One value for each setting, in all combinations, and which of them were swept; the last key varies fastest."""
-    lists = {name: tuple(one.value for one in setting.values) for name, setting in settings.items() if setting.is_list}
+    lists = {
+        name: tuple(written.value for written in setting.values)
+        for name, setting in settings.items()
+        if setting.is_list
+    }
     single = [setting for setting in settings.values() if not setting.is_list]
     for chosen in product(*(setting.values for setting in single)):
-        swept = tuple(one for one, setting in zip(chosen, single, strict=True) if len(setting.values) > 1)
-        yield {**lists, **{one.name: one.value for one in chosen}}, swept
+        swept = tuple(written for written, setting in zip(chosen, single, strict=True) if len(setting.values) > 1)
+        yield {**lists, **{written.name: written.value for written in chosen}}, swept
 
 
 def _points(
@@ -191,12 +197,14 @@ def _elements(
         for point in brought or ():
             bringing[_key(point)].append(element)
     times: Counter[Any] = Counter()
-    found = []
+    elements_of_points = []
     for point in points:
         elements = bringing.get(_key(point), [])
-        found.append(tuple(elements[times[_key(point)] :]))  # of 'dp2, dp*' the second asks for the second dp2
+        elements_of_points.append(
+            tuple(elements[times[_key(point)] :])
+        )  # of 'dp2, dp*' the second asks for the second dp2
         times[_key(point)] += 1
-    return found
+    return elements_of_points
 
 
 def _one_by_one(
@@ -223,15 +231,15 @@ def _key(point: Point) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(point.items()))
 
 
-# What becomes of it
+# Cases and refusals
 
 
-def _case_or_refusal(suite: Suite, entry: Entry, asked: _Asked) -> Case | Refusal:
-    benchmark, point, place = asked.benchmark, asked.point, asked.place
+def _case_or_refusal(suite: Suite, entry: Entry, request: _Request) -> Case | Refusal:
+    benchmark, point, place = request.benchmark, request.point, request.place
     world_size = benchmark.world_size(point, place)
     name = f"{entry.benchmark}/{place.num_nodes}n{world_size}/{tidy(benchmark.label(point))}"
-    source = suite.where(asked.by[0].line if asked.by else entry.line)
-    reason, hint = (asked.objection, "") if asked.objection else _misfit(entry, asked, world_size)
+    source = suite.where(request.by[0].line if request.by else entry.line)
+    reason, hint = (request.objection, "") if request.objection else _misfit(entry, request, world_size)
     if reason:
         return Refusal(name, entry.benchmark, point, place.num_nodes, reason, source, hint)
     return Case(
@@ -249,7 +257,7 @@ def _case_or_refusal(suite: Suite, entry: Entry, asked: _Asked) -> Case | Refusa
         layout=benchmark.layout(point),
         rank_order=str(point.get("rank_order", "megatron")),
         own_start=benchmark.own_start,
-        environment={**benchmark.variables, **asked.environment},
+        environment={**benchmark.variables, **request.environment},
         repeats=suite.repeats,
         expected=benchmark.predict(point, place),
         expected_outcomes=benchmark.expect,
@@ -257,12 +265,12 @@ def _case_or_refusal(suite: Suite, entry: Entry, asked: _Asked) -> Case | Refusa
     )
 
 
-def _misfit(entry: Entry, asked: _Asked, world_size: int) -> tuple[str, str]:
+def _misfit(entry: Entry, request: _Request, world_size: int) -> tuple[str, str]:
     """Why a sound point does not fit its place, and what to do about it; two empty texts when it fits."""
-    place = asked.place
+    place = request.place
     cluster = place.cluster
-    layout = asked.benchmark.layout(asked.point)
-    subject = f"layout '{layout}'" if layout else f"'{asked.benchmark.label(asked.point)}'"
+    layout = request.benchmark.layout(request.point)
+    subject = f"layout '{layout}'" if layout else f"'{request.benchmark.label(request.point)}'"
     fits_on = -(-world_size // cluster.ranks_per_node)
     stretch = "write 'dp*' to let data parallelism take the ranks that are left" if _stretches(layout, place) else ""
     if place.num_nodes > cluster.num_nodes:
@@ -294,9 +302,9 @@ def _stretches(layout: str | None, place: Place) -> bool:
 
 def _supply(place: Place) -> str:
     """``8 nodes x 8 GPUs give 64``."""
-    each = place.cluster.ranks_per_node
-    gives = "gives" if place.num_nodes == each == 1 else "give"
-    return f"{nodes_and_ranks(place.num_nodes, each, place.device)} {gives} {place.world_size}"
+    ranks_per_node = place.cluster.ranks_per_node
+    gives = "gives" if place.num_nodes == ranks_per_node == 1 else "give"
+    return f"{nodes_and_ranks(place.num_nodes, ranks_per_node, place.device)} {gives} {place.world_size}"
 
 
 def _nodes(number: int) -> str:
@@ -307,7 +315,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-# What the suite must not ask
+# Mistakes of a suite
 
 
 def _too_many(suite: Suite, entry: Entry, number: str) -> SuiteError:
@@ -324,33 +332,33 @@ def _expect_reasonable(suite: Suite, entry: Entry, num_places: int, room: int) -
         raise _too_many(suite, entry, f"{MOST_CASES - room + number} or more")
 
 
-def _expect_sound_values(suite: Suite, entry: Entry, asked: Sequence[_Asked]) -> None:
+def _expect_sound_values(suite: Suite, entry: Entry, requests: Sequence[_Request]) -> None:
     """A value that is objected to everywhere and in every combination was a mistake to write.
 
     One that is objected to here only, because nodes or ranks are few, is refused.
     """
-    hopeless = _objected(asked)
+    hopeless = _hopeless_values(requests)
     if hopeless:
-        cluster = replace(asked[0].place.cluster, num_nodes=ROOMY_NODES, ranks_per_node=ROOMY_RANKS, hosts=())
-        elsewhere = _objected(list(_asked(suite, entry, [Place(cluster, ROOMY_NODES)])))
+        cluster = replace(requests[0].place.cluster, num_nodes=ROOMY_NODES, ranks_per_node=ROOMY_RANKS, hosts=())
+        elsewhere = _hopeless_values(list(_requests(suite, entry, [Place(cluster, ROOMY_NODES)])))
         for written, reason in hopeless.items():
             if written in elsewhere:
                 raise suite.mistake(written.line, reason)
 
 
-def _objected(asked: Sequence[_Asked]) -> dict[Written, str]:
+def _hopeless_values(requests: Sequence[_Request]) -> dict[Written, str]:
     """Values of which nothing can be at these places, each with the first objection."""
     objections: dict[Written, list[str]] = defaultdict(list)
-    for one in asked:
-        for written in one.by:
-            objections[written].append(one.objection)
+    for request in requests:
+        for written in request.by:
+            objections[written].append(request.objection)
     return {written: reasons[0] for written, reasons in objections.items() if all(reasons)}
 
 
 def _expect_effect(suite: Suite, entry: Entry, places: Sequence[Place]) -> None:
     """An option that changes nothing, whatever is combined with it, was a mistake to write."""
     without_effect = [
-        dict(entry.kind.from_options(values).ineffective(entry.own, place))
+        dict(entry.kind.from_options(values).ineffective(entry.own_settings, place))
         for place in places
         for values, _ in _combinations(entry.settings)
     ]

@@ -27,8 +27,8 @@ def unique_names(names: Sequence[str], features: Callable[[int], Mapping[str, An
         if len(indices) == 1:
             continue
         for index, suffix in zip(indices, _differences([features(index) for index in indices]), strict=True):
-            wanted, number = f"{name}{suffix}", 1
-            while (candidate := wanted if number == 1 else f"{wanted}-{number}") in taken:
+            suffixed, number = f"{name}{suffix}", 1
+            while (candidate := suffixed if number == 1 else f"{suffixed}-{number}") in taken:
                 number += 1
             taken.add(candidate)
             unique[index] = candidate

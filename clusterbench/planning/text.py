@@ -66,7 +66,7 @@ def _refused(refusals: Iterable[Refusal]) -> list[str]:
     lines = []
     for (reason, hint), group in alike.items():
         lines += comment(f"refused: {reason}" + (f"\nhint: {hint}" if hint else ""))
-        lines += [line.rstrip() for line in aligned(["", ""], [[one.id, one.source] for one in group])[1:]]
+        lines += [line.rstrip() for line in aligned(["", ""], [[member.id, member.source] for member in group])[1:]]
     return lines
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterbench.cases import Reading
-from clusterbench.derive import read_part, reading_of, write_rows
+from clusterbench.derive import read_single, reading_of, write_rows
 from clusterbench.derive.several_runs import as_one
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
@@ -32,7 +32,7 @@ def render_together(runs: Sequence[RunFolder], out: Path) -> Report:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DiskError(f"cannot make the folder {out}: {error.strerror}.\nhint: name another with --out") from None
-    parts = [read_part(run) for run in runs]
+    parts = [read_single(run) for run in runs]
     reading = as_one(parts)
     findings = examine(reading)
     judged = verdict(reading, findings)

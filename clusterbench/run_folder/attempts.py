@@ -108,7 +108,7 @@ class History:
         return pooled
 
 
-def complaint(case: Case, observation: Observation) -> str:
+def why_unusable(case: Case, observation: Observation) -> str:
     """Why a record cannot be used; empty when all ranks left the same number of plausible samples.
 
     A case passed if every rank's record is whole, whatever an exit code said.

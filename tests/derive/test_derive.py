@@ -12,7 +12,7 @@ import pytest
 
 import clusterbench
 from clusterbench.derive import derive_rows, read, write_rows
-from clusterbench.run_folder.attempts import complaint
+from clusterbench.run_folder.attempts import why_unusable
 from clusterbench.types import Expected, Refusal
 from tests.report.synthetic import case, good_run, observation, outcome, plant, tp_scale_run, write_run
 
@@ -60,7 +60,9 @@ def test_samples_of_a_pass_are_pooled_and_other_passes_are_the_last(tmp_path: Pa
 def test_samples_that_are_no_figures_are_not_believed(samples: Any) -> None:
     one = case("a")
     damaged = replace(observation(one), passes={"samples": [samples] * 4})
-    assert complaint(one, damaged) == f"the record holds {samples!r:.60} as samples; they are lists of numbers by name"
+    assert (
+        why_unusable(one, damaged) == f"the record holds {samples!r:.60} as samples; they are lists of numbers by name"
+    )
 
 
 def test_variables_of_a_start_are_columns(tmp_path: Path) -> None:
@@ -138,8 +140,8 @@ def test_a_record_of_which_its_benchmark_makes_nothing_is_named_and_the_other_re
     reading = read(write_run(tmp_path / "run", [one], records))
     assert [observation.repeat for observation in reading.histories[0].observations] == [0, 2]
     assert reading.problems == (
-        "planted/1n4/a, repeat 1: 'planted' makes nothing of the record (x would be inf); it was left out",
-        "planted/1n4/a, repeat 3: 'planted' makes nothing of the record (TypeError: Metric.__init__() got an "
+        "planted/1n4/a, repeat 1: 'planted' cannot derive metrics from the record (x would be inf); it was left out",
+        "planted/1n4/a, repeat 3: 'planted' cannot derive metrics from the record (TypeError: Metric.__init__() got an "
         "unexpected keyword argument 'nom'); it was left out",
     )
 
