@@ -34,12 +34,12 @@ def test_every_figure_is_one_row_in_the_order_of_the_plan(tmp_path: Path) -> Non
 
 
 def test_samples_of_all_good_repeats_are_pooled(tmp_path: Path) -> None:
-    one = case("a", repeats=2)
+    planned = case("a", repeats=2)
     slow = [[0.020] * 20] * 4
     run = write_run(
         tmp_path / "run",
-        [one],
-        [(outcome(one), observation(one)), (outcome(one, repeat=2), observation(one, slow, repeat=2))],
+        [planned],
+        [(outcome(planned), observation(planned)), (outcome(planned, repeat=2), observation(planned, slow, repeat=2))],
     )
     step_time = derive_rows(run)[0]
     assert step_time.iterations == 40
@@ -47,52 +47,55 @@ def test_samples_of_all_good_repeats_are_pooled(tmp_path: Path) -> None:
 
 
 def test_samples_of_a_pass_are_pooled_and_other_passes_are_the_last(tmp_path: Path) -> None:
-    one = case("a", repeats=2)
-    first = replace(observation(one), passes={"samples": [{"rate": [1.0]}] * 4, "traffic": [1, 2, 3, 4]})
-    second = replace(observation(one, repeat=2), passes={"samples": [{"rate": [2.0, 3.0]}] * 4})
-    run = write_run(tmp_path / "run", [one], [(outcome(one), first), (outcome(one, repeat=2), second)])
+    planned = case("a", repeats=2)
+    first = replace(observation(planned), passes={"samples": [{"rate": [1.0]}] * 4, "traffic": [1, 2, 3, 4]})
+    second = replace(observation(planned, repeat=2), passes={"samples": [{"rate": [2.0, 3.0]}] * 4})
+    run = write_run(tmp_path / "run", [planned], [(outcome(planned), first), (outcome(planned, repeat=2), second)])
     pooled = read(run).histories[0].pooled
     assert pooled is not None
     assert pooled.passes == {"samples": [{"rate": [1.0, 2.0, 3.0]}] * 4, "traffic": [1, 2, 3, 4]}
 
 
 @pytest.mark.parametrize("samples", [3, {"rate": 3}, {"rate": []}, {"rate": ["x"]}, {"rate": [float("nan")]}])
-def test_samples_that_are_no_figures_are_not_believed(samples: Any) -> None:
-    one = case("a")
-    damaged = replace(observation(one), passes={"samples": [samples] * 4})
+def test_samples_that_are_no_figures_are_left_out(samples: Any) -> None:
+    planned = case("a")
+    damaged = replace(observation(planned), passes={"samples": [samples] * 4})
     assert (
-        why_unusable(one, damaged) == f"the record holds {samples!r:.60} as samples; they are lists of numbers by name"
+        why_unusable(planned, damaged)
+        == f"the record holds {samples!r:.60} as samples; they are lists of numbers by name"
     )
 
 
 def test_variables_of_a_start_are_columns(tmp_path: Path) -> None:
-    one = replace(case("a"), environment={"UCX_TLS": "tcp"})
-    run = write_run(tmp_path / "run", [one], [(outcome(one), observation(one))])
+    planned = replace(case("a"), environment={"UCX_TLS": "tcp"})
+    run = write_run(tmp_path / "run", [planned], [(outcome(planned), observation(planned))])
     rows = list(csv.DictReader(write_rows(run).read_text().splitlines()))
     assert {row["UCX_TLS"] for row in rows} == {"tcp"}
 
 
 def test_a_failed_attempt_never_hides_a_good_one(tmp_path: Path) -> None:
-    one = case("a")
+    planned = case("a")
     run = write_run(
         tmp_path / "run",
-        [one],
-        [(outcome(one), observation(one)), (outcome(one, "failed", attempt=2, reason="later"), None)],
+        [planned],
+        [(outcome(planned), observation(planned)), (outcome(planned, "failed", attempt=2, reason="later"), None)],
     )
     assert {row.status for row in derive_rows(run)} == {"ok"}
 
 
 def test_the_last_good_attempt_wins(tmp_path: Path) -> None:
-    one = case("a")
-    again = observation(one, [[0.5] * 20] * 4, attempt=2)
-    run = write_run(tmp_path / "run", [one], [(outcome(one), observation(one)), (outcome(one, attempt=2), again)])
+    planned = case("a")
+    again = observation(planned, [[0.5] * 20] * 4, attempt=2)
+    run = write_run(
+        tmp_path / "run", [planned], [(outcome(planned), observation(planned)), (outcome(planned, attempt=2), again)]
+    )
     assert derive_rows(run)[0].value == 0.5
 
 
 def test_an_observation_without_its_outcome_does_not_count(tmp_path: Path) -> None:
-    one = case("a")
-    run = write_run(tmp_path / "run", [one], [])
-    run._append("observations.jsonl", observation(one))
+    planned = case("a")
+    run = write_run(tmp_path / "run", [planned], [])
+    run._append("observations.jsonl", observation(planned))
     (row,) = derive_rows(run)
     assert (row.status, row.metric, row.value, row.basis) == ("not_run", "", None, "not run yet")
 
@@ -119,25 +122,23 @@ def test_every_figure_has_the_hosts_it_ran_on(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_record_that_cannot_be_believed_is_named_and_left_out(
-    tmp_path: Path, changes: dict[str, Any], why: str
-) -> None:
-    one = case("a")
-    run = write_run(tmp_path / "run", [one], [(outcome(one), replace(observation(one), **changes))])
+def test_a_record_that_cannot_be_used_is_named_and_left_out(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    planned = case("a")
+    run = write_run(tmp_path / "run", [planned], [(outcome(planned), replace(observation(planned), **changes))])
     reading = read(run)
     assert reading.problems == (f"planted/1n4/a, repeat 1: {why}; it was left out",)
     assert [row.metric for row in reading.rows] == [""]
 
 
-def test_a_record_of_which_its_benchmark_makes_nothing_is_named_and_the_other_repeats_stand(tmp_path: Path) -> None:
-    one = case("a", repeats=3)
+def test_a_record_without_metrics_is_named_and_the_other_repeats_stand(tmp_path: Path) -> None:
+    planned = case("a", repeats=3)
     figures = [[{"name": "x", "unit": "s", "value": value}] for value in (1.0, float("inf"), 1.0)]
     figures.append([{"nom": "x"}])
     records = [
-        (outcome(one, repeat=repeat), observation(one, figures=each, repeat=repeat))
-        for repeat, each in enumerate(figures)
+        (outcome(planned, repeat=repeat), observation(planned, figures=of_repeat, repeat=repeat))
+        for repeat, of_repeat in enumerate(figures)
     ]
-    reading = read(write_run(tmp_path / "run", [one], records))
+    reading = read(write_run(tmp_path / "run", [planned], records))
     assert [observation.repeat for observation in reading.histories[0].observations] == [0, 2]
     assert reading.problems == (
         "planted/1n4/a, repeat 1: 'planted' cannot derive metrics from the record (x would be inf); it was left out",
@@ -147,10 +148,14 @@ def test_a_record_of_which_its_benchmark_makes_nothing_is_named_and_the_other_re
 
 
 def test_lines_that_belong_to_nothing_are_named(tmp_path: Path) -> None:
-    one, other = case("a"), case("b")
-    records = [(outcome(one), observation(one)), (outcome(one), None), (outcome(other), observation(other))]
-    run = write_run(tmp_path / "run", [one], records)
-    run._append("observations.jsonl", observation(one, attempt=7))
+    planned, unplanned = case("a"), case("b")
+    records = [
+        (outcome(planned), observation(planned)),
+        (outcome(planned), None),
+        (outcome(unplanned), observation(unplanned)),
+    ]
+    run = write_run(tmp_path / "run", [planned], records)
+    run._append("observations.jsonl", observation(planned, attempt=7))
     assert read(run).problems == (
         "planted/1n4/a, repeat 1, attempt 1: the outcome is there twice; the second was left out",
         "planted/1n4/b, repeat 1, attempt 1: the outcome belongs to no case of the plan and was left out",
@@ -183,8 +188,8 @@ def test_what_was_not_measured_is_a_row_with_its_reason(tmp_path: Path) -> None:
     ],
 )
 def test_a_record_that_is_not_whole_gives_no_figure(tmp_path: Path, seconds: list[list[float]], why: str) -> None:
-    one = case("a")
-    reading = read(write_run(tmp_path / "run", [one], [(outcome(one), observation(one, seconds))]))
+    planned = case("a")
+    reading = read(write_run(tmp_path / "run", [planned], [(outcome(planned), observation(planned, seconds))]))
     assert [row.value for row in reading.rows] == [None]
     assert reading.problems == (f"planted/1n4/a, repeat 1: {why}; it was left out",)
 
@@ -200,11 +205,13 @@ def test_the_plans_expectation_stands_beside_the_figure_and_alone_where_there_is
 
 
 def test_the_spread_of_iterations_stands_beside_its_limit(tmp_path: Path) -> None:
-    one = case("a")
+    planned = case("a")
     seconds = [[0.9, 1.0, 1.1, 1.0]] * 4
     rows = {
         row.metric: row
-        for row in derive_rows(write_run(tmp_path / "run", [one], [(outcome(one), observation(one, seconds))]))
+        for row in derive_rows(
+            write_run(tmp_path / "run", [planned], [(outcome(planned), observation(planned, seconds))])
+        )
     }
     # Deviations -0.1, 0, 0.1, 0 from 1.0: sqrt(0.02 / 3).
     assert rows["time_cv"].value == pytest.approx(0.0816497)
@@ -213,8 +220,8 @@ def test_the_spread_of_iterations_stands_beside_its_limit(tmp_path: Path) -> Non
 
 
 def test_a_benchmark_this_version_does_not_have_is_named(tmp_path: Path) -> None:
-    one = case("a", benchmark="gone")
-    (row,) = derive_rows(write_run(tmp_path / "run", [one], [(outcome(one), observation(one))]))
+    planned = case("a", benchmark="gone")
+    (row,) = derive_rows(write_run(tmp_path / "run", [planned], [(outcome(planned), observation(planned))]))
     assert row.basis == "this clusterbench has no benchmark 'gone'"
 
 
@@ -266,10 +273,11 @@ def test_a_run_without_a_case_gives_an_empty_table(tmp_path: Path) -> None:
 
 
 def test_renaming_a_case_does_not_lose_its_observation(tmp_path: Path) -> None:
-    one = case("a")
-    renamed = replace(one, id="another name")
+    planned = case("a")
+    renamed = replace(planned, id="another name")
     assert {
-        row.status for row in derive_rows(write_run(tmp_path / "run", [renamed], [(outcome(one), observation(one))]))
+        row.status
+        for row in derive_rows(write_run(tmp_path / "run", [renamed], [(outcome(planned), observation(planned))]))
     } == {"ok"}
 
 

@@ -12,18 +12,18 @@ SIZE = {"size_bytes": 1024, "dtype": "float32"}
 
 
 def ratios(*rows: Row) -> dict[str, float | None]:
-    return {one.detail["part"]: one.value for one in environment_ratio_rows(rows)}
+    return {row.detail["part"]: row.value for row in environment_ratio_rows(rows)}
 
 
 def test_a_variable_is_held_against_its_first_value() -> None:
     near = row("all_reduce", "busbw", 40e9, {"NCCL_NET_GDR_LEVEL": "SYS", **SIZE}, low=39e9, high=50e9)
     far = row("all_reduce", "busbw", 10e9, {"NCCL_NET_GDR_LEVEL": "LOC", **SIZE}, low=5e9, high=13e9)
-    (found,) = environment_ratio_rows([near, far])
-    assert (found.case, found.metric, found.unit) == (far.case, "environment_ratio", "fraction")
-    assert (found.value, found.low) == (0.25, 0.1)
-    assert found.high == pytest.approx(1 / 3)
-    assert found.detail == {"category": "busbw", "part": "NCCL_NET_GDR_LEVEL=LOC/SYS"}
-    assert found.basis == (
+    (ratio,) = environment_ratio_rows([near, far])
+    assert (ratio.case, ratio.metric, ratio.unit) == (far.case, "environment_ratio", "fraction")
+    assert (ratio.value, ratio.low) == (0.25, 0.1)
+    assert ratio.high == pytest.approx(1 / 3)
+    assert ratio.detail == {"category": "busbw", "part": "NCCL_NET_GDR_LEVEL=LOC/SYS"}
+    assert ratio.basis == (
         "busbw with NCCL_NET_GDR_LEVEL=LOC over that with NCCL_NET_GDR_LEVEL=SYS: whether cards reach GPU memory "
         "themselves (GPUDirect RDMA), by their distance"
     )
@@ -32,7 +32,7 @@ def test_a_variable_is_held_against_its_first_value() -> None:
 def test_three_values_give_two_ratios() -> None:
     rows = [row("x", "bandwidth", value, {"NCCL_IB_TC": tc}) for tc, value in (("0", 8.0), ("106", 4.0), ("4", 2.0))]
     assert ratios(*rows) == {"NCCL_IB_TC=106/0": 0.5, "NCCL_IB_TC=4/0": 0.25}
-    assert {one.basis for one in environment_ratio_rows(rows[:2])} == {
+    assert {ratio_row.basis for ratio_row in environment_ratio_rows(rows[:2])} == {
         "bandwidth with NCCL_IB_TC=106 over that with NCCL_IB_TC=0"
     }
 
@@ -47,10 +47,11 @@ def test_two_variables_are_compared_one_at_a_time() -> None:
         row("x", "bandwidth", value, {"A": a, "B": b})
         for (a, b), value in zip([("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")], [8.0, 4.0, 2.0, 1.0], strict=True)
     ]
-    found = sorted(
-        (one.point["A"], one.point["B"], one.detail["part"], one.value) for one in environment_ratio_rows(rows)
+    found_ratios = sorted(
+        (ratio_row.point["A"], ratio_row.point["B"], ratio_row.detail["part"], ratio_row.value)
+        for ratio_row in environment_ratio_rows(rows)
     )
-    assert found == [
+    assert found_ratios == [
         ("0", "1", "B=1/0", 0.5),
         ("1", "0", "A=1/0", 0.25),
         ("1", "1", "A=1/0", 0.25),

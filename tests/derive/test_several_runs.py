@@ -23,10 +23,13 @@ def part(path: Path, is_in: Callable[[Case], bool]) -> RunFolder:
     cases = tuple(case for case in plan.cases if is_in(case))
     kept = {case.hash for case in cases}
     run = RunFolder.create(path, b"suite: part\n", replace(plan, cases=cases), EXAMPLE.environment())
-    seen = {(one.hash, one.repeat, one.attempt): one for one in EXAMPLE.observations()}
+    observed = {
+        (observation.hash, observation.repeat, observation.attempt): observation
+        for observation in EXAMPLE.observations()
+    }
     for outcome in EXAMPLE.outcomes():
         if outcome.hash in kept:
-            run.record(outcome, seen.get((outcome.hash, outcome.repeat, outcome.attempt)))
+            run.record(outcome, observed.get((outcome.hash, outcome.repeat, outcome.attempt)))
     return run
 
 
@@ -49,9 +52,11 @@ def test_the_same_case_in_two_runs_stands_side_by_side(tmp_path: Path) -> None:
     runs = [part(tmp_path / name, lambda case: case.world_size < 3) for name in ("before", "after")]
     alone, together = read(runs[0]), read_several(runs)
     assert {row.point["run"] for row in together.rows} == {"before", "after"}
-    own = [row for row in together.rows if row.run == "before"]
-    assert [row.value for row in own] == [row.value for row in alone.rows]
-    assert [history.case.hash for history in together.histories] == 2 * [one.case.hash for one in alone.histories]
+    rows_before = [row for row in together.rows if row.run == "before"]
+    assert [row.value for row in rows_before] == [row.value for row in alone.rows]
+    assert [history.case.hash for history in together.histories] == 2 * [
+        history_alone.case.hash for history_alone in alone.histories
+    ]
 
 
 def test_folders_of_one_name_are_numbered_and_every_host_is_there_once(tmp_path: Path) -> None:

@@ -134,9 +134,9 @@ def test_a_planted_delay_lands_in_its_own_part(
 def lands(layout: str, plant: Callable[[Any, Any, Delayed], object], part: str) -> None:
     case = case_of(layout)
     ranks = run_ranks(case.world_size, traced, layout, plant)
-    records, delay_s = [seen for seen, _ in ranks], max(seconds for _, seconds in ranks)
+    records, delay_s = [record for record, _ in ranks], max(seconds for _, seconds in ranks)
     json.dumps(records)  # what a worker sends
-    longest_s = max(seen["step_s"] for seen in records)
+    longest_s = max(record["step_s"] for record in records)
     metrics = derived(case, longest_s, records)
     parts = parts_of(metrics)
     assert delay_s >= 2 * FORWARD_DELAY_S
@@ -144,7 +144,9 @@ def lands(layout: str, plant: Callable[[Any, Any, Delayed], object], part: str) 
     assert parts[part] > 0.8 * delay_s
     assert all(seconds < 0.5 * parts[part] for name, seconds in parts.items() if name != part)
     if plant is slow_rank:
-        assert "was for rank 1 (a)" in next(one.basis for one in metrics if one.detail == {"part": "imbalance"})
+        assert "was for rank 1 (a)" in next(
+            metric.basis for metric in metrics if metric.detail == {"part": "imbalance"}
+        )
     axes = {axis for axis in ("pp", "dp", "tp") if case.point[axis] > 1}
     assert {name.split("/")[1] for name in parts if "/" in name} == axes
 
@@ -220,7 +222,7 @@ def rows_of(layout: str, num_tokens: int) -> list[Row]:
     """The rows of a real step, as long as it took while it was traced."""
     case = case_of(layout)
     records = run_ranks(case.world_size, healthy, layout)
-    step_s = max(seen["step_s"] for seen in records)
+    step_s = max(record["step_s"] for record in records)
     rate = Metric("tokens_per_s_per_rank", "tokens/s", num_tokens / step_s / case.world_size)
     about = ("run", layout, "train_step", 1, "ok", case.point, 1, case.world_size, "here", "cpu")
     return [

@@ -176,7 +176,7 @@ def test_what_can_be_elsewhere_is_refused_and_what_can_be_nowhere_is_a_mistake(t
                 return "nine is odd"
             return "one rank has nobody to send to" if place.world_size == 1 and self.max_size == 8 else None
 
-        def ineffective(self, given, place):
+        def ineffective(self, keys, place):
             return [("max_size", "eight nodes send everything")] if place.num_nodes == 8 else []
 
     text = HEAD + "  - benchmark: pairs\n    max_size:\n      - 8\n      - 64\n"
