@@ -281,6 +281,15 @@ class ParallelLayout:
         riders = (name for name, rider in RIDERS.items() if rider.in_every_point or name in self.riders)
         return {name: getattr(self, name) for name in (*AXES, *riders)}
 
+    def apart_from(self, *names: str) -> tuple[object, ...]:
+        """All axes and riders but the named ones: alike in two layouts that differ in those only.
+
+        >>> layout = ParallelLayout.parse("dp2-tp4+sp")
+        >>> layout.apart_from("tp", "sp") == ParallelLayout.parse("dp2-tp8").apart_from("tp", "sp")
+        True
+        """
+        return tuple(getattr(self, member.name) for member in fields(self) if member.name not in names)
+
     @property
     def sequence_parts(self) -> int:
         """Into how many parts tp ranks cut the sequence between the regions of split weights; 1 where each has all."""

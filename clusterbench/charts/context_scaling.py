@@ -64,8 +64,7 @@ class ContextScaling(Chart[list[Curve]]):
 
 
 def _rest(layout_of: Trained) -> tuple[object, ...]:
-    layout = layout_of.layout
-    return layout.pp, layout.tp, layout.sp, layout.ep, layout.zero
+    return layout_of.layout.apart_from("dp", "cp")
 
 
 def _same_replicas(case: Trained) -> tuple[object, ...]:

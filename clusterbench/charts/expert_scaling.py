@@ -51,8 +51,7 @@ class ExpertScaling(Chart[list[list[Trained]]]):
 
 
 def _base(case: Trained) -> tuple[object, ...]:
-    layout = case.layout
-    return layout.pp, layout.dp, layout.cp, layout.tp, layout.sp, layout.zero, case.row.num_nodes
+    return *case.layout.apart_from("ep"), case.row.num_nodes
 
 
 def _routing(case: Trained) -> str:

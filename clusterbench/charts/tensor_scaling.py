@@ -89,11 +89,11 @@ def _layout(row: Row) -> ParallelLayout:
 
 
 def _same_replicas(layout: ParallelLayout) -> tuple[object, ...]:
-    return layout.pp, layout.cp, layout.ep, layout.zero, "dp", layout.dp
+    return *layout.apart_from("dp", "tp", "sp"), "dp", layout.dp
 
 
 def _same_ranks(layout: ParallelLayout) -> tuple[object, ...]:
-    return layout.pp, layout.cp, layout.ep, layout.zero, "ranks", layout.world_size
+    return *layout.apart_from("dp", "tp", "sp"), "ranks", layout.world_size
 
 
 def _start(group: Sequence[Row], alike: Callable[[ParallelLayout], tuple[object, ...]]) -> str:

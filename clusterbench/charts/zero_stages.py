@@ -52,8 +52,7 @@ class ZeroStages(Chart[list[list[Trained]]]):
 
 
 def _base(case: Trained) -> tuple[object, ...]:
-    layout = case.layout
-    return layout.world_size, layout.pp, layout.cp, layout.tp, layout.sp, layout.ep, case.row.num_nodes
+    return case.layout.world_size, *case.layout.apart_from("dp", "zero"), case.row.num_nodes
 
 
 def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
