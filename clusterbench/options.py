@@ -26,7 +26,7 @@ def option(
     choices: typing.Iterable[OptionValue] | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
-    said: str = "",
+    label: str = "",
 ) -> Any:
     """A dataclass field that a suite may set.
 
@@ -38,7 +38,7 @@ def option(
         ``"B"`` accepts ``"64MiB"``; any other unit is documentation.
     choices, minimum, maximum
         What is accepted. Bounds are inclusive, and stand for every element of a list.
-    said
+    label
         How figures name a value, which stands for ``{}`` or follows the words; without it by the option's name. Of an
         option that is true or false the word for true.
     """
@@ -48,7 +48,7 @@ def option(
         "choices": None if choices is None else tuple(choices),
         "minimum": minimum,
         "maximum": maximum,
-        "said": said,
+        "label": label,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -67,7 +67,7 @@ class Option:
     choices: tuple[OptionValue, ...] | None
     minimum: float | None
     maximum: float | None
-    said: str = ""
+    label: str = ""
 
     @property
     def required(self) -> bool:
@@ -102,12 +102,12 @@ class Option:
     def words(self, value: Any) -> str:
         """A value as figures name it.
 
-        >>> Option("chunks_per_rank", int, False, False, 0, "", "", None, 0, 64, said="{} chunks").words(2)
+        >>> Option("chunks_per_rank", int, False, False, 0, "", "", None, 0, 64, label="{} chunks").words(2)
         '2 chunks'
         >>> Option("loss_parallel", bool, False, False, True, "", "", None, None, None).words(False)
         'no loss parallel'
         """
-        return say(self.said or self.name.replace("_", " "), value)
+        return say(self.label or self.name.replace("_", " "), value)
 
     def parse(self, value: Any) -> OptionValue | None:
         """One value in the option's own type.

@@ -87,10 +87,10 @@ class TrainStep(Benchmark):
         MetricKind("parity_parameters", "1", "lower", "how far the worst parameter is from one rank's after two steps"),
     )
 
-    shape: str = option("llama-tiny", "model, by name", choices=tuple(SHAPES), said="{}")
-    seq_len: int = option(256, "tokens of a sequence", unit="tokens", minimum=2, maximum=2**24, said="seq")
-    global_batch_size: int = option(8, "sequences of one step, of all ranks", minimum=1, maximum=2**24, said="gbs")
-    micro_batch_size: int = option(1, "sequences of one forward, of one dp rank", minimum=1, maximum=2**20, said="mbs")
+    shape: str = option("llama-tiny", "model, by name", choices=tuple(SHAPES), label="{}")
+    seq_len: int = option(256, "tokens of a sequence", unit="tokens", minimum=2, maximum=2**24, label="seq")
+    global_batch_size: int = option(8, "sequences of one step, of all ranks", minimum=1, maximum=2**24, label="gbs")
+    micro_batch_size: int = option(1, "sequences of one forward, of one dp rank", minimum=1, maximum=2**20, label="mbs")
     layouts: tuple[str, ...] = option(
         ("tp1",), "how ranks share the step, as 'dp2-tp4+sp'; dp* takes all that are left; 'all' is every one there is"
     )
@@ -98,15 +98,15 @@ class TrainStep(Benchmark):
         "float32",
         "of the arithmetic; bfloat16 keeps float32 parameters and optimizer",
         choices=tuple(DTYPE_BYTES),
-        said="{}",
+        label="{}",
     )
     rank_order: str = option(
-        "megatron", "which ranks are neighbours, by the framework", choices=tuple(RANK_ORDERS), said="ranks as {}"
+        "megatron", "which ranks are neighbours, by the framework", choices=tuple(RANK_ORDERS), label="ranks as {}"
     )
     seed: int = option(0, "of weights and tokens", minimum=0, maximum=2**31 - 1)
     max_grad_norm: float | None = option(1.0, "global norm gradients are clipped to; empty for none", minimum=1e-9)
     parity: bool = option(True, "check each layout against one rank before it is timed")
-    trainer: str = option(OURS, "whose step is run", choices=tuple(trainers()), said="{}")
+    trainer: str = option(OURS, "whose step is run", choices=tuple(trainers()), label="{}")
     # Every parallelism with its options; a suite's are set by `from_options`.
     shared_by: tuple[Parallelism, ...] = ()
 

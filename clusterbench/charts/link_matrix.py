@@ -180,7 +180,7 @@ def _blamed(matrix: Matrix, units: Sequence[int]) -> set[Pair]:
 
 def _is_of(fault: Slow, source: int, part: int) -> bool:
     if fault.kind == "link":
-        return (source, part) == fault.units or (fault.both and (part, source) == fault.units)
+        return (source, part) == fault.units or (fault.both_ways and (part, source) == fault.units)
     if fault.kind == "node":
         return fault.units[0] in (source, part)
     return (source in fault.units) != (part in fault.units)

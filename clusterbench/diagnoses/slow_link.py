@@ -58,7 +58,7 @@ def _finding(matrix: Matrix, fault: Slow) -> Finding:
     usual = "median node" if fault.kind == "node" and matrix.host_of is None else "median link"
     share = f"{100 * fault.value / fault.usual:.0f} %"
     if fault.kind == "link":
-        where = f" {'<->' if fault.both else '->'} ".join(names)
+        where = f" {'<->' if fault.both_ways else '->'} ".join(names)
         what = f"the link carries {share} of what the {usual} does"
     elif fault.kind == "node":
         where, what = names[0], f"slow with most of its partners: {share} of what the {usual} carries"

@@ -148,15 +148,15 @@ def num_links(count: int) -> int:
 class Slow:
     """A fault in a matrix, with the measured rate and the median of its peers, in the matrix's unit.
 
-    ``units`` are the node; the link's (from, to); or the block's members, the smaller side. ``both`` says of a link
-    that its other direction is slow as well.
+    ``units`` are the node; the link's (from, to); or the block's members, the smaller side. ``both_ways`` says of a
+    link that its other direction is slow as well.
     """
 
     kind: Literal["node", "link", "block"]
     units: tuple[int, ...]
     value: float
     usual: float
-    both: bool = False
+    both_ways: bool = False
 
 
 def low_limit(values: Collection[float]) -> float:
@@ -250,7 +250,7 @@ def _slow_links(cells: Mapping[Pair, float], best: Mapping[Pair, float], again: 
         if value < limit and best.get(cell, value) < limit and again.get(cell, value) < limit
     }
     return [
-        Slow("link", cell, min(value, low.get(cell[::-1], value)), usual, both=cell[::-1] in low)
+        Slow("link", cell, min(value, low.get(cell[::-1], value)), usual, both_ways=cell[::-1] in low)
         for cell, value in low.items()
         if cell[0] < cell[1] or cell[::-1] not in low
     ]

@@ -31,7 +31,7 @@ class Compile(Parallelism):
 
     phase: ClassVar[str] = "compile"
 
-    compile: bool = option(False, "compile each layer with torch.compile", said="torch.compile")
+    compile: bool = option(False, "compile each layer with torch.compile", label="torch.compile")
 
     def active(self, layout: ParallelLayout) -> bool:
         return self.compile

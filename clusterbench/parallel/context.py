@@ -74,7 +74,7 @@ class ContextParallel(Parallelism):
         "how attention sees the other ranks' tokens: ring and zigzag pass keys and values around, zigzag with equal "
         "work on every rank; all_gather collects them first; ulysses exchanges tokens for heads (cp)",
         choices=KINDS,
-        said="{}",
+        label="{}",
     )
 
     def active(self, layout: ParallelLayout) -> bool:

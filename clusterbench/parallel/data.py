@@ -89,7 +89,7 @@ class DataParallel(Parallelism):
         "what DDP sends of gradients: bf16 rounds them; powersgd sends low-rank factors and corrects the error in the "
         "next step, from the third on",
         choices=("none", "bf16", "powersgd"),
-        said="{} gradients",
+        label="{} gradients",
     )
     powersgd_rank: int = option(1, "columns of each factor of powersgd", minimum=1, maximum=FULL_RANK - 1)
 

@@ -88,10 +88,10 @@ class ExpertParallel(Parallelism):
         "real",
         "real: tokens go where the router sends them; balanced: every expert gets as many, weighted by the router",
         choices=("real", "balanced"),
-        said="{}",
+        label="{}",
     )
     expert_overlap: bool = option(
-        False, "compute one half of a micro-batch in the experts while the other travels (ep)", said="overlap"
+        False, "compute one half of a micro-batch in the experts while the other travels (ep)", label="overlap"
     )
     aux_loss: float = option(0.0, "coefficient of the load-balancing loss of each layer with experts", minimum=0.0)
 

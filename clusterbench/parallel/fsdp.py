@@ -59,7 +59,7 @@ class FullySharded(Parallelism):
         unit="ranks",
         minimum=0,
         maximum=2**20,
-        said="groups of {}",
+        label="groups of {}",
     )
 
     @property

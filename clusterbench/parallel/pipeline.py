@@ -74,13 +74,13 @@ class Pipeline(Parallelism):
         ),
     )
 
-    schedule: str = option("1f1b", "order in which pipeline stages compute", choices=tuple(SCHEDULES), said="{}")
+    schedule: str = option("1f1b", "order in which pipeline stages compute", choices=tuple(SCHEDULES), label="{}")
     chunks_per_rank: int = option(
         0,
         "pipeline stages of one rank; 0 is what the schedule usually has",
         minimum=0,
         maximum=1024,
-        said="{} chunks",
+        label="{} chunks",
     )
 
     def active(self, layout: ParallelLayout) -> bool:

@@ -54,7 +54,7 @@ class Recompute(Parallelism):
         "what backward computes again: full keeps the inputs of layers only; selective is operator-level: keeps the "
         "results of matrix products and attention, repeats the cheap operations between them",
         choices=("none", "selective", "full"),
-        said="{} recompute",
+        label="{} recompute",
     )
 
     def active(self, layout: ParallelLayout) -> bool:

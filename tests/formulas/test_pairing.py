@@ -95,14 +95,14 @@ def test_a_healthy_matrix_blames_nobody(count):
 @pytest.mark.parametrize("count", [3, 4, 5, 8, 16])
 def test_a_slow_link_is_the_one_that_is_named(count):
     (fault,) = attribute(cells(count, between(1, 2)))
-    assert (fault.kind, fault.units, fault.both) == ("link", (1, 2), True)
+    assert (fault.kind, fault.units, fault.both_ways) == ("link", (1, 2), True)
     assert fault.value == pytest.approx(5.0, rel=0.02)
     assert fault.usual == pytest.approx(10.0, rel=0.02)
 
 
 def test_one_slow_direction_is_named_with_its_direction():
     (fault,) = attribute(cells(4, lambda source, target: 0.5 if (source, target) == (3, 1) else 1.0))
-    assert (fault.kind, fault.units, fault.both) == ("link", (3, 1), False)
+    assert (fault.kind, fault.units, fault.both_ways) == ("link", (3, 1), False)
 
 
 @pytest.mark.parametrize("count", [4, 5, 8, 16])
@@ -206,5 +206,5 @@ def test_a_host_whose_links_differ_by_design_is_silent():
 def test_the_median_is_that_of_the_matrix():
     matrix = cells(4, between(0, 3))
     assert attribute(matrix) == [
-        Slow("link", (0, 3), min(matrix[0, 3], matrix[3, 0]), median(matrix.values()), both=True)
+        Slow("link", (0, 3), min(matrix[0, 3], matrix[3, 0]), median(matrix.values()), both_ways=True)
     ]
