@@ -2,7 +2,7 @@
 
 A chart picks its own rows and shows itself only when they say something. Its docstring has a section *How to read it*,
 which becomes the caption. It draws panels, each a figure of its own with the table of what it shows, so that a page can
-set them side by side or, on a phone, below each other, say what stands where one points, and lead home to the case.
+set them side by side or, on a phone, below each other, name what stands under the pointer, and link to its case.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Chart(ABC, Generic[Data]):
 
 def charts() -> dict[str, type[Chart[object]]]:
     """All charts by name, in the order of the report."""
-    found: Mapping[str, type[Chart[object]]] = things("clusterbench.charts", Chart)
-    return {name: found[name] for name in in_order(found)}
+    kinds: Mapping[str, type[Chart[object]]] = things("clusterbench.charts", Chart)
+    return {name: kinds[name] for name in in_order(kinds)}
 
 
-def in_order(found: Mapping[str, type[Chart[object]]]) -> list[str]:
+def in_order(kinds: Mapping[str, type[Chart[object]]]) -> list[str]:
     """Names by section, each behind the one that it follows; of several that follow one, or none, by the alphabet.
 
     Raises
@@ -82,7 +82,7 @@ def in_order(found: Mapping[str, type[Chart[object]]]) -> list[str]:
         If a chart follows one that its section does not have, or, in a circle, itself.
     """
     followers: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, kind in sorted(found.items()):
+    for name, kind in sorted(kinds.items()):
         followers[kind.section, kind.after].append(name)
 
     def behind(section: str, name: str) -> Iterator[str]:
@@ -91,14 +91,14 @@ def in_order(found: Mapping[str, type[Chart[object]]]) -> list[str]:
             yield from behind(section, follower)
 
     order = [name for section in get_args(Section) for name in behind(section, "")]
-    if lost := sorted(found.keys() - set(order)):
-        first = found[lost[0]]
+    if lost := sorted(kinds.keys() - set(order)):
+        first = kinds[lost[0]]
         raise TypeError(
             f"chart '{lost[0]}' follows '{first.after}', which is not in its section, '{first.section}', or follows it"
         )
     return order
 
 
-def curves_note(found: int, drawn: int, what: str, others: str = "all are in the table") -> str:
+def curves_note(count: int, drawn: int, what: str, others: str = "all are in the table") -> str:
     """Says what was too much to draw, and where the ``others`` are."""
-    return f"Drawn are the first {drawn} of {found:,} {what}; {others}." if found > drawn else ""
+    return f"Drawn are the first {drawn} of {count:,} {what}; {others}." if count > drawn else ""

@@ -1,4 +1,4 @@
-"""What is told of a ranking: the fastest, its margin, and a line for every case."""
+"""The text beside a ranking: the fastest, its margin, and a line for every case."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def speed_story(title: str, contest: Contest, mfu: Mfu | None, noun: str) -> Sto
         sentences.append("Where it is not known what a step was spent on, the table says what differs.")
     sentences += _counts(listed)
     columns = ("place", "configuration", "tokens/s", "slower by", "peak memory", "why")
-    return Story(title, tuple(sentences), columns, tuple(lines), _homes(listed))
+    return Story(title, tuple(sentences), columns, tuple(lines), _linked_cases(listed))
 
 
 def _lines(contest: Contest, listed: Sequence[Trained]) -> list[tuple[str, ...]]:
@@ -99,7 +99,7 @@ def mfu_story(title: str, cases: Sequence[Trained]) -> Story | None:
         share = percent(imported_mfu(case)), f"{ratio:.3f}" if ratio else ""
         lines.append((str(number), named(case), *share, digits(speed) if speed else ""))
     columns = ("place", "configuration", "imported MFU", "over recomputed", "tokens/s")
-    return Story(title, tuple(sentences), columns, tuple(lines), _homes(listed))
+    return Story(title, tuple(sentences), columns, tuple(lines), _linked_cases(listed))
 
 
 def _names(cases: Iterable[Trained]) -> str:
@@ -117,10 +117,10 @@ def _fastest_is(fastest: Sequence[Trained], mfu: Mfu | None, noun: str) -> Itera
         yield "Nothing here has a figure."
         return
     speed = throughput(fastest[0])
-    each = format_value(speed / fastest[0].layout.world_size, "tokens/s")
+    per_rank = format_value(speed / fastest[0].layout.world_size, "tokens/s")
     counted = mfus(fastest[0])
     share = f", MFU {percent(counted[mfu])} ({mfu.words})" if mfu is not None and mfu in counted else ""
-    figure = f"{format_value(speed, 'tokens/s')}, {each} per {noun}{share}"
+    figure = f"{format_value(speed, 'tokens/s')}, {per_rank} per {noun}{share}"
     if len(fastest) == 1:
         yield f"The fastest is {named(fastest[0])}: {figure}."
     else:
@@ -176,6 +176,6 @@ def _listed(cases: Iterable[Trained], figure: Ranking) -> list[Trained]:
     return sorted(filter(figure, cases), key=figure, reverse=True)
 
 
-def _homes(listed: Sequence[Trained]) -> tuple[str, ...]:
+def _linked_cases(listed: Sequence[Trained]) -> tuple[str, ...]:
     """Ids of the cases that the lines are of; a refusal is none."""
     return tuple("" if case.row.status == "refused" else case.row.case for case in listed[:MOST_LINES])

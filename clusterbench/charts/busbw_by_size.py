@@ -48,19 +48,19 @@ class BusbwBySize(Chart[Sweep]):
         rows, cluster = reading.rows, reading.plan.cluster
         shown = [row for row in rows if _is_part_of_a_sweep(row)]
         name = sweep_name(shown)
-        found: dict[str, dict[str, list[Mark]]] = {"busbw": defaultdict(list), "latency": defaultdict(list)}
+        curves_of: dict[str, dict[str, list[Mark]]] = {"busbw": defaultdict(list), "latency": defaultdict(list)}
         gaps: dict[str, list[Mark]] = defaultdict(list)
         for row in shown:
             size_bytes = float(row.point["size_bytes"])
-            if row.metric in found and row.value is not None:
-                found[row.metric][name(row)].append(mark(size_bytes, row))
+            if row.metric in curves_of and row.value is not None:
+                curves_of[row.metric][name(row)].append(mark(size_bytes, row))
             elif not row.metric:
                 gaps[name(row)].append(mark(size_bytes, row))
-        if not any(len(marks) > 1 for marks in found["busbw"].values()):
+        if not any(len(marks) > 1 for marks in curves_of["busbw"].values()):
             return None
         known = links(rows, cluster)
         limits = {name(row): {worded(what, row): rate for what, rate in known.of(row).items()} for row in shown}
-        bandwidth, latency = ([_series(name, marks, gaps) for name, marks in of.items()] for of in found.values())
+        bandwidth, latency = ([_series(name, marks, gaps) for name, marks in of.items()] for of in curves_of.values())
         return Sweep(bandwidth, latency, limits)
 
     def draw(self, data: Sweep) -> list[Panel]:
@@ -69,7 +69,7 @@ class BusbwBySize(Chart[Sweep]):
         for number in range(max(len(bandwidth), len(latency))):
             for title, panels, unit in (("Bus bandwidth", bandwidth, "B/s"), ("Time of one call", latency, "s")):
                 if number < len(panels):
-                    ticks = {mark.x: format_bytes(mark.x) for one in panels[number] for mark in one.marks}
+                    ticks = {mark.x: format_bytes(mark.x) for curve in panels[number] for mark in curve.marks}
                     levels = _levels(panels[number], data.limits) if unit == "B/s" else {}
                     figures.append(
                         Lines(
@@ -80,7 +80,7 @@ class BusbwBySize(Chart[Sweep]):
 
     def answer(self, data: Sweep) -> str:
         top, name = max(
-            ((max(one.measured, key=lambda mark: mark.value or 0.0), one.name) for one in data.bandwidth),
+            ((max(curve.measured, key=lambda mark: mark.value or 0.0), curve.name) for curve in data.bandwidth),
             key=lambda pair: pair[0].value or 0.0,
         )
         reached = f"{name} reaches {format_value(top.value or 0.0, 'B/s')} bus bandwidth at {format_bytes(top.x)}"
@@ -97,8 +97,8 @@ class BusbwBySize(Chart[Sweep]):
 
 def _levels(panel: Sequence[Series], limits: dict[str, dict[str, float]]) -> dict[str, float]:
     """Of all curves of a panel; of many node counts the first few."""
-    every = {name: rate for one in panel for name, rate in limits.get(one.name, {}).items()}
-    return dict([*every.items()][:MOST_LEVELS])
+    levels = {name: rate for curve in panel for name, rate in limits.get(curve.name, {}).items()}
+    return dict([*levels.items()][:MOST_LEVELS])
 
 
 def _is_part_of_a_sweep(row: Row) -> bool:

@@ -111,7 +111,7 @@ class Gpu:
     def reasons(self) -> dict[str, float]:
         """Share of the samples of all cases in which each reason for lowered clocks was given."""
         shares = {
-            name: self._share(name) for name in dict.fromkeys(name for one in self.spells for name in one.reasons)
+            name: self._share(name) for name in dict.fromkeys(name for spell in self.spells for name in spell.reasons)
         }
         return {name: share for name, share in shares.items() if share > 0}
 
@@ -155,11 +155,11 @@ class ClockPower(Chart[Watched]):
         limits = _limits(reading.environment)
         gpus: dict[tuple[str, str], Gpu] = {}
         for history in reading.histories:
-            for seen in history.observations:
-                for host, uuid, found in _summaries(seen.telemetry):
+            for observation in history.observations:
+                for host, uuid, record in _summaries(observation.telemetry):
                     if (host, uuid) not in gpus:
-                        gpus[host, uuid] = Gpu(host, _number_of(found, uuid), limits.get((host, uuid), {}))
-                    gpus[host, uuid].spells.extend(_spell(history.case.id, seen.repeat, found))
+                        gpus[host, uuid] = Gpu(host, _number_of(record, uuid), limits.get((host, uuid), {}))
+                    gpus[host, uuid].spells.extend(_spell(history.case.id, observation.repeat, record))
         worked = [gpu for gpu in gpus.values() if gpu.mean(CLOCK) or gpu.mean(POWER)]
         worked.sort(key=lambda gpu: (gpu.clock_share or 1.0, gpu.mean(CLOCK) or LARGEST))
         return Watched(tuple(worked), len(gpus) - len(worked)) if worked else None
@@ -189,65 +189,67 @@ def _is_number(value: object) -> bool:
     return type(value) in (int, float) and 0 <= value <= LARGEST  # type: ignore[operator]
 
 
-def _numbers(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    return {name: float(found[name]) for name in names if _is_number(found.get(name))}
+def _numbers(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
+    return {name: float(record[name]) for name in names if _is_number(record.get(name))}
 
 
 def _summaries(telemetry: object) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Host, UUID and what was seen of each GPU."""
     for host, gpus in telemetry.items() if isinstance(telemetry, Mapping) else ():
-        for uuid, found in gpus.items() if isinstance(gpus, Mapping) else ():
-            if isinstance(found, Mapping):
-                yield str(host), str(uuid), found
+        for uuid, record in gpus.items() if isinstance(gpus, Mapping) else ():
+            if isinstance(record, Mapping):
+                yield str(host), str(uuid), record
 
 
 def _limits(environment: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, float]]:
     """By host and UUID."""
     hosts = environment.get("hosts")
-    found: dict[tuple[str, str], dict[str, float]] = {}
+    limits_of: dict[tuple[str, str], dict[str, float]] = {}
     for host, about in hosts.items() if isinstance(hosts, Mapping) else ():
         gpus = about.get("gpus") if isinstance(about, Mapping) else None
         for gpu in gpus if isinstance(gpus, list) else ():
             if isinstance(gpu, Mapping):
                 limits = _numbers(gpu, (CLOCK.limit, POWER.limit))
-                found[str(host), str(gpu.get("uuid"))] = {name: value for name, value in limits.items() if value}
-    return found
+                limits_of[str(host), str(gpu.get("uuid"))] = {name: value for name, value in limits.items() if value}
+    return limits_of
 
 
-def _number_of(found: Mapping[str, Any], uuid: str) -> str:
-    index = found.get("index")
+def _number_of(record: Mapping[str, Any], uuid: str) -> str:
+    index = record.get("index")
     return str(index) if type(index) is int else uuid
 
 
-def _spell(case: str, repeat: int, found: Mapping[str, Any]) -> Iterator[Spell]:
+def _spell(case: str, repeat: int, record: Mapping[str, Any]) -> Iterator[Spell]:
     """Nothing of a GPU that was idle all the while."""
-    if found.get("busy_share") == 0:
+    if record.get("busy_share") == 0:
         return
-    samples = found.get("num_samples")
-    reasons = found.get("throttle_reasons")
+    samples = record.get("num_samples")
+    reasons = record.get("throttle_reasons")
     shares = _numbers(reasons, [*reasons]) if isinstance(reasons, Mapping) else {}
     names = [name for kind in KINDS for name in (*kind.means, *kind.worsts)]
     yield Spell(
         case,
         repeat,
         float(samples) if _is_number(samples) and samples else 1.0,
-        _numbers(found, names),
+        _numbers(record, names),
         {str(name): share for name, share in shares.items() if share <= 1 and name != "gpu_idle"},
-        _course(found.get("course")),
+        _course(record.get("course")),
     )
 
 
-def _course(found: object) -> Mapping[str, Sequence[float | None]]:
+def _course(course: object) -> Mapping[str, Sequence[float | None]]:
     """Figures over time if they are whole: lists of one length, and moments that come one after the other."""
-    if not isinstance(found, Mapping):
+    if not isinstance(course, Mapping):
         return {}
-    moments = found.get("elapsed_s")
-    if not isinstance(moments, list) or not all(_is_number(one) and one <= LONGEST_S for one in moments):
+    moments = course.get("elapsed_s")
+    if not isinstance(moments, list) or not all(_is_number(moment) and moment <= LONGEST_S for moment in moments):
         return {}
-    values = {kind.course: found.get(kind.course) for kind in KINDS}
+    values = {kind.course: course.get(kind.course) for kind in KINDS}
     is_whole = moments == sorted(moments) and all(
-        isinstance(some, list) and len(some) == len(moments) and all(one is None or _is_number(one) for one in some)
-        for some in values.values()
+        isinstance(figures, list)
+        and len(figures) == len(moments)
+        and all(figure is None or _is_number(figure) for figure in figures)
+        for figures in values.values()
     )
     return {"elapsed_s": moments, **values} if is_whole else {}  # type: ignore[dict-item]
 
@@ -283,11 +285,11 @@ def _reason_said(gpus: Sequence[Gpu]) -> str:
     slow = [gpu for gpu in gpus[:1] if _stands_out(gpu, gpus)]
     # The power limit is where a busy GPU is meant to be, and would hide what else there was.
     faults = [(share, name, gpu) for gpu in slow for name, share in gpu.reasons.items() if name != "sw_power_cap"]
-    seen = faults or [(share, name, gpu) for gpu in slow or gpus for name, share in gpu.reasons.items()]
-    if not seen:
+    causes = faults or [(share, name, gpu) for gpu in slow or gpus for name, share in gpu.reasons.items()]
+    if not causes:
         return ""
     # What slowed the hardware down has a bit of its own, which says more.
-    share, name, gpu = max(seen, key=lambda one: (one[0], one[1] != "hw_slowdown"))
+    share, name, gpu = max(causes, key=lambda cause: (cause[0], cause[1] != "hw_slowdown"))
     subject = "Its clock was lowered" if slow or len(gpus) == 1 else f"Clocks were lowered most often on {gpu.label},"
     return f"{subject} by {_words(name)} in {100 * share:.0f} % of the samples."
 
@@ -304,8 +306,8 @@ def _by_gpu(kind: Kind, gpus: Sequence[Gpu]) -> Panel:
     shown = gpus[:MOST_GPUS]
     figure, axes = canvas(_title(kind), height=max(1.7, 1.2 + 0.24 * len(shown)))
     limits = [gpu.limits.get(kind.limit) for gpu in gpus]
-    seen = [value for gpu in gpus for value in (gpu.mean(kind), gpu.worst(kind)) if value is not None]
-    of = scale(kind.unit, [*seen, *(limit for limit in limits if limit)])
+    values = [value for gpu in gpus for value in (gpu.mean(kind), gpu.worst(kind)) if value is not None]
+    of = scale(kind.unit, [*values, *(limit for limit in limits if limit)])
     for place, gpu in enumerate(shown):
         mean, worst, limit = gpu.mean(kind), gpu.worst(kind), limits[place]
         if limit:
@@ -321,7 +323,7 @@ def _by_gpu(kind: Kind, gpus: Sequence[Gpu]) -> Panel:
         _name_the_limit(axes, kind.limit_name, max(of(limit) for limit in limits if limit))
     axes.set_yticks(range(len(shown)), [gpu.label for gpu in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_xlim(0, 1.08 * max(map(of, [*seen, *(limit for limit in limits if limit)])) or 1)
+    axes.set_xlim(0, 1.08 * max(map(of, [*values, *(limit for limit in limits if limit)])) or 1)
     axes.set_xlabel(_unit(of.unit))
     axes.grid(True, axis="x")
     axes.grid(False, axis="y")
@@ -349,7 +351,7 @@ def _unit(unit: str) -> str:
 
 
 def _stands_out(gpu: Gpu, gpus: Sequence[Gpu]) -> bool:
-    clocks = [clock for one in gpus if (clock := one.mean(CLOCK))]
+    clocks = [clock for peer in gpus if (clock := peer.mean(CLOCK))]
     return bool(clocks) and (gpu.mean(CLOCK) or 0.0) < (1 - ALIKE) * median(clocks)
 
 

@@ -61,27 +61,27 @@ class CollectiveFits(Chart[list[Fitted]]):
                 models[row.case][row.detail["part"]] = row.value
             elif row.metric == "busbw" and row.value is not None:
                 busbw[row.case] = row.value
-        found = []
+        fits = []
         for benchmark in benchmarks:
             for sweep in sweeps_of(rows, benchmark):
                 marks = tuple(mark(float(row.point["size_bytes"]), row) for row in sweep)
-                if segments := fit(tuple((one.x, one.value) for one in marks if one.value)):
+                if segments := fit(tuple((mark.x, mark.value) for mark in marks if mark.value)):
                     series = [Series("measured", marks), _fit(marks, segments), *_models(sweep, models)]
                     series += _at_link_rates(sweep, busbw, known)
-                    found.append(Fitted(name(sweep[0]), segments, series))
-        return found or None
+                    fits.append(Fitted(name(sweep[0]), segments, series))
+        return fits or None
 
     def draw(self, data: list[Fitted]) -> list[Panel]:
         return [
             Lines(
-                one.name,
-                one.series,
+                fitted.name,
+                fitted.series,
                 "s",
-                {mark.x: format_bytes(mark.x) for mark in one.series[0].marks},
+                {mark.x: format_bytes(mark.x) for mark in fitted.series[0].marks},
                 x_label="message size",
                 logarithmic=True,
             ).panel()
-            for one in data[:MOST]
+            for fitted in data[:MOST]
         ]
 
     def answer(self, data: list[Fitted]) -> str:
@@ -113,7 +113,7 @@ def _models(sweep: Sequence[Row], models: dict[str, dict[str, float]]) -> list[S
 
 def _at_link_rates(sweep: Sequence[Row], busbw: dict[str, float], known: Links) -> list[Series]:
     """The time of the bytes alone: a call that takes t at a bus bandwidth of b would take t b / rate at that rate."""
-    found = []
+    curves = []
     for name, rate in known.of(sweep[0]).items():
         if name == NEIGHBOURS:
             continue  # ring and tree are made of it, with its latency
@@ -123,5 +123,5 @@ def _at_link_rates(sweep: Sequence[Row], busbw: dict[str, float], known: Links) 
             if row.value and busbw.get(row.case, 0.0) > rate / _FURTHEST
         ]
         if len(marks) > 1:
-            found.append(Series(worded(name, sweep[0]), tuple(marks)))
-    return found
+            curves.append(Series(worded(name, sweep[0]), tuple(marks)))
+    return curves

@@ -97,13 +97,13 @@ def _panels(curve: Curve, name: str) -> Iterator[Panel]:
         ("Peak activations per rank", curve.activations, "B"),
     )
     for title, series, unit in both:
-        measured = [mark for one in series.values() for mark in one.measured]
+        measured = [mark for line in series.values() for mark in line.measured]
         if measured:
             yield Lines(
                 f"{title}\n{name}" if name else title,
                 list(series.values()),
                 unit,
-                {mark.x: f"cp{mark.x:.0f}" for one in series.values() for mark in one.marks},
+                {mark.x: f"cp{mark.x:.0f}" for line in series.values() for mark in line.marks},
                 x_label="degree of context parallelism",
                 ideal=min(measured, key=lambda mark: mark.x).value if unit == "tokens/s" else None,
             ).panel()
@@ -111,7 +111,7 @@ def _panels(curve: Curve, name: str) -> Iterator[Panel]:
 
 def _sentence(curve: Curve) -> str:
     """The kind that is fastest at the largest degree, what it keeps, and what it saves."""
-    ends = {kind: one.measured[-1] for kind, one in curve.throughput.items() if len(one.measured) > 1}
+    ends = {kind: line.measured[-1] for kind, line in curve.throughput.items() if len(line.measured) > 1}
     if not ends:
         return ""
     degree = max(mark.x for mark in ends.values())

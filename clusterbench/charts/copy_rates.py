@@ -29,31 +29,31 @@ class CopyRates(Chart[dict[str, list[Series]]]):
 
     def select(self, reading: Reading) -> dict[str, list[Series]] | None:
         rows = reading.rows
-        found: dict[str, dict[str, list[Mark]]] = defaultdict(lambda: defaultdict(list))
+        marks_of: dict[str, dict[str, list[Mark]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
             title, name = _names(row)
             # A case without a figure has one row, without a metric: a gap.
             if title and row.metric in ("bandwidth_per_rank", "") and row.status != "refused":
-                found[title][name].append(mark(row.point["size_bytes"], row))
-        panels = {title: [_series(name, marks) for name, marks in curves.items()] for title, curves in found.items()}
+                marks_of[title][name].append(mark(row.point["size_bytes"], row))
+        panels = {title: [_series(name, marks) for name, marks in curves.items()] for title, curves in marks_of.items()}
         drawn = {
             title: curves
             for title, curves in panels.items()
-            if any(len(one.marks) > 1 and one.measured for one in curves)
+            if any(len(curve.marks) > 1 and curve.measured for curve in curves)
         }
         return drawn or None
 
     def draw(self, data: dict[str, list[Series]]) -> list[Panel]:
         figures = []
         for title, series in data.items():
-            ticks = {mark.x: format_bytes(mark.x) for one in series for mark in one.marks}
+            ticks = {mark.x: format_bytes(mark.x) for curve in series for mark in curve.marks}
             figures.append(Lines(title, series, "B/s", ticks, x_label="size of a copy", logarithmic=True).panel())
         return figures
 
     def answer(self, data: dict[str, list[Series]]) -> str:
         best = []
         for title, series in data.items():
-            top, name = max((mark.value or 0.0, one.name) for one in series for mark in one.measured)
+            top, name = max((mark.value or 0.0, curve.name) for curve in series for mark in curve.measured)
             best.append(f"{title[0].lower()}{title[1:]} {format_value(top, 'B/s')} ({name})")
         return f"The most that one rank reaches: {'; '.join(best)}."
 

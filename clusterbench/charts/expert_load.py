@@ -30,7 +30,7 @@ EVEN = 0.005
 
 IMBALANCE = {"ranks": "Rows of the fullest rank over the mean", "experts": "A rank's fullest expert over its mean"}
 
-Grid = tuple[tuple[int, ...], ...]
+TokenCounts = tuple[tuple[int, ...], ...]
 """Rows of tokens, by rank, and by layer or by expert."""
 
 
@@ -44,8 +44,8 @@ class Load:
 
     case: str
     name: str
-    ranks: Grid
-    experts: Grid = ()
+    ranks: TokenCounts
+    experts: TokenCounts = ()
 
     @property
     def worst(self) -> tuple[float, int, int]:
@@ -90,7 +90,8 @@ class ExpertLoad(Chart[Loads]):
             return None
         name = names(case.row for case in cases)
         label = {case.row.case: name(case.row) for case in cases}
-        loads = [load for one in reading.histories if one.case.id in label and (load := _load(one, label[one.case.id]))]
+        labelled = [history for history in reading.histories if history.case.id in label]
+        loads = [load for history in labelled if (load := _load(history, label[history.case.id]))]
         # Cases that differ in how rows travel alone, by overlap for instance, have the same load: the first stands.
         distinct = {load.ranks: load for load in reversed(loads)}.values()
         uneven = sorted((load for load in distinct if load.worst[0] > 1 + EVEN), key=lambda load: -load.worst[0])
@@ -130,26 +131,26 @@ class ExpertLoad(Chart[Loads]):
         return " ".join(filter(None, notes))
 
 
-def evens(grid: Grid) -> list[float]:
+def evens(counts: TokenCounts) -> list[float]:
     """The mean load of each column; 1 where nothing arrived."""
-    return [fmean(column) or 1.0 for column in zip(*grid, strict=True)]
+    return [fmean(column) or 1.0 for column in zip(*counts, strict=True)]
 
 
 def _load(history: History, name: str) -> Load | None:
     """None where the record holds no rows, or not as many of each rank."""
     loads = EXPERTS.readable(history.pooled) if history.pooled else []
-    ranks = _grid([load.rows for load in loads])
+    ranks = _counts([load.rows for load in loads])
     if not ranks or len(ranks) != history.case.world_size:
         return None
     drawn = Load(history.case.id, name, ranks)
     _, _, layer = drawn.worst
     by_layer = [load.expert_rows for load in loads]
-    experts = _grid([layers[layer] for layers in by_layer if len(layers) == len(ranks[0])])
+    experts = _counts([layers[layer] for layers in by_layer if len(layers) == len(ranks[0])])
     is_whole = len(experts) == len(ranks) and len(experts[0]) > 1
     return Load(history.case.id, name, ranks, experts) if is_whole else drawn
 
 
-def _grid(rows_by_rank: Sequence[Sequence[int]]) -> Grid:
+def _counts(rows_by_rank: Sequence[Sequence[int]]) -> TokenCounts:
     """Plausible numbers of rows, as many of each rank; otherwise nothing."""
     is_whole = len({len(rows) for rows in rows_by_rank}) == 1 and all(
         0 <= number <= LARGEST for rows in rows_by_rank for number in rows
@@ -174,16 +175,16 @@ def _sentence(load: Load) -> str:
     return f"{sentence}."
 
 
-def _heatmap(load: Load, grid: Grid, what: str) -> Panel:
+def _heatmap(load: Load, counts: TokenCounts, what: str) -> Panel:
     """Rank by column, as the load over the even one of that column; of experts over the even one of the layer."""
     from matplotlib.patches import Rectangle
 
     of_experts = what == "expert"
-    even = [fmean(rows for one in grid for rows in one) or 1.0] * len(grid[0]) if of_experts else evens(grid)
-    over = [[rows / even[column] for column, rows in enumerate(one)] for one in grid]
-    order = sorted(range(len(grid)), key=lambda rank: -max(over[rank]))[:MOST_RANKS]
-    shown, columns = sorted(order), min(len(grid[0]), MOST_COLUMNS)
-    most = max(abs(value - 1) for one in over for value in one) or 1.0
+    even = [fmean(rows for loads in counts for rows in loads) or 1.0] * len(counts[0]) if of_experts else evens(counts)
+    over = [[rows / even[column] for column, rows in enumerate(loads)] for loads in counts]
+    order = sorted(range(len(counts)), key=lambda rank: -max(over[rank]))[:MOST_RANKS]
+    shown, columns = sorted(order), min(len(counts[0]), MOST_COLUMNS)
+    most = max(abs(value - 1) for ratios in over for value in ratios) or 1.0
     figure, axes = canvas(
         _title(load, what), width=max(3.4, min(7.2, 1.6 + 0.46 * columns)), height=1.4 + 0.25 * len(shown)
     )
@@ -198,7 +199,7 @@ def _heatmap(load: Load, grid: Grid, what: str) -> Panel:
                 axes.text(column, place, f"{value:.2f}", ha="center", va="center", fontsize=7, color=INK)
             note = f"even is {even[column]:,.0f}"
             entries.append(
-                Entry((f"rank {rank}", f"{what} {column}", float(grid[rank][column]), value, note), load.case, area)
+                Entry((f"rank {rank}", f"{what} {column}", float(counts[rank][column]), value, note), load.case, area)
             )
     for column in range(columns):
         fullest = max(range(len(shown)), key=lambda place: over[shown[place]][column])

@@ -95,7 +95,7 @@ def _sentence(group: Sequence[Trained]) -> str:
     if imbalance:
         sentence += f"; the fullest rank gets {imbalance:.2f} times the mean rank's rows"
     even = [case for case in own if _routing(case) == "balanced" and case.layout.ep == last.layout.ep]
-    fast, slow = (one.value("tokens_per_s_per_rank") if one else None for one in (even[0] if even else None, last))
+    fast, slow = (case.value("tokens_per_s_per_rank") if case else None for case in (even[0] if even else None, last))
     if fast and slow:
         verb = "more" if fast > slow else "less"
         sentence += f", and an even load brings {100 * abs(fast / slow - 1):.0f} % {verb} throughput"

@@ -27,18 +27,18 @@ class HostMemory(Chart[list[Series]]):
 
     def select(self, reading: Reading) -> list[Series] | None:
         rows = reading.rows
-        found: dict[str, dict[int, Mark]] = defaultdict(dict)
+        marks_of: dict[str, dict[int, Mark]] = defaultdict(dict)
         for row in rows:
             if row.benchmark == "cpu_memory" and row.metric == "bandwidth" and row.num_nodes == 1:
                 # Of several points at one number of ranks (another size, say) the first stands.
-                found[str(row.point["kernel"])].setdefault(row.world_size, mark(row.world_size, row))
-        series = [Series(kernel, tuple(marks[x] for x in sorted(marks))) for kernel, marks in found.items()]
-        return series if any(len(one.measured) > 1 for one in series) else None
+                marks_of[str(row.point["kernel"])].setdefault(row.world_size, mark(row.world_size, row))
+        series = [Series(kernel, tuple(marks[x] for x in sorted(marks))) for kernel, marks in marks_of.items()]
+        return series if any(len(curve.measured) > 1 for curve in series) else None
 
     def draw(self, data: list[Series]) -> list[Panel]:
-        ticks = {mark.x: f"{mark.x:.0f}" for one in data for mark in one.marks}
+        ticks = {mark.x: f"{mark.x:.0f}" for curve in data for mark in curve.marks}
         return [Lines("All ranks of a host together", data, "B/s", ticks, x_label="ranks").panel()]
 
     def answer(self, data: list[Series]) -> str:
-        value, ranks, kernel = max((mark.value or 0.0, mark.x, one.name) for one in data for mark in one.measured)
+        value, ranks, kernel = max((mark.value or 0.0, mark.x, curve.name) for curve in data for mark in curve.measured)
         return f"The host's memory carries most at {ranks:.0f} ranks: {format_value(value, 'B/s')} ({kernel})."

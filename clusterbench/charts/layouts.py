@@ -34,8 +34,8 @@ class Layouts(Chart[list[list[Trained]]]):
     after: ClassVar[str] = "expert_scaling"
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
-        every = reading.trained_with("tokens_per_s_per_rank", "parity_loss")
-        cases = [case for case in every if case.row.status != "refused"]
+        trained = reading.trained_with("tokens_per_s_per_rank", "parity_loss")
+        cases = [case for case in trained if case.row.status != "refused"]
         groups: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
         for case in cases:
             groups[case.layout.world_size, _work(case)].append(case)
@@ -57,8 +57,8 @@ class Layouts(Chart[list[list[Trained]]]):
             untold = len(cases) - len(compared) - wrong
             silent = f", {untold} ended before that was known" if untold else ""
             sentences.append(f"{number} layouts compute what one rank computes{fault}{silent}")
-        said = "; ".join([*sentences, _sentence(max(_mixed(data), key=len))])
-        return f"{said[0].upper()}{said[1:]}."
+        text = "; ".join([*sentences, _sentence(max(_mixed(data), key=len))])
+        return f"{text[0].upper()}{text[1:]}."
 
     def left_out(self, data: list[list[Trained]]) -> str:
         mixed = _mixed(data)

@@ -72,14 +72,15 @@ class LinkMatrix(Chart[list[Picture]]):
     after: ClassVar[str] = "collective_fits"
 
     def select(self, reading: Reading) -> list[Picture] | None:
-        found = [picture for matrix in reading.matrices for picture in _pictures(matrix) if picture.values]
-        return found or None
+        pictures = [picture for matrix in reading.matrices for picture in _pictures(matrix) if picture.values]
+        return pictures or None
 
     def draw(self, data: list[Picture]) -> list[Panel]:
         return [_heatmap(picture, len(data)) for picture in data[:MOST]]
 
     def answer(self, data: list[Picture]) -> str:
-        matrix = next((one.matrix for one in data if one.matrix.metric in ("pair_bandwidth", "copy_bandwidth")), None)
+        matrices = (picture.matrix for picture in data)
+        matrix = next((matrix for matrix in matrices if matrix.metric in ("pair_bandwidth", "copy_bandwidth")), None)
         if matrix is None:
             return ""
         values = {cell: row.value for cell, row in matrix.cells.items() if row.value is not None}

@@ -34,7 +34,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Capacity:
-    """Bytes that a device has, and who says so; of several the least."""
+    """Bytes that a device has, of several the least; ``name`` says from which source they are known."""
 
     size_bytes: float
     name: str
@@ -115,16 +115,20 @@ _SOURCES = {_DRIVER: "as its driver says", _DATASHEET: "as its data sheet says"}
 
 
 def _capacity(reading: Reading) -> Capacity | None:
-    """What the driver says of the GPUs, or else their data sheet; None on a CPU and where nobody says."""
+    """What the driver says of the GPUs, or else their data sheet; None on a CPU, and where neither is known."""
     cluster = reading.plan.cluster
     if cluster.device != "cuda":
         return None
     hosts = reading.environment.get("hosts")
-    every = (
+    reported = (
         [host.get("gpus") for host in hosts.values() if isinstance(host, Mapping)] if isinstance(hosts, Mapping) else []
     )
     sizes = [
-        gpu.get("memory_bytes") for gpus in every if isinstance(gpus, list) for gpu in gpus if isinstance(gpu, Mapping)
+        gpu.get("memory_bytes")
+        for gpus in reported
+        if isinstance(gpus, list)
+        for gpu in gpus
+        if isinstance(gpu, Mapping)
     ]
     # No GPU has less than a megabyte: what says so is damaged.
     known = [float(size) for size in sizes if isinstance(size, (int, float)) and 2**20 < size <= LARGEST]

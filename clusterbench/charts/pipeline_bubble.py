@@ -60,8 +60,8 @@ def _bubble(case: Trained, source: str = "measured") -> float | None:
 
 
 def _title(group: Sequence[Trained], data: Sequence[Sequence[Trained]]) -> str:
-    told = groups_apart([[case.row for case in every] for every in data], [every[0].layout for every in data])
-    own = told[next(place for place, every in enumerate(data) if every is group)]
+    words = groups_apart([[case.row for case in members] for members in data], [members[0].layout for members in data])
+    own = words[next(place for place, members in enumerate(data) if members is group)]
     return ", ".join(filter(None, [str(group[0].layout), own]))
 
 
@@ -98,10 +98,10 @@ def _bubbles(shown: Sequence[Trained], labels: Sequence[str], title: str) -> Pan
         "formula": {"marker": "|", "markeredgecolor": INK, "markersize": 15, "markeredgewidth": 1.3},
     }
     for name, values in (*sources.items(), ("formula", formula)):
-        seen = [(100 * value, place) for place, value in zip(places, values, strict=True) if value is not None]
-        if seen:
+        points = [(100 * value, place) for place, value in zip(places, values, strict=True) if value is not None]
+        if points:
             style: dict[str, object] = {"linestyle": "", "zorder": 3, "label": name, **styles[name]}
-            axes.plot(*zip(*seen, strict=True), **style)  # type: ignore[arg-type]
+            axes.plot(*zip(*points, strict=True), **style)  # type: ignore[arg-type]
     for place, case in enumerate(shown):
         if not case.is_measured:
             axes.annotate(
@@ -141,9 +141,9 @@ def _shares(cases: Sequence[Trained], source: str) -> list[float | None]:
 
 
 def _sentence(group: Sequence[Trained]) -> str:
-    seen = [case for case in group if _bubble(case) is not None]
-    least, most = min(seen, key=lambda case: _bubble(case) or 0.0), max(seen, key=lambda case: _bubble(case) or 0.0)
-    fastest = max(seen, key=lambda case: case.value("tokens_per_s_per_rank") or 0.0)
+    known = [case for case in group if _bubble(case) is not None]
+    least, most = min(known, key=lambda case: _bubble(case) or 0.0), max(known, key=lambda case: _bubble(case) or 0.0)
+    fastest = max(known, key=lambda case: case.value("tokens_per_s_per_rank") or 0.0)
     speed = fastest.value("tokens_per_s_per_rank")
     ending = f"; fastest is {_name(fastest)} with {format_value(speed, 'tokens/s')} per rank." if speed else "."
     return f"On {least.layout} {_name(least)} idles least, {_shares_said(least)}, and {_name(most)} most, " + (

@@ -47,14 +47,14 @@ class ScalingEfficiency(Chart[list[Scaled]]):
 
     def draw(self, data: list[Scaled]) -> list[Panel]:
         panels = []
-        for one in data[:MOST_SWEEPS]:
-            sweep = one.sweep
+        for scaled in data[:MOST_SWEEPS]:
+            sweep = scaled.sweep
             name = f"\n{sweep.name}" if sweep.name else ""
-            ticks = {mark.x: f"{mark.x:.0f}" for curve in one.efficiency[:MOST] for mark in curve.marks}
+            ticks = {mark.x: f"{mark.x:.0f}" for curve in scaled.efficiency[:MOST] for mark in curve.marks}
             panels.append(
                 Lines(
                     f"{sweep.title}: efficiency{name}",
-                    one.efficiency[:MOST],
+                    scaled.efficiency[:MOST],
                     "fraction",
                     ticks,
                     x_label=sweep.sizes,
@@ -62,29 +62,29 @@ class ScalingEfficiency(Chart[list[Scaled]]):
                     ideal_name="ideal",
                 ).panel()
             )
-            if one.throughput:
+            if scaled.throughput:
                 panels.append(
                     Lines(
                         f"{sweep.title}: tokens per second and rank{name}",
-                        one.throughput[:MOST],
+                        scaled.throughput[:MOST],
                         "tokens/s",
                         ticks,
                         x_label=sweep.sizes,
-                        ideal=one.ideal,
+                        ideal=scaled.ideal,
                     ).panel()
                 )
         return panels
 
     def answer(self, data: list[Scaled]) -> str:
-        one = data[0]
-        ends = [(max(curve.measured, key=lambda mark: mark.x), curve.name) for curve in one.efficiency[:MOST]]
+        scaled = data[0]
+        ends = [(max(curve.measured, key=lambda mark: mark.x), curve.name) for curve in scaled.efficiency[:MOST]]
         best, name = max(ends, key=lambda end: (end[0].x, end[0].value or 0.0))
         kept = f"{100 * (best.value or 0.0):.0f} %"
-        return f"At {best.x:.0f} {one.sweep.sizes} the best layout, {name}, keeps {kept} of the throughput per rank."
+        return f"At {best.x:.0f} {scaled.sweep.sizes} the best layout, {name}, keeps {kept} of the throughput per rank."
 
     def left_out(self, data: list[Scaled]) -> str:
-        curves = sum(len(one.efficiency) for one in data)
-        return curves_note(curves, sum(len(one.efficiency[:MOST]) for one in data[:MOST_SWEEPS]), "curves")
+        curves = sum(len(scaled.efficiency) for scaled in data)
+        return curves_note(curves, sum(len(scaled.efficiency[:MOST]) for scaled in data[:MOST_SWEEPS]), "curves")
 
 
 def _scaled(sweep: Sweep, rates: dict[str, Row]) -> Scaled:

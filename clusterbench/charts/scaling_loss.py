@@ -71,7 +71,7 @@ class ScalingLoss(Chart[list[Losses]]):
         if not parts:
             return None
         step_s = {row.case: row.value for row in reading.rows_of("step_time") if row.value}
-        found = []
+        losses = []
         for sweep in sweeps(reading.rows_of("scaling_efficiency")):
             runs = tuple(
                 Lost(row, {part: lost_s / time_s for part, lost_s in parts[row.case].items()})
@@ -79,16 +79,16 @@ class ScalingLoss(Chart[list[Losses]]):
                 if row.case in parts and (time_s := step_s.get(row.case))
             )
             if runs:
-                found.append(Losses(sweep, runs))
-        return found or None
+                losses.append(Losses(sweep, runs))
+        return losses or None
 
     def draw(self, data: list[Losses]) -> list[Panel]:
-        return [_panel(one) for one in data[:MOST_SWEEPS]]
+        return [_panel(losses) for losses in data[:MOST_SWEEPS]]
 
     def answer(self, data: list[Losses]) -> str:
         sweep, runs = data[0].sweep, data[0].runs
-        most = max(sweep.size(one.row) for one in runs)
-        best = min((one for one in runs if sweep.size(one.row) == most), key=lambda one: one.whole)
+        most = max(sweep.size(run.row) for run in runs)
+        best = min((run for run in runs if sweep.size(run.row) == most), key=lambda run: run.whole)
         start = f"From {sweep.size(sweep.smallest)} to {most} {sweep.sizes}, {best.row.point.get('layout')}"
         if best.whole < WORTH_SAYING:
             return f"{start} loses nothing of the throughput per rank."
@@ -100,7 +100,8 @@ class ScalingLoss(Chart[list[Losses]]):
         )
 
     def left_out(self, data: list[Losses]) -> str:
-        return curves_note(sum(len(one.runs) for one in data), sum(len(one.runs[:MOST]) for one in data[:3]), "runs")
+        drawn = sum(len(losses.runs[:MOST]) for losses in data[:MOST_SWEEPS])
+        return curves_note(sum(len(losses.runs) for losses in data), drawn, "runs")
 
 
 def _more(part: Part) -> str:
@@ -109,19 +110,19 @@ def _more(part: Part) -> str:
 
 def _panel(losses: Losses) -> Panel:
     sweep, shown = losses.sweep, losses.runs[:MOST]
-    name = names((one.row for one in losses.runs), quiet=sharing())
+    name = names((run.row for run in losses.runs), quiet=sharing())
     panel = Bars(
         f"{sweep.title}: lost throughput per rank" + (f"\n{sweep.name}" if sweep.name else ""),
-        [f"{sweep.size(one.row)} {sweep.sizes}: {name(one.row)}" for one in shown],
-        {named(part): [one.losses.get(part) for one in shown] for part in in_order(one.losses for one in shown)},
+        [f"{sweep.size(run.row)} {sweep.sizes}: {name(run.row)}" for run in shown],
+        {named(part): [run.losses.get(part) for run in shown] for part in in_order(run.losses for run in shown)},
         "fraction",
         expected={},  # so that the figure beside a bar is that of the diamond
-        markers=[max(0.0, one.whole) for one in shown],
+        markers=[max(0.0, run.whole) for run in shown],
         marker_name="lost in all",
-        cases=[one.row.case for one in shown],
+        cases=[run.row.case for run in shown],
     ).panel()
     columns = (*panel.columns, Column("gained", "fraction"))
     entries = tuple(
-        replace(entry, cells=(*entry.cells, one.gains or None)) for entry, one in zip(panel.entries, shown, strict=True)
+        replace(entry, cells=(*entry.cells, run.gains or None)) for entry, run in zip(panel.entries, shown, strict=True)
     )
     return replace(panel, columns=columns, entries=entries)

@@ -83,14 +83,15 @@ class Course:
     def outliers(self) -> list[Iteration]:
         """Iterations above 1.5 times the median, nccl-tests' limit, the slowest first."""
         limit_s = UNSTABLE_MAX_OVER_MEDIAN * self.steadiness.median_s
-        return sorted((one for one in self.iterations if one.time_s > limit_s), key=lambda one: -one.time_s)
+        above = [iteration for iteration in self.iterations if iteration.time_s > limit_s]
+        return sorted(above, key=lambda iteration: -iteration.time_s)
 
     @property
     def levels_s(self) -> list[float]:
         """The median of each repeat, where they differ by more than a steady case's iterations may."""
-        groups = groupby(self.iterations, lambda one: one.repeat)
-        found = [median([one.time_s for one in group]) for _, group in groups]
-        return found if max(found) > (1 + UNSTABLE_CV) * min(found) else []
+        groups = groupby(self.iterations, lambda iteration: iteration.repeat)
+        medians_s = [median([iteration.time_s for iteration in group]) for _, group in groups]
+        return medians_s if max(medians_s) > (1 + UNSTABLE_CV) * min(medians_s) else []
 
 
 @dataclass(frozen=True)
@@ -121,18 +122,20 @@ class Stability(Chart[Courses]):
     is_aside: ClassVar[bool] = True
 
     def select(self, reading: Reading) -> Courses | None:
-        histories = {one.case.id: one for one in reading.histories}
-        known = {case: steadiness for case, one in histories.items() if (steadiness := _steadiness(one))}
+        histories = {history.case.id: history for history in reading.histories}
+        known = {case: steadiness for case, history in histories.items() if (steadiness := _steadiness(history))}
         if not known:
             return None
-        unsteady = sorted((one for one in known.values() if not one.is_steady), key=lambda one: -one.cv)
+        unsteady = [steadiness for steadiness in known.values() if not steadiness.is_steady]
+        unsteady.sort(key=lambda steadiness: -steadiness.cv)
         main = [known[case] for case in _main(reading.rows) if case in known][:MOST_MAIN]
-        kept = max(MOST - sum(one.is_steady for one in main), 0)
+        kept = max(MOST - sum(steadiness.is_steady for steadiness in main), 0)
         drawn = list(dict.fromkeys([*unsteady[:kept], *main]))[:MOST] or list(known.values())[:1]
-        return Courses(tuple(_course(histories[one.case], one) for one in drawn), len(unsteady), len(known))
+        courses = tuple(_course(histories[steadiness.case], steadiness) for steadiness in drawn)
+        return Courses(courses, len(unsteady), len(known))
 
     def draw(self, data: Courses) -> list[Panel]:
-        return [_panel(one) for one in data.drawn]
+        return [_panel(course) for course in data.drawn]
 
     def answer(self, data: Courses) -> str:
         first = data.drawn[0]
@@ -143,7 +146,7 @@ class Stability(Chart[Courses]):
         return f"{which} steady: no coefficient of variation is above {_percent(UNSTABLE_CV)}, and no case drifts."
 
     def left_out(self, data: Courses) -> str:
-        drawn = sum(not one.steadiness.is_steady for one in data.drawn)
+        drawn = sum(not course.steadiness.is_steady for course in data.drawn)
         return curves_note(data.num_unsteady, drawn, "unsteady cases")
 
 
@@ -161,14 +164,14 @@ def drift(times_s: Sequence[float]) -> float | None:
     change = median(last) / median(first) - 1
     if abs(change) <= UNSTABLE_CV:
         return None
-    longer = sum(bisect_left(first, one) for one in last)
-    shorter = sum(fifth - bisect_right(first, one) for one in last)
+    longer = sum(bisect_left(first, time_s) for time_s in last)
+    shorter = sum(fifth - bisect_right(first, time_s) for time_s in last)
     return change if max(longer, shorter) >= AGREEING * fifth**2 else None
 
 
 def _steadiness(history: History) -> Steadiness | None:
     """None where there are too few iterations to say anything of."""
-    times_s = [second for seen in history.observations for second in iteration_times(seen)]
+    times_s = [second for observation in history.observations for second in iteration_times(observation)]
     if len(times_s) < FEWEST:
         return None
     middle_s = median(times_s)
@@ -184,21 +187,23 @@ def _main(rows: Sequence[Row]) -> list[str]:
             continue
         size_bytes = row.point.get("size_bytes")
         if row.metric == "tokens_per_s":
-            found = (2.0, row.value, row.case)
+            choice = (2.0, row.value, row.case)
         elif isinstance(size_bytes, (int, float)):
-            found = (1.0, float(size_bytes), row.case)
+            choice = (1.0, float(size_bytes), row.case)
         else:
-            found = (0.0, 0.0, row.case)
-        if row.benchmark not in best or found[:2] > best[row.benchmark][:2]:
-            best[row.benchmark] = found
-    return [case for *_, case in sorted(best.values(), key=lambda one: -one[0])]
+            choice = (0.0, 0.0, row.case)
+        if row.benchmark not in best or choice[:2] > best[row.benchmark][:2]:
+            best[row.benchmark] = choice
+    return [case for *_, case in sorted(best.values(), key=lambda choice: -choice[0])]
 
 
 def _course(history: History, steadiness: Steadiness) -> Course:
     iterations = (
-        Iteration(seen.repeat, number, max(times_s), rank := times_s.index(max(times_s)), host_of(seen, rank))
-        for seen in history.observations
-        for number, times_s in enumerate(zip(*seen.seconds, strict=True), 1)
+        Iteration(
+            observation.repeat, number, max(times_s), rank := times_s.index(max(times_s)), host_of(observation, rank)
+        )
+        for observation in history.observations
+        for number, times_s in enumerate(zip(*observation.seconds, strict=True), 1)
     )
     return Course(steadiness, tuple(iterations), history.case.world_size)
 
@@ -212,34 +217,36 @@ def _percent(fraction: float) -> str:
 
 def _sentence(course: Course) -> str:
     """``all_reduce/1n4/1MiB differs most: ...``."""
-    one, outliers = course.steadiness, course.outliers
-    said = [f"a coefficient of variation of {_percent(one.cv)} over {one.count:,} iterations"]
+    steadiness, outliers = course.steadiness, course.outliers
+    facts = [f"a coefficient of variation of {_percent(steadiness.cv)} over {steadiness.count:,} iterations"]
     if outliers:
         slowest = outliers[0]
         whose = f", when rank {slowest.rank} on {legible(slowest.host)} was last" if course.world_size > 1 else ""
-        said.append(f"the slowest takes {one.max_over_median:.2f} times the median{whose}")
+        facts.append(f"the slowest takes {steadiness.max_over_median:.2f} times the median{whose}")
         same = sum(other.rank == slowest.rank for other in outliers)
         if course.world_size > 1 and len(outliers) > 2 and same == len(outliers):
-            said.append(f"that rank is the last in all {same} above {UNSTABLE_MAX_OVER_MEDIAN} times the median")
+            facts.append(f"that rank is the last in all {same} above {UNSTABLE_MAX_OVER_MEDIAN} times the median")
     if levels := course.levels_s:
         of = scale("s", levels)
-        said.append(
+        facts.append(
             f"the medians of its repeats lie between {of.text(min(levels), 3)} and {of.text(max(levels), 3)} {of.unit}"
         )
-    if one.drift is not None:
-        said.append(f"the last fifth takes {_percent(abs(one.drift))} {_longer(one.drift)} than the first")
-    return f"{legible(one.case)} differs most: {'; '.join(said)}."
+    if steadiness.drift is not None:
+        facts.append(
+            f"the last fifth takes {_percent(abs(steadiness.drift))} {_longer(steadiness.drift)} than the first"
+        )
+    return f"{legible(steadiness.case)} differs most: {'; '.join(facts)}."
 
 
 def _longer(change: float) -> str:
     return "longer" if change > 0 else "less"
 
 
-def _subtitle(one: Steadiness) -> str:
-    of = scale("s", [one.median_s])
-    words = [f"median {of.text(one.median_s, 3)} {of.unit}", f"variation {_percent(one.cv)}"]
-    is_interrupted = one.max_over_median > UNSTABLE_MAX_OVER_MEDIAN
-    return ", ".join([*words, *([f"slowest {one.max_over_median:.2f} × median"] if is_interrupted else [])])
+def _subtitle(steadiness: Steadiness) -> str:
+    of = scale("s", [steadiness.median_s])
+    words = [f"median {of.text(steadiness.median_s, 3)} {of.unit}", f"variation {_percent(steadiness.cv)}"]
+    is_interrupted = steadiness.max_over_median > UNSTABLE_MAX_OVER_MEDIAN
+    return ", ".join([*words, *([f"slowest {steadiness.max_over_median:.2f} × median"] if is_interrupted else [])])
 
 
 # The picture
@@ -252,20 +259,26 @@ class _Placed:
 
 
 def _panel(course: Course) -> Panel:
-    one, times_s = course.steadiness, [each.time_s for each in course.iterations]
+    steadiness, times_s = course.steadiness, [iteration.time_s for iteration in course.iterations]
     low_s, high_s = percentile(times_s, 0.05), percentile(times_s, 0.95)
     top_s = min(max(times_s), HIGHEST * high_s)
     of = scale("s", [top_s])
-    figure, axes = canvas(legible(one.case, 60), height=2.7)
-    axes.set_title(legible(one.case, 60), loc="left", pad=20, fontsize=9.5, fontweight="bold")
+    figure, axes = canvas(legible(steadiness.case, 60), height=2.7)
+    axes.set_title(legible(steadiness.case, 60), loc="left", pad=20, fontsize=9.5, fontweight="bold")
     axes.annotate(
-        _subtitle(one), (0, 1), (0, 6), xycoords="axes fraction", textcoords="offset points", fontsize=7.5, color=MUTED
+        _subtitle(steadiness),
+        (0, 1),
+        (0, 6),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize=7.5,
+        color=MUTED,
     )
     repeats = _repeats(course.iterations)
     end = repeats[-1][-1].x
-    outliers = {id(each): None for each in course.outliers[:MOST_OUTLIERS]}
+    outliers = {id(iteration): None for iteration in course.outliers[:MOST_OUTLIERS]}
     axes.axhspan(of(low_s), of(high_s), color=PALETTE[0], alpha=0.14, linewidth=0)
-    axes.axhline(of(one.median_s), color=PALETTE[0], linewidth=1.2)
+    axes.axhline(of(steadiness.median_s), color=PALETTE[0], linewidth=1.2)
     shown = [
         point for placed in repeats for point in _thinned(placed, len(times_s)) if id(point.iteration) not in outliers
     ]
@@ -275,8 +288,8 @@ def _panel(course: Course) -> Panel:
     )  # fmt: skip
     above = [point for placed in repeats for point in placed if id(point.iteration) in outliers]
     _draw_outliers(axes, above, of, top_s, course.world_size > 1)
-    if one.drift is not None:
-        _draw_drift(axes, [point for placed in repeats for point in placed], of, one.drift)
+    if steadiness.drift is not None:
+        _draw_drift(axes, [point for placed in repeats for point in placed], of, steadiness.drift)
     _label_iterations(axes, repeats)
     axes.set_xlim(-0.02 * end, 1.02 * end)
     axes.set_ylim(0, 1.15 * of(top_s))
@@ -290,7 +303,7 @@ def _panel(course: Course) -> Panel:
                 legible(point.iteration.host),
                 note,
             ),
-            one.case,
+            steadiness.case,
             (point.x, y := of(min(point.iteration.time_s, top_s)), point.x, y),
         )
         for points, note in ((above, "above 1.5 times the median"), (shown, ""))
@@ -302,12 +315,12 @@ def _panel(course: Course) -> Panel:
 
 def _repeats(iterations: Sequence[Iteration]) -> list[list[_Placed]]:
     """Each iteration with its place on the axis: one after the other, and a gap before each further repeat."""
-    groups = [list(group) for _, group in groupby(iterations, lambda one: one.repeat)]
-    gap, start, found = max(1, len(iterations) // 25), 1, []
+    groups = [list(group) for _, group in groupby(iterations, lambda iteration: iteration.repeat)]
+    gap, start, repeats = max(1, len(iterations) // 25), 1, []
     for group in groups:
-        found.append([_Placed(x, one) for x, one in enumerate(group, start)])
+        repeats.append([_Placed(x, iteration) for x, iteration in enumerate(group, start)])
         start += len(group) + gap
-    return found
+    return repeats
 
 
 def _thinned(placed: Sequence[_Placed], count: int) -> Iterator[_Placed]:

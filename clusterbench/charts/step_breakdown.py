@@ -49,11 +49,11 @@ class StepBreakdown(Chart[list[Bar]]):
     after: ClassVar[str] = "expert_load"
 
     def select(self, reading: Reading) -> list[Bar] | None:
-        every = reading.trained_with("step_part")
-        parts = parts_of((row for case in every for row in case.figures.values()), "step_part")
+        trained = reading.trained_with("step_part")
+        parts = parts_of((row for case in trained for row in case.figures.values()), "step_part")
         if not parts:
             return None
-        steps = {case.row.case: case.row for case in every if case.row.status != "refused"}
+        steps = {case.row.case: case.row for case in trained if case.row.status != "refused"}
         workload, name = workloads(steps.values()), names(steps.values())
         drawn = {workload(row) for case, row in steps.items() if case in parts}
         # A case that ran out of memory keeps its place among the bars.

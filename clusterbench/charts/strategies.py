@@ -54,8 +54,8 @@ class Strategies(Chart[list[list[Trained]]]):
 
 def _is_a_comparison(group: Sequence[Trained]) -> bool:
     """Several ways of sharing, beside the one that shares nothing."""
-    seen = [case for case in group if case.is_measured]
-    return any(map(_is_plain, group)) and len({_axes(case) for case in seen}) > 2 and len(seen) > 5
+    measured = [case for case in group if case.is_measured]
+    return any(map(_is_plain, group)) and len({_axes(case) for case in measured}) > 2 and len(measured) > 5
 
 
 def _axes(case: Trained) -> tuple[str, ...]:
@@ -88,10 +88,10 @@ def _held(case: Trained, part: str) -> float | None:
 
 
 def _sentence(group: Sequence[Trained]) -> str:
-    seen = [case for case in group if case.whole_memory()]
-    plain = next((case for case in seen if _is_plain(case)), None)
-    fullest = plain or max(seen, key=lambda case: case.whole_memory() or 0.0)
-    others = [case for case in seen if case is not fullest]
+    measured = [case for case in group if case.whole_memory()]
+    plain = next((case for case in measured if _is_plain(case)), None)
+    fullest = plain or max(measured, key=lambda case: case.whole_memory() or 0.0)
+    others = [case for case in measured if case is not fullest]
     leanest = min(others, key=lambda case: case.whole_memory() or 0.0)
     name = names((case.row for case in group), QUIET)
     sentence = (

@@ -50,18 +50,18 @@ class TensorScaling(Chart[list[Curve]]):
         steps = [row for case in cases for row in case.figures.values() or [case.row] if _is_wanted(row)]
         workload = workloads(steps)
         for alike in (_same_replicas, _same_ranks):
-            found: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+            rows_of: dict[tuple[object, ...], list[Row]] = defaultdict(list)
             for row in steps:
                 layout = layout_of(str(row.point["layout"]))
                 if layout is not None:
-                    found[*workload(row), *alike(layout)].append(row)
-            for group in found.values():
+                    rows_of[*workload(row), *alike(layout)].append(row)
+            for group in rows_of.values():
                 degrees = {_layout(row).tp for row in group}
                 if len(degrees) > 1 and any(row.value is not None for row in group):
                     groups.setdefault(frozenset(row.case for row in group), (_start(group, alike), group))
-        starts, every = [start for start, _ in groups.values()], [group for _, group in groups.values()]
-        words = groups_apart(every, starts)
-        return [_curve(*curve) for curve in zip(words, starts, every, strict=True)] or None
+        starts, members = [start for start, _ in groups.values()], [group for _, group in groups.values()]
+        words = groups_apart(members, starts)
+        return [_curve(*curve) for curve in zip(words, starts, members, strict=True)] or None
 
     def draw(self, data: list[Curve]) -> list[Panel]:
         return [figure for curve in data[:MOST] for figure in _panels(curve, curve.name if len(data) > 1 else "")]
@@ -118,17 +118,17 @@ def _curve(name: str, start: str, group: Sequence[Row]) -> Curve:
 
 
 def _marks(rows: Sequence[Row], metric: str) -> Iterator[Mark]:
-    seen: set[int] = set()
+    degrees: set[int] = set()
     for row in rows:
-        if row.metric in ("", metric) and _layout(row).tp not in seen:
-            seen.add(_layout(row).tp)
+        if row.metric in ("", metric) and _layout(row).tp not in degrees:
+            degrees.add(_layout(row).tp)
             yield mark(_layout(row).tp, row)
 
 
 def _panels(curve: Curve, name: str) -> Iterator[Panel]:
     both = (("Throughput per rank", curve.throughput, "tokens/s"), ("Peak memory per rank", curve.memory, "B"))
     for title, series, unit in both:
-        marks = [mark for one in series.values() for mark in one.marks]
+        marks = [mark for line in series.values() for mark in line.marks]
         measured = [mark for mark in marks if mark.value is not None]
         if not measured:
             continue

@@ -91,12 +91,12 @@ class Timeline(Chart[list[Step]]):
         if not played:
             return ""
         step = max(played, key=lambda step: step.idle - (step.simulated or 0.0))
-        said = f"{legible(step.name)}: ranks idle {_shares(step)}"
+        sentence = f"{legible(step.name)}: ranks idle {_shares(step)}"
         if step.longer_s <= 0:
-            return f"{said}."
+            return f"{sentence}."
         of = scale("s", [step.longer_s])
         longer = f"{of.text(step.longer_s, 3)} {of.unit}"
-        return f"{said}; the difference is largest on the rank with {step.where}, which waits {longer} longer."
+        return f"{sentence}; the difference is largest on the rank with {step.where}, which waits {longer} longer."
 
     def left_out(self, data: list[Step]) -> str:
         elsewhere = "the others are in observations.jsonl"
@@ -115,18 +115,18 @@ def _title(step: Step) -> str:
 def _step(history: History, name: str) -> Step | None:
     if history.pooled is None:
         return None
-    seen = [
+    timelines = [
         [(kind, stage, start_s, end_s) for kind, stage, _, start_s, end_s in timeline]
         for timeline in TIMELINE.readable(history.pooled)
         if timeline and _is_plausible(timeline)
     ]
     # One rank for each set of stages: the others of its place compute the same.
-    measured = {_place(timeline): timeline for timeline in reversed(seen)}
-    whole_s = max((end_s for timeline in seen for *_, end_s in timeline), default=0.0)
+    measured = {_place(timeline): timeline for timeline in reversed(timelines)}
+    whole_s = max((end_s for timeline in timelines for *_, end_s in timeline), default=0.0)
     if not whole_s:
         return None
     schedule, places = str(history.case.point.get("schedule")), sorted(measured)
-    played = _played(schedule, seen, measured)
+    played = _played(schedule, timelines, measured)
     names = [f"stage{'s' * (len(place) > 1)} {', '.join(map(str, place))}" for place in places]
     drawn = [*_spans([measured[place] for place in places[:MOST_RANKS]], whole_s)]
     step = Step(
@@ -134,7 +134,7 @@ def _step(history: History, name: str) -> Step | None:
         name,
         tuple(names[:MOST_RANKS]),
         tuple(drawn),
-        fmean(_idle_s(timeline, whole_s) / whole_s for timeline in seen),
+        fmean(_idle_s(timeline, whole_s) / whole_s for timeline in timelines),
     )
     if played is None:
         return step
@@ -168,7 +168,9 @@ def _idle_s(timeline: Actions, whole_s: float) -> float:
     return whole_s - sum(end_s - start_s for *_, start_s, end_s in timeline)
 
 
-def _played(schedule: str, seen: Iterable[Actions], measured: Mapping[Place, Actions]) -> dict[Place, Actions] | None:
+def _played(
+    schedule: str, timelines: Iterable[Actions], measured: Mapping[Place, Actions]
+) -> dict[Place, Actions] | None:
     """The schedule with the median time of each kind of action on each stage, messages free, by place.
 
     None where the ranks did not compute what the schedule says, or less of it was recorded.
@@ -187,16 +189,18 @@ def _played(schedule: str, seen: Iterable[Actions], measured: Mapping[Place, Act
         return None
     computed = {place: Counter((kind, stage) for kind, stage, _, _ in actions) for place, actions in measured.items()}
     if computed != {
-        tuple(sorted({one.stage for one in actions})): Counter((one.kind, one.stage) for one in actions)
+        tuple(sorted({action.stage for action in actions})): Counter((action.kind, action.stage) for action in actions)
         for actions in planned
     }:
         return None
     times: dict[str, list[list[float]]] = {}
-    for timeline in seen:
+    for timeline in timelines:
         for kind, stage, start_s, end_s in timeline:
             times.setdefault(kind, [[] for _ in range(num_stages)])[stage].append(end_s - start_s)
     costs = {kind: [median(some) if some else 0.0 for some in of_stage] for kind, of_stage in times.items()}
-    ranks = ([(*one.action[:2], one.start_s, one.end_s) for one in rank] for rank in play(planned, costs).ranks)
+    ranks = (
+        [(*played.action[:2], played.start_s, played.end_s) for played in rank] for rank in play(planned, costs).ranks
+    )
     return {_place(timeline): timeline for timeline in ranks}
 
 

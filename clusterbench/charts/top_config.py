@@ -61,7 +61,7 @@ _PALEST, _DEEPEST = 0.06, 0.5
 
 
 @dataclass(frozen=True)
-class Grid:
+class Heatmap:
     """One workload: what was tried of each shape, or at each length of sequences, on each number of ranks.
 
     Attributes
@@ -93,22 +93,22 @@ class Grid:
     @cached_property
     def num_nodes(self) -> dict[int, int]:
         """Nodes by ranks, where several node counts were run and each is one number of ranks; otherwise empty."""
-        pairs = {(case.layout.world_size, case.row.num_nodes) for case in self.every if case.row.status != "refused"}
+        pairs = {(case.layout.world_size, case.row.num_nodes) for case in self.trained if case.row.status != "refused"}
         sizes, nodes = ({pair[place] for pair in pairs} for place in (0, 1))
         return dict(sorted(pairs)) if len(nodes) > 1 and len(sizes) == len(nodes) == len(pairs) else {}
 
     @cached_property
-    def every(self) -> list[Trained]:
+    def trained(self) -> list[Trained]:
         return [case for cases in self.cells.values() for case in cases]
 
     @property
     def noun(self) -> str:
         """What a rank is called."""
-        return "GPU" if self.every[0].row.device == "cuda" else "rank"
+        return "GPU" if self.trained[0].row.device == "cuda" else "rank"
 
     @property
     def has_imported_mfu(self) -> bool:
-        return any(imported_mfu(case) for case in self.every)
+        return any(imported_mfu(case) for case in self.trained)
 
     def row_in_words(self, row: str) -> str:
         return f"{self.shape}, sequences of {row}," if self.shape else row
@@ -120,7 +120,7 @@ class Grid:
         return f"{ranks} of {nodes} node{'s' * (nodes != 1)}" if nodes else ranks
 
 
-class TopConfig(Chart[list[Grid]]):
+class TopConfig(Chart[list[Heatmap]]):
     """The fastest configuration of each shape on each number of nodes.
 
     How to read it
@@ -141,50 +141,49 @@ class TopConfig(Chart[list[Grid]]):
     title: ClassVar[str] = "The best configuration for each shape and number of nodes"
     section: ClassVar[Section] = "comparison"
 
-    def select(self, reading: Reading) -> list[Grid] | None:
+    def select(self, reading: Reading) -> list[Heatmap] | None:
         histories = {history.case.id: history for history in reading.histories}
-        return _grids(reading.trained_with(*METRICS), histories) or None
+        return _heatmaps(reading.trained_with(*METRICS), histories) or None
 
-    def draw(self, data: list[Grid]) -> list[Panel]:
+    def draw(self, data: list[Heatmap]) -> list[Panel]:
         figures = []
-        for grid in data[:MOST]:
-            figures.append(_heatmap(grid, throughput))
-            if grid.has_imported_mfu:
-                figures.append(_heatmap(grid, imported_mfu))
+        for heatmap in data[:MOST]:
+            figures.append(_panel(heatmap, throughput))
+            if heatmap.has_imported_mfu:
+                figures.append(_panel(heatmap, imported_mfu))
         return figures
 
-    def answer(self, data: list[Grid]) -> str:
-        grid = data[0]
+    def answer(self, data: list[Heatmap]) -> str:
+        heatmap = data[0]
         parts = []
-        for row in grid.rows:
-            largest = [size for size in grid.world_sizes if best(grid.cells.get((row, size), ()), throughput)]
+        for row in heatmap.rows:
+            largest = [size for size in heatmap.world_sizes if best(heatmap.cells.get((row, size), ()), throughput)]
             if largest:
-                cases = grid.cells[row, largest[-1]]
+                cases = heatmap.cells[row, largest[-1]]
                 fastest = best(cases, throughput)
                 names = " or ".join(str(case.layout) for case in fastest)
                 speed = format_value(throughput(fastest[0]), "tokens/s")
                 measured = sum(case.is_measured for case in cases)
-                parts.append(
-                    f"{grid.row_in_words(row)} on {grid.where(largest[-1])} with {names} ({speed}, best of {measured})"
-                )
+                place = f"{heatmap.row_in_words(row)} on {heatmap.where(largest[-1])}"
+                parts.append(f"{place} with {names} ({speed}, best of {measured})")
         if not parts:
             return ""
-        ends = Counter(outcome(case) for case in grid.every if not case.is_measured)
+        ends = Counter(outcome(case) for case in heatmap.trained if not case.is_measured)
         lost = ", ".join(f"{number:,} {status}" for status, number in ends.items())
-        found = f"Fastest are {'; '.join(parts)}{f'. Without a figure: {lost}' if lost else ''}."
-        return " ".join([found, *_by_mfu(grid)])
+        sentence = f"Fastest are {'; '.join(parts)}{f'. Without a figure: {lost}' if lost else ''}."
+        return " ".join([sentence, *_by_mfu(heatmap)])
 
-    def left_out(self, data: list[Grid]) -> str:
-        alone = sum(grid.num_refused_alone for grid in data)
+    def left_out(self, data: list[Heatmap]) -> str:
+        alone = sum(heatmap.num_refused_alone for heatmap in data)
         refused = f"Not drawn: {alone:,} refused for numbers of ranks on which nothing was to run." if alone else ""
         return " ".join(filter(None, [curves_note(len(data), MOST, "workloads"), refused]))
 
 
-def moved_by_mfu(grid: Grid) -> tuple[list[Cell], int]:
+def moved_by_mfu(heatmap: Heatmap) -> tuple[list[Cell], int]:
     """Cells of which the highest imported MFU names none of the fastest configurations, and the number of all cells."""
     pairs = {
         cell: (best(cases, throughput), best(cases, imported_mfu))
-        for cell, cases in grid.cells.items()
+        for cell, cases in heatmap.cells.items()
         if best(cases, throughput) and best(cases, imported_mfu)
     }
     moved = [
@@ -195,23 +194,23 @@ def moved_by_mfu(grid: Grid) -> tuple[list[Cell], int]:
     return moved, len(pairs)
 
 
-def mfu_ratios(grid: Grid) -> dict[tuple[str, bool], float]:
+def mfu_ratios(heatmap: Heatmap) -> dict[tuple[str, bool], float]:
     """Imported over recomputed MFU, the median for each row without and with pipeline stages."""
-    found: dict[tuple[str, bool], list[float]] = defaultdict(list)
-    for (row, _), cases in grid.cells.items():
+    ratios_of: dict[tuple[str, bool], list[float]] = defaultdict(list)
+    for (row, _), cases in heatmap.cells.items():
         for case in cases:
             if ratio := case.value("mfu_over_recomputed"):
-                found[row, case.layout.pp > 1].append(ratio)
-    return {key: median(ratios) for key, ratios in found.items()}
+                ratios_of[row, case.layout.pp > 1].append(ratio)
+    return {key: median(ratios) for key, ratios in ratios_of.items()}
 
 
-def _by_mfu(grid: Grid) -> Iterator[str]:
+def _by_mfu(heatmap: Heatmap) -> Iterator[str]:
     """What ranking by the imported MFU would change, and why."""
-    moved, number = moved_by_mfu(grid)
+    moved, number = moved_by_mfu(heatmap)
     if not number:
         return
     yield f"Ranked by the imported MFU instead, {len(moved)} of {number} cells name another layout or micro-batch."
-    ratios = mfu_ratios(grid)
+    ratios = mfu_ratios(heatmap)
     unlike = {key: ratio for key, ratio in ratios.items() if abs(ratio - 1) > _AS_EXPECTED}
     if unlike:
         words = (
@@ -229,10 +228,10 @@ def _by_mfu(grid: Grid) -> Iterator[str]:
 # Which cases belong to one picture
 
 
-def _grids(every: Sequence[Trained], histories: Mapping[str, History]) -> list[Grid]:
-    """A grid for each workload that is a choice; and for a shape with several lengths of sequences one of its own."""
+def _heatmaps(trained: Sequence[Trained], histories: Mapping[str, History]) -> list[Heatmap]:
+    """One for each workload that is a choice; and for a shape with several lengths of sequences one of its own."""
     by_work: dict[Options, list[Trained]] = defaultdict(list)
-    for case in every:
+    for case in trained:
         by_work[_options(case, {"shape", "seq_len", "global_batch_size"})].append(case)
     found: dict[Options, tuple[str, dict[Cell, list[Trained]]]] = {}
     for work, cases in by_work.items():
@@ -245,17 +244,17 @@ def _grids(every: Sequence[Trained], histories: Mapping[str, History]) -> list[G
                 batch = {(name, _plain(case.point.get(name))) for name in ("seq_len", "global_batch_size")}
                 key, of, row = work | batch, "", shape
             found.setdefault(key, (of, defaultdict(list)))[1][row, case.layout.world_size].append(case)
-    grids = {key: _grid(of, cells, histories) for key, (of, cells) in found.items()}
-    choices = {key: grid for key, grid in grids.items() if _is_a_choice(grid.cells)}
-    return [replace(grid, name=_name(key, choices)) for key, grid in choices.items()]
+    heatmaps = {key: _heatmap(of, cells, histories) for key, (of, cells) in found.items()}
+    choices = {key: heatmap for key, heatmap in heatmaps.items() if _is_a_choice(heatmap.cells)}
+    return [replace(heatmap, name=_name(key, choices)) for key, heatmap in choices.items()]
 
 
-def _grid(shape: str, cells: Mapping[Cell, Sequence[Trained]], histories: Mapping[str, History]) -> Grid:
+def _heatmap(shape: str, cells: Mapping[Cell, Sequence[Trained]], histories: Mapping[str, History]) -> Heatmap:
     """Without columns of refusals alone, and without refusals of what was run with other nodes."""
     run = {size for (_, size), cases in cells.items() if any(case.row.status != "refused" for case in cases)}
     drawn = {cell: _once(cases) for cell, cases in cells.items() if cell[1] in run}
     alone = sum(len(cases) for (_, size), cases in cells.items() if size not in run)
-    return Grid("", drawn, shape, histories, alone)
+    return Heatmap("", drawn, shape, histories, alone)
 
 
 def _options(case: Trained, left_out: set[str]) -> Options:
@@ -299,9 +298,9 @@ def _once(cases: Sequence[Trained]) -> list[Trained]:
     return list(kept.values())
 
 
-def _name(work: Options, every: Mapping[Options, object]) -> str:
+def _name(work: Options, workloads: Mapping[Options, object]) -> str:
     """What tells this workload from the others."""
-    common = frozenset.intersection(*every)
+    common = frozenset.intersection(*workloads)
     own = sorted((name, str(value)) for name, value in work - common)
     return ", ".join(f"{name} {value}" for name, value in own if name != "shape")
 
@@ -352,20 +351,20 @@ class Shade:
         return _PALEST + (_DEEPEST - _PALEST) * share / max(self.of_cells.values())
 
 
-def _shade(grid: Grid, tops: Mapping[Cell, Sequence[Trained]], figure: Ranking) -> Shade:
+def _shade(heatmap: Heatmap, tops: Mapping[Cell, Sequence[Trained]], figure: Ranking) -> Shade:
     """MFU where every cell with a figure has one that is counted alike; otherwise the kept throughput per rank."""
     if figure is imported_mfu:
         return Shade("MFU", "MFU (as imported)", {cell: imported_mfu(top[0]) for cell, top in tops.items()})
     known = {cell: mfus(top[0]) for cell, top in tops.items()}
-    common = set.intersection(*(set(each) for each in known.values())) if known else set()
+    common = set.intersection(*(set(shares) for shares in known.values())) if known else set()
     if common:
-        kind = min(common, key=lambda each: each.preference)
-        return Shade("MFU", f"MFU ({kind.words})", {cell: each[kind] for cell, each in known.items()}, kind)
+        kind = min(common, key=lambda kind: kind.preference)
+        return Shade("MFU", f"MFU ({kind.words})", {cell: shares[kind] for cell, shares in known.items()}, kind)
     per_rank = {cell: throughput(top[0]) / cell[1] for cell, top in tops.items()}
     most: dict[str, float] = defaultdict(float)
     for (row, _), speed in per_rank.items():
         most[row] = max(most[row], speed)
-    key = f"throughput per {grid.noun}, as a share of the row's best; an MFU is not known of every cell"
+    key = f"throughput per {heatmap.noun}, as a share of the row's best; an MFU is not known of every cell"
     return Shade("keeps", key, {cell: speed / most[cell[0]] for cell, speed in per_rank.items()})
 
 
@@ -404,10 +403,10 @@ def _wrapped(text: str, letters: int) -> list[str]:
 # The picture
 
 
-def _heatmap(grid: Grid, figure: Ranking) -> Panel:
-    sizes = grid.world_sizes
-    tops = {cell: top for cell, cases in grid.cells.items() if (top := best(cases, figure))}
-    shade = _shade(grid, tops, figure)
+def _panel(heatmap: Heatmap, figure: Ranking) -> Panel:
+    sizes = heatmap.world_sizes
+    tops = {cell: top for cell, cases in heatmap.cells.items() if (top := best(cases, figure))}
+    shade = _shade(heatmap, tops, figure)
     wide = min(_WIDEST, max(_NARROWEST, _ALL_COLUMNS / len(sizes)))
     words = {
         cell: _words(
@@ -417,28 +416,28 @@ def _heatmap(grid: Grid, figure: Ranking) -> Panel:
             figure,
             wide,
         )
-        for cell, cases in grid.cells.items()
+        for cell, cases in heatmap.cells.items()
     }
-    tall = {row: max(words[cell].height for cell in words if cell[0] == row) for row in grid.rows}
+    tall = {row: max(words[cell].height for cell in words if cell[0] == row) for row in heatmap.rows}
     width, height = max(3.8, wide * len(sizes)), sum(tall.values()) + _HEADING * len(tall)
-    title = "\n".join(wrap(_title(grid, figure), int(width / 0.092))[:3])
+    title = "\n".join(wrap(_title(heatmap, figure), int(width / 0.092))[:3])
     drawn, axes = canvas(title, width=width + 0.15, height=height + 1.35 + 0.16 * title.count("\n"))
     entries: list[Entry] = []
     y = 0.0
-    for row in grid.rows:
+    for row in heatmap.rows:
         axes.text(-0.47, y + 0.17, row, ha="left", va="center", fontsize=8, color=INK, fontweight="bold")
         y += _HEADING
         for column, size in enumerate(sizes):
             cell, area = (row, size), (column - 0.5, y + tall[row], column + 0.5, y)
             share = shade.of_cells.get(cell)
             _cell(axes, area, words.get(cell), None if share is None else shade.depth(share))
-            entries.append(_entry(grid, cell, tops.get(cell, ()), figure, shade, words.get(cell), area))
+            entries.append(_entry(heatmap, cell, tops.get(cell, ()), figure, shade, words.get(cell), area))
         y += tall[row]
     axes.set_xlim(-0.5, len(sizes) - 0.5)
     axes.set_ylim(y, 0)
-    nouns = f"{grid.noun}s"
-    if grid.num_nodes:
-        axes.set_xticks(range(len(sizes)), [f"{grid.num_nodes[size]}\n{size} {nouns}" for size in sizes])
+    nouns = f"{heatmap.noun}s"
+    if heatmap.num_nodes:
+        axes.set_xticks(range(len(sizes)), [f"{heatmap.num_nodes[size]}\n{size} {nouns}" for size in sizes])
         axes.set_xlabel("nodes")
     else:
         axes.set_xticks(range(len(sizes)), [f"{size}" for size in sizes])
@@ -447,13 +446,13 @@ def _heatmap(grid: Grid, figure: Ranking) -> Panel:
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.grid(False)
-    _key(drawn, shade, width, has_empty=len(tops) < len(grid.cells), has_untried=len(grid.cells) < len(entries))
-    return Panel(drawn, _columns(grid, figure, shade), tuple(entries))
+    _key(drawn, shade, width, has_empty=len(tops) < len(heatmap.cells), has_untried=len(heatmap.cells) < len(entries))
+    return Panel(drawn, _columns(heatmap, figure, shade), tuple(entries))
 
 
-def _title(grid: Grid, figure: Ranking) -> str:
+def _title(heatmap: Heatmap, figure: Ranking) -> str:
     what = "Fastest configuration, tokens/s" if figure is throughput else "Highest imported MFU"
-    return ", ".join(filter(None, [what, grid.shape, legible(grid.name, 100)]))
+    return ", ".join(filter(None, [what, heatmap.shape, legible(heatmap.name, 100)]))
 
 
 def _cell(axes: Axes, area: Area, words: Words | None, depth: float | None) -> None:
@@ -510,12 +509,12 @@ def _key(drawn: Figure, shade: Shade, width: float, *, has_empty: bool, has_untr
 # What is behind a cell
 
 
-def _columns(grid: Grid, figure: Ranking, shade: Shade) -> tuple[Column, ...]:
+def _columns(heatmap: Heatmap, figure: Ranking, shade: Shade) -> tuple[Column, ...]:
     share = "imported MFU" if figure is imported_mfu else "MFU" if shade.mfu else "throughput kept"
     return (
-        Column("sequences" if grid.shape else "shape"),
-        *([Column("nodes", "1")] if grid.num_nodes else []),
-        Column(f"{grid.noun}s", "1"),
+        Column("sequences" if heatmap.shape else "shape"),
+        *([Column("nodes", "1")] if heatmap.num_nodes else []),
+        Column(f"{heatmap.noun}s", "1"),
         Column("best"),
         Column("throughput", "tokens/s"),
         Column(share, "fraction"),
@@ -525,7 +524,7 @@ def _columns(grid: Grid, figure: Ranking, shade: Shade) -> tuple[Column, ...]:
 
 
 def _entry(
-    grid: Grid,
+    heatmap: Heatmap,
     cell: Cell,
     tops: Sequence[Trained],
     figure: Ranking,
@@ -534,8 +533,8 @@ def _entry(
     area: Area,
 ) -> Entry:
     row, world_size = cell
-    nodes: tuple[float, ...] = (grid.num_nodes[world_size],) if grid.num_nodes else ()
-    contest = Contest(grid.cells.get(cell, ()), grid.histories)
+    nodes: tuple[float, ...] = (heatmap.num_nodes[world_size],) if heatmap.num_nodes else ()
+    contest = Contest(heatmap.cells.get(cell, ()), heatmap.histories)
     margin = contest.margin if figure is throughput else None
     cells = (
         row,
@@ -547,14 +546,14 @@ def _entry(
         margin.slower_by if margin is not None and isfinite(margin.slower_by) else None,
         "not tried" if words is None else " ".join(words.notes).replace(" × ", ", × "),
     )
-    return Entry(cells, tops[0].row.case if tops else "", area, _story(grid, cell, contest, figure, shade))
+    return Entry(cells, tops[0].row.case if tops else "", area, _story(heatmap, cell, contest, figure, shade))
 
 
-def _story(grid: Grid, cell: Cell, contest: Contest, figure: Ranking, shade: Shade) -> Story | None:
+def _story(heatmap: Heatmap, cell: Cell, contest: Contest, figure: Ranking, shade: Shade) -> Story | None:
     if not contest.cases:
         return None
     row, world_size = cell
-    title = f"{grid.row_in_words(row)} on {grid.where(world_size)}"
+    title = f"{heatmap.row_in_words(row)} on {heatmap.where(world_size)}"
     if figure is imported_mfu:
         return mfu_story(f"{title}, by imported MFU", contest.cases)
-    return speed_story(title, contest, shade.mfu, grid.noun)
+    return speed_story(title, contest, shade.mfu, heatmap.noun)

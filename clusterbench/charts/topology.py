@@ -52,19 +52,19 @@ class Topology(Chart[list[Joined]]):
     after: ClassVar[str] = "link_matrix"
 
     def select(self, reading: Reading) -> list[Joined] | None:
-        seen: dict[str, Joined] = {}
+        by_host: dict[str, Joined] = {}
         for history in reading.histories:
             for observation in history.observations:
-                for rank, told in enumerate(observation.passes.get(TOPOLOGY, ())):
-                    if (one := _joined(host_of(observation, rank), told)) is not None:
-                        seen.setdefault(one.hosts[0], one)
+                for rank, record in enumerate(observation.passes.get(TOPOLOGY, ())):
+                    if (joined := _joined(host_of(observation, rank), record)) is not None:
+                        by_host.setdefault(joined.hosts[0], joined)
         alike: list[Joined] = []
-        for host, one in seen.items():
-            same = [other for other in alike if (other.devices, other.paths) == (one.devices, one.paths)]
+        for host, joined in by_host.items():
+            same = [other for other in alike if (other.devices, other.paths) == (joined.devices, joined.paths)]
             for other in same:
                 alike[alike.index(other)] = Joined((*other.hosts, host), *_parts(other))
-            alike += [] if same else [one]
-        return sorted(alike, key=lambda one: -len(one.hosts)) or None
+            alike += [] if same else [joined]
+        return sorted(alike, key=lambda joined: -len(joined.hosts)) or None
 
     def draw(self, data: list[Joined]) -> list[Panel]:
         return [_matrix(joined) for joined in data[:MOST]]
@@ -73,20 +73,19 @@ class Topology(Chart[list[Joined]]):
         if len(data) == 1:
             return "All hosts join their devices alike." if len(data[0].hosts) > 1 else ""
         odd = ", ".join(host for joined in data[1:] for host in joined.hosts)
-        return (
-            f"{odd} join{'s' * (sum(len(one.hosts) for one in data[1:]) == 1)} devices in another way than the others."
-        )
+        verb = "joins" if sum(len(joined.hosts) for joined in data[1:]) == 1 else "join"
+        return f"{odd} {verb} devices in another way than the others."
 
     def left_out(self, data: list[Joined]) -> str:
         return curves_note(len(data), MOST, "matrices")
 
 
-def _joined(host: str, told: Any) -> Joined | None:
-    """What a host told, if it is whole: a record may have been damaged on its way."""
+def _joined(host: str, record: Any) -> Joined | None:
+    """How a host's devices are joined; None where its record is damaged."""
     try:
-        matrix = told["matrix"]
+        matrix = record["matrix"]
         devices = tuple(map(str, matrix["devices"]))
-        paths = {one: {other: str(matrix["paths"][one][other]) for other in devices} for one in devices}
+        paths = {device: {other: str(matrix["paths"][device][other]) for other in devices} for device in devices}
         return Joined((host,), devices, paths, dict(matrix["numa_nodes"])) if devices else None
     except (KeyError, TypeError, ValueError):
         return None
@@ -103,9 +102,9 @@ def _matrix(joined: Joined) -> Panel:
     size = min(9.0, max(3.6, 1.4 + 0.44 * count))
     more = f" and {len(joined.hosts) - 1} more" if len(joined.hosts) > 1 else ""
     figure, axes = canvas(f"{legible(joined.hosts[0])}{more}", width=size, height=size)
-    for row, one in enumerate(joined.devices):
+    for row, device in enumerate(joined.devices):
         for column, other in enumerate(joined.devices):
-            kind = str(joined.paths[one][other])
+            kind = str(joined.paths[device][other])
             depth = 0.0 if kind == "X" else _NEARNESS.get(kind.rstrip("0123456789") if kind[:2] == "NV" else kind, 0.0)
             colour = GRID if kind == "X" else PALETTE[0]
             cell = Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, alpha=depth or 0.6, edgecolor="none")
@@ -121,8 +120,8 @@ def _matrix(joined: Joined) -> Panel:
     axes.set_ylabel("device, NUMA node", color=MUTED)
     axes.grid(False)
     entries = tuple(
-        Entry((one, other, joined.paths[one][other]), area=(column - 0.5, row - 0.5, column + 0.5, row + 0.5))
-        for row, one in enumerate(joined.devices)
+        Entry((device, other, joined.paths[device][other]), area=(column - 0.5, row - 0.5, column + 0.5, row + 0.5))
+        for row, device in enumerate(joined.devices)
         for column, other in enumerate(joined.devices)
     )
     return Panel(figure, (Column("device"), Column("other device"), Column("path")), entries)
