@@ -90,8 +90,8 @@ class Lines:
         figure, axes = canvas(f"{self.title}: {self.series[0].name}" if self._is_named_above else self.title)
         for level in self._dotted.values():
             axes.axhline(self._of(level), color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
-        for number, one in enumerate(self.series):
-            _line(axes, one, number, self._of, self._place)
+        for number, curve in enumerate(self.series):
+            _line(axes, curve, number, self._of, self._place)
         self._set_heights(axes)
         self._set_places(axes)
         self._say_names(figure, axes)
@@ -105,7 +105,7 @@ class Lines:
 
     @cached_property
     def _values(self) -> list[float]:
-        marks = [mark for one in self.series for mark in one.marks]
+        marks = [mark for curve in self.series for mark in curve.marks]
         return [value for mark in marks for value in (mark.value, mark.high, mark.expected) if value is not None]
 
     @cached_property
@@ -155,11 +155,11 @@ class Lines:
         if len(self._place) <= 6 and len(self.series) <= 2:
             _value_labels(axes, self.series, self._of, self._place)
         heights = {
-            one.name: [(self._place[mark.x], height(mark.value)) for mark in one.measured] for one in self.series
+            curve.name: [(self._place[mark.x], height(mark.value)) for mark in curve.measured] for curve in self.series
         }
         _missing(axes, self.series, self._place, [point for points in heights.values() for point in points])
         ends = [(max(points)[1], number, name) for number, (name, points) in enumerate(heights.items()) if points]
-        if len(self.series) > 1 and max(len(one.name) for one in self.series) > LONGEST_AT_AN_END:
+        if len(self.series) > 1 and max(len(curve.name) for curve in self.series) > LONGEST_AT_AN_END:
             _names_below(figure, self.series)
             ends = []
         ends = [] if self._is_named_above else ends
@@ -171,12 +171,12 @@ class Lines:
         return Column("curve"), Column(self.x_label), *numbers, Column("outcome")
 
     def _entries(self) -> Iterator[Entry]:
-        for one in self.series:
-            for mark in one.marks:
+        for curve in self.series:
+            for mark in curve.marks:
                 gap = "" if mark.value is not None else mark.status.replace("_", " ")
                 x, y = self._place[mark.x], None if mark.value is None else self._of(mark.value)
                 yield Entry(
-                    (one.name, self.x_ticks[mark.x], mark.value, mark.low, mark.high, mark.expected, gap),
+                    (curve.name, self.x_ticks[mark.x], mark.value, mark.low, mark.high, mark.expected, gap),
                     mark.case,
                     None if y is None else (x, y, x, y),
                 )
@@ -195,14 +195,14 @@ def _names_below(figure: Figure, series: Sequence[Series]) -> None:
         )
         for number in range(len(series))
     ]
-    names = [legible(one.name) for one in series]
+    names = [legible(curve.name) for curve in series]
     figure.legend(keys, names, loc="outside lower left", frameon=False, fontsize=7.5, labelcolor=INK)
     figure.set_figheight(figure.get_figheight() + 0.17 * len(series))
 
 
-def _line(axes: Axes, one: Series, number: int, of: Scale, place: Mapping[float, int]) -> None:
+def _line(axes: Axes, curve: Series, number: int, of: Scale, place: Mapping[float, int]) -> None:
     colour, shape = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
-    marks = sorted(one.marks, key=lambda mark: mark.x)
+    marks = sorted(curve.marks, key=lambda mark: mark.x)
     x = [place[mark.x] for mark in marks]
     y = [math.nan if mark.value is None else of(mark.value) for mark in marks]
     axes.plot(
@@ -215,7 +215,7 @@ def _line(axes: Axes, one: Series, number: int, of: Scale, place: Mapping[float,
         markeredgewidth=0.8,
         zorder=3,
     )
-    elsewhere = [(place[mark.x], of(mark.value)) for mark, _ in one.moved if mark.value is not None]
+    elsewhere = [(place[mark.x], of(mark.value)) for mark, _ in curve.moved if mark.value is not None]
     if elsewhere:
         axes.plot(
             *zip(*elsewhere, strict=True), linestyle="", marker=shape, markersize=7, markerfacecolor=PAPER,
@@ -238,12 +238,12 @@ def _line(axes: Axes, one: Series, number: int, of: Scale, place: Mapping[float,
 
 def _say_what_moved(figure: Figure, series: Sequence[Series]) -> None:
     """One line for each size that ran on other hosts: between it and the others lies the difference of hosts, too."""
-    said = dict.fromkeys(
-        moved_sentence(mark.world_size, mark.hosts, before) for one in series for mark, before in one.moved
+    sentences = dict.fromkeys(
+        moved_sentence(mark.world_size, mark.hosts, before) for curve in series for mark, before in curve.moved
     )
-    if said:
-        more = [f"and {len(said) - 3} more"] if len(said) > 3 else []
-        text = "\n".join([*(f"hollow: {sentence}" for sentence in list(said)[:3]), *more])
+    if sentences:
+        more = [f"and {len(sentences) - 3} more"] if len(sentences) > 3 else []
+        text = "\n".join([*(f"hollow: {sentence}" for sentence in list(sentences)[:3]), *more])
         figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=MUTED)
 
 
@@ -252,8 +252,8 @@ def _missing(
 ) -> None:
     """A cross for every case without a figure, where the curves leave room: a gap must have a reason."""
     crowd: dict[float, int] = {}
-    for number, one in enumerate(series):
-        for gap in one.marks:
+    for number, curve in enumerate(series):
+        for gap in curve.marks:
             if gap.value is not None:
                 continue
             shift = crowd.get(gap.x, 0)
@@ -277,7 +277,7 @@ def _value_labels(axes: Axes, series: Sequence[Series], of: Scale, place: Mappin
     near = bottom + 0.1 * (top - bottom)
     for x, position in place.items():
         here = sorted(
-            ((of(mark.value), number) for number, one in enumerate(series) for mark in one.marks
+            ((of(mark.value), number) for number, curve in enumerate(series) for mark in curve.marks
              if mark.x == x and mark.value is not None),
             reverse=True,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A picture that knows what it shows: each thing in it is a line of a table, a place to point at, and a way home."""
+"""A figure with its data: each thing it shows is a line of a table, an area to point at, and a link to its case."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Story:
-    """What is told of an entry that was chosen: sentences, and a table whose lines may each lead to a case.
+    """The text of an entry that was chosen: sentences, and a table whose lines may each link to a case.
 
     ``cases`` holds the id of a line's case, or nothing; it is as long as ``lines``, or empty.
     """
@@ -61,7 +61,7 @@ class Entry:
     area
         Where it stands; None where nothing of it is to be seen.
     story
-        What is told when it is chosen.
+        The text shown when it is chosen.
     """
 
     cells: tuple[Cell, ...]

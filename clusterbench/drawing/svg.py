@@ -54,24 +54,24 @@ def svg(panel: Panel, name: str, label: str, most_places: int = MOST_PLACES) -> 
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
         # The page is drawn with the reader's fonts, whatever this machine's lack.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        found = _drawn(figure)
-    found = found[found.index("<svg") :]
-    found = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", found, flags=re.DOTALL)
-    used = set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', found))
-    found = re.sub(r' id="([^"]+)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", found)
-    found = re.sub(r'(xlink:href="|url\()#', rf"\1#{name}-", found)
+        text = _drawn(figure)
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    used = set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', text))
+    text = re.sub(r' id="([^"]+)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", text)
+    text = re.sub(r'(xlink:href="|url\()#', rf"\1#{name}-", text)
     for colour, variable in _VARIABLES.items():
-        found = found.replace(colour, f"var({variable}, {colour})")
+        text = text.replace(colour, f"var({variable}, {colour})")
     # A hundredth of a point is finer than any screen. Only inside tags: what is between them is for reading.
-    found = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0]), found)
-    found = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", re.sub(r">\s+<", "><", found))
-    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', found)
+    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0]), text)
+    text = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", re.sub(r">\s+<", "><", text))
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
     assert size is not None
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{size[0][9:-1]}" '
         f'role="img" aria-label="{_attribute(label)}">'
     )
-    body = found[found.index(">") + 1 :].strip().removesuffix("</svg>")
+    body = text[text.index(">") + 1 :].strip().removesuffix("</svg>")
     return f"{head}{body}{''.join(_places(panel, most_places))}</svg>"
 
 
