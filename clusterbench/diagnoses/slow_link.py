@@ -44,13 +44,13 @@ class SlowLink(Diagnosis):
 
     def findings(self, reading: Reading) -> list[Finding]:
         blamed = [_finding(matrix, fault) for matrix in reading.matrices for fault in matrix.slow]
-        seen = [
+        nvlinks = [
             finding
             for history in reading.histories
             for observation in history.observations
             for finding in _nvlink_findings(observation)
         ]
-        return [*blamed, *dict.fromkeys(seen)]
+        return [*blamed, *dict.fromkeys(nvlinks)]
 
 
 def _finding(matrix: Matrix, fault: Slow) -> Finding:
@@ -85,10 +85,10 @@ def _nvlink_findings(observation: Observation) -> Iterator[Finding]:
         yield from _fewer_links(observation.case, host, before)
         for (gpu, number), link in before.items():
             where = f"{host}, GPU {gpu}, NVLink {number}"
-            seen = [moment[gpu, number] for moment in later if (gpu, number) in moment]
-            if link.get("is_active") and any(one.get("is_active") is False for one in seen):
+            states = [moment[gpu, number] for moment in later if (gpu, number) in moment]
+            if link.get("is_active") and any(state.get("is_active") is False for state in states):
                 yield Finding(where, "the link went down while it was used", "error", observation.case)
-            if grown := _grown(link, seen):
+            if grown := _grown(link, states):
                 counted = ", ".join(f"{name.replace('_', ' ')} +{count}" for name, count in grown.items())
                 evidence = f"{observation.case}: {counted}"
                 yield Finding(where, "error counters grew while it was used", "warning", evidence)
@@ -108,7 +108,7 @@ def _fewer_links(case: str, host: str, links: Mapping[tuple[int, int], Mapping[s
 
 def _grown(before: Mapping[str, Any], later: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """By how much each error counter of a link grew."""
-    counted = {name: [one["errors"][name] for one in later if name in one["errors"]] for name in before["errors"]}
+    counted = {name: [state["errors"][name] for state in later if name in state["errors"]] for name in before["errors"]}
     grown = {name: max(values, default=0) - before["errors"][name] for name, values in counted.items()}
     return {name: count for name, count in grown.items() if count > 0}
 

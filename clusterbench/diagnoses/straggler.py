@@ -63,7 +63,7 @@ class Straggler(Diagnosis):
 
 
 def _stragglers(observation: Observation) -> list[tuple[int, str]]:
-    """Ranks with the figures that convict them."""
+    """Ranks slower than chance allows, each with the figures that show it."""
     seconds = OWN_SECONDS.readable(observation) or observation.seconds
     num_ranks = len(seconds)
     if num_ranks < 2:

@@ -46,19 +46,19 @@ class Throttling(Diagnosis):
         for history in reading.histories:
             for observation in history.observations:
                 for host, gpu, reason, share in _reasons(observation.telemetry):
-                    seen = cases[host, gpu, reason]
-                    seen[history.case.id] = max(share, seen.get(history.case.id, 0.0))
-        found = [
+                    shares = cases[host, gpu, reason]
+                    shares[history.case.id] = max(share, shares.get(history.case.id, 0.0))
+        findings = [
             Finding(
                 f"host {host}, GPU {gpu}",
                 f"clocks were lowered ({reason.replace('_', ' ')})",
                 _SEVERITY.get(reason, "warning"),
-                f"in {len(seen)} of {len(reading.histories)} cases; most in {max(seen, key=lambda case: seen[case])}, "
-                f"in {100 * max(seen.values()):.0f} % of the samples",
+                f"in {len(shares)} of {len(reading.histories)} cases; most in {max(shares, key=shares.__getitem__)}, "
+                f"in {100 * max(shares.values()):.0f} % of the samples",
             )
-            for (host, gpu, reason), seen in sorted(cases.items())
+            for (host, gpu, reason), shares in sorted(cases.items())
         ]
-        return sorted(found, key=lambda finding: _WORST_FIRST.index(finding.severity))
+        return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))
 
 
 def _reasons(telemetry: Mapping[str, Any]) -> Iterator[tuple[str, str, str, float]]:

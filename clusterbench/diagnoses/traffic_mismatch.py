@@ -36,14 +36,14 @@ class TrafficMismatch(Diagnosis):
         axes = [row for row in reading.rows if row.metric == "traffic_bytes"]
         with_formula = {row.case for row in axes if row.expected is not None}
         counted = {history.case.id for history in reading.histories if _was_counted(history)}
-        found = []
+        findings = []
         for row in axes:
             # An axis without a figure is one along which nothing was sent, provided that there was a count.
             is_silent = row.value is None and not row.iterations and row.case in counted
             value = 0.0 if is_silent else row.value
             if value is not None and row.case in with_formula and _differs(row, value):
-                found.append(_finding(row, value, row.expected or 0.0))
-        return found
+                findings.append(_finding(row, value, row.expected or 0.0))
+        return findings
 
 
 def _was_counted(history: History) -> bool:

@@ -53,8 +53,12 @@ class UnlikeHosts(Diagnosis):
 
     def findings(self, reading: Reading) -> list[Finding]:
         return [
-            Finding(f"host{'s' * (len(one.hosts) > 1)} {_listed(one.hosts)}", one.sentence, one.severity)
-            for one in differences(reading.environment)
+            Finding(
+                f"host{'s' * (len(difference.hosts) > 1)} {_listed(difference.hosts)}",
+                difference.sentence,
+                difference.severity,
+            )
+            for difference in differences(reading.environment)
         ]
 
 
@@ -70,12 +74,12 @@ def differences(environment: Mapping[str, Any]) -> list[Difference]:
     loaded: Mapping[str, Host] = environment.get("loaded") or {}
     described = {name: {**host, "loaded": loaded.get(name)} for name, host in hosts.items()}
     variables = sorted({variable for host in hosts.values() for variable in _mapping(host.get("variables"))})
-    found = [
+    compared = [
         *(_compared(what, look, described) for what, look in _LOOKS.items()),
         *(_compared(variable, partial(_variable, variable), described) for variable in variables),
         *(_compared(what, look, described, "note") for what, look in _NOTES.items()),
     ]
-    return [*filter(None, found), *_memory(hosts), *_clocks(hosts)]
+    return [*filter(None, compared), *_memory(hosts), *_clocks(hosts)]
 
 
 def _compared(
@@ -89,10 +93,10 @@ def _compared(
     # Of values that are equally common, that of the first host stands for the others.
     usual = counts.most_common(1)[0][0]
     odd = {value: [host for host in known if known[host] == value] for value in counts if value != usual}
-    said = [f"{value} on {_listed(own)}" for value, own in odd.items()]
+    words = [f"{value} on {_listed(own)}" for value, own in odd.items()]
     rest = [host for host in known if known[host] == usual]
     others = _listed(rest) if len(rest) == 1 else f"the other {len(rest)} hosts"
-    sentence = f"{what} is {', '.join(said)} and {usual} on {others}"
+    sentence = f"{what} is {', '.join(words)} and {usual} on {others}"
     return Difference(sentence, tuple(host for own in odd.values() for host in own), severity)
 
 
@@ -150,21 +154,25 @@ def _infiniband(host: Host) -> str | None:
     kinds = Counter(
         (str(port.get("rate")), str(port.get("state")).rsplit(": ", 1)[-1]) for port in _mappings(host["infiniband"])
     )
-    said = [f"{count} port{'s' * (count > 1)} of {rate}, {state}" for (rate, state), count in sorted(kinds.items())]
-    return " and ".join(said) or "absent"
+    words = [f"{count} port{'s' * (count > 1)} of {rate}, {state}" for (rate, state), count in sorted(kinds.items())]
+    return " and ".join(words) or "absent"
 
 
 def _cards(host: Host) -> str | None:
     interfaces = _mappings(host.get("network"))
-    if not any("physical" in one for one in interfaces):
+    if not any("physical" in interface for interface in interfaces):
         return None
-    return str(sum(bool(one.get("physical")) and bool(one.get("is_up")) for one in interfaces))
+    return str(sum(bool(interface.get("physical")) and bool(interface.get("is_up")) for interface in interfaces))
 
 
 def _mtu(host: Host) -> str | None:
     carries = host.get("interface")
-    found = [one.get("mtu_bytes") for one in _mappings(host.get("network")) if carries and one.get("name") == carries]
-    return f"{found[0]} B" if found else None
+    sizes = [
+        interface.get("mtu_bytes")
+        for interface in _mappings(host.get("network"))
+        if carries and interface.get("name") == carries
+    ]
+    return f"{sizes[0]} B" if sizes else None
 
 
 def _variable(name: str, host: Host) -> str | None:
@@ -177,7 +185,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 _LOOKS: Mapping[str, Callable[[Host], str | None]] = {
@@ -207,9 +215,9 @@ def _memory(hosts: Mapping[str, Host]) -> Iterator[Difference]:
     usual = sorted(sizes.values())[len(sizes) // 2]
     odd = [name for name, size in sizes.items() if abs(size - usual) > MEMORY_TOLERANCE * usual]
     if odd:
-        said = ", ".join(f"{sizes[name] / 2**30:.0f} GiB on {name}" for name in odd[:_NAMED])
+        words = ", ".join(f"{sizes[name] / 2**30:.0f} GiB on {name}" for name in odd[:_NAMED])
         more = f" and less alike on {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
-        yield Difference(f"the memory is {said}{more}, and {usual / 2**30:.0f} GiB on most hosts", tuple(odd))
+        yield Difference(f"the memory is {words}{more}, and {usual / 2**30:.0f} GiB on most hosts", tuple(odd))
 
 
 def _clocks(hosts: Mapping[str, Host]) -> Iterator[Difference]:

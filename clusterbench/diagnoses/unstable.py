@@ -30,12 +30,12 @@ class Unstable(Diagnosis):
     """
 
     def findings(self, reading: Reading) -> list[Finding]:
-        found: dict[str, list[str]] = {}
+        evidence: dict[str, list[str]] = {}
         for row in reading.rows:
             if row.metric in ("time_cv", "time_max_over_median") and _above(row):
-                found.setdefault(row.case, []).append(_words(row))
+                evidence.setdefault(row.case, []).append(_words(row))
         return [
-            Finding(case, "iterations differ too much", "warning", "; ".join(words)) for case, words in found.items()
+            Finding(case, "iterations differ too much", "warning", "; ".join(words)) for case, words in evidence.items()
         ]
 
 

@@ -81,13 +81,13 @@ class WrongTransport(Diagnosis):
             finding
             for history in reading.histories
             if history.pooled is not None and history.pooled.passes.get(LOG)
-            for finding in _of_case(_Told(reading, history.case, history.pooled))
+            for finding in _of_case(_LoggedCase(reading, history.case, history.pooled))
         ]
 
 
 @dataclass(frozen=True)
-class _Told:
-    """One case, what its ranks told, and the run it belongs to."""
+class _LoggedCase:
+    """One case with the NCCL logs of its ranks, and the run it belongs to."""
 
     reading: Reading
     case: Case
@@ -100,106 +100,120 @@ class _Told:
     @property
     def accelerator(self) -> str:
         """The GPU's name on record; nothing where it is on none."""
-        found = self.reading.plan.cluster.accelerator
-        return found.name if found else ""
+        accelerator = self.reading.plan.cluster.accelerator
+        return accelerator.name if accelerator else ""
 
     def asks_for(self, names: Iterable[str]) -> bool:
         """Whether the suite itself sets one of these variables, to more than what allows every way."""
         own = self.case.environment
         return any(name in own and own[name] not in _ALLOWS.get(name, ()) for name in names)
 
-    def warning(self, found: Sequence[Connection], of: int, what: str, evidence: str) -> Finding:
+    def warning(self, connections: Sequence[Connection], of: int, what: str, evidence: str) -> Finding:
         """A finding at the first of the connections."""
-        first = found[0]
+        first = connections[0]
         assert first.source is not None
         assert first.destination is not None
         hosts = [host_of(self.observation, rank) for rank in (first.source, first.destination)]
         where = f"{self.case.id}, rank {first.source} ({hosts[0]}) -> rank {first.destination} ({hosts[1]})"
-        count = sum(one.count for one in found)
+        count = sum(connection.count for connection in connections)
         return Finding(where, what, "warning", f"{count} of {of} {evidence}")
 
 
-def _of_case(told: _Told) -> Iterator[Finding]:
-    every = list(connections(told.observation))
-    between = [one for one, is_between in every if is_between]
-    within = [one for one, is_between in every if is_between is False and one.direction == "send"]
-    yield from _sockets(told, between)
-    yield from _without_gdr(told, between)
-    yield from _within(told, within)
-    yield from _forbidden(told)
-    yield from _without_multicast(told)
+def _of_case(logged: _LoggedCase) -> Iterator[Finding]:
+    all_connections = list(connections(logged.observation))
+    between = [connection for connection, is_between in all_connections if is_between]
+    within = [
+        connection
+        for connection, is_between in all_connections
+        if is_between is False and connection.direction == "send"
+    ]
+    yield from _sockets(logged, between)
+    yield from _without_gdr(logged, between)
+    yield from _within(logged, within)
+    yield from _forbidden(logged)
+    yield from _without_multicast(logged)
 
 
-def _sockets(told: _Told, between: Sequence[Connection]) -> Iterator[Finding]:
-    sends = [one for one in between if one.direction == "send"]
-    found = [one for one in sends if one.transport == "NET/Socket"]
+def _sockets(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator[Finding]:
+    sends = [connection for connection in between if connection.direction == "send"]
+    by_socket = [connection for connection in sends if connection.transport == "NET/Socket"]
     devices = sorted(
-        {card for log in told.logs for card in _texts(log.get("cards"))} | set(_active_ports(told.reading))
+        {card for log in logged.logs for card in _texts(log.get("cards"))} | set(_active_ports(logged.reading))
     )
-    if found and devices and not told.asks_for(_FOR_NETWORK):
-        yield told.warning(
-            found,
-            sum(one.count for one in sends),
+    if by_socket and devices and not logged.asks_for(_FOR_NETWORK):
+        yield logged.warning(
+            by_socket,
+            sum(connection.count for connection in sends),
             f"hosts are joined by sockets, although there is RDMA ({_few(devices)})",
             "connections between hosts",
         )
 
 
-def _without_gdr(told: _Told, between: Sequence[Connection]) -> Iterator[Finding]:
-    if not told.accelerator or told.accelerator.startswith(WITHOUT_GDR) or told.asks_for(_FOR_GDR):
+def _without_gdr(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator[Finding]:
+    if not logged.accelerator or logged.accelerator.startswith(WITHOUT_GDR) or logged.asks_for(_FOR_GDR):
         return
-    ends = [one for one in between if one.direction == "receive" and one.is_network and one.transport != "NET/Socket"]
-    found = [one for one in ends if one.gdr is False]
-    if found:
-        cards = sorted({str(one.card) for one in found})
-        refused = sorted({card for log in told.logs for card in _texts(log.get("gdr_refused"))})
+    ends = [
+        connection
+        for connection in between
+        if connection.direction == "receive" and connection.is_network and connection.transport != "NET/Socket"
+    ]
+    without = [connection for connection in ends if connection.gdr is False]
+    if without:
+        cards = sorted({str(connection.card) for connection in without})
+        refused = sorted({card for log in logged.logs for card in _texts(log.get("gdr_refused"))})
         why = f"; NCCL says it is disabled for {_few(refused)}" if refused else ""
-        yield told.warning(
-            found,
-            sum(one.count for one in ends),
+        yield logged.warning(
+            without,
+            sum(connection.count for connection in ends),
             f"network cards do not write into GPU memory themselves (no GPUDirect RDMA over {_few(cards)}){why}",
             "receiving ends between hosts",
         )
 
 
-def _within(told: _Told, within: Sequence[Connection]) -> Iterator[Finding]:
-    if told.asks_for(_FOR_PEERS):
+def _within(logged: _LoggedCase, within: Sequence[Connection]) -> Iterator[Finding]:
+    if logged.asks_for(_FOR_PEERS):
         return
-    total = sum(one.count for one in within)
-    if found := [one for one in within if one.is_network]:
-        what = f"ranks of one host talk through the network ({found[0].transport})"
-        yield told.warning(found, total, what, "connections within hosts")
-    if found := [one for one in within if one.transport.startswith("SHM/") and _has_nvlink(told, one)]:
+    total = sum(connection.count for connection in within)
+    if slower := [connection for connection in within if connection.is_network]:
+        what = f"ranks of one host talk through the network ({slower[0].transport})"
+        yield logged.warning(slower, total, what, "connections within hosts")
+    if slower := [
+        connection
+        for connection in within
+        if connection.transport.startswith("SHM/") and _has_nvlink(logged, connection)
+    ]:
         what = "ranks of one host talk through its memory, although NVLink joins all its GPUs"
-        yield told.warning(found, total, what, "connections within hosts")
+        yield logged.warning(slower, total, what, "connections within hosts")
 
 
-def _forbidden(told: _Told) -> Iterator[Finding]:
+def _forbidden(logged: _LoggedCase) -> Iterator[Finding]:
     hosts: dict[tuple[str, str], dict[str, None]] = {}
-    for rank, log in enumerate(told.logs):
+    for rank, log in enumerate(logged.logs):
         for name, value in _mapping(log.get("environment")).items():
             setting = name, str(value)
-            if setting in _FORBIDS and name not in told.case.environment:
-                hosts.setdefault(setting, {})[host_of(told.observation, rank)] = None
+            if setting in _FORBIDS and name not in logged.case.environment:
+                hosts.setdefault(setting, {})[host_of(logged.observation, rank)] = None
     for (name, value), own in hosts.items():
         yield Finding(
-            f"{told.case.id}, {_few(list(own))}",
+            f"{logged.case.id}, {_few(list(own))}",
             f"{name}={value} is set, and not by the suite: {_FORBIDS[name, value]}",
             "warning",
         )
 
 
-def _without_multicast(told: _Told) -> Iterator[Finding]:
+def _without_multicast(logged: _LoggedCase) -> Iterator[Finding]:
     severity: Severity = "note"
-    if told.accelerator not in WITH_MULTICAST or told.asks_for(("NCCL_NVLS_ENABLE",)):
+    if logged.accelerator not in WITH_MULTICAST or logged.asks_for(("NCCL_NVLS_ENABLE",)):
         return
-    ranks = range(len(told.logs))
-    everywhere = [host_of(told.observation, rank) for rank in ranks]
-    found = [rank for rank in ranks if told.logs[rank].get("nvls") is False and everywhere.count(everywhere[rank]) > 1]
-    if found:
-        hosts = list(dict.fromkeys(everywhere[rank] for rank in found))
+    ranks = range(len(logged.logs))
+    everywhere = [host_of(logged.observation, rank) for rank in ranks]
+    ranks_without = [
+        rank for rank in ranks if logged.logs[rank].get("nvls") is False and everywhere.count(everywhere[rank]) > 1
+    ]
+    if ranks_without:
+        hosts = list(dict.fromkeys(everywhere[rank] for rank in ranks_without))
         what = "NCCL finds no multicast in the NVLink switches, so that they do not reduce (NVLink SHARP)"
-        yield Finding(f"{told.case.id}, {_few(hosts)}", what, severity, f"{len(found)} of {len(ranks)} ranks")
+        yield Finding(f"{logged.case.id}, {_few(hosts)}", what, severity, f"{len(ranks_without)} of {len(ranks)} ranks")
 
 
 def _active_ports(reading: Reading) -> Iterator[str]:
@@ -211,14 +225,14 @@ def _active_ports(reading: Reading) -> Iterator[str]:
                 yield str(_mapping(port).get("device"))
 
 
-def _has_nvlink(told: _Told, connection: Connection) -> bool:
+def _has_nvlink(logged: _LoggedCase, connection: Connection) -> bool:
     """Whether all GPUs of the connection's host are joined by NVLink, as its first rank saw; False where unknown."""
     assert connection.source is not None
-    host = host_of(told.observation, connection.source)
-    for rank, seen in enumerate(told.observation.passes.get(TOPOLOGY, ())):
-        paths = _mapping(_mapping(_mapping(seen).get("matrix")).get("paths"))
+    host = host_of(logged.observation, connection.source)
+    for rank, record in enumerate(logged.observation.passes.get(TOPOLOGY, ())):
+        paths = _mapping(_mapping(_mapping(record).get("matrix")).get("paths"))
         gpus = [name for name in paths if name.startswith("GPU")]
-        if host_of(told.observation, rank) == host and len(gpus) > 1:
+        if host_of(logged.observation, rank) == host and len(gpus) > 1:
             kinds = {str(_mapping(paths[a]).get(b)) for a in gpus for b in gpus if a != b}
             return all(kind.startswith("NV") for kind in kinds)
     return False
@@ -230,7 +244,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _texts(value: Any) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
