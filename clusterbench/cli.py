@@ -200,7 +200,7 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
             if out is None
             else "--out has no effect on the report of one run, which stands in its folder."
         )
-    opened = [open_bundle(one, one.parent) if one.is_file() else one for one in folders]
+    opened = [open_bundle(folder, folder.parent) if folder.is_file() else folder for folder in folders]
     runs = [RunFolder.open(folder) for folder in opened]
     made = render_report(runs[0]) if out is None else render_together(runs, out)
     click.echo(f"{made.verdict.word}: {made.verdict.sentence}", err=True)

@@ -40,10 +40,10 @@ class Reading:
 
     @cached_property
     def _by_metric(self) -> dict[str, list[Row]]:
-        found: dict[str, list[Row]] = defaultdict(list)
+        by_metric: dict[str, list[Row]] = defaultdict(list)
         for row in self.rows:
-            found[row.metric].append(row)
-        return found
+            by_metric[row.metric].append(row)
+        return by_metric
 
     @cached_property
     def matrices(self) -> list[Matrix]:

@@ -18,7 +18,7 @@ Place = tuple[str, str, int]
 class Links:
     """Bytes per second in one direction, by run, device and nodes, and where the figure is from.
 
-    What nobody says is not there, and what one run measured says nothing of another. A data sheet speaks of the links
+    An unknown rate is left out, and what one run measured says nothing of another. A data sheet speaks of the links
     between the GPUs of one node. A network card's rate is no limit here: it depends on the operation how many cards the
     bytes of a rank pass through.
     """

@@ -50,32 +50,32 @@ class Matrix:
 
 def matrices(rows: Iterable[Row]) -> list[Matrix]:
     """Every matrix among the rows, in their order."""
-    found: dict[tuple[str, str, str], list[Row]] = {}
+    cells: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         is_a_cell = row.metric in (*PAIRS, *COPIES, _AGAIN) and {"source", "part"} <= row.detail.keys()
         if is_a_cell and row.value is not None:
-            found.setdefault((row.case, row.metric, row.detail.get("category", "")), []).append(row)
-    every = []
-    for (case, metric, category), own in found.items():
+            cells.setdefault((row.case, row.metric, row.detail.get("category", "")), []).append(row)
+    all_matrices = []
+    for (case, metric, category), own in cells.items():
         if metric == _AGAIN:
             continue
         hosts = tuple(own[0].hosts.split())
         names = _names(own, hosts)
-        again = found.get((case, _AGAIN, category), []) if metric == PAIRS[0] else []
-        every.append(Matrix(case, metric, category, hosts, names, _cells(own, names), _cells(again, names)))
-    return every
+        again = cells.get((case, _AGAIN, category), []) if metric == PAIRS[0] else []
+        all_matrices.append(Matrix(case, metric, category, hosts, names, _cells(own, names), _cells(again, names)))
+    return all_matrices
 
 
 def _names(rows: Sequence[Row], hosts: Sequence[str]) -> tuple[str, ...]:
     """All units, in the order of hosts, and in a host by number."""
     place = {host: number for number, host in enumerate(hosts)}
-    every = dict.fromkeys(row.detail[end] for end in ("source", "part") for row in rows)
+    units = dict.fromkeys(row.detail[end] for end in ("source", "part") for row in rows)
 
     def order(name: str) -> tuple[int, int, str]:
         number = name.removeprefix(f"{_host(name)}:").removeprefix("node ")
         return place.get(_host(name), len(place)), int(number) if number.isdecimal() else 0, name
 
-    return tuple(sorted(every, key=order))
+    return tuple(sorted(units, key=order))
 
 
 def _cells(rows: Iterable[Row], names: Sequence[str]) -> dict[Pair, Row]:

@@ -89,21 +89,23 @@ def _differing(rows: Sequence[Row]) -> list[str]:
         return []
     points = [row.point for row in rows]
     first = points[0]
-    every = {option for point in points for option in point} - FOLLOWS_LAYOUT - {"num_ranks"}
-    differing = {option for option in every if any(point.get(option) != first.get(option) for point in points)}
+    options = {option for point in points for option in point} - FOLLOWS_LAYOUT - {"num_ranks"}
+    differing = {option for option in options if any(point.get(option) != first.get(option) for point in points)}
     known = list(_options(rows[0].benchmark))
-    found = sorted(
+    ordered = sorted(
         differing, key=lambda option: (option.isupper(), known.index(option) if option in known else -1, option)
     )
-    return [*found, *([NODES] if len({row.num_nodes for row in rows}) > 1 else [])]
+    return [*ordered, *([NODES] if len({row.num_nodes for row in rows}) > 1 else [])]
 
 
 def _choices(point: Point, shared: Iterable[str]) -> Iterator[str]:
     """Words of options of parallelisms, but for values that ask for nothing."""
-    every = sharing()
+    sharing_options = sharing()
     for option in shared:
-        if option in point and (every[option].is_choice_of_kinds or point[option] != every[option].default):
-            yield every[option].words(point[option])
+        if option in point and (
+            sharing_options[option].is_choice_of_kinds or point[option] != sharing_options[option].default
+        ):
+            yield sharing_options[option].words(point[option])
 
 
 def _words(row: Row, options: Iterable[str]) -> Iterator[str]:

@@ -22,8 +22,8 @@ def parts_of(rows: Iterable[Row], metric: str) -> dict[str, dict[Part, float]]:
 
 def in_order(cases: Iterable[Mapping[Part, float]]) -> list[Part]:
     """Every part that any case has some of: computing first, the rest last, and what is lost between."""
-    every = {part for case in cases for part, seconds in case.items() if seconds}
-    return sorted(every, key=lambda part: (PARTS.index(part[0]), part[1]))
+    parts = {part for case in cases for part, seconds in case.items() if seconds}
+    return sorted(parts, key=lambda part: (PARTS.index(part[0]), part[1]))
 
 
 def named(part: Part) -> str:

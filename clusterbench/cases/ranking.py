@@ -75,10 +75,10 @@ class Mfu(NamedTuple):
 
 def mfus(case: Trained) -> dict[Mfu, float]:
     """Every MFU of a case, by how it is counted."""
-    found = (row for (metric, *_), row in case.figures.items() if metric == "mfu")
+    rows = (row for (metric, *_), row in case.figures.items() if metric == "mfu")
     return {
         Mfu(row.detail.get("flops_convention", ""), row.detail.get("peak", ""), row.detail.get("source", "")): row.value
-        for row in found
+        for row in rows
         if row.value is not None and sound(row.value)
     }
 
@@ -101,10 +101,10 @@ def named(case: Trained) -> str:
 
 def ranked(cases: Iterable[Trained], figure: Ranking) -> list[list[Trained]]:
     """Configurations with the highest figure first, each with all of its attempts that have one, the best first."""
-    found: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
+    attempts_of: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
     for case in sorted((case for case in cases if figure(case)), key=figure, reverse=True):
-        found[configuration(case)].append(case)
-    return list(found.values())
+        attempts_of[configuration(case)].append(case)
+    return list(attempts_of.values())
 
 
 def best(cases: Sequence[Trained], figure: Ranking) -> list[Trained]:
@@ -172,15 +172,15 @@ class Contest:
     def not_told_apart(self) -> list[Trained]:
         """Slower configurations whose samples show no more than noise, from the fastest of them on."""
         order = ranked(self.cases, throughput)
-        found = []
+        close = []
         for attempts in order[1 : 1 + _MOST_COMPARED]:
             margin = slower_by(attempts[0], order[0][0])
             if not margin:
                 continue
             if self._noise(order[0], attempts, margin)[0] is not False:
                 break
-            found.append(attempts[0])
-        return found
+            close.append(attempts[0])
+        return close
 
     def _noise(self, fastest: Sequence[Trained], other: Sequence[Trained], margin: float) -> tuple[bool | None, str]:
         """Whether the margin is more than noise, and a sentence about it."""

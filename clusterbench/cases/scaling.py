@@ -51,8 +51,8 @@ class Sweep:
     @property
     def runs(self) -> list[Row]:
         """Every run once, smallest first."""
-        found = {row.case: row for kind in self.kinds.values() for row in kind}
-        return sorted(found.values(), key=lambda row: (row.world_size, row.case))
+        by_case = {row.case: row for kind in self.kinds.values() for row in kind}
+        return sorted(by_case.values(), key=lambda row: (row.world_size, row.case))
 
 
 def sweeps(rows: Iterable[Row]) -> list[Sweep]:
@@ -60,26 +60,26 @@ def sweeps(rows: Iterable[Row]) -> list[Sweep]:
     measured = [row for row in rows if row.value is not None]
     by_nodes = len({row.num_nodes for row in measured}) > 1
     held_strongly = [row for row in measured if not row.basis.startswith(WEAK)]
-    groups = [(False, some) for some in _by_work(held_strongly, held_strongly)]
+    groups = [(False, group) for group in _by_work(held_strongly, held_strongly)]
     if len(held_strongly) < len(measured):
         per_rank = [row._replace(point={**row.point, "global_batch_size": _batch_of_a_rank(row)}) for row in measured]
-        groups += [(True, _against_one(some)) for some in _by_work(measured, per_rank)]
+        groups += [(True, _against_one(group)) for group in _by_work(measured, per_rank)]
     groups = [group for group in groups if group[1]]
-    smallest = [min(some, key=lambda row: (row.world_size, -(row.value or 0.0))) for _, some in groups]
-    names = groups_apart([some for _, some in groups], [is_weak for is_weak, _ in groups])
-    found = [
-        Sweep(name, is_weak, first, _kinds(some, first, by_nodes), by_nodes)
-        for name, (is_weak, some), first in zip(names, groups, smallest, strict=True)
+    smallest = [min(group, key=lambda row: (row.world_size, -(row.value or 0.0))) for _, group in groups]
+    names = groups_apart([group for _, group in groups], [is_weak for is_weak, _ in groups])
+    candidates = [
+        Sweep(name, is_weak, first, _kinds(group, first, by_nodes), by_nodes)
+        for name, (is_weak, group), first in zip(names, groups, smallest, strict=True)
     ]
-    return [one for one in found if len({one.size(row) for row in one.runs}) > 1]
+    return [sweep for sweep in candidates if len({sweep.size(row) for row in sweep.runs}) > 1]
 
 
 def _by_work(rows: Sequence[Row], computed: Sequence[Row]) -> list[list[Row]]:
     """Rows that compute the same, as ``computed`` has it of each."""
-    work, found = workloads(computed, sharing()), defaultdict[tuple[object, ...], list[Row]](list)
+    work, groups = workloads(computed, sharing()), defaultdict[tuple[object, ...], list[Row]](list)
     for row, as_computed in zip(rows, computed, strict=True):
-        found[work(as_computed)].append(row)
-    return list(found.values())
+        groups[work(as_computed)].append(row)
+    return list(groups.values())
 
 
 def _against_one(rows: Sequence[Row]) -> list[Row]:
@@ -100,11 +100,11 @@ def _kinds(rows: Sequence[Row], smallest: Row, by_nodes: bool) -> dict[str, tupl
     for row in rows:
         if kind := _kind(row):
             kinds[", ".join([kind, *shared(row)])].append(row)
-    found = {}
+    runs_of = {}
     for kind, own in sorted(kinds.items()):
         starts = any(row.world_size == smallest.world_size for row in own)
-        found[kind] = _best(own if starts else [smallest, *own], by_nodes)
-    return {kind: best for kind, best in found.items() if len(best) > 1}
+        runs_of[kind] = _best(own if starts else [smallest, *own], by_nodes)
+    return {kind: best for kind, best in runs_of.items() if len(best) > 1}
 
 
 def _kind(row: Row) -> str:

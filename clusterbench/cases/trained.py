@@ -59,19 +59,19 @@ class Trained:
 
 def trained(rows: Iterable[Row]) -> list[Trained]:
     """Training cases with all their figures; those without a figure too, and refusals."""
-    found: dict[str, Trained] = {}
+    by_case: dict[str, Trained] = {}
     keys: dict[tuple[str, ...], tuple[str, ...]] = {}  # all cases share them: a large run has a million figures
     for row in rows:
-        case = found.get(row.case)
+        case = by_case.get(row.case)
         if case is None:
             layout = layout_of(str(row.point["layout"])) if row.point.get("layout") else None
             if layout is None:
                 continue
-            case = found[row.case] = Trained(row, layout)
+            case = by_case[row.case] = Trained(row, layout)
         if row.metric:
             key = row.metric, *row.detail.values()
             case.figures[keys.setdefault(key, key)] = row
-    return list(found.values())
+    return list(by_case.values())
 
 
 def groups_of(
@@ -94,8 +94,8 @@ def are_most(groups: Iterable[Sequence[Trained]], cases: Sequence[Trained]) -> b
 
 def memory_parts(cases: Iterable[Trained]) -> list[str]:
     """Categories of peak memory that are parts of the whole."""
-    every = dict.fromkeys(name for case in cases for name in case.details("peak_memory"))
-    return [name for name in every if name not in (*TOTAL_MEMORY, *OTHER_VIEWS)]
+    categories = dict.fromkeys(name for case in cases for name in case.details("peak_memory"))
+    return [name for name in categories if name not in (*TOTAL_MEMORY, *OTHER_VIEWS)]
 
 
 def change(before: float, after: float, unit: str) -> str:

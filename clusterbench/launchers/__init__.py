@@ -39,7 +39,7 @@ class Launcher:
     signs
         Variables that every process it starts has, and no process of another launcher of its kind.
     rank, size, local_rank
-        Variables with a process's place; the first that is there counts. No ``local_rank``: nobody counts them.
+        Variables with a process's place; the first that is there counts. No ``local_rank``: the launcher sets none.
     variables
         Regular expression of the names of all variables that it sets.
     job
@@ -153,9 +153,9 @@ class Launcher:
 
     def alone(self, words: Sequence[str]) -> list[str]:
         """The command for one process, if it has one host."""
-        one = self.with_tasks(words, 1)
-        replace(one, self.of_tasks_per_node, "1", self.may_be_glued)
-        return one
+        command = self.with_tasks(words, 1)
+        replace(command, self.of_tasks_per_node, "1", self.may_be_glued)
+        return command
 
     def in_common_options(self, words: Sequence[str]) -> list[str]:
         """The same command in options that every launcher of this name takes."""
@@ -169,7 +169,7 @@ class Started:
     Parameters
     ----------
     local_rank
-        Among those of its host; None where nobody has counted them.
+        Among those of its host; None where the launcher does not give it.
     """
 
     launcher: Launcher

@@ -1,4 +1,4 @@
-"""The command line of mpirun, which MPICH and Open MPI share: from the name nobody can tell whose it is."""
+"""The command line of mpirun, which MPICH and Open MPI share: its name does not tell which of them it is."""
 
 from __future__ import annotations
 

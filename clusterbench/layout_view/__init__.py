@@ -168,10 +168,10 @@ def _sent(job: TrainingJob) -> dict[str, dict[str, tuple[int, float]]]:
     active = active_in(job.layout, from_options({}))
     most: dict[str, dict[str, tuple[int, float]]] = {}
     for stage in range(job.layout.pp):
-        for one in expected_traffic(active, part_of(job, active, stage)):
-            size = one.bytes_on_link(job.layout)
-            if size > most.setdefault(one.axis, {}).get(one.op, (0, -1.0))[1]:
-                most[one.axis][one.op] = one.count, size
+        for sent in expected_traffic(active, part_of(job, active, stage)):
+            size = sent.bytes_on_link(job.layout)
+            if size > most.setdefault(sent.axis, {}).get(sent.op, (0, -1.0))[1]:
+                most[sent.axis][sent.op] = sent.count, size
     return most
 
 
@@ -216,24 +216,28 @@ def group_words(view: LayoutView, axis: AxisView, group: Sequence[int]) -> str:
     >>> group_words(view, view.axis("pp"), [1, 3])
     'stages 0 and 1 of slice 1, one after the other'
     """
-    layout, every = (view.layout, f"0 {'and' if len(group) == 2 else 'to'} {len(group) - 1}")
+    layout, numbers = (view.layout, f"0 {'and' if len(group) == 2 else 'to'} {len(group) - 1}")
     at = layout.coordinates(group[0], view.rank_order)
     stage, slice_ = _stage(view, at["pp"]), f"slice {at['tp']}" if layout.tp > 1 else ""
     weights = " of ".join(filter(None, [slice_, stage])) if layout.tp * layout.pp > 1 else "weights"
     data = " ".join(f"{name}{at[name]}" for name in ("dp", "cp") if layout.degree(name) > 1)
     match axis.name:
         case "tp":
-            return f"slices {every} of {stage}, the same tokens{f' ({data})' if data else ''}"
+            return f"slices {numbers} of {stage}, the same tokens{f' ({data})' if data else ''}"
         case "cp":
             of = f" of dp{at['dp']}" if layout.dp > 1 else ""
-            return f"parts {every} of each sequence{of}, the same {weights}"
+            return f"parts {numbers} of each sequence{of}, the same {weights}"
         case "dp" | "dp_cp":
             active = active_in(layout, from_options({})) if axis.name == layout.data_axis else ()
-            kept = [f"; each keeps 1/{len(group)} of {what}" for one in active if (what := one.keeps(layout))]
+            kept = [
+                f"; each keeps 1/{len(group)} of {what}"
+                for parallelism in active
+                if (what := parallelism.keeps(layout))
+            ]
             return f"the same {weights}, other tokens{''.join(kept)}"
         case "pp":
             of = ", ".join(filter(None, [slice_, data]))
-            return f"stages {every}{f' of {of}' if of else ''}, one after the other"
+            return f"stages {numbers}{f' of {of}' if of else ''}, one after the other"
         case "ep":
             return f"all experts of {stage}, each {_experts(view)}; other tokens"
         case "edp":

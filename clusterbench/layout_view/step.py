@@ -74,8 +74,10 @@ def phases_of(layout: ParallelLayout, job: TrainingJob | None) -> tuple[Phase, .
     """
     each = "every micro-batch" if job is None else _times(job.gradient_accumulation_steps, "micro-batch", "es")
     active = active_in(layout, from_options({}))
-    words = {said.name: said for said in _OF_EVERY_STEP}
-    words |= {said.name: said for parallelism in active for said in parallelism.phases(layout, each)}
+    words = {phase_words.name: phase_words for phase_words in _OF_EVERY_STEP}
+    words |= {
+        phase_words.name: phase_words for parallelism in active for phase_words in parallelism.phases(layout, each)
+    }
     if job is not None and (objection := objection_to(job, active)):
         raise SuiteError(f"layout '{layout}' cannot train {job.shape.name} so: {objection}.")
     found = _possible(layout) if job is None else _most_of_stages(job, active, range(layout.pp))
@@ -86,16 +88,16 @@ def _most_of_stages(job: TrainingJob, active: Sequence[Parallelism], stages: Ite
     """Of each phase and op, what the rank of that stage sends that sends most."""
     most: dict[str, dict[tuple[str, str], Message]] = defaultdict(dict)
     for stage in stages:
-        for name, some in traffic_by_phase(active, part_of(job, active, stage)).items():
+        for name, traffic in traffic_by_phase(active, part_of(job, active, stage)).items():
             sums: dict[tuple[str, str], list[Traffic]] = defaultdict(list)
-            for one in some:
-                if one.op != "recv":  # the other side of a send
-                    sums[one.axis, one.op].append(one)
+            for sent in traffic:
+                if sent.op != "recv":  # the other side of a send
+                    sums[sent.axis, sent.op].append(sent)
             for (axis, op), of_op in sums.items():
-                size = sum(one.bytes_on_link(job.layout) for one in of_op)
+                size = sum(sent.bytes_on_link(job.layout) for sent in of_op)
                 before = most[name].get((axis, op))
                 if before is None or size > (before.link_bytes or 0):
-                    most[name][axis, op] = Message(axis, op, sum(one.count for one in of_op), size)
+                    most[name][axis, op] = Message(axis, op, sum(sent.count for sent in of_op), size)
     return {name: list(messages.values()) for name, messages in most.items()}
 
 
@@ -128,9 +130,13 @@ def _possible(layout: ParallelLayout) -> dict[str, list[Message]]:
     job = TrainingJob(shape, layout, 2 * heads, layout.dp, 1)
     # One micro-batch is enough to see what is sent, and gpipe takes one; a stage in the middle sends both ways.
     active = active_in(layout, from_options({"schedule": "gpipe"}))
-    found = _most_of_stages(job, active, sorted({0, layout.pp // 2, layout.pp - 1}))
-    own = {name: [one for one in some if layout.degree(one.axis) > 1] for name, some in found.items()}
-    return {name: [Message(one.axis, one.op) for one in some] for name, some in own.items() if some}
+    largest = _most_of_stages(job, active, sorted({0, layout.pp // 2, layout.pp - 1}))
+    own = {
+        name: [message for message in messages if layout.degree(message.axis) > 1] for name, messages in largest.items()
+    }
+    return {
+        name: [Message(message.axis, message.op) for message in messages] for name, messages in own.items() if messages
+    }
 
 
 def _times(number: int, noun: str, plural: str) -> str:
