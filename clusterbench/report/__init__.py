@@ -25,7 +25,7 @@ from clusterbench.diagnoses import HEADINGS, Diagnosis, Finding, diagnoses, exam
 from clusterbench.discover import summary
 from clusterbench.report.glossary import explainer, figures_in, words_in
 from clusterbench.report.statements import can_say, cannot_say
-from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, Column, case_link, columns, details, facts
+from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, CaseColumn, case_link, columns, details, facts
 from clusterbench.report.verdict import Verdict, verdict
 from clusterbench.run_folder import RunFolder
 from clusterbench.words import sections
@@ -63,7 +63,7 @@ def uncollected() -> Iterator[None]:
 
 @uncollected()  # of the whole function: once it is back on, the records are gone
 def render_report(run: RunFolder) -> Report:
-    """Writes ``index.html`` and ``rows.csv`` into the run's folder, the page first: somebody waits for it."""
+    """Writes ``index.html`` and ``rows.csv`` into the run's folder, the page first, since a reader waits for it."""
     reading = read(run)
     findings = examine(reading)
     judged = verdict(reading, findings)
@@ -134,7 +134,7 @@ def _script() -> str:
     return "".join((_HERE / name).read_text() for name in ("page.js", "figures.js"))
 
 
-def _words(table: Sequence[Column]) -> set[str]:
+def _words(table: Sequence[CaseColumn]) -> set[str]:
     """What columns are called and what comes again and again in them, such as layouts."""
     repeated = {str(word) for column in table if column.kind == "text" for word in column.packed().get("words", ())}
     return repeated | {f"{column.name} {column.unit}" for column in table}

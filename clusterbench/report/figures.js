@@ -1,5 +1,5 @@
 
-// Figures: what stands where one points, the way home to its case, what there is to tell of it, and downloads.
+// Figures: what is under the pointer, the link to its case, the text of a chosen entry, and downloads.
 (() => {
   const tip = element("div", { id: "tip", hidden: true });
   tip.setAttribute("aria-hidden", "true"); // the place itself has the words

@@ -101,7 +101,7 @@ def _data(view: LayoutView, drawn: int) -> Markup:
     data = {
         "places": [_place(view, rank) for rank in range(drawn)],
         "ranksPerNode": view.ranks_per_node,
-        "groups": {name: [group for group in some if len(group) > 1] for name, some in groups.items()},
+        "groups": {name: [group for group in members if len(group) > 1] for name, members in groups.items()},
         "phases": phases,
     }
     return Markup(json.dumps(data, separators=(",", ":")))
@@ -136,10 +136,10 @@ def _drawn_of_node(view: LayoutView) -> int:
 
 def _nodes(view: LayoutView) -> Iterator[dict[str, Any]]:
     """The boxes that are drawn."""
-    each = _drawn_of_node(view)
-    columns = min(each, _MOST_COLUMNS)
-    width, height = (columns * _STEP + _MARGIN, -(-each // columns) * _STEP + _HEAD + _MARGIN // 2)
-    for number in range(min(view.num_nodes, max(1, MOST_RANKS_DRAWN // each))):
+    ranks_per_node = _drawn_of_node(view)
+    columns = min(ranks_per_node, _MOST_COLUMNS)
+    width, height = (columns * _STEP + _MARGIN, -(-ranks_per_node // columns) * _STEP + _HEAD + _MARGIN // 2)
+    for number in range(min(view.num_nodes, max(1, MOST_RANKS_DRAWN // ranks_per_node))):
         row, column = divmod(number, _NODES_IN_A_ROW)
         yield {
             "number": number,
@@ -179,13 +179,13 @@ def _axis(view: LayoutView, axis: AxisView, drawn: int) -> dict[str, Any]:
     ]
     lines = [
         {
-            "path": _way(_place(view, one), _place(view, other)),
+            "path": _way(_place(view, rank), _place(view, next_rank)),
             "colour": number % _COLOURS,
-            "crosses": view.node(one) != view.node(other),
+            "crosses": view.node(rank) != view.node(next_rank),
         }
         for number, group in enumerate(axis.groups)
-        for one, other in pairwise(group)
-        if max(one, other) < drawn
+        for rank, next_rank in pairwise(group)
+        if max(rank, next_rank) < drawn
     ]
     left_out, unlisted = (view.layout.world_size - drawn, len(axis.groups) - MOST_GROUPS_LISTED)
     meaning, link = axis.meaning, link_text(axis)
@@ -220,8 +220,8 @@ def _listed(numbers: tuple[int, ...] | list[int]) -> str:
     return " ".join(map(str, shown)) + more
 
 
-def _way(one: tuple[int, int], other: tuple[int, int]) -> str:
+def _way(start: tuple[int, int], end: tuple[int, int]) -> str:
     """A line that bows, so that those of one row do not lie on each other."""
-    (x, y), (to_x, to_y) = one, other
+    (x, y), (to_x, to_y) = start, end
     bow = min(44, 8 + (abs(to_x - x) + abs(to_y - y)) // 7)
     return f"M{x} {y}Q{(x + to_x) // 2 + (bow if x == to_x else 0)} {(y + to_y) // 2 - bow} {to_x} {to_y}"

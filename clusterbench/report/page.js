@@ -296,6 +296,6 @@ const home = (() => {
     left = from;
     const before = location.hash;
     if (hash.length < 2000) location.hash = hash;
-    if (location.hash === before) home(line); // nothing changed, so nobody follows
+    if (location.hash === before) home(line); // an unchanged hash triggers no event
   };
 })();

@@ -45,7 +45,7 @@ def shown(name: str, chart: Chart[object], data: object, places: Mapping[str, in
     """The panels of a chart; ``places`` says which line of the table of cases an id has."""
     for number, panel in enumerate(chart.draw(data)):
         of_panel, kinds = f"{name}-{number}", _kinds(panel)
-        said = [
+        filled = [
             place for place in range(len(kinds)) if any(entry.cells[place] not in (None, "") for entry in panel.entries)
         ]
         yield Shown(
@@ -53,8 +53,8 @@ def shown(name: str, chart: Chart[object], data: object, places: Mapping[str, in
             title=panel.title or chart.title,
             figure=Markup(svg(panel, of_panel, f"{chart.title}, panel {number + 1}")),
             width=round(72 * panel.figure.get_figwidth()),
-            columns=[(panel.columns[number].name, kinds[number]) for number in said],
-            lines=list(_lines(panel, said, places)),
+            columns=[(panel.columns[number].name, kinds[number]) for number in filled],
+            lines=list(_lines(panel, filled, places)),
             left_out=_left_out(len(panel.entries)),
             has_cases=any(entry.case for entry in panel.entries),
             data=_packed(of_panel, panel, places),
@@ -69,11 +69,11 @@ def _kinds(panel: Panel) -> list[bool]:
     return [not any(isinstance(cell, str) for cell in cells) for cells in columns]
 
 
-def _lines(panel: Panel, said: Sequence[int], places: Mapping[str, int]) -> Iterator[Line]:
-    """``said`` are the columns that any line has something in."""
+def _lines(panel: Panel, filled: Sequence[int], places: Mapping[str, int]) -> Iterator[Line]:
+    """``filled`` are the columns that any line has something in."""
     for entry in panel.entries[:MOST_PLACES]:
-        found = [(panel.columns[number], entry.cells[number]) for number in said]
-        cells = [(_cut(column.text(cell)), not isinstance(cell, str)) for column, cell in found]
+        pairs = [(panel.columns[number], entry.cells[number]) for number in filled]
+        cells = [(_cut(column.text(cell)), not isinstance(cell, str)) for column, cell in pairs]
         yield cells, _cut(entry.case), case_link(entry.case, places)
 
 

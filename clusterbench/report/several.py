@@ -46,7 +46,10 @@ def _about(reading: Reading) -> dict[str, str]:
     """What the table of runs says of one."""
     cluster = reading.plan.cluster
     judged = verdict(reading, examine(reading))
-    started = min((one.started for history in reading.histories for one in history.outcomes if one.started), default="")
+    started = min(
+        (outcome.started for history in reading.histories for outcome in history.outcomes if outcome.started),
+        default="",
+    )
     return {
         "run": reading.run,
         "suite": reading.plan.suite,

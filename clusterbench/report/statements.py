@@ -19,24 +19,24 @@ def cannot_say(reading: Reading) -> list[str]:
 
 
 def _can(reading: Reading) -> Iterator[str]:
-    seen = {row.metric for row in reading.rows if row.value is not None}
+    metrics = {row.metric for row in reading.rows if row.value is not None}
     on_cpu = reading.plan.cluster.device == "cpu"
-    if not seen:
+    if not metrics:
         yield "Nothing: no case has a figure."
         return
     if _is_imported(reading):
         yield "What its source says: figures were taken over as they stand there, and nothing was run or checked here."
         return
-    if seen & {"parity_loss", "parity_gradients", "parity_parameters"}:
+    if metrics & {"parity_loss", "parity_gradients", "parity_parameters"}:
         yield (
             "Correctness: each layout was held against one rank on a small twin of the model before it was timed; the "
             "deviations stand in the parity columns beside their tolerance."
         )
-    if "peak_memory" in seen:
+    if "peak_memory" in metrics:
         yield "Memory: peaks by category come from live storages, and hold for this model, batch and layout" + (
             " on a CPU; a GPU's allocator adds its own rounding and reserve." if on_cpu else "."
         )
-    if "traffic_bytes" in seen:
+    if "traffic_bytes" in metrics:
         yield "Traffic: bytes per axis are counted where PyTorch dispatches them, and are the same on any machine."
     if on_cpu:
         yield "Method: the same code runs under NCCL on GPUs, with the same checks, files and report."
@@ -81,7 +81,7 @@ def _cannot(reading: Reading) -> Iterator[str]:
 
 
 def _is_imported(reading: Reading) -> bool:
-    return bool(reading.histories) and all(one.case.benchmark == "imported" for one in reading.histories)
+    return bool(reading.histories) and all(history.case.benchmark == "imported" for history in reading.histories)
 
 
 def _cores(environment: Mapping[str, Any]) -> int | None:

@@ -33,7 +33,7 @@ _NO_COLUMN = ("", "time_cv", "time_max_over_median")
 
 
 @dataclass(frozen=True)
-class Column:
+class CaseColumn:
     """``kind`` is ``text``, ``status`` or ``number``; numbers are scaled to ``unit`` and cut to the digits that
     count."""
 
@@ -75,7 +75,7 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
 
 
-def columns(reading: Reading) -> list[Column]:
+def columns(reading: Reading) -> list[CaseColumn]:
     """One value per case in each column, in the order of the plan."""
     by_case: dict[str, list[Row]] = defaultdict(list)
     for row in reading.rows:
@@ -83,22 +83,22 @@ def columns(reading: Reading) -> list[Column]:
     histories = reading.histories
     lines = [by_case[history.case.id] for history in histories]
     flags = [_flag(history, rows) for history, rows in zip(histories, lines, strict=True)]
-    found = [
-        Column("case", "", "text", [history.case.id for history in histories]),
-        Column("outcome", "", "status", [history.status for history in histories]),
-        Column(
+    candidates = [
+        CaseColumn("case", "", "text", [history.case.id for history in histories]),
+        CaseColumn("outcome", "", "status", [history.status for history in histories]),
+        CaseColumn(
             "layout", "", "text", [history.case.layout or history.case.point.get("layout") for history in histories]
         ),
-        Column("nodes", "", "number", [history.case.num_nodes for history in histories]),
-        Column("ranks", "", "number", [history.case.world_size for history in histories]),
+        CaseColumn("nodes", "", "number", [history.case.num_nodes for history in histories]),
+        CaseColumn("ranks", "", "number", [history.case.world_size for history in histories]),
         *_options(histories),
         *_metrics(lines),
-        Column("note", "", "text", flags),
+        CaseColumn("note", "", "text", flags),
     ]
-    return [column for column in found if column.name in ("case", "outcome", "ranks") or _says_something(column)]
+    return [column for column in candidates if column.name in ("case", "outcome", "ranks") or _says_something(column)]
 
 
-def _says_something(column: Column) -> bool:
+def _says_something(column: CaseColumn) -> bool:
     return len(set(column.values)) > 1 if column.name == "nodes" else any(value is not None for value in column.values)
 
 
@@ -123,9 +123,9 @@ def details(reading: Reading) -> list[dict[str, Any]] | None:
 
 def _samples(history: History) -> dict[str, Any]:
     """The time of each iteration, from its slowest rank, for each repeat: the first of them, and what they come to."""
-    every = [(observation.repeat, iteration_times(observation)) for observation in history.observations]
-    of = scale("s", [time_s for _, times_s in every for time_s in times_s])
-    most = max(1, MOST_SAMPLES // len(every))
+    repeats = [(observation.repeat, iteration_times(observation)) for observation in history.observations]
+    of = scale("s", [time_s for _, times_s in repeats for time_s in times_s])
+    most = max(1, MOST_SAMPLES // len(repeats))
     return {
         "unit": of.unit,
         "repeats": [
@@ -135,7 +135,7 @@ def _samples(history: History) -> dict[str, Any]:
                 "summary": [of.text(value) for value in (min(times_s), median(times_s), max(times_s))],
                 "values": [_cut(of(time_s)) for time_s in times_s[:most]],
             }
-            for repeat, times_s in every[:MOST_SAMPLES]
+            for repeat, times_s in repeats[:MOST_SAMPLES]
         ],
     }
 
@@ -184,22 +184,22 @@ def _text(value: float | None, unit: str) -> str:
     return format_value(value, unit) if unit in UNITS else f"{digits(value)} {unit}"
 
 
-def _options(histories: Sequence[History]) -> Iterator[Column]:
+def _options(histories: Sequence[History]) -> Iterator[CaseColumn]:
     """Options that differ between cases of one benchmark: what the suite sweeps."""
-    seen: dict[str, set[tuple[str, object]]] = defaultdict(set)
+    pairs_of: dict[str, set[tuple[str, object]]] = defaultdict(set)
     for history in histories:
         for name, value in history.case.point.items():
             # One that only repeats the number of ranks has its column already.
             if name not in FOLLOWS_LAYOUT and not (name == "num_ranks" and value == history.case.world_size):
-                seen[name].add((history.case.benchmark, value))
-    swept = [name for name, pairs in seen.items() if len(pairs) > len({benchmark for benchmark, _ in pairs})]
-    every = {name: [history.case.point.get(name) for history in histories] for name in swept}
-    for name, values in _of_many(every, MOST_OPTIONS):
+                pairs_of[name].add((history.case.benchmark, value))
+    swept = [name for name, pairs in pairs_of.items() if len(pairs) > len({benchmark for benchmark, _ in pairs})]
+    options = {name: [history.case.point.get(name) for history in histories] for name in swept}
+    for name, values in _of_many(options, MOST_OPTIONS):
         numbers = all(value is None or type(value) in (int, float) for value in values)
-        yield Column(name, "B" if name.endswith("_bytes") else "", "number" if numbers else "text", values)
+        yield CaseColumn(name, "B" if name.endswith("_bytes") else "", "number" if numbers else "text", values)
 
 
-def _metrics(lines: Sequence[Sequence[Row]]) -> Iterator[Column]:
+def _metrics(lines: Sequence[Sequence[Row]]) -> Iterator[CaseColumn]:
     units: dict[str, str] = {}
     figures: dict[str, list[float | None]] = {}
     for line, rows in enumerate(lines):
@@ -215,9 +215,9 @@ def _metrics(lines: Sequence[Sequence[Row]]) -> Iterator[Column]:
     for name, values in _of_many(figures, MOST_METRICS):
         of = scale(units[name], [value for value in values if value is not None])
         if of.unit == "" and name.startswith("parity"):
-            yield Column(name, "", "number", [None if v is None else float(f"{v:.1e}") for v in values])
+            yield CaseColumn(name, "", "number", [None if v is None else float(f"{v:.1e}") for v in values])
         else:
-            yield Column(name, of.unit, "number", [None if v is None else _cut(of(v)) for v in values])
+            yield CaseColumn(name, of.unit, "number", [None if v is None else _cut(of(v)) for v in values])
 
 
 def _of_many(columns: Mapping[str, list[Value]], most: int) -> list[tuple[str, list[Value]]]:
@@ -225,12 +225,12 @@ def _of_many(columns: Mapping[str, list[Value]], most: int) -> list[tuple[str, l
 
     A suite of many benchmarks would else be mostly empty cells. Nothing is lost: it is below each line and in rows.csv.
     """
-    found = list(columns.items())
-    if len(found) > most // 2:
-        found = [
-            (name, values) for name, values in found if sum(value is not None for value in values) * 4 >= len(values)
+    kept = list(columns.items())
+    if len(kept) > most // 2:
+        kept = [
+            (name, values) for name, values in kept if sum(value is not None for value in values) * 4 >= len(values)
         ]
-    return found[:most]
+    return kept[:most]
 
 
 def _is_headline(row: Row) -> bool:

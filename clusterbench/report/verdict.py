@@ -27,7 +27,7 @@ def verdict(reading: Reading, findings: Mapping[str, Sequence[Finding]]) -> Verd
     Skipped cases, refusals and outcomes that the suite expected change nothing, but a run that measured nothing at all
     does not pass either.
     """
-    errors = sum(finding.severity == "error" for found in findings.values() for finding in found)
+    errors = sum(finding.severity == "error" for of_diagnosis in findings.values() for finding in of_diagnosis)
     measured = sum(history.pooled is not None for history in reading.histories)
     wanted = sum(history.status != "skipped" for history in reading.histories)
     if errors:
@@ -46,8 +46,8 @@ def verdict(reading: Reading, findings: Mapping[str, Sequence[Finding]]) -> Verd
 
 def _errors_of_others(findings: Mapping[str, Sequence[Finding]]) -> Iterator[str]:
     """The first error of each diagnosis beside the cases that ended badly, which are counted."""
-    for name, found in findings.items():
-        errors = [finding for finding in found if finding.severity == "error"]
+    for name, of_diagnosis in findings.items():
+        errors = [finding for finding in of_diagnosis if finding.severity == "error"]
         if errors and name != "failed_case":
             more = f", and {len(errors) - 1:,} more" * (len(errors) > 1)
             yield f"{name}: {errors[0].where}: {errors[0].what}{more}."
@@ -95,5 +95,5 @@ def _cases(count: int) -> str:
     return _plural(count, "case", "cases")
 
 
-def _plural(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
+def _plural(count: int, singular: str, plural: str) -> str:
+    return f"{count:,} {singular if count == 1 else plural}"
