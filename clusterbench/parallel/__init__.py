@@ -263,17 +263,20 @@ def from_options(values: Mapping[str, Any]) -> tuple[Parallelism, ...]:
     )
 
 
-def active_in(layout: ParallelLayout, every: Iterable[Parallelism]) -> list[Parallelism]:
+def active_in(layout: ParallelLayout, parallelisms: Iterable[Parallelism]) -> list[Parallelism]:
     """Those that do something in ``layout``, in the order in which they are applied."""
-    return sorted((one for one in every if one.active(layout)), key=lambda one: PHASES.index(one.phase))
+    return sorted(
+        (parallelism for parallelism in parallelisms if parallelism.active(layout)),
+        key=lambda parallelism: PHASES.index(parallelism.phase),
+    )
 
 
 def objection_to(job: TrainingJob, active: Sequence[Parallelism]) -> str | None:
     """Why a job cannot be shared so: the first reason there is, of the batch, of one parallelism or of two together."""
     reasons = chain(
         (job.objection(),),
-        (one.objection(job) for one in active),
-        (one.clash(job, active) for one in active),
+        (parallelism.objection(job) for parallelism in active),
+        (parallelism.clash(job, active) for parallelism in active),
     )
     return next((reason for reason in reasons if reason), None)
 
@@ -295,12 +298,12 @@ def local_weights(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, 
 
 def split_over(active: Sequence[Parallelism], name: str, job: TrainingJob) -> tuple[str, ...]:
     """Axes over which a weight is cut."""
-    return tuple(axis for one in active for axis in one.splits(name, job))
+    return tuple(axis for parallelism in active for axis in parallelism.splits(name, job))
 
 
 def summed_over(active: Sequence[Parallelism], name: str, job: TrainingJob) -> tuple[str, ...]:
     """Axes over which a weight's gradient is summed after the last backward, in order."""
-    axes = {axis for one in active for axis in one.sums(name, job)}
+    axes = {axis for parallelism in active for axis in parallelism.sums(name, job)}
     return tuple(axis for axis in SUM_ORDER if axis in axes)
 
 
@@ -341,7 +344,7 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
 
 def _ranks(active: Sequence[Parallelism], axis: str) -> int:
     """Ranks along an axis that only an option of a parallelism knows; 0 for the others."""
-    return next((one.ranks_of[axis] for one in active if axis in one.ranks_of), 0)
+    return next((parallelism.ranks_of[axis] for parallelism in active if axis in parallelism.ranks_of), 0)
 
 
 def _states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
@@ -383,6 +386,6 @@ def expected_memory(active: Sequence[Parallelism], job: TrainingJob) -> dict[str
             held = parallelism.activations(held, job)
         return sum(held.values())
 
-    schedules = [one.peak_activations(job, of_one_forward) for one in active]
+    schedules = [parallelism.peak_activations(job, of_one_forward) for parallelism in active]
     peak = next((peak for peak in schedules if peak is not None), of_one_forward(job))
     return states | {"activations": peak + batch + rope}

@@ -48,9 +48,9 @@ class Compile(Parallelism):
         return None
 
     def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
-        for one in others:
-            if isinstance(one, Pipeline) and one.splits_backward:
-                return f"compile and {one.schedule}: it splits backward, which compiled layers have in one piece"
+        for other in others:
+            if isinstance(other, Pipeline) and other.splits_backward:
+                return f"compile and {other.schedule}: it splits backward, which compiled layers have in one piece"
         return None
 
     def hides_activations(self, job: TrainingJob) -> bool:

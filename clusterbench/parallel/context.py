@@ -31,8 +31,8 @@ class ContextParallel(Parallelism):
       zig-zag chunks. One message in place of n - 1, but nothing is computed while it travels, and the gathered tensors
       are kept for backward.
     - ``ulysses``: an all-to-all turns part of the sequence with all heads into the whole sequence with some heads,
-      another one turns the output back. A rank sends its own tokens once, where a ring passes on everybody's; but there
-      have to be heads enough.
+      another one turns the output back. A rank sends its own tokens once, where a ring passes on those of all ranks;
+      but there have to be heads enough.
 
     Notes
     -----

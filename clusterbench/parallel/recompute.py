@@ -64,11 +64,11 @@ class Recompute(Parallelism):
         return True
 
     def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
-        for one in others:
-            if isinstance(one, Pipeline) and one.splits_backward:
+        for other in others:
+            if isinstance(other, Pipeline) and other.splits_backward:
                 # torch takes the gradients of weights group by group, each of which would bring the layer to life again
                 return (
-                    f"{one.schedule} computes the gradients of weights apart from those of inputs, and recompute "
+                    f"{other.schedule} computes the gradients of weights apart from those of inputs, and recompute "
                     f"{self.recompute} would compute a layer again for each; 1f1b and interleaved_1f1b go through it "
                     "once"
                 )

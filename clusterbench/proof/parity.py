@@ -35,7 +35,7 @@ def twin_of(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> TrainingJo
     Two micro-batches at least, so that one left out shows; a sequence of which every rank has a part; layers for every
     stage.
     """
-    least = [one.twin(job) for one in active_in(job.layout, parallelisms)]
+    least = [parallelism.twin(job) for parallelism in active_in(job.layout, parallelisms)]
     layers, micro_batches = (max([2, *numbers]) for numbers in list(zip(*least, strict=True))[:2] or ((), ()))
     unit = lcm(*(multiple for _, _, multiple in least))
     return replace(
@@ -64,9 +64,9 @@ def check_parity(
     WrongResult
         On every rank, naming the worst parameter, its deviation and the tolerance.
     """
-    parallelisms = [one.for_proof() for one in parallelisms]
+    parallelisms = [parallelism.for_proof() for parallelism in parallelisms]
     twin = replace(twin_of(job, parallelisms), dtype=parity_dtype(job, parallelisms, trainer.runs_in_float64))
-    model = [one for one in parallelisms if one.changes_model]
+    model = [parallelism for parallelism in parallelisms if parallelism.changes_model]
     one_rank = TrainingStep(twin.on_one_rank(), model, None, device)
     margins = [mixture for mixture in one_rank.model.modules() if isinstance(mixture, MixtureOfExperts)]
     for mixture in margins:
