@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from html import unescape
 from itertools import chain
 
@@ -16,7 +17,7 @@ from clusterbench.parallel import as_told
 from clusterbench.rows import Row
 from clusterbench.words import Word
 
-GLOSSARY = (
+_EVERYWHERE = (
     # How a step is shared
     *(word for kind in as_told() for word in kind.glossary),
     Word(
@@ -119,12 +120,20 @@ GLOSSARY = (
     Word("NVML", "NVIDIA management library: what tells clocks, power and temperature of a GPU."),
     Word("UCX", "Unified communication X: the library below many MPIs, over RDMA, shared memory or TCP.", "ucx"),
     Word("MPI", "Message passing interface: the standard by which parallel programs talk.", "MPICH"),
-    # What one benchmark, chart or diagnosis is about
-    *(word for kinds in (benchmarks(), charts(), diagnoses()) for kind in kinds.values() for word in kind.glossary),
 )
 
 _TOKEN = re.compile(r"[A-Za-zμµ0-9]+")
 _BETWEEN_TAGS = re.compile(r">([^<]+)<")
+
+
+@cache
+def glossary() -> tuple[Word, ...]:
+    """All words: those of every page, and those that one benchmark, chart or diagnosis brings.
+
+    On demand, because charts load a plotting library, and a verdict needs none.
+    """
+    kinds = (kind for folder in (benchmarks(), charts(), diagnoses()) for kind in folder.values())
+    return (*_EVERYWHERE, *(word for kind in kinds for word in kind.glossary))
 
 
 def words_in(markup: str, texts: Iterable[str] = ()) -> list[Word]:
@@ -135,7 +144,7 @@ def words_in(markup: str, texts: Iterable[str] = ()) -> list[Word]:
     """
     pieces = map(unescape, {*_BETWEEN_TAGS.findall(markup)})
     tokens = {token for piece in chain(pieces, {*texts}) for token in _TOKEN.findall(piece)}
-    return [word for word in GLOSSARY if any(map(word.is_written, tokens))]
+    return [word for word in glossary() if any(map(word.is_written, tokens))]
 
 
 def figures_in(rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -153,7 +162,7 @@ def figures_in(rows: Sequence[Row]) -> list[tuple[str, str]]:
 def explainer() -> Callable[[str], Markup]:
     """For the texts of one page: where a word of the glossary is first used, it leads to what it means."""
     met: set[str] = set()
-    named = {name: word for word in GLOSSARY for name in word.name.split(", ")}
+    named = {name: word for word in glossary() for name in word.name.split(", ")}
 
     def explained(text: str) -> Markup:
         pieces, end = [], 0
