@@ -156,6 +156,7 @@ def test_a_killed_spawner_costs_one_case_which_says_so(agent, tmp_path):
 def test_a_spawner_that_is_killed_between_runs_costs_nothing(agent, tmp_path):
     conduct(agent, tmp_path, drill())
     agent._spawner_process.kill()
+    agent._spawner_process.wait()  # a kill takes effect later; what is asked of it until then is lost with it
     (outcome,), _ = conduct(agent, tmp_path / "again", drill())
     assert outcome.status == "ok"
 
