@@ -21,9 +21,6 @@ Point = Mapping[str, Any]
 SAMPLES = "samples"
 """The pass whose figures vary from repeat to repeat: ``{metric key: [value, ...]}`` on each rank."""
 
-TOPOLOGY = "topology"
-"""The pass in which the first rank of each host leaves how its devices are joined (engine/topology.py)."""
-
 Status = Literal["ok", "wrong", "failed", "timeout", "out_of_memory", "skipped", "refused"]
 """How a case ended. ``skipped``: the machine lacks something it needs. ``refused``: the plan says why it cannot be."""
 

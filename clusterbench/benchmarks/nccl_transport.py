@@ -8,8 +8,8 @@ import socket
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, ClassVar
 
 from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.benchmarks._collective import ITEM_BYTES, Collective
@@ -18,8 +18,10 @@ from clusterbench.errors import NotHere, SuiteError, ToolError
 from clusterbench.options import option
 from clusterbench.rows import Row, variables_of
 from clusterbench.run_folder.attempts import host_of
-from clusterbench.tools import nccl_log
-from clusterbench.types import TOPOLOGY, Case, Metric, MetricKind, Observation, Place, Point, Step
+from clusterbench.tools.host_links import TOPOLOGY, HostTopology
+from clusterbench.tools.nccl_log import parse
+from clusterbench.tools.nccl_record import LOG, RankLog, connections, rank_log
+from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -35,9 +37,6 @@ _NAMES = {
 """Collectives of which NCCL's log says what it chose; those made of sends and receives have nothing to choose."""
 _OF_ONE_RANK = ("all_gather", "reduce_scatter")
 """Of these NCCL's log gives the bytes of one rank, and tables the bytes of all."""
-
-LOG = "nccl_log"
-"""The pass in which each rank leaves what NCCL told it: :func:`record` as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,23 +120,26 @@ class NcclTransport(Benchmark):
             with suppress(ToolError):
                 open_log(os.environ, socket.gethostname(), os.getpid()).close()  # no other process removes it
             raise NotHere("one rank sends nothing.\nhint: this benchmark reads how NCCL joins ranks; give it two GPUs")
-        from clusterbench.engine.topology import node_topology
+        from clusterbench.engine.topology import host_topology
 
         file = open_log(os.environ, socket.gethostname(), os.getpid())
 
-        def read_log() -> Mapping[str, Any]:
+        def read_log() -> RankLog:
             with file:
-                return record(nccl_log.parse(file.read()))
+                return rank_log(parse(file.read()))
 
         return Step(
             run=lambda: run_all(rig, point),
             check=lambda: check_all(rig, point),
-            passes={LOG: read_log, TOPOLOGY: lambda: node_topology() if rig.local_rank == 0 else {}},
+            passes={
+                **LOG.taken(read_log),
+                **TOPOLOGY.taken(lambda: host_topology() if rig.local_rank == 0 else HostTopology()),
+            },
         )
 
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
-        logs = observation.passes.get(LOG, ())
+        logs = LOG.of(observation)
         if not logs:
             yield Metric("connections", "1", None, basis="no rank left a log of NCCL")
             return
@@ -145,9 +147,9 @@ class NcclTransport(Benchmark):
         yield from _connected(observation)
         yield from _built(logs)
         yield from _links(observation)
-        warnings = [warning for log in logs for warning in log["warnings"]]
+        warnings = [warning for log in logs for warning in log.warnings]
         yield Metric("warnings", "1", float(len(warnings)), basis=warnings[0][:300] if warnings else "")
-        yield Metric("unread_lines", "1", float(sum(log["unread"] for log in logs)))
+        yield Metric("unread_lines", "1", float(sum(log.unread for log in logs)))
 
     @classmethod
     def across(cls, rows: Sequence[Row]) -> Iterable[Row]:
@@ -220,97 +222,18 @@ def _no_log(environment: Mapping[str, str], why: str, path: str) -> str:
     )
 
 
-# The record of a rank
-
-
-def record(log: nccl_log.NcclLog) -> dict[str, Any]:
-    """A log as JSON holds it; connections that differ in their channel only are one, with their ``count``."""
-    alike = Counter(
-        (
-            edge.source,
-            edge.destination,
-            edge.direction,
-            edge.transport,
-            edge.nic or (None if edge.device is None else f"{edge.detail}/{edge.device}"),
-            edge.gdr,
-            edge.pxn,
-        )
-        for edge in log.edges
-    )
-    gdr_flags = {rings.gdr for rings in log.connected}
-    return {
-        "version": log.version,
-        "num_ranks": sorted({member.num_ranks for member in log.members}),
-        "connections": [[*connection, count] for connection, count in alike.items()],
-        "tunings": [list(tuning) for tuning in dict.fromkeys(map(_plain, log.tunings))],
-        "channels": [asdict(channels) for channels in log.channels],
-        "num_rings": len({ring.channel for ring in log.rings}),
-        "num_trees": len({tree.channel for tree in log.trees}),
-        "ring_gdr": None if gdr_flags <= {None} else gdr_flags <= {True, None},
-        "nvls": None if not log.nvls else all(log.nvls.values()),
-        "networks": list(log.networks),
-        "plugins": list(log.plugins),
-        "cards": sorted({name for (_, net, _), name in log.nics.items() if net == "IB"}),
-        "gdr_refused": sorted({card for _, card in log.gdr_refused}),
-        "environment": dict(log.environment),
-        "warnings": [f"{warning.place}: {warning.text}" for warning in log.warnings],
-        "unread": log.unread,
-    }
-
-
-def _plain(tuning: nccl_log.Tuning) -> tuple[str | None, int, str, str, int | None]:
-    return tuning.op, tuning.size_bytes, tuning.algorithm, tuning.protocol, tuning.num_channels
-
-
 # Metrics of the case
-
-
-@dataclass(frozen=True)
-class Connection:
-    """Connections of one rank with one other that are alike, one for each of ``count`` channels.
-
-    A rank of None is the switch of a CollNet. Fields are those of :class:`~clusterbench.tools.nccl_log.Edge`; ``card``
-    is the name, or the network and its number.
-    """
-
-    source: int | None
-    destination: int | None
-    direction: str
-    transport: str
-    card: str | None
-    gdr: bool | None
-    pxn: int | None
-    count: int
-
-    @property
-    def is_network(self) -> bool:
-        return self.transport.startswith("NET/")
-
-
-def connections(observation: Observation) -> Iterator[tuple[Connection, bool | None]]:
-    """Every rank's, each with whether it leaves its host; None for one with the switch.
-
-    A connection through the network is logged by both of its ends, any other by the sender.
-    """
-    ranks = range(len(observation.seconds))
-    for log in observation.passes.get(LOG, ()):
-        for fields in log["connections"]:
-            connection = Connection(*fields)
-            ends = [rank for rank in (connection.source, connection.destination) if rank is not None]
-            if all(rank in ranks for rank in ends):
-                hosts = {host_of(observation, rank) for rank in ends}
-                yield connection, None if len(ends) < 2 else len(hosts) == 2
 
 
 def _reach(between: bool | None) -> str:
     return {True: "between hosts", False: "within hosts", None: "to the switch"}[between]
 
 
-def _chosen(case: Case, log: Mapping[str, Any]) -> Iterator[Metric]:
+def _chosen(case: Case, log: RankLog) -> Iterator[Metric]:
     """Algorithm, protocol and channels of each call, from the log of rank 0."""
-    channels_of: dict[tuple[str, int], dict[str, int | None]] = defaultdict(dict)
-    for op, size_bytes, algorithm, protocol, num_channels in log["tunings"]:
-        channels_of[op, size_bytes][f"{algorithm}/{protocol}"] = num_channels
+    channels_of: dict[tuple[str | None, int], dict[str, int | None]] = defaultdict(dict)
+    for tuning in log.tunings:
+        channels_of[tuning.op, tuning.size_bytes][f"{tuning.algorithm}/{tuning.protocol}"] = tuning.num_channels
     for kind, point in calls(case.point, case.world_size):
         if kind.operation not in _NAMES:
             continue
@@ -332,7 +255,7 @@ def _connected(observation: Observation) -> Iterator[Metric]:
     sent: Counter[tuple[str, str]] = Counter()
     for connection, between in all_connections:
         if connection.direction == "send" or between is None:
-            sent[connection.transport, _reach(between)] += connection.count
+            sent[connection.transport, _reach(between)] += connection.num_channels
     for (transport, reach), count in sorted(sent.items()):
         yield Metric("connections", "1", float(count), detail={"category": transport, "part": reach})
     if not sent:
@@ -340,38 +263,41 @@ def _connected(observation: Observation) -> Iterator[Metric]:
     if len(set(observation.hosts)) < 2:
         return
     ends = [connection for connection, between in all_connections if between and connection.is_network]
-    total = sum(connection.count for connection in ends)
+    total = sum(connection.num_channels for connection in ends)
     if not total:
         yield Metric("gdr_share", "fraction", None, basis="no connection between hosts goes over a network")
         return
-    yield Metric("gdr_share", "fraction", sum(connection.count for connection in ends if connection.gdr) / total)
+    yield Metric("gdr_share", "fraction", sum(connection.num_channels for connection in ends if connection.gdr) / total)
     sends = [connection for connection in ends if connection.direction == "send"]
     if sends:
-        through_others = sum(connection.count for connection in sends if connection.pxn is not None)
-        yield Metric("pxn_share", "fraction", through_others / sum(connection.count for connection in sends))
+        through_others = sum(connection.num_channels for connection in sends if connection.pxn is not None)
+        yield Metric("pxn_share", "fraction", through_others / sum(connection.num_channels for connection in sends))
     cards: Counter[str] = Counter()
     places = set()
     for connection in ends:
         rank = connection.source if connection.direction == "send" else connection.destination
         assert rank is not None  # what leaves a host has two ranks
-        cards[str(connection.card)] += connection.count
+        cards[str(connection.card)] += connection.num_channels
         places.add((host_of(observation, rank), connection.card))
     for card, count in sorted(cards.items()):
         yield Metric("card_connections", "1", float(count), detail={"category": card})
     yield Metric("cards_used", "1", float(len(places)))
 
 
-def _built(logs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+def _built(logs: Sequence[RankLog]) -> Iterator[Metric]:
     """Channels, rings and trees of the communicator, from the ranks that logged them."""
     for kind in ("coll", "collnet", "nvls", "p2p"):
-        numbers = {channels[kind] for log in logs for channels in log["channels"]} - {None}
+        numbers = {getattr(channels, kind) for log in logs for channels in log.channels} - {None}
         if len(numbers) == 1:
             yield Metric("channels", "1", float(numbers.pop()), detail={"category": kind})
-    for metric, most in (("rings", "num_rings"), ("trees", "num_trees")):
-        if number := max(log[most] for log in logs):
-            yield Metric(metric, "1", float(number))
-    for metric, flag in (("ring_gdr", "ring_gdr"), ("nvls_available", "nvls")):
-        answers = [log[flag] for log in logs if log[flag] is not None]
+    for metric, most in (
+        ("rings", max(log.num_rings for log in logs)),
+        ("trees", max(log.num_trees for log in logs)),
+    ):
+        if most:
+            yield Metric(metric, "1", float(most))
+    for metric, flags in (("ring_gdr", [log.ring_gdr for log in logs]), ("nvls_available", [log.nvls for log in logs])):
+        answers = [flag for flag in flags if flag is not None]
         if answers:
             yield Metric(
                 metric,
@@ -385,8 +311,8 @@ def _links(observation: Observation) -> Iterator[Metric]:
     """The fewest active NVLinks, and of which GPU; nothing where no host could be read."""
     active = [
         (number, f"GPU {gpu} of {host_of(observation, rank)}")
-        for rank, topology in enumerate(observation.passes.get(TOPOLOGY, ()))
-        for gpu, number in topology.get("nvlinks", {}).items()
+        for rank, topology in enumerate(TOPOLOGY.of(observation))
+        for gpu, number in topology.nvlinks.items()
     ]
     if active:
         fewest, where = min(active)

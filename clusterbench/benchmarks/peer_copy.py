@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,9 +13,9 @@ from clusterbench.benchmarks import Benchmark
 from clusterbench.errors import NotHere
 from clusterbench.formulas.statistics import summarise
 from clusterbench.options import option
+from clusterbench.tools.host_links import NVLINK, TOPOLOGY, HostTopology, NvLink, NvLinkReadings, grown
 from clusterbench.types import (
     SAMPLES,
-    TOPOLOGY,
     Case,
     Expected,
     Metric,
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     import torch
 
     from clusterbench.engine.rig import Rig
-
-NVLINK = "nvlink"
-"""The pass with every link's state and counters ``before`` the copies, ``during`` and ``after`` them, by node."""
 
 _WORD_BYTES = 8
 _SMALL_COPIES = 100
@@ -122,7 +119,7 @@ class PeerCopy(Benchmark):
 
         if rig.device.type != "cuda":
             raise NotHere(f"peer copies are between GPUs, and rank {rig.rank} on {rig.host} is a CPU rank")
-        from clusterbench.engine.topology import node_topology
+        from clusterbench.engine.topology import host_topology
 
         gpus_in_node = int(point["gpus_in_node"])
         gpus = _Gpus(rig, point) if rig.rank % gpus_in_node == 0 else None
@@ -145,13 +142,15 @@ class PeerCopy(Benchmark):
 
         passes = {
             SAMPLES: samples,
-            NVLINK: lambda: gpus.nvlinks if gpus else {},
-            TOPOLOGY: lambda: node_topology() if gpus else {},
+            **NVLINK.taken(lambda: gpus.nvlinks if gpus else NvLinkReadings()),
+            **TOPOLOGY.taken(lambda: host_topology() if gpus else HostTopology()),
         }
         return Step(run=run, check=check, passes=passes)
 
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
+        for host_record in (NVLINK, TOPOLOGY):  # read by diagnoses and a chart, which leave out what is damaged
+            host_record.of(observation)
         time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
         yield Metric("traversal_time", "s", time.value, time.low, time.high, time.n)
         metrics = list(cls.sampled(observation))
@@ -199,7 +198,7 @@ class _Gpus:
         self.into = [torch.cuda.Stream(device) for device in self.devices]  # type: ignore[no-untyped-call]
         chunk = min(words, _CHUNK_WORDS)
         self.rings = [_Ring(chunk) for _ in range(2)]  # one for each direction
-        self.nvlinks: dict[str, Any] = {}
+        self.nvlinks = NvLinkReadings()
 
     def prove(self) -> Mapping[str, float]:
         """Each copy carries what says from where to where it goes, and every word of it is compared."""
@@ -254,9 +253,7 @@ class _Gpus:
             figures[metric_key("copy_bandwidth_both", category="host", **ends)] = self._rates(2, copy_both_ways)
         figures[metric_key("peer_pairs", source=str(self.node))] = [float(peers)]
         after = read_links()
-        moments = {"before": before, "during": during, "after": after}
-        self.nvlinks = {moment: [asdict(link) for link in links] for moment, links in moments.items()}
-        self.nvlinks["reason"] = before.reason
+        self.nvlinks = NvLinkReadings(before, during, after, before.reason)
         return {**figures, **self._nvlink_figures(before, after)}
 
     # Copies. None waits for its end.
@@ -349,9 +346,7 @@ class _Gpus:
     def _end(self, gpu: int) -> str:
         return f"{self.node}:{gpu}"
 
-    def _nvlink_figures(self, before: Any, after: Any) -> dict[str, list[float]]:
-        from clusterbench.engine.nvlink import grown
-
+    def _nvlink_figures(self, before: Sequence[NvLink], after: Sequence[NvLink]) -> dict[str, list[float]]:
         figures: dict[str, list[float]] = {}
         for gpu in sorted({link.gpu for link in after}):
             active = sum(bool(link.is_active) for link in after if link.gpu == gpu)

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
 from clusterbench.run_folder.attempts import host_of
-from clusterbench.types import TOPOLOGY
+from clusterbench.tools.host_links import TOPOLOGY
 from clusterbench.words import Word, legible
 
 MOST = 4
@@ -55,9 +55,10 @@ class Topology(Chart[list[Joined]]):
         by_host: dict[str, Joined] = {}
         for history in reading.histories:
             for observation in history.observations:
-                for rank, record in enumerate(observation.passes.get(TOPOLOGY, ())):
-                    if (joined := _joined(host_of(observation, rank), record)) is not None:
-                        by_host.setdefault(joined.hosts[0], joined)
+                for rank, topology in enumerate(TOPOLOGY.readable(observation)):
+                    if (matrix := topology.matrix) and matrix.devices:
+                        host = host_of(observation, rank)
+                        by_host.setdefault(host, Joined((host,), matrix.devices, matrix.paths, matrix.numa_nodes))
         alike: list[Joined] = []
         for host, joined in by_host.items():
             same = [other for other in alike if (other.devices, other.paths) == (joined.devices, joined.paths)]
@@ -80,17 +81,6 @@ class Topology(Chart[list[Joined]]):
         return curves_note(len(data), MOST, "matrices")
 
 
-def _joined(host: str, record: Any) -> Joined | None:
-    """How a host's devices are joined; None where its record is damaged."""
-    try:
-        matrix = record["matrix"]
-        devices = tuple(map(str, matrix["devices"]))
-        paths = {device: {other: str(matrix["paths"][device][other]) for other in devices} for device in devices}
-        return Joined((host,), devices, paths, dict(matrix["numa_nodes"])) if devices else None
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
 def _parts(joined: Joined) -> tuple[tuple[str, ...], Mapping[str, Mapping[str, str]], Mapping[str, str]]:
     return joined.devices, joined.paths, joined.numa_nodes
 
@@ -104,7 +94,7 @@ def _matrix(joined: Joined) -> Panel:
     figure, axes = canvas(f"{legible(joined.hosts[0])}{more}", width=size, height=size)
     for row, device in enumerate(joined.devices):
         for column, other in enumerate(joined.devices):
-            kind = str(joined.paths[device][other])
+            kind = joined.paths[device][other]
             depth = 0.0 if kind == "X" else _NEARNESS.get(kind.rstrip("0123456789") if kind[:2] == "NV" else kind, 0.0)
             colour = GRID if kind == "X" else PALETTE[0]
             cell = Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, alpha=depth or 0.6, edgecolor="none")
@@ -129,4 +119,4 @@ def _matrix(joined: Joined) -> Panel:
 
 def _with_node(name: str, joined: Joined) -> str:
     node = joined.numa_nodes.get(name)
-    return legible(name, 12) + (f", {legible(str(node), 6)}" if node else "")
+    return legible(name, 12) + (f", {legible(node, 6)}" if node else "")

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 from clusterbench.cases import Reading
 from clusterbench.cases.matrices import Matrix
 from clusterbench.diagnoses import Diagnosis, Finding
 from clusterbench.formulas.pairing import Slow
 from clusterbench.run_folder.attempts import host_of
+from clusterbench.tools.host_links import NVLINK, NvLink
 from clusterbench.types import Observation
 from clusterbench.units import format_value
 
@@ -77,28 +78,28 @@ def _finding(matrix: Matrix, fault: Slow) -> Finding:
 
 def _nvlink_findings(observation: Observation) -> Iterator[Finding]:
     """GPUs with fewer links than their neighbours, and links that went down or counted errors; from ``nvlink``."""
-    for rank, record in enumerate(observation.passes.get("nvlink", ())):
-        if not record:
-            continue
+    for rank, readings in enumerate(NVLINK.readable(observation)):
         host = f"host {host_of(observation, rank)}"
-        before, *later = (_by_link(record.get(moment)) for moment in ("before", "during", "after"))
-        yield from _fewer_links(observation.case, host, before)
-        for (gpu, number), link in before.items():
-            where = f"{host}, GPU {gpu}, NVLink {number}"
-            states = [moment[gpu, number] for moment in later if (gpu, number) in moment]
-            if link.get("is_active") and any(state.get("is_active") is False for state in states):
+        yield from _fewer_links(observation.case, host, readings.before)
+        later: defaultdict[tuple[int, int], list[NvLink]] = defaultdict(list)
+        for state in (*readings.during, *readings.after):
+            later[state.gpu, state.link].append(state)
+        for link in readings.before:
+            where = f"{host}, GPU {link.gpu}, NVLink {link.link}"
+            states = later[link.gpu, link.link]
+            if link.is_active and any(state.is_active is False for state in states):
                 yield Finding(where, "the link went down while it was used", "error", observation.case)
-            if grown := _grown(link, states):
-                counted = ", ".join(f"{name.replace('_', ' ')} +{count}" for name, count in grown.items())
+            if counts := _grown(link, states):
+                counted = ", ".join(f"{name.replace('_', ' ')} +{count}" for name, count in counts.items())
                 evidence = f"{observation.case}: {counted}"
                 yield Finding(where, "error counters grew while it was used", "warning", evidence)
 
 
-def _fewer_links(case: str, host: str, links: Mapping[tuple[int, int], Mapping[str, Any]]) -> Iterator[Finding]:
+def _fewer_links(case: str, host: str, links: Sequence[NvLink]) -> Iterator[Finding]:
     """GPUs of one host have equally many links; which ones a board leaves out only its neighbours say."""
-    active = {
-        gpu: sum(link.get("is_active") is True for (of, _), link in links.items() if of == gpu) for gpu, _ in links
-    }
+    active: Counter[int] = Counter()
+    for link in links:
+        active[link.gpu] += link.is_active is True
     most = max(active.values(), default=0)
     for gpu, count in active.items():
         if count < most:
@@ -106,15 +107,10 @@ def _fewer_links(case: str, host: str, links: Mapping[tuple[int, int], Mapping[s
             yield Finding(f"{host}, GPU {gpu}", "NVLinks are down", "error", evidence)
 
 
-def _grown(before: Mapping[str, Any], later: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """By how much each error counter of a link grew."""
-    counted = {name: [state["errors"][name] for state in later if name in state["errors"]] for name in before["errors"]}
-    grown = {name: max(values, default=0) - before["errors"][name] for name, values in counted.items()}
-    return {name: count for name, count in grown.items() if count > 0}
-
-
-def _by_link(links: Any) -> dict[tuple[int, int], Mapping[str, Any]]:
-    return {(link["gpu"], link["link"]): link for link in links or ()}
+def _grown(before: NvLink, later: Sequence[NvLink]) -> dict[str, int]:
+    """By how much each error counter of a link grew, of those that did."""
+    most = {name: max((state.errors.get(name, 0) for state in later), default=0) for name in before.errors}
+    return {name: most[name] - count for name, count in before.errors.items() if most[name] > count}
 
 
 def _count(number: int, what: str) -> str:

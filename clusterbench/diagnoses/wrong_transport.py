@@ -2,13 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any, ClassVar
 
-from clusterbench.benchmarks.nccl_transport import LOG, Connection, connections
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Diagnosis, Finding, Severity
 from clusterbench.run_folder.attempts import host_of
-from clusterbench.types import TOPOLOGY, Case, Observation
+from clusterbench.tools.host_links import TOPOLOGY
+from clusterbench.tools.nccl_record import LOG, Connection, RankLog, connections
+from clusterbench.types import Case, Observation
 from clusterbench.words import Word
 
 WITHOUT_GDR = ("rtx-",)
@@ -80,8 +82,8 @@ class WrongTransport(Diagnosis):
         return [
             finding
             for history in reading.histories
-            if history.pooled is not None and history.pooled.passes.get(LOG)
-            for finding in _of_case(_LoggedCase(reading, history.case, history.pooled))
+            if history.pooled is not None and (logs := LOG.readable(history.pooled))
+            for finding in _of_case(_LoggedCase(reading, history.case, history.pooled, logs))
         ]
 
 
@@ -92,10 +94,7 @@ class _LoggedCase:
     reading: Reading
     case: Case
     observation: Observation
-
-    @property
-    def logs(self) -> Sequence[Mapping[str, Any]]:
-        return self.observation.passes[LOG]
+    logs: Sequence[RankLog]
 
     @property
     def accelerator(self) -> str:
@@ -115,7 +114,7 @@ class _LoggedCase:
         assert first.destination is not None
         hosts = [host_of(self.observation, rank) for rank in (first.source, first.destination)]
         where = f"{self.case.id}, rank {first.source} ({hosts[0]}) -> rank {first.destination} ({hosts[1]})"
-        count = sum(connection.count for connection in connections)
+        count = sum(connection.num_channels for connection in connections)
         return Finding(where, what, "warning", f"{count} of {of} {evidence}")
 
 
@@ -137,13 +136,11 @@ def _of_case(logged: _LoggedCase) -> Iterator[Finding]:
 def _sockets(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator[Finding]:
     sends = [connection for connection in between if connection.direction == "send"]
     by_socket = [connection for connection in sends if connection.transport == "NET/Socket"]
-    devices = sorted(
-        {card for log in logged.logs for card in _texts(log.get("cards"))} | set(_active_ports(logged.reading))
-    )
+    devices = sorted({card for log in logged.logs for card in log.cards} | set(_active_ports(logged.reading)))
     if by_socket and devices and not logged.asks_for(_FOR_NETWORK):
         yield logged.warning(
             by_socket,
-            sum(connection.count for connection in sends),
+            sum(connection.num_channels for connection in sends),
             f"hosts are joined by sockets, although there is RDMA ({_few(devices)})",
             "connections between hosts",
         )
@@ -160,11 +157,11 @@ def _without_gdr(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator
     without = [connection for connection in ends if connection.gdr is False]
     if without:
         cards = sorted({str(connection.card) for connection in without})
-        refused = sorted({card for log in logged.logs for card in _texts(log.get("gdr_refused"))})
+        refused = sorted({card for log in logged.logs for card in log.gdr_refused})
         why = f"; NCCL says it is disabled for {_few(refused)}" if refused else ""
         yield logged.warning(
             without,
-            sum(connection.count for connection in ends),
+            sum(connection.num_channels for connection in ends),
             f"network cards do not write into GPU memory themselves (no GPUDirect RDMA over {_few(cards)}){why}",
             "receiving ends between hosts",
         )
@@ -173,7 +170,7 @@ def _without_gdr(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator
 def _within(logged: _LoggedCase, within: Sequence[Connection]) -> Iterator[Finding]:
     if logged.asks_for(_FOR_PEERS):
         return
-    total = sum(connection.count for connection in within)
+    total = sum(connection.num_channels for connection in within)
     if slower := [connection for connection in within if connection.is_network]:
         what = f"ranks of one host talk through the network ({slower[0].transport})"
         yield logged.warning(slower, total, what, "connections within hosts")
@@ -189,8 +186,8 @@ def _within(logged: _LoggedCase, within: Sequence[Connection]) -> Iterator[Findi
 def _forbidden(logged: _LoggedCase) -> Iterator[Finding]:
     hosts: dict[tuple[str, str], dict[str, None]] = {}
     for rank, log in enumerate(logged.logs):
-        for name, value in _mapping(log.get("environment")).items():
-            setting = name, str(value)
+        for name, value in log.environment.items():
+            setting = name, value
             if setting in _FORBIDS and name not in logged.case.environment:
                 hosts.setdefault(setting, {})[host_of(logged.observation, rank)] = None
     for (name, value), own in hosts.items():
@@ -208,7 +205,7 @@ def _without_multicast(logged: _LoggedCase) -> Iterator[Finding]:
     ranks = range(len(logged.logs))
     everywhere = [host_of(logged.observation, rank) for rank in ranks]
     ranks_without = [
-        rank for rank in ranks if logged.logs[rank].get("nvls") is False and everywhere.count(everywhere[rank]) > 1
+        rank for rank in ranks if logged.logs[rank].nvls is False and everywhere.count(everywhere[rank]) > 1
     ]
     if ranks_without:
         hosts = list(dict.fromkeys(everywhere[rank] for rank in ranks_without))
@@ -229,22 +226,16 @@ def _has_nvlink(logged: _LoggedCase, connection: Connection) -> bool:
     """Whether all GPUs of the connection's host are joined by NVLink, as its first rank saw; False where unknown."""
     assert connection.source is not None
     host = host_of(logged.observation, connection.source)
-    for rank, record in enumerate(logged.observation.passes.get(TOPOLOGY, ())):
-        paths = _mapping(_mapping(_mapping(record).get("matrix")).get("paths"))
-        gpus = [name for name in paths if name.startswith("GPU")]
-        if host_of(logged.observation, rank) == host and len(gpus) > 1:
-            kinds = {str(_mapping(paths[a]).get(b)) for a in gpus for b in gpus if a != b}
-            return all(kind.startswith("NV") for kind in kinds)
+    for rank, topology in enumerate(TOPOLOGY.readable(logged.observation)):
+        matrix = topology.matrix
+        if host_of(logged.observation, rank) == host and matrix and len(matrix.gpus) > 1:
+            return all(matrix.links(gpu, peer) for gpu, peer in permutations(matrix.gpus, 2))
     return False
 
 
 def _few(names: Sequence[str]) -> str:
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
-
-
-def _texts(value: Any) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -6,13 +6,13 @@ board does not give is None; nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
 
 from clusterbench.engine.telemetry import list_gpus
+from clusterbench.tools.host_links import NvLink
 
 ERRORS = {
     "replay": pynvml.NVML_NVLINK_ERROR_DL_REPLAY,
@@ -28,31 +28,6 @@ _VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0
 _SENT, _RECEIVED = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
 _KIB = 1024
 """nvml.h counts the data of these two fields in KiB."""
-
-
-@dataclass(frozen=True)
-class NvLink:
-    """One link of one GPU at one moment; None where the driver does not say.
-
-    Attributes
-    ----------
-    gpu
-        What CUDA calls it in a process with this environment.
-    version
-        Of the protocol, such as ``4.0``.
-    errors
-        Counters since the driver was loaded, by the names of ``ERRORS``; those the driver lacks are left out.
-    sent_bytes, received_bytes
-        Payload since the driver was loaded.
-    """
-
-    gpu: int
-    link: int
-    is_active: bool | None
-    version: str | None = None
-    errors: dict[str, int] = field(default_factory=dict)
-    sent_bytes: int | None = None
-    received_bytes: int | None = None
 
 
 class NvLinkList(list[NvLink]):
@@ -81,24 +56,6 @@ def read_links() -> NvLinkList:
     if not links and links.reason is None:
         links.reason = "these GPUs have no NVLink"
     return links
-
-
-def grown(before: Sequence[NvLink], after: Sequence[NvLink]) -> dict[tuple[int, int], dict[str, int]]:
-    """By how much each error counter grew, by GPU and link; a counter that either reading lacks is left out.
-
-    >>> grown([NvLink(0, 3, True, errors={"replay": 5})], [NvLink(0, 3, True, errors={"replay": 7, "recovery": 1})])
-    {(0, 3): {'replay': 2}}
-    """
-    first = {(link.gpu, link.link): link.errors for link in before}
-    return {
-        (link.gpu, link.link): {
-            name: count - first[link.gpu, link.link][name]
-            for name, count in link.errors.items()
-            if name in first[link.gpu, link.link]
-        }
-        for link in after
-        if (link.gpu, link.link) in first
-    }
 
 
 def _links_of(gpu: int, uuid: str) -> list[NvLink]:

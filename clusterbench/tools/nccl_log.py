@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from clusterbench.errors import ToolError
 
@@ -115,8 +115,7 @@ class Channels:
     nvls: int | None = None
 
 
-@dataclass(frozen=True)
-class Tuning:
+class Tuning(NamedTuple):
     """What was chosen for one call; told by rank 0 of a communicator.
 
     Attributes

@@ -52,6 +52,11 @@ class Topology:
     nic_names: Mapping[str, str]
     legend: Mapping[str, str]
 
+    def __post_init__(self) -> None:
+        for device in self.devices:
+            if missing := set(self.devices) - self.paths.get(device, {}).keys():
+                raise ValueError(f"the matrix has no path from {device} to {min(missing)}")
+
     @property
     def gpus(self) -> tuple[str, ...]:
         return tuple(name for name in self.devices if re.fullmatch(r"GPU\d+", name))

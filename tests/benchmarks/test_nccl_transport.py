@@ -16,13 +16,10 @@ import torch
 
 from clusterbench.benchmarks.all_reduce import AllReduce
 from clusterbench.benchmarks.nccl_transport import (
-    LOG,
     NcclTransport,
     calls,
     check_all,
-    connections,
     open_log,
-    record,
     run_all,
     wire_bandwidths,
 )
@@ -31,8 +28,11 @@ from clusterbench.derive import derive_rows
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import NotHere, SuiteError, ToolError, WrongResult
 from clusterbench.rows import Row
+from clusterbench.run_folder.passes import as_json
+from clusterbench.tools.host_links import TOPOLOGY
 from clusterbench.tools.nccl_log import parse
-from clusterbench.types import TOPOLOGY, Case, Metric, Observation, Outcome, Place
+from clusterbench.tools.nccl_record import LOG, connections, rank_log
+from clusterbench.types import Case, Metric, Observation, Outcome, Place
 from tests.ranks import run_ranks
 from tests.report.synthetic import case, outcome, write_run
 from tests.report.synthetic import plain_row as row
@@ -49,12 +49,12 @@ def point(**options: Any) -> Mapping[str, Any]:
 def log(rank: int, *messages: str) -> dict[str, Any]:
     """What a rank leaves whose NCCL said this, after a way through JSON."""
     text = "".join(f"{HOSTS[rank]}:70{rank}:71 [{rank % 2}] NCCL INFO {message}\n" for message in messages)
-    left: dict[str, Any] = json.loads(json.dumps(record(parse(f"NCCL version 2.30.3+cuda13.0\n{text}"))))
+    left: dict[str, Any] = json.loads(json.dumps(as_json(rank_log(parse(f"NCCL version 2.30.3+cuda13.0\n{text}")))))
     return left
 
 
 def observation(*logs: dict[str, Any], hosts: Sequence[str] = HOSTS) -> Observation:
-    return Observation("x", "", 1, 1, tuple(hosts), [[0.1]] * len(logs), passes={LOG: list(logs)})
+    return Observation("x", "", 1, 1, tuple(hosts), [[0.1]] * len(logs), passes={LOG.name: list(logs)})
 
 
 def derived(*logs: dict[str, Any], hosts: Sequence[str] = HOSTS, **options: Any) -> dict[str, Metric]:
@@ -188,13 +188,13 @@ def test_a_switch_that_reduces_is_neither_within_nor_between() -> None:
 
 
 def test_warnings_and_unread_lines_are_rows() -> None:
-    bad = record(
+    bad = rank_log(
         parse(
             "node-a:1:1 [0] transport/net.cc:9 NCCL WARN Something is off\n"
             "node-a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2\n"
         )
     )
-    metrics = derived(bad, hosts=["node-a"])
+    metrics = derived(as_json(bad), hosts=["node-a"])
     assert (metrics["warnings"].value, metrics["warnings"].basis) == (1.0, "transport/net.cc:9: Something is off")
     assert metrics["unread_lines"].value == 1.0
     assert (metrics["connections"].value, metrics["connections"].basis) == (None, "the ranks' logs name no connection")
@@ -206,6 +206,34 @@ def test_without_a_log_there_is_one_sentence() -> None:
     assert (metric.value, metric.basis) == (None, "no rank left a log of NCCL")
 
 
+def test_a_record_is_in_the_file_what_it_was_before_it_had_a_type() -> None:
+    messages = ["Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "NVLS multicast support is not available on dev 0"]
+    assert log(0, *messages, "AllReduce: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}") == {
+        "version": "2.30.3+cuda13.0",
+        "num_ranks": [],
+        "connections": [[0, 1, "send", "P2P/CUMEM", None, None, None, 1]],
+        "tunings": [["AllReduce", 64, "RING", "LL", 2]],
+        "channels": [],
+        "num_rings": 0,
+        "num_trees": 0,
+        "ring_gdr": None,
+        "nvls": False,
+        "networks": [],
+        "plugins": [],
+        "cards": [],
+        "gdr_refused": [],
+        "environment": {},
+        "warnings": [],
+        "unread": 0,
+    }
+
+
+def test_a_damaged_log_is_named() -> None:
+    damaged = {**log(0), "connections": [[0, 1, "send"]]}
+    with pytest.raises(ValueError, match="the record 'nccl_log' of rank 0 is not what a rank leaves: 'connections' is"):
+        derived(damaged, hosts=["node-a"])
+
+
 def test_the_gpu_with_the_fewest_links_is_named() -> None:
     topologies = [{"nvlinks": {"0": 18, "1": 18}}, {}, {"nvlinks": {"0": 18, "1": 12}}, {}]
     case = Case("x", "nccl_transport", 1, point(), "cuda", 2, 4, 1, 0, 60.0)
@@ -213,7 +241,7 @@ def test_the_gpu_with_the_fewest_links_is_named() -> None:
     nvlinks = {
         metric.key: metric
         for metric in NcclTransport.derive(
-            case, replace(logged, passes={**logged.passes, TOPOLOGY: topologies}), TWO_HOSTS
+            case, replace(logged, passes={**logged.passes, TOPOLOGY.name: topologies}), TWO_HOSTS
         )
     }
     assert (nvlinks["nvlinks"].value, nvlinks["nvlinks"].basis) == (
@@ -226,7 +254,7 @@ def test_connections_that_are_alike_are_one_with_their_number() -> None:
     (p2p,) = [
         connection for connection, between in connections(observation(*RING)) if connection.transport == "P2P/CUMEM"
     ]
-    assert (p2p.source, p2p.destination, p2p.count) == (0, 1, 2)
+    assert (p2p.source, p2p.destination, p2p.num_channels) == (0, 1, 2)
 
 
 # What follows for other cases

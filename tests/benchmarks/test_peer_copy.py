@@ -1,18 +1,21 @@
+import json
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from clusterbench.benchmarks.peer_copy import NVLINK, PeerCopy
+from clusterbench.benchmarks.peer_copy import PeerCopy
 from clusterbench.cases.matrices import matrices
 from clusterbench.cluster import Cluster
 from clusterbench.diagnoses.slow_link import SlowLink
 from clusterbench.engine import nvlink
-from clusterbench.engine.nvlink import NvLink, NvLinkList
+from clusterbench.engine.nvlink import NvLinkList
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import NotHere, WrongResult
 from clusterbench.rows import Row
+from clusterbench.tools.host_links import NVLINK, NvLink
 from clusterbench.types import SAMPLES, Case, Observation, Place
 from tests.report.synthetic import case as planted_case
 from tests.report.synthetic import observation, outcome, reading
@@ -143,7 +146,7 @@ def seen_of(step, hosts=("gpu-01",)):
     planned = planted_case("copies", 2)
     observed = observation(planned, hosts=hosts)
     figures = step.passes[SAMPLES]()
-    passes = {SAMPLES: [figures, {}], NVLINK: [step.passes[NVLINK](), {}]}
+    passes = {SAMPLES: [figures, {}], NVLINK.name: [json.loads(json.dumps(step.passes[NVLINK.name]())), {}]}
     return figures, reading((outcome(planned), Observation(**{**vars(observed), "passes": passes})), cases=[planned])
 
 
@@ -181,6 +184,16 @@ def test_a_gpu_with_fewer_links_than_its_neighbour_is_found(two_gpus, monkeypatc
     assert [(finding.where, finding.what, finding.evidence) for finding in SlowLink().findings(read)] == [
         ("host gpu-01, GPU 1", "NVLinks are down", "planted/1n2/copies: 3 are up, on other GPUs of this host 4")
     ]
+
+
+def test_a_damaged_record_of_links_is_named():
+    planned = planted_case("copies", 2)
+    links = [{"gpu": 0, "link": 0, "is_active": "yes"}]
+    damaged = replace(observation(planned), passes={NVLINK.name: [{}, {"before": links}]})
+    with pytest.raises(ValueError, match="the record 'nvlink' of rank 1 is not what a rank leaves: in 'before'"):
+        list(PeerCopy.derive(planned, damaged, Place(Cluster(1, 2, "cuda", H100), 1)))
+    (reading_of_damaged,) = [reading((outcome(planned), damaged), cases=[planned])]
+    assert SlowLink().findings(reading_of_damaged) == []
 
 
 def rows(samples, hosts, gpus=2):
@@ -274,4 +287,4 @@ def test_on_a_gpu_what_is_staged_through_the_host_arrives_whole():
     assert torch.equal(gpus.received[0], gpus.sent[0])
     figures = gpus.figures()
     assert figures["local_copy_bandwidth[source=0:0]"][0] > 1e9
-    assert set(gpus.nvlinks) == {"before", "during", "after", "reason"}
+    assert [len(links) for links in (gpus.nvlinks.during, gpus.nvlinks.after)] == [len(gpus.nvlinks.before)] * 2

@@ -7,43 +7,48 @@ import pytest
 
 from clusterbench.cases import Reading
 from clusterbench.charts.topology import Topology
-from clusterbench.types import TOPOLOGY
+from clusterbench.run_folder.passes import as_json
+from clusterbench.tools.host_links import TOPOLOGY
+from clusterbench.tools.nvidia_topo import Topology as Matrix
 from tests.report.synthetic import case, observation, of_rows, outcome, reading
 
 DEVICES = ("GPU0", "GPU1", "NIC0")
 
 
-def matrix(between_gpus: str = "NV18") -> dict[str, Any]:
+def matrix(between_gpus: str = "NV18") -> Any:
     ways = {("GPU0", "GPU1"): between_gpus, ("GPU0", "NIC0"): "PIX", ("GPU1", "NIC0"): "SYS"}
     paths = {
-        one: {other: "X" if one == other else ways.get((one, other)) or ways[other, one] for other in DEVICES}
-        for one in DEVICES
+        device: {
+            other: "X" if device == other else ways.get((device, other)) or ways[other, device] for other in DEVICES
+        }
+        for device in DEVICES
     }
-    return {"devices": list(DEVICES), "paths": paths, "numa_nodes": {"GPU0": "0", "GPU1": "1"}}
+    nodes = {"GPU0": "0", "GPU1": "1"}
+    return as_json(Matrix(DEVICES, paths, cpus={}, numa_nodes=nodes, nic_names={}, legend={}))
 
 
-def run(*told: dict[str, Any]) -> Reading:
-    """A case with two ranks on each host, of which the first has told what it knows."""
-    hosts = tuple(f"n{number}" for number in range(1, len(told) + 1))
-    one = case("links", world_size=2 * len(told))
-    every = [part for matrix in told for part in (matrix, {})]
-    seen = replace(observation(one, hosts=hosts), passes={TOPOLOGY: every})
-    return reading((outcome(one), seen), cases=[one])
+def run(*records: dict[str, Any]) -> Reading:
+    """A case with two ranks on each host, of which the first recorded how devices are joined."""
+    hosts = tuple(f"n{number}" for number in range(1, len(records) + 1))
+    links = case("links", world_size=2 * len(records))
+    of_ranks = [of_rank for record in records for of_rank in (record, {})]
+    observed = replace(observation(links, hosts=hosts), passes={TOPOLOGY.name: of_ranks})
+    return reading((outcome(links), observed), cases=[links])
 
 
 def test_hosts_that_are_alike_share_a_panel_and_the_odd_one_is_named() -> None:
     alike, odd = {"matrix": matrix()}, {"matrix": matrix("SYS")}
-    found = Topology().select(run(alike, odd, alike))
-    assert found is not None
-    assert [one.hosts for one in found] == [("n1", "n3"), ("n2",)]
-    assert Topology().answer(found) == "n2 joins devices in another way than the others."
+    kinds = Topology().select(run(alike, odd, alike))
+    assert kinds is not None
+    assert [kind.hosts for kind in kinds] == [("n1", "n3"), ("n2",)]
+    assert Topology().answer(kinds) == "n2 joins devices in another way than the others."
     (same,) = Topology().select(run(alike, alike)) or []
     assert Topology().answer([same]) == "All hosts join their devices alike."
 
 
 def test_cells_are_nvidia_smis_words_and_devices_have_their_numa_node() -> None:
-    found = Topology().select(run({"matrix": matrix()}))
-    (figure,) = Topology().draw(found or [])
+    kinds = Topology().select(run({"matrix": matrix()}))
+    (figure,) = Topology().draw(kinds or [])
     (axes,) = figure.figure.axes
     assert sorted(text.get_text() for text in axes.texts) == ["NV18", "NV18", "PIX", "PIX", "SYS", "SYS"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["GPU0, 0", "GPU1, 1", "NIC0"]

@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 
-from clusterbench.benchmarks.nccl_transport import LOG, record
 from clusterbench.cases import Reading
 from clusterbench.cluster import Cluster
 from clusterbench.diagnoses import Finding
 from clusterbench.diagnoses.wrong_transport import WrongTransport
+from clusterbench.run_folder.passes import as_json
+from clusterbench.tools.host_links import TOPOLOGY
 from clusterbench.tools.nccl_log import parse
-from clusterbench.types import TOPOLOGY, Observation
+from clusterbench.tools.nccl_record import LOG, rank_log
+from clusterbench.tools.nvidia_topo import Topology
+from clusterbench.types import Observation
 from tests.report.synthetic import case, outcome, reading
 
 HOSTS = ("node-a", "node-a", "node-b", "node-b")
@@ -34,7 +37,15 @@ HEALTH = [
         "Channel 00/0 : 1[1] -> 3[1] [receive] via NET/IB/1/GDRDMA",
     ],
 ]
-NVLINK = {"matrix": {"paths": {"GPU0": {"GPU0": "X", "GPU1": "NV18"}, "GPU1": {"GPU0": "NV18", "GPU1": "X"}}}}
+
+
+def joined_by(path: str) -> dict[str, Any]:
+    """The topology of a host with two GPUs."""
+    paths = {"GPU0": {"GPU0": "X", "GPU1": path}, "GPU1": {"GPU0": path, "GPU1": "X"}}
+    return {"matrix": as_json(Topology(("GPU0", "GPU1"), paths, cpus={}, numa_nodes={}, nic_names={}, legend={}))}
+
+
+NVLINK = joined_by("NV18")
 PORTS = {"hosts": {"node-a": {"infiniband": [{"device": "mlx5_0", "port": 1, "state": "4: ACTIVE"}]}}}
 
 
@@ -47,11 +58,11 @@ def run(
 ) -> Reading:
     """A run of four ranks on two hosts, of which NCCL said this."""
     logs = [
-        record(parse("".join(f"{host}:70{rank}:71 [0] NCCL INFO {message}\n" for message in own)))
+        as_json(rank_log(parse("".join(f"{host}:70{rank}:71 [0] NCCL INFO {message}\n" for message in own))))
         for rank, (host, own) in enumerate(zip(HOSTS, messages, strict=True))
     ]
     one = case("ring", benchmark="nccl_transport", device="cuda", num_nodes=2, environment=variables)
-    passes = {LOG: logs, TOPOLOGY: [topology or {}] * 4}
+    passes = {LOG.name: logs, TOPOLOGY.name: [topology or {}] * 4}
     seen = Observation(one.id, one.hash, 1, 1, HOSTS, [[0.1]] * 4, passes=passes)
     found = reading((outcome(one), seen), cases=[one])
     cluster = Cluster(2, 2, "cuda", gpu)
@@ -140,8 +151,7 @@ def test_shared_memory_beside_nvlink_is_named() -> None:
 
 def test_shared_memory_without_nvlink_or_where_nothing_is_known_is_silent() -> None:
     messages = changed("via P2P/CUMEM", "via SHM/direct/direct")
-    pcie = {"matrix": {"paths": {"GPU0": {"GPU0": "X", "GPU1": "SYS"}, "GPU1": {"GPU0": "SYS", "GPU1": "X"}}}}
-    assert findings(messages, topology=pcie) == []
+    assert findings(messages, topology=joined_by("SYS")) == []
     assert findings(messages, topology={"no_matrix": "nvidia-smi is not on PATH on node-a."}) == []
 
 
@@ -200,7 +210,7 @@ def test_what_the_suite_allows_is_still_expected() -> None:
 @pytest.mark.parametrize("key", ["cards", "gdr_refused", "environment", "nvls"])
 def test_a_damaged_record_is_no_finding_of_its_own(key: str, damage: Any) -> None:
     found = run(HEALTH, environment={"hosts": {"node-a": damage, "node-b": {"infiniband": [damage]}}})
-    for log in found.histories[0].observations[0].passes[LOG]:
+    for log in found.histories[0].observations[0].passes[LOG.name]:
         log[key] = damage
     assert WrongTransport().findings(found) == []
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from clusterbench.engine.nvlink import NvLink, grown, read_links
+from clusterbench.engine.nvlink import read_links
+from clusterbench.tools.host_links import NvLink, grown
 
 HERE = Path(__file__).parent
 READ = (
     "import json\n"
-    "from clusterbench.engine.nvlink import grown, read_links\n"
+    "from clusterbench.tools.host_links import grown\n"
+    "from clusterbench.engine.nvlink import read_links\n"
     "first, second = read_links(), read_links()\n"
     "more = [[*link, counts] for link, counts in grown(first, second).items() if any(counts.values())]\n"
     "print(json.dumps([[vars(link) for link in first], first.reason, more]))"
