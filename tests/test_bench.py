@@ -1,6 +1,7 @@
 """How the numbers of ``tests/bench`` are judged; that they are reached is measured by ``tox -e bench``, never here."""
 
-from tests.bench import alternate, at_most, ratio
+from clusterbench.derive import read
+from tests.bench import alternate, at_most, ratio, report_size
 
 STEADY = [1.0, 1.001, 0.999] * 20
 NOISY = [0.7 + 0.01 * number for number in range(60)]
@@ -48,3 +49,10 @@ def test_contenders_take_turns_in_every_order():
         ("c", "b", "a"),
     }
     assert [len(numbers) for numbers in seen.values()] == [6, 6, 6]
+
+
+def test_of_the_training_steps_whose_page_is_timed_every_record_is_read(tmp_path):
+    cases = report_size.training_cases(40)
+    reading = read(report_size.write(tmp_path / "run", cases, report_size.training_records(cases)))
+    assert reading.problems == ()
+    assert all(history.pooled for history in reading.histories)

@@ -24,6 +24,7 @@ from playwright.sync_api import sync_playwright
 from clusterbench.benchmarks.matmul import Matmul
 from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.cluster import Cluster
+from clusterbench.job.passes import MEMORY, TRACE, TRAFFIC, Moved, TracedStep
 from clusterbench.layout import ParallelLayout
 from clusterbench.report import render_report
 from clusterbench.run_folder import RunFolder
@@ -41,10 +42,9 @@ Record = tuple[Outcome, Observation | None]
 
 
 def measure() -> list[Result]:
-    training = list(islice(_training_cases(), CASES))
     return [
         *_measure("report_planted", "planted", _planted_cases(CASES), _planted_records, TARGET_S, TARGET_MB),
-        *_measure("report_train_step", "real", training, _training_records, TARGET_S, TARGET_MB),
+        *_measure("report_train_step", "real", training_cases(CASES), training_records, TARGET_S, TARGET_MB),
         *_measure("report_100k", "planted", _planted_cases(MANY), _planted_records, MANY_S, MANY_MB),
     ]
 
@@ -58,7 +58,7 @@ def _measure(
     target_mb: float,
 ) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
-        run = _write(Path(folder) / "run", cases, records(cases))
+        run = write(Path(folder) / "run", cases, records(cases))
         # In a process of its own, which can be given up, and whose memory is not full of what was written here.
         command = [sys.executable, "-m", "tests.bench.report_size", str(run.path), kind]
         try:
@@ -114,7 +114,7 @@ def _render(path: str, kind: str) -> None:
     print(json.dumps([page.st_mtime - start_s, page.st_size, time.time() - start_s, memory_bytes]))
 
 
-def _write(path: Path, cases: list[Case], records: Iterable[Record]) -> RunFolder:
+def write(path: Path, cases: list[Case], records: Iterable[Record]) -> RunFolder:
     # Written in one go: RunFolder.record waits for the disk after each case, and that is not what is timed here.
     run = write_run(path, cases, [], cluster=_CLUSTER)
     with open(path / "outcomes.jsonl", "w") as outcomes, open(path / "observations.jsonl", "w") as observations:
@@ -183,6 +183,10 @@ def _planted_records(cases: list[Case]) -> Iterator[Record]:
 # With train_step, and the matmul whose rate its mfu is held against
 
 
+def training_cases(number: int) -> list[Case]:
+    return list(islice(_training_cases(), number))
+
+
 def _training_cases() -> Iterator[Case]:
     """Every matmul, then layouts, shapes and batches, and all of them again with the next seed, without end."""
     place = Place(_CLUSTER, 1)
@@ -220,7 +224,7 @@ def _train_step(shape: str, seq_len: int, global_batch_size: int) -> TrainStep:
     return TrainStep(shape=shape, seq_len=seq_len, global_batch_size=global_batch_size, layouts=layouts)
 
 
-def _training_records(cases: list[Case]) -> Iterator[Record]:
+def training_records(cases: list[Case]) -> Iterator[Record]:
     draw = random.Random(1)
     for number, one in enumerate(cases):
         if number % 50 == 49:
@@ -230,17 +234,8 @@ def _training_records(cases: list[Case]) -> Iterator[Record]:
         seen = observation(one, _seconds(draw, step_s, one.world_size))
         if one.benchmark == "train_step":
             evidence = {"parity_loss": 1e-8, "parity_gradients": 3e-7, "parity_parameters": 2e-5}
-            passes = {
-                "memory": _memory(one),
-                "traffic": _traffic(one),
-                "exposed": {
-                    "communication_s": 0.3 * step_s,
-                    "compute_s": 0.7 * step_s,
-                    "exposed_s": 0.1 * step_s,
-                    "overlap_fraction": 2 / 3,
-                    "step_s": step_s,
-                },
-            }
+            traced = TracedStep(0.3 * step_s, 0.7 * step_s, 0.1 * step_s, overlap_fraction=2 / 3, step_s=step_s)
+            passes = {MEMORY.name: _memory(one), TRAFFIC.name: _traffic(one), TRACE.name: traced}
             seen = replace(
                 seen,
                 evidence=[evidence] * one.world_size,
@@ -257,9 +252,9 @@ def _memory(one: Case) -> dict[str, int]:
     return {"total": sum(sizes.values()), **sizes, "communication_buffers": 2**20, "temporary": 2**21}
 
 
-def _traffic(one: Case) -> list[dict[str, object]]:
+def _traffic(one: Case) -> list[Moved]:
     return [
-        {"axis": key[key.index("=") + 1 : -1], "op": "all_reduce", "count": 21, "traffic_bytes": value.value}
+        Moved(key[key.index("=") + 1 : -1], "all_reduce", 21, int(value.value), value.value)
         for key, value in one.expected.items()
         if key.startswith("traffic_bytes")
     ]
