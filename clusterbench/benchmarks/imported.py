@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.benchmarks import Benchmark
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.transformer import CONVENTIONS, flops_per_token
+from clusterbench.run_folder.passes import Pass
 from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
 
-MODEL = "model"
-"""The pass in which an import leaves what MFU is computed again from."""
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """What MFU is computed again from: parameters, layers, and the FLOP/s of one rank by a convention's peak."""
+
+    num_parameters: float = 0.0
+    embedding_parameters: float = 0.0
+    num_layers: float = 0.0
+    attention_width: float = 0.0
+    convention: str = ""
+    peak_flops_per_s: float = 0.0
+    peak_source: str = ""
+
+
+MODEL: Pass[ImportedModel] = Pass("model", ImportedModel)
+"""Empty on all ranks but the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +82,7 @@ class Imported(Benchmark):
         values = {key: metric.value for key, metric in metrics.items() if metric.value is not None}
         yield from _throughput(values, case.world_size, origin)
         yield from _time(values, case, observation, origin)
-        for model in observation.passes.get(MODEL, ())[:1]:
+        for model in MODEL.of(observation)[:1]:
             yield from _mfu(values, model, int(case.point["seq_len"]), case.world_size, origin)
 
 
@@ -93,22 +108,21 @@ def _time(values: Mapping[str, float], case: Case, observation: Observation, ori
 
 
 def _mfu(
-    values: Mapping[str, float], model: Mapping[str, Any], seq_len: int, world_size: int, origin: str
+    values: Mapping[str, float], model: ImportedModel, seq_len: int, world_size: int, origin: str
 ) -> Iterator[Metric]:
     """MFU from the imported throughput, and what the imported MFU is of it."""
     per_rank = values.get("tokens_per_s_per_rank", values.get("tokens_per_s", 0.0) / world_size)
-    convention = str(model["convention"])
     per_token = flops_per_token(
-        float(model["num_parameters"]),
-        float(model["embedding_parameters"]),
-        int(model["num_layers"]),
-        int(model["attention_width"]),
+        model.num_parameters,
+        model.embedding_parameters,
+        int(model.num_layers),
+        int(model.attention_width),
         seq_len,
-        convention,
+        model.convention,
     )
-    mfu = per_rank * per_token / float(model["peak_flops_per_s"])
-    detail = {"flops_convention": convention, "peak": "datasheet", "source": "recomputed"}
-    basis = f"throughput, {origin}, times {CONVENTIONS[convention]}; peak: {model['peak_source']}"
+    mfu = per_rank * per_token / model.peak_flops_per_s
+    detail = {"flops_convention": model.convention, "peak": "datasheet", "source": "recomputed"}
+    basis = f"throughput, {origin}, times {CONVENTIONS[model.convention]}; peak: {model.peak_source}"
     yield Metric("mfu", "fraction", mfu, detail=detail, basis=basis)
     if imported := values.get("mfu[source=imported]"):
         yield Metric("mfu_over_recomputed", "1", imported / mfu, basis=f"mfu as {origin}, over mfu recomputed")

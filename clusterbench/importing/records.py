@@ -11,11 +11,12 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
-from clusterbench.benchmarks.imported import MODEL, Imported
+from clusterbench.benchmarks.imported import MODEL, Imported, ImportedModel
 from clusterbench.cluster import Cluster
 from clusterbench.errors import SuiteError
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import LONGEST_S, SHORTEST_S
+from clusterbench.run_folder.passes import as_json
 from clusterbench.types import SAMPLES, Case, Observation, Outcome, Plan, Point, Status
 from clusterbench.units import format_bytes
 
@@ -35,7 +36,7 @@ class ImportedCase:
     time_s
         The imported time, or what follows from a rate; None where the case has no figure.
     model
-        What MFU is computed again from; empty where the mapping does not ask for it.
+        What MFU is computed again from; None where the mapping does not ask for it.
     """
 
     where: str
@@ -46,7 +47,7 @@ class ImportedCase:
     reason: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     time_s: float | None = None
-    model: Mapping[str, Any] = field(default_factory=dict)
+    model: ImportedModel | None = None
     hosts: tuple[str, ...] = ()
 
 
@@ -181,7 +182,7 @@ def _observation(imported: ImportedCase, case: Case) -> Observation:
         SAMPLES: [{key: [value] for key, value in imported.figures.items()}, *other_ranks]
     }
     if imported.model:
-        passes[MODEL] = [dict(imported.model), *other_ranks]
+        passes[MODEL.name] = [as_json(imported.model), *other_ranks]
     seconds = [[imported.time_s]] * case.world_size
     return Observation(case.id, case.hash, 1, 1, imported.hosts or (UNKNOWN_HOST,), seconds, passes=passes)
 

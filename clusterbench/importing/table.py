@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterbench.benchmarks.imported import ImportedModel
 from clusterbench.errors import LayoutError, SuiteError, nearest
 from clusterbench.importing.mapping import COUNTS, DEGREES, FIGURES, Cell, Mapped
 from clusterbench.importing.records import ImportedCase, nodes
@@ -144,7 +145,7 @@ class _TableRow:
             reason=reason,
             figures=figures,
             time_s=self.time_s(point, world_size, figures) if status == "ok" else None,
-            model=self.model() if status == "ok" else {},
+            model=self.model() if status == "ok" else None,
         )
 
     def status(self) -> tuple[Status, str]:
@@ -309,22 +310,21 @@ class _TableRow:
         if not math.isclose(figure, follows, rel_tol=_LIKENESS):
             raise self.fail(f"{name} is {figure:.6g}, but {how} gives {follows:.6g}: the row contradicts itself.")
 
-    def model(self) -> dict[str, Any]:
+    def model(self) -> ImportedModel | None:
         flops = self.mapped.flops
         if flops is None:
-            return {}
-        values: dict[str, Any] = {"embedding_parameters": 0.0}
+            return None
+        values: dict[str, Any] = {
+            "convention": flops.convention,
+            "peak_flops_per_s": flops.peak_flops_per_s,
+            "peak_source": flops.peak_source,
+        }
         for name, cell in flops.cells.items():
             value = self.number(name, cell)
             if value is None or value <= 0:
                 raise self.fail(f"{name} is {'empty' if value is None else f'{value:g}'}; it must be above 0.")
             values[name] = value
-        return {
-            **values,
-            "convention": flops.convention,
-            "peak_flops_per_s": flops.peak_flops_per_s,
-            "peak_source": flops.peak_source,
-        }
+        return ImportedModel(**values)
 
     def value(self, name: str, cell: Cell) -> Value:
         """What stands there, as YAML would read it."""
