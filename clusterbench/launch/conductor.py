@@ -11,38 +11,32 @@ import math
 import secrets
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
-from clusterbench.launch.culprit import BadEvent, Trouble, gpus_in_words, is_victim, late, named
+from clusterbench.launch.agents import Agents
+from clusterbench.launch.culprit import Trouble
+from clusterbench.launch.events import SECONDS_TO_ANSWER, Deadline, Events
 from clusterbench.launch.executions import Execution, batches
-from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
     CheckMpi,
     End,
     Ended,
     EndMpi,
-    Event,
     GoOn,
     GpusSampled,
-    Inspect,
-    Inspected,
-    InspectMpi,
     LostAgent,
     LostZygote,
     MpiEnded,
     OpenStore,
     PrepareMpi,
     RankDone,
-    RankPlace,
     RankReached,
     RankReady,
     RunCase,
@@ -58,14 +52,6 @@ from clusterbench.types import Case, Observation, Outcome
 
 SECONDS_TO_START = 60.0
 """For torch to be imported and ranks to meet, beside the time limit of the case that waits for it."""
-SECONDS_FOR_THE_OTHERS = 0.2
-SECONDS_FOR_THE_CULPRIT = 1.0
-"""After a rank has failed, how long the others are heard before the start is ended: longer if it only says that a peer
-is gone. Peers notice within 20 ms."""
-SECONDS_TO_ANSWER = 5.0
-"""For agents that are asked how far their ranks got, or to end a case of MPI."""
-
-Stage = TypeVar("Stage", RankReady, RankReached, RankDone)
 
 
 class Progress(Protocol):
@@ -102,17 +88,15 @@ class Conductor:
     store_host: str | None = None
     ends_at: float | None = None
     _start: int = field(default=-1, init=False)
-    _inside_mpi: tuple[Member, ...] = field(default=(), init=False)
     _next_start: int = field(default=0, init=False)
-    _telemetry: list[GpusSampled] = field(default_factory=list, init=False)
     _with_passes: set[str] = field(init=False)
     _unended: LaunchError | None = field(default=None, init=False)
     _under_way: dict[str, Any] = field(default_factory=dict, init=False)
-    _gave_sign: float = field(default=0.0, init=False)
-    _unheard: deque[Event] = field(default_factory=deque, init=False)
+    _events: Events = field(init=False)
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._events = Events(self.agents, self.run)
         self._with_passes = {observation.hash for observation in self.run.observations() if observation.passes}
         self._scratch = tempfile.TemporaryDirectory(prefix="clusterbench-")
 
@@ -163,16 +147,16 @@ class Conductor:
 
     def _execute(self, execution: Execution) -> tuple[Outcome, Observation | None]:
         case = execution.case
-        self._under_way = {"case": case.id, "hash": case.hash, "repeat": execution.repeat, "attempt": execution.attempt}
-        self._note("spawned")
-        started, clock = datetime.now(UTC), time.monotonic()
-        self._telemetry.clear()
         identity: dict[str, Any] = {
             "case": case.id,
             "hash": case.hash,
             "repeat": execution.repeat,
             "attempt": execution.attempt,
         }
+        self._under_way = identity
+        self._note("spawned")
+        started, clock = datetime.now(UTC), time.monotonic()
+        self._events.samples.clear()
 
         def outcome(**how: Any) -> Outcome:
             elapsed_s = round(time.monotonic() - clock, 6)
@@ -203,7 +187,7 @@ class Conductor:
             seconds=[record.seconds for record in records],
             evidence=[record.evidence for record in records],
             passes={name: [record.passes[name] for record in records] for name in records[0].passes},
-            telemetry=self._telemetry_of_the_case(),
+            telemetry=_summaries(self._events.samples),
         )
         return outcome(status="ok", phase="done"), observation
 
@@ -225,19 +209,19 @@ class Conductor:
             if measures_mpi and self.agents.mpi:
                 return self._take_through_mpi(case)
             if self._start < 0:
-                deadline = self._in(SECONDS_TO_START + case.time_limit_s)
+                deadline = self._deadline(SECONDS_TO_START + case.time_limit_s)
                 self._begin_start(case, deadline)
-                self._keep_loaded(self._await(RankReady, "ready", case, deadline))
-            deadline = self._in(case.time_limit_s)
+                self._keep_loaded(self._events.of_all_ranks(RankReady, "ready", case, deadline))
+            deadline = self._deadline(case.time_limit_s)
             self._note("rendezvous")
             self.agents.order(self._for_worker(case))
-            self._await(RankReached, "prepared", case, deadline)
+            self._events.of_all_ranks(RankReached, "prepared", case, deadline)
             self._note("prepared")
             self.agents.order(GoOn("check"))
-            self._await(RankReached, "checked", case, deadline)
+            self._events.of_all_ranks(RankReached, "checked", case, deadline)
             self._note("checked")
             self.agents.order(GoOn("time"))
-            records = _alike(self._await(RankDone, "done", case, deadline))
+            records = _alike(self._events.of_all_ranks(RankDone, "done", case, deadline))
             return [as_of_its_ranks(record) for record in records] if measures_mpi else records
         except LaunchError as error:
             raise Trouble("failed", str(error), phase="spawned") from None
@@ -247,34 +231,31 @@ class Conductor:
         ranks = tuple(member for member in self.agents.members if member.first_rank < case.world_size)
         if reason := objection(case, ranks):
             raise Trouble("skipped", reason)
-        deadline = self._in(case.time_limit_s)
-        self._inside_mpi = ranks
+        deadline = self._deadline(case.time_limit_s)
+        self._events.inside_mpi = ranks
         self.agents.expect_silence(case.time_limit_s)
         numbers = tuple(member.agent for member in ranks), tuple(member.local_ranks[0] for member in ranks)
 
-        def left_s() -> float:
-            return max(deadline - time.monotonic(), 0.0)
-
         self._note("rendezvous")
-        self.agents.order_mpi(ranks, PrepareMpi(*numbers, case.point, case.iterations, case.warmup, left_s()))
-        self._await(RankReached, "prepared", case, deadline)
+        self.agents.order_mpi(ranks, PrepareMpi(*numbers, case.point, case.iterations, case.warmup, deadline.left_s))
+        self._events.of_all_ranks(RankReached, "prepared", case, deadline)
         self._note("prepared")
-        self.agents.order_mpi(ranks, CheckMpi(left_s()))
-        self._await(RankReached, "checked", case, deadline)
+        self.agents.order_mpi(ranks, CheckMpi(deadline.left_s))
+        self._events.of_all_ranks(RankReached, "checked", case, deadline)
         self._note("checked")
-        self.agents.order_mpi(ranks, TimeMpi(left_s()))
-        records = _alike(self._await(RankDone, "done", case, deadline))
+        self.agents.order_mpi(ranks, TimeMpi(deadline.left_s))
+        records = _alike(self._events.of_all_ranks(RankDone, "done", case, deadline))
         self._note("done")
         self._leave_mpi()
         return records
 
     def _leave_mpi(self) -> None:
-        self._inside_mpi = ()
+        self._events.inside_mpi = ()
         self.agents.expect_silence(0.0)
 
-    def _in(self, seconds: float) -> float:
+    def _deadline(self, limit_s: float) -> Deadline:
         """So many seconds from now, or when the whole run has to be over."""
-        return min(time.monotonic() + seconds, self.ends_at or math.inf)
+        return Deadline(min(time.monotonic() + limit_s, self.ends_at or math.inf), limit_s)
 
     def _for_worker(self, case: Case) -> RunCase:
         iterations, warmup = case.iterations, case.warmup
@@ -284,9 +265,7 @@ class Conductor:
             iterations, warmup, passes = 1, 0, True
         return RunCase(case.benchmark, case.point, case.layout, case.rank_order, iterations, warmup, passes)
 
-    # A start.
-
-    def _begin_start(self, case: Case, deadline: float) -> None:
+    def _begin_start(self, case: Case, deadline: Deadline) -> None:
         self._start, self._next_start = self._next_start, self._next_start + 1
         store = self._store(case, deadline)
         # Above every deadline: a hang is the conductor's to find, not the transport's.
@@ -294,23 +273,21 @@ class Conductor:
         logs = str(self.run.logs.resolve())
         self.agents.order(Start(self._start, case.world_size, case.device, case.environment, store, timeout_s, logs))
 
-    def _store(self, case: Case, deadline: float) -> StorePlace:
+    def _store(self, case: Case, deadline: Deadline) -> StorePlace:
         if self.store_host is None:
             return StorePlace(file=str(Path(self._scratch.name) / f"store-{self._start}"))
         self.agents.order_head(OpenStore(case.environment, self.store_host))
-        for event in self._events_until(deadline):
+        for event in self._events.until(deadline.at_s):
             match event:
                 case StoreOpen():
                     return StorePlace(host=self.store_host, port=event.port, prefix=secrets.token_hex(16))
                 case LostZygote() | LostAgent():
-                    raise self._culprit(event, case)
-                case _:
-                    self._notice(event)
+                    raise self._events.culprit(event, case)
         raise LaunchError("the store on which ranks of different hosts meet did not open")
 
     def _end_start(self, kill: bool) -> None:
         """Returns once no worker of the start is left on any host."""
-        if self._inside_mpi:
+        if self._events.inside_mpi:
             self._end_mpi()
         if self._start < 0:
             return
@@ -319,7 +296,7 @@ class Conductor:
             return
         self.agents.order(End(start, kill))
         ended = 0
-        for event in self._events_until(time.monotonic() + 30):
+        for event in self._events.until(time.monotonic() + 30):
             if isinstance(event, Ended) and event.start == start:
                 ended += 1
                 self._keep_logs(event.logs)
@@ -336,15 +313,13 @@ class Conductor:
         LaunchError
             If one is still inside a call of MPI, or does not answer.
         """
-        ranks = self._inside_mpi
+        ranks = self._events.inside_mpi
         self._leave_mpi()
-        self.agents.is_stuck, self.agents.all_answer = (
-            True,
-            False,
-        )  # until they say otherwise, whatever interrupts the wait
+        # Until they say otherwise, whatever interrupts the wait.
+        self.agents.is_stuck, self.agents.all_answer = True, False
         self.agents.order_mpi(ranks, EndMpi())
         stuck: list[bool] = []
-        for event in self._events_until(time.monotonic() + SECONDS_TO_ANSWER):
+        for event in self._events.until(time.monotonic() + SECONDS_TO_ANSWER):
             if isinstance(event, MpiEnded):
                 stuck.append(event.is_stuck)
             if len(stuck) == len(ranks):
@@ -360,98 +335,6 @@ class Conductor:
             with suppress(OSError):
                 (self.run.logs / Path(name).name).write_text(text)
 
-    # Waiting.
-
-    def _await(self, kind: type[Stage], stage: str, case: Case, deadline: float) -> list[Stage]:
-        """Every rank's message of ``stage``, in rank order; a Trouble as soon as one cannot come."""
-        heard: dict[int, Stage] = {}
-        for event in self._events_until(deadline):
-            if isinstance(event, kind) and event.stage == stage:
-                heard[event.rank] = event
-                if len(heard) == case.world_size:
-                    return [heard[rank] for rank in range(case.world_size)]
-            elif isinstance(event, BadEvent):
-                raise self._culprit(event, case)
-            else:
-                self._notice(event)
-        raise self._late(case, case.time_limit_s + (SECONDS_TO_START if stage == "ready" else 0.0))
-
-    def _events_until(self, deadline: float) -> Iterator[Event]:
-        """Events one by one. What is left when the caller stops comes first at the next call."""
-        while (left := deadline - time.monotonic()) > 0:
-            if time.monotonic() - self._gave_sign > SECONDS_BETWEEN_SIGNS:
-                self._gave_sign = time.monotonic()
-                self.run.give_sign()
-            if not self._unheard:  # a look costs as much for one event as for a thousand
-                self._unheard.extend(self.agents.events(min(left, 0.5)))
-            if self._unheard:
-                yield self._unheard.popleft()
-
-    def _notice(self, event: Event) -> None:
-        if isinstance(event, GpusSampled):
-            self._telemetry.append(event)
-
-    def _inspect(self, stacks: bool) -> dict[int, RankPlace]:
-        """How far every rank of the start got, as far as agents answer."""
-        if not self.agents.present:
-            return {}
-        asked: Sequence[Member] = self._inside_mpi or self.agents.present
-        if self._inside_mpi:
-            self.agents.order_mpi(self._inside_mpi, InspectMpi())
-        else:
-            self.agents.order(Inspect(stacks))
-        places: dict[int, RankPlace] = {}
-        answers = 0
-        for event in self._events_until(time.monotonic() + SECONDS_TO_ANSWER):
-            if isinstance(event, Inspected):
-                answers += 1
-                places |= {place.rank: place for place in event.ranks}
-                if answers >= len(asked):
-                    break
-        return places
-
-    # Hearing who it was; culprit.py decides.
-
-    def _culprit(self, first: BadEvent, case: Case) -> Trouble:
-        """Hears the other ranks for a moment and names the one the trouble began with."""
-        bad: list[BadEvent] = [first]
-        ranks = {getattr(first, "rank", None)}
-        wait_s = SECONDS_FOR_THE_CULPRIT if is_victim(first) else SECONDS_FOR_THE_OTHERS
-        for event in self._events_until(time.monotonic() + wait_s):
-            if isinstance(event, BadEvent):
-                bad.append(event)
-                ranks.add(getattr(event, "rank", None))
-            if len(ranks) >= case.world_size:
-                break
-        if all(map(is_victim, bad)):
-            bad += self._losses_in_sight()
-        places = self._inspect(stacks=False)
-        return named(bad, places, self.agents.members, self.agents.lost | self.agents.disabled)
-
-    def _losses_in_sight(self) -> list[LostAgent]:
-        """Where ranks complain of lost peers and an agent is silent: its loss, once that is certain."""
-        for event in self._events_until(time.monotonic() + self.agents.silence_s):
-            if isinstance(event, LostAgent):
-                return [event]
-            if not self.agents.misses_a_sign():
-                break
-        return []
-
-    def _late(self, case: Case, limit_s: float) -> Trouble:
-        places = self._inspect(stacks=True)
-        for place in places.values():
-            self._keep_stack(place)
-        gpus = gpus_in_words(self.agents.members, {event.host: event.sample for event in self._telemetry})
-        return late(case, limit_s, places, self._inside_mpi, SECONDS_TO_ANSWER, gpus)
-
-    def _keep_stack(self, place: RankPlace) -> None:
-        """The stacks are in the logs already; a rank that could not write its own gets a line that says so."""
-        if place.log and not place.stack:
-            with suppress(OSError), open(self.run.logs / Path(place.log).name, "a") as log:
-                log.write(f"clusterbench: rank {place.rank} did not answer; its process state is {place.state!r}\n")
-
-    # What is learnt on the way.
-
     def _keep_loaded(self, ready: Sequence[RankReady]) -> None:
         """Adds what the first workers really loaded to environment.json."""
         environment = self.run.environment()
@@ -461,15 +344,17 @@ class Conductor:
             loaded.update(new)
             self.run.write("environment.json", json.dumps(environment, indent=1, sort_keys=True) + "\n")
 
-    def _telemetry_of_the_case(self) -> dict[str, Any]:
-        if not self._telemetry:
-            return {}
-        from clusterbench.engine.telemetry import summarise
 
-        by_host: dict[str, list[dict[str, Any]]] = {}
-        for event in self._telemetry:
-            by_host.setdefault(event.host, []).append(asdict(event.sample))
-        return {host: summarise(samples) for host, samples in sorted(by_host.items())}
+def _summaries(samples: Sequence[GpusSampled]) -> dict[str, Any]:
+    """What became of each GPU during a case, by host and GPU."""
+    if not samples:
+        return {}
+    from clusterbench.engine.telemetry import summarise
+
+    by_host: dict[str, list[dict[str, Any]]] = {}
+    for event in samples:
+        by_host.setdefault(event.host, []).append(asdict(event.sample))
+    return {host: summarise(of_host) for host, of_host in sorted(by_host.items())}
 
 
 def _alike(records: list[RankDone]) -> list[RankDone]:

@@ -7,7 +7,7 @@ import pytest
 
 from clusterbench.cluster import Cluster
 from clusterbench.engine.telemetry import GpuSample
-from clusterbench.launch import conductor
+from clusterbench.launch import conductor, events
 from clusterbench.launch.conductor import Conductor, LostHosts, OutOfTime
 from clusterbench.launch.executions import Execution
 from clusterbench.launch.members import Member
@@ -42,7 +42,7 @@ def case(name="drill/1n4/x", world_size=4, time_limit_s=5.0, **more):
 
 
 class Clock:
-    """Stands still, except where a agents is waited for that has nothing to say."""
+    """Stands still, except where agents are waited for that have nothing to say."""
 
     now_s = 0.0
 
@@ -55,7 +55,8 @@ CLOCK = Clock()
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    monkeypatch.setattr(conductor, "time", CLOCK)
+    for module in (conductor, events):
+        monkeypatch.setattr(module, "time", CLOCK)
 
 
 class ScriptedAgents:
@@ -288,6 +289,6 @@ def test_after_a_case_of_mpi_it_is_known_who_is_stuck_and_whether_all_answer(tmp
     agents = InsideMpi(*answers)
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (), ()), {})
     one = Conductor(agents, run, Silent())
-    one._inside_mpi = (Member(0, "a", 0, (0,)), Member(1, "a", 1, (1,)))
+    one._events.inside_mpi = (Member(0, "a", 0, (0,)), Member(1, "a", 1, (1,)))
     one.conduct([])
     assert (agents.is_stuck, agents.all_answer) == (is_stuck, all_answer)

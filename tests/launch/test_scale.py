@@ -12,7 +12,7 @@ import time
 import pytest
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch import conductor
+from clusterbench.launch import events
 from clusterbench.launch.agents import Agents, Silence, dismiss
 from clusterbench.launch.allocation import gather, measure_clocks
 from clusterbench.launch.channel import Channel
@@ -87,7 +87,7 @@ def test_connections_cut_in_the_middle_of_a_case_are_all_named(crowd_and_agents,
 
 
 def test_a_run_that_loses_everybody_ends_at_once(crowd_and_agents, tmp_path, monkeypatch):
-    monkeypatch.setattr(conductor, "SECONDS_TO_ANSWER", 60.0)
+    monkeypatch.setattr(events, "SECONDS_TO_ANSWER", 60.0)
     crowd, agents = crowd_and_agents
     start_s = time.monotonic()
     directory, said = conduct(agents, tmp_path, case_of(RANKS, "cut", cut=range(RANKS)))
