@@ -39,8 +39,9 @@ _REFUSED = {
 class TrainStep(Benchmark):
     """How fast a decoder trains in each of some layouts, with what memory and traffic, and that it trains right.
 
-    Before it is timed, each layout is run on a small twin of the model and compared with one rank: loss, every
-    gradient, parameters after two steps. Memory, traffic and exposed communication are taken in steps of their own.
+    Before it is timed, each layout is run on a small twin of the model and compared with one rank: losses, every
+    gradient, what two steps changed of every weight. Memory, traffic and exposed communication are taken in steps of
+    their own.
     """
 
     version: ClassVar[int] = 1
@@ -82,9 +83,14 @@ class TrainStep(Benchmark):
         MetricKind("scaling_loss_part", "s", "lower", "of a step, beyond the smallest run's at the same work per rank"),
         MetricKind("loss", "1", "neither", "mean over the global batch in the last timed step"),
         MetricKind("num_alloc_retries", "1", "lower", "times a full GPU made PyTorch's allocator empty its cache"),
-        MetricKind("parity_loss", "1", "lower", "how far the loss is from one rank's"),
-        MetricKind("parity_gradients", "1", "lower", "how far the worst gradient is from one rank's"),
-        MetricKind("parity_parameters", "1", "lower", "how far the worst parameter is from one rank's after two steps"),
+        MetricKind("parity_loss", "1", "lower", "how far the losses of two steps are from one rank's"),
+        MetricKind("parity_gradients", "1", "lower", "how far the worst weight's gradient is from one rank's"),
+        MetricKind("parity_gradient_scale", "1", "lower", "the worst factor between a gradient and one rank's, less 1"),
+        MetricKind("parity_update", "1", "lower", "how far is what two steps changed of all weights"),
+        MetricKind("parity_worst_update", "1", "lower", "how far is what two steps changed of the worst weight"),
+        MetricKind(
+            "parity_parameters", "1", "lower", "in earlier runs: how far the worst parameter is after two steps"
+        ),
     )
 
     shape: str = option("llama-tiny", "model, by name", choices=tuple(SHAPES), label="{}")

@@ -146,7 +146,7 @@ def _balance(context: ContextParallel, job: TrainingJob) -> Iterator[tuple[str, 
 def _longest_sequence(job: TrainingJob, active: Sequence[Parallelism], card: Accelerator) -> Expected:
     """The longest sequence, in steps of what the layout cuts it into, with which the fullest rank's memory suffices."""
     assert card.memory_bytes is not None
-    unit = lcm(*(parallelism.twin(job)[2] for parallelism in active))
+    unit = lcm(*(parallelism.twin(job).seq_unit for parallelism in active))
 
     def fits(units: int) -> bool:
         longer = replace(job, seq_len=units * unit)

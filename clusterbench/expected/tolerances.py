@@ -1,78 +1,128 @@
-"""How far a parallel step may be from one rank, each figure with its reason; no torch."""
+"""What a layout is compared with one rank in, and how far it may be from it, each figure with its reason; no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from clusterbench.job import LEARNING_RATE, TrainingJob
+from clusterbench.job import TrainingJob
 from clusterbench.parallel import Parallelism, active_in
-from clusterbench.types import Expected
+from clusterbench.types import Expected, metric_key
 
-PARITY_METRICS = ("parity_loss", "parity_gradients", "parity_parameters")
+PARITY_METRICS = (
+    "parity_loss",
+    "parity_gradients",
+    "parity_gradient_scale",
+    "parity_update",
+    "parity_worst_update",
+)
+EXACT = "float64"
 
 _SUMS = "the sums are the same in another order"
-_RELATIVE = {
-    "float64": (1e-9, f"{_SUMS}: about 1e-15 in float64, and what the optimizer makes of it"),
-    "float32": (1e-5, f"{_SUMS}: about 1e-6 in float32"),
+_AMPLIFIED = "Adam divides by the gradient's size, so where it is near 0 its rounding decides the sign of an update"
+_FLOAT64 = {
+    "parity_loss": (1e-12, _SUMS),
+    "parity_gradients": (1e-11, _SUMS),
+    "parity_gradient_scale": (1e-12, _SUMS),
+    "parity_update": (1e-9, _AMPLIFIED),
+    "parity_worst_update": (1e-8, _AMPLIFIED),
 }
+_FLOAT32 = {
+    "parity_loss": (1e-5, _SUMS),
+    "parity_gradients": (1e-5, _SUMS),
+    "parity_gradient_scale": (1e-5, _SUMS),
+    "parity_update": (1e-3, _AMPLIFIED),
+    "parity_worst_update": (1e-2, _AMPLIFIED),
+}
+_OF_ONE_RANK = (
+    "deviation from one rank in float64, as a multiple of what one rank in bfloat16 deviates: parallel sums round "
+    "elsewhere, not coarser"
+)
+_OF_ROUNDING = "as a multiple of what rounding of all its numbers leaves, which goes both ways and cancels"
+_BFLOAT16 = {
+    "parity_loss": (2.0, _OF_ONE_RANK),
+    "parity_gradients": (2.0, _OF_ONE_RANK),
+    "parity_gradient_scale": (1.0, _OF_ROUNDING),
+    "parity_update": (2.0, _OF_ONE_RANK),
+    "parity_worst_update": (0.5, "of a norm's few numbers some get another sign; without a step it is 1"),
+}
+_TOLERANCES = {"float64": _FLOAT64, "float32": _FLOAT32, "bfloat16": _BFLOAT16}
 
 
-def parity_dtype(job: TrainingJob, parallelisms: Sequence[Parallelism], runs_in_float64: bool = True) -> str:
-    """In what a layout is compared with one rank: the job's own dtype, but float64 where a router decides.
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison of the small twin with one rank.
 
-    Sums in another order can send a token whose experts are nearly equal to another one, which is no mistake. A trainer
-    that does not run in float64 is compared in the job's own dtype all the same.
+    Attributes
+    ----------
+    dtype
+        Of the arithmetic.
+    parallelisms
+        In the form in which they are compared.
+    is_own
+        Whether the dtype is that of the job, so that its figures stand under the plain names.
+    why
+        Why it is not the job's own dtype, or not as the job routes; empty where it is both.
     """
-    return "float64" if runs_in_float64 and _routes(job, parallelisms) else job.dtype
+
+    dtype: str
+    parallelisms: tuple[Parallelism, ...]
+    is_own: bool
+    why: str = ""
+
+    def key(self, metric: str) -> str:
+        """How a figure of this comparison is called."""
+        return metric if self.is_own else metric_key(metric, dtype=self.dtype)
+
+    def allowed(self, job: TrainingJob) -> dict[str, Expected]:
+        """Metric -> the largest value that still counts as the same result."""
+        rounding = max((parallelism.rounding() for parallelism in active_in(job.layout, self.parallelisms)), default=0)
+        limits = {}
+        for metric, (value, reason) in _TOLERANCES[self.dtype].items():
+            if rounding and self.dtype != "bfloat16":
+                value, reason = _ROUNDED[metric] * rounding, f"gradients are rounded before they are sent: {rounding:g}"
+            limits[metric] = Expected(value, "1", f"at most; {reason}{self.why}")
+        return limits
 
 
-def _routes(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> bool:
-    return job.shape.has_experts and any(parallelism.routes for parallelism in parallelisms)
+_ROUNDED = {
+    "parity_loss": 0.01,
+    "parity_gradients": 1,
+    "parity_gradient_scale": 0.25,
+    "parity_update": 8,
+    "parity_worst_update": 16,
+}
+"""As multiples of what a message loses of the largest gradient; the second loss is of weights stepped by such."""
+
+
+def comparisons_of(
+    job: TrainingJob, parallelisms: Sequence[Parallelism], runs_in_float64: bool = True
+) -> list[Comparison]:
+    """What a layout has to stand: float64, in which nothing hides behind rounding, and the job's own dtype.
+
+    Sums in another order can send a token whose experts are nearly equal to another one, which is no mistake. So where
+    a router decides, the choice is compared in float64, and the job's own dtype with every expert's share fixed. A
+    trainer that does not run in float64 is compared in the job's own dtype alone.
+    """
+    every = tuple(parallelism.for_proof() for parallelism in parallelisms)
+    if not runs_in_float64:
+        why = f"; proven in {job.dtype} alone: this trainer's step does not run in float64"
+        return [Comparison(job.dtype, every, True, why)]
+    exact = Comparison(EXACT, tuple(parallelism.exact() for parallelism in every), False)
+    own = Comparison(job.dtype, every, True)
+    if job.dtype != EXACT and job.shape.has_experts and any(parallelism.routes for parallelism in every):
+        why = "; with as many tokens for every expert: where a router decides, rounding could send one elsewhere"
+        own = replace(own, parallelisms=tuple(parallelism.routed_evenly() for parallelism in every), why=why)
+    is_one = (exact.dtype, exact.parallelisms) == (own.dtype, own.parallelisms)
+    return [own] if is_one else [exact, own]
 
 
 def allowed_of(
     job: TrainingJob, parallelisms: Sequence[Parallelism], runs_in_float64: bool = True
 ) -> dict[str, Expected]:
-    """Metric -> the largest value that still counts as the same result, for this job and what shares it."""
-    dtype, active = parity_dtype(job, parallelisms, runs_in_float64), active_in(job.layout, parallelisms)
-    allowed = tolerances(dtype)
-    if not runs_in_float64:
-        why = f"; proven in {dtype}: this trainer's step does not run in float64"
-        allowed = {metric: replace(limit, basis=f"{limit.basis}{why}") for metric, limit in allowed.items()}
-    rounding = max((parallelism.rounding() for parallelism in active), default=0.0)
-    if rounding and dtype != "bfloat16":
-        basis = f"at most; gradients are rounded before they are sent: {rounding:g}"
-        allowed["parity_gradients"] = Expected(rounding, "1", basis)
-        two_steps = f"at most; 2 x learning rate {LEARNING_RATE:g}: {basis.partition('; ')[2]}"
-        allowed["parity_parameters"] = Expected(2 * LEARNING_RATE, "1", two_steps)
-    return allowed
-
-
-def tolerances(dtype: str) -> dict[str, Expected]:
-    """Metric -> the largest value that still counts as the same result.
-
-    Loss and gradients are relative to their largest element, parameters after two AdamW steps absolute. In bfloat16 all
-    three are multiples of what a step on one rank in bfloat16 deviates from float32: no figure fits every width, and
-    the rounding of one rank is there to be measured.
-
-    >>> tolerances("float64")["parity_gradients"].value
-    1e-09
-    """
-    if dtype == "bfloat16":
-        reason = (
-            "at most; deviation from one rank in float32, as a multiple of what one rank in bfloat16 deviates: "
-            "parallel sums round elsewhere, not coarser"
-        )
-        return {metric: Expected(2.0, "1", reason) for metric in PARITY_METRICS}
-    value, reason = _RELATIVE[dtype]
-    same = Expected(value, "1", f"at most; {reason}")
-    if dtype == "float64":
-        return dict.fromkeys(PARITY_METRICS, same)
-    amplified = Expected(
-        2 * LEARNING_RATE,
-        "1",
-        f"at most; 2 x learning rate {LEARNING_RATE:g}: Adam divides by the gradient's size, so where it is near 0 its "
-        "rounding decides the sign of an update",
-    )
-    return {"parity_loss": same, "parity_gradients": same, "parity_parameters": amplified}
+    """Metric key -> the largest value that still counts as the same result, of every comparison of this job."""
+    return {
+        comparison.key(metric): limit
+        for comparison in comparisons_of(job, parallelisms, runs_in_float64)
+        for metric, limit in comparison.allowed(job).items()
+    }

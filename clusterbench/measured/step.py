@@ -23,8 +23,11 @@ from clusterbench.parallel import from_options
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.rows import Row
 from clusterbench.shape import named_shape
-from clusterbench.types import Case, Metric, Observation
+from clusterbench.types import Case, Metric, Observation, split_key
 from clusterbench.units import format_value
+
+EVIDENCE = (*PARITY_METRICS, "parity_parameters", "routing_margin", "loss")
+"""What a proof or a timed step leaves that is a metric; ``parity_parameters`` in runs recorded before updates were."""
 
 
 def step_metrics(case: Case, job: TrainingJob, observation: Observation, cluster: Cluster) -> Iterator[Metric]:
@@ -48,10 +51,15 @@ def step_metrics(case: Case, job: TrainingJob, observation: Observation, cluster
         yield Metric("longest_seq_len", "tokens", None, basis=why)
     yield from _expert_metrics(observation)
     yield from _energy(case, job, observation, time)
-    for name in (*PARITY_METRICS, "routing_margin", "loss"):
-        values = [evidence[name] for evidence in observation.evidence if name in evidence]
-        if values:
-            yield Metric(name, "1", max(values))
+    yield from _evidence(observation)
+
+
+def _evidence(observation: Observation) -> Iterator[Metric]:
+    """In the order of :data:`EVIDENCE`, of each first what the job's own dtype showed."""
+    for name in EVIDENCE:
+        for key in sorted({key for seen in observation.evidence for key in seen if split_key(key)[0] == name}):
+            values = [seen[key] for seen in observation.evidence if key in seen]
+            yield Metric(name, "1", max(values), detail=split_key(key)[1])
 
 
 def across_cases(rows: Sequence[Row]) -> Iterable[Row]:

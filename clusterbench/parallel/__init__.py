@@ -100,6 +100,25 @@ class Traffic:
         return traffic_bytes(op, self.size_bytes, self.ranks or layout.degree(self.axis))
 
 
+@dataclass(frozen=True)
+class Twin:
+    """What the small twin of a job needs at least, so that all that is looped over is gone through twice or more.
+
+    Attributes
+    ----------
+    num_layers
+        Of the whole model.
+    micro_batches
+        Of a step of one dp rank: a first, a last, and one between them.
+    seq_unit
+        What its ``seq_len`` is a multiple of.
+    """
+
+    num_layers: int = 2
+    micro_batches: int = 3
+    seq_unit: int = 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parallelism(ABC):
     """One way of sharing a step.
@@ -146,7 +165,18 @@ class Parallelism(ABC):
         return 0.0
 
     def for_proof(self) -> Self:
-        """What is compared with one rank in its place: itself, or where it only approximates, its exact form."""
+        """What is compared with one rank in its place: itself, or where that has no like on one rank, its exact form.
+
+        In as small parts as a small twin needs to have several.
+        """
+        return self
+
+    def exact(self) -> Self:
+        """The form that loses nothing of a gradient, for a comparison in float64: itself where it never does."""
+        return self
+
+    def routed_evenly(self) -> Self:
+        """The same with what goes where fixed, whatever the data: rounding then changes figures and no ways."""
         return self
 
     @property
@@ -178,9 +208,9 @@ class Parallelism(ABC):
         """The job of a rank at this place along pp, with the layers it has."""
         return job
 
-    def twin(self, job: TrainingJob) -> tuple[int, int, int]:
-        """What a job's small twin needs at least: layers, micro-batches, and what its seq_len is a multiple of."""
-        return 1, 1, 1
+    def twin(self, job: TrainingJob) -> Twin:
+        """What a job's small twin needs at least."""
+        return Twin()
 
     def positions(self, job: TrainingJob, cp_rank: int) -> Sequence[range] | None:
         """The positions of a sequence that a cp rank has, in its order; None where this is not its to say."""

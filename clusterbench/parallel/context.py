@@ -11,7 +11,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.job.sequence import IN_TWO_CHUNKS, KINDS, positions
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.parallel import Parallelism, Traffic, Twin
 from clusterbench.parallel._words import Meaning, PhaseWords, Remark, in_layers
 from clusterbench.words import Word
 
@@ -107,9 +107,9 @@ class ContextParallel(Parallelism):
             )
         return None
 
-    def twin(self, job: TrainingJob) -> tuple[int, int, int]:
+    def twin(self, job: TrainingJob) -> Twin:
         per_rank = lcm(2 if self.context in IN_TWO_CHUNKS else 1, job.layout.sequence_parts)
-        return 1, 1, job.layout.cp * per_rank
+        return Twin(seq_unit=job.layout.cp * per_rank)
 
     def positions(self, job: TrainingJob, cp_rank: int) -> list[range]:
         return positions(job.seq_len, job.layout.cp, cp_rank, self.context)

@@ -25,6 +25,7 @@ ONE_BUCKET_MB = 2**20
 # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES and the default of DDP's bucket_cap_mb.
 FIRST_BUCKET_BYTES = 2**20
 BUCKET_BYTES = 25 * 2**20
+BUCKET_MB_OF_TWIN = 2**-4
 
 # PowerSGDState's default, and the earliest step it takes: DDP builds its buckets anew after the first.
 WORTH_COMPRESSING = 2
@@ -92,6 +93,8 @@ class DataParallel(Parallelism):
         label="{} gradients",
     )
     powersgd_rank: int = option(1, "columns of each factor of powersgd", minimum=1, maximum=FULL_RANK - 1)
+    bucket_mb: float | None = None
+    """Size of DDP's buckets in MiB; None leaves it to DDP. No option of a suite: a twin has several buckets by it."""
 
     def active(self, layout: ParallelLayout) -> bool:
         return layout.degree("dp_cp") > 1 and not layout.shards_gradients
@@ -110,7 +113,11 @@ class DataParallel(Parallelism):
 
     def for_proof(self) -> Self:
         # With as many columns as a matrix has, its factors are exact: what is proven is that they are the right ones.
-        return replace(self, powersgd_rank=FULL_RANK) if self.compress == "powersgd" else self
+        rank = FULL_RANK if self.compress == "powersgd" else self.powersgd_rank
+        return replace(self, powersgd_rank=rank, bucket_mb=BUCKET_MB_OF_TWIN)
+
+    def exact(self) -> Self:
+        return replace(self, compress="none") if self.compress == "bf16" else self
 
     def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         return (job.layout.data_axis,) if job.layout.uses("pp") and not is_spread_expert(name, job) else ()
@@ -156,7 +163,7 @@ class DataParallel(Parallelism):
             gradient_as_bucket_view=True,
             # PowerSGD reduces from callbacks. Those of several buckets come in another order on each rank over Gloo,
             # and ranks then take each other's messages for their own.
-            bucket_cap_mb=ONE_BUCKET_MB if self.compress == "powersgd" else None,
+            bucket_cap_mb=ONE_BUCKET_MB if self.compress == "powersgd" else self.bucket_mb,
         )
         self._compress(model, assembly.grid.group(job.layout.data_axis))
         assembly.model = model

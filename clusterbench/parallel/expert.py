@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 from clusterbench.job import TrainingJob
 from clusterbench.job.experts import INDEX_BYTES, even_tokens, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.parallel import Parallelism, Traffic, Twin
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark, in_layers
 from clusterbench.shape import SHAPES, ModelShape
 from clusterbench.words import Word
@@ -144,13 +144,16 @@ class ExpertParallel(Parallelism):
     def _parts(self, job: TrainingJob) -> int:
         return 2 if self.expert_overlap and job.layout.spreads_experts else 1
 
-    def twin(self, job: TrainingJob) -> tuple[int, int, int]:
+    def routed_evenly(self) -> Self:
+        return replace(self, routing="balanced")
+
+    def twin(self, job: TrainingJob) -> Twin:
         if not job.shape.has_experts or self.routing == "real":
-            return 1, 1, 1
+            return Twin()
         # Balanced routing goes by a token's place among those of its rank. It sends it where one rank with all tokens
         # would if each piece of a sequence on one rank is even: half a piece of cp, of which zig-zag gives a rank two.
         layout = job.layout
-        return 1, 1, even_tokens(job.shape) * (2 * layout.cp if layout.cp > 1 else 1) * layout.sequence_parts
+        return Twin(seq_unit=even_tokens(job.shape) * (2 * layout.cp if layout.cp > 1 else 1) * layout.sequence_parts)
 
     def weight(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
         return (size[0] // job.layout.ep, *size[1:]) if is_expert(name) else size

@@ -12,7 +12,7 @@ from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.job import Chunk, TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.parallel import Parallelism, Traffic, Twin
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark
 from clusterbench.words import Word
 
@@ -132,13 +132,15 @@ class Pipeline(Parallelism):
         actions = () if self.schedule == "naive" else tuple(self._order(job)[pp_rank])
         return replace(job, chunks=tuple(chunks), pp_rank=pp_rank, actions=actions)
 
-    def twin(self, job: TrainingJob) -> tuple[int, int, int]:
-        enough = (
+    def twin(self, job: TrainingJob) -> Twin:
+        # one more than fill the pipeline, so that it also runs full
+        full = (
             number
-            for number in range(2, 2 * job.layout.pp + 2)
+            for number in range(job.layout.pp, 4 * job.layout.pp + 4)
             if schedules.objection(self.schedule, job.layout.pp, number, self.chunks) is None
         )
-        return job.layout.pp * self.chunks, next(enough), 1
+        least = max(2, next(full))
+        return Twin(2 * job.layout.pp * self.chunks, next(number for number in full if number > least))
 
     def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         return ("ends",) if name == "embedding.weight" and job.shape.tied_embeddings else ()

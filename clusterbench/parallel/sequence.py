@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.parallel import Parallelism, Traffic, Twin
 from clusterbench.parallel._words import PhaseWords, Remark
 from clusterbench.parallel.tensor import crossing_bytes, crossing_traffic, slices_work_together
 from clusterbench.words import Word
@@ -61,8 +61,8 @@ class SequenceParallel(Parallelism):
             return f"+sp cuts seq_len {job.seq_len} over {over} not divide it: {job.seq_len / (cp * tp):.4g}"
         return None
 
-    def twin(self, job: TrainingJob) -> tuple[int, int, int]:
-        return 1, 1, job.layout.tp
+    def twin(self, job: TrainingJob) -> Twin:
+        return Twin(seq_unit=job.layout.tp)
 
     def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         return ("tp",) if name.endswith("norm.weight") else ()  # each rank has seen its own tokens only

@@ -1,49 +1,64 @@
 """The proof before the timing: a layout computes what one rank computes.
 
 The layout of a case is run on a small twin of its model (same heads, kv heads and tying, the case's own options) and
-compared with one rank, which every rank computes for itself: loss, every gradient, parameters after two steps.
+compared with one rank: loss, every gradient, what two steps changed of every weight. See docs/proof.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import lcm
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from clusterbench.engine.grid import Grid
 from clusterbench.errors import WrongResult
-from clusterbench.expected.tolerances import allowed_of, parity_dtype
+from clusterbench.expected.tolerances import EXACT, Comparison, comparisons_of
 from clusterbench.job import TrainingJob
 from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, active_in
+from clusterbench.proof.coverage import check_coverage
+from clusterbench.proof.two_steps import (
+    ALL,
+    IN_WORDS,
+    Deviations,
+    OneRank,
+    TwoSteps,
+    deviations,
+    over_all_ranks,
+    two_steps,
+)
 from clusterbench.trainers import Trainer
-from clusterbench.training.built_step import BuiltStep, ObservedStep, WeightPart
 from clusterbench.training.step import TrainingStep
 
 TWIN_TOKENS = 16
+TWIN_MICRO_BATCH_SIZE = 2
+TWIN_GRAD_NORM = 1.0
+"""Well below the norm of a twin's gradients, so that they are clipped."""
+
 BFLOAT16_ROUNDING = 2.0**-9
 
 
 def twin_of(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> TrainingJob:
-    """The small job a layout is checked on.
+    """The small job a layout is checked on: at least two of everything that is looped over.
 
-    Two micro-batches at least, so that one left out shows; a sequence of which every rank has a part; layers for every
-    stage.
+    Two sequences in a micro-batch; three micro-batches, or one more than fill the pipeline; two layers in each stage; a
+    sequence of which every rank has a part.
     """
-    least = [parallelism.twin(job) for parallelism in active_in(job.layout, parallelisms)]
-    layers, micro_batches = (max([2, *numbers]) for numbers in list(zip(*least, strict=True))[:2] or ((), ()))
-    unit = lcm(*(multiple for _, _, multiple in least))
+    needs = [parallelism.routed_evenly().twin(job) for parallelism in active_in(job.layout, parallelisms)]
+    unit = lcm(*(need.seq_unit for need in needs))
+    micro_batches = max((need.micro_batches for need in needs), default=3)
     return replace(
         job,
-        shape=job.shape.twin(layers),
+        shape=job.shape.twin(max((need.num_layers for need in needs), default=2)),
         seq_len=-(-TWIN_TOKENS // unit) * unit,
-        micro_batch_size=1,
-        global_batch_size=micro_batches * job.layout.dp,
+        micro_batch_size=TWIN_MICRO_BATCH_SIZE,
+        global_batch_size=micro_batches * TWIN_MICRO_BATCH_SIZE * job.layout.dp,
+        max_grad_norm=None if job.max_grad_norm is None else min(job.max_grad_norm, TWIN_GRAD_NORM),
     )
 
 
@@ -56,113 +71,104 @@ def check_parity(
 
     Returns
     -------
-    The largest deviation of each kind: ``parity_loss``, ``parity_gradients``, ``parity_parameters``. In bfloat16 they
-    are multiples of what one rank in bfloat16 deviates, see :func:`~clusterbench.expected.tolerances.tolerances`.
+    The largest deviation of each kind, by the keys of :func:`~clusterbench.expected.tolerances.allowed_of`.
 
     Raises
     ------
     WrongResult
-        On every rank, naming the worst parameter, its deviation and the tolerance.
+        On every rank, naming what deviates most, its deviation and the tolerance.
     """
-    parallelisms = [parallelism.for_proof() for parallelism in parallelisms]
-    twin = replace(twin_of(job, parallelisms), dtype=parity_dtype(job, parallelisms, trainer.runs_in_float64))
-    model = [parallelism for parallelism in parallelisms if parallelism.changes_model]
-    one_rank = TrainingStep(twin.on_one_rank(), model, None, device)
-    margins = [mixture for mixture in one_rank.model.modules() if isinstance(mixture, MixtureOfExperts)]
-    for mixture in margins:
-        mixture.record_margin = True
-    alone = two_steps(one_rank)
-    seen = two_steps(trainer.build(twin, parallelisms, grid, device))
-    if twin.dtype != "bfloat16":
-        found = worst(_over_all_ranks(deviations(seen, alone), device))
-    else:
-        exact = two_steps(TrainingStep(twin.on_one_rank("float32"), model, None, device))
-        rounding = worst(deviations(alone, exact))
-        found = {}
-        for metric, (name, deviation) in worst(_over_all_ranks(deviations(seen, exact), device)).items():
-            # A loss is one number, and may be right by luck: it is never trusted to less than its own rounding.
-            least = BFLOAT16_ROUNDING if metric == "parity_loss" else 0.0
-            found[metric] = name, deviation / max(rounding[metric][1], least)
-    evidence = {metric: deviation for metric, (_, deviation) in found.items()}
-    if margins:
-        # between a token's last expert and the first it was not sent to: near 0, rounding could choose another
-        evidence["routing_margin"] = min(float(mixture.smallest_margin or 0.0) for mixture in margins)
-    for metric, (name, deviation) in found.items():
-        allowed = allowed_of(job, parallelisms, trainer.runs_in_float64)[metric]
-        if not deviation <= allowed.value:
-            raise WrongResult(
-                f"{job.layout} does not compute what one rank computes: {name} deviates by {deviation:.3g} in "
-                f"{twin.dtype}; allowed is {allowed.value:g}, {allowed.basis}. "
-                f"Checked on {twin.shape.name}: {twin.shape.num_layers} layers, seq_len {twin.seq_len}, "
-                f"{twin.equation}.",
-                evidence,
-            )
+    twin = twin_of(job, parallelisms)
+    references = References(twin, device)
+    evidence: dict[str, float] = {}
+    complaints = list[str]()
+    for comparison in comparisons_of(job, parallelisms, trainer.runs_in_float64):
+        step = trainer.build(replace(twin, dtype=comparison.dtype), comparison.parallelisms, grid, device)
+        check_coverage(step, active_in(job.layout, comparison.parallelisms), device)
+        exact = references.of(comparison, EXACT)
+        found = over_all_ranks(deviations(two_steps(step), exact), device)
+        if comparison.dtype == "bfloat16":
+            found = over_rounding(found, deviations(references.of(comparison, comparison.dtype), exact), exact)
+        evidence |= {comparison.key(metric): max(group.values()) for metric, group in found.items()}
+        complaints += [
+            f"{job.layout} does not compute what one rank computes: {how}" for how in _too_far(found, comparison, job)
+        ]
+    evidence |= references.evidence
+    if complaints:
+        where = f"{twin.shape.name}: {twin.shape.num_layers} layers, seq_len {twin.seq_len}, {twin.equation}"
+        raise WrongResult(f"{complaints[0]}. Checked on {where}.", evidence)
     return evidence
 
 
-@dataclass(frozen=True)
-class TwoSteps:
-    """What two steps showed on this rank: the first as it was observed, and its part of every weight after both."""
+def _too_far(found: Deviations, comparison: Comparison, job: TrainingJob) -> Iterator[str]:
+    """Of each metric that is beyond its tolerance, what deviates most."""
+    for metric, limit in comparison.allowed(job).items():
+        name, deviation = max(found[metric].items(), key=lambda item: item[1])
+        if not deviation <= limit.value:
+            yield (
+                f"{IN_WORDS[metric].format(name)} deviates by {deviation:.3g} in {comparison.dtype}; allowed is "
+                f"{limit.value:g}, {limit.basis}"
+            )
 
-    first: ObservedStep
-    parts: Mapping[str, WeightPart]
+
+@dataclass
+class References:
+    """What a twin shows on one rank: each computed once, by one of the ranks, when it is first asked for."""
+
+    twin: TrainingJob
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        self._known: dict[tuple[str, tuple[Parallelism, ...]], OneRank] = {}
+
+    def of(self, comparison: Comparison, dtype: str) -> OneRank:
+        """The twin of a comparison on one rank in this dtype. A collective."""
+        model = tuple(parallelism for parallelism in comparison.parallelisms if parallelism.changes_model)
+        if (dtype, model) not in self._known:
+            job, owner = self.twin.on_one_rank(dtype), len(self._known) % dist.get_world_size()
+            run = partial(_on_one_rank, job, model, self.device)
+            self._known[dtype, model] = OneRank.shared(job, run, owner, self.device)
+        return self._known[dtype, model]
 
     @property
-    def norm(self) -> Tensor:
-        """Of the gradients of the whole model; zero where none is computed."""
-        return torch.zeros_like(self.first.loss) if self.first.norm is None else self.first.norm
+    def evidence(self) -> dict[str, float]:
+        """Between a token's last expert and the first it was not sent to: near 0, rounding could choose another."""
+        margin = min(one_rank.routing_margin for one_rank in self._known.values())
+        return {"routing_margin": margin} if math.isfinite(margin) else {}
 
 
-def two_steps(step: BuiltStep) -> TwoSteps:
-    """Runs two steps."""
-    first = step.observed()
-    step()
-    return TwoSteps(first, step.parts())
+def _on_one_rank(job: TrainingJob, model: Sequence[Parallelism], device: torch.device) -> TwoSteps:
+    step = TrainingStep(job, model, None, device)
+    mixtures = [module for module in step.model.modules() if isinstance(module, MixtureOfExperts)]
+    for mixture in mixtures:
+        mixture.record_margin = True
+    seen = two_steps(step)
+    if not any(parallelism.routes for parallelism in model):
+        return seen
+    margins = (float(mixture.smallest_margin or 0.0) for mixture in mixtures)
+    return replace(seen, routing_margin=min(margins, default=math.inf))
 
 
-Deviations = dict[str, dict[str, float]]
-"""Metric -> what was compared -> how far it is off: relative to the largest value, or absolute for parameters."""
+def over_rounding(found: Deviations, of_one_rank: Deviations, exact: OneRank) -> Deviations:
+    """Deviations as multiples of what bfloat16 makes of a step on one rank.
 
-
-def deviations(seen: TwoSteps, reference: TwoSteps) -> Deviations:
-    """How far this rank's parts are from the same places of the reference."""
-    gradients = {"the norm of all gradients": _relative(seen.norm, reference.norm, reference.norm)}
-    parameters = {}
-    for name, whole in reference.first.gradients.items():  # in one order on all ranks, whatever they hold of it
-        distance, change = 0.0, 0.0
-        if name in seen.parts:
-            part = seen.parts[name]
-            distance = _relative(seen.first.gradients[name], whole[part.place], whole)
-            change = _distance(part.value, reference.parts[name].value[part.place])
-        gradients[f"the gradient of {name}"] = distance
-        parameters[f"{name} after two steps"] = change
-    return {
-        "parity_loss": {"the loss": _relative(seen.first.loss, reference.first.loss, reference.first.loss)},
-        "parity_gradients": gradients,
-        "parity_parameters": parameters,
+    What one rank deviates says how far rounding goes over many numbers. A loss is one number, and may be right by luck:
+    it is never trusted to less than its own rounding. Of a gradient's scale rounding leaves what does not cancel: one
+    rounding in one direction, and of the others four times what n independent ones would leave, or a seventh, for they
+    are not independent. What two steps changed of one weight stays as it is: of a norm's few numbers one may have got
+    another sign.
+    """
+    rounding = {
+        **of_one_rank,
+        "parity_loss": {name: max(off, BFLOAT16_ROUNDING) for name, off in of_one_rank["parity_loss"].items()},
+        "parity_gradient_scale": {ALL: 2 * BFLOAT16_ROUNDING}
+        | {
+            name: 2 * BFLOAT16_ROUNDING + off * max(4 / exact.weights[name].gradient.numel() ** 0.5, 1 / 7)
+            for name, off in of_one_rank["parity_gradients"].items()
+        },
+        "parity_worst_update": dict.fromkeys(of_one_rank["parity_worst_update"], 1.0),
     }
-
-
-def _distance(got: Tensor, expected: Tensor) -> float:
-    if got.shape != expected.shape:
-        return math.inf
-    distance = float((got.double() - expected.double()).abs().max()) if got.numel() else 0.0
-    return math.inf if math.isnan(distance) else distance
-
-
-def _relative(got: Tensor, expected: Tensor, scale: Tensor) -> float:
-    distance, largest = _distance(got, expected), float(scale.abs().max())
-    return distance / largest if largest else (math.inf if distance else 0.0)
-
-
-def _over_all_ranks(found: Deviations, device: torch.device) -> Deviations:
-    """The largest of each deviation over all ranks, so that all of them come to the same verdict."""
-    values = torch.tensor([value for group in found.values() for value in group.values()], device=device)
-    dist.all_reduce(values, op=dist.ReduceOp.MAX)
-    largest = iter(values.tolist())
-    return {metric: {name: next(largest) for name in group} for metric, group in found.items()}
-
-
-def worst(found: Deviations) -> dict[str, tuple[str, float]]:
-    """Metric -> what deviates most, and by how much."""
-    return {metric: max(group.items(), key=lambda item: item[1]) for metric, group in found.items()}
+    return {
+        metric: {name: off / max(rounding[metric][name], 1e-30) for name, off in group.items()}
+        for metric, group in found.items()
+    }

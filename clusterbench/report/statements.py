@@ -27,7 +27,7 @@ def _can(reading: Reading) -> Iterator[str]:
     if _is_imported(reading):
         yield "What its source says: figures were taken over as they stand there, and nothing was run or checked here."
         return
-    if metrics & {"parity_loss", "parity_gradients", "parity_parameters"}:
+    if metrics & {"parity_loss", "parity_gradients"}:
         yield (
             "Correctness: each layout was held against one rank on a small twin of the model before it was timed; the "
             "deviations stand in the parity columns beside their tolerance."

@@ -12,6 +12,7 @@ import pytest
 from clusterbench.job import TrainingJob
 from clusterbench.job.experts import even_tokens, expert_activations, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
+from clusterbench.parallel import Twin
 from clusterbench.parallel.expert import ExpertParallel
 from clusterbench.shape import named_shape
 from tests.model.test_experts import make_layer, make_table
@@ -133,9 +134,9 @@ def test_gradients_are_summed_over_ranks_that_saw_other_tokens(
 def test_the_twins_sequence_is_even_in_every_piece() -> None:
     balanced = ExpertParallel(routing="balanced")
     assert even_tokens(named_shape("moe-tiny")) == 4
-    assert balanced.twin(moe_job("dp2+ep2")) == (1, 1, 4)
-    assert balanced.twin(moe_job("cp2-tp2+sp+ep4")) == (1, 1, 32)
-    assert ExpertParallel().twin(moe_job("cp2-tp2+sp+ep4")) == (1, 1, 1)
+    assert balanced.twin(moe_job("dp2+ep2")) == Twin(seq_unit=4)
+    assert balanced.twin(moe_job("cp2-tp2+sp+ep4")) == Twin(seq_unit=32)
+    assert ExpertParallel().twin(moe_job("cp2-tp2+sp+ep4")) == Twin()
 
 
 def test_traffic_of_a_balanced_load_by_hand() -> None:

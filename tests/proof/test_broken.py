@@ -240,10 +240,10 @@ BROKEN: list[tuple[Any, str, str]] = [
     (with_zigzag_positions_on_contiguous_tokens, "cp2", "the loss"),
     (with_the_last_micro_batch_again, "pp2", "the loss"),
     (with_a_tied_embedding_not_summed_over_the_ends, "pp2", "the gradient of embedding.weight"),
-    (with_a_share_not_broadcast, "dp2+zero1", "after two steps"),
-    (with_a_share_not_broadcast, "pp2-dp2+zero1", "after two steps"),
-    (with_a_shard_not_updated, "dp2+zero2", "after two steps"),
-    (with_a_shard_not_updated, "dp2+zero3", "after two steps"),
+    (with_a_share_not_broadcast, "dp2+zero1", "two steps changed"),
+    (with_a_share_not_broadcast, "pp2-dp2+zero1", "two steps changed"),
+    (with_a_shard_not_updated, "dp2+zero2", "two steps changed"),
+    (with_a_shard_not_updated, "dp2+zero3", "two steps changed"),
 ]
 
 
@@ -255,7 +255,7 @@ def test_a_broken_step_is_wrong_on_every_rank(broken: Any, layout: str, names: s
     assert len(set(sentences)) == 1
     assert sentences[0].startswith(f"{layout} does not compute what one rank computes: ")
     assert names in sentences[0], sentences[0]
-    assert "allowed is 1e-09" in sentences[0]
+    assert " in float64; allowed is 1e-" in sentences[0]
 
 
 def summed(layout: str) -> dict[str, float]:

@@ -1,0 +1,180 @@
+"""What two steps of a twin showed, and how far two of them are apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from clusterbench.job import TrainingJob, weight_shapes
+from clusterbench.training.built_step import BuiltStep
+
+
+@dataclass(frozen=True)
+class WeightSteps:
+    """This rank's part of one weight: where it lies in the whole, its first gradient, and what two steps changed."""
+
+    place: tuple[slice, ...]
+    gradient: Tensor
+    change: Tensor
+
+
+@dataclass(frozen=True)
+class TwoSteps:
+    """What two steps showed on this rank, in float64.
+
+    Attributes
+    ----------
+    losses
+        Of both steps, over the global batch: shape (2,). The second is of weights that were stepped once.
+    norm
+        Of the first gradients of the whole model; zero where none is computed.
+    weights
+        By name.
+    routing_margin
+        The least difference of probability that decided where a token went; infinite where nothing did.
+    """
+
+    losses: Tensor
+    norm: Tensor
+    weights: Mapping[str, WeightSteps]
+    routing_margin: float = math.inf
+
+
+def two_steps(step: BuiltStep) -> TwoSteps:
+    """Runs two steps. A collective."""
+    before = {name: part.value.detach().clone() for name, part in step.parts().items()}
+    first = step.observed()
+    second = step.global_loss(step())
+    losses = torch.stack([first.loss.detach().double().reshape(()), second.detach().double().reshape(())])
+    norm = torch.zeros_like(losses[0]) if first.norm is None else first.norm.detach().double().reshape(())
+    weights = {
+        name: WeightSteps(part.place, first.gradients[name].double(), part.value.double() - before[name].double())
+        for name, part in step.parts().items()
+    }
+    return TwoSteps(losses, norm, weights)
+
+
+class OneRank(TwoSteps):
+    """The same of a job on one rank, which has every weight whole."""
+
+    @classmethod
+    def shared(cls, job: TrainingJob, run: Callable[[], TwoSteps], owner: int, device: torch.device) -> Self:
+        """Runs two steps on the rank ``owner``, and gives what they showed to all. A collective.
+
+        Parameters
+        ----------
+        job
+            On one rank.
+        """
+        sizes = weight_shapes(job)
+        numbers = 4 + 2 * sum(math.prod(size) for size in sizes.values())
+        flat = torch.empty(numbers, dtype=torch.float64, device=device)
+        if dist.get_rank() == owner:
+            seen = run()
+            parts = [
+                part.flatten() for name in sizes for part in (seen.weights[name].gradient, seen.weights[name].change)
+            ]
+            margin = seen.losses.new_tensor([seen.routing_margin])
+            torch.cat([seen.losses, seen.norm[None], margin, *parts], out=flat)
+        dist.broadcast(flat, src=owner)
+        return cls(flat[:2], flat[2], dict(_taken_apart(flat[4:], sizes)), float(flat[3]))
+
+
+def _taken_apart(flat: Tensor, sizes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, WeightSteps]]:
+    """Every weight of a flat tensor that has the gradient and the change of each in turn."""
+    start = 0
+    for name, size in sizes.items():
+        numel = math.prod(size)
+        gradient, change = (flat[at : at + numel].view(*size) for at in (start, start + numel))
+        yield name, WeightSteps(tuple(slice(0, length) for length in size), gradient, change)
+        start += 2 * numel
+
+
+Deviations = dict[str, dict[str, float]]
+"""Metric -> what was compared (a weight's name, :data:`ALL`, or which step) -> how far it is off."""
+
+ALL = "all weights"
+IN_WORDS = {
+    "parity_loss": "the loss of the {} step",
+    "parity_gradients": "the gradient of {}",
+    "parity_gradient_scale": "the scale of the gradient of {}",
+    "parity_update": "what two steps changed of {}",
+    "parity_worst_update": "what two steps changed of {}",
+}
+"""Metric -> what it compares of something of :data:`Deviations`."""
+
+
+def deviations(seen: TwoSteps, reference: OneRank) -> Deviations:
+    """How far this rank's parts are from the same places of the reference.
+
+    A gradient and a change are off by the root mean square of the difference on this rank's part over that of the whole
+    weight; a gradient's scale by what is left of it when the difference is projected on the reference, so that
+    rounding, which goes both ways, cancels. The scale of all gradients is their norm's.
+    """
+    losses = zip(("first", "second"), seen.losses.tolist(), reference.losses.tolist(), strict=True)
+    gradients, changes = dict[str, float](), dict[str, float]()
+    scales = {ALL: _off(float(seen.norm), float(reference.norm))}
+    squared, of_reference = 0.0, 0.0
+    for name, whole in reference.weights.items():  # in one order on all ranks, whatever they hold of it
+        part = seen.weights.get(name)
+        gradient, scale, change = 0.0, 0.0, 0.0
+        if part is not None and part.gradient.numel():
+            gradient, scale = _gradient_off(part.gradient, whole.gradient[part.place], whole.gradient)
+            square, size = _squares(part.change, whole.change[part.place], whole.change)
+            change = _ratio(square, size)
+            squared, of_reference = squared + square, of_reference + size
+        gradients[name], scales[name], changes[name] = gradient, scale, change
+    return {
+        "parity_loss": {which: _off(got, wanted) for which, got, wanted in losses},
+        "parity_gradients": gradients,
+        "parity_gradient_scale": scales,
+        "parity_update": {ALL: _ratio(squared, of_reference)},
+        "parity_worst_update": changes,
+    }
+
+
+def _off(got: float, wanted: float) -> float:
+    """The relative distance of two numbers; infinite where one is none."""
+    distance = abs(got - wanted)
+    if math.isnan(distance):
+        return math.inf
+    return distance / abs(wanted) if wanted else (math.inf if distance else 0.0)
+
+
+def _squares(got: Tensor, wanted: Tensor, whole: Tensor) -> tuple[float, float]:
+    """The squares of a difference, and of the reference as this part has them if it is like the whole."""
+    if got.shape != wanted.shape:
+        return math.inf, 0.0
+    square = float((got - wanted).square().sum())
+    return math.inf if math.isnan(square) else square, float(whole.square().mean()) * got.numel()
+
+
+def _ratio(squared: float, of_reference: float) -> float:
+    return math.sqrt(squared / of_reference) if of_reference else (math.inf if squared else 0.0)
+
+
+_ENOUGH = 0.1
+"""Of the whole's root mean square, in a part whose scale is looked at: rows of tokens that do not occur have none."""
+
+
+def _gradient_off(got: Tensor, wanted: Tensor, whole: Tensor) -> tuple[float, float]:
+    squared, of_whole = _squares(got, wanted, whole)
+    own = float(wanted.square().sum()) if math.isfinite(squared) else 0.0
+    if own <= _ENOUGH**2 * of_whole:
+        return _ratio(squared, of_whole), 0.0
+    return _ratio(squared, of_whole), abs(float((got * wanted).sum()) / own - 1)
+
+
+def over_all_ranks(found: Deviations, device: torch.device) -> Deviations:
+    """The largest of each deviation over all ranks, so that all of them come to the same verdict. A collective."""
+    of_each = [value for group in found.values() for value in group.values()]
+    values = torch.tensor(of_each, dtype=torch.float64, device=device)
+    dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    largest = iter(values.tolist())
+    return {metric: {name: next(largest) for name in group} for metric, group in found.items()}
