@@ -72,7 +72,7 @@ class Comparison:
 
     def key(self, metric: str) -> str:
         """How a figure of this comparison is called."""
-        return metric if self.is_own else metric_key(metric, dtype=self.dtype)
+        return metric if self.is_own else metric_key(metric, source=self.dtype)
 
     def allowed(self, job: TrainingJob) -> dict[str, Expected]:
         """Metric -> the largest value that still counts as the same result."""

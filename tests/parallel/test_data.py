@@ -17,7 +17,7 @@ def test_bf16_rounds_gradients_and_nothing_else() -> None:
     evidence = run_ranks(2, parity_of, "dp2", {"compress": "bf16"}, {})[0]
     assert 1e-4 < evidence["parity_gradients"] <= 2**-7
     # uncompressed it is one rank's to the last bits
-    assert max(off for key, off in evidence.items() if key.endswith("[dtype=float64]")) < 1e-11
+    assert max(off for key, off in evidence.items() if key.endswith("[source=float64]")) < 1e-11
 
 
 @pytest.mark.gloo

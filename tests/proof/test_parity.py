@@ -156,7 +156,7 @@ def test_a_layout_is_well_within_the_tolerances_of_float64_and_of_its_dtype(case
     evidence = PROVEN(case)[0]
     assert not isinstance(evidence, str), evidence
     shares = shares_of_allowed(case, evidence)
-    exact = {key: share for key, share in shares.items() if key.endswith("[dtype=float64]")}
+    exact = {key: share for key, share in shares.items() if key.endswith("[source=float64]")}
     assert len(exact) == len(PARITY_METRICS) == len(shares) / 2
     assert max(exact.values()) < OF_ALLOWED
     assert max(shares.values()) < 0.9, shares
