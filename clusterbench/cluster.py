@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clusterbench.errors import SuiteError
+from clusterbench.words import plural
 
 _HARDWARE = Path(__file__).parent / "hardware"
 
@@ -121,7 +122,7 @@ def nodes_and_ranks(num_nodes: int, ranks_per_node: int, device: str) -> str:
     ('8 nodes x 8 GPUs', '1 node x 1 CPU rank')
     """
     kind = "GPU" if device == "cuda" else "CPU rank"
-    return f"{num_nodes} node{'s' * (num_nodes != 1)} x {ranks_per_node} {kind}{'s' * (ranks_per_node != 1)}"
+    return f"{plural(num_nodes, 'node')} x {plural(ranks_per_node, kind)}"
 
 
 @dataclass(frozen=True)

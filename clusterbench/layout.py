@@ -14,6 +14,7 @@ from math import gcd, prod
 from typing import Any, Literal
 
 from clusterbench.errors import LayoutError, nearest
+from clusterbench.words import short
 
 AXES = ("pp", "dp", "cp", "tp")
 """Directions of the mesh, in the order in which a layout writes them."""
@@ -183,12 +184,12 @@ class ParallelLayout:
         for axis in AXES:
             degree = getattr(self, axis)
             if not 1 <= degree <= MOST_RANKS:
-                raise self._error(f"gives {axis} the degree {_short(degree)}; allowed are 1 to {MOST_RANKS}.")
+                raise self._error(f"gives {axis} the degree {short(str(degree))}; allowed are 1 to {MOST_RANKS}.")
         if self.world_size > MOST_RANKS:
             raise self._error(f"needs {self._equation(AXES)} ranks; allowed are at most {MOST_RANKS}.")
         for name, rider in RIDERS.items():
             if not rider.idle <= getattr(self, name) <= rider.most:
-                raise self._error(rider.refusal.format(_short(getattr(self, name))))
+                raise self._error(rider.refusal.format(short(str(getattr(self, name)))))
         for name in self.riders:
             if (objection := RIDERS[name].objection_to(name, self)) is not None:
                 raise self._error(objection)
@@ -256,7 +257,7 @@ class ParallelLayout:
         return "+".join(["-".join(axes), *riders])
 
     def _error(self, what: str) -> LayoutError:
-        return LayoutError(f"layout '{_short(self)}' {what}")
+        return LayoutError(f"layout '{short(str(self))}' {what}")
 
     def _equation(self, axes: tuple[str, ...]) -> str:
         return _equation({axis: self.degree(axis) for axis in axes})
@@ -500,21 +501,21 @@ def _degrees(text: str) -> dict[str, int | None]:
     for piece in filter(None, _SEPARATORS.split(text.strip().lower())):
         name, degree = _piece(text, piece)
         if name in degrees:
-            raise LayoutError(f"layout '{_short(text)}' says {name} twice.")
+            raise LayoutError(f"layout '{short(text)}' says {name} twice.")
         degrees[name] = degree
     if not degrees:
-        raise LayoutError(f"layout '{_short(text)}' is empty; one rank alone is written 'tp1'. {_ALLOWED}")
+        raise LayoutError(f"layout '{short(text)}' is empty; one rank alone is written 'tp1'. {_ALLOWED}")
     return degrees
 
 
 def _piece(text: str, piece: str) -> tuple[str, int | None]:
-    where = f"layout '{_short(text)}': "
+    where = f"layout '{short(text)}': "
     match = _PIECE.fullmatch(piece)
     if match is None:
-        raise LayoutError(f"{where}'{_short(piece)}' cannot be read. {_ALLOWED}")
+        raise LayoutError(f"{where}'{short(piece)}' cannot be read. {_ALLOWED}")
     name, number = match.groups()
     if name not in AXES and name not in RIDERS:
-        raise LayoutError(f"{where}unknown name '{_short(name)}'.{nearest(name, (*AXES, *RIDERS))} {_ALLOWED}")
+        raise LayoutError(f"{where}unknown name '{short(name)}'.{nearest(name, (*AXES, *RIDERS))} {_ALLOWED}")
     if number == "*":
         if name != "dp":
             raise LayoutError(f"{where}'{piece}' is not possible; only 'dp*' takes the ranks that are left.")
@@ -522,12 +523,12 @@ def _piece(text: str, piece: str) -> tuple[str, int | None]:
     if name in RIDERS and RIDERS[name].stands_alone:
         if number is not None:
             goes = f"{name} goes over all {RIDERS[name].over} ranks"
-            raise LayoutError(f"{where}'{_short(piece)}' has a number, but {goes}. Write '+{name}'.")
+            raise LayoutError(f"{where}'{short(piece)}' has a number, but {goes}. Write '+{name}'.")
         return name, True
     if number is None:
         raise LayoutError(f"{where}'{name}' lacks its number, as in '{name}2'.")
     if len(number.lstrip("0")) > len(str(MOST_RANKS)):  # int() of thousands of digits raises an error of its own
-        raise LayoutError(f"{where}'{_short(piece)}' is too large; allowed are at most {MOST_RANKS} ranks.")
+        raise LayoutError(f"{where}'{short(piece)}' is too large; allowed are at most {MOST_RANKS} ranks.")
     return name, int(number)
 
 
@@ -542,7 +543,7 @@ def _ranks_left(text: str, degrees: Mapping[str, int | None], world_size: int | 
         return 1  # a degree of 0 is refused with its own message
     if world_size < ranks or world_size % ranks:
         raise LayoutError(
-            f"layout '{_short(text)}' leaves no whole number of ranks to dp: "
+            f"layout '{short(text)}' leaves no whole number of ranks to dp: "
             f"{world_size} ranks / ({_equation(others)}) = {world_size / ranks:.4g}."
         )
     return world_size // ranks
@@ -559,8 +560,3 @@ def _order(rank_order: str) -> tuple[str, ...]:
         allowed = ", ".join(RANK_ORDERS)
         raise LayoutError(f"unknown rank order '{rank_order}'.{nearest(rank_order, RANK_ORDERS)} Allowed: {allowed}.")
     return RANK_ORDERS[rank_order]
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -13,6 +13,7 @@ from typing import Any
 
 from clusterbench.errors import nearest
 from clusterbench.units import format_bytes, parse_bytes
+from clusterbench.words import short
 
 OptionValue = str | int | float | bool
 """One value of an option."""
@@ -175,9 +176,8 @@ def as_yaml(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, str):
-        return repr(value if len(value) <= 80 else value[:77] + "...")
-    text = str(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+        return repr(short(value))
+    return short(str(value))
 
 
 @cache

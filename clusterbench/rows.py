@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
 from clusterbench.types import Point
+from clusterbench.words import few
 
 _CASE = (
     "run",
@@ -104,9 +105,4 @@ def moved_sentence(world_size: int, hosts: str, before: str) -> str:
     >>> moved_sentence(4, "cb3 cb4", "cb1 cb2")
     '4 ranks ran on cb3, cb4, the smaller ones on cb1, cb2'
     """
-    return f"{world_size} ranks ran on {_few(hosts)}, the smaller ones on {_few(before)}"
-
-
-def _few(hosts: str) -> str:
-    names = hosts.split()
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return f"{world_size} ranks ran on {few(hosts.split())}, the smaller ones on {few(before.split())}"

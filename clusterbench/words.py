@@ -45,6 +45,15 @@ def plural(number: int, noun: str, many: str = "") -> str:
     return f"{number:,} {noun if number == 1 else many or f'{noun}s'}"
 
 
+def listed(noun: str, names: Collection[object]) -> str:
+    """A noun with the names of all that it stands for.
+
+    >>> listed("host", ["n1"]), listed("stage", [0, 4])
+    ('host n1', 'stages 0, 4')
+    """
+    return f"{noun if len(names) == 1 else f'{noun}s'} {', '.join(map(str, names))}"
+
+
 def few(names: Collection[object], most: int = 4) -> str:
     """The first ``most`` of what may be many, and how many are left.
 

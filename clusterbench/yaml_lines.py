@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from clusterbench.errors import SuiteError
+from clusterbench.words import short
 
 MOST_BYTES = 2**20
 MOST_VALUES = 20_000
@@ -147,7 +148,7 @@ class _Builder:
         self._grow(event, 1)
         if getattr(event, "tag", None) is not None:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")
-            raise self._error(event, f"tag '{_short(tag)}' is not allowed; a suite is plain values.")
+            raise self._error(event, f"tag '{short(tag)}' is not allowed; a suite is plain values.")
         if level > MOST_LEVELS:
             raise self._error(event, f"nested deeper than {MOST_LEVELS} levels.")
         node: Node
@@ -181,7 +182,7 @@ class _Builder:
                 raise self._error(event, "a key must be one word.")
             if key.text in table.values:
                 first = table.lines[key.text]
-                raise self._error(event, f"key '{_short(key.text)}' is given twice, first in line {first}.")
+                raise self._error(event, f"key '{short(key.text)}' is given twice, first in line {first}.")
             table.values[key.text] = self._node(self._next(), level + 1)
             table.lines[key.text] = key.line
         return table
@@ -189,7 +190,7 @@ class _Builder:
     def _aliased(self, event: Any) -> Node:
         # A collection gets its anchor when it is complete, so one that contains itself is unknown here.
         if event.anchor not in self.anchors:
-            raise self._error(event, f"'*{_short(event.anchor)}' refers to nothing above it.")
+            raise self._error(event, f"'*{short(event.anchor)}' refers to nothing above it.")
         node, size = self.anchors[event.anchor]
         self._grow(event, size)
         return node
@@ -202,7 +203,3 @@ class _Builder:
 
 def _line(event: Any) -> int:
     return int(event.start_mark.line) + 1
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."

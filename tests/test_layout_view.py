@@ -209,7 +209,7 @@ def test_the_text_marks_what_crosses_and_says_what_passes() -> None:
 
 def test_a_large_layout_is_cut_short_and_says_so() -> None:
     text = layout_text(view("pp16-dp16-tp8+sp", num_nodes=256))
-    assert "# and 1984 more ranks" in text
+    assert "# and 1,984 more ranks" in text
     assert "# and 240 more groups" in text
     assert "0 | 8 | 16 | 24 | 32 | 40 | 48 | 56" in text
     assert len(text.splitlines()) < 300

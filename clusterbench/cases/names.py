@@ -12,6 +12,7 @@ from clusterbench.options import Option, options_of, say
 from clusterbench.parallel import PHASES, parallelisms
 from clusterbench.rows import Row
 from clusterbench.types import Point
+from clusterbench.words import plural
 
 NODES = "num_nodes"
 """Told beside options, as the same step may run on more nodes."""
@@ -112,7 +113,7 @@ def _words(row: Row, options: Iterable[str]) -> Iterator[str]:
     known = _options(row.benchmark)
     for option in options:
         if option == NODES:
-            yield f"{row.num_nodes} node{'s' * (row.num_nodes != 1)}"
+            yield plural(row.num_nodes, "node")
         elif option in row.point:
             value = row.point[option]
             if option in known:

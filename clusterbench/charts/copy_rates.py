@@ -8,6 +8,7 @@ from clusterbench.charts import Chart, Section
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
+from clusterbench.words import plural
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -62,15 +63,11 @@ def _names(row: Row) -> tuple[str, str]:
     """Title of the panel that a row belongs to, and name of its curve; two empty texts for rows of something else."""
     point = row.point
     if row.benchmark == "device_copy":
-        return "Within a GPU", f"{point['operation']}, {_count(row)}"
+        return "Within a GPU", f"{point['operation']}, {plural(row.world_size, 'rank')}"
     if row.benchmark == "host_copy":
-        who = "one rank alone" if point["ranks"] == "one" else f"{_count(row)} at once"
+        who = "one rank alone" if point["ranks"] == "one" else f"{plural(row.world_size, 'rank')} at once"
         return f"To and from the host, {who}", f"{str(point['direction']).replace('_', ' ')}, {point['memory']}"
     return "", ""
-
-
-def _count(row: Row) -> str:
-    return "1 rank" if row.world_size == 1 else f"{row.world_size} ranks"
 
 
 def _series(name: str, marks: list[Mark]) -> Series:

@@ -11,7 +11,7 @@ from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.run_folder.records import MOST as LARGEST
 from clusterbench.units import format_value
-from clusterbench.words import legible
+from clusterbench.words import legible, plural
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -104,7 +104,7 @@ class Memory(Chart[Held]):
             f"{legible(fullest.label)} holds most, {format_value(fullest.total, 'B')} on its fullest rank, "
             f"{100 * fullest.total / capacity.size_bytes:.0f} % of what the GPU has "
             f"({format_value(capacity.size_bytes, 'B')}, {_SOURCES[capacity.name]})"
-        ) + (f"; {lost:,} {'case' if lost == 1 else 'cases'} ran out of memory." if lost else ".")
+        ) + (f"; {plural(lost, 'case')} ran out of memory." if lost else ".")
 
     def left_out(self, data: Held) -> str:
         return curves_note(len(data.bars), MOST, "cases")

@@ -8,6 +8,7 @@ from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
+from clusterbench.words import plural
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -75,7 +76,7 @@ class StorageRates(Chart[list[Rate]]):
 def _label(row: Row) -> str:
     point = row.point
     what = f"{row.benchmark.replace('_io', '')} {str(point['operation']).replace('_', ' ')}"
-    words = [what, format_bytes(point["size_bytes"]), "1 rank" if row.world_size == 1 else f"{row.world_size} ranks"]
+    words = [what, format_bytes(point["size_bytes"]), plural(row.world_size, "rank")]
     words += ["direct"] if point.get("direct") else []
     words += ["to the GPU"] if point.get("to") == "device" else []
     return ", ".join([*words, *filter(None, [row.detail.get("category")])])

@@ -15,7 +15,7 @@ from clusterbench.formulas.statistics import median
 from clusterbench.job.passes import TIMELINE, Computed
 from clusterbench.run_folder.attempts import LONGEST_S, History
 from clusterbench.units import scale
-from clusterbench.words import legible
+from clusterbench.words import legible, listed
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -127,7 +127,7 @@ def _step(history: History, name: str) -> Step | None:
         return None
     schedule, places = str(history.case.point.get("schedule")), sorted(measured)
     played = _played(schedule, timelines, measured)
-    names = [f"stage{'s' * (len(place) > 1)} {', '.join(map(str, place))}" for place in places]
+    names = [listed("stage", place) for place in places]
     drawn = [*_spans([measured[place] for place in places[:MOST_RANKS]], whole_s)]
     step = Step(
         history.case.id,

@@ -33,7 +33,7 @@ from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, canvas
 from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.run_folder.attempts import History
 from clusterbench.units import digits, format_value
-from clusterbench.words import legible
+from clusterbench.words import legible, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,9 +115,9 @@ class Heatmap:
 
     def where(self, world_size: int) -> str:
         """``16 GPUs of 2 nodes``."""
-        ranks = f"{world_size} {self.noun}{'s' * (world_size != 1)}"
+        ranks = plural(world_size, self.noun)
         nodes = self.num_nodes.get(world_size)
-        return f"{ranks} of {nodes} node{'s' * (nodes != 1)}" if nodes else ranks
+        return f"{ranks} of {plural(nodes, 'node')}" if nodes else ranks
 
 
 class TopConfig(Chart[list[Heatmap]]):

@@ -10,7 +10,7 @@ from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import TOPOLOGY
-from clusterbench.words import Word, legible
+from clusterbench.words import Word, few, legible
 
 MOST = 4
 _NEARNESS = {"NV": 0.6, "C2C": 0.6, "PIX": 0.42, "PXB": 0.32, "PHB": 0.22, "NODE": 0.12, "SYS": 0.04}
@@ -90,8 +90,7 @@ def _matrix(joined: Joined) -> Panel:
 
     count = len(joined.devices)
     size = min(9.0, max(3.6, 1.4 + 0.44 * count))
-    more = f" and {len(joined.hosts) - 1} more" if len(joined.hosts) > 1 else ""
-    figure, axes = canvas(f"{legible(joined.hosts[0])}{more}", width=size, height=size)
+    figure, axes = canvas(few([legible(host) for host in joined.hosts], 1), width=size, height=size)
     for row, device in enumerate(joined.devices):
         for column, other in enumerate(joined.devices):
             kind = joined.paths[device][other]

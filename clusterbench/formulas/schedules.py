@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from clusterbench.formulas.pipeline import bubble_fraction
+from clusterbench.words import plural
 
 Kind = Literal["F", "B", "I", "W"]
 
@@ -332,7 +333,7 @@ def objection(schedule: str, num_ranks: int, num_microbatches: int, chunks: int)
         if value < 1:
             return f"{schedule} needs at least 1 {name}, not {value}."
     if not traits.any_chunks and chunks != traits.chunks:
-        return f"{schedule} needs exactly {traits.chunks} chunk{'s' * (traits.chunks > 1)} per rank, not {chunks}."
+        return f"{schedule} needs exactly {plural(traits.chunks, 'chunk')} per rank, not {chunks}."
     if schedule == "1f1b" and num_microbatches < num_ranks:
         needs = f"at least {num_ranks}, not {num_microbatches}"
         return f"1f1b needs as many microbatches as stages: {needs}; gpipe takes fewer."

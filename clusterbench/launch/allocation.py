@@ -19,6 +19,7 @@ from clusterbench.launch.control import CLOSED, HEAD, HeadPlane
 from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
 from clusterbench.launch.messages import Hello, Interrupted, MemberEvent, PackageCopy, TellTime, TimeTold
 from clusterbench.launchers import without_launchers
+from clusterbench.words import few
 
 SECONDS_TO_GATHER = 60.0
 _SECONDS_TO_DESCRIBE = 60.0
@@ -136,7 +137,7 @@ def gather(plane: HeadPlane, own: Hello) -> Allocation:
         gone = [rank for rank in missing if rank in plane.lost()]
         reasons = {plane.lost()[rank] for rank in gone} or {f"said nothing for {SECONDS_TO_GATHER:g} s"}
         why = " or ".join("closed their connection" if reason == CLOSED else reason for reason in sorted(reasons))
-        raise LaunchError(f"{len(gone or missing)} of {plane.size} agents {why}: {_listed(gone or missing)}")
+        raise LaunchError(f"{len(gone or missing)} of {plane.size} agents {why}: {few(gone or missing, 16)}")
     in_order = [hellos[rank] for rank in range(plane.size)]
     _expect_names_of_their_own(in_order)
     _expect_one_copy(in_order)
@@ -194,10 +195,6 @@ def measure_clocks(plane: HeadPlane, allocation: Allocation) -> None:
                 break
     for host, (_, offset) in best.items():
         allocation.environments[host]["clock_offset_s"] = round(offset, 3)
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return f"{', '.join(map(str, ranks[:16]))}{' ...' if len(ranks) > 16 else ''}"
 
 
 def _messages(plane: HeadPlane, timeout_s: float) -> Iterator[tuple[int, MemberEvent]]:

@@ -49,6 +49,7 @@ from clusterbench.launch.messages import (
 from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Observation, Outcome
+from clusterbench.words import listed
 
 SECONDS_TO_START = 60.0
 """For torch to be imported and ranks to meet, beside the time limit of the case that waits for it."""
@@ -142,8 +143,9 @@ class Conductor:
             raise self._unended
         if without := self.agents.lost | self.agents.disabled:
             why = " or ".join(sorted(set(without.values())))
-            whose = "its agent" if len(self.agents.lost_hosts) == 1 else "each of their agents"
-            raise LostHosts(f"{_hosts(self.agents.lost_hosts)} lost: {whose} {why}")
+            lost = self.agents.lost_hosts
+            were, whose = ("was", "its agent") if len(lost) == 1 else ("were", "each of their agents")
+            raise LostHosts(f"{listed('host', lost)} {were} lost: {whose} {why}")
 
     def _execute(self, execution: Execution) -> tuple[Outcome, Observation | None]:
         case = execution.case
@@ -365,7 +367,3 @@ def _alike(records: list[RankDone]) -> list[RankDone]:
             reason = f"rank {record.rank} (host {record.host}) took the passes {theirs}; rank 0 took {first}"
             raise Trouble("failed", reason, "timed", record.rank, record.host)
     return records
-
-
-def _hosts(names: Sequence[str]) -> str:
-    return f"host {names[0]} was" if len(names) == 1 else f"hosts {', '.join(names)} were"

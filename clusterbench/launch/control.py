@@ -39,6 +39,7 @@ from clusterbench.launch.messages import (
     encode,
 )
 from clusterbench.launchers import mpi_daemons
+from clusterbench.words import few
 
 HEAD = 0
 _TAG = 7717
@@ -243,7 +244,7 @@ class TcpHead:
                 missing = [rank for rank in range(1, self.size) if rank not in self._members]
                 raise LaunchError(
                     f"{len(missing)} of {self.size} agents did not come to {host}:{port} within "
-                    f"{timeout_s:g} s: {', '.join(map(str, missing[:16]))}{' ...' if len(missing) > 16 else ''}"
+                    f"{timeout_s:g} s: {few(missing, 16)}"
                 )
             for key, _ in self._selector.select(0.05):
                 if key.fileobj is self._listener:

@@ -20,6 +20,7 @@ from clusterbench.launch.messages import (
 from clusterbench.launch.mpi_cases import in_agents, unended_mpirun
 from clusterbench.launch.ranks import name_ranks
 from clusterbench.types import PHASES, Case, Status
+from clusterbench.words import listed
 
 _PEER_LOST = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Timed out waiting|remote process exited|unhandled system error"
@@ -143,7 +144,7 @@ def _lost_agents(why: Mapping[int, str], members: Sequence[Member], places: Mapp
     whose = "the agent" if len(lost) == 1 else "each agent"
     phase = min((place.phase for place in places.values()), key=PHASES.index, default="spawned")
     reason = (
-        f"{name_ranks(ranks)} ({_hosts(hosts)}) {'was' if len(ranks) == 1 else 'were'} lost: {whose} there "
+        f"{name_ranks(ranks)} ({listed('host', hosts)}) {'was' if len(ranks) == 1 else 'were'} lost: {whose} there "
         f"{' or '.join(sorted(set(why.values())))}"
     )
     return Trouble("failed", reason, phase, ranks[0], hosts[0])
@@ -181,7 +182,7 @@ def late(
         return Trouble("timeout", reason, first.phase, host=first.host, log=_log(first))
     ranks = behind(places)
     first = places[ranks[0]]
-    who = f"{name_ranks(ranks)} ({_hosts(sorted({places[rank].host for rank in ranks}))})"
+    who = f"{name_ranks(ranks)} ({listed('host', sorted({places[rank].host for rank in ranks}))})"
     have, waiting = "has" if len(ranks) == 1 else "have", case.world_size - len(ranks)
     others = f"; the other {waiting} ranks wait for {'it' if len(ranks) == 1 else 'them'}" if waiting > 1 else ""
     others = "; the other rank waits for it" if waiting == 1 else others
@@ -225,7 +226,8 @@ def silent(ranks: Sequence[int], hosts: Sequence[str], others: int, seconds: flo
     do, them = ("does", "it") if len(ranks) == 1 else ("do", "them")
     waiting = "1 other rank waits" if others == 1 else f"{others} other ranks wait"
     return (
-        f"{name_ranks(ranks)} ({_hosts(hosts)}) {do} not answer within {seconds:g} s, stopped or gone without a word; "
+        f"{name_ranks(ranks)} ({listed('host', hosts)}) {do} not answer within {seconds:g} s, "
+        "stopped or gone without a word; "
         f"{waiting} for {them}"
     )
 
@@ -247,10 +249,6 @@ def gpus_in_words(members: Sequence[Member], samples: Mapping[str, GpuSamples]) 
                 busy = "" if gpu.utilization is None else f" and was busy {100 * gpu.utilization:.0f} % of the time"
                 words[member.first_rank + slot] = f"; its GPU {gpu.index} drew {power}{busy}"
     return words
-
-
-def _hosts(names: Sequence[str]) -> str:
-    return f"host{'' if len(names) == 1 else 's'} {', '.join(names)}"
 
 
 def _log(place: RankPlace | None) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterbench.errors import SuiteError
+from clusterbench.words import few
 
 _NOT_FOR_TRAFFIC = re.compile(r"lo\d*$|docker|br-|veth|virbr|cni|flannel|cali|tun|tap|podman|usb|idrac|bmc")
 """Beginnings of names of interfaces that exist on every host under the same address, or lead nowhere."""
@@ -94,4 +95,4 @@ def _listed(hosts: Mapping[str, Sequence[Interface]]) -> str:
     for host, interfaces in hosts.items():
         own = ", ".join(f"{interface.name} {interface.address}" for interface in interfaces) or "none"
         each.append(f"{host} ({own})")
-    return ", ".join(each[:4]) + (f" and {len(each) - 4} more" if len(each) > 4 else "")
+    return few(each)

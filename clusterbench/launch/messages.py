@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 from clusterbench.engine.telemetry import GpuSample
 from clusterbench.run_folder.records import parsed, record_of
 from clusterbench.types import PHASES, Point
+from clusterbench.words import short
 
 LONGEST_LINE = 2**28
 """Bytes of a message. A rank's record of a million iterations has some 20 MiB."""
@@ -535,7 +536,7 @@ class _Decoder(Generic[Kind]):
         name = fields.pop("message", None)
         kind = self._kinds.get(name) if isinstance(name, str) else None
         if kind is None:
-            raise BadLine(f"{_short(name)} is no message that belongs here")
+            raise BadLine(f"{short(repr(name), 60)} is no message that belongs here")
         message: Kind = _made(kind, kind.__name__, fields)
         return message
 
@@ -575,8 +576,3 @@ def _made(kind: type[Kind], name: str, fields: Mapping[str, Any]) -> Kind:
         return record_of(kind, fields)
     except (ValueError, RecursionError) as error:
         raise BadLine(f"in {name} {error}") from None
-
-
-def _short(name: object) -> str:
-    text = repr(name)
-    return text if len(text) <= 60 else f"{text[:57]}..."

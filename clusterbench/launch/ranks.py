@@ -19,4 +19,4 @@ def name_ranks(ranks: Sequence[int]) -> str:
             runs.append([rank])
     words = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
     joined = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
-    return f"rank{'s' if len(ranks) > 1 else ''} {joined}"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {joined}"

@@ -8,7 +8,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,7 +24,7 @@ from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dis
 from clusterbench.launch.allocation import SECONDS_TO_GATHER, Allocation, gather, hello, measure_clocks, variables_of
 from clusterbench.launch.conductor import Conductor
 from clusterbench.launch.control import HEAD, Alone, HeadPlane, MemberPlane, mpi_plane
-from clusterbench.launch.executions import Execution, left_to_do
+from clusterbench.launch.executions import left_to_do
 from clusterbench.launch.interfaces import Interface
 from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import Hello, SampleGpus
@@ -36,6 +36,7 @@ from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Plan
+from clusterbench.words import plural
 
 SECONDS_BETWEEN_GPU_SAMPLES = 0.5
 
@@ -191,7 +192,7 @@ def _conduct(
     executions = [execution for execution in wanted if execution.case.num_nodes <= cluster.num_nodes]
     if agents.mpi:  # a case inside MPI can take the run with it: all others are on disk by then
         executions.sort(key=lambda execution: in_agents(execution.case))
-    print(f"{directory.path}: {_count(executions)} to run on {cluster.world_size} ranks", file=sys.stderr)
+    print(f"{directory.path}: {plural(len(executions), 'case')} to run on {cluster.world_size} ranks", file=sys.stderr)
     if len(executions) < len(wanted):
         missing = f"{len(wanted) - len(executions)} more need"
         print(f"{missing} more nodes than the {cluster.num_nodes} that are left", file=sys.stderr)
@@ -290,10 +291,6 @@ def _folder(options: RunOptions, suite: Suite, cluster: Cluster, allocation: All
 
 def _size(cluster: Cluster) -> str:
     return nodes_and_ranks(cluster.num_nodes, cluster.ranks_per_node, cluster.device)
-
-
-def _count(executions: Sequence[Execution]) -> str:
-    return f"{len(executions)} case{'' if len(executions) == 1 else 's'}"
 
 
 class _Interruption:

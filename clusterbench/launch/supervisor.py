@@ -35,6 +35,7 @@ from clusterbench.launchers import detect, host_that_ended_first
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.suite import load_suite
 from clusterbench.types import Outcome
+from clusterbench.words import listed
 
 SECONDS_TO_BEGIN = 240.0
 SECONDS_WITHOUT_A_SIGN = 90.0
@@ -159,7 +160,7 @@ def _record_loss(folder: Path, lost: Sequence[str], why: str) -> None:
     """The outcome of the case that was under way, where the launcher ended the head before it could say anything."""
     directory = RunFolder.open(folder)
     if cut_off := directory.cut_off():
-        which = f"host {lost[0]} was" if len(lost) == 1 else f"hosts {', '.join(lost)} were"
+        which = f"{listed('host', lost)} {'was' if len(lost) == 1 else 'were'}"
         outcome = Outcome(
             **cut_off, status="failed", reason=f"{which} lost: {why}", host=lost[0], lost_hosts=tuple(lost)
         )

@@ -11,7 +11,7 @@ from clusterbench.layout import AXES, RANK_ORDERS
 from clusterbench.layout_view import AxisView, LayoutView, OrderView, group_words
 from clusterbench.layout_view.step import Message, Phase
 from clusterbench.units import format_bytes
-from clusterbench.words import WIDTH, aligned
+from clusterbench.words import WIDTH, aligned, plural
 
 GROUPS_SHOWN = 16
 MEMBERS_SHOWN = 16
@@ -37,7 +37,7 @@ def degrees_text(view: LayoutView) -> str:
     layout = view.layout
     degrees = " x ".join(f"{axis}{layout.degree(axis)}" for axis in AXES if layout.degree(axis) > 1) or "one rank"
     ranks = "" if layout.world_size == 1 else f" = {layout.world_size} ranks"
-    return f"{degrees}{ranks} on {counted(view.num_nodes, 'node')} x {view.ranks_per_node}"
+    return f"{degrees}{ranks} on {plural(view.num_nodes, 'node')} x {view.ranks_per_node}"
 
 
 def order_text(view: LayoutView) -> str:
@@ -144,11 +144,6 @@ def calls_text(op: str, count: int) -> str:
     return f"{count:,} x {op}"
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _places(view: LayoutView) -> list[str]:
     used = [axis for axis in AXES if view.layout.uses(axis)] or ["tp"]
     shown = min(view.layout.world_size, GROUPS_SHOWN * 4)
@@ -158,7 +153,7 @@ def _places(view: LayoutView) -> list[str]:
     ]
     lines = aligned(["rank", "node", *used], rows)
     if shown < view.layout.world_size:
-        lines.append(f"# and {counted(view.layout.world_size - shown, 'more rank')}")
+        lines.append(f"# and {plural(view.layout.world_size - shown, 'more rank')}")
     return lines
 
 
@@ -172,7 +167,7 @@ def _axis_text(view: LayoutView, axis: AxisView, width: int) -> list[str]:
     lines += _prose(f"Source: {meaning.source}.", width)
     lines += _groups_text(view, axis, width)
     if len(axis.groups) > GROUPS_SHOWN:
-        lines.append(f"# and {counted(len(axis.groups) - GROUPS_SHOWN, 'more group')}")
+        lines.append(f"# and {plural(len(axis.groups) - GROUPS_SHOWN, 'more group')}")
     return lines
 
 

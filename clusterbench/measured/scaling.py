@@ -10,6 +10,7 @@ from clusterbench.formulas.attribution import Part, loss_by_part
 from clusterbench.formulas.scaling import STRONG, WEAK, scaling_efficiency
 from clusterbench.measured.step_parts import detail_of
 from clusterbench.rows import Row
+from clusterbench.words import plural
 
 
 def scaling(rows: Sequence[Row]) -> Iterator[Row]:
@@ -76,7 +77,7 @@ def _seconds(parts: Mapping[Part, Row]) -> dict[Part, float]:
 
 
 def _name(row: Row) -> str:
-    return f"{row.point['layout']} on {row.world_size} rank{'s' if row.world_size > 1 else ''}"
+    return f"{row.point['layout']} on {plural(row.world_size, 'rank')}"
 
 
 def _smallest_by_work(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:

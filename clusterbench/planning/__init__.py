@@ -20,6 +20,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.planning.names import tidy, unique_names
 from clusterbench.suite import Entry, Settings, Suite, Written
 from clusterbench.types import Case, Place, Plan, Point, Refusal
+from clusterbench.words import plural
 
 MOST_CASES = 100_000
 ROOMY_NODES, ROOMY_RANKS = 8, 16
@@ -275,11 +276,11 @@ def _misfit(entry: Entry, request: _Request, world_size: int) -> tuple[str, str]
     stretch = "write 'dp*' to let data parallelism take the ranks that are left" if _stretches(layout, place) else ""
     if place.num_nodes > cluster.num_nodes:
         return (
-            f"'{entry.benchmark}' needs {_nodes(place.num_nodes)}, but the allocation has {cluster.num_nodes}.",
-            f"run it on {_nodes(place.num_nodes)}, or take {place.num_nodes} out of num_nodes",
+            f"'{entry.benchmark}' needs {plural(place.num_nodes, 'node')}, but the allocation has {cluster.num_nodes}.",
+            f"run it on {plural(place.num_nodes, 'node')}, or take {place.num_nodes} out of num_nodes",
         )
     if world_size > place.world_size:
-        more = f"ask for {_nodes(fits_on)}"
+        more = f"ask for {plural(fits_on, 'node')}"
         if cluster.device == "cpu" and place.num_nodes == 1:
             more = f"give it more CPU ranks with '--num-ranks {world_size}'"
         return (
@@ -287,8 +288,8 @@ def _misfit(entry: Entry, request: _Request, world_size: int) -> tuple[str, str]
             f"{stretch}, or {more}" if stretch else more,
         )
     if fits_on < place.num_nodes:
-        idle = f"{place.num_nodes - fits_on} of {_nodes(place.num_nodes)} idle"
-        return f"{subject} leaves {idle}: {_count(world_size, 'rank')} fit on {_nodes(fits_on)}.", stretch
+        idle = f"{place.num_nodes - fits_on} of {plural(place.num_nodes, 'node')} idle"
+        return f"{subject} leaves {idle}: {plural(world_size, 'rank')} fit on {plural(fits_on, 'node')}.", stretch
     return "", ""
 
 
@@ -305,14 +306,6 @@ def _supply(place: Place) -> str:
     ranks_per_node = place.cluster.ranks_per_node
     gives = "gives" if place.num_nodes == ranks_per_node == 1 else "give"
     return f"{nodes_and_ranks(place.num_nodes, ranks_per_node, place.device)} {gives} {place.world_size}"
-
-
-def _nodes(number: int) -> str:
-    return _count(number, "node")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 # Mistakes of a suite

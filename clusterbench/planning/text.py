@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.types import Case, Plan, Refusal
 from clusterbench.units import format_value
-from clusterbench.words import aligned, comment
+from clusterbench.words import aligned, comment, plural
 
 
 def plan_text(plan: Plan) -> str:
@@ -23,7 +23,7 @@ def plan_text(plan: Plan) -> str:
 
 def _head(plan: Plan) -> list[str]:
     question = f": {plan.question}" if plan.question else ""
-    counts = f"{_count(len(plan.cases), 'case')}, {_count(plan.repeats, 'repeat')}, {len(plan.refusals)} refused"
+    counts = f"{plural(len(plan.cases), 'case')}, {plural(plan.repeats, 'repeat')}, {len(plan.refusals)} refused"
     return [*comment(f"{plan.suite}{question}"), *comment(f"{_machine(plan.cluster)}: {counts}")]
 
 
@@ -68,7 +68,3 @@ def _refused(refusals: Iterable[Refusal]) -> list[str]:
         lines += comment(f"refused: {reason}" + (f"\nhint: {hint}" if hint else ""))
         lines += [line.rstrip() for line in aligned(["", ""], [[member.id, member.source] for member in group])[1:]]
     return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

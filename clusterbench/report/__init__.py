@@ -19,7 +19,7 @@ from markupsafe import Markup
 import clusterbench
 from clusterbench.cases import Reading
 from clusterbench.charts import CAPTION, Chart, charts
-from clusterbench.cluster import Cluster
+from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.derive import read, write_rows
 from clusterbench.diagnoses import HEADINGS, Diagnosis, Finding, diagnoses, examine
 from clusterbench.discover import summary
@@ -28,7 +28,7 @@ from clusterbench.report.statements import can_say, cannot_say
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, CaseColumn, case_link, columns, details, facts
 from clusterbench.report.verdict import Verdict, verdict
 from clusterbench.run_folder import RunFolder
-from clusterbench.words import sections
+from clusterbench.words import few, plural, sections
 
 __all__ = ["Report", "Verdict", "render_report"]
 
@@ -232,8 +232,7 @@ def _set_aside(reading: Reading) -> list[dict[str, str]]:
             "status": status,
             "reason": reason,
             "hint": hint,
-            "names": ", ".join(name for name, _ in items[:8])
-            + (f" and {len(items) - 8} more" if len(items) > 8 else ""),
+            "names": few([name for name, _ in items], 8),
             "source": ", ".join(dict.fromkeys(source for _, source in items[:8] if source)),
         }
         for (status, reason, hint), items in found.items()
@@ -247,8 +246,7 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
     yield "machine", machine(cluster)
     yield "device", device if cluster.device == "cuda" else f"{device} (Gloo)".replace("cpu (Gloo)", "CPU (Gloo)")
     if cluster.hosts:
-        more = f" and {len(cluster.hosts) - 4} more" if len(cluster.hosts) > 4 else ""
-        yield "hosts", ", ".join(cluster.hosts[:4]) + more
+        yield "hosts", few(cluster.hosts)
     versions = [
         f"{name} {text}"
         for name in ("torch", "cuda", "nccl", "driver", "python")
@@ -263,13 +261,12 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
     elapsed_s = sum(outcome.elapsed_s for outcome in outcomes)
     if elapsed_s:
         yield "time in cases", f"{elapsed_s:.0f} s" if elapsed_s < 120 else f"{elapsed_s / 60:.0f} min"
-    yield "cases", f"{len(reading.histories):,} × {reading.plan.repeats} repeat{'s' * (reading.plan.repeats != 1)}"
+    yield "cases", f"{len(reading.histories):,} × {plural(reading.plan.repeats, 'repeat')}"
 
 
 def machine(cluster: Cluster) -> str:
     """``2 nodes × 8 GPUs``."""
-    nodes = f"{cluster.num_nodes} node{'s' * (cluster.num_nodes != 1)}"
-    return f"{nodes} × {cluster.ranks_per_node} {'GPUs' if cluster.device == 'cuda' else 'CPU ranks'}"
+    return nodes_and_ranks(cluster.num_nodes, cluster.ranks_per_node, cluster.device).replace(" x ", " × ")
 
 
 def when(started: str) -> str:

@@ -19,7 +19,6 @@ from clusterbench.layout_view.text import (
     bytes_text,
     calls_text,
     costs_text,
-    counted,
     crossing_text,
     degrees_text,
     gives_text,
@@ -32,6 +31,7 @@ from clusterbench.layout_view.text import (
     silence_text,
 )
 from clusterbench.units import format_bytes
+from clusterbench.words import plural
 
 MOST_RANKS_DRAWN = 512
 MOST_GROUPS_LISTED = 256
@@ -66,9 +66,9 @@ def layout_page(view: LayoutView) -> str:
         orders=[(orders_text(order), crossing_text(order)) for order in view.orders] if view.num_nodes > 1 else [],
         phases=list(_phases(view)),
         figures_of="" if view.job is None else f"{FIGURES} ",
-        step_alt=f"{counted(drawn, 'rank')} on {counted(len(nodes), 'node')}; the list of phases says what passes",
+        step_alt=f"{plural(drawn, 'rank')} on {plural(len(nodes), 'node')}; the list of phases says what passes",
         ranks=ranks,
-        more=f"{counted(left_out, 'more rank')} not drawn." if left_out else "",
+        more=f"{plural(left_out, 'more rank')} not drawn." if left_out else "",
         axes=[_axis(view, axis, drawn) for axis in view.axes],
         findings=view.findings,
         nodes=nodes,
@@ -201,10 +201,10 @@ def _axis(view: LayoutView, axis: AxisView, drawn: int) -> dict[str, Any]:
         "link": f"{link}{bytes_text(view, axis)}.",
         "alt": f"{members_text(axis)}; {link}",
         "groups": [_group(view, axis, group) for group in axis.groups[:MOST_GROUPS_LISTED]],
-        "left_out": f"and {counted(unlisted, 'more group')}" if unlisted > 0 else "",
+        "left_out": f"and {plural(unlisted, 'more group')}" if unlisted > 0 else "",
         "ranks": ranks,
         "lines": lines,
-        "more": f"{counted(left_out, 'more rank')} not drawn." if left_out else "",
+        "more": f"{plural(left_out, 'more rank')} not drawn." if left_out else "",
     }
 
 

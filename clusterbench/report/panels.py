@@ -12,6 +12,7 @@ from clusterbench.charts import Chart
 from clusterbench.drawing.panel import Cell, Panel, Story
 from clusterbench.drawing.svg import MOST_PLACES, svg
 from clusterbench.report.table import case_link, packed
+from clusterbench.words import short
 
 MOST_LETTERS = 160
 """Of one cell of a table behind a figure."""
@@ -78,7 +79,7 @@ def _lines(panel: Panel, filled: Sequence[int], places: Mapping[str, int]) -> It
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
+    return short(text, MOST_LETTERS, "…")
 
 
 def _left_out(count: int) -> str:

@@ -13,6 +13,7 @@ from clusterbench.errors import DiskError, SuiteError
 from clusterbench.report import Report, machine, page, uncollected, when
 from clusterbench.report.verdict import verdict
 from clusterbench.run_folder import RunFolder
+from clusterbench.words import few
 
 
 @uncollected()
@@ -55,6 +56,6 @@ def _about(reading: Reading) -> dict[str, str]:
         "suite": reading.plan.suite,
         "verdict": f"{judged.word}: {judged.sentence}",
         "machine": machine(cluster),
-        "hosts": ", ".join(cluster.hosts[:4]) + (f" and {len(cluster.hosts) - 4} more" if cluster.hosts[4:] else ""),
+        "hosts": few(cluster.hosts),
         "started": when(started),
     }

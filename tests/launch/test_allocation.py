@@ -85,7 +85,7 @@ def test_agents_that_say_nothing_are_named():
 @pytest.mark.usefixtures("soon")
 def test_of_many_that_say_nothing_some_are_named():
     first = ", ".join(str(rank) for rank in range(1, 17))
-    assert refusal(Plane(1024), said("a")) == f"1023 of 1024 agents said nothing for 0.05 s: {first} ..."
+    assert refusal(Plane(1024), said("a")) == f"1023 of 1024 agents said nothing for 0.05 s: {first} and 1,007 more"
 
 
 def test_an_agent_that_went_away_is_not_waited_for(monkeypatch):

@@ -56,13 +56,13 @@ def test_every_phase_and_every_remark_is_in_the_page() -> None:
 
 def test_a_large_page_stays_small_and_says_what_is_left_out() -> None:
     page = layout_page(view("pp16-dp16-tp8+sp", 256))
-    assert "1536 more ranks not drawn." in page
+    assert "1,536 more ranks not drawn." in page
     assert len(page) < 2**20
 
 
 def test_a_node_of_very_many_ranks_is_drawn_in_part() -> None:
     page = layout_page(view("dp4096"))
-    assert "3584 more ranks not drawn." in page
+    assert "3,584 more ranks not drawn." in page
     assert len(page) < 2**19
 
 
