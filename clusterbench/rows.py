@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
-from clusterbench.types import Point
+from clusterbench.types import NO_DETAIL, Point
 from clusterbench.words import few
 
 _CASE = (
@@ -27,9 +26,6 @@ DETAILS = ("category", "axis", "flops_convention", "peak", "source", "part")
 _FIGURE = ("metric", *DETAILS, "unit", "value", "low", "high", "iterations", "expected", "basis")
 COLUMNS = [*_CASE, *_FIGURE]
 """Columns every table has; the point's own follow, and the variables that its case was started with."""
-
-
-_NO_DETAIL: Mapping[str, str] = MappingProxyType({})
 
 
 class Row(NamedTuple):
@@ -58,7 +54,7 @@ class Row(NamedTuple):
     iterations: int = 0
     expected: float | None = None
     basis: str = ""
-    detail: Mapping[str, str] = _NO_DETAIL
+    detail: Mapping[str, str] = NO_DETAIL
     hash: str = ""
 
 

@@ -10,7 +10,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from clusterbench.cluster import Cluster
 
@@ -199,6 +200,10 @@ class Outcome:
     lost_hosts: tuple[str, ...] = ()
 
 
+NO_DETAIL: Mapping[str, str] = MappingProxyType({})
+"""Of a figure that is the only one of its name."""
+
+
 @dataclass(frozen=True)
 class MetricKind:
     """A metric that a benchmark declares: its unit, which direction is better, and what it means."""
@@ -209,9 +214,11 @@ class MetricKind:
     meaning: str
 
 
-@dataclass(frozen=True)
-class Metric:
-    """One derived figure of a case. ``detail`` tells figures of one name apart, e.g. ``{"axis": "tp"}``."""
+class Metric(NamedTuple):
+    """One derived figure of a case. ``detail`` tells figures of one name apart, e.g. ``{"axis": "tp"}``.
+
+    A tuple, as a row is: of a large run half a million are made.
+    """
 
     name: str
     unit: str
@@ -219,7 +226,7 @@ class Metric:
     low: float | None = None
     high: float | None = None
     iterations: int = 1
-    detail: Mapping[str, str] = field(default_factory=dict)
+    detail: Mapping[str, str] = NO_DETAIL
     expected: float | None = None
     basis: str = ""
 

@@ -79,10 +79,14 @@ def legible(text: str, most: int = 72) -> str:
     >>> legible("tp2 \\x1b[31m"), len(legible("x" * 1000))
     ('tp2 \ufffd[31m', 72)
     """
-    lines = (
-        "".join(character if character.isprintable() else "\ufffd" for character in line) for line in text.split("\n")
-    )
+    lines = map(_printable, text.split("\n"))
     return "\n".join(line if len(line) <= most else f"{line[: most - 1]}…" for line in lines)
+
+
+def _printable(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(character if character.isprintable() else "\ufffd" for character in line)
 
 
 def aligned(header: Sequence[str], rows: Iterable[Sequence[object]], units: Sequence[str] = ()) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -163,7 +163,7 @@ class LinkMatrix(Benchmark):
         yield Metric("links_total", "1", num_links(int(case.point["num_units"])))
         for metric in pairs:
             names = {key: _name(int(unit), case.point, observation.hosts) for key, unit in metric.detail.items()}
-            yield replace(metric, detail=names)
+            yield metric._replace(detail=names)
 
 
 def _schedule(point: Point) -> list[Round]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -156,7 +156,7 @@ class PeerCopy(Benchmark):
         metrics = list(cls.sampled(observation))
         yield from _medians(metrics)
         for metric in metrics:
-            yield replace(metric, detail={key: _name(end, observation.hosts) for key, end in metric.detail.items()})
+            yield metric._replace(detail={key: _name(end, observation.hosts) for key, end in metric.detail.items()})
 
 
 def _medians(metrics: Iterable[Metric]) -> Iterator[Metric]:

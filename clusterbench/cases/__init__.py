@@ -36,7 +36,8 @@ class Reading:
 
     def trained_with(self, *metrics: str) -> list[Trained]:
         """Those with a figure of one of these metrics, or without any figure."""
-        return [case for case in self.trained if not case.figures or any(key[0] in metrics for key in case.figures)]
+        cases = {row.case for metric in metrics for row in self.rows_of(metric)}
+        return [case for case in self.trained if not case.figures or case.row.case in cases]
 
     @cached_property
     def _by_metric(self) -> dict[str, list[Row]]:

@@ -89,9 +89,8 @@ def _differing(rows: Sequence[Row]) -> list[str]:
     if len(rows) < 2:
         return []
     points = [row.point for row in rows]
-    first = points[0]
     options = {option for point in points for option in point} - FOLLOWS_LAYOUT - {"num_ranks"}
-    differing = {option for option in options if any(point.get(option) != first.get(option) for point in points)}
+    differing = {option for option in options if len({point.get(option) for point in points}) > 1}
     known = list(_options(rows[0].benchmark))
     ordered = sorted(
         differing, key=lambda option: (option.isupper(), known.index(option) if option in known else -1, option)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,6 +9,7 @@ from clusterbench.cases.names import names
 from clusterbench.cases.trained import Trained, memory_parts, workloads
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
+from clusterbench.rows import Row
 from clusterbench.run_folder.records import MOST as LARGEST
 from clusterbench.units import format_value
 from clusterbench.words import legible, plural
@@ -23,13 +24,25 @@ MOST = 24
 class Bar:
     """One case: the most bytes of each category, what was expected of them, and the most of the whole."""
 
-    case: str
-    label: str
-    status: str
+    row: Row
+    name: Callable[[Row], str]
     workload: tuple[object, ...]
     parts: dict[str, float] = field(default_factory=dict)
     expected: dict[str, float] = field(default_factory=dict)
     total: float | None = None
+
+    @property
+    def case(self) -> str:
+        return self.row.case
+
+    @property
+    def status(self) -> str:
+        return self.row.status
+
+    @property
+    def label(self) -> str:
+        """Put into words when it is asked for: of many bars few are drawn."""
+        return self.name(self.row)
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,7 @@ class Memory(Chart[Held]):
         cases = [case for case in reading.trained_with("peak_memory") if case.row.status != "refused"]
         rows = [case.row for case in cases]
         workload, name = workloads(rows), names(rows)
-        bars = [_bar(case, name(case.row), workload(case.row)) for case in cases]
+        bars = [_bar(case, name, workload(case.row)) for case in cases]
         drawn = {bar.workload for bar in bars if bar.parts}
         # A case that ran out of memory keeps its place among the bars.
         kept = [bar for bar in bars if bar.parts or (bar.workload in drawn and bar.status != "ok")]
@@ -139,8 +152,8 @@ def _capacity(reading: Reading) -> Capacity | None:
     return Capacity(sheet.memory_bytes, _DATASHEET) if sheet and sheet.memory_bytes else None
 
 
-def _bar(case: Trained, label: str, workload: tuple[object, ...]) -> Bar:
-    bar = Bar(case.row.case, label, case.row.status, workload, total=case.whole_memory())
+def _bar(case: Trained, name: Callable[[Row], str], workload: tuple[object, ...]) -> Bar:
+    bar = Bar(case.row, name, workload, total=case.whole_memory())
     for category in memory_parts([case]):
         if size := case.value("peak_memory", category):
             bar.parts[category] = size

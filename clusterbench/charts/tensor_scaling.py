@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
@@ -47,14 +48,13 @@ class TensorScaling(Chart[list[Curve]]):
     def select(self, reading: Reading) -> list[Curve] | None:
         groups: dict[frozenset[str], tuple[str, list[Row]]] = {}
         cases = reading.trained_with("tokens_per_s_per_rank", "peak_memory")
-        steps = [row for case in cases for row in case.figures.values() or [case.row] if _is_wanted(row)]
-        workload = workloads(steps)
+        steps = [(case, [row for row in case.figures.values() or [case.row] if _is_wanted(row)]) for case in cases]
+        workload = workloads(case.row for case, wanted in steps if wanted)
         for alike in (_same_replicas, _same_ranks):
             rows_of: dict[tuple[object, ...], list[Row]] = defaultdict(list)
-            for row in steps:
-                layout = layout_of(str(row.point["layout"]))
-                if layout is not None:
-                    rows_of[*workload(row), *alike(layout)].append(row)
+            for case, wanted in steps:
+                if wanted:
+                    rows_of[*workload(case.row), *alike(case.layout)] += wanted
             for group in rows_of.values():
                 degrees = {_layout(row).tp for row in group}
                 if len(degrees) > 1 and any(row.value is not None for row in group):
@@ -88,10 +88,12 @@ def _layout(row: Row) -> ParallelLayout:
     return layout
 
 
+@cache
 def _same_replicas(layout: ParallelLayout) -> tuple[object, ...]:
     return *layout.apart_from("dp", "tp", "sp"), "dp", layout.dp
 
 
+@cache
 def _same_ranks(layout: ParallelLayout) -> tuple[object, ...]:
     return *layout.apart_from("dp", "tp", "sp"), "ranks", layout.world_size
 

@@ -72,11 +72,14 @@ class Timeline(Chart[list[Step]]):
     section: ClassVar[Section] = "pipeline"
 
     def select(self, reading: Reading) -> list[Step] | None:
+        seen = [history for history in reading.histories if history.pooled and TIMELINE.name in history.pooled.passes]
+        if not seen:
+            return None
         rows = {case.row.case: case.row for case in reading.trained}
         name = names(rows.values())
         steps = [
             step
-            for history in reading.histories
+            for history in seen
             if history.case.id in rows and (step := _step(history, name(rows[history.case.id])))
         ]
         return sorted(steps, key=lambda step: -len(step.lines)) or None

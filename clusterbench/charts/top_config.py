@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
@@ -231,8 +231,9 @@ def _by_mfu(heatmap: Heatmap) -> Iterator[str]:
 def _heatmaps(trained: Sequence[Trained], histories: Mapping[str, History]) -> list[Heatmap]:
     """One for each workload that is a choice; and for a shape with several lengths of sequences one of its own."""
     by_work: dict[Options, list[Trained]] = defaultdict(list)
+    left_out = FOLLOWS_LAYOUT | sharing().keys() | CHOSEN | {"shape", "seq_len", "global_batch_size"}
     for case in trained:
-        by_work[_options(case, {"shape", "seq_len", "global_batch_size"})].append(case)
+        by_work[_options(case, left_out)].append(case)
     found: dict[Options, tuple[str, dict[Cell, list[Trained]]]] = {}
     for work, cases in by_work.items():
         long = _of_several_lengths(cases)
@@ -257,9 +258,8 @@ def _heatmap(shape: str, cells: Mapping[Cell, Sequence[Trained]], histories: Map
     return Heatmap("", drawn, shape, histories, alone)
 
 
-def _options(case: Trained, left_out: set[str]) -> Options:
-    skipped = FOLLOWS_LAYOUT | sharing().keys() | CHOSEN | left_out
-    return frozenset((name, _plain(value)) for name, value in case.point.items() if name not in skipped)
+def _options(case: Trained, left_out: Set[str]) -> Options:
+    return frozenset((name, _plain(value)) for name, value in case.point.items() if name not in left_out)
 
 
 def _plain(value: object) -> object:

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 _LIMIT_BASIS = "above this nccl-tests calls a figure unstable"
 
 _CASE_COLUMNS = tuple(COLUMNS[: COLUMNS.index("metric")])
-_SHARED = attrgetter(*COLUMNS[: COLUMNS.index("shape")], "point", *COLUMNS[COLUMNS.index("num_nodes") :][:4])
-_REST = attrgetter(*COLUMNS[COLUMNS.index("unit") :])
+_UNIT, _DETAIL = Row._fields.index("unit"), Row._fields.index("detail")
 _NO_DETAIL = ("",) * len(DETAILS)
 
 Cells = tuple[object, ...]
@@ -388,9 +387,15 @@ def _lines(rows: Sequence[Row]) -> Iterator[tuple[object, ...]]:
 def _by_case(rows: Sequence[Row]) -> Iterator[tuple[Cells, list[Cells], Cells]]:
     """What rows that follow each other share, the figure of each, and the options they share; in order of columns."""
     options = _options(rows)
-    for shared, of_case in groupby(rows, _SHARED):
-        *first, point, num_nodes, world_size, hosts, device = shared
-        named = (point.get("shape") or "", point.get("layout") or "")
-        figures = [(row.metric, *map(row.detail.get, DETAILS, _NO_DETAIL), *_REST(row)) for row in of_case]
-        about = (*first, *named, num_nodes, world_size, hosts, device)
+    for _, group in groupby(rows, attrgetter("run", "case")):
+        of_case = list(group)
+        case, point = of_case[0], of_case[0].point
+        figures: list[Cells] = [
+            (row.metric, *map(row.detail.get, DETAILS, _NO_DETAIL), *row[_UNIT:_DETAIL]) for row in of_case
+        ]
+        about = (
+            *(case.run, case.case, case.hash, case.benchmark, case.version, case.status),
+            *(point.get("shape") or "", point.get("layout") or ""),
+            *(case.num_nodes, case.world_size, case.hosts, case.device),
+        )
         yield about, figures, tuple(point.get(name) for name in options)

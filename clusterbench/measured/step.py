@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -42,7 +41,7 @@ def step_metrics(case: Case, job: TrainingJob, observation: Observation, cluster
     if traced := TRACE.of(observation):
         exposed = _over_ranks("exposed_communication", "s", [step.exposed_s for step in traced])
         step_s = max(step.step_s for step in traced)
-        yield replace(exposed, basis=f"in one traced step of {format_value(step_s, 's')}; tracing makes it longer")
+        yield exposed._replace(basis=f"in one traced step of {format_value(step_s, 's')}; tracing makes it longer")
     yield from step_parts(case, job.layout, observation, time)
     yield from _bubble_metrics(case, job, observation)
     yield from _attention_metrics(observation)
@@ -100,9 +99,9 @@ def _utilization(case: Case, job: TrainingJob, time: Summary, cluster: Cluster) 
     available = case.world_size * peak_flops_per_s
     for convention, flops in steps.items():
         detail = {"flops_convention": convention, "peak": "datasheet"}
-        yield replace(_rate("mfu", "fraction", flops / available, time, **detail), basis=basis)
+        yield _rate("mfu", "fraction", flops / available, time, **detail)._replace(basis=basis)
         executed = step_flops(job, str(case.point["recompute"]), convention)
-        yield replace(_rate("hfu", "fraction", executed / available, time, **detail), basis=basis)
+        yield _rate("hfu", "fraction", executed / available, time, **detail)._replace(basis=basis)
 
 
 def _datasheet_peak(case: Case, job: TrainingJob, cluster: Cluster) -> tuple[float, str] | None:
@@ -222,7 +221,7 @@ def _energy(case: Case, job: TrainingJob, observation: Observation, time: Summar
     power = [gpu["mean_power_w"] for gpus in observation.telemetry.values() for gpu in gpus.values()]
     if case.device == "cuda" and len(power) == case.world_size and all(power):
         basis = f"mean power of {len(power)} GPUs while the case ran, {sum(power):.0f} W; without hosts and network"
-        yield replace(_rate_of_energy(sum(power), job.tokens_per_step, time), basis=basis)
+        yield _rate_of_energy(sum(power), job.tokens_per_step, time)._replace(basis=basis)
 
 
 def _rate_of_energy(power_w: float, tokens: int, time: Summary) -> Metric:

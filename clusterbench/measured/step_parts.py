@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from clusterbench.formulas.attribution import (
     IMBALANCE,
@@ -45,7 +44,7 @@ def step_parts(case: Case, layout: ParallelLayout, observation: Observation, tim
     )
     for part, (share, low, high) in mean_share(attribute(ranks)).items():
         metric = Metric("step_part", "s", share * time.value, low * time.value, high * time.value, 1, detail_of(part))
-        yield replace(metric, basis=f"{basis}{_late(ranks, observation)}" if part[0] == IMBALANCE else basis)
+        yield metric._replace(basis=f"{basis}{_late(ranks, observation)}" if part[0] == IMBALANCE else basis)
 
 
 def _late(ranks: Sequence[RankStep], observation: Observation) -> str:
