@@ -113,10 +113,10 @@ def test_a_slower_case_never_looks_better(name):
     fast = [list(kind.derive(*each, PLACES[1])) for each in measured(name, PLACES[1], 0.25)]
     slow = [list(kind.derive(*each, PLACES[1])) for each in measured(name, PLACES[1], 0.5)]
     for quick, late in zip(fast, slow, strict=True):
-        for one, other in zip(quick, late, strict=True):
-            if one.value is None or one.value == other.value:
+        for shorter, longer in zip(quick, late, strict=True):
+            if shorter.value is None or shorter.value == longer.value:
                 continue
-            assert (one.value > other.value) == (better[one.name] == "higher"), one.key
+            assert (shorter.value > longer.value) == (better[shorter.name] == "higher"), shorter.key
 
 
 @pytest.mark.parametrize("name", NAMES)

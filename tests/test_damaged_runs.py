@@ -148,14 +148,20 @@ def damage(folder: Path, draw: random.Random) -> None:
 
 def shown(reading: Reading) -> set[tuple[str, int]]:
     """Hash and repeat of everything that has a figure."""
-    return {(one.hash, one.repeat) for history in reading.histories for one in history.observations}
+    return {
+        (observation.hash, observation.repeat) for history in reading.histories for observation in history.observations
+    }
 
 
 def unaccounted(folder: Path, reading: Reading) -> list[int]:
     """Numbers of the lines of observations.jsonl that are neither shown nor named, though they ended well."""
     found = []
     problems = "\n".join(reading.problems)
-    fine = {(one.case.hash, each.repeat, each.attempt) for one in reading.histories for each in one.outcomes}
+    fine = {
+        (history.case.hash, outcome.repeat, outcome.attempt)
+        for history in reading.histories
+        for outcome in history.outcomes
+    }
     for number, line in enumerate((folder / "observations.jsonl").read_bytes().split(b"\n"), 1):
         if not line.strip() or f"observations.jsonl:{number} " in problems:
             continue
@@ -163,11 +169,11 @@ def unaccounted(folder: Path, reading: Reading) -> list[int]:
         is_shown = (record["hash"], record["repeat"]) in shown(reading)
         is_named = f"{record['case']}, repeat {record['repeat']}" in problems
         ended_badly = (record["hash"], record["repeat"], record["attempt"]) in fine and any(
-            each.status != "ok"
-            for one in reading.histories
-            if one.case.hash == record["hash"]
-            for each in one.outcomes
-            if each.repeat == record["repeat"]
+            outcome.status != "ok"
+            for history in reading.histories
+            if history.case.hash == record["hash"]
+            for outcome in history.outcomes
+            if outcome.repeat == record["repeat"]
         )
         if not (is_shown or is_named or ended_badly):
             found.append(number)

@@ -165,10 +165,12 @@ def test_vocabulary_and_run_folder_need_the_standard_library_only_and_msgspec_wh
 def test_whatever_is_imported_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     said = [*project["dependencies"], *project["optional-dependencies"]["fast"]]
-    declared = {re.split(r"[>=<]", one)[0].lower() for one in said}
+    declared = {re.split(r"[>=<]", requirement)[0].lower() for requirement in said}
     used = set().union(*map(first_parts, modules())) - {*sys.stdlib_module_names, "clusterbench"}
     brought_by = packages_distributions()
-    assert {name for name in used if not {one.lower() for one in brought_by.get(name, [])} & declared} == set()
+    assert {
+        name for name in used if not {distribution.lower() for distribution in brought_by.get(name, [])} & declared
+    } == set()
 
 
 TORCH_SIDE = ("launch.worker", "launch.store")

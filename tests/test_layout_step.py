@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 
@@ -35,17 +36,24 @@ def test_the_phases_hold_every_expected_message_and_no_other(shape: str) -> None
         for stage in range(job.layout.pp):
             part = part_of(job, active, stage)
             found: dict[tuple[str, str], tuple[int, int]] = {}
-            for one in (one for some in traffic_by_phase(active, part).values() for one in some):
-                count, size = found.get((one.axis, one.op), (0, 0))
-                found[one.axis, one.op] = count + one.count, size + one.size_bytes
-            expected = {(one.axis, one.op): (one.count, one.size_bytes) for one in expected_traffic(active, part)}
+            for message in chain.from_iterable(traffic_by_phase(active, part).values()):
+                count, size = found.get((message.axis, message.op), (0, 0))
+                found[message.axis, message.op] = count + message.count, size + message.size_bytes
+            expected = {
+                (message.axis, message.op): (message.count, message.size_bytes)
+                for message in expected_traffic(active, part)
+            }
             assert found == expected, f"{job.layout}, stage {stage}"
 
 
 @pytest.mark.parametrize("shape", ["llama-tiny", "moe-tiny"])
 def test_who_speaks_when_is_the_same_without_a_job_but_for_a_tied_embedding(shape: str) -> None:
     def speaking(layout: ParallelLayout, job: TrainingJob | None) -> set[tuple[str, str, str]]:
-        return {(phase.words.name, one.axis, one.op) for phase in phases_of(layout, job) for one in phase.messages}
+        return {
+            (phase.words.name, message.axis, message.op)
+            for phase in phases_of(layout, job)
+            for message in phase.messages
+        }
 
     assert not named_shape(shape).tied_embeddings
     for job in jobs(shape):
@@ -107,12 +115,12 @@ def test_zero_says_what_travels_and_when() -> None:
         "in forward; they stay until backward is through with them"
     )
     assert phases("dp4+zero3")["gather"].words.when.endswith("in forward and again in backward")
-    assert [one.op for one in phases("dp4+zero3")["reduce"].messages] == ["reduce_scatter"]
+    assert [message.op for message in phases("dp4+zero3")["reduce"].messages] == ["reduce_scatter"]
 
 
 def test_without_a_job_there_is_no_figure() -> None:
     every = phases("pp2-dp2-cp2-tp2+sp+ep2+zero1").values()
-    assert {(one.count, one.link_bytes) for phase in every for one in phase.messages} == {(None, None)}
+    assert {(message.count, message.link_bytes) for phase in every for message in phase.messages} == {(None, None)}
 
 
 def test_one_rank_has_no_message() -> None:

@@ -26,7 +26,11 @@ def test_an_unknown_option_suggests_the_nearest_and_lists_all(suites):
     class AllReduce(Ping):
         @classmethod
         def options(cls):
-            return {name: one for name, one in super().options().items() if name in ("min_size", "max_size", "dtype")}
+            return {
+                name: declared
+                for name, declared in super().options().items()
+                if name in ("min_size", "max_size", "dtype")
+            }
 
     lines = ["suite: fabric", "num_nodes: [1, 2]", "benchmarks:", "  - benchmark: all_reduce", "    min_size: 8"]
     (suites / "fabric.yaml").write_text("\n".join([*lines, "    max_byte: 8"]))

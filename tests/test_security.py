@@ -52,7 +52,7 @@ def dangerous(path: Path) -> Iterator[str]:
             called = ast.unparse(node.func)
             if called in CALLS:
                 yield called
-            yield from ("shell=True" for one in node.keywords if one.arg == "shell")
+            yield from ("shell=True" for keyword in node.keywords if keyword.arg == "shell")
 
 
 def test_nothing_that_was_read_is_executed() -> None:
@@ -118,7 +118,7 @@ def test_no_secret_of_the_environment_is_in_the_run_folder_even_when_workers_cra
         [*command, "--device", "cpu"], cwd=ROOT, env={**os.environ, **SECRETS}, capture_output=True, timeout=120
     )
     assert done.returncode == 1, done.stderr.decode()
-    assert [one.status for one in RunFolder.open(folder).outcomes()] == ["ok", "failed", "failed"]
+    assert [outcome.status for outcome in RunFolder.open(folder).outcomes()] == ["ok", "failed", "failed"]
     written = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert any("logs" in path.parts and text for path, text in written.items())
     leaks = {
@@ -174,7 +174,9 @@ def hostile_run(path: Path) -> RunFolder:
     cases = [hostile_case(layout, size, words) for layout, size in layouts.items() for words in (ALL, HOSTILE[2])]
     lost = hostile_case("dp4", 4, HOSTILE[0])
     hot = {ALL: {ALL: {"index": 1, "throttle_reasons": {ALL: 0.5}}}}
-    records = [(outcome(one), observation(one, None, figures, hosts=(ALL,), telemetry=hot)) for one in cases]
+    records = [
+        (outcome(planned), observation(planned, None, figures, hosts=(ALL,), telemetry=hot)) for planned in cases
+    ]
     fault = outcome(lost, "failed", reason=ALL, host=ALL, phase=ALL, log=ALL, rank=1, started=ALL)
     return write_run(
         path,

@@ -34,7 +34,9 @@ def measure() -> list[Result]:
         name = f"{size_bytes // 2**10}_kib"
         found.append(ratio(f"all_reduce_overhead_{name}", *walls, TARGET))
         waited_s = median(walls[1]) - median(cpus[1])
-        found.append(ratio(f"all_reduce_added_cpu_{name}", *([waited_s + one for one in cpu] for cpu in cpus), TARGET))
+        found.append(
+            ratio(f"all_reduce_added_cpu_{name}", *([waited_s + cpu_s for cpu_s in cpu] for cpu in cpus), TARGET)
+        )
     return found
 
 

@@ -110,7 +110,7 @@ def measure() -> list[Result]:
         )
     results = []
     for number, size in enumerate(SIZES):
-        c, python = (median([one[number] for one in found[name]]) for name in ("c", "python"))
+        c, python = (median([latencies[number] for latencies in found[name]]) for name in ("c", "python"))
         note = f"mpi4py {python * 1e6:.2f} us, C {c * 1e6:.2f} us, {_trips(size)} round trips x {ROUNDS}"
         name = f"mpi_latency_{format_bytes(size)}"
         results.append(Result(name, python / c, "ratio", math.inf, "shown", note))

@@ -157,9 +157,9 @@ def _planted_case(number: int) -> Case:
 
 def _planted_records(cases: list[Case]) -> Iterator[Record]:
     draw = random.Random(1)
-    for number, one in enumerate(cases):
+    for number, planned in enumerate(cases):
         if number % 50 == 0:
-            yield _out_of_memory(one), None
+            yield _out_of_memory(planned), None
             continue
         step_s = draw.uniform(0.2, 2.0)
         figures = [
@@ -177,7 +177,7 @@ def _planted_records(cases: list[Case]) -> Iterator[Record]:
             {"name": "traffic_bytes", "unit": "B", "value": 2.0**24, "detail": {"axis": "tp"}},
             {"name": "scaling_efficiency", "unit": "fraction", "value": 0.5 / step_s},
         ]
-        yield outcome(one), observation(one, _seconds(draw, step_s, 4), figures)
+        yield outcome(planned), observation(planned, _seconds(draw, step_s, 4), figures)
 
 
 # With train_step, and the matmul whose rate its mfu is held against
@@ -226,36 +226,36 @@ def _train_step(shape: str, seq_len: int, global_batch_size: int) -> TrainStep:
 
 def training_records(cases: list[Case]) -> Iterator[Record]:
     draw = random.Random(1)
-    for number, one in enumerate(cases):
+    for number, planned in enumerate(cases):
         if number % 50 == 49:
-            yield _out_of_memory(one), None
+            yield _out_of_memory(planned), None
             continue
         step_s = draw.uniform(0.2, 2.0)
-        seen = observation(one, _seconds(draw, step_s, one.world_size))
-        if one.benchmark == "train_step":
+        seen = observation(planned, _seconds(draw, step_s, planned.world_size))
+        if planned.benchmark == "train_step":
             evidence = {"parity_loss": 1e-8, "parity_gradients": 3e-7, "parity_parameters": 2e-5}
             traced = TracedStep(0.3 * step_s, 0.7 * step_s, 0.1 * step_s, overlap_fraction=2 / 3, step_s=step_s)
-            passes = {MEMORY.name: _memory(one), TRAFFIC.name: _traffic(one), TRACE.name: traced}
+            passes = {MEMORY.name: _memory(planned), TRAFFIC.name: _traffic(planned), TRACE.name: traced}
             seen = replace(
                 seen,
-                evidence=[evidence] * one.world_size,
-                passes={name: [record] * one.world_size for name, record in passes.items()},
+                evidence=[evidence] * planned.world_size,
+                passes={name: [record] * planned.world_size for name, record in passes.items()},
             )
-        yield outcome(one), seen
+        yield outcome(planned), seen
 
 
-def _memory(one: Case) -> dict[str, int]:
+def _memory(planned: Case) -> dict[str, int]:
     """As expected, and what nobody forecasts."""
     sizes = {
-        key[key.index("=") + 1 : -1]: int(value.value) for key, value in one.expected.items() if "category=" in key
+        key[key.index("=") + 1 : -1]: int(value.value) for key, value in planned.expected.items() if "category=" in key
     }
     return {"total": sum(sizes.values()), **sizes, "communication_buffers": 2**20, "temporary": 2**21}
 
 
-def _traffic(one: Case) -> list[Moved]:
+def _traffic(planned: Case) -> list[Moved]:
     return [
         Moved(key[key.index("=") + 1 : -1], "all_reduce", 21, int(value.value), value.value)
-        for key, value in one.expected.items()
+        for key, value in planned.expected.items()
         if key.startswith("traffic_bytes")
     ]
 
@@ -267,9 +267,9 @@ def _seconds(draw: random.Random, step_s: float, world_size: int) -> list[list[f
     return [[step_s * draw.gauss(1, 0.03) for _ in range(10)] for _ in range(world_size)]
 
 
-def _out_of_memory(one: Case) -> Outcome:
-    rank = one.world_size - 1
-    return outcome(one, "out_of_memory", reason=f"rank {rank} asked for 17 GiB", rank=rank, host="n1", phase="warm")
+def _out_of_memory(planned: Case) -> Outcome:
+    rank = planned.world_size - 1
+    return outcome(planned, "out_of_memory", reason=f"rank {rank} asked for 17 GiB", rank=rank, host="n1", phase="warm")
 
 
 if __name__ == "__main__":

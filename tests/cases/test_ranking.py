@@ -30,11 +30,11 @@ def contest(*cases: list[Row], seconds: dict[str, list[list[float]]] | None = No
     """``seconds`` are those of each iteration by layout, a list for each repeat."""
     found = cases_of([row for rows in cases for row in rows])
     histories = {}
-    for one in found:
-        if repeats := (seconds or {}).get(str(one.layout)):
-            of = case(str(one.layout), one.layout.world_size)
+    for contestant in found:
+        if repeats := (seconds or {}).get(str(contestant.layout)):
+            of = case(str(contestant.layout), contestant.layout.world_size)
             seen = (observation(of, [times] * of.world_size, repeat=number) for number, times in enumerate(repeats, 1))
-            histories[one.row.case] = History(of, (), tuple(seen))
+            histories[contestant.row.case] = History(of, (), tuple(seen))
     return Contest(found, histories)
 
 
@@ -47,8 +47,8 @@ def reasons(of: Contest) -> list[str]:
 
 
 def only(rows: list[Row]) -> Trained:
-    (one,) = cases_of(rows)
-    return one
+    (contestant,) = cases_of(rows)
+    return contestant
 
 
 # Who is ahead
@@ -62,7 +62,10 @@ def test_a_configuration_is_named_as_in_a_suite() -> None:
 
 def test_attempts_of_a_configuration_stand_behind_the_best_of_them() -> None:
     of = contest(step("dp4", 8, attempt=1), step("tp4", 9), step("dp4", 10, attempt=2), step("pp4", None))
-    assert [[throughput(one) for one in attempts] for attempts in ranked(of.cases, throughput)] == [[10, 8], [9]]
+    assert [[throughput(attempt) for attempt in attempts] for attempts in ranked(of.cases, throughput)] == [
+        [10, 8],
+        [9],
+    ]
 
 
 def test_every_case_has_a_line_and_what_went_wrong_comes_before_what_could_not_be() -> None:
@@ -273,7 +276,7 @@ def test_a_hostile_case_is_cut_and_a_figure_that_is_no_number_is_none() -> None:
         step("tp4", float("nan")),
         step("pp4", float("inf")),
         step("cp4", 0.0, micro_batch_size=["x"], gradient_accumulation_steps={"y": 1}),
-        [one._replace(basis="<b>\x1b[31m" + "x" * 1_000_000) for one in step("dp2-tp2", status="failed")],
+        [row._replace(basis="<b>\x1b[31m" + "x" * 1_000_000) for row in step("dp2-tp2", status="failed")],
     )
     story = told(of)
     assert [line[2] for line in story.lines] == ["10", "", "", "", ""]

@@ -35,9 +35,9 @@ def trained(layout: str, figures: Figures | None = None, *, status: str = "ok", 
     """The rows of one training case; without figures it ended as ``status``."""
     world_size = ParallelLayout.parse(layout).world_size
     point = {"shape": "tiny", "layout": layout, **options}
-    one = case(f"{layout} {sorted(options.items())}", world_size, point=point)
+    planned = case(f"{layout} {sorted(options.items())}", world_size, point=point)
     if not figures:
-        return [row(one, "", None, status=status, basis="for a reason")]
+        return [row(planned, "", None, status=status, basis="for a reason")]
     found = []
     for name, value in figures.items():
         if name.endswith("!"):
@@ -47,6 +47,6 @@ def trained(layout: str, figures: Figures | None = None, *, status: str = "ok", 
         if metric in ("mfu", "hfu"):
             detail = {"flops_convention": "palm", "peak": what}
         found.append(
-            row(one, metric, value, unit=UNITS.get(metric, "1"), detail=detail, expected=figures.get(f"{name}!"))
+            row(planned, metric, value, unit=UNITS.get(metric, "1"), detail=detail, expected=figures.get(f"{name}!"))
         )
     return found

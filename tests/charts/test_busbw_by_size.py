@@ -9,10 +9,10 @@ from tests.report.synthetic import reading as read
 
 
 def call(size_bytes: int, busbw: float | None) -> list[Row]:
-    one = case(str(size_bytes), 8, point={"size_bytes": size_bytes, "dtype": "float32"})
+    planned = case(str(size_bytes), 8, point={"size_bytes": size_bytes, "dtype": "float32"})
     if busbw is None:
-        return [row(one, "", None, status="timeout")]
-    return [row(one, "busbw", busbw, unit="B/s"), row(one, "latency", 1e-5, unit="s")]
+        return [row(planned, "", None, status="timeout")]
+    return [row(planned, "busbw", busbw, unit="B/s"), row(planned, "latency", 1e-5, unit="s")]
 
 
 def test_the_answer_is_the_highest_bandwidth_and_its_size() -> None:
@@ -38,8 +38,8 @@ def test_sweeps_that_differ_in_an_option_are_curves_of_their_own() -> None:
     for op in ("sum", "max"):
         for size_bytes in (8, 64):
             point = {"size_bytes": size_bytes, "dtype": "float32", "op": op}
-            one = case(f"{size_bytes}-{op}", 8, point=point)
-            rows += [row(one, "busbw", 1e9, unit="B/s"), row(one, "latency", 1e-5, unit="s")]
+            planned = case(f"{size_bytes}-{op}", 8, point=point)
+            rows += [row(planned, "busbw", 1e9, unit="B/s"), row(planned, "latency", 1e-5, unit="s")]
     sweep = BusbwBySize().select(of_rows(rows))
     assert sweep is not None
     names = ["planted, sum", "planted, max"]
@@ -60,8 +60,8 @@ def test_many_curves_are_spread_over_panels() -> None:
     rows = []
     for root in range(20):
         for size_bytes in (8, 64):
-            one = case(f"{size_bytes}-{root}", 8, point={"size_bytes": size_bytes, "root": root})
-            rows.append(row(one, "busbw", 1e9, unit="B/s"))
+            planned = case(f"{size_bytes}-{root}", 8, point={"size_bytes": size_bytes, "root": root})
+            rows.append(row(planned, "busbw", 1e9, unit="B/s"))
     sweep = BusbwBySize().select(of_rows(rows))
     assert sweep is not None
     assert len(BusbwBySize().draw(sweep)) == 3
@@ -123,7 +123,7 @@ def test_what_nobody_says_is_no_level() -> None:
 def test_of_several_runs_nothing_is_held_against_another() -> None:
     rows = [
         *collective("all_reduce", 1e9, 40e9),
-        *(one._replace(run="b") for one in collective("send_recv", 1e9, 48e9)),
+        *(row._replace(run="b") for row in collective("send_recv", 1e9, 48e9)),
     ]
     sweep = measured(rows, "NVIDIA H100 80GB HBM3")
     assert sweep.limits == {"all_reduce": {}, "send_recv": {}}

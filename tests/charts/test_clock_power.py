@@ -24,7 +24,7 @@ def seen(clock_hz: float, *reasons: str, count: int = 10, **values: Any) -> list
     idle = GpuSample(0, sm_clock_hz=0.3e9, power_w=90.0, temperature_c=40.0, throttle_reasons=["gpu_idle"])
     work = GpuSample(0, sm_clock_hz=clock_hz, power_w=600.0, temperature_c=60.0, throttle_reasons=[])
     held = replace(work, sm_clock_hz=0.8 * clock_hz if reasons else clock_hz, throttle_reasons=list(reasons))
-    return [replace(one, **values) for one in (idle, *[work] * (count // 2), *[held] * (count - count // 2))]
+    return [replace(sample, **values) for sample in (idle, *[work] * (count // 2), *[held] * (count - count // 2))]
 
 
 def summary(*gpus: list[GpuSample], host: int = 0) -> dict[str, dict[str, Any]]:
@@ -33,8 +33,8 @@ def summary(*gpus: list[GpuSample], host: int = 0) -> dict[str, dict[str, Any]]:
         {
             "time_s": 100 + 0.5 * number,
             "gpus": [
-                asdict(replace(one, index=index, uuid=f"GPU-{host}{index}", name="NVIDIA H100"))
-                for index, one in enumerate(at_once)
+                asdict(replace(sample, index=index, uuid=f"GPU-{host}{index}", name="NVIDIA H100"))
+                for index, sample in enumerate(at_once)
             ],
         }
         for number, at_once in enumerate(zip(*gpus, strict=True))
@@ -127,7 +127,7 @@ def test_means_over_cases_count_their_samples() -> None:
 
 
 def test_a_gpu_that_was_idle_all_the_while_is_no_slow_one() -> None:
-    idle = [replace(one, sm_clock_hz=0.3e9, throttle_reasons=["gpu_idle"]) for one in seen(1.9e9)]
+    idle = [replace(sample, sm_clock_hz=0.3e9, throttle_reasons=["gpu_idle"]) for sample in seen(1.9e9)]
     data = watched({"gpu-00": summary(seen(1.9e9), idle)}, limits(2))
     assert [gpu.label for gpu in data.gpus] == ["gpu-00, GPU 0"]
     assert ClockPower().left_out(data) == "1 more GPUs were idle while cases ran."

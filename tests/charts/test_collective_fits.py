@@ -12,27 +12,27 @@ def sweep(number_of_sizes: int = 8, fitted: bool = True) -> list[Row]:
         size_bytes = 8 * 8**number
         time_s = 20e-6 + size_bytes / 2e9
         point = {"size_bytes": size_bytes, "dtype": "float32", "group_size": 8}
-        one = case(str(size_bytes), 8, point=point)
+        planned = case(str(size_bytes), 8, point=point)
         rows += [
-            row(one, "latency", time_s, unit="s"),
-            row(one, "model_latency", 2 * time_s, unit="s")._replace(detail={"part": "ring"}),
+            row(planned, "latency", time_s, unit="s"),
+            row(planned, "model_latency", 2 * time_s, unit="s")._replace(detail={"part": "ring"}),
         ]
         if fitted and number == 0:
-            rows.append(row(one, "fit_error", 0.01, unit="fraction"))
+            rows.append(row(planned, "fit_error", 0.01, unit="fraction"))
     return rows
 
 
 def test_the_fit_and_the_models_stand_beside_what_was_measured() -> None:
-    (one,) = CollectiveFits().select(of_rows(sweep())) or []
-    assert [series.name for series in one.series] == ["measured", "fit", "ring"]
-    measured, fit, ring = (series.marks for series in one.series)
+    (fitted,) = CollectiveFits().select(of_rows(sweep())) or []
+    assert [series.name for series in fitted.series] == ["measured", "fit", "ring"]
+    measured, fit, ring = (series.marks for series in fitted.series)
     assert [mark.x for mark in measured] == [mark.x for mark in fit] == [mark.x for mark in ring]
     for mark, line, model in zip(measured, fit, ring, strict=True):
         assert mark.value is not None
         assert line.value is not None
         assert abs(line.value / mark.value - 1) < 1e-6
         assert model.value == 2 * mark.value
-    assert len(CollectiveFits().draw([one])) == 1
+    assert len(CollectiveFits().draw([fitted])) == 1
 
 
 def test_the_answer_is_latency_and_bandwidth() -> None:
@@ -48,18 +48,18 @@ def test_without_a_fit_there_is_nothing_to_draw() -> None:
 
 def test_the_time_of_the_bytes_alone_stands_beside_the_fit_where_a_link_is_known() -> None:
     rows = sweep()
-    rows += [one._replace(metric="busbw", unit="B/s", value=1e9) for one in rows if one.metric == "latency"]
+    rows += [latency._replace(metric="busbw", unit="B/s", value=1e9) for latency in rows if latency.metric == "latency"]
     known = plain_row(
         "link_matrix", "median_bandwidth", 4e9, {"between": "ranks"}, num_nodes=1, device="cpu", run="run"
     )
     neighbours = plain_row("send_recv", "busbw", 9e9, {"size_bytes": 8}, num_nodes=1, device="cpu", run="run")
-    (one,) = CollectiveFits().select(of_rows([*rows, known, neighbours])) or []
-    *_, link = one.series
-    assert [series.name for series in one.series] == ["measured", "fit", "ring", "median link, measured"]
-    for at_once, mark in zip(link.marks, one.series[0].marks, strict=True):
+    (fitted,) = CollectiveFits().select(of_rows([*rows, known, neighbours])) or []
+    *_, link = fitted.series
+    assert [series.name for series in fitted.series] == ["measured", "fit", "ring", "median link, measured"]
+    for at_once, mark in zip(link.marks, fitted.series[0].marks, strict=True):
         assert at_once.value == pytest.approx((mark.value or 0.0) / 4)
 
 
 def test_without_a_known_link_there_is_no_such_line() -> None:
-    (one,) = CollectiveFits().select(of_rows(sweep())) or []
-    assert "link" not in " ".join(series.name for series in one.series)
+    (fitted,) = CollectiveFits().select(of_rows(sweep())) or []
+    assert "link" not in " ".join(series.name for series in fitted.series)

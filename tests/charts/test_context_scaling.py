@@ -30,7 +30,7 @@ def test_the_answer_names_the_fastest_kind_and_the_saving() -> None:
 
 def test_every_kind_starts_from_the_case_without_cp() -> None:
     (curve,) = ContextScaling().select(of_rows(ROWS)) or []
-    assert {kind: [mark.x for mark in one.marks] for kind, one in curve.throughput.items()} == {
+    assert {kind: [mark.x for mark in series.marks] for kind, series in curve.throughput.items()} == {
         "ring": [1, 2, 4],
         "ulysses": [1, 2, 4],
     }

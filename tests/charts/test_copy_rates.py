@@ -36,7 +36,7 @@ def test_copy_and_fill_are_curves_of_one_panel() -> None:
     ]
     data = CopyRates().select(of_rows(rows))
     assert data is not None
-    assert [one.name for one in data["Within a GPU"]] == ["copy, 8 ranks", "fill, 8 ranks"]
+    assert [series.name for series in data["Within a GPU"]] == ["copy, 8 ranks", "fill, 8 ranks"]
 
 
 def test_a_case_that_ended_badly_is_a_gap() -> None:

@@ -25,24 +25,24 @@ def moe(layout: str = "dp4+ep4", **options: object) -> Case:
     return case(layout + str(options), point={"layout": layout, "routing": "real", **options})
 
 
-def figures(one: Case, worst: float) -> list[Row]:
+def figures(planned: Case, worst: float) -> list[Row]:
     parts = {"ranks": worst, "experts": 1.5}
-    return [row(one, "expert_imbalance", value, unit="1", detail={"part": part}) for part, value in parts.items()]
+    return [row(planned, "expert_imbalance", value, unit="1", detail={"part": part}) for part, value in parts.items()]
 
 
-def history(one: Case, of_ranks: Sequence[Any]) -> History:
-    seen = replace(observation(one), passes={"experts": of_ranks})
-    return read((outcome(one), seen), cases=[one]).histories[0]
+def history(planned: Case, of_ranks: Sequence[Any]) -> History:
+    seen = replace(observation(planned), passes={"experts": of_ranks})
+    return read((outcome(planned), seen), cases=[planned]).histories[0]
 
 
 def recorded(rows: Sequence[Sequence[int]], experts: Sequence[Any] = ()) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"seconds": {}, "imbalance": 1.5, "rows": own} for own in rows]
-    return [one | {"expert_rows": own} for one, own in zip(found, experts, strict=True)] if experts else found
+    return [load | {"expert_rows": own} for load, own in zip(found, experts, strict=True)] if experts else found
 
 
 def reading(*cases: tuple[Case, Sequence[Any]]) -> Reading:
-    rows = [figure for one, _ in cases for figure in figures(one, 1.6)]
-    return replace(read(cases=[], rows=rows), histories=tuple(history(one, ranks) for one, ranks in cases))
+    rows = [figure for planned, _ in cases for figure in figures(planned, 1.6)]
+    return replace(read(cases=[], rows=rows), histories=tuple(history(planned, ranks) for planned, ranks in cases))
 
 
 def loads(*cases: tuple[Case, Sequence[Any]]) -> Loads:
@@ -59,8 +59,8 @@ def test_the_fullest_rank_is_named_with_its_layer_and_its_share() -> None:
 
 
 def test_an_even_load_has_no_heatmap_and_is_said_to_be_even() -> None:
-    one = moe()
-    found = replace(read(cases=[], rows=figures(one, 1.0)), histories=(history(one, recorded(EVEN)),))
+    planned = moe()
+    found = replace(read(cases=[], rows=figures(planned, 1.0)), histories=(history(planned, recorded(EVEN)),))
     data = ExpertLoad().select(found)
     assert data is not None
     assert ExpertLoad().answer(data) == "Every rank gets an even load of tokens in every layer."

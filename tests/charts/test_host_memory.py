@@ -13,7 +13,10 @@ def test_each_loop_is_a_curve_over_ranks() -> None:
     rows = [streamed(kernel, ranks, 1e10 * ranks) for kernel in ("copy", "triad") for ranks in (4, 1, 2)]
     data = HostMemory().select(of_rows(rows))
     assert data is not None
-    assert [(one.name, [mark.x for mark in one.marks]) for one in data] == [("copy", [1, 2, 4]), ("triad", [1, 2, 4])]
+    assert [(series.name, [mark.x for mark in series.marks]) for series in data] == [
+        ("copy", [1, 2, 4]),
+        ("triad", [1, 2, 4]),
+    ]
     assert len(HostMemory().draw(data)) == 1
 
 

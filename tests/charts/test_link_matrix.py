@@ -69,7 +69,7 @@ def test_of_equal_links_none_is_marked() -> None:
 
 
 def test_a_figure_of_both_ends_stands_in_both_cells() -> None:
-    once = [one for one in links(metric="pair_latency") if one.detail["source"] < one.detail["part"]]
+    once = [link for link in links(metric="pair_latency") if link.detail["source"] < link.detail["part"]]
     ((title, _, texts),) = drawn(once)
     assert title.startswith("Latency, half a round trip")
     assert len(texts) == 12
@@ -78,9 +78,9 @@ def test_a_figure_of_both_ends_stands_in_both_cells() -> None:
 def test_copies_inside_hosts_have_a_panel_for_each_host() -> None:
     gpus = tuple(f"n1:{gpu}" for gpu in range(2)) + tuple(f"n2:{gpu}" for gpu in range(2))
     rows = [
-        one
-        for one in links(names=gpus, metric="copy_bandwidth", category="host")
-        if one.detail["source"][:2] == one.detail["part"][:2]
+        link
+        for link in links(names=gpus, metric="copy_bandwidth", category="host")
+        if link.detail["source"][:2] == link.detail["part"][:2]
     ]
     assert [(title, names) for title, names, _ in drawn(rows)] == [
         ("Copies, one way, GB/s\nthrough pinned host memory, n1", ["0", "1"]),
@@ -96,7 +96,7 @@ def test_a_large_matrix_has_marks_and_no_figures() -> None:
 
 
 def test_what_was_not_measured_is_an_empty_cell() -> None:
-    some = [one for one in links() if "n3" not in one.detail.values()]
-    ((_, names, texts),) = drawn([*some, *(one for one in links() if one.detail["part"] == "n3")][:8])
+    some = [link for link in links() if "n3" not in link.detail.values()]
+    ((_, names, texts),) = drawn([*some, *(link for link in links() if link.detail["part"] == "n3")][:8])
     assert names == [*NODES]
     assert len(texts) == 8

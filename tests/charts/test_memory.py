@@ -15,9 +15,9 @@ H100 = Cluster(1, 8, "cuda", "NVIDIA H100 80GB HBM3")
 
 
 def memory(layout: str, total: float, **parts: float) -> list[Row]:
-    one = case(layout, point={"layout": layout})
-    rows = [row(one, "peak_memory", size, unit="B", detail={"category": name}) for name, size in parts.items()]
-    return [*rows, row(one, "peak_memory", total, unit="B", detail={"category": "total"})]
+    planned = case(layout, point={"layout": layout})
+    rows = [row(planned, "peak_memory", size, unit="B", detail={"category": name}) for name, size in parts.items()]
+    return [*rows, row(planned, "peak_memory", total, unit="B", detail={"category": "total"})]
 
 
 def held(rows: list[Row]) -> Held:
@@ -55,10 +55,10 @@ def test_the_whole_stands_beside_the_bar_and_not_the_sum_of_peaks() -> None:
 
 
 def test_what_was_expected_of_a_part_is_a_tick_at_its_end() -> None:
-    one = case("tp2", point={"layout": "tp2"})
+    planned = case("tp2", point={"layout": "tp2"})
     rows = [
-        row(one, "peak_memory", 10.0, unit="B", detail={"category": "parameters"}),
-        row(one, "peak_memory", 8.0, unit="B", detail={"category": "gradients"}, expected=9.0),
+        row(planned, "peak_memory", 10.0, unit="B", detail={"category": "parameters"}),
+        row(planned, "peak_memory", 8.0, unit="B", detail={"category": "gradients"}, expected=9.0),
     ]
     (figure,) = Memory().draw(held(rows))
     (ticks,) = [line for line in figure.figure.axes[0].lines if line.get_label() == "expected"]

@@ -58,15 +58,15 @@ def swept(name: str, values: tuple[object, ...]) -> Iterator[Case]:
                 yield case(label, world_size, benchmark="train_step", layout=layout, point=point)
 
 
-def figures(one: Case) -> Iterator[Row]:
+def figures(planned: Case) -> Iterator[Row]:
     """The same of every case, so that nothing but its name tells it from the others."""
 
     def figure(metric: str, value: float, unit: str = "s", **detail: str) -> Row:
-        return row(one, metric, value, unit=unit, detail=detail, expected=value)
+        return row(planned, metric, value, unit=unit, detail=detail, expected=value)
 
-    layout = ParallelLayout.parse(str(one.point["layout"]))
+    layout = ParallelLayout.parse(str(planned.point["layout"]))
     yield figure("step_time", 1.0)
-    yield figure("tokens_per_s", 1e3 * one.world_size, "tokens/s")
+    yield figure("tokens_per_s", 1e3 * planned.world_size, "tokens/s")
     yield figure("tokens_per_s_per_rank", 1e3, "tokens/s")
     for category in ("parameters", "gradients", "optimizer_state", "activations", "total"):
         yield figure("peak_memory", 2.0**20, "B", category=category)
@@ -79,20 +79,20 @@ def figures(one: Case) -> Iterator[Row]:
         yield figure(metric, 0.4, "fraction", flops_convention="palm", peak="measured")
     if layout.pp > 1:
         yield figure("bubble", 0.3, "fraction", source="measured")
-    if "moe" in str(one.point["shape"]):
+    if "moe" in str(planned.point["shape"]):
         yield figure("expert_time", 0.1, part="products")
         yield figure("expert_imbalance", 1.4, "1", part="ranks")
 
 
 def read(cases: list[Case]) -> Reading:
-    rows = [figure for one in cases for figure in figures(one)]
+    rows = [figure for planned in cases for figure in figures(planned)]
     rows += scaling(rows)
     records = []
-    for one in cases:
-        layout = ParallelLayout.parse(str(one.point["layout"]))
+    for planned in cases:
+        layout = ParallelLayout.parse(str(planned.point["layout"]))
         passes: dict[str, Any] = {"timeline": FOLLOWING} if layout.pp == 2 else {}
-        passes |= {"experts": [UNEVEN] * one.world_size} if "moe" in str(one.point["shape"]) else {}
-        records.append((outcome(one), replace(observation(one), passes=passes)))
+        passes |= {"experts": [UNEVEN] * planned.world_size} if "moe" in str(planned.point["shape"]) else {}
+        records.append((outcome(planned), replace(observation(planned), passes=passes)))
     return reading(*records, cases=cases, rows=rows)
 
 
@@ -119,6 +119,6 @@ def test_no_two_cases_of_a_figure_have_one_name(name: str) -> None:
 
 def test_a_sweep_of_compression_is_compared() -> None:
     cases = swept("compress", ("none", "bf16", "powersgd"))
-    found = named(read([one for one in cases if one.layout in ("dp2", "dp4")]))
+    found = named(read([planned for planned in cases if planned.layout in ("dp2", "dp4")]))
     curves = {words[0] for chart, title, *words in found if chart == "scaling_efficiency" and "efficiency" in title}
     assert curves == {"dp", "dp, bf16 gradients", "dp, powersgd gradients"}

@@ -15,11 +15,11 @@ def runs(layout: str, world_size: int, value: float, *, weak: bool = False, node
     batch = 8 * world_size if weak else 8
     options = {"shape": "tiny", "layout": layout, "global_batch_size": batch, **point}
     name = f"{nodes} {layout} {batch} {point}"
-    one = case(name, world_size, num_nodes=nodes, point=options, benchmark="train_step")
+    planned = case(name, world_size, num_nodes=nodes, point=options, benchmark="train_step")
     basis, band = WEAK if weak and world_size > 1 else STRONG, {"low": 0.9 * value, "high": 1.1 * value}
     return [
-        row(one, "scaling_efficiency", value, unit="fraction", basis=basis, expected=1.0, **band),
-        row(one, "tokens_per_s_per_rank", 1000 * value, unit="tokens/s"),
+        row(planned, "scaling_efficiency", value, unit="fraction", basis=basis, expected=1.0, **band),
+        row(planned, "tokens_per_s_per_rank", 1000 * value, unit="tokens/s"),
     ]
 
 
@@ -27,24 +27,26 @@ def selected(*some: list[Row]) -> list[Scaled]:
     return ScalingEfficiency().select(of_rows([row for rows in some for row in rows])) or []
 
 
-def curves(one: Scaled) -> dict[str, list[float | None]]:
-    return {curve.name: [mark.value for mark in curve.marks] for curve in one.efficiency}
+def curves(scaled: Scaled) -> dict[str, list[float | None]]:
+    return {curve.name: [mark.value for mark in curve.marks] for curve in scaled.efficiency}
 
 
 def test_every_kind_of_layout_starts_at_one_rank() -> None:
     data = selected(runs("tp1", 1, 1.0), runs("tp2", 2, 0.8), runs("tp2+sp", 2, 0.7), runs("dp2", 2, 0.9))
-    assert [curves(one) for one in data] == [{"dp": [1.0, 0.9], "tp": [1.0, 0.8], "tp+sp": [1.0, 0.7]}]
+    assert [curves(scaled) for scaled in data] == [{"dp": [1.0, 0.9], "tp": [1.0, 0.8], "tp+sp": [1.0, 0.7]}]
     assert ScalingEfficiency().answer(data) == "At 2 ranks the best layout, dp, keeps 90 % of the throughput per rank."
 
 
 def test_of_layouts_with_equal_ranks_the_best_is_drawn() -> None:
-    (one,) = selected(runs("pp2-tp2", 4, 1.0), runs("pp2-tp4", 8, 0.5), runs("pp4-tp2", 8, 0.6))
-    assert curves(one) == {"pp-tp": [1.0, 0.6]}
+    (scaled,) = selected(runs("pp2-tp2", 4, 1.0), runs("pp2-tp4", 8, 0.5), runs("pp4-tp2", 8, 0.6))
+    assert curves(scaled) == {"pp-tp": [1.0, 0.6]}
 
 
 def test_a_kind_without_a_run_at_the_smallest_size_starts_at_what_it_is_held_against() -> None:
-    (one,) = selected(runs("tp8", 8, 1.0), runs("pp2-tp4", 8, 0.9), runs("dp2-tp8", 16, 0.8), runs("pp4-tp4", 16, 0.7))
-    assert curves(one) == {"dp-tp": [1.0, 0.8], "pp-tp": [0.9, 0.7]}
+    (scaled,) = selected(
+        runs("tp8", 8, 1.0), runs("pp2-tp4", 8, 0.9), runs("dp2-tp8", 16, 0.8), runs("pp4-tp4", 16, 0.7)
+    )
+    assert curves(scaled) == {"dp-tp": [1.0, 0.8], "pp-tp": [0.9, 0.7]}
 
 
 def test_one_size_alone_shows_nothing() -> None:
@@ -55,7 +57,7 @@ def test_weak_scaling_has_panels_of_its_own_and_starts_at_the_smallest_run() -> 
     data = selected(
         runs("tp1", 1, 1.0), runs("tp2", 2, 0.8), runs("dp2", 2, 0.95, weak=True), runs("dp4", 4, 0.9, weak=True)
     )
-    assert [(one.sweep.title, curves(one)) for one in data] == [
+    assert [(scaled.sweep.title, curves(scaled)) for scaled in data] == [
         ("Strong scaling", {"tp": [1.0, 0.8]}),
         ("Weak scaling", {"dp": [1.0, 0.95, 0.9]}),
     ]
@@ -68,25 +70,25 @@ def test_weak_scaling_has_panels_of_its_own_and_starts_at_the_smallest_run() -> 
 
 
 def test_where_several_numbers_of_nodes_ran_they_are_counted() -> None:
-    (one,) = selected(
+    (scaled,) = selected(
         runs("dp4", 4, 1.0), runs("dp8", 8, 0.9), runs("dp16", 16, 0.8, nodes=2), runs("dp32", 32, 0.7, nodes=4)
     )
-    assert [(mark.x, mark.value) for mark in one.efficiency[0].marks] == [(1, 0.9), (2, 0.8), (4, 0.7)]
-    (panel, _) = ScalingEfficiency().draw([one])
+    assert [(mark.x, mark.value) for mark in scaled.efficiency[0].marks] == [(1, 0.9), (2, 0.8), (4, 0.7)]
+    (panel, _) = ScalingEfficiency().draw([scaled])
     assert panel.figure.axes[0].get_xlabel() == "nodes"
 
 
 def test_the_band_of_the_repeats_is_drawn_behind_the_points() -> None:
-    (one,) = selected(runs("tp1", 1, 1.0), runs("tp2", 2, 0.8))
-    panel, _ = ScalingEfficiency().draw([one])
+    (scaled,) = selected(runs("tp1", 1, 1.0), runs("tp2", 2, 0.8))
+    panel, _ = ScalingEfficiency().draw([scaled])
     assert panel.entries[1].cells == ("tp", "2", 0.8, 0.9 * 0.8, 1.1 * 0.8, None, "")
 
 
 def test_tokens_per_second_and_rank_stand_beside_the_level_of_the_smallest_run() -> None:
-    (one,) = selected(runs("tp1", 1, 1.0), runs("tp2", 2, 0.8))
-    _, panel = ScalingEfficiency().draw([one])
+    (scaled,) = selected(runs("tp1", 1, 1.0), runs("tp2", 2, 0.8))
+    _, panel = ScalingEfficiency().draw([scaled])
     assert [entry.cells[2] for entry in panel.entries] == [1000.0, 800.0]
-    assert one.ideal == 1000.0
+    assert scaled.ideal == 1000.0
 
 
 def test_two_workloads_are_named() -> None:
@@ -96,4 +98,4 @@ def test_two_workloads_are_named() -> None:
         runs("tp1", 1, 1.0, seq_len=128),
         runs("tp2", 2, 0.9, seq_len=128),
     )
-    assert [one.sweep.name for one in data] == ["seq 64", "seq 128"]
+    assert [scaled.sweep.name for scaled in data] == ["seq 64", "seq 128"]

@@ -9,16 +9,16 @@ from tests.report.synthetic import case, of_rows, row
 
 def run(layout: str, world_size: int, step_s: float, **lost_s: float) -> list[Row]:
     """A step and what it lost, seconds of ``part`` or ``part__axis``; of 8 s on one rank."""
-    one = case(layout, world_size, point={"layout": layout, "shape": "tiny", "global_batch_size": 8})
+    planned = case(layout, world_size, point={"layout": layout, "shape": "tiny", "global_batch_size": 8})
     efficiency = 8.0 / world_size / step_s
     found = [
-        row(one, "scaling_efficiency", efficiency, unit="fraction", basis="strong scaling: over tp1"),
-        row(one, "step_time", step_s),
+        row(planned, "scaling_efficiency", efficiency, unit="fraction", basis="strong scaling: over tp1"),
+        row(planned, "step_time", step_s),
     ]
     for name, seconds in lost_s.items():
         part, _, axis = name.partition("__")
         detail = {"part": part, "axis": axis} if axis else {"part": part}
-        found.append(row(one, "scaling_loss_part", seconds, detail=detail))
+        found.append(row(planned, "scaling_loss_part", seconds, detail=detail))
     return found
 
 

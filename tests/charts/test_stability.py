@@ -33,11 +33,11 @@ def drifting(percent: float, count: int = 40) -> list[list[float]]:
 def reading(*cases: tuple[Case, Sequence[Sequence[Sequence[float]]]]) -> Reading:
     """Each case with the samples of its repeats."""
     records = [
-        (outcome(one, repeat=repeat), observation(one, seconds, repeat=repeat, hosts=("a", "b")))
-        for one, repeats in cases
+        (outcome(planned, repeat=repeat), observation(planned, seconds, repeat=repeat, hosts=("a", "b")))
+        for planned, repeats in cases
         for repeat, seconds in enumerate(repeats)
     ]
-    return read(*records, cases=[one for one, _ in cases], rows=[row(one) for one, _ in cases])
+    return read(*records, cases=[planned for planned, _ in cases], rows=[row(planned) for planned, _ in cases])
 
 
 def courses(*cases: tuple[Case, Sequence[Sequence[Sequence[float]]]]) -> Courses:
@@ -51,13 +51,13 @@ def test_steady_cases_are_said_to_be_and_the_main_one_is_drawn() -> None:
     assert Stability().answer(data) == (
         "All cases are steady: no coefficient of variation is above 5 %, and no case drifts."
     )
-    assert [one.steadiness.case for one in data.drawn] == ["planted/1n4/a"]
+    assert [course.steadiness.case for course in data.drawn] == ["planted/1n4/a"]
     assert Stability().left_out(data) == ""
 
 
 def test_an_interrupted_case_is_named_with_the_rank_that_was_last_each_time() -> None:
     data = courses((case("a"), [steady()]), (case("b"), [interrupted()]))
-    assert [one.steadiness.case for one in data.drawn] == ["planted/1n4/b", "planted/1n4/a"]
+    assert [course.steadiness.case for course in data.drawn] == ["planted/1n4/b", "planted/1n4/a"]
     assert Stability().answer(data) == (
         "1 of 2 cases is unsteady. planted/1n4/b differs most: a coefficient of variation of 57 % over 20 iterations; "
         "the slowest takes 2.94 times the median, when rank 3 on b was last; that rank is the last in all 4 above 1.5 "
@@ -75,16 +75,16 @@ def test_a_drift_is_named_with_its_direction() -> None:
 
 @pytest.mark.parametrize("percent", [0.0, 4.0])
 def test_a_small_drift_is_none(percent: float) -> None:
-    (one,) = courses((case("a"), [drifting(percent)])).drawn
-    assert one.steadiness.drift is None
-    assert one.steadiness.is_steady
+    (course,) = courses((case("a"), [drifting(percent)])).drawn
+    assert course.steadiness.drift is None
+    assert course.steadiness.is_steady
 
 
 def test_noise_is_no_drift() -> None:
     # The fifths have medians of 10 and 12, and hold the same times.
     times = [0.010, 0.012, 0.010, 0.012, 0.010, 0.012, 0.010, 0.010] * 4 + [0.012, 0.010] * 4
-    (one,) = courses((case("a"), [[times] * 4])).drawn
-    assert one.steadiness.drift is None
+    (course,) = courses((case("a"), [[times] * 4])).drawn
+    assert course.steadiness.drift is None
 
 
 def test_repeats_that_differ_are_said_to() -> None:
@@ -93,13 +93,13 @@ def test_repeats_that_differ_are_said_to() -> None:
 
 
 def test_every_iteration_is_a_point_that_says_who_was_slowest() -> None:
-    one = case("b", repeats=2)
-    (panel,) = Stability().draw(courses((one, [steady(), interrupted(every=20)])))
+    planned = case("b", repeats=2)
+    (panel,) = Stability().draw(courses((planned, [steady(), interrupted(every=20)])))
     assert len(panel.entries) == 40
     assert panel.words(panel.entries[0]) == (
         "repeat 1, iteration 3; time 30.000 ms; rank 3; b; above 1.5 times the median"
     )
-    assert {entry.case for entry in panel.entries} == {one.id}
+    assert {entry.case for entry in panel.entries} == {planned.id}
     assert [label.get_text() for label in panel.figure.axes[0].get_xticklabels()] == ["repeat 0", "repeat 1"]
 
 
@@ -139,20 +139,20 @@ def test_the_fastest_training_and_the_largest_message_are_the_main_cases() -> No
     )
     rows = [row(slow, "tokens_per_s", 1.0), row(fast, "tokens_per_s", 2.0), row(large), row(small)]
     every = [slow, fast, small, large]
-    found = read(*((outcome(one), observation(one, steady())) for one in every), cases=every, rows=rows)
+    found = read(*((outcome(planned), observation(planned, steady())) for planned in every), cases=every, rows=rows)
     data = Stability().select(found)
     assert data is not None
-    assert [one.steadiness.case for one in data.drawn] == ["train_step/fast", "all_reduce/1024"]
+    assert [course.steadiness.case for course in data.drawn] == ["train_step/fast", "all_reduce/1024"]
 
 
 def test_hostile_names_and_extreme_times_are_drawn_as_text(tmp_path: Path) -> None:
     undo = plant()
     try:
         names = ['<script>alert("x")</script>$\\frac$', "\x1b[31m" + "x" * 100_000]
-        one, other = (case(str(number), id=name) for number, name in enumerate(names))
-        run = good_run(tmp_path / "run", (one, other))
-        run.record(outcome(one, repeat=1), observation(one, [[1e-12, 1e9] * 20] * 4, repeat=1, hosts=(names[1],)))
-        run.record(outcome(other, repeat=2), observation(other, [[float("nan")] * 3] * 4, repeat=2))
+        first, second = (case(str(number), id=name) for number, name in enumerate(names))
+        run = good_run(tmp_path / "run", (first, second))
+        run.record(outcome(first, repeat=1), observation(first, [[1e-12, 1e9] * 20] * 4, repeat=1, hosts=(names[1],)))
+        run.record(outcome(second, repeat=2), observation(second, [[float("nan")] * 3] * 4, repeat=2))
         found = read_run(run)
         data = Stability().select(found)
         assert data is not None

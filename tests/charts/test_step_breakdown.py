@@ -7,10 +7,12 @@ from tests.report.synthetic import case, of_rows, row
 
 def step(layout: str, world_size: int = 1, **parts: float) -> list[Row]:
     """Seconds of ``part`` or ``part__axis``."""
-    one, found = case(layout, world_size, point={"layout": layout, "shape": "tiny"}), []
+    planned, found = case(layout, world_size, point={"layout": layout, "shape": "tiny"}), []
     for name, seconds in parts.items():
         part, _, axis = name.partition("__")
-        found.append(row(one, "step_part", seconds, detail={"part": part, "axis": axis} if axis else {"part": part}))
+        found.append(
+            row(planned, "step_part", seconds, detail={"part": part, "axis": axis} if axis else {"part": part})
+        )
     return found
 
 
@@ -30,7 +32,7 @@ def test_the_parts_are_stacked_to_the_step_and_a_part_that_nobody_has_is_left_ou
         ("tp2", 0.5, 0.3, 0.15, 0.05),
     ]
     assert [entry.cells[5] for entry in panel.entries] == pytest.approx([1.0, 1.0])
-    assert [entry.case for entry in panel.entries] == [one.case for one in (TWO[0], TWO[-1])]
+    assert [entry.case for entry in panel.entries] == [row.case for row in (TWO[0], TWO[-1])]
 
 
 def test_the_answer_takes_the_largest_run_apart() -> None:
@@ -56,8 +58,8 @@ def test_a_case_that_ended_otherwise_keeps_its_place() -> None:
 
 @pytest.mark.parametrize("detail", [{}, {"part": "<script>"}, {"part": ""}])
 def test_a_part_that_is_none_is_not_drawn(detail: dict[str, str]) -> None:
-    one = case("tp1", point={"layout": "tp1"})
-    assert StepBreakdown().select(of_rows([row(one, "step_part", 1.0, detail=detail)])) is None
+    planned = case("tp1", point={"layout": "tp1"})
+    assert StepBreakdown().select(of_rows([row(planned, "step_part", 1.0, detail=detail)])) is None
 
 
 def test_a_step_of_no_layout_is_not_drawn() -> None:

@@ -6,11 +6,11 @@ MIB = 2**20
 
 
 def step(layout: str, speed: float | None, memory: float | None = None, **options: object) -> list[Row]:
-    one = case(f"{layout} {options}", point={"shape": "tiny", "layout": layout, **options})
+    planned = case(f"{layout} {options}", point={"shape": "tiny", "layout": layout, **options})
     if speed is None:
-        return [row(one, "", None, status="out_of_memory", basis="no room")]
-    rows = [row(one, "tokens_per_s_per_rank", speed, unit="tokens/s")]
-    return rows + ([row(one, "peak_memory", memory, unit="B", detail={"category": "total"})] if memory else [])
+        return [row(planned, "", None, status="out_of_memory", basis="no room")]
+    rows = [row(planned, "tokens_per_s_per_rank", speed, unit="tokens/s")]
+    return rows + ([row(planned, "peak_memory", memory, unit="B", detail={"category": "total"})] if memory else [])
 
 
 def answer(rows: list[Row]) -> str:

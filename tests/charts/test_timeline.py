@@ -34,7 +34,7 @@ def timelines_of(
 ) -> list[list[list[Any]]]:
     """What ranks would record that take 10 ms forward, 10 for each half of backward, and so long for a message."""
     played = play(order(schedule, ranks, microbatches, chunks), {"F": 0.01, "B": 0.02, "I": 0.01, "W": 0.01}, send_s)
-    return [[[*one.action, one.start_s, one.end_s] for one in rank] for rank in played.ranks]
+    return [[[*computed.action, computed.start_s, computed.end_s] for computed in rank] for rank in played.ranks]
 
 
 def test_each_place_is_a_line_and_each_action_a_box() -> None:
@@ -88,7 +88,7 @@ def test_the_answer_names_both_bubbles_and_where_they_differ_most() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"schedule": "1f1b"}, {"schedule": "unheard of"}, {"schedule": None}, {"schedule": ["zbv"]}],
-    ids=lambda one: str(one["schedule"]),
+    ids=lambda options: str(options["schedule"]),
 )
 def test_what_is_not_as_scheduled_is_shown_alone(options: dict[str, Any]) -> None:
     step = one_step(FIRST, SECOND[:1], **options)

@@ -17,8 +17,8 @@ LARGE = [*step("dp4", None, "large", "out_of_memory"), *step("tp4", None, "large
 
 
 def panel(rows: list[Row]) -> Panel:
-    (one,) = TopConfig().draw(TopConfig().select(of_rows(rows)) or [])
-    return one
+    (drawn,) = TopConfig().draw(TopConfig().select(of_rows(rows)) or [])
+    return drawn
 
 
 def texts(rows: list[Row]) -> list[str]:
@@ -31,8 +31,8 @@ def key(of: Panel) -> tuple[str, list[str]]:
 
 
 def entry(rows: list[Row], row: str, ranks: float) -> Entry:
-    (one,) = (one for one in panel(rows).entries if one.cells[0] == row and ranks in one.cells)
-    return one
+    (mark,) = (mark for mark in panel(rows).entries if mark.cells[0] == row and ranks in mark.cells)
+    return mark
 
 
 def on_gpus(rows: list[Row], num_nodes: int) -> list[Row]:
@@ -130,7 +130,7 @@ def test_several_shapes_with_one_length_each_are_rows_of_their_own_batch() -> No
     rows = [row for batch in (8, 16) for row in [*step("tp1", 3, seq_len=64, global_batch_size=batch)]]
     rows += [row for batch in (8, 16) for name in ("dp4", "tp4", "pp4")
              for row in step(name, 9, seq_len=64, global_batch_size=batch)]  # fmt: skip
-    titles = [one.title for one in TopConfig().draw(TopConfig().select(of_rows(rows)) or [])]
+    titles = [drawn.title for drawn in TopConfig().draw(TopConfig().select(of_rows(rows)) or [])]
     assert titles == [f"Fastest configuration, tokens/s, global_batch_size {batch}" for batch in (8, 16)]
 
 
@@ -162,7 +162,9 @@ def test_the_colour_is_the_throughput_kept_where_no_mfu_is_known() -> None:
 
 
 def counted(layout: str, speed: float, **mfu: float) -> list[Row]:
-    return trained(layout, {"tokens_per_s": speed, **{f"mfu/{peak}": one for peak, one in mfu.items()}}, shape="small")
+    return trained(
+        layout, {"tokens_per_s": speed, **{f"mfu/{peak}": share for peak, share in mfu.items()}}, shape="small"
+    )
 
 
 def test_the_colour_is_mfu_and_the_key_says_how_it_is_counted() -> None:
@@ -285,11 +287,11 @@ def test_the_samples_of_a_run_say_whether_the_margin_is_noise() -> None:
     rows = [row._replace(case=cases[name].id) for name, time in speeds.items() for row in step(name, 100 / time)]
     data = TopConfig().select(reading(*records, cases=list(cases.values()), rows=rows))
     (drawn,) = TopConfig().draw(data or [])
-    (one,) = (one for one in drawn.entries if 4.0 in one.cells)
-    assert one.cells[5] == pytest.approx(0.01)
-    assert one.story is not None
-    assert one.story.sentences[1].startswith("The runner-up, tp4, is slower by 1.0 %. They are not told apart: ")
-    assert one.story.cases == ("planted/1n4/dp4", "planted/1n4/tp4", "planted/1n4/pp4")
+    (mark,) = (mark for mark in drawn.entries if 4.0 in mark.cells)
+    assert mark.cells[5] == pytest.approx(0.01)
+    assert mark.story is not None
+    assert mark.story.sentences[1].startswith("The runner-up, tp4, is slower by 1.0 %. They are not told apart: ")
+    assert mark.story.cases == ("planted/1n4/dp4", "planted/1n4/tp4", "planted/1n4/pp4")
 
 
 def test_a_hostile_point_is_cut_and_never_raises() -> None:
@@ -300,4 +302,4 @@ def test_a_hostile_point_is_cut_and_never_raises() -> None:
     story = drawn.entries[0].story
     assert story is not None
     assert len(story.title) < 100
-    assert max(len(cell) for one in drawn.entries for cell in one.cells if isinstance(cell, str)) < 100
+    assert max(len(cell) for mark in drawn.entries for cell in mark.cells if isinstance(cell, str)) < 100

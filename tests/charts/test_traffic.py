@@ -4,8 +4,8 @@ from tests.report.synthetic import case, of_rows, row
 
 
 def traffic(axis: str, counted: float, formula: float | None) -> Row:
-    one = case("tp2", point={"layout": "dp2-tp2"})
-    return row(one, "traffic_bytes", counted, unit="B", expected=formula, detail={"axis": axis})
+    planned = case("tp2", point={"layout": "dp2-tp2"})
+    return row(planned, "traffic_bytes", counted, unit="B", expected=formula, detail={"axis": axis})
 
 
 def test_there_is_one_panel_an_axis() -> None:

@@ -142,7 +142,7 @@ class Soak:
         if self.await_name(before, kind, target, rank):
             return
         new = [(outcome.status, outcome.rank, outcome.host, outcome.reason) for outcome in self.outcomes()[before:]]
-        self.fail("unnamed", f"{kind} {target}: {[one for one in new if one[0] != 'ok']}")
+        self.fail("unnamed", f"{kind} {target}: {[outcome for outcome in new if outcome[0] != 'ok']}")
 
     def hit(self, kind: str) -> tuple[str, int]:
         """What was hit, and its rank if it is a worker; an empty name if there was nothing to hit just then."""

@@ -34,7 +34,7 @@ def shares(lab, folder, name, cap, **options):
     finally:
         lab.unshape("cb2")
     assert done.returncode == 0, done.stderr
-    assert {one.status for one in RunFolder.open(folder / "out").outcomes()} == {"ok"}
+    assert {outcome.status for outcome in RunFolder.open(folder / "out").outcomes()} == {"ok"}
     with open(folder / "out" / "rows.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["metric"] == "busbw"]
     return {row["case"]: float(row["value"]) / CAPS[cap] for row in rows}

@@ -91,7 +91,12 @@ def left_running(lab, within_s=60.0):
     """What runs in the lab beside Slurm's daemons."""
     deadline = time.monotonic() + within_s
     while True:
-        left = [(host, one) for host in [LOGIN, *HOSTS] for one in lab.processes(host) if not SLURM_DAEMONS.match(one)]
+        left = [
+            (host, process)
+            for host in [LOGIN, *HOSTS]
+            for process in lab.processes(host)
+            if not SLURM_DAEMONS.match(process)
+        ]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.05)
@@ -141,7 +146,9 @@ def test_every_launcher_runs_the_same_cases_on_the_same_hosts(lab, launcher_of, 
     run(lab, launcher_of(name), path, out)
     planned = make_plan(load_suite(path), Cluster(4, 1, "cpu", hosts=tuple(HOSTS))).cases
     ended = outcomes_of(out)
-    assert [(one.case, one.hash, one.status) for one in ended] == [(case.id, case.hash, "ok") for case in planned]
+    assert [(outcome.case, outcome.hash, outcome.status) for outcome in ended] == [
+        (case.id, case.hash, "ok") for case in planned
+    ]
     assert hosts_by_case(out) == {case.id: HOSTS[: case.num_nodes] for case in planned}
     assert sorted({case.num_nodes for case in planned}) == [1, 2, 4]
     parity = [row for row in rows_of(out) if row["metric"].startswith("parity_")]
@@ -157,7 +164,7 @@ def test_one_agent_may_own_all_ranks_of_its_host(lab, launcher_of, suite, tmp_pa
     run(lab, launcher, suite(SUITE, [2]), out, "--ranks-per-agent", ranks_per_agent, "--num-ranks", "2")
     cluster = RunFolder.open(out).plan().cluster
     assert (cluster.num_nodes, cluster.ranks_per_node) == (2, 2)
-    assert [one.status for one in outcomes_of(out)] == ["ok"] * 3
+    assert [outcome.status for outcome in outcomes_of(out)] == ["ok"] * 3
     assert hosts_by_case(out).keys() == {
         "all_reduce/2n4/1MiB-float32",
         "all_reduce/2n4/4MiB-float32",
@@ -170,7 +177,7 @@ def test_one_agent_per_rank_is_the_default(lab, launcher_of, suite, tmp_path):
     out = tmp_path / "out"
     run(lab, launcher_of("mpich", ["cb1", "cb2"], ranks_per_host=2), suite(SMALL_SUITE, [2]), out)
     assert RunFolder.open(out).plan().cluster.ranks_per_node == 2
-    assert [(one.case, one.status) for one in outcomes_of(out)] == [("all_reduce/2n4/1MiB-float32", "ok")]
+    assert [(outcome.case, outcome.status) for outcome in outcomes_of(out)] == [("all_reduce/2n4/1MiB-float32", "ok")]
 
 
 # Slurm
@@ -334,7 +341,7 @@ def test_no_time_is_negative_where_clocks_disagree(lab, launcher_of, suite, tmp_
     assert offset_s == pytest.approx(-7200, abs=5)
     for seen in directory.observations():
         assert all(0 < second < 600 for seconds in seen.seconds for second in seconds)
-    assert all(0 < one.elapsed_s < 600 for one in directory.outcomes())
+    assert all(0 < outcome.elapsed_s < 600 for outcome in directory.outcomes())
     times_s = [row["value"] for row in rows_of(tmp_path / "out") if row["unit"] == "s" and row["value"]]
     assert times_s
     negative = [time_s for time_s in times_s if float(time_s) < 0]
@@ -398,7 +405,7 @@ def test_unauthenticated_connections_change_nothing(lab, suite, tmp_path):
     assert intruder.stdout.readline() == "agent 1 found no head of this run at cb1\n"
     assert intruder.stdout.readline() == "silent\n"
     member = start(1)
-    said = [one.communicate(timeout=200)[1] for one in (head, member)]
+    said = [process.communicate(timeout=200)[1] for process in (head, member)]
     assert (head.returncode, member.returncode) == (0, 0), said
     assert hosts_by_case(out) == {"all_reduce/2n2/1MiB-float32": ["cb1", "cb2"]}
     intruder.kill()

@@ -163,7 +163,7 @@ def offsets(monkeypatch, hosts, answer, now_s=1000.0):
     plane = Plane(len(hosts), answer=answer)
     found = Allocation(tuple(hosts), {host: {} for host in hosts})
     measure_clocks(plane, found)
-    return {host: one.get("clock_offset_s") for host, one in found.environments.items()}, plane
+    return {host: environment.get("clock_offset_s") for host, environment in found.environments.items()}, plane
 
 
 def test_a_clock_that_is_ahead_is_noted_with_its_host(monkeypatch):

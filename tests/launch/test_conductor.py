@@ -254,7 +254,7 @@ def test_a_lost_agent_ends_the_run_once_its_case_has_an_outcome(tmp_path):
     cases = [case("first"), case("second")]
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, tuple(cases), ()), {})
     with pytest.raises(LostHosts, match=r"^host a was lost: its agent said nothing for 20 s$"):
-        Conductor(agents, run, Silent()).conduct([Execution(one, 0, 1) for one in cases])
+        Conductor(agents, run, Silent()).conduct([Execution(planned, 0, 1) for planned in cases])
     (outcome,) = run.outcomes()
     assert (outcome.case, outcome.status, outcome.lost_hosts) == ("first", "failed", ("a",))
     assert outcome.reason == "ranks 0-3 (host a) were lost: the agent there said nothing for 20 s"
@@ -288,7 +288,7 @@ class InsideMpi:
 def test_after_a_case_of_mpi_it_is_known_who_is_stuck_and_whether_all_answer(tmp_path, answers, is_stuck, all_answer):
     agents = InsideMpi(*answers)
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (), ()), {})
-    one = Conductor(agents, run, Silent())
-    one._events.inside_mpi = (Member(0, "a", 0, (0,)), Member(1, "a", 1, (1,)))
-    one.conduct([])
+    conductor_inside_mpi = Conductor(agents, run, Silent())
+    conductor_inside_mpi._events.inside_mpi = (Member(0, "a", 0, (0,)), Member(1, "a", 1, (1,)))
+    conductor_inside_mpi.conduct([])
     assert (agents.is_stuck, agents.all_answer) == (is_stuck, all_answer)

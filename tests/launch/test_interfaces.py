@@ -10,7 +10,7 @@ def host(**addresses: str) -> tuple[Interface, ...]:
 
 
 def names(hosts, wanted=None):
-    return {name: (one.name, one.address) for name, one in choose_interfaces(hosts, wanted).items()}
+    return {name: (interface.name, interface.address) for name, interface in choose_interfaces(hosts, wanted).items()}
 
 
 def test_the_network_that_all_share_is_taken_whatever_it_is_called():

@@ -233,10 +233,10 @@ def test_a_plain_run_and_one_under_mpirun_have_the_same_cases_and_figures(suite,
         assert done.returncode == 0, done.stderr
     ended = {folder: RunFolder.open(folder).outcomes() for folder in (plain, inside)}
     names = ["mpi/1n3/latency-1000B-float32-0to1", "mpi/1n3/all_gather-996B-float32", "all_reduce/1n3/8B-float32"]
-    assert [one.case for one in ended[plain]] == names * 2
-    assert [one.case for one in ended[inside]] == [names[2]] * 2 + names[:2] * 2  # those of MPI are the last
+    assert [outcome.case for outcome in ended[plain]] == names * 2
+    assert [outcome.case for outcome in ended[inside]] == [names[2]] * 2 + names[:2] * 2  # those of MPI are the last
     for folder in (plain, inside):
-        assert {one.status for one in ended[folder]} == {"ok"}
+        assert {outcome.status for outcome in ended[folder]} == {"ok"}
         assert values(folder, "latency").keys() == {*names}
         assert min(values(folder, "latency").values()) > 0
         for seen in RunFolder.open(folder).observations():
@@ -249,7 +249,7 @@ def test_processes_that_own_several_ranks_skip_it_and_run_the_rest(suite, tmp_pa
     folder = tmp_path / "run"
     done = run(suite(SUITE.replace("repeats: 2", "")), "--out", folder, "--ranks-per-agent", 2, launcher=mpirun(2))
     assert done.returncode == 0, done.stderr
-    outcomes = {one.case.split("/")[0]: one for one in RunFolder.open(folder).outcomes()}
+    outcomes = {outcome.case.split("/")[0]: outcome for outcome in RunFolder.open(folder).outcomes()}
     assert outcomes["all_reduce"].status == "ok"
     assert outcomes["mpi"].status == "skipped"
     assert outcomes["mpi"].reason.startswith("every process of mpirun is one MPI rank, but here each owns 2 of")
@@ -335,5 +335,5 @@ def test_what_a_killed_rank_took_with_it_is_known_and_resumed(suite, tmp_path):
     rank_of(folder, "1").kill()
     process.communicate(timeout=200)
     assert process.returncode != 0
-    assert [one.case for one in RunFolder.open(folder).outcomes()] == ["all_reduce/1n3/8B-float32"]
+    assert [outcome.case for outcome in RunFolder.open(folder).outcomes()] == ["all_reduce/1n3/8B-float32"]
     assert RunFolder.open(folder).cut_off()["case"] == "mpi/1n3/all_reduce-48KiB-float32"

@@ -16,10 +16,10 @@ class Terminal(io.StringIO):
 
 
 def watch(progress):
-    one = case("drill/1n4/[x]", repeats=3)
+    planned = case("drill/1n4/[x]", repeats=3)
     for number, status, reason in ((1, "ok", ""), (2, "failed", "rank 1 (host a): KeyError: '[bold]'")):
-        progress.begin(number, 4, Execution(one, number - 1, 1))
-        progress.end(Outcome(one.id, one.hash, number - 1, 1, status, reason, elapsed_s=1.25))
+        progress.begin(number, 4, Execution(planned, number - 1, 1))
+        progress.end(Outcome(planned.id, planned.hash, number - 1, 1, status, reason, elapsed_s=1.25))
     progress.close()
 
 

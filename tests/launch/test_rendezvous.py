@@ -188,14 +188,14 @@ def test_200_silent_connections_keep_nobody_waiting(job, monkeypatch):
     thread, came = meet_in_background(agent(0, size=2), job)
     address = "127.0.0.1", ports_of(job_of(job))[0]
     silent = [_dial(address)] + [socket.socket() for _ in range(199)]
-    for one in silent[1:]:
-        one.setblocking(False)
-        one.connect_ex(address)
+    for connection in silent[1:]:
+        connection.setblocking(False)
+        connection.connect_ex(address)
     member = meet(agent(1, size=2), job, 60)
     thread.join(60)
     assert not thread.is_alive()
-    for one in silent:
-        one.close()
+    for connection in silent:
+        connection.close()
     member.close()
     came[0].close()
 
@@ -233,11 +233,11 @@ def test_twenty_that_come_at_once_read_the_same_file(home):
     fork = multiprocessing.get_context("fork")
     together, answers = fork.Barrier(20), fork.SimpleQueue()
     agents = [fork.Process(target=_read_at_once, args=(together, answers)) for _ in range(20)]
-    for one in agents:
-        one.start()
+    for process in agents:
+        process.start()
     read = {answers.get() for _ in agents}
-    for one in agents:
-        one.join()
+    for process in agents:
+        process.join()
     assert read == {home.read_bytes()}
     assert [file.name for file in home.parent.iterdir()] == ["secret"]
 

@@ -40,7 +40,11 @@ def jobs() -> Iterator[tuple[TrainingJob, list[Parallelism]]]:
 
 def test_gradients_are_summed_over_every_axis_that_leaves_them_in_parts() -> None:
     found = {
-        axis for job, active in jobs() for name in weight_shapes(job) for one in active for axis in one.sums(name, job)
+        axis
+        for job, active in jobs()
+        for name in weight_shapes(job)
+        for parallelism in active
+        for axis in parallelism.sums(name, job)
     }
     assert found == set(SUM_ORDER)
 
@@ -50,15 +54,17 @@ def test_squares_are_summed_over_every_axis_that_cuts_a_weight() -> None:
         axis
         for job, active in jobs()
         for name in weight_shapes(job)
-        for one in active
-        for axis in one.splits(name, job)
+        for parallelism in active
+        for axis in parallelism.splits(name, job)
     }
     assert found == set(NORM_ORDER)
 
 
 def test_everything_that_is_sent_has_its_phase_in_the_step_and_its_parallelism_says_which() -> None:
     for job, active in jobs():
-        said = {words.name for one in active for words in one.phases(job.layout, "every micro-batch")} | {"norm"}
+        said = {
+            words.name for parallelism in active for words in parallelism.phases(job.layout, "every micro-batch")
+        } | {"norm"}
         assert said <= set(STEP)
         assert {sent.during for sent in traffic_of_step(active, job) if sent.count} <= said, job.layout
 

@@ -182,7 +182,11 @@ def test_a_rings_traffic_is_three_passes_of_keys_and_values() -> None:
     job = make_job("cp4")
     passed = 3 * (4 - 1) * 2 * len(job.layers)
     bytes_of_one = 2 * 8 * job.shape.num_kv_heads * job.shape.head_dim * 8
-    assert [(one.op, one.count, one.size_bytes) for one in ContextParallel().traffic(job) if one.op == "send"] == [
+    assert [
+        (message.op, message.count, message.size_bytes)
+        for message in ContextParallel().traffic(job)
+        if message.op == "send"
+    ] == [
         ("send", passed // 3, passed // 3 * bytes_of_one),
         ("send", passed * 2 // 3, passed * 2 // 3 * bytes_of_one),
     ]

@@ -25,8 +25,8 @@ def sent(layout: str, options: dict[str, Any] | None = None, pp_rank: int = 0, *
     job = make_job(layout, max_grad_norm=None, **changes)
     active = active_in(job.layout, from_options(options or {}))
     by_axis: dict[str, float] = {}
-    for one in expected_traffic(active, part_of(job, active, pp_rank)):
-        by_axis[one.axis] = by_axis.get(one.axis, 0) + one.bytes_on_link(job.layout)
+    for message in expected_traffic(active, part_of(job, active, pp_rank)):
+        by_axis[message.axis] = by_axis.get(message.axis, 0) + message.bytes_on_link(job.layout)
     return by_axis
 
 
@@ -34,7 +34,7 @@ def counts(options: dict[str, Any], layout: str, pp_rank: int) -> dict[str, int]
     job = make_job(layout, micro_batch_size=1)
     active = active_in(job.layout, from_options(options))
     found = expected_traffic(active, part_of(job, active, pp_rank))
-    return {one.op: one.count for one in found if one.axis == "dp" and one.op != "all_reduce"}
+    return {message.op: message.count for message in found if message.axis == "dp" and message.op != "all_reduce"}
 
 
 PARAMETERS = make_job().shape.num_parameters * 8
@@ -43,13 +43,13 @@ PARAMETERS = make_job().shape.num_parameters * 8
 def test_stages_1_and_2_send_what_data_parallelism_sends_and_stage_3_half_more() -> None:
     # Rajbhandari et al. 2019, arXiv:1910.02054, section 7: 2, 2 and 3 times the parameters; here for one micro-batch,
     # and with a ring's (d-1)/d. torch's ZeRO 1 sends whole weights, and so 3.
-    one = {"global_batch_size": 8}
+    options = {"global_batch_size": 8}
     ring = PARAMETERS * 3 / 4
-    assert sent("dp4", **one)["dp"] == pytest.approx(2 * ring)
-    assert sent("dp4+zero2", **one)["dp"] == pytest.approx(2 * ring)
+    assert sent("dp4", **options)["dp"] == pytest.approx(2 * ring)
+    assert sent("dp4+zero2", **options)["dp"] == pytest.approx(2 * ring)
     # what is around the layers is not gathered again
     around = (2 * make_job().shape.vocab_size + 1) * make_job().shape.hidden_size * 8 * 3 / 4
-    assert sent("dp4+zero3", **one)["dp"] == pytest.approx(3 * ring - around)
+    assert sent("dp4+zero3", **options)["dp"] == pytest.approx(3 * ring - around)
 
 
 def test_gradients_are_reduced_in_every_micro_batch() -> None:

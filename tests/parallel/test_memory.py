@@ -69,7 +69,7 @@ PIPELINE: list[Case] = [
     ("pp2", {}, {**EIGHT, **TIED}),
     ("pp2-tp2+sp", {}, EIGHT),
     ("pp2-cp2", {"schedule": "interleaved_1f1b"}, EIGHT),
-    *((f"pp2-dp2+zero{stage}", {"schedule": one}, EIGHT) for stage in (2, 3) for one in WHOLE_BACKWARD),
+    *((f"pp2-dp2+zero{stage}", {"schedule": schedule}, EIGHT) for stage in (2, 3) for schedule in WHOLE_BACKWARD),
     *((f"pp2-dp2+zero{stage}", {"schedule": "1f1b"}, {**EIGHT, **HALF}) for stage in (2, 3)),
     ("pp2-dp2+zero2", {"schedule": "interleaved_1f1b"}, {**EIGHT, **HALF}),
     ("pp2-dp2+zero1", {}, EIGHT),

@@ -52,7 +52,7 @@ def test_each_micro_batch_crosses_each_boundary_once_either_way() -> None:
     for schedule, boundaries in (("1f1b", 1), ("interleaved_1f1b", 3), ("zbv", 2)):  # in a V two chunks are neighbours
         crossed: Counter[str] = Counter()
         for job in parts("pp2", schedule, max_grad_norm=None):
-            sent = {one.op: one for one in expected_traffic(active_in(job.layout, from_options({})), job)}
+            sent = {message.op: message for message in expected_traffic(active_in(job.layout, from_options({})), job)}
             assert sent.keys() >= {"send", "recv"}
             stream = 16 * 128 * 8
             for message in Pipeline(schedule=schedule).traffic(job):

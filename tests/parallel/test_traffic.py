@@ -55,7 +55,7 @@ CASES: list[Case] = [
     ("dp2-cp2", {}, {}),
     # pipeline
     *(("pp2", {"schedule": schedule}, FOUR) for schedule in SCHEDULES),
-    *((f"pp2-dp2+zero{stage}", {"schedule": one}, FOUR) for stage in (2, 3) for one in WHOLE_BACKWARD),
+    *((f"pp2-dp2+zero{stage}", {"schedule": schedule}, FOUR) for stage in (2, 3) for schedule in WHOLE_BACKWARD),
     *(("pp2-tp2+sp", {"schedule": "1f1b", "recompute": again}, FOUR) for again in AGAIN),
     *(("pp2-cp2", {"schedule": "interleaved_1f1b", "recompute": again}, FOUR) for again in AGAIN),
     *((layout, {"schedule": "zbv"}, FOUR) for layout in ("pp2-dp2", "pp2-tp2+sp", "pp2-cp2", "pp2-dp2+zero1")),

@@ -17,7 +17,7 @@ def of(layout: str, **changes: Any) -> tuple[dict[str, float], dict[tuple[str, s
     """Memory, and bytes by axis and op."""
     job = make_job(layout, **changes)
     active = active_in(job.layout, from_options({}))
-    sent = {(one.axis, one.op): one.size_bytes for one in expected_traffic(active, job)}
+    sent = {(message.axis, message.op): message.size_bytes for message in expected_traffic(active, job)}
     return expected_memory(active, job), sent
 
 
@@ -63,7 +63,7 @@ def test_torch_shares_weights_out_as_the_formula_does() -> None:
 
 def test_experts_are_shared_among_their_copies() -> None:
     job = make_job("dp4+ep2+zero1", shape="moe-tiny")
-    sent = {one.axis: one for one in ZeroOptimizer().traffic(job)}
+    sent = {message.axis: message for message in ZeroOptimizer().traffic(job)}
     weights = local_weights(active_in(job.layout, from_options({})), job)
     experts = [name for name in weights if ".experts." in name]
     assert (sent["edp"].op, sent["edp"].count) == ("broadcast", len(experts))
