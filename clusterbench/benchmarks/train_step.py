@@ -54,6 +54,7 @@ class TrainStep(Benchmark):
         MetricKind("model_flops_per_s_per_rank", "FLOP/s", "higher", "what the mathematics needs, over time and ranks"),
         MetricKind("mfu", "fraction", "higher", "model FLOP/s over the peak; both conventions stand beside it"),
         MetricKind("hfu", "fraction", "higher", "the same with the forward passes that are computed twice"),
+        MetricKind("executed_flops", "FLOP", "neither", "FLOPs of operators in a step of all ranks, by kind, counted"),
         MetricKind("peak_memory", "B", "lower", "most bytes in live tensors during a step, on the fullest rank"),
         MetricKind("memory_at_rest", "B", "lower", "bytes of the model's states between steps, on the fullest rank"),
         MetricKind(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import lcm
 
 from clusterbench.cluster import Accelerator, Cluster
+from clusterbench.expected.flops import expected_flops
 from clusterbench.expected.tolerances import allowed_of
 from clusterbench.formulas.memory import megatron_activation_bytes
 from clusterbench.formulas.schedules import bubble_formula
@@ -52,6 +53,7 @@ def expected_step(
     # the ranks of a pipeline have different parts; of each figure the largest is expected
     parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
     expected = dict(_expected_traffic(parts, active)) | dict(_expected_memory(parts, active))
+    expected |= dict(expected_flops(active, job))
     expected |= dict(_expected_bubble(job, parallelisms))
     expected |= {
         name: what

@@ -1,4 +1,4 @@
-"""The FLOPs of one step of a job, of all ranks together. No torch."""
+"""The FLOPs of one step of a job: of all ranks together by a convention, and the names of what one rank executes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ from functools import cache
 from clusterbench.formulas.transformer import hardware_flops
 from clusterbench.job import TrainingJob
 from clusterbench.shape import ModelShape
+
+PRODUCTS = "products"
+BATCHED_PRODUCTS = "batched products"
+GROUPED_PRODUCTS = "grouped products"
+ATTENTION = "attention"
+CAUSAL_ATTENTION = "causal attention"
+UNKNOWN = "unknown"
+"""Kinds of operators that multiply matrices: two matrices, as many pairs of one size, those of many experts at once,
+attention of every query to every key of a block, attention under the causal mask, and what has no formula."""
+
+FORWARD, BACKWARD = "forward", "backward"
+"""When an operator runs; what is computed again runs in backward."""
 
 _of_shape = cache(hardware_flops)  # a report asks again for every case
 

@@ -95,10 +95,25 @@ class ExpertLoad:
     expert_rows: Sequence[Sequence[int]] = ()
 
 
+@dataclass(frozen=True)
+class Executed:
+    """All calls of one operator that multiplies matrices, in forward or in backward.
+
+    ``kind`` and ``during`` are names of :mod:`clusterbench.job.flops`; an operator of unknown kind counts no FLOPs.
+    """
+
+    operator: str
+    kind: str
+    during: str
+    count: int
+    flops: int
+
+
 MEMORY: Pass[Mapping[str, int]] = Pass("memory", Mapping[str, int])
 """Peak bytes by category of :mod:`clusterbench.engine.memory`, their ``total``, and what is there between steps."""
 
 TRAFFIC: Pass[Sequence[Moved]] = Pass("traffic", Sequence[Moved])
+EXECUTED: Pass[Sequence[Executed]] = Pass("executed", Sequence[Executed])
 TRACE: Pass[TracedStep] = Pass("exposed", TracedStep)
 TIMELINE: Pass[Sequence[Computed]] = Pass("timeline", Sequence[Computed])
 ATTENTION: Pass[float | None] = Pass("attention", float | None)

@@ -16,6 +16,7 @@ from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
 from clusterbench.job.flops import executed_over_needed, step_flops
 from clusterbench.job.passes import AT_REST, ATTENTION, EXPERTS, MEMORY, RETRIES, TIMELINE, TRACE, TRAFFIC, Computed
+from clusterbench.measured.flops import Difference, differences, executed_metrics, is_void
 from clusterbench.measured.scaling import scaling
 from clusterbench.measured.step_parts import step_parts
 from clusterbench.parallel import from_options
@@ -35,7 +36,9 @@ def step_metrics(case: Case, job: TrainingJob, observation: Observation, cluster
     yield Metric("step_time", "s", time.value, time.low, time.high, time.n)
     yield _rate("tokens_per_s", "tokens/s", job.tokens_per_step, time)
     yield _rate("tokens_per_s_per_rank", "tokens/s", job.tokens_per_step / case.world_size, time)
-    yield from _utilization(case, job, time, cluster)
+    found = differences(case, job, observation)
+    yield from _utilization(case, job, time, cluster) if not is_void(case, found) else _void(found[0])
+    yield from executed_metrics(case, job, observation)
     yield from _memory_metrics(observation)
     yield from _traffic_metrics(observation)
     if traced := TRACE.of(observation):
@@ -102,6 +105,16 @@ def _utilization(case: Case, job: TrainingJob, time: Summary, cluster: Cluster) 
         yield _rate("mfu", "fraction", flops / available, time, **detail)._replace(basis=basis)
         executed = step_flops(job, str(case.point["recompute"]), convention)
         yield _rate("hfu", "fraction", executed / available, time, **detail)._replace(basis=basis)
+
+
+def _void(difference: Difference) -> Iterator[Metric]:
+    """In place of :func:`_utilization` where a step did not execute what it should have."""
+    why = f"void: {difference}"
+    for convention in CONVENTIONS:
+        detail = {"flops_convention": convention}
+        yield Metric("model_flops_per_s_per_rank", "FLOP/s", None, detail=detail, basis=why)
+        for name in ("mfu", "hfu"):
+            yield Metric(name, "fraction", None, detail={**detail, "peak": "datasheet"}, basis=why)
 
 
 def _datasheet_peak(case: Case, job: TrainingJob, cluster: Cluster) -> tuple[float, str] | None:

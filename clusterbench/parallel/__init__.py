@@ -119,6 +119,15 @@ class Twin:
     seq_unit: int = 1
 
 
+@dataclass(frozen=True)
+class AttentionBlock:
+    """One call of attention: queries and keys of each sequence, and whether it is under the causal mask."""
+
+    queries: int
+    keys: int
+    causal: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parallelism(ABC):
     """One way of sharing a step.
@@ -159,6 +168,11 @@ class Parallelism(ABC):
     def repeats(self) -> str:
         """What backward computes again: none, selective or full."""
         return "none"
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it multiplies batches of matrices of its own, of which no counter sees all."""
+        return False
 
     def rounding(self) -> float:
         """What its messages lose of a gradient, relative to the largest element."""
@@ -219,6 +233,18 @@ class Parallelism(ABC):
     def weight(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
         """What is left on one rank of a weight that has ``size`` before: on the fullest where it is not even."""
         return size
+
+    def multiplied(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
+        """What one rank multiplies with of a weight that has ``size`` before: what it keeps, unless it says."""
+        return self.weight(name, size, job)
+
+    def attention_heads(self, heads: int, job: TrainingJob) -> int:
+        """For how many of some query heads one rank computes attention."""
+        return heads
+
+    def attention_blocks(self, job: TrainingJob, cp_rank: int) -> Sequence[AttentionBlock] | None:
+        """What a cp rank computes in one forward of attention; None where this is not its to say."""
+        return None
 
     def splits(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         """Axes over which it cuts a weight."""

@@ -11,7 +11,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.job.sequence import IN_TWO_CHUNKS, KINDS, positions
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic, Twin
+from clusterbench.parallel import AttentionBlock, Parallelism, Traffic, Twin
 from clusterbench.parallel._words import Meaning, PhaseWords, Remark, in_layers
 from clusterbench.words import Word
 
@@ -113,6 +113,24 @@ class ContextParallel(Parallelism):
 
     def positions(self, job: TrainingJob, cp_rank: int) -> list[range]:
         return positions(job.seq_len, job.layout.cp, cp_rank, self.context)
+
+    def attention_heads(self, heads: int, job: TrainingJob) -> int:
+        return heads // job.layout.cp if self.context == "ulysses" else heads
+
+    def attention_blocks(self, job: TrainingJob, cp_rank: int) -> list[AttentionBlock]:
+        cp, own = job.layout.cp, job.seq_len // job.layout.cp
+        if self.context == "ulysses":
+            return [AttentionBlock(job.seq_len, job.seq_len, causal=True)]
+        if self.context == "all_gather":  # each of two chunks against itself, and against all that lies before it
+            half, chunks = own // 2, (cp_rank, 2 * cp - 1 - cp_rank)
+            before = [AttentionBlock(half, chunk * half, causal=False) for chunk in chunks if chunk]
+            return [AttentionBlock(half, half, causal=True)] * 2 + before
+        diagonal = AttentionBlock(own, own, causal=True)
+        if self.context == "ring":
+            return [diagonal] + [AttentionBlock(own, own, causal=False)] * cp_rank
+        # All queries see the first half of an earlier rank's keys; their second half sees all of a later rank's.
+        earlier, later = AttentionBlock(own, own // 2, causal=False), AttentionBlock(own // 2, own, causal=False)
+        return [diagonal] + [earlier] * cp_rank + [later] * (cp - 1 - cp_rank)
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         cp = job.layout.cp

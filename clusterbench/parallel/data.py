@@ -111,6 +111,10 @@ class DataParallel(Parallelism):
         # 8 bits of significand, rounded once on each rank and once in the sum
         return 2**-7 if self.compress == "bf16" else 0.0
 
+    @property
+    def multiplies(self) -> bool:
+        return self.compress == "powersgd"  # one factor in backward, the other in a callback of its all-reduce
+
     def for_proof(self) -> Self:
         # With as many columns as a matrix has, its factors are exact: what is proven is that they are the right ones.
         rank = FULL_RANK if self.compress == "powersgd" else self.powersgd_rank

@@ -92,6 +92,9 @@ class FullySharded(Parallelism):
     def weight(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
         return (-(-size[0] // self._shards(name, job)), *size[1:])
 
+    def multiplied(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
+        return size  # gathered by then
+
     def splits(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         if is_spread_expert(name, job):
             return ("edp",) if job.layout.degree("edp") > 1 else ()

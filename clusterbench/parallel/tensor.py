@@ -112,6 +112,14 @@ class TensorParallel(Parallelism):
         dim = self._split_dim(name, job)
         return size if dim is None else (*size[:dim], size[dim] // job.layout.tp, *size[dim + 1 :])
 
+    def multiplied(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
+        if self.sums(name, job):  # kept whole, but a rank computes the one kv head that its query heads need
+            return job.shape.head_dim, *size[1:]
+        return self.weight(name, size, job)
+
+    def attention_heads(self, heads: int, job: TrainingJob) -> int:
+        return heads // job.layout.tp
+
     def splits(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         return () if self._split_dim(name, job) is None else ("tp",)
 

@@ -38,6 +38,11 @@ def _can(reading: Reading) -> Iterator[str]:
         )
     if "traffic_bytes" in metrics:
         yield "Traffic: bytes per axis are counted where PyTorch dispatches them, and are the same on any machine."
+    if "executed_flops" in metrics:
+        yield (
+            "Arithmetic: the FLOPs of each rank are counted operator by operator in one untimed step, and held against "
+            "what the layout asks of it."
+        )
     if on_cpu:
         yield "Method: the same code runs under NCCL on GPUs, with the same checks, files and report."
     else:

@@ -1,4 +1,4 @@
-"""What a rank records of a training step in steps that are not timed: memory, traffic, a trace, a timeline."""
+"""What a rank records of a training step in steps that are not timed: memory, traffic, FLOPs, a trace, a timeline."""
 
 from __future__ import annotations
 
@@ -8,13 +8,25 @@ from typing import Any
 
 import torch.distributed as dist
 
+from clusterbench.engine.flops import FlopCounter
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.memory import MemoryTracker, cuda_memory_stats, reset_cuda_memory
 from clusterbench.engine.rig import Rig
 from clusterbench.engine.trace import StepTrace, exposure, trace_step
 from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.engine.transfers import listed
-from clusterbench.job.passes import AT_REST, MEMORY, RETRIES, STATES, TRACE, TRAFFIC, Moved, TracedLine, TracedStep
+from clusterbench.job.passes import (
+    AT_REST,
+    EXECUTED,
+    MEMORY,
+    RETRIES,
+    STATES,
+    TRACE,
+    TRAFFIC,
+    Moved,
+    TracedLine,
+    TracedStep,
+)
 from clusterbench.layout import UNKNOWN
 from clusterbench.training.built_step import BuiltStep
 
@@ -25,10 +37,11 @@ LONGEST_LINE = 200
 def passes_of(step: BuiltStep, rig: Rig) -> Mapping[str, Callable[[], Any]]:
     """The passes of a step by name, in the order in which they run; each is a collective."""
     assert rig.grid is not None
-    counter = TrafficCounter(rig.grid.names())
+    counter, flops = TrafficCounter(rig.grid.names()), FlopCounter()
     return {
         **MEMORY.taken(lambda: _memory_of(step, rig)),
-        **TRAFFIC.taken(lambda: _traffic_of(step, counter)),
+        **TRAFFIC.taken(lambda: _traffic_of(step, counter, flops)),
+        **EXECUTED.taken(flops.executed),
         **TRACE.taken(lambda: _trace_of(step, rig, counter)),
         **step.own_passes(rig),
     }
@@ -54,9 +67,10 @@ def _memory_of(step: BuiltStep, rig: Rig) -> dict[str, int]:
     return seen
 
 
-def _traffic_of(step: BuiltStep, counter: TrafficCounter) -> list[Moved]:
+def _traffic_of(step: BuiltStep, counter: TrafficCounter, flops: FlopCounter) -> list[Moved]:
+    """FLOPs are counted in the same step, whose operators pass through Python anyway."""
     counter.records.clear()
-    with counter:
+    with counter, flops:
         step()
     return [Moved(axis, op, **vars(total)) for (axis, op), total in sorted(counter.totals().items())]
 

@@ -10,6 +10,7 @@ from queue import Empty
 from typing import Any
 
 from clusterbench import parallel
+from clusterbench.expected.flops import executed_by_rank
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, active_in, expected_memory, expected_traffic, from_options, part_of
@@ -167,6 +168,29 @@ def expected(job: TrainingJob, every: tuple[Parallelism, ...], pp_rank: int) -> 
     active = active_in(job.layout, every)
     job = part_of(job, active, pp_rank)
     return {(sent.axis, sent.op): (sent.count, sent.size_bytes) for sent in expected_traffic(active, job)}
+
+
+Flops = dict[tuple[str, str], int]
+
+
+def flops_of(
+    layout: str, options: dict[str, Any], changes: dict[str, Any], trainer: str = "ours"
+) -> tuple[Flops, Flops]:
+    """Counted and expected FLOPs of one step of this rank: (kind, forward or backward) -> FLOPs."""
+    from clusterbench.engine.flops import FlopCounter
+
+    job = make_job(layout, **changes)
+    rig, every = make_rig(job.layout, changes.get("rank_order", "megatron")), from_options(options)
+    step = trainers()[trainer]().build(job, every, rig.grid, rig.device)
+    step()
+    with FlopCounter() as counter:
+        step()
+    counted: Flops = {}
+    for executed in counter.executed():
+        work = executed.kind, executed.during
+        counted[work] = counted.get(work, 0) + executed.flops
+    active = active_in(job.layout, every)
+    return counted, dict(executed_by_rank(active, step.job, rig.grid.rank("cp")))
 
 
 def memory_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> tuple[dict[str, int], dict[str, float]]:

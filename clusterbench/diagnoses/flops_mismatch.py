@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from clusterbench.benchmarks.train_step import job_of
+from clusterbench.cases import Reading
+from clusterbench.diagnoses import Diagnosis, Finding
+from clusterbench.job.passes import EXECUTED
+from clusterbench.measured.flops import differences, evidence, is_unverified
+from clusterbench.run_folder.attempts import History
+from clusterbench.words import plural
+
+
+class FlopsMismatch(Diagnosis):
+    """Steps that compute more or less than their formula says.
+
+    What it looks for
+    -----------------
+    Cases in which the FLOPs of matrix products and attention, counted on every rank where PyTorch dispatches operators
+    in one untimed step, differ from the formula: rank by rank by the layers that the layout gives it, and all ranks
+    together by the layers of the model. Operators that multiply and have no formula are named, too. The counter knows
+    nothing of the formula.
+
+    Why it matters
+    --------------
+    A step that leaves out layers, micro-batches or experts is fast and wrong, and one that computes more than was asked
+    for hides its cost. MFU and HFU of such a case say nothing and are left out, and the run fails. On a GPU it is a
+    warning: the formulas of its operators were not held against one.
+
+    How to confirm
+    --------------
+    Compare the operators of that rank in ``observations.jsonl`` (``passes``, ``executed``) with those of a case without
+    a finding. Too few of all kinds alike are layers or micro-batches that were left out; too few in backward alone is
+    recomputation that does not recompute.
+
+    What usually fixes it
+    ---------------------
+    The way the model is cut into stages, the loop over micro-batches, recomputation that is not around every layer, or
+    a model whose operators are not those of the formula.
+    """
+
+    def findings(self, reading: Reading) -> list[Finding]:
+        return [finding for history in reading.histories for finding in _of_case(history)]
+
+
+def _of_case(history: History) -> list[Finding]:
+    case, seen = history.case, history.pooled
+    if case.benchmark != "train_step" or seen is None or not EXECUTED.readable(seen):
+        return []
+    found = differences(case, job_of(case.point, case.device), seen)
+    if not found:
+        return []
+    worst, others = found[0], len(found) - 1
+    more = f"; {plural(others, 'other figure')} of this step differ as well" if others else ""
+    return [
+        Finding(
+            f"{case.id}, {worst.where}",
+            f"FLOPs of {worst.what}: {worst.by}",
+            "warning" if is_unverified(case) else "error",
+            evidence(worst) + more,
+        )
+    ]

@@ -1,0 +1,157 @@
+"""What this rank computes in one step: FLOPs of matrix products and attention, counted where operators are dispatched.
+
+The counter sees the operators on the tensors that are really there: below DTensor, below autograd, of backward and
+recomputation too. It knows nothing of the layout, nor of the formulas it is compared with. Compiled layers run
+uncompiled while it counts, as torch has it under every dispatch mode. Not seen: kernels that are called without an
+operator of torch, and operators in the callbacks of futures (PowerSGD's second factor), on threads of the backend.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from clusterbench.engine.compat import (
+    COMMUNICATION_NAMESPACES,
+    TorchDispatchMode,
+    active_fake_mode,
+    in_backward,
+    is_wrapper_type,
+)
+from clusterbench.job.flops import (
+    ATTENTION,
+    BACKWARD,
+    BATCHED_PRODUCTS,
+    CAUSAL_ATTENTION,
+    FORWARD,
+    GROUPED_PRODUCTS,
+    PRODUCTS,
+    UNKNOWN,
+)
+from clusterbench.job.passes import Executed
+
+Formula = Callable[..., int]
+
+
+def _cpu_attention(q: Any, k: Any, v: Any, *arguments: Any, **options: Any) -> int:
+    return int(sdpa_flop_count(q.shape, k.shape, v.shape))  # type: ignore[no-untyped-call]
+
+
+def _cpu_attention_backward(gradient: Any, q: Any, k: Any, v: Any, *arguments: Any, **options: Any) -> int:
+    shapes = gradient.shape, q.shape, k.shape, v.shape
+    return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
+
+
+def _grouped_product(x: Any, matrices: Any, offs: Any = None, *arguments: Any, **options: Any) -> int:
+    """Of every group 2 x rows x inputs x outputs.
+
+    Of a table of rows cut into groups those up to the last group's end count, which is data: whatever no group has is
+    not multiplied. The same where the groups are cut from what is summed over, for the gradient of the matrices.
+
+    Source: ``aten/src/ATen/native/GroupedMMUtils.h`` of torch 2.13, which lists the four arrangements.
+    """
+    if offs is None:  # as many matrices on both sides
+        return int(2 * x.shape[0] * x.shape[1] * x.shape[2] * matrices.shape[-1])
+    in_groups = int(offs[-1]) if len(offs) else 0
+    if x.dim() == 2 and matrices.dim() == 2:  # groups of what is summed over
+        return int(2 * x.shape[0] * in_groups * matrices.shape[1])
+    if x.dim() == 2:  # groups of rows
+        return int(2 * in_groups * x.shape[1] * matrices.shape[-1])
+    return int(2 * x.shape[1] * x.shape[2] * in_groups)  # groups of columns
+
+
+OWN: dict[str, Formula] = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _cpu_attention,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _cpu_attention_backward,
+    "aten::_grouped_mm": _grouped_product,
+}
+"""Formulas of operators for which torch.utils.flop_counter has none; attention is counted as it counts that of CUDA:
+every query against every key of a block, masked or not, and the scores once more in backward."""
+
+WITHOUT_PRODUCTS = COMMUNICATION_NAMESPACES | {"prim", "prims", "profiler", "fsdp", "inductor", "rngprims", "streams"}
+"""Namespaces of torch whose operators multiply no matrices."""
+
+_WORDS = re.compile(
+    r"(?:^|_)(?:\w*matmul|(?:sspadd|hsp|s|add|b|baddb|addb)?mm|\w*gemm\w*|(?:add)?mv|dot|vdot|vecdot|inner|tensordot|einsum"
+    r"|(?:bi|tri)?linear|(?:slow_|thnn_)?\w*conv(?:\d|_|olution|$)\w*|\w*attention|lstm|gru|rnn|cdist|kron|chain|multi_dot"
+    r"|transformer)(?:_|$|\d)"
+)
+
+
+class FlopCounter(TorchDispatchMode):
+    """Adds up the FLOPs this rank executes while the context is open, by operator, forward and backward apart.
+
+    What backward computes again counts as backward. Operators are taken by the formulas that torch.utils.flop_counter
+    has registered, and those of :data:`OWN`. One that by its name multiplies matrices, or that is none of torch's, and
+    has no formula is kept as unknown, so that it cannot be missed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sums: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(is_wrapper_type(kind) for kind in types):
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        # DTensor asks for shapes with operators that compute nothing
+        if _counts(func) and active_fake_mode() is None:
+            self._record(func, args, kwargs or {}, result)
+        return result
+
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name, formula = name_of(func), formula_of(func)
+        flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
+        kind = UNKNOWN if formula is None else _kind(name, func, args, kwargs)
+        total = self._sums[name, kind, BACKWARD if in_backward() else FORWARD]
+        total[0] += 1
+        total[1] += flops
+
+    def executed(self) -> list[Executed]:
+        """What was counted, in the order of names."""
+        return [Executed(*key, count, flops) for key, (count, flops) in sorted(self._sums.items())]
+
+
+@cache
+def _counts(func: Any) -> bool:
+    return formula_of(func) is not None or multiplies(name_of(func))
+
+
+def name_of(func: Any) -> str:
+    """Of an operator, as ``aten::mm``."""
+    schema = getattr(func, "_schema", None)  # operators of higher order have none
+    return schema.name if schema is not None else str(func)
+
+
+def formula_of(func: Any) -> Formula | None:
+    """Gives the FLOPs of an operator from its arguments; None where no formula is known."""
+    if own := OWN.get(name_of(func)):
+        return lambda *args, out_val=None, **kwargs: own(*args, **kwargs)
+    return flop_registry.get(getattr(func, "overloadpacket", func))
+
+
+def multiplies(name: str) -> bool:
+    """Whether an operator, by its name, may multiply matrices.
+
+    >>> [multiplies(name) for name in ("aten::addmm", "aten::digamma", "flash_attn::forward", "aten::_scaled_mm_v2")]
+    [True, False, True, True]
+    """
+    namespace, _, operator = name.partition("::")
+    if namespace in WITHOUT_PRODUCTS:
+        return False
+    return namespace != "aten" or _WORDS.search(operator) is not None
+
+
+def _kind(name: str, func: Any, args: Any, kwargs: Any) -> str:
+    if "grouped_mm" in name:
+        return GROUPED_PRODUCTS
+    if "attention" not in name:
+        return BATCHED_PRODUCTS if "bmm" in name else PRODUCTS
+    names = [argument.name for argument in func._schema.arguments] if hasattr(func, "_schema") else []
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return CAUSAL_ATTENTION if given.get("is_causal", False) or given.get("causal", False) else ATTENTION

@@ -1,0 +1,152 @@
+"""The FLOPs ranks counted in one step, held against the formula: rank by rank, and all together against the shape."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from clusterbench.expected.flops import METRIC, UNVERIFIED, Work, executed_by_all, executed_by_rank, routed_kind
+from clusterbench.job import TrainingJob
+from clusterbench.job.flops import BATCHED_PRODUCTS, UNKNOWN
+from clusterbench.job.passes import EXECUTED, Executed
+from clusterbench.parallel import Parallelism, active_in, from_options, part_of
+from clusterbench.types import Case, Metric, Observation
+from clusterbench.units import format_value
+
+
+@dataclass(frozen=True)
+class Difference:
+    """FLOPs of one step that were counted where the formula has others.
+
+    Attributes
+    ----------
+    where
+        ``rank 3``, ``the ranks of pp 1`` or ``all ranks``.
+    what
+        A kind of operators with the part of the step, or an operator that has no formula.
+    counted, formula
+        FLOPs; of an operator without a formula its calls, and 0.
+    """
+
+    where: str
+    what: str
+    counted: int
+    formula: int
+
+    @property
+    def by(self) -> str:
+        """How far they are apart, in words."""
+        if self.formula:
+            return f"{100 * self.counted / self.formula - 100:+.3g} % against the formula"
+        return "counted where the formula has none"
+
+    def __str__(self) -> str:
+        return f"FLOPs of {self.what} on {self.where} are {self.by}"
+
+
+def executed_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iterator[Metric]:
+    """FLOPs of all ranks together by kind; nothing where none were counted."""
+    ranks = EXECUTED.of(observation)
+    if not ranks:
+        return
+    counted = _by_kind(sum((_counted(rank) for rank in ranks), Counter()))
+    formula = _by_kind(executed_by_all(active_in(job.layout, from_options(case.point)), job))
+    for kind in sorted({*counted, *formula}):
+        yield Metric(METRIC, "FLOP", float(counted[kind]), detail={"part": kind})
+
+
+def is_void(case: Case, found: Sequence[Difference]) -> bool:
+    """Whether rates of FLOPs say nothing: the formula is exact, and the step is not the step it describes."""
+    return bool(found) and not is_unverified(case)
+
+
+def is_unverified(case: Case) -> bool:
+    """Whether the formulas were never held against a device of this kind."""
+    return any(_is_of_flops(key) and what.basis.startswith(UNVERIFIED) for key, what in case.expected.items())
+
+
+def differences(case: Case, job: TrainingJob, observation: Observation) -> list[Difference]:
+    """Where a case's FLOPs are not the formula's, what has none first; empty for a case without an expectation.
+
+    Each rank is compared with the layers that its layout gives it, and all ranks together with the layers of the shape:
+    a stage that is cut wrongly in model and formula alike shows in the sum.
+    """
+    ranks = EXECUTED.of(observation)
+    if not ranks or not any(map(_is_of_flops, case.expected)):
+        return []
+    active = active_in(job.layout, from_options(case.point))
+    found = [*_without_formula(ranks), *_of_ranks(ranks, active, job, str(case.point["rank_order"]))]
+    if not found:
+        total: Counter[Work] = sum((_counted(rank) for rank in ranks), Counter())
+        found = [*_differing("all ranks", total, executed_by_all(active, job), _unjudged(active))]
+    return sorted(found, key=lambda difference: (difference.formula > 0, -abs(difference.counted - difference.formula)))
+
+
+def _is_of_flops(key: str) -> bool:
+    return key.startswith(f"{METRIC}[")
+
+
+def _unjudged(active: Sequence[Parallelism]) -> set[str]:
+    return {BATCHED_PRODUCTS} if any(parallelism.multiplies for parallelism in active) else set()
+
+
+def _without_formula(ranks: Sequence[Sequence[Executed]]) -> Iterator[Difference]:
+    for rank, of_rank in enumerate(ranks):
+        for executed in of_rank:
+            if executed.kind == UNKNOWN:
+                what = f"{executed.operator}, for which no formula is known"
+                yield Difference(f"rank {rank}", what, executed.count, 0)
+
+
+def _of_ranks(
+    ranks: Sequence[Sequence[Executed]], active: Sequence[Parallelism], job: TrainingJob, rank_order: str
+) -> Iterator[Difference]:
+    @cache
+    def formula(pp_rank: int, cp_rank: int) -> Counter[Work]:
+        return executed_by_rank(active, part_of(job, active, pp_rank), cp_rank)
+
+    routed, unjudged = routed_kind(active, job), _unjudged(active)
+    counted_on, formula_of = defaultdict[int, Counter[Work]](Counter), defaultdict[int, Counter[Work]](Counter)
+    for rank, of_rank in enumerate(ranks):
+        at = job.layout.coordinates(rank, rank_order)
+        counted, expected = _counted(of_rank), formula(at["pp"], at["cp"])
+        yield from _differing(f"rank {rank}", counted, expected, {routed, *unjudged})
+        counted_on[at["pp"]] += counted
+        formula_of[at["pp"]] += expected
+    # Where the router decides, ranks have more rows or fewer, but no row is lost on the way.
+    for stage in counted_on if routed else ():
+        where = f"the ranks of pp {stage} together" if job.layout.uses("pp") else "all ranks together"
+        kinds = {kind for kind, _ in (*counted_on[stage], *formula_of[stage])}
+        yield from _differing(where, counted_on[stage], formula_of[stage], kinds - {routed})
+
+
+def _differing(where: str, counted: Counter[Work], formula: Counter[Work], but: set[str]) -> Iterator[Difference]:
+    for kind, during in sorted({*counted, *formula}):
+        work = kind, during
+        if kind not in but and counted[work] != formula[work]:
+            yield Difference(where, f"{kind} in {during}", counted[work], formula[work])
+
+
+def _counted(of_rank: Sequence[Executed]) -> Counter[Work]:
+    counted: Counter[Work] = Counter()
+    for executed in of_rank:
+        if executed.kind != UNKNOWN:
+            counted[executed.kind, executed.during] += executed.flops
+    return counted
+
+
+def _by_kind(flops: Counter[Work]) -> Counter[str]:
+    by_kind: Counter[str] = Counter()
+    for (kind, _), number in flops.items():
+        by_kind[kind] += number
+    return by_kind
+
+
+def evidence(difference: Difference) -> str:
+    """The two figures, to the last digit."""
+    return (
+        f"counted {format_value(difference.counted, 'FLOP')} ({difference.counted:,} FLOP), "
+        f"formula {format_value(difference.formula, 'FLOP')} ({difference.formula:,} FLOP) in one step"
+    )

@@ -1,0 +1,88 @@
+"""Steps that compute something else than was asked for end a run with 1, by the command line too."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterbench.diagnoses.flops_mismatch import FlopsMismatch
+from tests.measured.test_flops import Ranks, case_of, changed, honest, observed
+from tests.mutants import Mutant, mutants, planted_in, sources
+from tests.mutants.planting import plant
+from tests.mutants.running import command_line
+from tests.report.synthetic import outcome, reading
+
+DP2, GPU = case_of("dp2"), case_of("dp2", "cuda", dtype="bfloat16")
+
+SKIPPED_EXPERT = Mutant(
+    "skipped",
+    "The last expert of a rank computes nothing.",
+    "rows_RH = self.experts(rows_RH, route.rows_L, matrices)",
+    "left = int(route.rows_L[-planted()])\n"
+    "                rows_L = torch.cat((route.rows_L[:-1], route.rows_L[-1:] * 0))\n"
+    "                rows_RH = F.pad(self.experts(rows_RH[:-left], rows_L, matrices), (0, 0, 0, left))",
+)
+
+
+def findings(case, ranks: Ranks):
+    seen = replace(observed(case, ranks), case=case.id, hash=case.hash)
+    return FlopsMismatch().findings(reading((outcome(case), seen), cases=[case], rows=[]))
+
+
+def test_health_is_silent():
+    assert findings(DP2, honest(DP2)) == []
+
+
+def test_half_of_a_rank_is_named_with_both_figures():
+    ranks = honest(DP2)
+    ranks[1] = changed(ranks[1], lambda executed: executed.flops // 2)
+    (finding,) = findings(DP2, ranks)
+    assert (finding.where, finding.severity) == ("c, rank 1", "error")
+    assert finding.what == "FLOPs of products in backward: -50 % against the formula"
+    assert finding.evidence == (
+        "counted 469.8 MFLOP (469,762,048 FLOP), formula 939.5 MFLOP (939,524,096 FLOP) in one step; 3 other figures "
+        "of this step differ as well"
+    )
+
+
+def test_on_a_gpu_it_is_a_warning():
+    ranks = [changed(of_rank, lambda executed: executed.flops // 2) for of_rank in honest(GPU)]
+    assert [finding.severity for finding in findings(GPU, ranks)] == ["warning"]
+
+
+@pytest.mark.gloo
+def test_left_out_layers_micro_batches_recomputation_and_experts_are_found_by_the_command_line(tmp_path: Path):
+    plant(None, tmp_path)
+    package = tmp_path / "clusterbench"
+    for mutant in (*(mutants()[code] for code in ("Q07", "S24", "A01")), SKIPPED_EXPERT):
+        path, text = planted_in(mutant, sources(package))
+        path.write_text(text, encoding="utf-8")
+    # Q07 is of pipelines alone, and S24 leaves two micro-batches of ours as they are
+    cases = [
+        f"{case} parity=false"
+        for case in (
+            "pp2",
+            "dp2",
+            "dp2 recompute=full global_batch_size=8",
+            "dp2+ep2 shape=moe-tiny global_batch_size=8",
+            "dp2 global_batch_size=8",
+        )
+    ]
+    done = command_line(tmp_path, ["run", "--out", str(tmp_path / "run")], cases, ("float32",))
+    assert done.returncode == 1, done.stderr
+    assert "flops_mismatch: train_step/1n2/pp2, all ranks: FLOPs of products in backward: -42.9 %" in done.stderr
+    with (tmp_path / "run" / "rows.csv").open(encoding="utf-8") as table:
+        rows = [row for row in csv.DictReader(table) if row["metric"] == "model_flops_per_s_per_rank"]
+    bases = [row["basis"] for row in rows if row["flops_convention"] == "palm"]
+    starts = (
+        "void: FLOPs of products in backward on all ranks are -42.9 %",  # the layers, not the head
+        "void: FLOPs of products in backward on rank 0 are -50 %",
+        "void: FLOPs of products in backward on rank 0 are -12.2 %",
+        "void: FLOPs of grouped products in backward on all ranks together are -",
+        "",
+    )
+    assert [basis.startswith(start) for basis, start in zip(bases, starts, strict=True)] == [True] * 5
+    assert bases[-1] == ""  # a case that none of them touches has its figures
