@@ -23,7 +23,7 @@ from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.derive import read, write_rows
 from clusterbench.diagnoses import HEADINGS, Diagnosis, Finding, diagnoses, examine
 from clusterbench.discover import summary
-from clusterbench.report.glossary import explainer, figures_in, words_in
+from clusterbench.report.glossary import explainer, figures_in, glossary, words_in
 from clusterbench.report.statements import can_say, cannot_say
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, CaseColumn, case_link, columns, details, facts
 from clusterbench.report.verdict import Verdict, verdict
@@ -85,6 +85,7 @@ def page(
     unfolded = details(reading)
     set_aside = _set_aside(reading)
     answer = _answer(reading, figures)
+    words = glossary(case.benchmark for case in reading.plan.cases)
     js = _script()
     return _template().render(
         suite=reading.plan.suite,
@@ -105,8 +106,8 @@ def page(
         first_lines=range(min(FIRST_PAGE, len(reading.histories))),
         has_details=unfolded is not None,
         has_samples=unfolded is not None and len(reading.histories) <= MOST_SAMPLED,
-        explained=explainer(),
-        words_in=lambda markup: words_in(markup, _words(table)),
+        explained=explainer(words),
+        words_in=lambda markup: words_in(markup, words, _words(table)),
         metrics=dict(figures_in(reading.rows)),
         most_printed=_MOST_PRINTED,
         set_aside=set_aside[:_MOST_SET_ASIDE],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from html import unescape
 from itertools import chain
 
@@ -126,25 +125,29 @@ _TOKEN = re.compile(r"[A-Za-zμµ0-9]+")
 _BETWEEN_TAGS = re.compile(r">([^<]+)<")
 
 
-@cache
-def glossary() -> tuple[Word, ...]:
-    """All words: those of every page, and those that one benchmark, chart or diagnosis brings.
+def glossary(measured: Iterable[str] = ()) -> tuple[Word, ...]:
+    """Words of every page, those that a chart or a diagnosis brings, and those of the benchmarks that were measured.
 
     On demand, because charts load a plotting library, and a verdict needs none.
     """
-    kinds = (kind for folder in (benchmarks(), charts(), diagnoses()) for kind in folder.values())
-    return (*_EVERYWHERE, *(word for kind in kinds for word in kind.glossary))
+    known = benchmarks()
+    brought = (
+        *(known[name].glossary for name in sorted(known.keys() & {*measured})),
+        *(kind.glossary for kind in charts().values()),
+        *(kind.glossary for kind in diagnoses().values()),
+    )
+    return (*_EVERYWHERE, *chain.from_iterable(brought))
 
 
-def words_in(markup: str, texts: Iterable[str] = ()) -> list[Word]:
-    """The words of the glossary that a page uses: what stands between its tags, and ``texts`` beside it.
+def words_in(markup: str, words: Iterable[Word], texts: Iterable[str] = ()) -> list[Word]:
+    """Those of ``words`` that a page uses: what stands between its tags, and ``texts`` beside it.
 
-    >>> [word.name for word in words_in("<td>tp2+sp</td><p>MFU &amp; KiB</p>", ["2 GPUs"])]
+    >>> [word.name for word in words_in("<td>tp2+sp</td><p>MFU &amp; KiB</p>", glossary(), ["2 GPUs"])]
     ['TP', 'SP', 'MFU', 'GiB, MiB, KiB', 'GPU']
     """
     pieces = map(unescape, {*_BETWEEN_TAGS.findall(markup)})
     tokens = {token for piece in chain(pieces, {*texts}) for token in _TOKEN.findall(piece)}
-    return [word for word in glossary() if any(map(word.is_written, tokens))]
+    return [word for word in words if any(map(word.is_written, tokens))]
 
 
 def figures_in(rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -159,10 +162,10 @@ def figures_in(rows: Sequence[Row]) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def explainer() -> Callable[[str], Markup]:
-    """For the texts of one page: where a word of the glossary is first used, it leads to what it means."""
+def explainer(words: Iterable[Word]) -> Callable[[str], Markup]:
+    """For the texts of one page: where one of ``words`` is first used, it leads to what it means."""
     met: set[str] = set()
-    named = {name: word for word in glossary() for name in word.name.split(", ")}
+    named = {name: word for word in words for name in word.name.split(", ")}
 
     def explained(text: str) -> Markup:
         pieces, end = [], 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
@@ -43,7 +45,9 @@ def visible(page: str) -> str:
 
 def unexplained(text: str) -> set[str]:
     tokens = re.findall(r"[A-Za-z0-9]+", text)
-    explained = {token for word in words_in("", [text]) for token in tokens if word.is_written(token)}
+    explained = {
+        token for word in words_in("", glossary(benchmarks()), [text]) for token in tokens if word.is_written(token)
+    }
     found = {word for word in _ABBREVIATION.findall(text) if not {word, word.removesuffix("s")} & explained}
     return found - {*NAMES.split()} - _variables(text)
 
@@ -93,7 +97,7 @@ def test_every_link_of_a_page_leads_somewhere(tmp_path: Path) -> None:
 
 
 def test_a_word_is_linked_where_it_is_first_used() -> None:
-    explained = explainer()
+    explained = explainer(glossary())
     first = explained("MFU & busbw < MFUs")
     assert re.sub(r' title="[^"]*"', "", first) == (
         '<a class="word" href="#word-mfu">MFU</a> &amp; <a class="word" href="#word-busbw">busbw</a> &lt; MFUs'
@@ -102,9 +106,9 @@ def test_a_word_is_linked_where_it_is_first_used() -> None:
 
 
 def test_words_have_names_of_their_own() -> None:
-    anchors = [word.anchor for word in glossary()]
+    anchors = [word.anchor for word in glossary(benchmarks())]
     assert len(set(anchors)) == len(anchors)
-    assert all(word.meaning.endswith(".") for word in glossary())
+    assert all(word.meaning.endswith(".") for word in glossary(benchmarks()))
 
 
 @pytest.mark.parametrize(("found", "named"), [(benchmarks, "STREAM"), (charts, "PIX"), (diagnoses, "ACS")])
@@ -113,7 +117,15 @@ def test_a_benchmark_a_chart_and_a_diagnosis_bring_their_own_words(
 ) -> None:
     brought = [word for kind in found().values() for word in kind.glossary]
     assert named in {word.name for word in brought}
-    assert {*brought} <= {*glossary()}
+    assert {*brought} <= {*glossary(benchmarks())}
+
+
+def test_a_page_loads_no_benchmark_that_it_is_not_about() -> None:
+    program = (
+        "from clusterbench.report.glossary import glossary\nglossary(['train_step'])\n"
+        "import sys; sys.exit('clusterbench.benchmarks.nccl_transport' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_a_metric_is_explained_as_its_benchmark_does() -> None:
