@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from clusterbench.errors import nearest
 from clusterbench.units import format_bytes, parse_bytes
@@ -17,6 +17,9 @@ from clusterbench.words import short
 
 OptionValue = str | int | float | bool
 """One value of an option."""
+
+Alters = Literal["nothing", "update", "result"]
+"""``nothing``: the same to rounding. ``update``: the gradients or what is made of them. ``result``: the loss, too."""
 
 
 def option(
@@ -28,6 +31,7 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     label: str = "",
+    alters: Alters = "result",
 ) -> Any:
     """A dataclass field that a suite may set.
 
@@ -42,6 +46,9 @@ def option(
     label
         How figures name a value, which stands for ``{}`` or follows the words; without it by the option's name. Of an
         option that is true or false the word for true.
+    alters
+        What of a training step's mathematics another value changes. Cases that differ in nothing of it are held against
+        each other.
     """
     metadata = {
         "help": help,
@@ -50,6 +57,7 @@ def option(
         "minimum": minimum,
         "maximum": maximum,
         "label": label,
+        "alters": alters,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -69,6 +77,7 @@ class Option:
     minimum: float | None
     maximum: float | None
     label: str = ""
+    alters: Alters = "result"
 
     @property
     def required(self) -> bool:

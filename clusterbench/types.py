@@ -235,6 +235,14 @@ class Metric(NamedTuple):
         return metric_key(self.name, **self.detail)
 
 
+@dataclass(frozen=True)
+class Agreement:
+    """How a case agrees with others that compute the same: figures, and what is wrong; empty where nothing is."""
+
+    metrics: tuple[Metric, ...]
+    wrong: str = ""
+
+
 def metric_key(name: str, **detail: str) -> str:
     """How a figure is named in a plan's ``expected``.
 

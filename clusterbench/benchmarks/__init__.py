@@ -17,6 +17,7 @@ from clusterbench.formulas.statistics import summarise
 from clusterbench.options import Option, option, options_of
 from clusterbench.types import (
     SAMPLES,
+    Agreement,
     Case,
     Expected,
     Metric,
@@ -32,6 +33,7 @@ from clusterbench.words import Word
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
     from clusterbench.rows import Row
+    from clusterbench.run_folder.attempts import History
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +155,14 @@ class Benchmark(ABC):
     def cost(cls, point: Point) -> float:
         """How much longer this point takes than others of its benchmark, in any unit."""
         return float(cls.size_bytes(point))
+
+    @classmethod
+    def agreements(cls, histories: Sequence[History]) -> Mapping[str, Agreement]:
+        """Hash -> how a case agrees with those that should have computed the same; empty where none should.
+
+        ``histories`` are this benchmark's cases of the run.
+        """
+        return {}
 
     @classmethod
     def across(cls, rows: Sequence[Row]) -> Iterable[Row]:

@@ -11,6 +11,7 @@ from clusterbench.benchmarks import Benchmark
 from clusterbench.job import DTYPE_BYTES, TrainingJob
 from clusterbench.job.flops import step_flops
 from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
+from clusterbench.measured.agreement import agreements
 from clusterbench.measured.step import across_cases, step_metrics
 from clusterbench.options import Option, option, options_of
 from clusterbench.parallel import (
@@ -22,10 +23,11 @@ from clusterbench.parallel import (
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, named_shape
 from clusterbench.trainers import OURS, trainer_of, trainers
-from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step
+from clusterbench.types import Agreement, Case, Expected, Metric, MetricKind, Observation, Place, Point, Step
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
+    from clusterbench.run_folder.attempts import History
 
 ALL = "all"  # a word among `layouts`
 
@@ -82,7 +84,12 @@ class TrainStep(Benchmark):
         MetricKind("routing_margin", "1", "higher", "least difference of probability that decided where a token went"),
         MetricKind("scaling_efficiency", "fraction", "higher", "tokens/s per rank over those of the smallest run"),
         MetricKind("scaling_loss_part", "s", "lower", "of a step, beyond the smallest run's at the same work per rank"),
+        MetricKind("first_loss", "1", "neither", "mean over the global batch in the first step, before any update"),
+        MetricKind("first_norm", "1", "neither", "of all gradients in the first step, before clipping"),
         MetricKind("loss", "1", "neither", "mean over the global batch in the last timed step"),
+        MetricKind("norm", "1", "neither", "of all gradients in the last timed step, before clipping"),
+        MetricKind("num_updates", "1", "neither", "optimizer steps up to the end of the last timed one"),
+        MetricKind("agreement", "1", "lower", "how far is a loss or norm from that of cases that compute the same"),
         MetricKind("num_alloc_retries", "1", "lower", "times a full GPU made PyTorch's allocator empty its cache"),
         MetricKind("parity_loss", "1", "lower", "how far the losses of two steps are from one rank's"),
         MetricKind("parity_gradients", "1", "lower", "how far the worst weight's gradient is from one rank's"),
@@ -97,9 +104,13 @@ class TrainStep(Benchmark):
     shape: str = option("llama-tiny", "model, by name", choices=tuple(SHAPES), label="{}")
     seq_len: int = option(256, "tokens of a sequence", unit="tokens", minimum=2, maximum=2**24, label="seq")
     global_batch_size: int = option(8, "sequences of one step, of all ranks", minimum=1, maximum=2**24, label="gbs")
-    micro_batch_size: int = option(1, "sequences of one forward, of one dp rank", minimum=1, maximum=2**20, label="mbs")
+    micro_batch_size: int = option(
+        1, "sequences of one forward, of one dp rank", minimum=1, maximum=2**20, label="mbs", alters="nothing"
+    )
     layouts: tuple[str, ...] = option(
-        ("tp1",), "how ranks share the step, as 'dp2-tp4+sp'; dp* takes all that are left; 'all' is every one there is"
+        ("tp1",),
+        "how ranks share the step, as 'dp2-tp4+sp'; dp* takes all that are left; 'all' is every one there is",
+        alters="nothing",
     )
     dtype: str = option(
         "float32",
@@ -108,12 +119,18 @@ class TrainStep(Benchmark):
         label="{}",
     )
     rank_order: str = option(
-        "megatron", "which ranks are neighbours, by the framework", choices=tuple(RANK_ORDERS), label="ranks as {}"
+        "megatron",
+        "which ranks are neighbours, by the framework",
+        choices=tuple(RANK_ORDERS),
+        label="ranks as {}",
+        alters="nothing",
     )
     seed: int = option(0, "of weights and tokens", minimum=0, maximum=2**31 - 1)
-    max_grad_norm: float | None = option(1.0, "global norm gradients are clipped to; empty for none", minimum=1e-9)
-    parity: bool = option(True, "check each layout against one rank before it is timed")
-    trainer: str = option(OURS, "whose step is run", choices=tuple(trainers()), label="{}")
+    max_grad_norm: float | None = option(
+        1.0, "global norm gradients are clipped to; empty for none", minimum=1e-9, alters="update"
+    )
+    parity: bool = option(True, "check each layout against one rank before it is timed", alters="nothing")
+    trainer: str = option(OURS, "whose step is run", choices=tuple(trainers()), label="{}", alters="nothing")
     # Every parallelism with its options; a suite's are set by `from_options`.
     shared_by: tuple[Parallelism, ...] = ()
 
@@ -192,8 +209,8 @@ class TrainStep(Benchmark):
 
     @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:
-        from clusterbench.proof.loss import confirm_loss
         from clusterbench.proof.parity import check_parity
+        from clusterbench.proof.timed_step import TimedStep
         from clusterbench.training.passes import passes_of
 
         assert rig.grid is not None
@@ -203,12 +220,8 @@ class TrainStep(Benchmark):
         def check() -> Mapping[str, float]:
             return check_parity(trainer, job, shared_by, grid, rig.device) if point["parity"] else {}
 
-        return Step(
-            run=step,
-            check=check,
-            passes=passes_of(step, rig),
-            confirm=lambda: confirm_loss(step, rig),
-        )
+        timed = TimedStep(step)
+        return Step(run=timed, check=check, passes=passes_of(step, rig), confirm=lambda: timed.confirm(rig))
 
     @classmethod
     def size_bytes(cls, point: Point) -> int:
@@ -224,6 +237,10 @@ class TrainStep(Benchmark):
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         return step_metrics(case, job_of(case.point, case.device), observation, place.cluster)
+
+    @classmethod
+    def agreements(cls, histories: Sequence[History]) -> Mapping[str, Agreement]:
+        return agreements(histories, cls.options())
 
     @classmethod
     def across(cls, rows: Sequence[Row]) -> Iterable[Row]:

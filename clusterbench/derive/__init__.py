@@ -24,6 +24,7 @@ from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, iteration_times, why_unusable
 from clusterbench.run_folder.records import MOST
 from clusterbench.types import (
+    Agreement,
     Expected,
     Metric,
     Observation,
@@ -244,10 +245,24 @@ def read_single(run: RunFolder) -> SingleRun:
     plan, name = run.plan(), run.name
     problems: list[str] = []
     histories = _histories(plan, run.outcomes(), run.observations(), problems)
-    derived = [_figures(history, plan.cluster, problems) for history in histories]
+    derived = _held_together([_figures(history, plan.cluster, problems) for history in histories])
     rows = [row for history, metrics in derived for row in _case_rows(name, history, metrics)]
     histories = tuple(history for history, _ in derived)
     return SingleRun(name, plan, histories, rows, run.environment(), (*run.problems, *problems))
+
+
+def _held_together(derived: Sequence[tuple[History, list[Metric]]]) -> list[tuple[History, list[Metric]]]:
+    """The same with how cases that compute the same agree; one that others refute is wrong, and has no figures."""
+    agreements: dict[str, Agreement] = {}
+    kinds = benchmarks()
+    for name in {history.case.benchmark for history, _ in derived} & kinds.keys():
+        agreements |= kinds[name].agreements([history for history, _ in derived if history.case.benchmark == name])
+    none = Agreement(())
+    held = [(history, metrics, agreements.get(history.case.hash, none)) for history, metrics in derived]
+    return [
+        (history.refuted(agreement.wrong), []) if agreement.wrong else (history, [*metrics, *agreement.metrics])
+        for history, metrics, agreement in held
+    ]
 
 
 def rows_across_cases(rows: Sequence[Row], plan: Plan) -> list[Row]:

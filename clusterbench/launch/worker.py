@@ -51,8 +51,8 @@ def import_ahead() -> None:
     import clusterbench.engine.memory
     import clusterbench.engine.trace
     import clusterbench.engine.traffic
-    import clusterbench.proof.loss
     import clusterbench.proof.parity
+    import clusterbench.proof.timed_step
     import clusterbench.training.passes  # noqa: F401
 
     list(benchmarks().values())

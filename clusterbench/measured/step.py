@@ -16,6 +16,7 @@ from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
 from clusterbench.job.flops import executed_over_needed, step_flops
 from clusterbench.job.passes import AT_REST, ATTENTION, EXPERTS, MEMORY, RETRIES, TIMELINE, TRACE, TRAFFIC, Computed
+from clusterbench.measured.agreement import STATISTICS
 from clusterbench.measured.flops import Difference, differences, executed_metrics, is_void
 from clusterbench.measured.scaling import scaling
 from clusterbench.measured.step_parts import step_parts
@@ -26,7 +27,13 @@ from clusterbench.shape import named_shape
 from clusterbench.types import Case, Metric, Observation, split_key
 from clusterbench.units import format_value
 
-EVIDENCE = (*PARITY_METRICS, "parity_parameters", "routing_margin", "loss")
+EVIDENCE = (
+    *PARITY_METRICS,
+    "parity_parameters",
+    "routing_margin",
+    *(statistic.name for statistic in STATISTICS),
+    "num_updates",
+)
 """What a proof or a timed step leaves that is a metric; ``parity_parameters`` in runs recorded before updates were."""
 
 

@@ -31,7 +31,7 @@ class Compile(Parallelism):
 
     phase: ClassVar[str] = "compile"
 
-    compile: bool = option(False, "compile each layer with torch.compile", label="torch.compile")
+    compile: bool = option(False, "compile each layer with torch.compile", label="torch.compile", alters="nothing")
 
     def active(self, layout: ParallelLayout) -> bool:
         return self.compile

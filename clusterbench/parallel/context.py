@@ -75,6 +75,7 @@ class ContextParallel(Parallelism):
         "work on every rank; all_gather collects them first; ulysses exchanges tokens for heads (cp)",
         choices=KINDS,
         label="{}",
+        alters="nothing",
     )
 
     def active(self, layout: ParallelLayout) -> bool:

@@ -91,8 +91,11 @@ class DataParallel(Parallelism):
         "next step, from the third on",
         choices=("none", "bf16", "powersgd"),
         label="{} gradients",
+        alters="update",
     )
-    powersgd_rank: int = option(1, "columns of each factor of powersgd", minimum=1, maximum=FULL_RANK - 1)
+    powersgd_rank: int = option(
+        1, "columns of each factor of powersgd", minimum=1, maximum=FULL_RANK - 1, alters="update"
+    )
     bucket_mb: float | None = None
     """Size of DDP's buckets in MiB; None leaves it to DDP. No option of a suite: a twin has several buckets by it."""
 

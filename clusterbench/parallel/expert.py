@@ -91,7 +91,10 @@ class ExpertParallel(Parallelism):
         label="{}",
     )
     expert_overlap: bool = option(
-        False, "compute one half of a micro-batch in the experts while the other travels (ep)", label="overlap"
+        False,
+        "compute one half of a micro-batch in the experts while the other travels (ep)",
+        label="overlap",
+        alters="nothing",
     )
     aux_loss: float = option(0.0, "coefficient of the load-balancing loss of each layer with experts", minimum=0.0)
 

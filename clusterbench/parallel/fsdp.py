@@ -52,7 +52,9 @@ class FullySharded(Parallelism):
         ),
     )
 
-    offload: bool = option(False, "keep parameters, gradients and optimizer states in host memory (zero2, zero3)")
+    offload: bool = option(
+        False, "keep parameters, gradients and optimizer states in host memory (zero2, zero3)", alters="nothing"
+    )
     shard_group_size: int = option(
         0,
         "ranks that share one copy of the weights, while others replicate it (HSDP; zero2, zero3); 0 is all of them",
@@ -60,6 +62,7 @@ class FullySharded(Parallelism):
         minimum=0,
         maximum=2**20,
         label="groups of {}",
+        alters="nothing",
     )
 
     @property

@@ -74,13 +74,16 @@ class Pipeline(Parallelism):
         ),
     )
 
-    schedule: str = option("1f1b", "order in which pipeline stages compute", choices=tuple(SCHEDULES), label="{}")
+    schedule: str = option(
+        "1f1b", "order in which pipeline stages compute", choices=tuple(SCHEDULES), label="{}", alters="nothing"
+    )
     chunks_per_rank: int = option(
         0,
         "pipeline stages of one rank; 0 is what the schedule usually has",
         minimum=0,
         maximum=1024,
         label="{} chunks",
+        alters="nothing",
     )
 
     def active(self, layout: ParallelLayout) -> bool:

@@ -55,6 +55,7 @@ class Recompute(Parallelism):
         "results of matrix products and attention, repeats the cheap operations between them",
         choices=("none", "selective", "full"),
         label="{} recompute",
+        alters="nothing",
     )
 
     def active(self, layout: ParallelLayout) -> bool:

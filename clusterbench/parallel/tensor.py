@@ -84,7 +84,7 @@ class TensorParallel(Parallelism):
     )
 
     loss_parallel: bool = option(
-        True, "compute the loss on logits split over the vocabulary, in place of gathering them (tp)"
+        True, "compute the loss on logits split over the vocabulary, in place of gathering them (tp)", alters="nothing"
     )
 
     def active(self, layout: ParallelLayout) -> bool:

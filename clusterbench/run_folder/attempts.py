@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -57,6 +57,14 @@ class History:
     @property
     def status(self) -> str:
         return self.outcome.status if self.outcome else NOT_RUN
+
+    def refuted(self, why: str) -> History:
+        """The same with its good attempts found wrong afterwards: there is no figure of them."""
+        outcomes = tuple(
+            replace(outcome, status="wrong", reason=why) if outcome.status == "ok" else outcome
+            for outcome in self.outcomes
+        )
+        return History(self.case, outcomes)
 
     @property
     def faults(self) -> list[Outcome]:

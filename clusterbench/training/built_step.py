@@ -54,12 +54,16 @@ class BuiltStep(Protocol):
         Optimizer steps so far.
     last_loss
         What the last call returned; None before the first.
+    last_norm
+        Of the gradients of the whole model in the last call, before clipping, on the device; None where none is
+        computed.
     """
 
     job: TrainingJob
     grid: Grid | None
     num_steps: int
     last_loss: Tensor | None
+    last_norm: Tensor | None
 
     @property
     def modules(self) -> Sequence[nn.Module]:

@@ -53,6 +53,7 @@ class TrainingStep:
         self.model, self.weights = self.assembly.model, self.assembly.weights
         self.num_steps = 0
         self.last_loss: Tensor | None = None
+        self.last_norm: Tensor | None = None
         self.micro_batches = micro_batches(job, grid.rank("dp") if grid else 0, positions)
         experts = [weight for weight in self.weights if "ep" in weight.split_over]
         dense = [weight for weight in self.weights if "ep" not in weight.split_over]
@@ -72,7 +73,7 @@ class TrainingStep:
         """
         self.last_loss = self.forward_backward()
         self.reduce()
-        self.clip()
+        self.last_norm = self.clip()
         self.update()
         return self.last_loss
 

@@ -27,6 +27,7 @@ class PlainDDPStep:
     def __init__(self, job: TrainingJob, grid: Grid | None, device: torch.device) -> None:
         self.job, self.grid, self.num_steps = job, grid, 0
         self.last_loss: Tensor | None = None
+        self.last_norm: Tensor | None = None
         positions = torch.arange(job.seq_len, device=device)
         with torch.device(device):
             decoder = Decoder(job.shape, COMPUTE_DTYPES[job.dtype], positions, job.held[0]).to(MASTER_DTYPES[job.dtype])
@@ -39,7 +40,7 @@ class PlainDDPStep:
 
     def __call__(self) -> Tensor:
         self.last_loss = self._backward()
-        self._update()
+        self.last_norm = self._update()
         return self.last_loss
 
     def observed(self) -> ObservedStep:

@@ -1,4 +1,4 @@
-"""A timed step whose loss is not a number is wrong."""
+"""A timed step shows its first and last loss and norm, and is wrong where one is not a number."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ def confirmed(layout: str, poisoned_rank: int | None, dtype: str) -> Any:
 
     from clusterbench.errors import WrongResult
     from clusterbench.parallel import from_options
-    from clusterbench.proof.loss import confirm_loss
+    from clusterbench.proof.timed_step import TimedStep
     from clusterbench.training.step import TrainingStep
 
     job = make_job(layout, dtype=dtype)
     rig = make_rig(job.layout)
     step = TrainingStep(job, from_options({}), rig.grid, rig.device)
+    timed = TimedStep(step)
     if rig.rank == poisoned_rank:
         with torch.no_grad():
             next(iter(step.weights)).value.fill_(math.nan)
     try:
-        step()
-        return confirm_loss(step, rig)
+        timed()
+        timed()
+        return timed.confirm(rig)
     except WrongResult as error:
         return str(error)
 
@@ -43,9 +45,11 @@ def test_a_loss_that_is_not_finite_is_wrong_on_every_rank(layout, dtype):
 
 
 @pytest.mark.parametrize("layout", ["dp2", "tp2", "pp2", "cp2"])
-def test_a_healthy_loss_is_that_of_the_whole_batch_on_every_rank(layout):
+def test_losses_and_norms_are_those_of_the_whole_batch_on_every_rank(layout):
     first, second = run_ranks(2, confirmed, layout, None, "float64")
     alone = run_ranks(1, confirmed, "tp1", None, "float64")[0] if layout != "dp2" else None
     assert first == second
+    assert first["num_updates"] == 2
+    assert first["loss"] < first["first_loss"]  # of the same batch again
     if alone is not None:  # dp2 of make_job has twice the sequences
-        assert first["loss"] == pytest.approx(alone["loss"], rel=1e-12)
+        assert first == pytest.approx(alone, rel=1e-12)

@@ -1,0 +1,192 @@
+"""Cases that compute the same agree: losses and gradient norms of timed steps, held against each other.
+
+A layout changes where a step is computed and not what. So the first step after the seed's weights has one loss and one
+gradient norm in every layout, and so has the last one after as many updates. This looks at the step that was timed, at
+its own size, where the proof looks at a small twin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterbench.formulas.statistics import median
+from clusterbench.options import Option
+from clusterbench.run_folder.attempts import History
+from clusterbench.shape import named_shape
+from clusterbench.types import Agreement, Metric
+
+MOST_UPDATES = 32
+"""After more the tolerances below were not measured: rounding grows with every update."""
+
+_MEASURED = "five times and more what 5 layouts of two models on a CPU differed by after 1 to 24 updates"
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A number that cases which compute the same share.
+
+    Attributes
+    ----------
+    name
+        Of the evidence.
+    words
+        What it is.
+    of_update
+        Whether what an option makes of gradients or updates shows in it.
+    is_last
+        Whether it is of the last step, so that it is compared at equal numbers of updates only.
+    limits
+        By dtype: how far two may differ, and how far where a router's choice follows rounding.
+    """
+
+    name: str
+    words: str
+    of_update: bool
+    is_last: bool
+    limits: Mapping[str, tuple[float, float]]
+
+
+STATISTICS = (
+    Statistic(
+        "first_loss",
+        "the loss of the first step",
+        False,
+        False,
+        {"float64": (1e-11, 1e-11), "float32": (2e-6, 1e-3), "bfloat16": (1e-3, 5e-3)},
+    ),
+    Statistic(
+        "first_norm",
+        "the gradient norm of the first step",
+        True,
+        False,
+        {"float64": (1e-11, 1e-11), "float32": (1e-5, 1e-2), "bfloat16": (5e-3, 3e-2)},
+    ),
+    Statistic(
+        "loss",
+        "the loss of the last step",
+        True,
+        True,
+        {"float64": (1e-8, 1e-8), "float32": (1e-4, 1e-2), "bfloat16": (2e-2, 5e-2)},
+    ),
+    Statistic(
+        "norm",
+        "the gradient norm of the last step",
+        True,
+        True,
+        {"float64": (1e-7, 1e-7), "float32": (1e-3, 5e-2), "bfloat16": (0.1, 0.3)},
+    ),
+)
+
+
+def agreements(histories: Sequence[History], options: Mapping[str, Option]) -> dict[str, Agreement]:
+    """Hash -> how far each case is from those that compute the same, and which are wrong.
+
+    Wrong is a case that differs from one on a single rank, or where there is none from more than half of the others.
+
+    Parameters
+    ----------
+    histories
+        Of training steps.
+    options
+        Those of a training step, each of which says what it alters.
+    """
+    metrics: dict[str, list[Metric]] = defaultdict(list)
+    wrong: dict[str, str] = {}
+    for statistic in STATISTICS:
+        for group in _groups(histories, statistic, options):
+            for hash, metric, why in _compared(group, statistic):
+                metrics[hash].append(metric)
+                if why:
+                    wrong.setdefault(hash, why)
+    return {hash: Agreement(tuple(of_case), wrong.get(hash, "")) for hash, of_case in metrics.items()}
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the repeats of one case showed of a statistic."""
+
+    history: History
+    values: tuple[float, ...]
+
+    def off(self, reference: float) -> float:
+        """The largest relative distance."""
+        return max(abs(value - reference) / abs(reference) if reference else math.inf for value in self.values)
+
+
+def _groups(histories: Sequence[History], statistic: Statistic, options: Mapping[str, Option]) -> Iterator[list[_Seen]]:
+    """Cases that should show the same."""
+    groups: dict[tuple[object, ...], list[_Seen]] = defaultdict(list)
+    for history in histories:
+        evidence = [seen.evidence[0] for seen in history.observations if seen.evidence]
+        values = tuple(seen[statistic.name] for seen in evidence if statistic.name in seen)
+        updates = {seen.get("num_updates") for seen in evidence} if statistic.is_last else {None}
+        if values and len(updates) == 1:
+            groups[(*updates, *_result_of(history, statistic, options))].append(_Seen(history, values))
+    yield from groups.values()
+
+
+def _result_of(history: History, statistic: Statistic, options: Mapping[str, Option]) -> tuple[object, ...]:
+    """All that changes what a case computes."""
+    point: Mapping[str, Any] = history.case.point
+    altering = ("result", "update") if statistic.of_update else ("result",)
+    named = [(name, point.get(name, option.default)) for name, option in options.items() if option.alters in altering]
+    # the load-balancing loss is one for each micro-batch
+    per_forward = point["micro_batch_size"] if point.get("aux_loss") else None
+    return (per_forward, *sorted(named, key=lambda item: item[0]))
+
+
+def _compared(group: Sequence[_Seen], statistic: Statistic) -> Iterator[tuple[str, Metric, str]]:
+    """Hash, figure and what is wrong, of each case of a group; nothing of a case by itself."""
+    if len(group) == 1:
+        return
+    point: Mapping[str, Any] = group[0].history.case.point
+    routes = named_shape(point["shape"]).has_experts and point.get("routing", "real") == "real"
+    limit = statistic.limits[point["dtype"]][routes]
+    reference = _reference(group, limit)
+    for seen in group:
+        case, value = seen.history.case, seen.values[-1]
+        if statistic.is_last and _updates(seen) > MOST_UPDATES:
+            basis = f"not compared: how far rounding goes in more than {MOST_UPDATES} updates was not measured"
+            yield case.hash, _figure(statistic, None, limit, basis), ""
+        elif reference is None:
+            other = max(
+                (other for other in group if other is not seen), key=lambda other: abs(other.values[-1] - value)
+            )
+            basis = (
+                f"not proven: {statistic.words} is {value:.7g}, and {other.values[-1]:.7g} in {other.history.case.id}; "
+                "no case on one rank and no majority says which is right"
+            )
+            yield case.hash, _figure(statistic, None, limit, basis), ""
+        else:
+            of_reference, where = reference
+            off = seen.off(of_reference)
+            basis = f"at most; {_MEASURED}; against {of_reference:.7g} {where}"
+            wrong = (
+                f"{statistic.words} is {value:.7g}, and {of_reference:.7g} {where}: {off:.2g} apart, where {limit:g} "
+                f"is allowed in {point['dtype']}. A layout changes where a step is computed and not what."
+            )
+            yield case.hash, _figure(statistic, off, limit, basis), "" if off <= limit else wrong
+
+
+def _reference(group: Sequence[_Seen], limit: float) -> tuple[float, str] | None:
+    """What a group should show, and where that is seen: on one rank, or in more than half of it."""
+    alone = [seen for seen in group if seen.history.case.world_size == 1]
+    if alone:
+        return median([value for seen in alone for value in seen.values]), f"in {alone[0].history.case.id}, on one rank"
+    agreeing = max(([seen for seen in group if seen.off(center.values[-1]) <= limit] for center in group), key=len)
+    if len(agreeing) > 1 and 2 * len(agreeing) > len(group):
+        where = f"in {len(agreeing)} of {len(group)} cases that compute the same"
+        return median([value for seen in agreeing for value in seen.values]), where
+    return None
+
+
+def _updates(seen: _Seen) -> float:
+    return seen.history.observations[-1].evidence[0]["num_updates"]
+
+
+def _figure(statistic: Statistic, off: float | None, limit: float, basis: str) -> Metric:
+    return Metric("agreement", "1", off, expected=limit, basis=basis, detail={"source": statistic.name})

@@ -1,0 +1,154 @@
+"""Cases that compute the same show the same losses and norms; the one that does not is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from clusterbench.benchmarks.train_step import TrainStep
+from clusterbench.measured.agreement import STATISTICS, agreements
+from clusterbench.run_folder.attempts import History
+from clusterbench.types import Case, Observation, Outcome
+
+HONEST = {"first_loss": 7.25, "first_norm": 4.5, "loss": 5.5, "norm": 3.25, "num_updates": 8.0}
+
+
+def seen(layout: str, world_size: int, evidence: Mapping[str, float] | None = None, **changes: Any) -> History:
+    """A case that ended well, with what its timed step showed; of several repeats if ``evidence`` is a list."""
+    point = {
+        "layout": layout,
+        "shape": "llama-tiny",
+        "seq_len": 64,
+        "global_batch_size": 8,
+        "micro_batch_size": 1,
+        "dtype": "float32",
+        "seed": 0,
+        "max_grad_norm": 1.0,
+        **changes,
+    }
+    name = f"train_step/1n{world_size}/{layout}"
+    case = Case(name, "train_step", 1, point, "cpu", 1, world_size, 5, 3, 60.0, layout=layout)
+    shown = {**HONEST, **(evidence or {})}
+    observation = Observation(name, case.hash, 0, 1, ("h",), [[1.0]] * world_size, [shown] * world_size)
+    return History(case, (Outcome(name, case.hash, 0, 1, "ok"),), (observation,))
+
+
+def verdicts(*histories: History) -> list[str]:
+    """``wrong``, ``agrees``, ``not proven`` or nothing of each case."""
+    found = agreements(histories, TrainStep.options())
+    words = []
+    for history in histories:
+        agreement = found.get(history.case.hash)
+        if agreement is None:
+            words.append("")
+        elif agreement.wrong:
+            words.append("wrong")
+        else:
+            proven = all(metric.value is not None for metric in agreement.metrics)
+            words.append("agrees" if proven else "not proven")
+    return words
+
+
+@pytest.mark.parametrize("name", [statistic.name for statistic in STATISTICS])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_what_differs_from_one_rank_is_wrong_by_each_number_and_within_rounding_is_not(name, dtype):
+    limit = next(statistic for statistic in STATISTICS if statistic.name == name).limits[dtype][0]
+    for off, verdict in ((0.0, "agrees"), (0.5, "agrees"), (2.0, "wrong")):
+        other = {name: HONEST[name] * (1 + off * limit)}
+        assert verdicts(seen("tp1", 1, dtype=dtype), seen("dp2", 2, other, dtype=dtype)) == ["agrees", verdict]
+
+
+def test_the_reason_names_both_numbers_and_the_case_that_it_was_held_against():
+    wrong = seen("pp2", 2, {"first_loss": 6.9})
+    agreement = agreements([seen("tp1", 1), wrong], TrainStep.options())[wrong.case.hash]
+    assert agreement.wrong == (
+        "the loss of the first step is 6.9, and 7.25 in train_step/1n1/tp1, on one rank: 0.048 apart, where 2e-06 is "
+        "allowed in float32. A layout changes where a step is computed and not what."
+    )
+
+
+def test_without_one_rank_more_than_half_decide():
+    dropped = {"first_loss": 6.9}
+    assert verdicts(seen("dp2", 2), seen("tp2", 2), seen("pp2", 2, dropped)) == ["agrees", "agrees", "wrong"]
+    assert verdicts(seen("dp2", 2), seen("pp2", 2, dropped)) == ["not proven", "not proven"]
+    two_and_two = [seen("dp2", 2), seen("tp2", 2), seen("pp2", 2, dropped), seen("cp2", 2, dropped)]
+    assert verdicts(*two_and_two) == ["not proven"] * 4
+
+
+def test_cases_that_nobody_can_tell_apart_name_each_other():
+    first, second = seen("dp2", 2), seen("pp2", 2, {"first_loss": 6.9})
+    metric = agreements([first, second], TrainStep.options())[first.case.hash].metrics[0]
+    assert metric.value is None
+    assert metric.basis == (
+        "not proven: the loss of the first step is 7.25, and 6.9 in train_step/1n2/pp2; no case on one rank and no "
+        "majority says which is right"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 1},
+        {"dtype": "bfloat16"},
+        {"shape": "llama-flat-tiny"},
+        {"seq_len": 128},
+        {"global_batch_size": 16},
+        {"shape": "moe-tiny", "routing": "balanced"},
+    ],
+)
+def test_cases_of_other_mathematics_are_not_compared(changes):
+    assert verdicts(seen("tp1", 1), seen("dp2", 2, {"first_loss": 1.0}, **changes)) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"micro_batch_size": 2},
+        {"recompute": "full"},
+        {"trainer": "plain_ddp"},
+        {"schedule": "zbv"},
+        {"parity": False},
+        {"rank_order": "picotron"},
+        {"compile": True},
+    ],
+)
+def test_an_option_that_alters_nothing_is_no_excuse(changes):
+    assert verdicts(seen("tp1", 1), seen("dp2", 2, {"first_loss": 7.0}, **changes)) == ["agrees", "wrong"]
+
+
+@pytest.mark.parametrize("changes", [{"max_grad_norm": 0.5}, {"compress": "bf16"}])
+def test_an_option_that_alters_updates_leaves_the_first_loss(changes):
+    others = {"first_norm": 4.4, "loss": 5.4, "norm": 3.2}
+    assert verdicts(seen("tp1", 1), seen("dp2", 2, others, **changes)) == ["agrees", "agrees"]
+    assert verdicts(seen("tp1", 1), seen("dp2", 2, {"first_loss": 7.0}, **changes)) == ["agrees", "wrong"]
+
+
+def test_the_load_balancing_loss_is_one_for_each_micro_batch():
+    moe = {"shape": "moe-tiny", "aux_loss": 0.01}
+    other = {"first_loss": 7.0}
+    assert verdicts(seen("tp1", 1, **moe), seen("dp2", 2, other, **moe, micro_batch_size=2)) == ["", ""]
+    assert verdicts(seen("tp1", 1, **moe), seen("dp2", 2, other, **moe)) == ["agrees", "wrong"]
+
+
+def test_last_steps_are_compared_after_as_many_updates_only():
+    later = {"loss": 5.0, "norm": 3.0, "num_updates": 9.0}
+    assert verdicts(seen("tp1", 1), seen("dp2", 2, later)) == ["agrees", "agrees"]
+    assert verdicts(seen("tp1", 1), seen("dp2", 2, {**later, "num_updates": 8.0})) == ["agrees", "wrong"]
+    many = {"num_updates": 100.0}
+    assert verdicts(seen("tp1", 1, many), seen("dp2", 2, {**many, "loss": 5.0})) == ["not proven"] * 2
+
+
+def test_where_a_router_follows_rounding_more_is_allowed():
+    moe = {"shape": "moe-tiny", "dtype": "bfloat16"}
+    off = {"first_loss": 7.25 * 1.003}
+    assert verdicts(seen("tp1", 1, **moe), seen("dp2", 2, off, **moe)) == ["agrees", "agrees"]
+    evenly = {**moe, "routing": "balanced"}
+    assert verdicts(seen("tp1", 1, **evenly), seen("dp2", 2, off, **evenly)) == ["agrees", "wrong"]
+
+
+def test_runs_recorded_before_steps_were_compared_have_nothing_to_say():
+    bare = seen("tp1", 1)
+    bare = History(bare.case, bare.outcomes, (Observation("", bare.case.hash, 0, 1, ("h",), [[1.0]], [{"loss": 1.0}]),))
+    assert verdicts(bare, seen("dp2", 2)) == ["", ""]
