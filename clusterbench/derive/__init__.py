@@ -24,6 +24,7 @@ from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, iteration_times, why_unusable
 from clusterbench.run_folder.records import MOST
 from clusterbench.types import (
+    NO_DETAIL,
     Agreement,
     Expected,
     Metric,
@@ -293,11 +294,11 @@ def _case_rows(run: str, history: History, metrics: Sequence[Metric]) -> Iterato
         return
     unseen = dict(case.expected)
     for metric in metrics:
-        key = _key(metric.name, *metric.detail.items())
+        key, detail = _named(metric.name, *metric.detail.items())
         unseen.pop(key, None)
-        yield _metric_row(about, metric, case.expected.get(key))
+        yield _metric_row(about, metric, detail, case.expected.get(key))
     for metric in _steadiness(observation):
-        yield _metric_row(about, metric)
+        yield _metric_row(about, metric, NO_DETAIL)
     for key, planned in unseen.items():
         yield _expected_row(about, key, planned)
 
@@ -310,8 +311,9 @@ def _about(run: str, history: History, hosts: str) -> About:
 
 
 @cache
-def _key(name: str, *detail: tuple[str, str]) -> str:
-    return metric_key(name, **dict(detail))
+def _named(name: str, *detail: tuple[str, str]) -> tuple[str, Mapping[str, str]]:
+    """The key of a metric, and its detail as one object for the rows of all cases."""
+    return metric_key(name, **dict(detail)), dict(detail) or NO_DETAIL
 
 
 def _steadiness(observation: Observation) -> Iterator[Metric]:
@@ -331,25 +333,25 @@ def _steadiness(observation: Observation) -> Iterator[Metric]:
         )
 
 
-def _metric_row(about: About, metric: Metric, planned: Expected | None = None) -> Row:
+def _metric_row(about: About, metric: Metric, detail: Mapping[str, str], planned: Expected | None = None) -> Row:
     expected, basis = metric.expected, metric.basis
     if expected is None and planned is not None:
         expected, basis = planned.value, basis or planned.basis
     # By position, as half a million keywords take a second.
     figure = (metric.name, metric.unit, metric.value, metric.low, metric.high, metric.iterations)
     first, identity = about
-    return Row(*first, *figure, expected, basis, metric.detail, identity)
+    return Row(*first, *figure, expected, basis, detail, identity)
 
 
 def _expected_row(about: About, key: str, planned: Expected) -> Row:
     """A figure that was expected before the run and not measured."""
     name, detail = split_key(key)
-    metric = Metric(name, planned.unit, None, detail=detail, iterations=0, expected=planned.value, basis=planned.basis)
-    return _metric_row(about, metric)
+    metric = Metric(name, planned.unit, None, iterations=0, expected=planned.value, basis=planned.basis)
+    return _metric_row(about, metric, _named(name, *detail.items())[1])
 
 
 def _no_figure(about: About, why: str) -> Row:
-    return _metric_row(about, Metric("", "", None, iterations=0, basis=why))
+    return _metric_row(about, Metric("", "", None, iterations=0, basis=why), NO_DETAIL)
 
 
 def _why_no_figure(history: History) -> str:

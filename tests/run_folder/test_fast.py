@@ -166,3 +166,20 @@ def test_a_run_reads_the_same_without_msgspec(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(run_folder, reader, FastReader(kept.kind, kept.also))
     assert run_folder._outcome(b"{}") is None
     assert read() == with_it
+
+
+def test_equal_expectations_of_cases_are_one_object_and_a_whole_number_stays_one():
+    line = next(line for name, line in LINES if name == "plan.jsonl" and b'"expected":{"' in line)
+    first, again = run_folder._planned_case(line), run_folder._planned_case(line)
+    assert first is not None
+    assert again is not None
+    key = min(first.expected)
+    assert first.expected[key] is again.expected[key]
+    fields = json.loads(line)
+    kinds = []
+    for value in (2.0, 2):
+        fields["expected"][key]["value"] = value
+        case = run_folder._planned_case(json.dumps(fields).encode())
+        assert case is not None
+        kinds.append(type(case.expected[key].value))
+    assert kinds == [float, int]
