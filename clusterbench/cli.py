@@ -51,8 +51,8 @@ class _Commands(click.Group):
 def main() -> None:
     """Benchmarks and diagnoses clusters that train large models.
 
-    Data goes to stdout, talk to stderr. Exit code 0: all that should have been measured was; 1: something failed, was
-    wrong or was found faulty; 2: the suite or the command line is mistaken.
+    Results go to stdout, messages to stderr. Exit code 0: all that should have been measured was, and nothing was found
+    faulty; 1: something is missing or wrong, or the machine is suspect; 2: the suite or the command line is mistaken.
     """
 
 
@@ -70,6 +70,29 @@ def cluster_options(command: Command) -> Command:
     ):
         command = decorate(command)
     return command
+
+
+def _conditions(text: str | None) -> tuple[str, ...] | None:
+    """``incomplete,suspect``: words of :data:`clusterbench.types.FAIL_ON`, apart by commas."""
+    from clusterbench.errors import nearest
+    from clusterbench.types import FAIL_ON
+
+    if text is None:
+        return None
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+    for word in words:
+        if word not in FAIL_ON:
+            raise click.BadParameter(f"must be of {', '.join(FAIL_ON)}, not {word!r}.{nearest(word, FAIL_ON)}")
+    return words
+
+
+fail_on_option = click.option(
+    "--fail-on",
+    metavar="A,B",
+    callback=lambda _, __, text: _conditions(text),
+    help="What ends with exit code 1 beside a wrong result: incomplete, not-proven, suspect, not-judged, unsteady.  "
+    "[default: incomplete,suspect and what the suite says]",
+)
 
 
 @main.command(short_help="Show what a suite will run, and what is expected.")
@@ -130,6 +153,7 @@ def plan(
     type=click.Choice(["stop", "continue"]),
     help="What --launch does when a host is lost.  [default: continue]",
 )
+@fail_on_option
 @click.option("--launch", metavar="COMMAND", help="Start this launcher, and again on what is left when a host is lost.")
 def run(suite: Path | None, resume: Path | None, launch: str | None, **options: Any) -> None:
     """Run SUITE and write a report, alone or in every process that a launcher (mpirun, srun, torchrun ...) starts.
@@ -181,9 +205,10 @@ def _ranks_per_agent(text: str | None) -> int | None:
 @main.command(short_help="Make a run's report again, or one of several runs.")
 @click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="New folder for a report of several runs.")
+@fail_on_option
 @_uncollected()
-def report(folders: tuple[Path, ...], out: Path | None) -> None:
-    """Derive rows.csv and index.html of the run in folder RUN again, from what was observed.
+def report(folders: tuple[Path, ...], out: Path | None, fail_on: tuple[str, ...] | None) -> None:
+    """Derive rows.csv, verdict.json and index.html of the run in folder RUN again, from what was observed.
 
     Of several runs one page is made in the folder --out: as parts of one experiment where they have no case in common,
     such as a run for each number of nodes, and otherwise side by side. A RUN may be a bundle, which is unpacked beside
@@ -202,8 +227,8 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
         )
     opened = [open_bundle(folder, folder.parent) if folder.is_file() else folder for folder in folders]
     runs = [RunFolder.open(folder) for folder in opened]
-    made = render_report(runs[0]) if out is None else render_together(runs, out)
-    click.echo(f"{made.verdict.word}: {made.verdict.sentence}", err=True)
+    made = render_report(runs[0], fail_on) if out is None else render_together(runs, out, fail_on)
+    click.echo(made.verdict.text(), err=True)
     click.echo(made.path)
     click.get_current_context().exit(made.verdict.exit_code)
 
@@ -332,7 +357,7 @@ def import_results(
     from clusterbench.report import render_report
 
     made = render_report(import_files(files, mapping, out, Facts(op, num_ranks, num_nodes)))
-    click.echo(f"{made.verdict.word}: {made.verdict.sentence}", err=True)
+    click.echo(made.verdict.text(), err=True)
     click.echo(made.path)
     click.get_current_context().exit(made.verdict.exit_code)
 

@@ -13,6 +13,7 @@ from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.launchers import is_launchers
 from clusterbench.options import Option, as_yaml, option, options_of
+from clusterbench.types import FAIL_ON
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 
 
@@ -87,6 +88,8 @@ class Suite:
         As the user gave it; messages begin with it.
     text
         The file, byte for byte.
+    fail_on
+        What makes its runs fail beside what always does.
     """
 
     name: str
@@ -99,6 +102,7 @@ class Suite:
     gpu: Override
     path: str
     text: bytes
+    fail_on: tuple[str, ...] = ()
 
     def on(self, device: str) -> Suite:
         """The suite for ``cpu`` or ``cuda``: its block applied, every entry complete.
@@ -201,6 +205,7 @@ class _SuiteKeys:
     question: str = option("", "what the run answers")
     num_nodes: tuple[int, ...] = option((1,), "node counts, within the allocation", minimum=1, maximum=100_000)
     repeats: int = option(1, "of the whole list, interleaved", minimum=1, maximum=1000)
+    fail_on: tuple[str, ...] = option((), "beside incomplete and suspect: what makes its runs fail", choices=FAIL_ON)
 
 
 @dataclass(frozen=True)
@@ -237,6 +242,7 @@ class _SuiteReader:
             question=str(values["question"] or ""),
             num_nodes=values["num_nodes"] or suite_keys["num_nodes"].default,
             repeats=values["repeats"] or suite_keys["repeats"].default,
+            fail_on=values["fail_on"] or (),
             entries=entries,
             environment=self.environment(table),
             cpu=self.override("cpu", table, listed),

@@ -25,6 +25,11 @@ SAMPLES = "samples"
 Status = Literal["ok", "wrong", "failed", "timeout", "out_of_memory", "skipped", "refused"]
 """How a case ended. ``skipped``: the machine lacks something it needs. ``refused``: the plan says why it cannot be."""
 
+FAIL_ON = ("incomplete", "not-proven", "suspect", "not-judged", "unsteady")
+"""What may make a run end with exit code 1 beside a wrong result, which always does; docs/verdict.md."""
+
+FAIL_ON_BY_DEFAULT = ("incomplete", "suspect")
+
 PHASES = ("spawned", "imported", "device", "rendezvous", "prepared", "checked", "warm", "timed", "done")
 """What a worker has behind it, in order."""
 
@@ -122,7 +127,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Plan:
-    """All cases in the order they run within one repeat, and what was refused."""
+    """All cases in the order they run within one repeat, and what was refused.
+
+    ``fail_on`` are conditions of :data:`FAIL_ON` that the suite adds to those by default.
+    """
 
     suite: str
     question: str
@@ -130,6 +138,7 @@ class Plan:
     repeats: int
     cases: tuple[Case, ...]
     refusals: tuple[Refusal, ...]
+    fail_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

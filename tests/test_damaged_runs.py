@@ -20,9 +20,9 @@ from clusterbench.derive import read
 from clusterbench.diagnoses import examine
 from clusterbench.errors import ClusterbenchError
 from clusterbench.launch.executions import left_to_do
-from clusterbench.report.verdict import verdict
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
+from clusterbench.verdict import verdict
 
 EXAMPLE = Path(__file__).parent.parent / "reports/examples/tp_scale-cpu"
 RECORDS = ("plan.jsonl", "observations.jsonl", "outcomes.jsonl")
@@ -203,7 +203,7 @@ def test_nothing_is_lost_without_a_word(healthy: Path, tmp_path: Path, seed: int
         return
     assert unaccounted(folder, reading) == []
     whole = read(RunFolder.open(healthy))
-    if verdict(reading, examine(reading)).word == "PASS":
+    if verdict(reading, examine(reading)).measured.word == "COMPLETE":
         assert shown(reading) == shown(whole)
 
 
@@ -260,7 +260,7 @@ def test_a_folder_in_place_of_a_file_is_named(healthy: Path, tmp_path: Path, nam
     )
 
 
-@pytest.mark.parametrize("name", ["environment.json", "index.html", "rows.csv"])
+@pytest.mark.parametrize("name", ["environment.json", "verdict.json", "index.html", "rows.csv"])
 def test_a_folder_in_place_of_what_can_be_done_without(healthy: Path, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "run"
     shutil.copytree(healthy, folder)
@@ -269,6 +269,6 @@ def test_a_folder_in_place_of_what_can_be_done_without(healthy: Path, tmp_path: 
     done = CliRunner().invoke(main, ["report", str(folder)])
     if name == "environment.json":
         assert done.exit_code == 1
-        assert "INCOMPLETE: 8 of 8 cases have a figure; 1 line could not be read." in done.stderr
+        assert done.stderr.startswith("measured  INCOMPLETE  8 of 8 cases; 1 line could not be read; 7 of 8 unsteady")
     else:
         assert done.stderr.startswith(f"error: {folder / name}.new cannot be written: Is a directory.\n")

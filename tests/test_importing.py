@@ -138,7 +138,7 @@ def test_the_folder_is_a_run_like_any_other(tmp_path):
     assert (run.path / "suite.yaml").read_text() == MAPPING
     assert list(run.environment()["imported"]["files"]) == ["mine.csv"]
     report = render_report(run)
-    assert report.verdict.word == "PASS"
+    assert report.verdict.measured.word == "IMPORTED"
     page = report.path.read_text()
     assert "nothing was run or checked here" in page
     assert "Speed: of this job" not in page
@@ -779,6 +779,6 @@ def test_the_page_of_the_published_sweep_is_no_burden(playbook):
 
     made = render_report(RunFolder.open(playbook))
     page = made.path.read_text()
-    assert made.verdict.word == "PASS"
+    assert made.verdict.measured.word == "IMPORTED"
     assert len(page) < 8e6
     assert "7 of 26 cells name another layout or micro-batch" in page

@@ -125,7 +125,9 @@ def test_a_suite_becomes_a_folder_with_a_report(suite, tmp_path):
     done = run(suite(), "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert statuses(tmp_path / "run") == ["ok"] * 6
-    names = "suite.yaml environment.json plan.jsonl observations.jsonl outcomes.jsonl rows.csv logs index.html"
+    names = (
+        "suite.yaml environment.json plan.jsonl observations.jsonl outcomes.jsonl rows.csv logs index.html verdict.json"
+    )
     assert {path.name for path in (tmp_path / "run").iterdir()} == {*names.split()}
     environment = json.loads((tmp_path / "run/environment.json").read_text())
     assert all(loaded["torch"].startswith("2.") for loaded in environment["loaded"].values())
@@ -172,7 +174,7 @@ def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_pa
     assert process.returncode == 1
     assert "Traceback" not in said
     assert f"stopped before the end: it was interrupted; everything finished is in {folder}." in said
-    assert "INCOMPLETE: 2 of 6 cases have a figure; 4 not run yet" in said
+    assert re.search(r"^measured  INCOMPLETE  +2 of 6 cases; 4 not run yet$", said, re.MULTILINE)
     assert (folder / "index.html").exists()
     assert nobody_is_left(folder)
     assert statuses(folder) == ["ok"] * 2

@@ -50,6 +50,8 @@ class Benchmark(ABC):
         True for what never touches a GPU: its ranks are CPU ranks, also where there are GPUs.
     in_agents
         True for what agents under an MPI launcher run themselves, because a worker cannot be a rank of their MPI.
+    ranks_work_alone
+        True where all ranks do the same in an iteration and none waits for another, so that a slow rank shows in it.
     variables
         Environment variables that every start needs; the suite's own word comes first.
     metrics
@@ -64,6 +66,7 @@ class Benchmark(ABC):
     own_start: ClassVar[bool] = False
     on_host: ClassVar[bool] = False
     in_agents: ClassVar[bool] = False
+    ranks_work_alone: ClassVar[bool] = False
     variables: ClassVar[Mapping[str, str]] = {}
     metrics: ClassVar[tuple[MetricKind, ...]] = ()
     refused_options: ClassVar[Mapping[str, str]] = {}

@@ -34,6 +34,7 @@ class DeviceCopy(Benchmark):
     host share power and cooling; what one GPU has to itself is its memory.
     """
 
+    ranks_work_alone: ClassVar[bool] = True
     metrics: ClassVar[tuple[MetricKind, ...]] = transfer_metrics("one copy or fill")
 
     sizes: tuple[int, ...] = option(

@@ -78,7 +78,7 @@ class Imported(Benchmark):
         origin = f"imported from {case.source}"
         metrics = {metric.key: metric for metric in cls.sampled(observation)}
         for metric in metrics.values():
-            yield Metric(**{**vars(metric), "basis": origin})
+            yield metric._replace(basis=origin)
         values = {key: metric.value for key, metric in metrics.items() if metric.value is not None}
         yield from _throughput(values, case.world_size, origin)
         yield from _time(values, case, observation, origin)

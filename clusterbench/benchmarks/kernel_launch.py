@@ -36,6 +36,7 @@ class KernelLaunch(Benchmark):
     Every launch counts itself, and none may be missing.
     """
 
+    ranks_work_alone: ClassVar[bool] = True
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind("launch_time", "s", "lower", "of one launch, many in a row without waiting, from the slowest rank"),
         MetricKind("round_trip_time", "s", "lower", "of one launch and the wait for its end, from the slowest rank"),

@@ -57,6 +57,7 @@ class Matmul(Benchmark):
     Eight-bit floats are missing, because PyTorch multiplies them through a private function only.
     """
 
+    ranks_work_alone: ClassVar[bool] = True
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind("step_time", "s", "lower", "time of one product, from the slowest rank"),
         MetricKind("flops_per_s_per_rank", "FLOP/s", "higher", "2 m n k over the time of the slowest rank"),

@@ -51,6 +51,18 @@ class Reading:
         """Every matrix of pairs."""
         return matrices(self.rows)
 
+    @cached_property
+    def _measured(self) -> dict[str, set[str]]:
+        metrics: dict[str, set[str]] = defaultdict(set)
+        for row in self.rows:
+            if row.value is not None:
+                metrics[row.case].add(row.metric)
+        return metrics
+
+    def has_figure(self, case: str, prefix: str) -> bool:
+        """Whether a case has a figure of a metric whose name begins so."""
+        return any(metric.startswith(prefix) for metric in self._measured.get(case, ()))
+
     def rows_of(self, metric: str) -> list[Row]:
         """The rows of one metric."""
         return self._by_metric.get(metric, [])

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from clusterbench.formulas.pairing import Pair, Slow, attribute
+from clusterbench.formulas.pairing import Pair, Slow, Spread, attribute, spreads
 from clusterbench.rows import Row
+from clusterbench.units import format_value
 
 PAIRS = ("pair_bandwidth", "pair_bandwidth_both", "pair_latency")
 COPIES = ("copy_bandwidth", "copy_bandwidth_both", "copy_latency")
@@ -42,10 +43,38 @@ class Matrix:
     @cached_property
     def slow(self) -> list[Slow]:
         """What is to blame for its low cells; nothing where lower is better."""
-        if self.metric not in _ONE_WAY or self.category in _NOT_COMPARED:
+        if not self.is_compared:
             return []
         best = {cell: row.high if row.high is not None else row.value or 0.0 for cell, row in self.cells.items()}
         return attribute(_values(self.cells), best, _values(self.again), self.host_of)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether its cells are held against each other: rates one way, over links that no other copy shares."""
+        return self.metric in _ONE_WAY and self.category not in _NOT_COMPARED
+
+    @cached_property
+    def spreads(self) -> list[Spread]:
+        """How far the cells that are held against each other are apart."""
+        return spreads(_values(self.cells), self.host_of) if self.is_compared else []
+
+
+def why_not_judged(spread: Spread) -> tuple[str, str] | None:
+    """Why cells do not say whether all links are well, and what it would take; None where they do."""
+    if spread.is_judged:
+        return None
+    if len(spread.units) == 2:
+        return "one link has no peer to be held against", "a third unit"
+    if spread.would_show is None or spread.would_show >= 1:
+        takes = "a quiet host and more repetitions, or the same matrix of a host that is known to be good"
+        return f"they differ by design or by noise, {spread_in_words(spread)}", takes
+    takes = "a quiet machine, or more repetitions of each pair (pair_iterations)"
+    return f"noise would hide one that carries {100 * spread.would_show:.0f} % less, {spread_in_words(spread)}", takes
+
+
+def spread_in_words(spread: Spread) -> str:
+    """``1.0 GB/s to 2.1 GB/s``."""
+    return f"{format_value(spread.low, 'B/s')} to {format_value(spread.high, 'B/s')}"
 
 
 def matrices(rows: Iterable[Row]) -> list[Matrix]:

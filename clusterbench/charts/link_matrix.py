@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.cases.matrices import Matrix
+from clusterbench.cases.matrices import Matrix, why_not_judged
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
@@ -86,16 +86,39 @@ class LinkMatrix(Chart[list[Picture]]):
         values = {cell: row.value for cell, row in matrix.cells.items() if row.value is not None}
         source, part = min(values, key=lambda cell: values[cell])
         covered, total = len({frozenset(cell) for cell in values}), num_links(len(matrix.names))
-        blamed = [" <-> ".join(matrix.names[unit] for unit in fault.units[:2]) for fault in matrix.slow]
-        return (
-            f"Of {total:,} links {covered:,} were measured: median {format_value(median(values.values()), 'B/s')}, "
-            f"slowest {matrix.names[source]} -> {matrix.names[part]} with "
-            f"{format_value(values[source, part], 'B/s')}. "
-            + (f"Slower than their peers: {', '.join(blamed)}." if blamed else "None is slower than its peers.")
-        )
+        # The median is of links that nothing is blamed for: with the slow ones it would be of neither.
+        sound = [value for cell, value in values.items() if not any(_is_of(fault, *cell) for fault in matrix.slow)]
+        usual, of_others = median(sound or values.values()), " of the others" if matrix.slow and sound else ""
+        sentences = [
+            f"Of {total:,} links {covered:,} were measured: median{of_others} {format_value(usual, 'B/s')}, slowest "
+            f"{matrix.names[source]} -> {matrix.names[part]} with {format_value(values[source, part], 'B/s')}.",
+            _judgement(matrix),
+            *_latencies(picture.matrix for picture in data),
+        ]
+        return " ".join(filter(None, sentences))
 
     def left_out(self, data: list[Picture]) -> str:
         return curves_note(len(data), MOST, "matrices")
+
+
+def _judgement(matrix: Matrix) -> str:
+    """Which links are slower than their peers, that none is, or why that is not known."""
+    if matrix.slow:
+        blamed = [" <-> ".join(matrix.names[unit] for unit in fault.units[:2]) for fault in matrix.slow]
+        return f"Slower than their peers: {', '.join(blamed)}."
+    unknown = [reason for spread in matrix.spreads if (reason := why_not_judged(spread)) is not None]
+    if unknown:
+        return f"Not judged: {unknown[0][0]}."
+    would_show = max((spread.would_show or 0.0 for spread in matrix.spreads), default=None)
+    return "" if would_show is None else f"None carries {100 * would_show:.0f} % less than its peers."
+
+
+def _latencies(matrices: Iterable[Matrix]) -> Iterator[str]:
+    for matrix in matrices:
+        values = [row.value for row in matrix.cells.values() if row.value is not None]
+        if matrix.metric == "pair_latency" and values:
+            yield f"Latency is {format_value(min(values), 's')} to {format_value(max(values), 's')}."
+            return
 
 
 def _pictures(matrix: Matrix) -> Iterator[Picture]:

@@ -38,6 +38,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
         repeats=max(run.plan.repeats for run in named_runs),
         cases=tuple(case for run in named_runs for case in run.plan.cases),
         refusals=tuple(refusal for run in named_runs for refusal in run.plan.refusals),
+        fail_on=tuple(dict.fromkeys(name for run in named_runs for name in run.plan.fail_on)),
     )
     if are_alike:
         rows = [row for run in named_runs for row in rows_across_cases(run.rows, run.plan)]

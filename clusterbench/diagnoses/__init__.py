@@ -1,8 +1,8 @@
 """What can be wrong with a cluster or a run: one file a diagnosis, found by its name.
 
-A diagnosis is a pure function of what was read from a run, so the same run gives the same findings on any machine. It
-must stay silent on health. Its docstring has the four headings of :data:`HEADINGS`, which the report prints beside its
-findings.
+A diagnosis is a pure function of what was read from a run, so the same run gives the same answer on any machine. It
+says what it found, what it judged and found in order, and what it could not judge and what that would take; silence is
+none of the three. Its docstring has the four headings of :data:`HEADINGS`, which the report prints beside its findings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from clusterbench.discover import things
 from clusterbench.words import Word
 
 Severity = Literal["error", "warning", "note"]
-"""``error``: a figure is missing or void, and the run fails. ``warning``: likely a loss. ``note``: worth knowing."""
+"""``error``: a figure is missing or void. ``warning``: likely a loss. ``note``: worth knowing."""
+
+Subject = Literal["cases", "figures", "machine"]
+"""What is judged: whether cases did what they were asked, how far figures can be trusted, whether the machine is well.
+"""
+
+State = Literal["found", "not judged", "healthy", "nothing to judge"]
 
 HEADINGS = ("What it looks for", "Why it matters", "How to confirm", "What usually fixes it")
 
@@ -26,8 +32,8 @@ HEADINGS = ("What it looks for", "Why it matters", "How to confirm", "What usual
 class Finding:
     """Something wrong: where it is, what it is, and the figures that show it.
 
-    ``where`` is a case, a rank, a host or a GPU, as narrow as the evidence allows; ``log`` is a file of the run's
-    folder.
+    ``where`` is a case, a rank, a host or a GPU, as narrow as the evidence allows; ``brief`` is ``what`` in a few words
+    with the most telling figure, for a title; ``log`` is a file of the run's folder.
     """
 
     where: str
@@ -35,6 +41,53 @@ class Finding:
     severity: Severity
     evidence: str = ""
     log: str = ""
+    brief: str = ""
+
+    @property
+    def title(self) -> str:
+        """``rank 3 on vm, 61 % slower``."""
+        return f"{self.where}, {self.brief}" if self.brief else f"{self.where}: {self.what}"
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """What could not be judged, why, and what it would take."""
+
+    what: str
+    why: str
+    takes: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.what} ({self.why}; it takes {self.takes})"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a diagnosis says of a run. One without anything has nothing to judge: the run has nothing of its kind.
+
+    Attributes
+    ----------
+    findings
+        What is wrong, the worst first.
+    healthy
+        What was judged and is in order, with the size of what would have been seen.
+    not_judged
+        What the run holds, and does not hold enough of to judge.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    healthy: tuple[str, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()
+
+    @property
+    def state(self) -> State:
+        """A finding outweighs what could not be judged, and that outweighs what is in order. A note is no finding."""
+        if any(finding.severity != "note" for finding in self.findings):
+            return "found"
+        if self.not_judged:
+            return "not judged"
+        return "healthy" if self.healthy or self.findings else "nothing to judge"
 
 
 class Diagnosis(ABC):
@@ -42,15 +95,22 @@ class Diagnosis(ABC):
 
     Attributes
     ----------
+    subject
+        What it judges.
     glossary
         Words of the field that it brings.
     """
 
+    subject: ClassVar[Subject] = "machine"
     glossary: ClassVar[tuple[Word, ...]] = ()
 
     @abstractmethod
+    def answer(self, reading: Reading) -> Answer:
+        """What is wrong, what is in order, and what could not be judged."""
+
     def findings(self, reading: Reading) -> list[Finding]:
-        """What is wrong, the worst first; empty on health."""
+        """What is wrong, the worst first; empty where nothing was found or nothing could be judged."""
+        return list(self.answer(reading).findings)
 
 
 def diagnoses() -> Mapping[str, type[Diagnosis]]:
@@ -58,7 +118,11 @@ def diagnoses() -> Mapping[str, type[Diagnosis]]:
     return things("clusterbench.diagnoses", Diagnosis)
 
 
-def examine(reading: Reading) -> dict[str, list[Finding]]:
-    """What every diagnosis found, by its name; those that found nothing are left out."""
-    found = {name: kind().findings(reading) for name, kind in diagnoses().items()}
-    return {name: findings for name, findings in found.items() if findings}
+def in_words(name: str) -> str:
+    """``Slow link``."""
+    return name.replace("_", " ").capitalize()
+
+
+def examine(reading: Reading) -> dict[str, Answer]:
+    """What every diagnosis says, by its name."""
+    return {name: kind().answer(reading) for name, kind in diagnoses().items()}

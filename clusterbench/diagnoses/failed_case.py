@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Diagnosis, Finding
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, Subject
 from clusterbench.run_folder.attempts import FAULTS, History
 from clusterbench.types import Outcome
+from clusterbench.words import plural
 
 _WORDS = {
     "wrong": "computed a wrong result and was not timed",
@@ -38,9 +41,13 @@ class FailedCase(Diagnosis):
     wrong: do not use the figure's neighbours either before the cause is known. failed: what the log says.
     """
 
-    def findings(self, reading: Reading) -> list[Finding]:
+    subject: ClassVar[Subject] = "cases"
+
+    def answer(self, reading: Reading) -> Answer:
         lost = [_finding(history, fault) for history in reading.histories for fault in history.faults]
-        return lost + [finding for history in reading.histories for finding in _passed_later(history)]
+        later = [finding for history in reading.histories for finding in _passed_later(history)]
+        ended = sum(history.outcome is not None for history in reading.histories)
+        return Answer((*lost, *later), (f"{plural(ended, 'case')} ended as asked",) if ended and not lost else ())
 
 
 def _finding(history: History, fault: Outcome) -> Finding:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.trained import workloads
-from clusterbench.diagnoses import Diagnosis, Finding
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, Subject
 from clusterbench.rows import Row, moved, moved_sentence
 
 
@@ -33,7 +34,9 @@ class MovedCurve(Diagnosis):
     question that compares sizes, start a new run rather than resume on other hosts.
     """
 
-    def findings(self, reading: Reading) -> list[Finding]:
+    subject: ClassVar[Subject] = "figures"
+
+    def answer(self, reading: Reading) -> Answer:
         measured = [row for row in reading.rows if row.value is not None]
         workload = workloads(measured)
         curves: dict[tuple[object, ...], dict[str, Row]] = defaultdict(dict)
@@ -43,7 +46,7 @@ class MovedCurve(Diagnosis):
         for curve in curves.values():
             for row, before in moved(sorted(curve.values(), key=lambda row: row.world_size)):
                 cases[row.world_size, row.hosts, before].append(row.case)
-        return [
+        findings = tuple(
             Finding(
                 f"hosts {', '.join(hosts.split())}",
                 moved_sentence(world_size, hosts, before),
@@ -51,4 +54,5 @@ class MovedCurve(Diagnosis):
                 f"in {len(own)} case{'s' * (len(own) > 1)}: {', '.join(own[:3])}" + (" and others" if own[3:] else ""),
             )
             for (world_size, hosts, before), own in cases.items()
-        ]
+        )
+        return Answer(findings, () if findings or not curves else ("sizes of a curve ran on the same hosts",))

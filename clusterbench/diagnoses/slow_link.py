@@ -4,15 +4,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from clusterbench.cases import Reading
-from clusterbench.cases.matrices import Matrix
-from clusterbench.diagnoses import Diagnosis, Finding
-from clusterbench.formulas.pairing import Slow
+from clusterbench.cases.matrices import Matrix, spread_in_words, why_not_judged
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
+from clusterbench.formulas.pairing import Slow, Spread
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import NVLINK, NvLink
 from clusterbench.types import Observation
 from clusterbench.units import format_value
-
-_MOST_NAMED = 4
+from clusterbench.words import few, plural
 
 
 class SlowLink(Diagnosis):
@@ -22,9 +21,12 @@ class SlowLink(Diagnosis):
     -----------------
     In a matrix of pairs, a node whose median over its partners is low; otherwise one pair, or one direction of it, that
     is low; or a block of nodes whose links to all others are low while those among them are not. Low is below the
-    median by more than 10 % and more than 3 scaled median absolute deviations, in the best sample as well, and again in
-    the second pass with partners that proved good. Inside a host only where its links are alike. And NVLinks whose
-    error counters grew while they were used, or that are down.
+    median by more than 10 % and by more scaled median absolute deviations than chance gives once in a thousand
+    matrices, in the best sample as well, and again in the second pass with partners that proved good. Of few units one
+    spoils most cells, so that the unit is named without which all links are alike, or all of whose links are far below
+    all others. Inside a host links may differ by design: there they are compared where they are alike, or alike without
+    one unit. Two units, or three of one host, are not judged. And NVLinks whose error counters grew while they were
+    used, or that are down.
 
     Why it matters
     --------------
@@ -43,37 +45,71 @@ class SlowLink(Diagnosis):
     reseat or replace it.
     """
 
-    def findings(self, reading: Reading) -> list[Finding]:
+    def answer(self, reading: Reading) -> Answer:
+        records = [observation for history in reading.histories for observation in history.observations]
+        nvlinks = [finding for observation in records for finding in _nvlink_findings(observation)]
         blamed = [_finding(matrix, fault) for matrix in reading.matrices for fault in matrix.slow]
-        nvlinks = [
-            finding
-            for history in reading.histories
-            for observation in history.observations
-            for finding in _nvlink_findings(observation)
-        ]
-        return [*blamed, *dict.fromkeys(nvlinks)]
+        findings = (*blamed, *dict.fromkeys(nvlinks))
+        healthy, not_judged = _spreads(reading)
+        if not nvlinks and any(links.before for seen in records for links in NVLINK.readable(seen)):
+            healthy.append("NVLinks are up and counted no errors")
+        could = any(
+            history.case.world_size > 1 and history.case.benchmark != "imported" for history in reading.histories
+        )
+        if could and not (findings or healthy or not_judged):
+            takes = "link_matrix in the suite, or peer_copy for the GPUs of a host"
+            not_judged.append(NotJudged("links", "no link was measured by itself", takes))
+        return Answer(findings, tuple(healthy), tuple(not_judged))
+
+
+def _spreads(reading: Reading) -> tuple[list[str], list[NotJudged]]:
+    """What is to be said of the matrices in which nothing stands out."""
+    silent = [(matrix, spread) for matrix in reading.matrices if not matrix.slow for spread in matrix.spreads]
+    healthy, seen = [], set[tuple[str, str]]()
+    for matrix, spread in silent:
+        if spread.is_judged:
+            assert spread.would_show is not None
+            seen |= {(matrix.metric, matrix.names[unit]) for unit in spread.units}
+            healthy.append(
+                f"links {_between(matrix, spread)} are alike ({spread_in_words(spread)}; one that carries "
+                f"{100 * spread.would_show:.0f} % less would have shown)"
+            )
+    not_judged = {}
+    for matrix, spread in silent:
+        units = {(matrix.metric, matrix.names[unit]) for unit in spread.units}
+        if (unknown := why_not_judged(spread)) is None or units <= seen:  # the smaller of two matrices says no more
+            continue
+        not_judged[_between(matrix, spread)] = NotJudged(f"links {_between(matrix, spread)}", *unknown)
+    return list(dict.fromkeys(healthy)), list(not_judged.values())
+
+
+def _between(matrix: Matrix, spread: Spread) -> str:
+    """``inside n1``, ``between n1, n2``."""
+    names = [matrix.names[unit] for unit in spread.units]
+    hosts = list(dict.fromkeys(name.partition(":")[0] for name in names))
+    return f"inside {hosts[0]}" if len(hosts) == 1 and ":" in names[0] else f"between {few(names)}"
 
 
 def _finding(matrix: Matrix, fault: Slow) -> Finding:
     names = [matrix.names[unit] for unit in fault.units]
     usual = "median node" if fault.kind == "node" and matrix.host_of is None else "median link"
     share = f"{100 * fault.value / fault.usual:.0f} %"
+    brief = f"{100 * (1 - fault.value / fault.usual):.0f} % slower than its peers"
     if fault.kind == "link":
         where = f" {'<->' if fault.both_ways else '->'} ".join(names)
         what = f"the link carries {share} of what the {usual} does"
     elif fault.kind == "node":
         where, what = names[0], f"slow with most of its partners: {share} of what the {usual} carries"
     else:
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        where = ", ".join(names[:_MOST_NAMED]) + more
+        where = few(names)
         what = f"slow with all others and fast among themselves: links across carry {share} of those inside"
     again = [row.value for cell, row in matrix.again.items() if {*fault.units} & {*cell} and row.value is not None]
     second = f"; again {format_value(min(again), 'B/s')} in the second pass" if again else ""
     evidence = (
         f"{matrix.case}: measured {format_value(fault.value, 'B/s')}, "
-        f"median {format_value(fault.usual, 'B/s')} over {_count(len(matrix.cells), 'cell')}{second}"
+        f"median {format_value(fault.usual, 'B/s')} over {plural(len(matrix.cells), 'cell')}{second}"
     )
-    return Finding(where, what, "warning", evidence)
+    return Finding(where, what, "warning", evidence, brief=brief)
 
 
 def _nvlink_findings(observation: Observation) -> Iterator[Finding]:
@@ -111,7 +147,3 @@ def _grown(before: NvLink, later: Sequence[NvLink]) -> dict[str, int]:
     """By how much each error counter of a link grew, of those that did."""
     most = {name: max((state.errors.get(name, 0) for state in later), default=0) for name in before.errors}
     return {name: most[name] - count for name, count in before.errors.items() if most[name] > count}
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"

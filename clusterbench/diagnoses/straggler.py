@@ -2,28 +2,56 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from statistics import median
 
+from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Diagnosis, Finding
-from clusterbench.run_folder.attempts import host_of
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
+from clusterbench.formulas.pairing import MAD
+from clusterbench.formulas.statistics import student_t
+from clusterbench.run_folder.attempts import History, host_of
 from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.types import Observation
+from clusterbench.words import few, plural
 
 LEVEL = 0.001
-MINIMUM_EFFECT = 0.05
+"""Chance at which equal ranks would be blamed, for all ranks of one kind of work together."""
+
+SMALLEST_EFFECT, SMALLEST_EFFECT_OF_FEW = 0.05, 0.10
+"""A rank that is longer by less is no straggler; of two or three, which differ by chance, by less than the second."""
+
+WOULD_SHOW = 0.25
+"""Health is said only where a rank that is slower by this much would have been named."""
+
+MOST_TESTED = 16
+"""The slowest ranks of a case are tested; of very many the others can be no slower."""
+
+_FEWEST = 5  # independent iterations for an interval
+_NOTHING = 1e-18  # squares of rounding errors, which are correlated by nothing that a rank does
+_FOR_SURE = (
+    0.83  # one interval's half and what 99 of 100 runs need beside it, over the whole interval: (1 + 2.3 / 3.5) / 2
+)
+
+Work = tuple[str, int, tuple[str, ...]]
+"""Benchmark, number of ranks and hosts: cases of one work are judged together."""
 
 
 class Straggler(Diagnosis):
-    """A rank that is slowest more often than chance.
+    """A rank that is slower than its peers at the same work.
 
     What it looks for
     -----------------
-    In each case, a rank that needs at least 5 % longer than the median rank and is the slowest in more iterations than
-    equal ranks would be: a one-sided binomial test against 1 / world_size at a level of 0.001, divided by the number of
-    ranks tested. Ranks that wait for each other inside an iteration take equally long, so a slow rank shows only in the
-    part of a step that does not wait: where a benchmark tells it apart (fault_drill), that part is compared. Silence is
-    no proof of health.
+    A rank whose iterations are longer than those of the other ranks by more than 5 %, of two or three
+    ranks by more than 10 %, and by more than three scaled median absolute deviations of the others: the whole interval
+    by Student's t is above, at a level of 0.001 over all ranks, with iterations in a row that are alike counted as
+    fewer. Compared are ranks that do the same and do not wait for each other inside an iteration (matmul, device_copy,
+    kernel_launch), or that part of a step that does not wait, where a benchmark tells it apart (fault_drill). All cases
+    of one benchmark on the same ranks count together. Where a rank that is 25 % slower might not have shown, ranks are
+    not judged.
 
     Why it matters
     --------------
@@ -40,72 +68,184 @@ class Straggler(Diagnosis):
     node, a PCIe link trained below its width. Replace or drain the host when nothing of this explains it.
     """
 
-    def findings(self, reading: Reading) -> list[Finding]:
-        cases: dict[tuple[int, str], list[str]] = defaultdict(list)
-        evidence: dict[tuple[int, str], str] = {}
+    def answer(self, reading: Reading) -> Answer:
+        teams: dict[Work, list[tuple[str, Observation, Sequence[Sequence[float]]]]] = defaultdict(list)
+        could = False
         for history in reading.histories:
-            if history.pooled is None:
-                continue
-            for rank, words in _stragglers(history.pooled):
-                culprit = rank, host_of(history.pooled, rank)
-                cases[culprit].append(history.case.id)
-                evidence.setdefault(culprit, f"{history.case.id}: {words}")
-        worst_first = sorted(cases, key=lambda culprit: (-len(cases[culprit]), culprit))
+            could |= history.case.world_size > 1 and history.case.benchmark != "imported"
+            if history.pooled is not None and (seconds := _own_work(history)):
+                work = history.case.benchmark, len(seconds), history.pooled.hosts
+                teams[work].append((history.case.id, history.pooled, seconds))
+        judged = [_Team(work, tuple(cases)) for work, cases in teams.items()]
+        if not judged and could:
+            why = "no case lets ranks work without waiting for each other"
+            return Answer(not_judged=(NotJudged("ranks", why, "matmul or device_copy in the suite"),))
+        findings = [finding for team in judged for finding in team.findings]
+        findings.sort(key=lambda finding: -finding[0])
+        named: dict[str, Finding] = {}
+        for _, finding in findings:
+            named.setdefault(finding.where, finding)
+        innocent = [team for team in judged if not team.findings]
+        return Answer(
+            tuple(named.values()),
+            tuple(team.in_order for team in innocent if team.would_show <= WOULD_SHOW),
+            tuple(team.not_judged for team in innocent if team.would_show > WOULD_SHOW),
+        )
+
+
+def _own_work(history: History) -> Sequence[Sequence[float]]:
+    """Seconds of each rank's own work; empty where ranks wait for each other in it, or where there is one rank."""
+    assert history.pooled is not None
+    kind = benchmarks().get(history.case.benchmark)
+    seconds = OWN_SECONDS.readable(history.pooled)
+    if not seconds and kind is not None and kind.ranks_work_alone:
+        seconds = list(history.pooled.seconds)
+    return seconds if len(seconds) > 1 and min(map(len, seconds)) > 0 else ()
+
+
+@dataclass(frozen=True)
+class _Longer:
+    """How many times longer a rank takes, its interval, and as how many independent iterations that counts.
+
+    The interval is None where those are too few.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+    count_alone: float
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """One rank against the others; ``usual`` is how many times longer it may take and be like them."""
+
+    number: int
+    longer: _Longer
+    usual: float
+
+    @property
+    def is_slow(self) -> bool:
+        return self.longer.low is not None and self.longer.low > self.usual
+
+    @property
+    def would_show(self) -> float:
+        """By which fraction it would have to be slower to be named in 99 of 100 runs; infinite without an interval."""
+        if self.longer.low is None or self.longer.high is None:
+            return math.inf
+        return self.usual * math.exp(_FOR_SURE * math.log(self.longer.high / self.longer.low)) - 1
+
+
+@dataclass(frozen=True)
+class _Team:
+    """Ranks that did the same work, in one case or in several."""
+
+    work: Work
+    cases: tuple[tuple[str, Observation, Sequence[Sequence[float]]], ...]
+
+    @cached_property
+    def ranks(self) -> list[_Rank]:
+        """Those that may be slower than the others, the slowest first."""
+        num_ranks = self.work[1]
+        longer: list[list[float]] = [[] for _ in range(num_ranks)]
+        medians_s = [[median(samples) for samples in seconds] for _, _, seconds in self.cases]
+        level = [
+            sum(math.log(of_case[rank] / median(of_case)) for of_case in medians_s) / len(medians_s)
+            for rank in range(num_ranks)
+        ]
+        order = sorted(range(num_ranks), key=lambda rank: -level[rank])[:MOST_TESTED]
+        for _, _, seconds in self.cases:
+            for rank in order:
+                others = [*seconds[:rank], *seconds[rank + 1 :]]
+                # What all ranks share, such as the size of a case or a host that is busy for a while, is no difference.
+                pairs = zip(seconds[rank], zip(*others, strict=True), strict=True)
+                longer[rank] += [math.log(own_s / median(others_s)) for own_s, others_s in pairs]
+        of_level = LEVEL / num_ranks
         return [
-            Finding(
-                f"rank {rank}" + (f", host {host}" if host else ""),
-                f"slowest more often than chance in {_count(len(cases[rank, host]))}",
-                "warning",
-                evidence[rank, host],
-            )
-            for rank, host in worst_first
+            _Rank(rank, _longer(longer[rank], of_level), _usual(level[:rank] + level[rank + 1 :])) for rank in order
         ]
 
+    @cached_property
+    def findings(self) -> list[tuple[float, Finding]]:
+        return [(rank.longer.ratio, self._finding(rank)) for rank in self.ranks if rank.is_slow]
 
-def _stragglers(observation: Observation) -> list[tuple[int, str]]:
-    """Ranks slower than chance allows, each with the figures that show it."""
-    seconds = OWN_SECONDS.readable(observation) or observation.seconds
-    num_ranks = len(seconds)
-    if num_ranks < 2:
-        return []
-    totals_s = [sum(samples) for samples in seconds]
-    usual_s = median(totals_s)
-    suspects = [rank for rank in range(num_ranks) if totals_s[rank] >= (1 + MINIMUM_EFFECT) * usual_s]
-    if not suspects:
-        return []
-    slowest = [samples.index(max(samples)) for samples in zip(*seconds, strict=True)]
-    count = len(slowest)
-    return [
-        (
-            rank,
-            f"slowest in {slowest.count(rank)} of {count} iterations, where chance gives {count / num_ranks:.0f}; "
-            f"{100 * (totals_s[rank] / usual_s - 1):.0f} % longer than the median rank",
+    def _finding(self, rank: _Rank) -> Finding:
+        assert rank.longer.low is not None
+        assert rank.longer.high is not None
+        host = host_of(self.cases[0][1], rank.number)
+        slower = f"{100 * (rank.longer.ratio - 1):.0f} % slower"
+        count = sum(len(seconds[0]) for _, _, seconds in self.cases)
+        return Finding(
+            f"rank {rank.number}" + (f" on {host}" if host else ""),
+            f"{slower} than {self._peers} in {self.work[0]}",
+            "warning",
+            f"between {100 * (rank.longer.low - 1):.0f} and {100 * (rank.longer.high - 1):.0f} % longer over "
+            f"{plural(count, 'iteration')} of {few([case for case, _, _ in self.cases], 3)}",
+            brief=slower,
         )
-        for rank in suspects
-        if binomial_tail(slowest.count(rank), count, 1 / num_ranks) < LEVEL / num_ranks
-    ]
+
+    @property
+    def _peers(self) -> str:
+        return "the other rank" if self.work[1] == 2 else "the other ranks"
+
+    @cached_property
+    def would_show(self) -> float:
+        """By which fraction any rank would have to be slower to be named."""
+        return max(rank.would_show for rank in self.ranks)
+
+    @property
+    def in_order(self) -> str:
+        return (
+            f"{plural(self.work[1], 'rank')} in {self.work[0]}: none is slower than its peers "
+            f"({100 * self.would_show:.0f} % would have shown)"
+        )
+
+    @property
+    def not_judged(self) -> NotJudged:
+        count = sum(len(seconds[0]) for _, _, seconds in self.cases)
+        what = f"{plural(self.work[1], 'rank')} in {self.work[0]}"
+        if math.isinf(self.would_show):
+            fewest = min(rank.longer.count_alone for rank in self.ranks)
+            wanted = math.ceil(2 * _FEWEST * count / fewest)
+            why = f"{plural(count, 'iteration')} {'is' if count == 1 else 'are'} too few to tell a slow rank from noise"
+            return NotJudged(what, why, f"about {wanted:,} iterations")
+        # The interval shrinks with the root of the number of iterations.
+        usual = max(math.log(rank.usual) for rank in self.ranks)
+        why = f"with this noise a rank would have to be {100 * self.would_show:.0f} % slower to be named for sure"
+        if usual >= math.log1p(WOULD_SHOW):
+            return NotJudged(what, why, "a quieter machine: ranks differ by more than a straggler would")
+        excess = (math.log1p(self.would_show) - usual) / (math.log1p(WOULD_SHOW) - usual)
+        return NotJudged(what, why, f"about {math.ceil(max(1.1, excess) ** 2 * count):,} iterations")
 
 
-def binomial_tail(at_least: int, count: int, probability: float) -> float:
-    """Probability of ``at_least`` or more successes in ``count`` independent tries.
+def _usual(level: Sequence[float]) -> float:
+    """How many times longer a rank may take that is like the others, by how far those are apart.
 
-    >>> binomial_tail(2, 2, 0.5), round(binomial_tail(9, 10, 0.5), 6)
-    (0.25, 0.010742)
+    Of two or three ranks the others say too little of that.
     """
-    if at_least <= 0:
-        return 1.0
-    log_p, log_q = math.log(probability), math.log1p(-probability)
-    return math.fsum(
-        math.exp(
-            math.lgamma(count + 1)
-            - math.lgamma(hits + 1)
-            - math.lgamma(count - hits + 1)
-            + hits * log_p
-            + (count - hits) * log_q
-        )
-        for hits in range(at_least, count + 1)
-    )
+    if len(level) < 3:
+        return 1 + SMALLEST_EFFECT_OF_FEW
+    middle = median(level)
+    return max(1 + SMALLEST_EFFECT, math.exp(3 * MAD * median(abs(value - middle) for value in level)))
 
 
-def _count(cases: int) -> str:
-    return "one case" if cases == 1 else f"{cases} cases"
+def _longer(differences: Sequence[float], level: float) -> _Longer:
+    """How many times longer, from differences of logarithms, with the interval by Student's t.
+
+    Neighbours are not independent: a rank that lost its core for a while loses several iterations in a row. ``n`` of
+    them, correlated by r, say as much as n (1 - r) / (1 + r) that are.
+    """
+    count = len(differences)
+    mean = sum(differences) / count
+    deviations = [value - mean for value in differences]
+    squares = sum(value * value for value in deviations)
+    # The mean is of the same samples, which takes about one over their number from the correlation.
+    correlation = 1 / count
+    if squares > count * _NOTHING:
+        correlation += sum(a * b for a, b in pairwise(deviations)) / squares
+    correlation = min(0.95, max(0.0, correlation))
+    count_alone = count * (1 - correlation) / (1 + correlation)
+    if count_alone < _FEWEST:
+        return _Longer(math.exp(mean), None, None, max(count_alone, 1.0))
+    half = student_t(1 - level, count_alone - 1) * math.sqrt(squares / (count - 1) / count_alone)
+    return _Longer(math.exp(mean), math.exp(mean - half), math.exp(mean + half), count_alone)

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Diagnosis, Finding, Severity
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Severity
+from clusterbench.words import plural
 
 # Names of engine/telemetry.py. Reasons not listed here are warnings, so that a new one is never silent.
 _SEVERITY: Mapping[str, Severity] = {
@@ -41,7 +42,7 @@ class Throttling(Diagnosis):
     default. A note about the power limit at full load needs no action.
     """
 
-    def findings(self, reading: Reading) -> list[Finding]:
+    def answer(self, reading: Reading) -> Answer:
         cases: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
         for history in reading.histories:
             for observation in history.observations:
@@ -50,7 +51,7 @@ class Throttling(Diagnosis):
                     shares[history.case.id] = max(share, shares.get(history.case.id, 0.0))
         findings = [
             Finding(
-                f"host {host}, GPU {gpu}",
+                f"GPU {gpu} on {host}",
                 f"clocks were lowered ({reason.replace('_', ' ')})",
                 _SEVERITY.get(reason, "warning"),
                 f"in {len(shares)} of {len(reading.histories)} cases; most in {max(shares, key=shares.__getitem__)}, "
@@ -58,7 +59,21 @@ class Throttling(Diagnosis):
             )
             for (host, gpu, reason), shares in sorted(cases.items())
         ]
-        return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))
+        findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
+        sampled = set(_sampled(reading))
+        healthy = (f"clocks of {plural(len(sampled), 'GPU')} were not lowered by heat or a fault",) if sampled else ()
+        if sampled or not any(history.case.device == "cuda" and history.observations for history in reading.histories):
+            return Answer(tuple(findings), healthy)
+        why = "no sample says why clocks were lowered"
+        return Answer(not_judged=(NotJudged("GPU clocks", why, "NVML on every host (pip install nvidia-ml-py)"),))
+
+
+def _sampled(reading: Reading) -> Iterator[tuple[str, str]]:
+    """Host and GPU of everything that NVML gave reasons for, if only that there are none."""
+    for history in reading.histories:
+        for observation in history.observations:
+            for host, gpus in observation.telemetry.items():
+                yield from ((host, uuid) for uuid, gpu in gpus.items() if gpu.get("throttle_reasons") is not None)
 
 
 def _reasons(telemetry: Mapping[str, Any]) -> Iterator[tuple[str, str, str, float]]:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Diagnosis, Finding
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, Subject
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
 from clusterbench.units import format_value
@@ -32,18 +34,22 @@ class TrafficMismatch(Diagnosis):
     that differs from the suite's.
     """
 
-    def findings(self, reading: Reading) -> list[Finding]:
+    subject: ClassVar[Subject] = "cases"
+
+    def answer(self, reading: Reading) -> Answer:
         axes = [row for row in reading.rows if row.metric == "traffic_bytes"]
         with_formula = {row.case for row in axes if row.expected is not None}
         counted = {history.case.id for history in reading.histories if _was_counted(history)}
-        findings = []
+        findings, judged = [], 0
         for row in axes:
             # An axis without a figure is one along which nothing was sent, provided that there was a count.
             is_silent = row.value is None and not row.iterations and row.case in counted
             value = 0.0 if is_silent else row.value
-            if value is not None and row.case in with_formula and _differs(row, value):
-                findings.append(_finding(row, value, row.expected or 0.0))
-        return findings
+            if value is not None and row.case in with_formula:
+                judged += 1
+                if _differs(row, value):
+                    findings.append(_finding(row, value, row.expected or 0.0))
+        return Answer(tuple(findings), ("counted bytes are those of the formulas",) if judged and not findings else ())
 
 
 def _was_counted(history: History) -> bool:

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Diagnosis, Finding, Severity
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Severity
+from clusterbench.words import plural
 
 MOST_CLOCK_OFFSET_S = 1.0
 MEMORY_TOLERANCE = 0.05
@@ -51,15 +52,24 @@ class UnlikeHosts(Diagnosis):
     and MTU the network's administrator; for clocks a time service (chrony, ntpd). Drain a host that lacks hardware.
     """
 
-    def findings(self, reading: Reading) -> list[Finding]:
-        return [
+    def answer(self, reading: Reading) -> Answer:
+        findings = tuple(
             Finding(
                 f"host{'s' * (len(difference.hosts) > 1)} {_listed(difference.hosts)}",
                 difference.sentence,
                 difference.severity,
             )
             for difference in differences(reading.environment)
-        ]
+        )
+        described = sum(bool(host) for host in (reading.environment.get("hosts") or {}).values())
+        used = {host for history in reading.histories for seen in history.observations for host in seen.hosts}
+        is_imported = all(history.case.benchmark == "imported" for history in reading.histories)
+        if len(used) < 2 or is_imported or findings:
+            return Answer(findings)
+        if described < 2:
+            takes = "environment.json with every host, as 'clusterbench run' writes it"
+            return Answer(not_judged=(NotJudged("hosts", f"{described} of {len(used)} are described", takes),))
+        return Answer(healthy=(f"{plural(described, 'host')} are alike in what they say of themselves",))
 
 
 def differences(environment: Mapping[str, Any]) -> list[Difference]:

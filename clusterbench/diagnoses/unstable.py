@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Diagnosis, Finding
+from clusterbench.cases.steadiness import TOO_FEW, cores_of, is_unsteady
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Subject
 from clusterbench.rows import Row
+from clusterbench.words import plural
+
+MOST_APART = 5
+"""Unsteady cases that are each a finding, if they are not most of the run."""
 
 
 class Unstable(Diagnosis):
@@ -11,7 +20,8 @@ class Unstable(Diagnosis):
     What it looks for
     -----------------
     A coefficient of variation (standard deviation over mean of the iteration times, all repeats together) above 5 %,
-    or a slowest iteration above 1.5 times the median. These are nccl-tests' own limits.
+    or a slowest iteration above 1.5 times the median. These are nccl-tests' own limits. Two samples have no spread to
+    speak of, so that such a case is not judged. Where most cases are unsteady, that is one finding about the machine.
 
     Why it matters
     --------------
@@ -29,18 +39,63 @@ class Unstable(Diagnosis):
     a larger message or batch.
     """
 
-    def findings(self, reading: Reading) -> list[Finding]:
+    subject: ClassVar[Subject] = "figures"
+
+    def answer(self, reading: Reading) -> Answer:
         evidence: dict[str, list[str]] = {}
-        for row in reading.rows:
-            if row.metric in ("time_cv", "time_max_over_median") and _above(row):
-                evidence.setdefault(row.case, []).append(_words(row))
-        return [
-            Finding(case, "iterations differ too much", "warning", "; ".join(words)) for case, words in evidence.items()
-        ]
+        judged = set()
+        for row in (*reading.rows_of("time_cv"), *reading.rows_of("time_max_over_median")):
+            if row.iterations > TOO_FEW:
+                judged.add(row.case)
+                if is_unsteady(row):
+                    evidence.setdefault(row.case, []).append(_words(row))
+        order = {history.case.id: number for number, history in enumerate(reading.histories)}
+        cases = sorted(evidence, key=lambda case: order.get(case, len(order)))
+        measured = [history.case.id for history in reading.histories if history.pooled is not None]
+        few_samples = [case for case in measured if case not in judged and not _is_imported(reading)]
+        return Answer(
+            tuple(_findings(reading, {case: evidence[case] for case in cases}, len(measured))),
+            (f"iterations of {plural(len(judged), 'case')} are steady",) if judged and not evidence else (),
+            tuple(_too_few(reading, few_samples)),
+        )
 
 
-def _above(row: Row) -> bool:
-    return row.value is not None and row.expected is not None and row.value > row.expected
+def _findings(reading: Reading, evidence: Mapping[str, Sequence[str]], num_measured: int) -> Iterator[Finding]:
+    """One for each case; where most are unsteady, one about the machine."""
+    if len(evidence) <= MOST_APART or 2 * len(evidence) <= num_measured:
+        for case, words in evidence.items():
+            yield Finding(case, "iterations differ too much", "warning", "; ".join(words))
+        return
+    unsteady = f"{len(evidence):,} of {num_measured:,} unsteady"
+    shared = cores_shared(reading)
+    listed = "\n".join(f"{case}: {'; '.join(words)}" for case, words in evidence.items())
+    what = f"{unsteady}: {shared}" if shared else f"{unsteady}: something on this machine disturbs nearly all cases"
+    yield Finding("the machine", what, "warning", listed, brief=what)
+
+
+def cores_shared(reading: Reading) -> str:
+    """``4 ranks share 2 cores``, where CPU ranks take turns; nothing where each has a core, or nothing is known."""
+    if reading.plan.cluster.device != "cpu":
+        return ""
+    cores = cores_of(reading.environment)
+    most = max((history.case.world_size // history.case.num_nodes for history in reading.histories), default=0)
+    return f"{most:,} ranks share {plural(cores, 'core')}" if cores and most > cores else ""
+
+
+def _too_few(reading: Reading, cases: Sequence[str]) -> Iterator[NotJudged]:
+    """Cases of too few samples, by how many they have."""
+    counts: dict[int, list[str]] = defaultdict(list)
+    for history in reading.histories:
+        if history.pooled is not None and history.case.id in set(cases):
+            counts[len(history.pooled.seconds[0])].append(history.case.id)
+    for count, own in sorted(counts.items()):
+        yield NotJudged(
+            plural(len(own), "case"), f"{plural(count, 'iteration')}, too few to tell", f"{TOO_FEW + 1} or more"
+        )
+
+
+def _is_imported(reading: Reading) -> bool:
+    return all(history.case.benchmark == "imported" for history in reading.histories)
 
 
 def _words(row: Row) -> str:

@@ -6,7 +6,7 @@ from itertools import permutations
 from typing import Any, ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Diagnosis, Finding, Severity
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Severity
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import TOPOLOGY
 from clusterbench.tools.nccl_record import LOG, Connection, RankLog, connections
@@ -78,13 +78,24 @@ class WrongTransport(Diagnosis):
         Word("ACS", "Access control services of PCIe: where on, traffic between two devices goes by way of the CPU."),
     )
 
-    def findings(self, reading: Reading) -> list[Finding]:
-        return [
-            finding
+    def answer(self, reading: Reading) -> Answer:
+        logged = [
+            _LoggedCase(reading, history.case, history.pooled, logs)
             for history in reading.histories
             if history.pooled is not None and (logs := LOG.readable(history.pooled))
-            for finding in _of_case(_LoggedCase(reading, history.case, history.pooled, logs))
         ]
+        findings = tuple(finding for case in logged for finding in _of_case(case))
+        if any(any(True for _ in connections(case.observation)) for case in logged):
+            return Answer(findings, ("NCCL's connections take no slower way than is known to be there",))
+        uses_nccl = any(
+            history.case.device == "cuda" and history.case.world_size > 1 and history.observations
+            for history in reading.histories
+            if history.case.benchmark != "imported"
+        )
+        if findings or not uses_nccl:
+            return Answer(findings)
+        why = "no case kept NCCL's own log"
+        return Answer(not_judged=(NotJudged("NCCL's transports", why, "nccl_transport in the suite"),))
 
 
 @dataclass(frozen=True)

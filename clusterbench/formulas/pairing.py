@@ -7,11 +7,14 @@ is in two measurements at a time.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
+
+from clusterbench.formulas.statistics import student_t
 
 Pair = tuple[int, int]
 Round = tuple[Pair, ...]
@@ -20,11 +23,23 @@ MOST_IN_FULL = 16
 """Units of which all pairs are measured; of more, halves against each other and some random partners of each."""
 
 FEWEST_PEERS = 4
-MADS = 3 * 1.4826
+MAD = 1.4826
 SMALLEST_EFFECT = 0.10
-"""A figure is low when it is below the median by more than 3 scaled median absolute deviations and by more than 10 %,
-among four peers or more. One bad partner moves no median. Source: Megatron-LM pull request 4662 (10 %), with the factor
-1.4826 that makes the deviation that of a normal distribution."""
+LEVEL = 0.001
+"""A figure is low when it is below the median by more than 10 % and by more scaled median absolute deviations than
+chance gives any of its peers once in a thousand matrices, at least three, among four peers or more. One bad partner
+moves no median. Source: Megatron-LM pull request 4662 (10 %, three), with the factor 1.4826 that makes the deviation
+that of a normal distribution; of few peers the deviation itself is uncertain, hence Student's t."""
+
+GAP = 0.25
+"""Where the cells that are left differ by noise, all of a slow unit are at least so much below every other cell."""
+
+FEWEST_BY_ORDER = 4
+"""Units from which on the order of the cells alone says enough: of four, all six of one are the lowest of twelve by
+chance once in 231 matrices, and a gap between them and the others is rarer still."""
+
+WOULD_SHOW = 0.25
+"""Health is said only where a link that carries so much less than the others would have been named."""
 
 BLOCK_EFFECT = 0.25
 """Links between blocks are at least so much slower than three quarters of the links are."""
@@ -167,7 +182,8 @@ def low_limit(values: Collection[float]) -> float:
     """
     usual = median(values)
     deviation = median(abs(value - usual) for value in values)
-    return usual - max(MADS * deviation, SMALLEST_EFFECT * usual)
+    most = max(3.0, student_t(1 - LEVEL / len(values), max(4, len(values) - 1)))
+    return usual - max(most * MAD * deviation, SMALLEST_EFFECT * usual)
 
 
 def attribute(
@@ -193,7 +209,9 @@ def attribute(
     Returns
     -------
     Slow blocks alone, where there are any: repair those and measure again. Otherwise nodes, then links between the
-    others. Nothing where fewer than four can be compared: of two that differ, either may be the slow one.
+    others; where links are not alike, the one unit without which they are. Nothing for two units: of two directions
+    that differ, either may be the slow one. Nothing for three of one host, whose links may differ by design: two of
+    three GPUs are often joined by a bridge.
 
     Source
     ------
@@ -207,10 +225,81 @@ def attribute(
         for cell, value in cells.items():
             source, target = host_of[cell[0]], host_of[cell[1]]
             (inside.setdefault(source, {}) if source == target else across)[cell] = value
-        alike = [across, *(peers for peers in inside.values() if is_uniform(peers.values()))]
-        return [fault for peers in alike for fault in _slow_nodes_and_links(peers, best, again)]
+        faults = _slow_nodes_and_links(across, best, again)
+        for peers in inside.values():
+            alike = is_uniform(peers.values())
+            faults += _slow_nodes_and_links(peers, best, again) if alike else _only_unlike(peers, best, again, 4)
+        return faults
     blocks = _slow_blocks(_links(cells), _links({cell: best.get(cell, value) for cell, value in cells.items()}))
-    return blocks or _slow_nodes_and_links(cells, best, again)
+    return blocks or _slow_nodes_and_links(cells, best, again) or _only_unlike(cells, best, again, 3)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far cells that were compared with each other are apart, and whether a slow one would have been named.
+
+    Attributes
+    ----------
+    units
+        Those between which the cells are.
+    low, high
+        The slowest and the fastest cell.
+    would_show
+        By which fraction a link has to carry less than the median to be named; None where it has no peers, or where
+        cells differ too much for any to stand out.
+    """
+
+    units: tuple[int, ...]
+    low: float
+    high: float
+    would_show: float | None
+
+    @property
+    def is_judged(self) -> bool:
+        return self.would_show is not None and self.would_show <= WOULD_SHOW
+
+
+def spreads(cells: Mapping[Pair, float], host_of: Mapping[int, int] | None = None) -> list[Spread]:
+    """The cells of :func:`attribute` in the groups in which they are compared."""
+    groups: dict[int | None, dict[Pair, float]] = {}
+    for cell, value in cells.items():
+        hosts = {host_of[unit] for unit in cell} if host_of is not None else set()
+        groups.setdefault(hosts.pop() if len(hosts) == 1 else None, {})[cell] = value
+    return [_spread(peers, is_inside=host is not None) for host, peers in groups.items()]
+
+
+def _spread(cells: Mapping[Pair, float], is_inside: bool) -> Spread:
+    values, units = cells.values(), tuple(sorted({unit for cell in cells for unit in cell}))
+    would_show = None
+    if len(values) >= FEWEST_PEERS and (is_uniform(values) or not is_inside):
+        would_show = 1 - low_limit(values) / median(values)
+    return Spread(units, min(values), max(values), would_show)
+
+
+def _only_unlike(
+    cells: Mapping[Pair, float], best: Mapping[Pair, float], again: Mapping[Pair, float], fewest: int
+) -> list[Slow]:
+    """The unit without which all cells are alike, or at least all above its own, among ``fewest`` units or more.
+
+    Of few units one spoils so many cells that no median stands for the others: six of twelve where there are four.
+    """
+    units = {unit for cell in cells for unit in cell}
+    if len(units) < fewest:
+        return []
+    found = []
+    for suspect in sorted(units):
+        own = [cell for cell in cells if suspect in cell]
+        rest = [value for cell, value in cells.items() if suspect not in cell]
+        if len(rest) < 2 or len(own) < 2:
+            continue
+        limit = (1 - (SMALLEST_EFFECT if is_uniform(rest) and len(rest) >= FEWEST_PEERS else GAP)) * min(rest)
+        # Of three units the order of six cells says little, so that the best samples have to be low as well.
+        seen = cells if len(units) >= FEWEST_BY_ORDER else best
+        is_low = all(cells[cell] < limit and seen.get(cell, cells[cell]) < limit for cell in own)
+        if is_low and _is_low_again(suspect, _links(again), limit):
+            links = _links({cell: cells[cell] for cell in own})
+            found.append(Slow("node", (suspect,), median(links.values()), median(rest)))
+    return found if len(found) == 1 else []
 
 
 def is_uniform(values: Collection[float]) -> bool:
@@ -225,11 +314,15 @@ def is_uniform(values: Collection[float]) -> bool:
 def _slow_nodes_and_links(
     cells: Mapping[Pair, float], best: Mapping[Pair, float], again: Mapping[Pair, float]
 ) -> list[Slow]:
-    medians = _medians(_links(cells))
+    links = _links(cells)
+    medians = _medians(links)
     if len(medians) < FEWEST_PEERS:
         return _slow_links(cells, best, again)
     limit, usual = low_limit(medians.values()), median(medians.values())
     suspected = {unit: value for unit, value in sorted(medians.items()) if value < limit}
+    rest = {cell: value for cell, value in cells.items() if not suspected.keys() & {*cell}}
+    limit = min(limit, usual - _chance(rest.values(), len(medians), 2 * len(links) / len(medians)))
+    suspected = {unit: value for unit, value in suspected.items() if value < limit}
     links_again = _links(again)
     nodes = [
         Slow("node", (unit,), value, usual)
@@ -238,6 +331,18 @@ def _slow_nodes_and_links(
     ]
     rest = {cell: value for cell, value in cells.items() if not suspected.keys() & {*cell}}
     return [*nodes, *_slow_links(rest, best, again)]
+
+
+def _chance(rest: Collection[float], count: int, links: float) -> float:
+    """How far the lowest of ``count`` medians may be off where cells differ as those do that belong to no suspect.
+
+    Each median is of so many ``links``; that of normal samples has 1.25 times the deviation of their mean.
+    """
+    if len(rest) < 2:
+        return 0.0
+    middle = median(rest)
+    deviation = MAD * median(abs(value - middle) for value in rest)
+    return student_t(1 - LEVEL / count, max(4, len(rest) - 1)) * 1.25 * deviation / math.sqrt(links)
 
 
 def _slow_links(cells: Mapping[Pair, float], best: Mapping[Pair, float], again: Mapping[Pair, float]) -> list[Slow]:

@@ -57,6 +57,7 @@ class RunOptions:
     interface: str | None = None
     time_limit_s: float | None = None
     on_lost_host: str | None = None
+    fail_on: tuple[str, ...] | None = None
     silence_s: float = SECONDS_OF_SILENCE  # no option of the command line; see Agents
     began: float = field(default_factory=time.monotonic)
 
@@ -215,17 +216,17 @@ def _conduct(
     finally:
         progress.close()
     agents.rest()
-    exit_code = _settle(directory, stopped)
+    exit_code = _settle(directory, stopped, options.fail_on)
     directory.under_way(None)
     return exit_code
 
 
-def _settle(directory: RunFolder, stopped: ClusterbenchError | None) -> int:
+def _settle(directory: RunFolder, stopped: ClusterbenchError | None, fail_on: tuple[str, ...] | None) -> int:
     """Writes the report and says what it came to, and why the run ended if that was before the end."""
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
-    report = render_report(directory)
-    print(f"{report.verdict.word}: {report.verdict.sentence}\nreport: {report.path}", file=sys.stderr)
+    report = render_report(directory, fail_on)
+    print(f"{report.verdict.text()}\nreport: {report.path}", file=sys.stderr)
     if stopped is None:
         return report.verdict.exit_code
     print(

@@ -78,7 +78,7 @@ def supervise(command: str, options: RunOptions) -> int:
             if not (folder / "plan.jsonl").exists():
                 raise LaunchError(_why_not_begun(launch, supervised.exit_code))
             if supervised.asked or _is_over(options, folder):
-                return _settle(folder, supervised.exit_code)
+                return _settle(folder, supervised.exit_code, options.fail_on)
             with _nothing_left_behind():
                 left = _alive(launch, hosts, Path(scratch))
             lost = [host for host in hosts if host not in left]
@@ -94,7 +94,7 @@ def supervise(command: str, options: RunOptions) -> int:
             )
             stuck = _num_outcomes(folder) == before and not lost
             if stuck or not left or options.on_lost_host == "stop":
-                return _settle(folder, supervised.exit_code)
+                return _settle(folder, supervised.exit_code, options.fail_on)
             hosts = left
 
 
@@ -132,6 +132,7 @@ def _inner(options: RunOptions, folder: Path, hosts: Sequence[str]) -> list[str]
         "--ranks-per-agent": "all" if options.ranks_per_agent == 0 else options.ranks_per_agent,
         "--interface": options.interface,
         "--time-limit": _time_left(options),
+        "--fail-on": ",".join(options.fail_on) if options.fail_on else None,
     }
     for name, value in given.items():
         if value is not None:
@@ -168,13 +169,13 @@ def _record_loss(folder: Path, lost: Sequence[str], why: str) -> None:
         directory.under_way(None)
 
 
-def _settle(folder: Path, said: int) -> int:
+def _settle(folder: Path, said: int, fail_on: tuple[str, ...] | None) -> int:
     """The verdict on what is on disk; printed unless the head ended with it, and so has printed it."""
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
-    report = render_report(RunFolder.open(folder))
+    report = render_report(RunFolder.open(folder), fail_on)
     if said != report.verdict.exit_code:
-        print(f"{report.verdict.word}: {report.verdict.sentence}\nreport: {report.path}", file=sys.stderr)
+        print(f"{report.verdict.text()}\nreport: {report.path}", file=sys.stderr)
     return report.verdict.exit_code
 
 

@@ -77,6 +77,7 @@ def make_plan(suite: Suite, cluster: Cluster) -> Plan:
         repeats=suite.repeats,
         cases=tuple(record for record in records if isinstance(record, Case)),
         refusals=tuple(record for record in records if isinstance(record, Refusal)),
+        fail_on=suite.fail_on,
     )
 
 

@@ -18,16 +18,17 @@ from markupsafe import Markup
 
 import clusterbench
 from clusterbench.cases import Reading
+from clusterbench.cases.steadiness import unsteady_cases
 from clusterbench.charts import CAPTION, Chart, charts
 from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.derive import read, write_rows
-from clusterbench.diagnoses import HEADINGS, Diagnosis, Finding, diagnoses, examine
+from clusterbench.diagnoses import HEADINGS, Answer, Diagnosis, Finding, diagnoses, examine, in_words
 from clusterbench.discover import summary
 from clusterbench.report.glossary import explainer, figures_in, glossary, words_in
 from clusterbench.report.statements import can_say, cannot_say
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, CaseColumn, case_link, columns, details, facts
-from clusterbench.report.verdict import Verdict, verdict
 from clusterbench.run_folder import RunFolder
+from clusterbench.verdict import Verdict, verdict
 from clusterbench.words import few, plural, sections
 
 __all__ = ["Report", "Verdict", "render_report"]
@@ -62,18 +63,22 @@ def uncollected() -> Iterator[None]:
 
 
 @uncollected()  # of the whole function: once it is back on, the records are gone
-def render_report(run: RunFolder) -> Report:
-    """Writes ``index.html`` and ``rows.csv`` into the run's folder, the page first, since a reader waits for it."""
+def render_report(run: RunFolder, fail_on: Sequence[str] | None = None) -> Report:
+    """Writes ``verdict.json``, ``index.html`` and ``rows.csv`` into the run's folder, what a reader waits for first.
+
+    ``fail_on`` is what makes the exit code 1, see :func:`clusterbench.verdict.verdict`.
+    """
     reading = read(run)
-    findings = examine(reading)
-    judged = verdict(reading, findings)
-    path = run.write("index.html", page(reading, findings, judged))
+    answers = examine(reading)
+    judged = verdict(reading, answers, fail_on)
+    run.write("verdict.json", judged.as_json())
+    path = run.write("index.html", page(reading, answers, judged))
     write_rows(run, reading.rows)
     return Report(path, judged)
 
 
 def page(
-    reading: Reading, findings: Mapping[str, Sequence[Finding]], judged: Verdict, runs: Sequence[Mapping[str, str]] = ()
+    reading: Reading, answers: Mapping[str, Answer], judged: Verdict, runs: Sequence[Mapping[str, str]] = ()
 ) -> str:
     """The page as text. Pure, but for the files of this package.
 
@@ -84,7 +89,7 @@ def page(
     table = columns(reading)
     unfolded = details(reading)
     set_aside = _set_aside(reading)
-    answer = _answer(reading, figures)
+    answer, rests_on = _answer(reading, figures)
     words = glossary(case.benchmark for case in reading.plan.cases)
     js = _script()
     return _template().render(
@@ -93,11 +98,12 @@ def page(
         run=reading.run,
         runs=runs,
         answer=answer,
+        unsteady=_unsteady(reading, rests_on),
         caution=_CAUTION if reading.plan.cluster.device == "cpu" else "",
         verdict=judged,
         summary=list(_summary(reading)),
-        findings=[_group(name, found, places) for name, found in _worst_first(findings)],
-        num_diagnoses=len(diagnoses()),
+        findings=[_group(name, found, places) for name, found in _worst_first(answers)],
+        diagnoses=[_said(name, answer) for name, answer in answers.items() if answer.state != "found"],
         problems=[f"{problem}." for problem in reading.problems[:_MOST]],
         problems_left_out=_more(len(reading.problems), _MOST, "lines that could not be read"),
         figures=figures,
@@ -174,23 +180,44 @@ def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, 
             "left_out": chart.left_out(data),
             "caption": sections(kind)[CAPTION],
             "panels": panels,
+            "cases": {case for panel in panels for case in panel.cases},
         }
 
 
-def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> str:
-    """What the first chart says that has something to say of the question; otherwise plainly that nothing does."""
+def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[str, set[str]]:
+    """What the first chart says that has something to say of the question, and the cases that it draws.
+
+    Otherwise plainly that nothing does.
+    """
     for figure in figures:
         if figure["answer"] and not figure["is_aside"]:
-            return str(figure["answer"])
+            return str(figure["answer"]), figure["cases"]
     measured = sum(history.pooled is not None for history in reading.histories)
     planned = len(reading.histories)
     if measured == 0:
-        return f"Nothing was measured that could answer this: none of {planned} cases has a figure."
-    return f"{measured} of {planned} cases have a figure; no chart draws a conclusion from them, so see the table."
+        return f"Nothing was measured that could answer this: none of {planned} cases has a figure.", set()
+    words = f"{measured} of {planned} cases have a figure; no chart draws a conclusion from them, so see the table."
+    return words, set()
 
 
-def _worst_first(findings: Mapping[str, Sequence[Finding]]) -> list[tuple[str, Sequence[Finding]]]:
-    return sorted(findings.items(), key=lambda item: _severity(item[1]))
+def _unsteady(reading: Reading, rests_on: set[str]) -> str:
+    """What is to be said beside figures that rest on cases whose iterations differ too much."""
+    unsteady = unsteady_cases((*reading.rows_of("time_cv"), *reading.rows_of("time_max_over_median"))) & rests_on
+    if not unsteady:
+        return ""
+    of = f"{len(unsteady):,} of the {plural(len(rests_on), 'case')} behind this"
+    return f"Unsteady: {of} {'has' if len(unsteady) == 1 else 'have'} iterations that differ too much."
+
+
+def _worst_first(answers: Mapping[str, Answer]) -> list[tuple[str, Sequence[Finding]]]:
+    found = [(name, answer.findings) for name, answer in answers.items() if answer.findings]
+    return sorted(found, key=lambda item: _severity(item[1]))
+
+
+def _said(name: str, answer: Answer) -> dict[str, Any]:
+    """What a diagnosis says that found nothing."""
+    sentences = [*answer.healthy, *(part.sentence for part in answer.not_judged)]
+    return {"name": in_words(name), "state": answer.state, "sentences": sentences}
 
 
 def _severity(findings: Sequence[Finding]) -> int:
@@ -201,7 +228,8 @@ def _group(name: str, findings: Sequence[Finding], places: Mapping[str, int]) ->
     kind: type[Diagnosis] = diagnoses()[name]
     advice = sections(kind)
     return {
-        "title": summary(kind).rstrip("."),
+        "title": f"{in_words(name)}: {findings[0].title if len(findings) == 1 else _places(findings)}",
+        "about": summary(kind).rstrip("."),
         "severity": ("error", "warning", "note")[_severity(findings)],
         "total": len(findings),
         "shown": [(finding, _home(finding, places)) for finding in findings[:_SHOWN]],
@@ -209,6 +237,12 @@ def _group(name: str, findings: Sequence[Finding], places: Mapping[str, int]) ->
         "left_out": _more(len(findings), _MOST, "findings"),
         "advice": {heading: advice[heading] for heading in HEADINGS},
     }
+
+
+def _places(findings: Sequence[Finding]) -> str:
+    """The first by its title, where it has a short one, and how many more there are."""
+    more = f", and {len(findings) - 1:,} more"
+    return findings[0].title + more if findings[0].brief else few([finding.where for finding in findings], 2)
 
 
 def _home(finding: Finding, places: Mapping[str, int]) -> str:

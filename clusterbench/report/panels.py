@@ -38,7 +38,7 @@ class Shown:
     columns: list[tuple[str, bool]]
     lines: list[Line]
     left_out: str
-    has_cases: bool
+    cases: frozenset[str]
     data: dict[str, Any]
 
 
@@ -57,7 +57,7 @@ def shown(name: str, chart: Chart[object], data: object, places: Mapping[str, in
             columns=[(panel.columns[number].name, kinds[number]) for number in filled],
             lines=list(_lines(panel, filled, places)),
             left_out=_left_out(len(panel.entries)),
-            has_cases=any(entry.case for entry in panel.entries),
+            cases=frozenset(entry.case for entry in panel.entries if entry.case),
             data=_packed(of_panel, panel, places),
         )
 

@@ -11,14 +11,16 @@ from clusterbench.derive.several_runs import as_one
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
 from clusterbench.report import Report, machine, page, uncollected, when
-from clusterbench.report.verdict import verdict
 from clusterbench.run_folder import RunFolder
+from clusterbench.verdict import verdict
 from clusterbench.words import few
 
 
 @uncollected()
-def render_together(runs: Sequence[RunFolder], out: Path) -> Report:
-    """Writes ``index.html`` and ``rows.csv`` of all runs into the new folder ``out``; the runs stay as they are.
+def render_together(runs: Sequence[RunFolder], out: Path, fail_on: Sequence[str] | None = None) -> Report:
+    """Writes ``verdict.json``, ``index.html`` and ``rows.csv`` of all runs into the new folder ``out``.
+
+    The runs stay as they are.
 
     Raises
     ------
@@ -35,10 +37,11 @@ def render_together(runs: Sequence[RunFolder], out: Path) -> Report:
         raise DiskError(f"cannot make the folder {out}: {error.strerror}.\nhint: name another with --out") from None
     parts = [read_single(run) for run in runs]
     reading = as_one(parts)
-    findings = examine(reading)
-    judged = verdict(reading, findings)
+    answers = examine(reading)
+    judged = verdict(reading, answers, fail_on)
     folder = RunFolder(out)
-    written = folder.write("index.html", page(reading, findings, judged, [_about(reading_of(part)) for part in parts]))
+    folder.write("verdict.json", judged.as_json())
+    written = folder.write("index.html", page(reading, answers, judged, [_about(reading_of(part)) for part in parts]))
     write_rows(folder, reading.rows)
     return Report(written, judged)
 
@@ -54,7 +57,9 @@ def _about(reading: Reading) -> dict[str, str]:
     return {
         "run": reading.run,
         "suite": reading.plan.suite,
-        "verdict": f"{judged.word}: {judged.sentence}",
+        "measured": f"{judged.measured.word}: {judged.measured.sentence}",
+        "proven": f"{judged.proven.word}: {judged.proven.sentence}",
+        "health": f"{judged.machine.word}: {judged.machine.sentence}",
         "machine": machine(cluster),
         "hosts": few(cluster.hosts),
         "started": when(started),

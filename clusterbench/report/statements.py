@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from clusterbench.cases import Reading
+from clusterbench.cases.steadiness import cores_of
 
 
 def can_say(reading: Reading) -> list[str]:
@@ -62,7 +62,7 @@ def _cannot(reading: Reading) -> Iterator[str]:
                 "That sequence parallelism or ZeRO is slow: Gloo's reduce-scatter is an all-reduce underneath, so both "
                 "pay here for what they save over NCCL."
             )
-        cores, most = _cores(reading.environment), max((h.case.world_size for h in reading.histories), default=0)
+        cores, most = cores_of(reading.environment), max((h.case.world_size for h in reading.histories), default=0)
         if cores and most > cores:
             yield (
                 f"Scaling beyond {cores} ranks: up to {most} ranks shared {cores} cores, so they took turns instead of "
@@ -87,26 +87,3 @@ def _cannot(reading: Reading) -> Iterator[str]:
 
 def _is_imported(reading: Reading) -> bool:
     return bool(reading.histories) and all(history.case.benchmark == "imported" for history in reading.histories)
-
-
-def _cores(environment: Mapping[str, Any]) -> int | None:
-    """The smallest number of cores any host reports, under whichever of the usual names."""
-    found = [
-        value
-        for key, value in _walk(environment)
-        if key in ("cores", "num_cores", "physical_cores", "cpu_count", "cpus_allowed")
-        and type(value) is int
-        and value > 0
-    ]
-    return min(found, default=None)
-
-
-def _walk(value: Any, key: str = "") -> Iterable[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _walk(inner, str(name))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _walk(inner, key)
-    else:
-        yield key, value

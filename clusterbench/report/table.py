@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from clusterbench.cases import Reading
+from clusterbench.cases.steadiness import is_unsteady
 from clusterbench.cases.trained import TOTAL_MEMORY
 from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.rows import Row
@@ -250,17 +251,13 @@ def _flag(history: History, rows: Sequence[Row]) -> str | None:
     if history.pooled is None:
         return rows[0].basis[:300] if rows else None
     flags = []
-    if any(_is_above(row) for row in rows if row.metric in _NO_COLUMN):
+    if any(map(is_unsteady, rows)):
         flags.append("unstable")
     if len(history.faults):
         flags.append(f"{len(history.faults)} of {history.case.repeats} repeats ended badly")
     elif any(outcome.status != "ok" for outcome in history.outcomes):
         flags.append("an earlier attempt failed")
     return ", ".join(flags) or None
-
-
-def _is_above(row: Row) -> bool:
-    return row.value is not None and row.expected is not None and row.value > row.expected
 
 
 def facts(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -294,7 +294,7 @@ class RunFolder:
         for what, count, records in (("cases", head.num_cases, cases), ("refusals", head.num_refusals, refusals)):
             if count is not None and count != len(records):
                 self._name(f"plan.jsonl: {len(records)} of {count} {what} can be read")
-        return Plan(head.suite, head.question, head.cluster, head.repeats, cases, refusals)
+        return Plan(head.suite, head.question, head.cluster, head.repeats, cases, refusals, head.fail_on)
 
 
 @dataclass(frozen=True)
@@ -307,6 +307,7 @@ class _Head:
     repeats: int
     num_cases: int | None = None
     num_refusals: int | None = None
+    fail_on: tuple[str, ...] = ()
 
 
 def log_name(start: int, rank: int) -> str:

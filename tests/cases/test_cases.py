@@ -17,12 +17,12 @@ from pathlib import Path
 from clusterbench.cases.ranking import Contest
 from clusterbench.derive import read
 from clusterbench.diagnoses import diagnoses, examine
-from clusterbench.report.verdict import verdict
+from clusterbench.verdict import verdict
 from clusterbench.run_folder import RunFolder
 
 reading = read(RunFolder.open(Path({str(EXAMPLE)!r})))
 assert diagnoses()
-assert verdict(reading, examine(reading)).word == "PASS"
+assert verdict(reading, examine(reading)).measured.word == "COMPLETE"
 assert Contest(reading.trained).fastest
 print(sorted(name for name in sys.modules if name.startswith(("matplotlib", "torch"))))
 """

@@ -1,9 +1,12 @@
+import math
+import random
 from collections.abc import Callable
 from itertools import permutations
 
 import pytest
 
 from clusterbench.cases.matrices import matrices
+from clusterbench.diagnoses import Answer
 from clusterbench.diagnoses.slow_link import SlowLink
 from clusterbench.rows import Row
 from tests.report.synthetic import case, reading, row
@@ -104,3 +107,93 @@ def test_units_are_in_the_order_of_hosts_and_by_number() -> None:
 
 def test_rows_of_other_benchmarks_are_no_matrix() -> None:
     assert matrices([row(case("copies"), "copy_bandwidth", 1e9, unit="B/s", detail={"category": "device"})]) == []
+
+
+# How many there are, and what can be said of so few
+
+
+def answered(rows: list[Row]) -> Answer:
+    return SlowLink().answer(reading(cases=[case("links")], rows=rows))
+
+
+def of_unit(unit: str) -> Callable[[str, str], float]:
+    return lambda source, part: 0.45 if unit in (source, part) else 1.0
+
+
+@pytest.mark.parametrize("count", range(3, 9))
+def test_one_slow_node_of_any_number_is_named(count: int) -> None:
+    names = NODES[:count]
+    (finding,) = answered(links(of_unit(names[-1]), names)).findings
+    assert (finding.where, finding.brief) == (names[-1], "55 % slower than its peers")
+
+
+@pytest.mark.parametrize("count", range(4, 9))
+def test_one_slow_gpu_of_a_host_of_any_number_is_named(count: int) -> None:
+    gpus = tuple(f"n1:{gpu}" for gpu in range(count))
+    (finding,) = answered(links(of_unit(gpus[-1]), gpus)).findings
+    assert finding.title == f"{gpus[-1]}, 55 % slower than its peers"
+
+
+@pytest.mark.parametrize("count", range(3, 9))
+def test_one_slow_link_of_any_number_is_named(count: int) -> None:
+    (finding,) = answered(links(between("n1", "n2"), NODES[:count])).findings
+    assert finding.where == "n1 <-> n2"
+
+
+def test_two_nodes_are_not_judged_and_it_says_what_that_would_take() -> None:
+    (part,) = answered(links(of_unit("n1"), NODES[:2])).not_judged
+    assert part.sentence == ("links between n1, n2 (one link has no peer to be held against; it takes a third unit)")
+
+
+def test_three_gpus_of_a_host_are_not_judged_as_two_may_be_joined_by_a_bridge() -> None:
+    found = answered(links(of_unit("n1:2"), ("n1:0", "n1:1", "n1:2")))
+    assert found.state == "not judged"
+    assert found.not_judged[0].why.startswith("they differ by design or by noise, 4.5 GB/s to 10.0 GB/s")
+
+
+def test_two_sockets_differ_by_design_and_no_gpu_is_blamed() -> None:
+    gpus = tuple(f"n1:{gpu}" for gpu in range(4))
+    near = {("n1:0", "n1:1"), ("n1:1", "n1:0"), ("n1:2", "n1:3"), ("n1:3", "n1:2")}
+    found = answered(links(lambda *pair: 1.0 if pair in near else 0.4, gpus))
+    assert (found.state, found.findings) == ("not judged", ())
+
+
+def test_of_links_that_are_alike_it_says_what_would_have_shown() -> None:
+    found = answered(links())
+    assert found.state == "healthy"
+    assert found.healthy == (
+        "links between n1, n2, n3, n4 and 4 more are alike (9.9 GB/s to 10.1 GB/s; one that carries 10 % less would "
+        "have shown)",
+    )
+
+
+def test_two_nodes_that_are_part_of_a_larger_matrix_are_judged_in_that() -> None:
+    rows = [*links(), *(one._replace(case="two") for one in links(names=NODES[:2]))]
+    assert answered(rows).state == "healthy"
+
+
+def test_ranks_without_a_matrix_are_not_judged_and_one_rank_has_no_link() -> None:
+    assert answered([]).not_judged[0].what == "links"
+    alone = reading(cases=[case("links", 1)])
+    assert SlowLink().answer(alone).state == "nothing to judge"
+
+
+def noisy(count: int, seed: int, noise: float, is_host: bool) -> list[Row]:
+    """Healthy links: each cell and its best sample are off by chance."""
+    draw = random.Random(seed)
+    names = tuple(f"n1:{unit}" for unit in range(count)) if is_host else NODES[:count]
+    rows = []
+    for one in links(names=names):
+        value = (one.value or 0.0) * math.exp(draw.gauss(0, noise))
+        rows.append(one._replace(value=value, high=value * math.exp(abs(draw.gauss(0, noise)))))
+    return rows
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.25])  # 0.25: that of reports/examples/fabric-cpu
+@pytest.mark.parametrize("is_host", [True, False])
+def test_healthy_links_are_blamed_in_at_most_one_of_a_hundred_runs(noise: float, is_host: bool) -> None:
+    runs = [(count, seed) for count in range(2, 9) for seed in range(60)]
+    blamed = [run for run in runs if answered(noisy(*run, noise, is_host)).findings]
+    rate = len(blamed) / len(runs)
+    print(f"{noise:.0%} noise {'inside a host' if is_host else 'between nodes'}: {rate:.2%} of healthy runs are blamed")
+    assert rate <= 0.01

@@ -11,7 +11,7 @@ def findings(reasons: dict[str, float] | None) -> list:
 def test_a_hot_gpu_is_named() -> None:
     (finding,) = findings({"hw_thermal": 0.4})
     assert (finding.where, finding.what, finding.severity) == (
-        "host n1, GPU 2",
+        "GPU 2 on n1",
         "clocks were lowered (hw thermal)",
         "warning",
     )

@@ -71,11 +71,11 @@ def test_an_axis_on_which_nothing_was_sent_is_named_if_there_was_a_count() -> No
             4096,
             "2 all-reduces a layer",
             1,
-            "FAIL: 1 error was found; 1 of 1 case were measured, 0 ended badly. traffic_mismatch: planted/1n4/a, "
-            "axis dp: counted +300.0 % against the formula.",
+            "measured  WRONG       1 of 1 case; wrong: traffic_mismatch: planted/1n4/a, axis dp: counted +300.0 % "
+            "against the formula\n",
         ),
-        (4096, "about; the router decides", 0, "PASS: "),
-        (1024, "2 all-reduces a layer", 0, "PASS: "),
+        (4096, "about; the router decides", 0, "measured  COMPLETE    1 of 1 case\n"),
+        (1024, "2 all-reduces a layer", 0, "measured  COMPLETE    1 of 1 case\n"),
     ],
 )
 def test_a_report_of_bytes_that_differ_from_an_exact_formula_ends_with_1(

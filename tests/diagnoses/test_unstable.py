@@ -1,13 +1,16 @@
+from typing import Any
+
 from clusterbench.diagnoses.unstable import Unstable
-from tests.report.synthetic import case, reading, row
+from clusterbench.rows import Row
+from tests.report.synthetic import case, observation, outcome, reading, row
 
 ONE = case("a")
 
 
-def spread(cv: float, slowest: float) -> list:
+def spread(cv: float, slowest: float, of: Any = ONE, iterations: int = 20) -> list[Row]:
     return [
-        row(ONE, "time_cv", cv, expected=0.05, iterations=20),
-        row(ONE, "time_max_over_median", slowest, expected=1.5, iterations=20),
+        row(of, "time_cv", cv, expected=0.05, iterations=iterations),
+        row(of, "time_max_over_median", slowest, expected=1.5, iterations=iterations),
     ]
 
 
@@ -18,4 +21,33 @@ def test_a_wide_spread_is_one_finding_with_both_figures() -> None:
 
 
 def test_five_percent_is_still_stable() -> None:
-    assert Unstable().findings(reading(cases=[ONE], rows=spread(0.05, 1.5))) == []
+    found = Unstable().answer(reading(cases=[ONE], rows=spread(0.05, 1.5)))
+    assert (found.state, found.findings) == ("healthy", ())
+
+
+def test_two_iterations_have_no_spread_to_speak_of() -> None:
+    """As in reports/examples/layouts_5d-cpu, where two iterations were said to have a cv of 6.8 %."""
+    two = observation(ONE, [[0.01, 0.011]] * 4)
+    found = Unstable().answer(reading((outcome(ONE), two), cases=[ONE], rows=spread(0.068, 1.7, iterations=2)))
+    assert found.findings == ()
+    assert [part.sentence for part in found.not_judged] == [
+        "1 case (2 iterations, too few to tell; it takes 3 or more)"
+    ]
+
+
+def test_where_most_cases_are_unsteady_it_is_one_finding_about_the_machine() -> None:
+    cases = [case(f"{number}") for number in range(8)]
+    rows = [one for number, of in enumerate(cases) for one in spread(0.4 if number else 0.01, 1.2, of)]
+    run = reading(*((outcome(of), observation(of)) for of in cases), cases=cases, rows=rows)
+    run.environment["hosts"] = {"laptop": {"num_cores": 2}}  # type: ignore[index]
+    (finding,) = Unstable().findings(run)
+    assert finding.title == "the machine, 7 of 8 unsteady: 4 ranks share 2 cores"
+    assert finding.evidence.count("\n") == 6
+    assert finding.evidence.startswith("planted/1n4/1: cv 40.0 % over 20 iterations")
+
+
+def test_of_many_cases_a_few_unsteady_ones_are_named_each() -> None:
+    cases = [case(f"{number}") for number in range(20)]
+    rows = [one for number, of in enumerate(cases) for one in spread(0.4 if number < 6 else 0.01, 1.2, of)]
+    run = reading(*((outcome(of), observation(of)) for of in cases), cases=cases, rows=rows)
+    assert len(Unstable().findings(run)) == 6

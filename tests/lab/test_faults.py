@@ -137,7 +137,7 @@ def assert_one_run(folder, cases):
     run = RunFolder.open(folder)
     assert len({observation.hash for observation in run.observations()}) == cases
     assert run.problems == []
-    assert "PASS" in (folder / "index.html").read_text()
+    assert "COMPLETE" in (folder / "index.html").read_text()
 
 
 def test_every_fault_of_a_worker_costs_its_own_case_and_names_rank_and_host(lab, tmp_path):
@@ -390,7 +390,7 @@ def test_a_disk_that_fills_up_ends_every_agent_in_order_and_resume_does_the_rest
         assert lab.run(host, ["mount", "-o", "remount,size=64m", str(small)]).returncode == 0
     again = Run(lab, launcher, "--resume", small / "run")
     assert again.end(200) == 0, again.text
-    assert "PASS: " in again.text
+    assert "measured  COMPLETE" in again.text
 
 
 def test_a_folder_that_cannot_be_written_is_known_at_the_start(lab, drill, tmp_path):

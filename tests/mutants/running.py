@@ -166,8 +166,8 @@ def _errors_of_diagnoses(run: Path) -> list[tuple[str, str]]:
         examined = examine(read(RunFolder.open(run)))
     return [
         (finding.where, f"{name}: {finding.where}: {finding.what}")
-        for name, findings in examined.items()
-        for finding in findings
+        for name, answer in examined.items()
+        for finding in answer.findings
         if finding.severity == "error" and name != "failed_case"
     ]
 

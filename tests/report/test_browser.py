@@ -185,7 +185,7 @@ def test_without_javascript_verdict_findings_charts_and_cases_are_there(
     open_page: Callable[..., Page], tmp_path: Path
 ) -> None:
     page = open_page(all_reduce_run(tmp_path / "run"), javascript=False)
-    assert page.locator(".verdict.fail").is_visible()
+    assert page.locator(".verdict.bad").is_visible()
     assert page.locator("#findings .finding.error").is_visible()
     assert page.locator("#charts svg").count() == 2
     assert len(_first_column(page)) == 26

@@ -22,7 +22,7 @@ from tests.report.synthetic import all_reduce_run, case, plant, row, tp_scale_ru
 
 NAMES = """
 NVIDIA AMD EPYC PyTorch JavaScript InfiniBand GeForce DeepSpeed FlashAttention
-PASS FAIL INCOMPLETE CSV SVG PNG OK GNU README PATH
+COMPLETE INCOMPLETE WRONG IMPORTED PROVEN NOT HEALTHY SUSPECT JUDGED NOTHING MEASURED CSV SVG PNG OK GNU README PATH
 POWER TEMPERATURE PERFORMANCE
 """
 """Of firms, programs and files, and what is typed into a command line: short for nothing that one would look up."""
