@@ -215,12 +215,17 @@ NO_DETAIL: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class MetricKind:
-    """A metric that a benchmark declares: its unit, which direction is better, and what it means."""
+    """A metric that a benchmark declares: its unit, which direction is better, and what it means.
+
+    ``exact`` is what is counted and not timed, and so the same in every repeat: bytes, collectives, devices. Nor is a
+    deviation timed, for which the plan has a limit; it needs no mark.
+    """
 
     name: str
     unit: str
     better: Literal["higher", "lower", "neither"]
     meaning: str
+    exact: bool = False
 
 
 class Metric(NamedTuple):

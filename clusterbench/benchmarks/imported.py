@@ -51,7 +51,7 @@ class Imported(Benchmark):
         MetricKind("mfu", "fraction", "higher", "share of the peak, imported or recomputed (source)"),
         MetricKind("hfu", "fraction", "higher", "share of the peak with recomputed passes, imported (source)"),
         MetricKind("mfu_over_recomputed", "1", "neither", "mfu as imported over mfu from throughput and model"),
-        MetricKind("peak_memory", "B", "lower", "most memory of one rank"),
+        MetricKind("peak_memory", "B", "lower", "most memory of one rank", exact=True),
         MetricKind("latency", "s", "lower", "time of one call (part: placement)"),
         MetricKind("algbw", "B/s", "higher", "size over time (part: placement)"),
         MetricKind("busbw", "B/s", "higher", "algbw times the factor of the collective (part: placement)"),

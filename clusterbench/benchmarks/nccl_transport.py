@@ -58,18 +58,24 @@ class NcclTransport(Benchmark):
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind("channels_used", "1", "neither", "channels one call ran on, by algorithm/protocol and call"),
         MetricKind("connections", "1", "neither", "connections of all ranks and channels, by transport and reach"),
-        MetricKind("gdr_share", "fraction", "higher", "ends of connections between hosts that use GPUDirect RDMA"),
+        MetricKind(
+            "gdr_share", "fraction", "higher", "ends of connections between hosts that use GPUDirect RDMA", exact=True
+        ),
         MetricKind("pxn_share", "fraction", "neither", "sends between hosts that go through another GPU to its card"),
         MetricKind("card_connections", "1", "neither", "ends of connections between hosts, by the name of their card"),
-        MetricKind("cards_used", "1", "higher", "network cards that carry connections between hosts, of all hosts"),
+        MetricKind(
+            "cards_used", "1", "higher", "network cards that carry connections between hosts, of all hosts", exact=True
+        ),
         MetricKind("channels", "1", "neither", "channels of the communicator, by what they are for"),
         MetricKind("rings", "1", "neither", "rings of the communicator"),
         MetricKind("trees", "1", "neither", "trees of the communicator"),
-        MetricKind("ring_gdr", "fraction", "higher", "ranks whose rings reach the network by GPUDirect RDMA only"),
-        MetricKind("nvls_available", "fraction", "higher", "ranks whose GPU has NVLink SHARP's multicast"),
-        MetricKind("nvlinks", "1", "higher", "active NVLinks of the GPU that has the fewest"),
-        MetricKind("warnings", "1", "lower", "warnings of NCCL on all ranks"),
-        MetricKind("unread_lines", "1", "lower", "lines of NCCL's logs that could not be read whole"),
+        MetricKind(
+            "ring_gdr", "fraction", "higher", "ranks whose rings reach the network by GPUDirect RDMA only", exact=True
+        ),
+        MetricKind("nvls_available", "fraction", "higher", "ranks whose GPU has NVLink SHARP's multicast", exact=True),
+        MetricKind("nvlinks", "1", "higher", "active NVLinks of the GPU that has the fewest", exact=True),
+        MetricKind("warnings", "1", "lower", "warnings of NCCL on all ranks", exact=True),
+        MetricKind("unread_lines", "1", "lower", "lines of NCCL's logs that could not be read whole", exact=True),
         MetricKind("wire_bw_est", "B/s", "higher", "estimate of what a link carries, from the algorithm NCCL chose"),
     )
 

@@ -63,7 +63,9 @@ class PeerCopy(Benchmark):
         MetricKind("median_bandwidth", "B/s", "higher", "median over all pairs of a category, one way"),
         MetricKind("peer_pairs", "1", "neither", "pairs (from, to) with access to each other's memory"),
         MetricKind("nvlink_active", "1", "neither", "NVLinks of a GPU that are up"),
-        MetricKind("nvlink_errors", "1", "lower", "errors that all NVLinks of a GPU counted during the copies"),
+        MetricKind(
+            "nvlink_errors", "1", "lower", "errors that all NVLinks of a GPU counted during the copies", exact=True
+        ),
     )
 
     size: int = option(2**26, "bytes of one copy", unit="B", minimum=_WORD_BYTES, maximum=2**36)

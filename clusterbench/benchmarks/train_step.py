@@ -57,13 +57,25 @@ class TrainStep(Benchmark):
         MetricKind("mfu", "fraction", "higher", "model FLOP/s over the peak; both conventions stand beside it"),
         MetricKind("hfu", "fraction", "higher", "the same with the forward passes that are computed twice"),
         MetricKind("executed_flops", "FLOP", "neither", "FLOPs of operators in a step of all ranks, by kind, counted"),
-        MetricKind("peak_memory", "B", "lower", "most bytes in live tensors during a step, on the fullest rank"),
-        MetricKind("memory_at_rest", "B", "lower", "bytes of the model's states between steps, on the fullest rank"),
         MetricKind(
-            "traffic_bytes", "B", "neither", "bytes x bus factor one rank moves along an axis in a step, counted"
+            "peak_memory", "B", "lower", "most bytes in live tensors during a step, on the fullest rank", exact=True
         ),
         MetricKind(
-            "collectives", "1", "neither", "collectives one rank takes part in along an axis in a step, counted"
+            "memory_at_rest", "B", "lower", "bytes of the model's states between steps, on the fullest rank", exact=True
+        ),
+        MetricKind(
+            "traffic_bytes",
+            "B",
+            "lower",
+            "bytes x bus factor one rank moves along an axis in a step, counted",
+            exact=True,
+        ),
+        MetricKind(
+            "collectives",
+            "1",
+            "lower",
+            "collectives one rank takes part in along an axis in a step, counted",
+            exact=True,
         ),
         MetricKind("exposed_communication", "s", "lower", "communicating and not computing in a step; median rank"),
         MetricKind(
@@ -79,7 +91,9 @@ class TrainStep(Benchmark):
         MetricKind("attention_time", "s", "lower", "in the attention operators of a step under cp; busiest rank"),
         MetricKind("attention_imbalance", "1", "lower", "attention of the busiest rank over the mean of all"),
         MetricKind("expert_time", "s", "lower", "forward of all layers' experts in a step, by part; slowest rank"),
-        MetricKind("expert_imbalance", "1", "lower", "rows of the fullest rank or expert over the mean, by part"),
+        MetricKind(
+            "expert_imbalance", "1", "lower", "rows of the fullest rank or expert over the mean, by part", exact=True
+        ),
         MetricKind("energy_per_token", "J", "lower", "mean power of the ranks' GPUs while the case ran, over tokens/s"),
         MetricKind("routing_margin", "1", "higher", "least difference of probability that decided where a token went"),
         MetricKind("scaling_efficiency", "fraction", "higher", "tokens/s per rank over those of the smallest run"),
@@ -90,7 +104,9 @@ class TrainStep(Benchmark):
         MetricKind("norm", "1", "neither", "of all gradients in the last timed step, before clipping"),
         MetricKind("num_updates", "1", "neither", "optimizer steps up to the end of the last timed one"),
         MetricKind("agreement", "1", "lower", "how far is a loss or norm from that of cases that compute the same"),
-        MetricKind("num_alloc_retries", "1", "lower", "times a full GPU made PyTorch's allocator empty its cache"),
+        MetricKind(
+            "num_alloc_retries", "1", "lower", "times a full GPU made PyTorch's allocator empty its cache", exact=True
+        ),
         MetricKind("parity_loss", "1", "lower", "how far the losses of two steps are from one rank's"),
         MetricKind("parity_gradients", "1", "lower", "how far the worst weight's gradient is from one rank's"),
         MetricKind("parity_gradient_scale", "1", "lower", "the worst factor between a gradient and one rank's, less 1"),
