@@ -241,20 +241,21 @@ def report(folders: tuple[Path, ...], out: Path | None, fail_on: tuple[str, ...]
     type=click.FloatRange(0, 1),
     default=0.05,
     show_default=True,
-    help="A sure change beyond this fraction is a regression.",
+    help="The margin: a slowdown beyond this fraction is a regression.",
 )
 @click.option("--markdown", is_flag=True, help="For a pull request.")
 def compare(base: Path, new: Path, threshold: float, markdown: bool) -> None:
     """Hold the run in NEW against the run in BASE, case by case.
 
-    Each change stands beside its interval and the smallest change that this noise would have shown. Ends with exit code
-    1 where something is surely worse by more than the threshold, or does not run any more.
+    Each change stands beside its interval and the smallest change that this noise would have shown. Exit code 0: a
+    regression beyond the margin is excluded; 1: something is shown to be worse, or fails now; 3: undecided.
     """
-    from clusterbench.compare import as_markdown, as_text, compare_runs
+    from clusterbench.compare import compare_runs
+    from clusterbench.compare.text import as_markdown, as_text
 
-    found = compare_runs(base, new)
-    click.echo((as_markdown if markdown else as_text)(found, threshold))
-    click.get_current_context().exit(1 if found.is_regression(threshold) else 0)
+    found = compare_runs(base, new, threshold)
+    click.echo((as_markdown if markdown else as_text)(found))
+    click.get_current_context().exit(found.exit_code)
 
 
 @main.command(short_help="Show every group of a layout, and what passes in it.")

@@ -218,6 +218,12 @@ def _figures(history: History, cluster: Cluster, problems: list[str]) -> tuple[H
     return _figures(sound, cluster, problems)
 
 
+def repeat_metrics(history: History, cluster: Cluster) -> list[list[Metric]]:
+    """The figures of each repeat by itself; of passes that a case takes once, one repeat has figures."""
+    metrics = [_metrics_or_reason(_only(history, observation), cluster) for observation in history.observations]
+    return [[] if isinstance(of_repeat, str) else of_repeat for of_repeat in metrics]
+
+
 def _only(history: History, *observations: Observation) -> History:
     return History(history.case, history.outcomes, observations)
 

@@ -81,22 +81,31 @@ def differences(environment: Mapping[str, Any]) -> list[Difference]:
         As in ``environment.json``: ``hosts`` by name, and where workers were started ``loaded``.
     """
     hosts: Mapping[str, Host] = environment.get("hosts") or {}
-    loaded: Mapping[str, Host] = environment.get("loaded") or {}
-    described = {name: {**host, "loaded": loaded.get(name)} for name, host in hosts.items()}
-    variables = sorted({variable for host in hosts.values() for variable in _mapping(host.get("variables"))})
     compared = [
-        *(_compared(what, look, described) for what, look in _LOOKS.items()),
-        *(_compared(variable, partial(_variable, variable), described) for variable in variables),
-        *(_compared(what, look, described, "note") for what, look in _NOTES.items()),
+        _compared(what, known, "note" if what in _NOTES else "warning") for what, known in traits(environment).items()
     ]
     return [*filter(None, compared), *_memory(hosts), *_clocks(hosts)]
 
 
-def _compared(
-    what: str, look: Callable[[Host], str | None], hosts: Mapping[str, Host], severity: Severity = "warning"
-) -> Difference | None:
+def traits(environment: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """What hosts are compared in, each with what each host said of it: ``{"the GPU driver": {"cb3": "570.86"}}``."""
+    hosts: Mapping[str, Host] = environment.get("hosts") or {}
+    loaded: Mapping[str, Host] = environment.get("loaded") or {}
+    described = {name: {**host, "loaded": loaded.get(name)} for name, host in hosts.items()}
+    variables = sorted({variable for host in hosts.values() for variable in _mapping(host.get("variables"))})
+    looks: Mapping[str, Callable[[Host], str | None]] = {
+        **_LOOKS,
+        **{variable: partial(_variable, variable) for variable in variables},
+        **_NOTES,
+    }
+    return {
+        what: {name: value for name, host in described.items() if (value := look(host)) is not None}
+        for what, look in looks.items()
+    }
+
+
+def _compared(what: str, known: Mapping[str, str], severity: Severity) -> Difference | None:
     """``NCCL is 2.27.3 on cb3 and 2.28.9 on the other 3 hosts``; None where all that is known is the same."""
-    known = {name: value for name, host in hosts.items() if (value := look(host)) is not None}
     counts = Counter(known.values())
     if len(counts) < 2:
         return None

@@ -1,0 +1,157 @@
+"""The figures that a case has in both runs, and which of them come from the same samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from clusterbench.benchmarks import benchmarks
+from clusterbench.cluster import Cluster
+from clusterbench.compare.repeats import Change, Repeats
+from clusterbench.derive import repeat_metrics
+from clusterbench.formulas.statistics import median
+from clusterbench.run_folder.attempts import History, iteration_times
+from clusterbench.types import SAMPLES, Metric, MetricKind, split_key
+
+TIME = MetricKind("time of an iteration", "s", "lower", "from the slowest rank")
+
+How = Literal["repeats", "exact", "once"]
+"""``repeats``: a sample a repeat. ``exact``: counted, not timed. ``once``: timed in one pass of a run; not judged."""
+
+_SAME_SAMPLES = 1e-3  # programs print four digits; two figures of their own differ by more than this in some repeat
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric of one case in both runs, a value a repeat.
+
+    ``limit`` is what the metric may not exceed, where the plan has a limit: a deviation is judged as a share of it.
+    """
+
+    case: str
+    key: str
+    kind: MetricKind
+    how: How
+    base: tuple[float, ...]
+    new: tuple[float, ...]
+    limit: float | None = None
+    iterations: tuple[Repeats, Repeats] | None = None
+
+    @cached_property
+    def logarithms(self) -> tuple[Repeats, Repeats]:
+        """Of base and new, larger where worse; with what iterations say of their noise where it is known."""
+        return self.iterations or (self._logarithms(self.base), self._logarithms(self.new))
+
+    def _logarithms(self, values: Sequence[float]) -> Repeats:
+        sign = -1 if self.kind.better == "higher" else 1
+        return Repeats.of_values([sign * math.log(value) for value in values])
+
+    @cached_property
+    def exact_change(self) -> Change:
+        """From the most favourable pair of values to the least; of a deviation, in shares of its limit."""
+        low, high = sorted((self._worsened(self.base, self.new), -self._worsened(self.new, self.base)))
+        unlike = (high - low) / 2 if math.isfinite(high - low) else 0.0
+        return Change(np.array(high - unlike), np.array(unlike), np.array(math.inf))
+
+    def _worsened(self, base: Sequence[float], new: Sequence[float]) -> float:
+        """By how much at most ``new`` is worse."""
+        if self.kind.better == "higher":
+            base, new = new, base
+        best, worst = min(base), max(new)
+        if self.limit:
+            return (worst - best) / self.limit
+        if best == worst:
+            return 0.0
+        if best <= 0 or worst <= 0:
+            return math.inf if worst > best else -math.inf
+        return math.log(worst / best)
+
+
+def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -> tuple[list[Figure], list[str]]:
+    """What both runs know of a case, and the keys that one run alone has."""
+    if not base.observations or not new.observations:
+        return [], []
+    benchmark = benchmarks().get(base.case.benchmark)
+    kinds = {kind.name: kind for kind in benchmark.metrics} if benchmark else {}
+    first, second = (_values(history, cluster, kinds) for history, cluster in zip((base, new), clusters, strict=True))
+    time = _time(base, new)
+    found = [
+        _figure(base, new, kinds[split_key(key)[0]], first[key], second[key], time) for key in first if key in second
+    ]
+    timed = next((figure for figure in found if figure.how == "repeats" and _are_of_same_samples(figure, time)), None)
+    if timed is not None:
+        found = [replace(figure, iterations=time.iterations) if figure is timed else figure for figure in found]
+    elif not any(figure.how == "repeats" for figure in found):
+        found.insert(0, time)  # of a program with figures of its own these are compared, and not how long it ran
+    return found, [*(key for key in first if key not in second), *(key for key in second if key not in first)]
+
+
+def independent(found: Sequence[Figure]) -> list[list[Figure]]:
+    """Figures judged by repeats, together where one is a multiple or the inverse of the other, sample by sample."""
+    groups: list[list[Figure]] = []
+    for figure in found:
+        if figure.how == "repeats":
+            group = next((group for group in groups if _are_of_same_samples(figure, group[0])), None)
+            if group is None:
+                groups.append([figure])
+            else:
+                group.append(figure)
+    return groups
+
+
+def _are_of_same_samples(figure: Figure, other: Figure) -> bool:
+    mine, others = (np.concatenate([run.logarithms for run in each.logarithms], axis=-1) for each in (figure, other))
+    return len(mine) == len(others) and bool(np.ptp(mine - others) < _SAME_SAMPLES)
+
+
+def _values(history: History, cluster: Cluster, kinds: Mapping[str, MetricKind]) -> dict[str, list[Metric]]:
+    """By key, a metric with a better side and a finite value, of each repeat that has it."""
+    values: dict[str, list[Metric]] = {}
+    for metrics in repeat_metrics(history, cluster):
+        for metric in metrics:
+            kind = kinds.get(metric.name)
+            if kind and kind.better != "neither" and metric.value is not None and math.isfinite(metric.value):
+                values.setdefault(metric.key, []).append(metric)
+    return values
+
+
+def _figure(
+    base: History, new: History, kind: MetricKind, first: Sequence[Metric], second: Sequence[Metric], time: Figure
+) -> Figure:
+    key = first[0].key
+    planned = new.case.expected.get(key)
+    is_deviation = planned is not None and kind.better == "lower" and planned.basis.startswith("at most")
+    limit = planned.value if planned and is_deviation else None
+    of_base, of_new = (tuple(float(metric.value or 0.0) for metric in run) for run in (first, second))
+    figure = Figure(base.case.id, key, kind, "exact", of_base, of_new, limit)
+    if kind.exact or limit:
+        return figure
+    is_complete = len(of_base) == len(base.observations) and len(of_new) == len(new.observations)
+    if not is_complete or min(*of_base, *of_new) <= 0:  # a rate of nothing has no ratio
+        return replace(figure, how="once")
+    figure = replace(figure, how="repeats")
+    if len(of_base) > 1 or len(of_new) > 1 or any(key in rank for rank in base.observations[0].passes.get(SAMPLES, ())):
+        return figure
+    # Of a single repeat: a rate or the time itself, and not what one pass took.
+    of_time = first[0].iterations == len(base.observations[0].seconds[0]) and _are_of_same_samples(figure, time)
+    return figure if of_time else replace(figure, how="once")
+
+
+def _time(base: History, new: History) -> Figure:
+    runs = [[iteration_times(observation) for observation in history.observations] for history in (base, new)]
+    medians = [tuple(median(times) for times in run) for run in runs]
+    noise = tuple(_of_iterations(run) for run in runs)
+    return Figure(base.case.id, TIME.name, TIME, "repeats", medians[0], medians[1], None, (noise[0], noise[1]))
+
+
+def _of_iterations(run: Sequence[Sequence[float]]) -> Repeats:
+    """Of repeats that need not have equally many iterations."""
+    repeats = [Repeats.of_iterations(np.log([times])) for times in run]
+    logarithms = np.concatenate([repeat.logarithms for repeat in repeats])
+    floor, scatter = np.mean([(repeat.floor, repeat.scatter) for repeat in repeats], axis=0)
+    return Repeats(logarithms, floor, scatter)

@@ -1,0 +1,305 @@
+"""How much longer the second run takes, with an interval that repeats decide and not iterations.
+
+The design
+----------
+All is done on logarithms, so a change is a ratio, and noise a fraction.
+
+**Samples.** Iterations of one start are autocorrelated and share its drift and its place in memory; so a repeat is one
+sample, the median of its iterations. How much iterations scatter (by their median absolute deviation, which
+spikes do not move) bounds the variance of that median from below.
+
+**Autocorrelation.** Repeats are samples of a machine that drifts. What a difference of means varies by is therefore
+taken from the slow part of what repeats do: the squares of their first cosine coefficients, about 0.6 n^(2/3) of n - 1.
+With white noise these are as good as any others, so the interval is Student's with that many degrees of freedom; with
+autocorrelated noise they are larger than the fast ones, as the variance of a mean is. Both runs are held to follow one
+law, so their coefficients are pooled; with unlike numbers of repeats each run's own variance is used if it gives more.
+
+**The run as a whole.** In each repeat the typical case: the median over cases of what each has beyond its own mean over
+both runs. These series are compared as those of a case are. What all cases share is seen in 4 repeats, where a single
+case is not.
+
+**A case among others** has noise that it shares, that of the run as a whole, and its own, what is left when the typical
+case is taken off each repeat (0.8 n^(2/3) coefficients, since shared drift is gone). Both half widths are added: many
+cases share one drift, and among many there is always one whose own few repeats happen to agree.
+
+**Several quantities.** Each of q independent quantities, the run as a whole among them, gets an interval of 1 - 5 %/q
+(Bonferroni), and none less than 99.8 %: a slowdown that is there is then excluded at most once in a thousand runs.
+
+**Few repeats.** One does not show how much another start would differ, and two or three hardly do. With 5 quantities or
+more no interval is wider than this: the spread of all their changes (or a quantity's own, if that is more), with the
+tails of Student's t of 3 degrees, and what all starts of a run share, which is unseen and taken as a standard deviation
+of 10 %. So one repeat can show that all takes twice as long, and excludes nothing. Fewer than 5 show nothing by it.
+
+A machine that stays slower for longer than a run cannot be told from a slower program by any of this: run base and new
+in turn.
+
+Source
+------
+Müller 2007, J. Econometrics 141, and Lazarus, Lewis, Stock and Watson 2018, J. Business & Economic Statistics 36, for
+the equally weighted cosine estimate and its t distribution (they take 0.41 n^(2/3) of hundreds of samples; the factors
+here are for 2 to 20, and checked by ``python -m tests.simulate_compare``). Kalibera and Jones 2013, ISMM, for repeats
+as the sampling unit.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clusterbench.formulas.student_t import quantile
+
+CONFIDENCE = 0.95
+LARGEST_TAIL = 0.001
+OF_ALL_NOISE, OF_OWN_NOISE = 0.6, 0.8
+"""Times n^(2/3), of n repeats: how many slow coefficients a variance is taken from; more where drift was taken off."""
+FEWEST_QUANTITIES = 5
+UNSEEN_SD = 0.10
+_TAILS = 3
+_MAD_TO_SD = 1.4826
+MOST_REPEATS = 1000
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """One quantity in one run; arrays may have axes in front, one entry a simulated pair of runs.
+
+    Attributes
+    ----------
+    logarithms
+        ``[..., repeat]``, in the order in which they ran; larger is worse.
+    floor
+        ``[...]``, the variance that a repeat's median has from its iterations alone; 0 where it is not known.
+    scatter
+        ``[...]``, the variance of an iteration within its repeat; 0 where it is not known.
+    """
+
+    logarithms: Floats
+    floor: Floats
+    scatter: Floats
+
+    @property
+    def count(self) -> int:
+        return int(self.logarithms.shape[-1])
+
+    def without(self, shared: Repeats) -> Repeats:
+        """What is left where ``shared``, which has as many repeats or more, is taken off."""
+        return replace(self, logarithms=self.logarithms - shared.logarithms[..., : self.count])
+
+    @classmethod
+    def of_iterations(cls, logarithms: Floats) -> Repeats:
+        """Of ``[..., repeat, iteration]``."""
+        centers = np.median(logarithms, axis=-1)
+        deviations = np.median(np.abs(logarithms - centers[..., None]), axis=-1)
+        scatter = np.mean((_MAD_TO_SD * deviations) ** 2, axis=-1)
+        # The variance of a median of n independent samples of a normal distribution is pi/2 times that of their mean.
+        return cls(centers, math.pi / 2 * scatter / logarithms.shape[-1], scatter)
+
+    @classmethod
+    def of_values(cls, logarithms: ArrayLike) -> Repeats:
+        """Of ``[..., repeat]``, where there is one figure a repeat."""
+        values = np.asarray(logarithms, dtype=np.float64)
+        unknown = np.zeros(values.shape[:-1])
+        return cls(values, unknown, unknown)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Logarithm of new over base, above 0 where new is worse; the interval is ``log`` plus and minus ``half_width``.
+
+    ``half_width`` is infinite where nothing can be said. ``variance`` is that of one repeat, infinite where both runs
+    have one.
+    """
+
+    log: Floats
+    half_width: Floats
+    variance: Floats
+
+
+def tail_of(num_quantities: int) -> float:
+    """Probability on either side of each interval, for all of so many quantities to hold together."""
+    return min(LARGEST_TAIL, (1 - CONFIDENCE) / 2 / max(1, num_quantities))
+
+
+def is_worse(change: Change, margin: float) -> NDArray[np.bool_]:
+    """The interval lies above no change, and the estimate above half the margin."""
+    return np.asarray((change.log > change.half_width) & (change.log > math.log1p(margin / 2)))
+
+
+def is_better(change: Change, margin: float) -> NDArray[np.bool_]:
+    """The mirror image of worse."""
+    return np.asarray((change.log < -change.half_width) & (change.log < -math.log1p(margin / 2)))
+
+
+def is_same(change: Change, margin: float) -> NDArray[np.bool_]:
+    """The interval lies within the margin."""
+    return np.asarray(np.abs(change.log) + change.half_width <= math.log1p(margin))
+
+
+def excludes_regression(change: Change, margin: float) -> NDArray[np.bool_]:
+    """Whether the interval ends below the margin, by more than luck.
+
+    An interval wider than the margin may lie low by chance: it has to lie below no change three times over.
+    """
+    room = math.log1p(margin)
+    low_enough = change.log + change.half_width <= room
+    return np.asarray(low_enough & ((change.half_width <= room) | (change.log <= -3 * change.half_width)))
+
+
+def compare_run(base: Sequence[Repeats], new: Sequence[Repeats]) -> tuple[list[Change], Change | None]:
+    """The change of each quantity, and of the run as a whole; None for that where there is one quantity only.
+
+    Parameters
+    ----------
+    base, new
+        The same quantities in the same order, each counted once.
+    """
+    pairs = list(zip(base, new, strict=True))
+    tail = tail_of(len(pairs) + (len(pairs) > 1))
+    if len(pairs) < 2:
+        return [change_of(*pair, tail) for pair in pairs], None
+    shared = _shared(base, new)
+    whole = change_of(*shared, tail)
+    changes = [_change_beside_others(*pair, shared, whole, tail) for pair in pairs]
+    if len(pairs) < FEWEST_QUANTITIES:
+        return changes, whole
+    spread = _spread(changes)
+    own = [np.maximum(spread, _deviation(*pair, change)) for pair, change in zip(pairs, changes, strict=True)]
+    changes = [_narrowed(change, deviation, tail) for change, deviation in zip(changes, own, strict=True)]
+    # The variance of a median of n independent samples of a normal distribution is pi/2 times that of their mean.
+    return changes, _narrowed(whole, spread * math.sqrt(math.pi / 2 / len(pairs)), tail)
+
+
+def change_of(base: Repeats, new: Repeats, tail: float, coefficients: float = OF_ALL_NOISE) -> Change:
+    """The change of one quantity by itself; nothing can be said where both runs have one repeat.
+
+    Examples
+    --------
+    >>> base, new = (Repeats.of_values(values) for values in ([0.01, -0.01, 0.0, 0.0], [0.10, 0.11, 0.09, 0.10]))
+    >>> change = change_of(base, new, tail=0.025)
+    >>> round(float(change.log), 3), round(float(change.half_width), 3)
+    (0.1, 0.012)
+    """
+    log = new.logarithms.mean(axis=-1) - base.logarithms.mean(axis=-1)
+    squares = [_slow_squares(repeats, coefficients) for repeats in (base, new)]
+    degrees = [num_coefficients(repeats.count, coefficients) for repeats in (base, new)]
+    if not any(degrees):
+        return Change(log, np.full_like(log, math.inf), np.full_like(log, math.inf))
+    floor = np.maximum(base.floor, new.floor)
+    variance = np.maximum((squares[0] + squares[1]) / sum(degrees), floor)
+    of_difference = variance * (1 / base.count + 1 / new.count)
+    if all(degrees):
+        apart = sum(
+            np.maximum(of_run / degree, floor) / repeats.count
+            for of_run, degree, repeats in zip(squares, degrees, (base, new), strict=True)
+        )
+        of_difference = np.maximum(of_difference, apart)
+    half_width = quantile(tail, sum(degrees)) * np.sqrt(of_difference)
+    return Change(log, half_width, variance)
+
+
+def num_coefficients(count: int, coefficients: float = OF_ALL_NOISE) -> int:
+    """Of how many of the slowest cosines of so many repeats the variance is taken.
+
+    >>> [num_coefficients(count) for count in (1, 2, 3, 5, 10, 20)]
+    [0, 1, 1, 2, 3, 4]
+    """
+    return min(count - 1, round(coefficients * math.pow(count, 2 / 3)))
+
+
+def repeats_needed(change: Change, margin: float, tail: float) -> int | None:
+    """Repeats of each run with which this noise would leave nothing undecided; None where that is not known.
+
+    ``change`` is that of one pair of runs. More than 1000 are given as 1001.
+    """
+    log, variance = float(change.log), float(change.variance)
+    if not math.isfinite(variance):
+        return None
+    shown = log if log > math.log1p(margin / 2) else 0.0
+    room = max(shown, math.log1p(margin) - log)
+
+    def is_enough(count: int) -> bool:
+        return quantile(tail, 2 * num_coefficients(count)) * math.sqrt(2 * variance / count) <= room
+
+    return bisect_left(range(MOST_REPEATS + 1), True, lo=2, key=is_enough)
+
+
+@cache
+def _cosines(count: int, coefficients: float) -> Floats:
+    """``[repeat, coefficient]``, orthonormal, the slowest first and none of them constant."""
+    frequencies = np.arange(1, num_coefficients(count, coefficients) + 1)
+    waves: Floats = math.sqrt(2 / count) * np.cos(math.pi / count * np.outer(np.arange(count) + 0.5, frequencies))
+    return waves
+
+
+def _slow_squares(repeats: Repeats, coefficients: float) -> Any:
+    return np.sum((repeats.logarithms @ _cosines(repeats.count, coefficients)) ** 2, axis=-1)
+
+
+def _change_beside_others(
+    base: Repeats, new: Repeats, shared: tuple[Repeats, Repeats], whole: Change, tail: float
+) -> Change:
+    """The change of a quantity whose noise is what it shares with the others, and its own beside that."""
+    own = change_of(base.without(shared[0]), new.without(shared[1]), tail, OF_OWN_NOISE)
+    log = new.logarithms.mean(axis=-1) - base.logarithms.mean(axis=-1)
+    variance = (np.sqrt(own.variance) + np.sqrt(whole.variance)) ** 2
+    return Change(log, own.half_width + whole.half_width, variance)
+
+
+# The run as a whole.
+
+
+def _shared(base: Sequence[Repeats], new: Sequence[Repeats]) -> tuple[Repeats, Repeats]:
+    """In each repeat of each run the median over quantities of what they have beyond their mean over both runs."""
+    centers = [
+        (first.logarithms.mean(axis=-1) + second.logarithms.mean(axis=-1)) / 2
+        for first, second in zip(base, new, strict=True)
+    ]
+    return _medians(base, centers), _medians(new, centers)
+
+
+def _medians(run: Sequence[Repeats], centers: Sequence[Any]) -> Repeats:
+    rounds = [
+        np.median(
+            np.stack(
+                [
+                    repeats.logarithms[..., number] - center
+                    for repeats, center in zip(run, centers, strict=True)
+                    if number < repeats.count
+                ]
+            ),
+            axis=0,
+        )
+        for number in range(max(repeats.count for repeats in run))
+    ]
+    return Repeats.of_values(np.stack(rounds, axis=-1))
+
+
+# Where repeats are too few to show how far another would differ.
+
+
+def _spread(changes: Sequence[Change]) -> Any:
+    """Standard deviation of the changes of all quantities about their median."""
+    logs = np.stack([change.log for change in changes])
+    return _MAD_TO_SD * np.median(np.abs(logs - np.median(logs, axis=0)), axis=0)
+
+
+def _deviation(base: Repeats, new: Repeats, change: Change) -> Any:
+    """Of a quantity's own change, as its repeats show it, or its iterations: those of a start may be off together."""
+    of_repeats = change.variance * (1 / base.count + 1 / new.count)
+    return np.sqrt(np.where(np.isfinite(of_repeats), of_repeats, base.scatter + new.scatter))
+
+
+def _narrowed(change: Change, deviation: Any, tail: float) -> Change:
+    """By what is known without repeats: how unlike the quantities changed, and how far a run may be off as a whole."""
+    of_run = math.sqrt(2) * UNSEEN_SD * NormalDist().inv_cdf(1 - tail)
+    return replace(change, half_width=np.minimum(change.half_width, quantile(tail, _TAILS) * deviation + of_run))

@@ -1,0 +1,186 @@
+"""The statistics of a comparison on planted repeats; how often they are wrong is asked in test_simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from clusterbench.compare.repeats import (
+    Change,
+    Repeats,
+    change_of,
+    compare_run,
+    excludes_regression,
+    is_better,
+    is_same,
+    is_worse,
+    num_coefficients,
+    repeats_needed,
+    tail_of,
+)
+from clusterbench.formulas.student_t import quantile
+
+MARGIN = 0.05
+
+
+def change(log: float, half_width: float) -> Change:
+    return Change(np.array(log), np.array(half_width), np.array(1.0))
+
+
+def noisy(seed: int, count: int, center: float = 0.0, sd: float = 0.02) -> Repeats:
+    return Repeats.of_values(center + sd * np.random.default_rng(seed).standard_normal(count))
+
+
+@pytest.mark.parametrize(
+    ("log", "half_width", "verdicts"),
+    [
+        (0.10, 0.05, "worse"),
+        (0.03, 0.02, "worse"),  # surely above no change, and above half the margin
+        (0.02, 0.01, "same"),  # surely above no change, and below half the margin
+        (0.10, 0.11, "undecided"),
+        (0.04, 0.03, "worse"),
+        (0.01, 0.03, "same"),
+        (0.01, 0.05, "undecided"),
+        (-0.10, 0.05, "better"),
+        (0.30, math.inf, "undecided"),
+    ],
+)
+def test_a_verdict_follows_from_estimate_and_interval(log: float, half_width: float, verdicts: str) -> None:
+    found = change(log, half_width)
+    told = [
+        name for name, judge in (("worse", is_worse), ("better", is_better), ("same", is_same)) if judge(found, MARGIN)
+    ]
+    assert (told or ["undecided"])[0] == verdicts
+
+
+def test_a_regression_is_excluded_where_the_interval_ends_below_the_margin() -> None:
+    assert excludes_regression(change(0.0, 0.04), MARGIN)
+    assert not excludes_regression(change(0.0, 0.06), MARGIN)
+    assert excludes_regression(change(-0.03, 0.045), MARGIN)
+    assert excludes_regression(change(-1.0, 0.3), MARGIN)
+    # An interval as wide as a half that lies low does so by luck.
+    assert not excludes_regression(change(-0.5, 0.5), MARGIN)
+    assert not excludes_regression(change(-9.0, math.inf), MARGIN)
+
+
+def test_two_repeats_are_students_t_with_one_degree_each() -> None:
+    base, new = Repeats.of_values([0.0, 0.02]), Repeats.of_values([0.1, 0.12])
+    found = change_of(base, new, 0.025)
+    assert float(found.log) == pytest.approx(0.1)
+    assert float(found.half_width) == pytest.approx(quantile(0.025, 2) * math.sqrt(0.0002))
+
+
+def test_slow_changes_within_a_run_widen_the_interval_and_fast_ones_do_not() -> None:
+    slow = [0.01 * math.cos(math.pi * (i + 0.5) / 10) for i in range(10)]
+    fast = [0.01 * (-1) ** i for i in range(10)]
+    widths = [
+        float(change_of(Repeats.of_values(run), Repeats.of_values(run), 0.025).half_width) for run in (slow, fast)
+    ]
+    assert widths[0] > 3 * widths[1]
+
+
+def test_iterations_count_as_one_sample_a_repeat_and_bound_its_variance_from_below() -> None:
+    noise = 0.1 * np.random.default_rng(3).standard_normal((2, 101))
+    noise -= np.median(noise, axis=-1)[:, None]
+    agreeing = Repeats.of_iterations(noise)
+    assert agreeing.logarithms == pytest.approx([0.0, 0.0])
+    assert float(agreeing.floor) == pytest.approx(math.pi / 2 * 0.1**2 / 101, rel=0.3)
+    found = change_of(agreeing, agreeing, 0.025)
+    assert float(found.half_width) == pytest.approx(quantile(0.025, 2) * math.sqrt(float(agreeing.floor)))
+
+
+def test_one_spike_in_five_iterations_moves_nothing() -> None:
+    quiet = np.array([[0.0, 0.01, -0.01, 0.005, -0.005]])
+    spiked = quiet + np.array([[0.0, 9.0, 0.0, 0.0, 0.0]])
+    assert float(Repeats.of_iterations(spiked).logarithms[0]) <= 0.005
+    assert float(Repeats.of_iterations(spiked).floor) <= 2 * float(Repeats.of_iterations(quiet).floor)
+
+
+def test_unlike_numbers_of_repeats_use_the_larger_variance() -> None:
+    quiet, wild = noisy(1, 20, sd=0.001), noisy(2, 2, sd=0.1)
+    of_wild = float(np.sum((wild.logarithms[0] - wild.logarithms[1]) ** 2) / 2)
+    degrees = num_coefficients(20) + num_coefficients(2)
+    assert float(change_of(quiet, wild, 0.025).half_width) >= quantile(0.025, degrees) * math.sqrt(of_wild / 2)
+
+
+def test_a_run_with_one_repeat_is_held_against_the_noise_of_the_other() -> None:
+    base, new = noisy(1, 10), Repeats.of_values([0.5])
+    ((found,), whole) = compare_run([base], [new])
+    assert whole is None
+    assert is_worse(found, MARGIN)
+    assert float(found.half_width) > quantile(0.001, 3) * 0.005
+
+
+def test_single_repeats_of_few_cases_say_nothing() -> None:
+    base, new = ([Repeats.of_values([center])] * 4 for center in (0.0, 2.0))
+    changes, whole = compare_run(base, new)
+    assert whole is not None
+    assert all(math.isinf(float(found.half_width)) for found in (*changes, whole))
+
+
+def test_single_repeats_of_many_cases_show_three_times_as_slow_and_exclude_nothing() -> None:
+    base = [noisy(seed, 1) for seed in range(10)]
+    slow = [noisy(seed + 100, 1, math.log(3)) for seed in range(10)]
+    alike = [noisy(seed + 100, 1) for seed in range(10)]
+    changes, whole = compare_run(base, slow)
+    assert whole is not None
+    assert all(is_worse(found, MARGIN) for found in (*changes, whole))
+    changes, whole = compare_run(base, alike)
+    assert whole is not None
+    assert not any(is_worse(found, MARGIN) or excludes_regression(found, MARGIN) for found in (*changes, whole))
+
+
+def test_what_is_slower_everywhere_is_worse_in_four_repeats_and_no_case_is() -> None:
+    base = [noisy(seed, 4) for seed in range(50)]
+    new = [noisy(seed + 100, 4, math.log(1.06)) for seed in range(50)]
+    changes, whole = compare_run(base, new)
+    assert whole is not None
+    assert is_worse(whole, MARGIN)
+    assert sum(bool(is_worse(found, MARGIN)) for found in changes) <= 2
+
+
+def test_one_slow_case_of_many_does_not_make_the_run_worse() -> None:
+    base = [noisy(seed, 10) for seed in range(20)]
+    new = [noisy(seed + 100, 10, math.log(10) if seed == 0 else 0.0) for seed in range(20)]
+    changes, whole = compare_run(base, new)
+    assert whole is not None
+    assert [bool(is_worse(found, MARGIN)) for found in changes] == [True] + [False] * 19
+    assert not is_worse(whole, MARGIN)
+
+
+def test_a_drift_that_all_cases_share_widens_the_interval_of_each() -> None:
+    drift = np.array([0.0, 0.03, 0.06, 0.09])
+    base = [noisy(seed, 4, sd=0.001) for seed in range(10)]
+    new = [Repeats.of_values(noisy(seed + 100, 4, sd=0.001).logarithms + drift) for seed in range(10)]
+    changes, _ = compare_run(base, new)
+    assert all(float(found.half_width) > 0.1 for found in changes)
+
+
+def test_nothing_to_compare_has_no_change() -> None:
+    assert compare_run([], []) == ([], None)
+
+
+def test_intervals_widen_with_the_number_of_quantities() -> None:
+    assert (tail_of(1), tail_of(25), tail_of(100)) == (0.001, 0.001, pytest.approx(0.00025))
+
+
+def test_as_many_repeats_as_are_said_to_be_needed_decide() -> None:
+    base, new = noisy(1, 4), noisy(2, 4)
+    tail = tail_of(1)
+    ((found,), _) = compare_run([base], [new])
+    assert not is_same(found, MARGIN)
+    needed = repeats_needed(found, MARGIN, tail)
+    assert needed is not None
+    room = math.log1p(MARGIN) - float(found.log)
+    width = [
+        quantile(tail, 2 * num_coefficients(count)) * math.sqrt(2 * float(found.variance) / count)
+        for count in (needed - 1, needed)
+    ]
+    assert width[1] <= room < width[0]
+
+
+def test_noise_that_no_number_of_repeats_overcomes_is_said_to_need_more_than_a_thousand() -> None:
+    assert repeats_needed(Change(np.array(0.0), np.array(9.0), np.array(4.0)), MARGIN, 0.001) == 1001
+    assert repeats_needed(Change(np.array(0.0), np.array(9.0), np.array(math.inf)), MARGIN, 0.001) is None
