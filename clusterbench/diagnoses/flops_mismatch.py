@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 from clusterbench.benchmarks.train_step import job_of
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Diagnosis, Finding
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, Subject
 from clusterbench.job.passes import EXECUTED
 from clusterbench.measured.flops import differences, evidence, is_unverified
 from clusterbench.run_folder.attempts import History
@@ -37,14 +39,25 @@ class FlopsMismatch(Diagnosis):
     a model whose operators are not those of the formula.
     """
 
-    def findings(self, reading: Reading) -> list[Finding]:
-        return [finding for history in reading.histories for finding in _of_case(history)]
+    subject: ClassVar[Subject] = "cases"
+
+    def answer(self, reading: Reading) -> Answer:
+        counted = [history for history in reading.histories if _was_counted(history)]
+        findings = tuple(finding for history in counted for finding in _of_case(history))
+        return Answer(findings, ("counted FLOPs are those of the formulas",) if counted and not findings else ())
+
+
+def _was_counted(history: History) -> bool:
+    return (
+        history.case.benchmark == "train_step"
+        and history.pooled is not None
+        and bool(EXECUTED.readable(history.pooled))
+    )
 
 
 def _of_case(history: History) -> list[Finding]:
     case, seen = history.case, history.pooled
-    if case.benchmark != "train_step" or seen is None or not EXECUTED.readable(seen):
-        return []
+    assert seen is not None
     found = differences(case, job_of(case.point, case.device), seen)
     if not found:
         return []
