@@ -78,7 +78,9 @@ def _work(case: Trained) -> frozenset[tuple[str, object]]:
 
 def _is_mixed(group: Sequence[Trained]) -> bool:
     """More than the degrees of one parallelism: at least two axes, and three layouts with a figure."""
-    axes = {axis for case in group for axis in ("pp", "dp", "cp", "tp") if case.layout.uses(axis)}
+    axes = {
+        axis for layout in {case.layout for case in group} for axis in ("pp", "dp", "cp", "tp") if layout.uses(axis)
+    }
     return len(axes) > 1 and len({case.layout for case in group if _speed(case)}) > 2
 
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
 
@@ -32,20 +32,33 @@ from clusterbench.types import Case, Expected, Observation, Outcome, Place
 from tests.bench import ROOT, Result, at_most
 from tests.report.synthetic import case, observation, outcome, plant, write_run
 
-CASES, TARGET_S, TARGET_MB = 20_000, 10.0, 10.0
-MANY, MANY_S, MANY_MB = 100_000, 60.0, 40.0
-MOST_MEMORY_GB, FILTER_S = 2.0, 0.3
-PATIENCE_S = 180.0
+CASES, MANY = 20_000, 100_000
+FILTER_S, PATIENCE_S = 0.3, 180.0
 _CLUSTER = Cluster(1, 4, "cpu", cpu_name="AMD EPYC 7763", hosts=("laptop",))
 
 Record = tuple[Outcome, Observation | None]
 
 
+@dataclass(frozen=True)
+class Targets:
+    """Seconds until the page is there, its megabytes, gigabytes of resident memory, seconds until rows.csv is there."""
+
+    page_s: float
+    page_mb: float
+    memory_gb: float
+    rows_s: float | None = None
+
+
+PLANTED = Targets(10.0, 10.0, 2.0)
+TRAINING = Targets(8.0, 10.0, 2.0, rows_s=11.0)
+HUGE = Targets(25.0, 40.0, 1.2)
+
+
 def measure() -> list[Result]:
     return [
-        *_measure("report_planted", "planted", _planted_cases(CASES), _planted_records, TARGET_S, TARGET_MB),
-        *_measure("report_train_step", "real", training_cases(CASES), training_records, TARGET_S, TARGET_MB),
-        *_measure("report_100k", "planted", _planted_cases(MANY), _planted_records, MANY_S, MANY_MB),
+        *_measure("report_planted", "planted", _planted_cases(CASES), _planted_records, PLANTED),
+        *_measure("report_train_step", "real", training_cases(CASES), training_records, TRAINING),
+        *_measure("report_100k", "planted", _planted_cases(MANY), _planted_records, HUGE),
     ]
 
 
@@ -54,8 +67,7 @@ def _measure(
     kind: str,
     cases: list[Case],
     records: Callable[[list[Case]], Iterable[Record]],
-    target_s: float,
-    target_mb: float,
+    targets: Targets,
 ) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         run = write(Path(folder) / "run", cases, records(cases))
@@ -65,17 +77,18 @@ def _measure(
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         except subprocess.TimeoutExpired:
             return [
-                Result(name, PATIENCE_S, "s", target_s, "missed", "given up: at least this"),
-                Result(f"{name}_page", None, "MB", target_mb, "undecided", "there is no page"),
+                Result(name, PATIENCE_S, "s", targets.page_s, "missed", "given up: at least this"),
+                Result(f"{name}_page", None, "MB", targets.page_mb, "undecided", "there is no page"),
             ]
         if done.returncode:
             raise RuntimeError(f"no report: {done.stderr.strip()[-2000:]}")
         elapsed_s, size_bytes, with_rows_s, memory_bytes = json.loads(done.stdout)
         filter_s, opened_s = search(run.path / "index.html", "dp4 tp2")
     return [
-        at_most(name, elapsed_s, "s", target_s, f"{len(cases):,} cases; {with_rows_s:.1f} s with rows.csv"),
-        at_most(f"{name}_page", size_bytes / 1e6, "MB", target_mb),
-        at_most(f"{name}_memory", memory_bytes / 1e9, "GB", MOST_MEMORY_GB, "most resident memory, rows.csv in it"),
+        at_most(name, elapsed_s, "s", targets.page_s, f"{len(cases):,} cases; {with_rows_s:.1f} s with rows.csv"),
+        *([] if targets.rows_s is None else [at_most(f"{name}_with_rows", with_rows_s, "s", targets.rows_s)]),
+        at_most(f"{name}_page", size_bytes / 1e6, "MB", targets.page_mb),
+        at_most(f"{name}_memory", memory_bytes / 1e9, "GB", targets.memory_gb, "most resident memory, rows.csv in it"),
         at_most(f"{name}_filter", filter_s, "s", FILTER_S, f"two words; chromium opened the page in {opened_s:.1f} s"),
     ]
 
