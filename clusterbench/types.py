@@ -173,7 +173,8 @@ class Observation:
     """What was seen of one case: every rank's every sample, and each pass's record per rank.
 
     ``seconds[rank][iteration]``; ``evidence[rank]`` is what the check proved; ``passes[name][rank]``;
-    ``telemetry[host][uuid]`` is what became of a GPU meanwhile.
+    ``telemetry[host][uuid]`` is what became of a GPU meanwhile. ``proof`` is the key of what the check proved, and
+    ``proven_by`` names the case and repeat whose check it was, where that is another one.
     """
 
     case: str
@@ -185,6 +186,8 @@ class Observation:
     evidence: Sequence[Mapping[str, float]] = ()
     passes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     telemetry: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    proof: str = ""
+    proven_by: str = ""
 
 
 @dataclass(frozen=True)

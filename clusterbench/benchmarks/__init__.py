@@ -132,6 +132,14 @@ class Benchmark(ABC):
         """Allocates on this rank's device and returns what to run. Never communicates."""
 
     @classmethod
+    def proof_key(cls, point: Point, device: str) -> str | None:
+        """All that what the check proves depends on, but for the ranks themselves; None where each case checks itself.
+
+        Cases of one key on the same ranks are proven once.
+        """
+        return None
+
+    @classmethod
     @abstractmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         """Metrics of one case, from seconds and bytes; ``place`` is where it ran, by what is on record of it today."""

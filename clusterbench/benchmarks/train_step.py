@@ -8,6 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks import Benchmark
+from clusterbench.expected.tolerances import comparisons_of
+from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, TrainingJob
 from clusterbench.job.flops import step_flops
 from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
@@ -238,6 +240,14 @@ class TrainStep(Benchmark):
 
         timed = TimedStep(step)
         return Step(run=timed, check=check, passes=passes_of(step, rig), confirm=lambda: timed.confirm(rig))
+
+    @classmethod
+    def proof_key(cls, point: Point, device: str) -> str | None:
+        job, every, trainer = job_of(point, device), from_options(point), trainer_of(point)
+        if not point["parity"]:
+            return None
+        comparisons = comparisons_of(job, every, trainer.runs_in_float64)
+        return repr((point.get("trainer", OURS), point["rank_order"], twin_of(job, every), comparisons))
 
     @classmethod
     def size_bytes(cls, point: Point) -> int:

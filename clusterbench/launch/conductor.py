@@ -47,6 +47,7 @@ from clusterbench.launch.messages import (
     Warm,
 )
 from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection
+from clusterbench.launch.proven import Proven
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Observation, Outcome
 from clusterbench.words import listed
@@ -93,6 +94,7 @@ class Conductor:
     _with_passes: set[str] = field(init=False)
     _unended: LaunchError | None = field(default=None, init=False)
     _under_way: dict[str, Any] = field(default_factory=dict, init=False)
+    _proven: Proven = field(default_factory=Proven, init=False)
     _events: Events = field(init=False)
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
 
@@ -191,7 +193,7 @@ class Conductor:
             passes={name: [record.passes[name] for record in records] for name in records[0].passes},
             telemetry=_summaries(self._events.samples),
         )
-        return outcome(status="ok", phase="done"), observation
+        return outcome(status="ok", phase="done"), self._proven.complete(case, observation)
 
     def _evidence_of_a_failure(self, identity: dict[str, Any], trouble: Trouble) -> Observation | None:
         """What the check measured before it said no; a wrong case has no seconds."""
@@ -265,7 +267,8 @@ class Conductor:
         passes = case.hash not in self._with_passes
         if in_agents(case):  # ranks of an mpirun repeat it; the workers wait for them, once
             iterations, warmup, passes = 1, 0, True
-        return RunCase(case.benchmark, case.point, case.layout, case.rank_order, iterations, warmup, passes)
+        check = not self._proven.is_known(case)
+        return RunCase(case.benchmark, case.point, case.layout, case.rank_order, iterations, warmup, passes, check)
 
     def _begin_start(self, case: Case, deadline: Deadline) -> None:
         self._start, self._next_start = self._next_start, self._next_start + 1

@@ -133,7 +133,15 @@ class Start:
 
 @dataclass(frozen=True)
 class RunCase:
-    """Has every rank of the start prepare a case; passed on to the workers."""
+    """Has every rank of the start prepare a case; passed on to the workers.
+
+    Attributes
+    ----------
+    passes
+        Whether to take those that do not vary from repeat to repeat.
+    check
+        Whether to check it: not where what it would prove was proven on the same ranks.
+    """
 
     benchmark: str
     point: Point
@@ -142,6 +150,7 @@ class RunCase:
     iterations: int
     warmup: int
     passes: bool
+    check: bool
 
 
 @dataclass(frozen=True)

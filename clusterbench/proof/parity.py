@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import lcm
 
 import torch
 import torch.distributed as dist
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from clusterbench.engine.grid import Grid
 from clusterbench.errors import WrongResult
 from clusterbench.expected.tolerances import EXACT, Comparison, comparisons_of
+from clusterbench.expected.twin import twin_of
 from clusterbench.job import TrainingJob
 from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, active_in
@@ -35,31 +35,7 @@ from clusterbench.proof.two_steps import (
 from clusterbench.trainers import Trainer
 from clusterbench.training.step import TrainingStep
 
-TWIN_TOKENS = 16
-TWIN_MICRO_BATCH_SIZE = 2
-TWIN_GRAD_NORM = 1.0
-"""Well below the norm of a twin's gradients, so that they are clipped."""
-
 BFLOAT16_ROUNDING = 2.0**-9
-
-
-def twin_of(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> TrainingJob:
-    """The small job a layout is checked on: at least two of everything that is looped over.
-
-    Two sequences in a micro-batch; three micro-batches, or one more than fill the pipeline; two layers in each stage; a
-    sequence of which every rank has a part.
-    """
-    needs = [parallelism.routed_evenly().twin(job) for parallelism in active_in(job.layout, parallelisms)]
-    unit = lcm(*(need.seq_unit for need in needs))
-    micro_batches = max((need.micro_batches for need in needs), default=3)
-    return replace(
-        job,
-        shape=job.shape.twin(max((need.num_layers for need in needs), default=2)),
-        seq_len=-(-TWIN_TOKENS // unit) * unit,
-        micro_batch_size=TWIN_MICRO_BATCH_SIZE,
-        global_batch_size=micro_batches * TWIN_MICRO_BATCH_SIZE * job.layout.dp,
-        max_grad_norm=None if job.max_grad_norm is None else min(job.max_grad_norm, TWIN_GRAD_NORM),
-    )
 
 
 def check_parity(

@@ -1,0 +1,49 @@
+"""What was proven in this run on the same ranks, so that repeats and sweeps need not prove it again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from clusterbench.benchmarks import benchmarks
+from clusterbench.types import Case, Observation
+
+Evidence = Sequence[Mapping[str, float]]
+
+
+class Proven:
+    """Evidence by key: what the benchmark says the check depends on, the ranks, and their variables.
+
+    It lives as long as the processes of a run: after them neither hosts nor versions need be the same.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, Evidence]] = {}
+
+    def is_known(self, case: Case) -> bool:
+        return key_of(case) in self._known
+
+    def complete(self, case: Case, observation: Observation) -> Observation:
+        """The same with its key, and with the evidence of an earlier case where it was not checked itself."""
+        key = key_of(case)
+        if not key:
+            return observation
+        if key not in self._known:
+            self._known[key] = f"{case.id}, repeat {observation.repeat}", observation.evidence
+            return replace(observation, proof=key)
+        proven_by, evidence = self._known[key]
+        both = [{**before, **own} for before, own in zip(evidence, observation.evidence, strict=True)]
+        return replace(observation, evidence=both, proof=key, proven_by=proven_by)
+
+
+def key_of(case: Case) -> str:
+    """What the evidence of a case holds for, in 16 characters; empty where each case is checked itself."""
+    kind = benchmarks().get(case.benchmark)
+    key = kind.proof_key(case.point, case.device) if kind else None
+    if kind is None or key is None:
+        return ""
+    ranks = case.device, case.num_nodes, case.world_size, dict(case.environment)
+    text = json.dumps([case.benchmark, kind.version, key, ranks], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
