@@ -5,8 +5,9 @@ from typing import ClassVar
 from clusterbench.benchmarks.train_step import job_of
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, Subject
+from clusterbench.expected.flops import METRIC
 from clusterbench.job.passes import EXECUTED
-from clusterbench.measured.flops import differences, evidence, is_unverified
+from clusterbench.measured.flops import DIFFERS, differences, evidence, is_unverified
 from clusterbench.run_folder.attempts import History
 from clusterbench.words import plural
 
@@ -42,32 +43,21 @@ class FlopsMismatch(Diagnosis):
     subject: ClassVar[Subject] = "cases"
 
     def answer(self, reading: Reading) -> Answer:
-        counted = [history for history in reading.histories if _was_counted(history)]
-        findings = tuple(finding for history in counted for finding in _of_case(history))
-        return Answer(findings, ("counted FLOPs are those of the formulas",) if counted and not findings else ())
+        counted = [row for row in reading.rows if row.metric == METRIC and row.value is not None]
+        differing = {row.case for row in counted if row.basis.startswith(DIFFERS)}
+        findings = tuple(_of_case(history) for history in reading.histories if history.case.id in differing)
+        is_judged = any(row.expected is not None for row in counted)
+        return Answer(findings, ("counted FLOPs are those of the formulas",) if is_judged and not findings else ())
 
 
-def _was_counted(history: History) -> bool:
-    return (
-        history.case.benchmark == "train_step"
-        and history.pooled is not None
-        and bool(EXECUTED.readable(history.pooled))
-    )
-
-
-def _of_case(history: History) -> list[Finding]:
+def _of_case(history: History) -> Finding:
     case, seen = history.case, history.pooled
-    assert seen is not None
-    found = differences(case, job_of(case.point, case.device), seen)
-    if not found:
-        return []
-    worst, others = found[0], len(found) - 1
-    more = f"; {plural(others, 'other figure')} of this step differ as well" if others else ""
-    return [
-        Finding(
-            f"{case.id}, {worst.where}",
-            f"FLOPs of {worst.what}: {worst.by}",
-            "warning" if is_unverified(case) else "error",
-            evidence(worst) + more,
-        )
-    ]
+    assert seen is not None, "there is a figure of it"
+    worst, *others = differences(case, job_of(case.point, case.device), EXECUTED.of(seen))
+    more = f"; {plural(len(others), 'other figure')} of this step differ as well" if others else ""
+    return Finding(
+        f"{case.id}, {worst.where}",
+        f"FLOPs of {worst.what}: {worst.by}",
+        "warning" if is_unverified(case) else "error",
+        evidence(worst) + more,
+    )

@@ -32,12 +32,13 @@ def executed_by_rank(active: Sequence[Parallelism], job: TrainingJob, cp_rank: i
     Where a router decides how many rows a rank gets (:func:`routed_kind`) they are those of an even load, of which the
     sum over the ranks of a stage is exact: no row is dropped.
     """
-    is_repeated = "full" in {parallelism.repeats for parallelism in active}
+    is_repeated = any(parallelism.repeats == "full" for parallelism in active)
+    layers, of_expert = len(job.layers), _expert_kind(job)
     flops: Counter[Work] = Counter()
-    for name, size in _multiplied(active, job):
-        in_layers = name.startswith("layers.")
-        kind = _expert_kind(job) if is_expert(name) else PRODUCTS
-        forward = _flops_of_product(name, size, job) * (len(job.layers) if in_layers else 1)
+    for name, forward in _products(active, job):
+        in_layers, kind = name.startswith("layers."), of_expert if is_expert(name) else PRODUCTS
+        if in_layers:
+            forward *= layers
         flops[kind, FORWARD] += forward
         flops[kind, BACKWARD] += 2 * forward
         # torch.utils.checkpoint stops before a layer's last product, which nothing in backward needs. Of experts all
@@ -49,7 +50,7 @@ def executed_by_rank(active: Sequence[Parallelism], job: TrainingJob, cp_rank: i
         heads = parallelism.attention_heads(heads, job)
     for block in _blocks(active, job, cp_rank):
         kind = CAUSAL_ATTENTION if block.causal else ATTENTION
-        pairs = job.micro_batch_size * heads * block.queries * block.keys * len(job.layers)
+        pairs = job.micro_batch_size * heads * block.queries * block.keys * layers
         product = 2 * pairs * job.shape.head_dim
         flops[kind, FORWARD] += 2 * product
         flops[kind, BACKWARD] += (7 if is_repeated else 5) * product
@@ -80,7 +81,7 @@ def expected_flops(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[
         "that in backward; attention with every query of a block against every key, masked or not, and the scores "
         "once more in backward"
     )
-    if "full" in {parallelism.repeats for parallelism in active}:
+    if any(parallelism.repeats == "full" for parallelism in active):
         basis += "; layers once more up to what backward needs"
     if job.device == "cuda":
         basis = f"{UNVERIFIED}; {basis}"
@@ -96,23 +97,22 @@ def _expert_kind(job: TrainingJob) -> str:
     return PRODUCTS if job.dtype == "float64" else GROUPED_PRODUCTS
 
 
-def _multiplied(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """What one rank multiplies with of each matrix: of one layer, as all are alike, and of what is around them."""
+def _products(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[tuple[str, int]]:
+    """Each matrix with the FLOPs of its product in one forward: of one layer, as all are alike, and what is around."""
     like = replace(job, chunks=(Chunk(0, range(1), job.embeds, job.has_head),))
+    # The region of tensor parallelism has the whole sequence; router and shared experts see a rank's own part of it.
+    # Rows of experts count together: over an even load each rank has as many as its tokens send.
+    tokens, own = job.local_tokens, job.residual_tokens
+    is_head = job.shape.tied_embeddings and job.has_head
     for name, size in weight_shapes(like).items():
-        is_look_up = name == "embedding.weight" and not (job.shape.tied_embeddings and job.has_head)
-        if len(size) > 1 and not is_look_up:
-            for parallelism in active:
-                size = parallelism.multiplied(name, size, like)
-            yield name, size
-
-
-def _flops_of_product(name: str, size: tuple[int, ...], job: TrainingJob) -> int:
-    """Of one forward. Rows of experts are counted together: each rank has as many as its tokens send."""
-    if is_expert(name):
-        return 2 * job.residual_tokens * job.shape.experts_per_token * prod(size[1:])
-    # the region of tensor parallelism has the whole sequence; router and shared experts see a rank's own part of it
-    return 2 * (job.residual_tokens if is_of_mixture(name) else job.local_tokens) * prod(size)
+        if len(size) == 1 or (name == "embedding.weight" and not is_head):
+            continue
+        for parallelism in active:
+            size = parallelism.multiplied(name, size, like)
+        if is_expert(name):
+            yield name, 2 * own * job.shape.experts_per_token * prod(size[1:])
+        else:
+            yield name, 2 * (own if is_of_mixture(name) else tokens) * prod(size)
 
 
 def _blocks(active: Sequence[Parallelism], job: TrainingJob, cp_rank: int) -> Sequence[AttentionBlock]:

@@ -6,13 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 from clusterbench.expected.flops import METRIC, UNVERIFIED, Work, executed_by_all, executed_by_rank, routed_kind
 from clusterbench.job import TrainingJob
 from clusterbench.job.flops import BATCHED_PRODUCTS, UNKNOWN
-from clusterbench.job.passes import EXECUTED, Executed
+from clusterbench.job.passes import Executed
 from clusterbench.parallel import Parallelism, active_in, from_options, part_of
-from clusterbench.types import Case, Metric, Observation
+from clusterbench.types import Case, Metric, split_key
 from clusterbench.units import format_value
 
 
@@ -46,15 +47,19 @@ class Difference:
         return f"FLOPs of {self.what} on {self.where} are {self.by}"
 
 
-def executed_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iterator[Metric]:
+DIFFERS = "differs: "
+"""Begins the basis of the figures of a case whose FLOPs are not the formula's."""
+
+
+def executed_metrics(case: Case, ranks: Sequence[Sequence[Executed]], found: Sequence[Difference]) -> Iterator[Metric]:
     """FLOPs of all ranks together by kind; nothing where none were counted."""
-    ranks = EXECUTED.of(observation)
-    if not ranks:
-        return
-    counted = _by_kind(sum((_counted(rank) for rank in ranks), Counter()))
-    formula = _by_kind(executed_by_all(active_in(job.layout, from_options(case.point)), job))
-    for kind in sorted({*counted, *formula}):
-        yield Metric(METRIC, "FLOP", float(counted[kind]), detail={"part": kind})
+    flops = dict.fromkeys((split_key(key)[1]["part"] for key in case.expected if _is_of_flops(key)), 0)
+    for executed in chain.from_iterable(ranks):
+        if executed.kind != UNKNOWN:
+            flops[executed.kind] = flops.get(executed.kind, 0) + executed.flops
+    basis = f"{DIFFERS}{found[0]}" if found else ""
+    for kind, number in flops.items() if ranks else ():
+        yield Metric(METRIC, "FLOP", float(number), detail={"part": kind}, basis=basis)
 
 
 def is_void(case: Case, found: Sequence[Difference]) -> bool:
@@ -67,18 +72,22 @@ def is_unverified(case: Case) -> bool:
     return any(_is_of_flops(key) and what.basis.startswith(UNVERIFIED) for key, what in case.expected.items())
 
 
-def differences(case: Case, job: TrainingJob, observation: Observation) -> list[Difference]:
+def differences(case: Case, job: TrainingJob, ranks: Sequence[Sequence[Executed]]) -> list[Difference]:
     """Where a case's FLOPs are not the formula's, what has none first; empty for a case without an expectation.
 
-    Each rank is compared with the layers that its layout gives it, and all ranks together with the layers of the shape:
-    a stage that is cut wrongly in model and formula alike shows in the sum.
+    Each rank is compared with the layers that its layout gives it, and the ranks of a pipeline together with the layers
+    of the shape: a stage that is cut wrongly in model and formula alike shows in the sum.
+
+    Parameters
+    ----------
+    ranks
+        What each of them left, in rank order.
     """
-    ranks = EXECUTED.of(observation)
     if not ranks or not any(map(_is_of_flops, case.expected)):
         return []
     active = active_in(job.layout, from_options(case.point))
     found = [*_without_formula(ranks), *_of_ranks(ranks, active, job, str(case.point["rank_order"]))]
-    if not found:
+    if not found and job.layout.uses("pp"):  # without stages each rank was held against the shape
         total: Counter[Work] = sum((_counted(rank) for rank in ranks), Counter())
         found = [*_differing("all ranks", total, executed_by_all(active, job), _unjudged(active))]
     return sorted(found, key=lambda difference: (difference.formula > 0, -abs(difference.counted - difference.formula)))
@@ -112,11 +121,13 @@ def _of_ranks(
     for rank, of_rank in enumerate(ranks):
         at = job.layout.coordinates(rank, rank_order)
         counted, expected = _counted(of_rank), formula(at["pp"], at["cp"])
-        yield from _differing(f"rank {rank}", counted, expected, {routed, *unjudged})
-        counted_on[at["pp"]] += counted
-        formula_of[at["pp"]] += expected
+        if counted != expected:
+            yield from _differing(f"rank {rank}", counted, expected, {routed, *unjudged})
+        if routed:
+            counted_on[at["pp"]] += counted
+            formula_of[at["pp"]] += expected
     # Where the router decides, ranks have more rows or fewer, but no row is lost on the way.
-    for stage in counted_on if routed else ():
+    for stage in counted_on:
         where = f"the ranks of pp {stage} together" if job.layout.uses("pp") else "all ranks together"
         kinds = {kind for kind, _ in (*counted_on[stage], *formula_of[stage])}
         yield from _differing(where, counted_on[stage], formula_of[stage], kinds - {routed})
@@ -135,13 +146,6 @@ def _counted(of_rank: Sequence[Executed]) -> Counter[Work]:
         if executed.kind != UNKNOWN:
             counted[executed.kind, executed.during] += executed.flops
     return counted
-
-
-def _by_kind(flops: Counter[Work]) -> Counter[str]:
-    by_kind: Counter[str] = Counter()
-    for (kind, _), number in flops.items():
-        by_kind[kind] += number
-    return by_kind
 
 
 def evidence(difference: Difference) -> str:

@@ -15,7 +15,18 @@ from clusterbench.formulas.statistics import Summary, median, summarise
 from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
 from clusterbench.job.flops import executed_over_needed, step_flops
-from clusterbench.job.passes import AT_REST, ATTENTION, EXPERTS, MEMORY, RETRIES, TIMELINE, TRACE, TRAFFIC, Computed
+from clusterbench.job.passes import (
+    AT_REST,
+    ATTENTION,
+    EXECUTED,
+    EXPERTS,
+    MEMORY,
+    RETRIES,
+    TIMELINE,
+    TRACE,
+    TRAFFIC,
+    Computed,
+)
 from clusterbench.measured.agreement import STATISTICS
 from clusterbench.measured.flops import Difference, differences, executed_metrics, is_void
 from clusterbench.measured.scaling import scaling
@@ -43,9 +54,10 @@ def step_metrics(case: Case, job: TrainingJob, observation: Observation, cluster
     yield Metric("step_time", "s", time.value, time.low, time.high, time.n)
     yield _rate("tokens_per_s", "tokens/s", job.tokens_per_step, time)
     yield _rate("tokens_per_s_per_rank", "tokens/s", job.tokens_per_step / case.world_size, time)
-    found = differences(case, job, observation)
+    executed = EXECUTED.of(observation)
+    found = differences(case, job, executed)
     yield from _utilization(case, job, time, cluster) if not is_void(case, found) else _void(found[0])
-    yield from executed_metrics(case, job, observation)
+    yield from executed_metrics(case, executed, found)
     yield from _memory_metrics(observation)
     yield from _traffic_metrics(observation)
     if traced := TRACE.of(observation):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from clusterbench.diagnoses.flops_mismatch import FlopsMismatch
-from tests.measured.test_flops import Ranks, case_of, changed, honest, observed
+from tests.measured.test_flops import Ranks, case_of, changed, derived, honest, observed
 from tests.mutants import Mutant, mutants, planted_in, sources
 from tests.mutants.planting import plant
 from tests.mutants.running import command_line
-from tests.report.synthetic import outcome, reading
+from tests.report.synthetic import outcome, reading, row
 
 DP2, GPU = case_of("dp2"), case_of("dp2", "cuda", dtype="bfloat16")
 
@@ -27,13 +27,24 @@ SKIPPED_EXPERT = Mutant(
 )
 
 
-def findings(case, ranks: Ranks):
+def answer(case, ranks: Ranks):
     seen = replace(observed(case, ranks), case=case.id, hash=case.hash)
-    return FlopsMismatch().findings(reading((outcome(case), seen), cases=[case], rows=[]))
+    rows = [
+        row(case, metric.name, metric.value, unit=metric.unit, basis=metric.basis, expected=planned and planned.value)
+        for metric in derived(case, ranks).values()
+        for planned in [case.expected.get(metric.key)]
+    ]
+    return FlopsMismatch().answer(reading((outcome(case), seen), cases=[case], rows=rows))
 
 
-def test_health_is_silent():
-    assert findings(DP2, honest(DP2)) == []
+def findings(case, ranks: Ranks):
+    return list(answer(case, ranks).findings)
+
+
+def test_health_is_said_where_there_is_a_formula_and_nothing_where_there_is_none():
+    assert answer(DP2, honest(DP2)).healthy == ("counted FLOPs are those of the formulas",)
+    earlier = replace(DP2, expected={})
+    assert answer(earlier, honest(DP2)).state == "nothing to judge"
 
 
 def test_half_of_a_rank_is_named_with_both_figures():

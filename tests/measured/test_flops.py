@@ -48,7 +48,7 @@ def observed(case: Case, ranks: Ranks) -> Observation:
 
 
 def found(case: Case, ranks: Ranks) -> list[str]:
-    return [str(one) for one in differences(case, job_of(case.point, case.device), observed(case, ranks))]
+    return [str(one) for one in differences(case, job_of(case.point, case.device), ranks)]
 
 
 def derived(case: Case, ranks: Ranks) -> dict[str, Metric]:
@@ -164,7 +164,9 @@ def test_rates_of_flops_of_such_a_step_are_void_and_its_time_is_kept() -> None:
             assert metric.value is None
             assert metric.basis == "void: FLOPs of products in backward on rank 0 are -50 % against the formula"
     assert figures["step_time"].value == 1.0
-    assert figures["executed_flops[part=products]"].value == case.expected["executed_flops[part=products]"].value / 2
+    executed = figures["executed_flops[part=products]"]
+    assert executed.value == case.expected["executed_flops[part=products]"].value / 2
+    assert executed.basis == "differs: FLOPs of products in backward on rank 0 are -50 % against the formula"
 
 
 def test_on_a_gpu_nothing_is_void_as_no_formula_was_held_against_one() -> None:
@@ -177,7 +179,7 @@ def test_on_a_gpu_nothing_is_void_as_no_formula_was_held_against_one() -> None:
 
 def test_runs_recorded_before_there_was_a_count_are_not_judged() -> None:
     case = case_of("dp2")
-    without = Observation("c", "h", 1, 1, ("a",), [[1.0]] * 2)
-    assert differences(case, job_of(case.point), without) == []
+    assert found(case, []) == []
+    assert not any(key.startswith("executed_flops") for key in derived(case, []))
     earlier = replace(case, expected={})
     assert found(earlier, [[], []]) == []
