@@ -53,11 +53,11 @@ class Accelerator:
 @cache
 def accelerators() -> dict[str, Accelerator]:
     """All accelerators of ``hardware/*.toml``, by their names there."""
-    found: dict[str, Accelerator] = {}
+    by_name: dict[str, Accelerator] = {}
     for path in sorted(_HARDWARE.glob("*.toml")):
         for name, entry in tomllib.loads(path.read_text(encoding="utf-8")).items():
-            found[name] = _accelerator(name, entry, path.name)
-    return found
+            by_name[name] = _accelerator(name, entry, path.name)
+    return by_name
 
 
 def _accelerator(name: str, entry: dict[str, Any], file: str) -> Accelerator:
@@ -85,7 +85,7 @@ def find_accelerator(nvml_name: str) -> Accelerator | None:
     >>> find_accelerator("NVIDIA H200 NVL") is None
     True
     """
-    return next((found for found in accelerators().values() if nvml_name in found.nvml_names), None)
+    return next((accelerator for accelerator in accelerators().values() if nvml_name in accelerator.nvml_names), None)
 
 
 def nearest_accelerator(name: str) -> str | None:
@@ -97,7 +97,7 @@ def nearest_accelerator(name: str) -> str | None:
     >>> nearest_accelerator("NVIDIA H200 NVL")
     'NVIDIA H200'
     """
-    known = [nvml_name for found in accelerators().values() for nvml_name in found.nvml_names]
+    known = [nvml_name for accelerator in accelerators().values() for nvml_name in accelerator.nvml_names]
 
     def likeness(other: str) -> tuple[int, float]:
         return _common_words(name, other), difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio()

@@ -368,10 +368,10 @@ class ParallelLayout:
         """
         if not 0 <= rank < self.world_size:
             raise self._error(f"has ranks 0 to {self.world_size - 1}, not {rank}.")
-        found = {}
+        coordinates = {}
         for axis in _order(rank_order):
-            rank, found[axis] = divmod(rank, self.degree(axis))
-        return {axis: found[axis] for axis in AXES}
+            rank, coordinates[axis] = divmod(rank, self.degree(axis))
+        return {axis: coordinates[axis] for axis in AXES}
 
     def rank_of(self, coordinates: Mapping[str, int], rank_order: str = "megatron") -> int:
         """The rank at a place of the mesh; an axis that is left out is at 0.

@@ -43,7 +43,7 @@ Settings = Mapping[str, Setting]
 
 
 @dataclass(frozen=True)
-class Entry:
+class Item:
     """One item of ``benchmarks``.
 
     Attributes
@@ -64,7 +64,7 @@ class Entry:
     settings: Settings
     environment: Settings
     own_settings: tuple[str, ...] = ()
-    by_device: Mapping[str, Entry] = field(default_factory=dict)
+    by_device: Mapping[str, Item] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Override:
     num_nodes: tuple[int, ...] | None = None
     repeats: int | None = None
     environment: Settings = field(default_factory=dict)
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    items: Mapping[str, Item] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Suite:
     question: str
     num_nodes: tuple[int, ...]
     repeats: int
-    entries: tuple[Entry, ...]
+    items: tuple[Item, ...]
     environment: Settings
     cpu: Override
     gpu: Override
@@ -105,12 +105,12 @@ class Suite:
     fail_on: tuple[str, ...] = ()
 
     def on(self, device: str) -> Suite:
-        """The suite for ``cpu`` or ``cuda``: its block applied, every entry complete.
+        """The suite for ``cpu`` or ``cuda``: its block applied, every item complete.
 
         Raises
         ------
         SuiteError
-            If an entry lacks an option that has no default.
+            If an item lacks an option that has no default.
         """
         name, block = ("gpu", self.gpu) if device == "cuda" else ("cpu", self.cpu)
         common = {**self.environment, **block.environment}
@@ -118,14 +118,14 @@ class Suite:
             self,
             num_nodes=block.num_nodes or self.num_nodes,
             repeats=block.repeats or self.repeats,
-            entries=tuple(
-                _overridden(entry, [block.entries.get(entry.benchmark), entry.by_device.get(name)], common)
-                for entry in self.entries
+            items=tuple(
+                _overridden(item, [block.items.get(item.benchmark), item.by_device.get(name)], common)
+                for item in self.items
             ),
             environment=common,
         )
-        for entry in applied.entries:
-            applied._expect_complete(entry, name)
+        for item in applied.items:
+            applied._expect_complete(item, name)
         return applied
 
     def where(self, line: int) -> str:
@@ -136,21 +136,21 @@ class Suite:
         """The error that says what is wrong with ``line``."""
         return SuiteError(f"{self.where(line)}: {what}")
 
-    def _expect_complete(self, entry: Entry, device: str) -> None:
-        for name, key in entry.kind.options().items():
-            if key.required and name not in entry.settings:
+    def _expect_complete(self, item: Item, device: str) -> None:
+        for name, key in item.kind.options().items():
+            if key.required and name not in item.settings:
                 raise self.mistake(
-                    entry.line,
-                    f"benchmark '{entry.benchmark}' needs '{name}', {key.allowed()}.\n"
-                    f"hint: write '{name}: ...' here or under '{device}: {entry.benchmark}:'",
+                    item.line,
+                    f"benchmark '{item.benchmark}' needs '{name}', {key.allowed()}.\n"
+                    f"hint: write '{name}: ...' here or under '{device}: {item.benchmark}:'",
                 )
 
 
-def _overridden(entry: Entry, overrides: Iterable[Entry | None], environment: Settings) -> Entry:
+def _overridden(item: Item, overrides: Iterable[Item | None], environment: Settings) -> Item:
     settings, variables, own_settings = (
-        dict(entry.settings),
-        {**environment, **entry.environment},
-        dict.fromkeys(entry.settings),
+        dict(item.settings),
+        {**environment, **item.environment},
+        dict.fromkeys(item.settings),
     )
     blocks = [override for override in overrides if override]
     for override in blocks:
@@ -159,7 +159,7 @@ def _overridden(entry: Entry, overrides: Iterable[Entry | None], environment: Se
     if blocks:
         # A block may leave an inherited key without effect; neither of the two is then a mistake.
         own_settings = dict.fromkeys(name for override in blocks for name in override.settings)
-    return replace(entry, settings=settings, environment=variables, own_settings=tuple(own_settings))
+    return replace(item, settings=settings, environment=variables, own_settings=tuple(own_settings))
 
 
 def load_suite(path: Path | str, kinds: Mapping[str, type[Benchmark]] | None = None) -> Suite:
@@ -235,15 +235,15 @@ class _SuiteReader:
                 raise self.mistake(table.line, f"a suite needs '{required}'.")
         values = {name: self.fixed(key, table) for name, key in suite_keys.items()}
         name = self.name(table)
-        entries = self.entries(table.values["benchmarks"])
-        listed = {entry.benchmark for entry in entries}
+        items = self.items(table.values["benchmarks"])
+        listed = {item.benchmark for item in items}
         return Suite(
             name=name,
             question=str(values["question"] or ""),
             num_nodes=values["num_nodes"] or suite_keys["num_nodes"].default,
             repeats=values["repeats"] or suite_keys["repeats"].default,
             fail_on=values["fail_on"] or (),
-            entries=entries,
+            items=items,
             environment=self.environment(table),
             cpu=self.override("cpu", table, listed),
             gpu=self.override("gpu", table, listed),
@@ -260,12 +260,12 @@ class _SuiteReader:
             )
         return text
 
-    def entries(self, node: Node) -> tuple[Entry, ...]:
+    def items(self, node: Node) -> tuple[Item, ...]:
         if not isinstance(node, Items) or not node.items:
             raise self.mistake(node.line, "'benchmarks' must be a list, with an item '- benchmark: NAME' for each.")
-        return tuple(self.entry(item) for item in node.items)
+        return tuple(self.item(inner) for inner in node.items)
 
-    def entry(self, node: Node) -> Entry:
+    def item(self, node: Node) -> Item:
         name_node = node.values.get("benchmark") if isinstance(node, Table) else None
         if not isinstance(name_node, Scalar):
             raise self.mistake(node.line, "an item of 'benchmarks' begins with '- benchmark: NAME'.")
@@ -277,7 +277,7 @@ class _SuiteReader:
                 f"Benchmarks: {', '.join(sorted(self.kinds))}.",
             )
         assert isinstance(node, Table)
-        by_device: dict[str, Entry] = {
+        by_device: dict[str, Item] = {
             device: self.options(
                 name, self.any_table(node.values[device], f"'{device}'", "options and their values"), []
             )
@@ -286,7 +286,7 @@ class _SuiteReader:
         }
         return replace(self.options(name, node, ["benchmark", "cpu", "gpu"]), by_device=by_device)
 
-    def options(self, benchmark: str, table: Table, more: list[str]) -> Entry:
+    def options(self, benchmark: str, table: Table, more: list[str]) -> Item:
         """The options of ``benchmark`` in ``table``, which may hold ``more`` keys."""
         kind = self.kinds[benchmark]
         options = kind.options()
@@ -302,7 +302,7 @@ class _SuiteReader:
                 )
         of = f"benchmark '{benchmark}': option "
         settings = {name: self.setting(options[name], table, of) for name in table.values if name in options}
-        return Entry(benchmark, kind, table.line, settings, self.environment(table), tuple(settings))
+        return Item(benchmark, kind, table.line, settings, self.environment(table), tuple(settings))
 
     def override(self, device: str, suite: Table, listed: Iterable[str]) -> Override:
         if device not in suite.values:
@@ -313,7 +313,7 @@ class _SuiteReader:
             raise self.mistake(node.lines["num_ranks"], "'gpu' has no key 'num_ranks': every GPU is one rank.")
         keys = [name for name in block_keys if device == "cpu" or name != "num_ranks"]
         table = self.table(node, f"'{device}'", [*keys, "environment", *sorted(self.kinds)])
-        entries = {}
+        items = {}
         for name in table.values:
             if name not in self.kinds:
                 continue
@@ -322,9 +322,9 @@ class _SuiteReader:
                     table.lines[name], f"'{name}' is not among the suite's benchmarks; this has no effect."
                 )
             options = self.any_table(table.values[name], f"'{name}' under '{device}'", "options and their values")
-            entries[name] = self.options(name, options, [])
+            items[name] = self.options(name, options, [])
         values = {name: self.fixed(key, table) for name, key in block_keys.items()}
-        return Override(**values, environment=self.environment(table), entries=entries)
+        return Override(**values, environment=self.environment(table), items=items)
 
     def table(self, node: Node, what: str, keys: list[str]) -> Table:
         """``node`` as a mapping that has none but these keys."""

@@ -33,13 +33,13 @@ def mistake(folder: Path, text: str | bytes) -> str:
 def test_the_smallest_suite_has_defaults(tmp_path):
     suite = suite_of(tmp_path, SMALLEST)
     assert (suite.name, suite.question, suite.num_nodes, suite.repeats) == ("s", "", (1,), 1)
-    assert [entry.benchmark for entry in suite.entries] == ["ping"]
+    assert [item.benchmark for item in suite.items] == ["ping"]
     assert suite.text == SMALLEST.encode()
 
 
 def test_every_value_knows_its_line(tmp_path):
     suite = suite_of(tmp_path, SMALLEST + "    max_size:\n      - 8\n      - 64KiB\n")
-    setting = suite.entries[0].settings["max_size"]
+    setting = suite.items[0].settings["max_size"]
     assert setting.line == 4
     assert [(written.value, written.line) for written in setting.values] == [(8, 5), (65536, 6)]
 
@@ -49,13 +49,13 @@ def test_one_value_where_a_list_is_expected_is_a_list_of_one(tmp_path):
         tmp_path, HEAD.replace("benchmarks", "num_nodes: 2\nbenchmarks") + "  - {benchmark: train, layouts: tp1}"
     )
     assert suite.num_nodes == (2,)
-    assert [written.value for written in suite.entries[0].settings["layouts"].values] == ["tp1"]
+    assert [written.value for written in suite.items[0].settings["layouts"].values] == ["tp1"]
 
 
 def test_environment_is_text_as_written(tmp_path):
     suite = suite_of(tmp_path, SMALLEST + "    environment: {A: 0x1F, B: true, C: 1.50, D: [0, 1], E: '', F: 007}\n")
     values = {
-        name: [written.value for written in setting.values] for name, setting in suite.entries[0].environment.items()
+        name: [written.value for written in setting.values] for name, setting in suite.items[0].environment.items()
     }
     assert values == {"A": ["0x1F"], "B": ["true"], "C": ["1.50"], "D": ["0", "1"], "E": [""], "F": ["007"]}
 
@@ -68,7 +68,7 @@ def test_plain_words_are_text_as_in_yaml_1_2(tmp_path):
 
 def test_the_block_of_a_device_overrides_what_differs_there(tmp_path):
     text = SMALLEST + (
-        "    max_size: 1KiB\n    environment: {A: entry, B: entry}\n"
+        "    max_size: 1KiB\n    environment: {A: item, B: item}\n"
         "environment: {A: suite, C: suite, D: suite}\n"
         "cpu:\n  num_ranks: 4\n  repeats: 7\n  num_nodes: [2, 3]\n  environment: {D: cpu}\n"
         "  ping: {max_size: 64, environment: {B: block}}\n"
@@ -79,11 +79,11 @@ def test_the_block_of_a_device_overrides_what_differs_there(tmp_path):
     assert (gpu.repeats, gpu.num_nodes) == (1, (1,))
 
     def values_on(applied: Any) -> dict[str, Any]:
-        entry = applied.entries[0]
-        return {name: setting.values[0].value for name, setting in {**entry.settings, **entry.environment}.items()}
+        item = applied.items[0]
+        return {name: setting.values[0].value for name, setting in {**item.settings, **item.environment}.items()}
 
-    assert values_on(cpu) == {"max_size": 64, "A": "entry", "B": "block", "C": "suite", "D": "cpu"}
-    assert values_on(gpu) == {"max_size": 1024, "A": "entry", "B": "entry", "C": "suite", "D": "suite"}
+    assert values_on(cpu) == {"max_size": 64, "A": "item", "B": "block", "C": "suite", "D": "cpu"}
+    assert values_on(gpu) == {"max_size": 1024, "A": "item", "B": "item", "C": "suite", "D": "suite"}
 
 
 def test_an_item_may_say_what_differs_for_it_alone(tmp_path):
@@ -95,19 +95,19 @@ def test_an_item_may_say_what_differs_for_it_alone(tmp_path):
     suite = suite_of(tmp_path, text)
     cpu, gpu = suite.on("cpu"), suite.on("cuda")
 
-    def values(entry: Any) -> dict[str, Any]:
-        return {name: setting.values[0].value for name, setting in {**entry.settings, **entry.environment}.items()}
+    def values(item: Any) -> dict[str, Any]:
+        return {name: setting.values[0].value for name, setting in {**item.settings, **item.environment}.items()}
 
-    assert [values(entry) for entry in cpu.entries] == [{"max_size": 32, "A": "item"}, {"max_size": 64, "A": "block"}]
-    assert [values(entry) for entry in gpu.entries] == [{"max_size": 16, "min_size": 8}, {"max_size": 16}]
-    assert [entry.own_settings for entry in gpu.entries] == [("min_size",), ("max_size",)]
+    assert [values(item) for item in cpu.items] == [{"max_size": 32, "A": "item"}, {"max_size": 64, "A": "block"}]
+    assert [values(item) for item in gpu.items] == [{"max_size": 16, "min_size": 8}, {"max_size": 16}]
+    assert [item.own_settings for item in gpu.items] == [("min_size",), ("max_size",)]
 
 
 def test_an_alias_repeats_what_its_anchor_says(tmp_path):
     suite = suite_of(
         tmp_path, HEAD + "  - {benchmark: ping, min_size: &size 16}\n  - {benchmark: ping, min_size: *size}\n"
     )
-    assert [entry.settings["min_size"].values[0].value for entry in suite.entries] == [16, 16]
+    assert [item.settings["min_size"].values[0].value for item in suite.items] == [16, 16]
 
 
 SENTENCES = {

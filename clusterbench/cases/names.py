@@ -43,7 +43,7 @@ def choices(rows: Iterable[Row], quiet: Collection[str], without: Collection[str
     for row in _one_a_case(rows):
         for option in values.keys() & row.point.keys():
             values[option].add(row.point[option])
-    silent = {option for option, found in values.items() if len(found) < 2} | set(without)
+    silent = {option for option, given in values.items() if len(given) < 2} | set(without)
     return lambda row: list(_choices(row.point, [option for option in sharing() if option not in silent]))
 
 

@@ -10,14 +10,14 @@ from clusterbench.rows import Row
 
 def parts_of(rows: Iterable[Row], metric: str) -> dict[str, dict[Part, float]]:
     """Case -> seconds of each part of this metric."""
-    found: dict[str, dict[Part, float]] = {}
+    parts_by_case: dict[str, dict[Part, float]] = {}
     for row in rows:
         if row.metric != metric or row.value is None:
             continue
         part = row.detail.get("part", "")
         if part in PARTS:
-            found.setdefault(row.case, {})[part, row.detail.get("axis", "")] = row.value
-    return found
+            parts_by_case.setdefault(row.case, {})[part, row.detail.get("axis", "")] = row.value
+    return parts_by_case
 
 
 def in_order(cases: Iterable[Mapping[Part, float]]) -> list[Part]:

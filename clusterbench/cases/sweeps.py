@@ -25,7 +25,7 @@ def sweep_name(rows: Iterable[Row]) -> Callable[[Row], str]:
             values[row.benchmark, row.point.get("op")][name].add(row.point[name])
         values[row.benchmark, None]["op"].add(row.point.get("op"))
     differing = {
-        of_what: sorted(name for name, found in of_benchmark.items() if len(found) > 1)
+        of_what: sorted(name for name, given in of_benchmark.items() if len(given) > 1)
         for of_what, of_benchmark in values.items()
     }
     ranks = {_ranks(row) for row in points.values()}

@@ -399,17 +399,17 @@ def _reasons(gpus: Sequence[Gpu]) -> Panel:
 
 def _followed(gpus: Sequence[Gpu]) -> tuple[str, int] | None:
     """The case and repeat to show over time: where a clock was lowest; of like ones the longest."""
-    found: dict[tuple[str, int], tuple[float, float]] = {}
+    lowest_by_case: dict[tuple[str, int], tuple[float, float]] = {}
     for gpu in gpus:
         for spell in gpu.spells:
             if len(spell.course.get("elapsed_s", ())) >= FEWEST_MOMENTS:
                 clock_hz = spell.first_of(CLOCK.means) or LARGEST
-                lowest, samples = found.get((spell.case, spell.repeat), (LARGEST, 0.0))
-                found[spell.case, spell.repeat] = min(lowest, clock_hz), max(samples, spell.num_samples)
-    if not found:
+                lowest, samples = lowest_by_case.get((spell.case, spell.repeat), (LARGEST, 0.0))
+                lowest_by_case[spell.case, spell.repeat] = min(lowest, clock_hz), max(samples, spell.num_samples)
+    if not lowest_by_case:
         return None
-    lowest = min(clock for clock, _ in found.values())
-    low = {key: samples for key, (clock, samples) in found.items() if (1 - ALIKE) * clock <= lowest}
+    lowest = min(clock for clock, _ in lowest_by_case.values())
+    low = {key: samples for key, (clock, samples) in lowest_by_case.items() if (1 - ALIKE) * clock <= lowest}
     return max(low, key=lambda key: low[key])
 
 

@@ -234,7 +234,7 @@ def _heatmaps(trained: Sequence[Trained], histories: Mapping[str, History]) -> l
     left_out = FOLLOWS_LAYOUT | sharing().keys() | CHOSEN | {"shape", "seq_len", "global_batch_size"}
     for case in trained:
         by_work[_options(case, left_out)].append(case)
-    found: dict[Options, tuple[str, dict[Cell, list[Trained]]]] = {}
+    cells_by_work: dict[Options, tuple[str, dict[Cell, list[Trained]]]] = {}
     for work, cases in by_work.items():
         long = _of_several_lengths(cases)
         for case in cases:
@@ -244,8 +244,8 @@ def _heatmaps(trained: Sequence[Trained], histories: Mapping[str, History]) -> l
             else:
                 batch = {(name, _plain(case.point.get(name))) for name in ("seq_len", "global_batch_size")}
                 key, of, row = work | batch, "", shape
-            found.setdefault(key, (of, defaultdict(list)))[1][row, case.layout.world_size].append(case)
-    heatmaps = {key: _heatmap(of, cells, histories) for key, (of, cells) in found.items()}
+            cells_by_work.setdefault(key, (of, defaultdict(list)))[1][row, case.layout.world_size].append(case)
+    heatmaps = {key: _heatmap(of, cells, histories) for key, (of, cells) in cells_by_work.items()}
     choices = {key: heatmap for key, heatmap in heatmaps.items() if _is_a_choice(heatmap.cells)}
     return [replace(heatmap, name=_name(key, choices)) for key, heatmap in choices.items()]
 

@@ -112,7 +112,7 @@ class TrafficCounter(TorchDispatchMode):
     def __init__(self, axes: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self.axes = dict(axes or {})
-        self.records: list[Collective] = []
+        self.collectives: list[Collective] = []
 
     def __enter__(self) -> Self:
         self._all_reduce = dist.all_reduce
@@ -147,12 +147,12 @@ class TrafficCounter(TorchDispatchMode):
         axis, group_size = self._axis([*args, *kwargs.values()])
         if name == "batch_p2p_ops":  # (op_list, peer_list, tag_list, tensors, group_name)
             for kind, tensor in zip(args[0], args[3], strict=True):
-                self.records.append(Collective(OPS[kind], axis, *_size([tensor]), group_size))
+                self.collectives.append(Collective(OPS[kind], axis, *_size([tensor]), group_size))
             return
         op = OPS.get(name, func._schema.name)
         size_bytes, dtype = _size([*args, *kwargs.values(), result])
         # The tensor of a barrier is a dummy that tells the backend its device.
-        self.records.append(Collective(op, axis, 0 if op == "barrier" else size_bytes, dtype, group_size))
+        self.collectives.append(Collective(op, axis, 0 if op == "barrier" else size_bytes, dtype, group_size))
 
     def _axis(self, arguments: list[object]) -> tuple[str, int]:
         group = next((group for group in map(group_of, arguments) if group is not None), None)
@@ -164,7 +164,7 @@ class TrafficCounter(TorchDispatchMode):
 
     def totals(self) -> dict[tuple[str, str], Total]:
         """Sums of what was recorded, by ``(axis, op)``."""
-        return totals(self.records)
+        return totals(self.collectives)
 
 
 class _CallbackCounter(TorchDispatchMode):
@@ -178,35 +178,35 @@ class _CallbackCounter(TorchDispatchMode):
         return self._counter.__torch_dispatch__(func, types, args, kwargs)
 
 
-def totals(records: list[Collective]) -> dict[tuple[str, str], Total]:
+def totals(collectives: list[Collective]) -> dict[tuple[str, str], Total]:
     """Sums by ``(axis, op)``.
 
     >>> totals([Collective("all_reduce", "dp", 1000, "float32", 4)] * 2)
     {('dp', 'all_reduce'): Total(count=2, size_bytes=2000, traffic_bytes=3000.0)}
     """
     sums: dict[tuple[str, str], Total] = {}
-    for record in records:
-        key = record.axis, record.op
+    for collective in collectives:
+        key = collective.axis, collective.op
         before = sums.get(key, Total(0, 0, 0.0))
-        traffic_bytes = traffic_of(record)
+        traffic_bytes = traffic_of(collective)
         is_known = traffic_bytes is not None and before.traffic_bytes is not None
         sums[key] = Total(
             before.count + 1,
-            before.size_bytes + record.size_bytes,
+            before.size_bytes + collective.size_bytes,
             before.traffic_bytes + traffic_bytes if is_known else None,  # type: ignore[operator]
         )
     return sums
 
 
-def traffic_of(record: Collective) -> float | None:
+def traffic_of(collective: Collective) -> float | None:
     """Bytes the busiest link has to carry for one call, or None where the factor is unknown."""
-    if record.size_bytes == 0 or record.group_size == 1:
+    if collective.size_bytes == 0 or collective.group_size == 1:
         return 0.0
     # The two halves of what nccl-tests calls send_recv; each is one message of this rank.
-    factor = BUS_FACTOR.get("send_recv" if record.op in ("send", "recv") else record.op)
-    if factor is None or record.group_size == 0:
+    factor = BUS_FACTOR.get("send_recv" if collective.op in ("send", "recv") else collective.op)
+    if factor is None or collective.group_size == 0:
         return None
-    return record.size_bytes * factor(record.group_size)
+    return collective.size_bytes * factor(collective.group_size)
 
 
 def _size(values: list[Any]) -> tuple[int, str]:

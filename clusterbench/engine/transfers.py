@@ -58,7 +58,9 @@ class LibraryCalls:
 
 def listed(counter: TrafficCounter) -> list[tuple[str, str]]:
     """Op and axis of each collective that was counted, in order, without messages between two ranks."""
-    return [(record.op, record.axis) for record in counter.records if record.op not in ("send", "recv")]
+    return [
+        (collective.op, collective.axis) for collective in counter.collectives if collective.op not in ("send", "recv")
+    ]
 
 
 def axes_of(names: Sequence[str], listed: Sequence[tuple[str, str]]) -> list[str]:

@@ -147,15 +147,15 @@ def gather(plane: HeadPlane, own: Hello) -> Allocation:
 
 
 def _expect_names_of_their_own(hellos: Sequence[Hello]) -> None:
-    seen = set()
+    places = set()
     for said in hellos:
         place = said.host, said.local_rank
-        if said.local_rank is not None and place in seen:
+        if said.local_rank is not None and place in places:
             raise LaunchError(
                 f"two hosts go by the name {said.host}: each has a local rank {said.local_rank}.\n"
                 "hint: give every host or container a name of its own"
             )
-        seen.add(place)
+        places.add(place)
 
 
 def _expect_one_copy(hellos: Sequence[Hello]) -> None:
@@ -227,7 +227,7 @@ def _described() -> Mapping[str, Any]:
             "hint: 'python -m clusterbench.engine.environment' does it; a driver that hangs is what usually holds it up"
         ) from None
     try:
-        found: dict[str, Any] = json.loads(done.stdout)
+        environment: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
         raise LaunchError(f"host {socket.gethostname()} could not be described: {done.stderr.strip()[-500:]}") from None
-    return found
+    return environment

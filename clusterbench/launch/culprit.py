@@ -213,8 +213,10 @@ def standing(place: RankPlace) -> str:
     if place.state == "T":
         return f"{what}: its process is stopped (SIGSTOP)"
     frame = place.stack[0] if place.stack else ""
-    found = re.match(r'File "(.*)", line (\d+)(?: in (.*))?', frame)
-    return f"{what}, in {found[3]} ({Path(found[1]).name}:{found[2]})" if found else what
+    place_in_code = re.match(r'File "(.*)", line (\d+)(?: in (.*))?', frame)
+    return (
+        f"{what}, in {place_in_code[3]} ({Path(place_in_code[1]).name}:{place_in_code[2]})" if place_in_code else what
+    )
 
 
 def silent(ranks: Sequence[int], hosts: Sequence[str], others: int, seconds: float) -> str:

@@ -26,12 +26,12 @@ class Interface:
 
 def interfaces_of(environment: Mapping[str, Any]) -> tuple[Interface, ...]:
     """Those of a host that are up and have an address, in the order in which it lists them."""
-    found = []
+    interfaces = []
     for described in environment.get("network") or ():
         for written in described.get("addresses") or ():
             address = ipaddress.IPv4Interface(written)
-            found.append(Interface(described["name"], str(address.ip), str(address.network)))
-    return tuple(found)
+            interfaces.append(Interface(described["name"], str(address.ip), str(address.network)))
+    return tuple(interfaces)
 
 
 def choose_interfaces(hosts: Mapping[str, Sequence[Interface]], wanted: str | None) -> dict[str, Interface]:

@@ -572,12 +572,12 @@ def decode_as(kind: type[Kind], line: bytes) -> Kind:
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        found = parsed(line)
+        fields = parsed(line)
     except (ValueError, RecursionError) as error:
         raise BadLine(f"the line cannot be read: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise BadLine("the line is no JSON object")
-    return found
+    return fields
 
 
 def _made(kind: type[Kind], name: str, fields: Mapping[str, Any]) -> Kind:

@@ -142,8 +142,8 @@ class Launcher:
         SuiteError
             If it says something that is no number.
         """
-        found = find(words, self.of_tasks, self.may_be_glued)
-        return count(words, found) if found else None
+        option = find(words, self.of_tasks, self.may_be_glued)
+        return count(words, option) if option else None
 
     def with_tasks(self, words: Sequence[str], num_tasks: int) -> list[str]:
         """The command for so many processes, if it says how many."""
@@ -185,8 +185,8 @@ class Started:
 @cache
 def launchers() -> dict[str, Launcher]:
     """All launchers by name, the innermost first."""
-    found = {name: kind() for name, kind in things("clusterbench.launchers", Launcher).items()}
-    return dict(sorted(found.items(), key=lambda item: INNERMOST_FIRST.index(item[1].kind)))
+    by_name = {name: kind() for name, kind in things("clusterbench.launchers", Launcher).items()}
+    return dict(sorted(by_name.items(), key=lambda item: INNERMOST_FIRST.index(item[1].kind)))
 
 
 def detect(environment: Mapping[str, str]) -> Started | None:

@@ -25,10 +25,10 @@ class Mpirun(Launcher):
     of_tasks: ClassVar[tuple[str, ...]] = ("-n", "-np", "--n", "--np", "-c")
 
     def hosts_in(self, words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        if found := find(words, _HOSTS):
-            return [host for host in found.value.split(",") if host]
-        if found := find(words, _HOSTFILE):
-            return lines_of(found.value)
+        if option := find(words, _HOSTS):
+            return [host for host in option.value.split(",") if host]
+        if option := find(words, _HOSTFILE):
+            return lines_of(option.value)
         return []
 
     def on(self, words: Sequence[str], entries: Sequence[str], scratch: Path) -> list[str]:
@@ -40,8 +40,8 @@ class Mpirun(Launcher):
     def in_common_options(self, words: Sequence[str]) -> list[str]:
         common = list(words)
         for names in (self.of_tasks, _HOSTS, _HOSTFILE):
-            if found := find(common, names):
-                common[found.index : found.index + (2 if found.before is None else 1)] = [names[0], found.value]
+            if option := find(common, names):
+                common[option.index : option.index + (2 if option.before is None else 1)] = [names[0], option.value]
         return common
 
 

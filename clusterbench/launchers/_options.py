@@ -36,12 +36,12 @@ def find(words: Sequence[str], names: Sequence[str], may_be_glued: bool = False)
 
 def replace(words: list[str], names: Sequence[str], value: str, may_be_glued: bool = False) -> bool:
     """Gives an option another value; False where it is not there."""
-    if (found := find(words, names, may_be_glued)) is None:
+    if (option := find(words, names, may_be_glued)) is None:
         return False
-    if found.before is None:
-        words[found.index + 1] = value
+    if option.before is None:
+        words[option.index + 1] = value
     else:
-        words[found.index] = found.before + value
+        words[option.index] = option.before + value
     return True
 
 

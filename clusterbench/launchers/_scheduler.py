@@ -39,11 +39,11 @@ class Scheduler(Launcher):
 
     def hosts_in(self, words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         """Those that are named, otherwise as many of the allocation's as are wanted, the first ones."""
-        if found := find(words, self.of_hosts, self.may_be_glued):
-            return list(dict.fromkeys(self.listed(found.value)))
+        if option := find(words, self.of_hosts, self.may_be_glued):
+            return list(dict.fromkeys(self.listed(option.value)))
         hosts = self.allocated(words, environment)
-        if (found := find(words, self.of_nodes, self.may_be_glued)) and found.value.isdecimal():
-            hosts = hosts[: int(found.value)]
+        if (option := find(words, self.of_nodes, self.may_be_glued)) and option.value.isdecimal():
+            hosts = hosts[: int(option.value)]
         return hosts
 
     def in_full(self, words: Sequence[str], hosts: Sequence[str], environment: Mapping[str, str]) -> list[str]:

@@ -42,8 +42,8 @@ class Slurm(Scheduler):
         return list(expand_hosts(named))
 
     def allocated(self, words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        found = find(words, ("-x", "--exclude"), self.may_be_glued)
-        without = set(expand_hosts(found.value)) if found else set()
+        excluded = find(words, ("-x", "--exclude"), self.may_be_glued)
+        without = set(expand_hosts(excluded.value)) if excluded else set()
         return [host for host in self.hosts(environment) if host not in without]
 
     def in_full(self, words: Sequence[str], hosts: Sequence[str], environment: Mapping[str, str]) -> list[str]:

@@ -80,8 +80,10 @@ def phases_of(layout: ParallelLayout, job: TrainingJob | None) -> tuple[Phase, .
     }
     if job is not None and (objection := objection_to(job, active)):
         raise SuiteError(f"layout '{layout}' cannot train {job.shape.name} so: {objection}.")
-    found = _possible(layout) if job is None else _most_of_stages(job, active, range(layout.pp))
-    return tuple(Phase(words[name], tuple(found.get(name, ()))) for name in STEP if name in found or name == "update")
+    messages = _possible(layout) if job is None else _most_of_stages(job, active, range(layout.pp))
+    return tuple(
+        Phase(words[name], tuple(messages.get(name, ()))) for name in STEP if name in messages or name == "update"
+    )
 
 
 def _most_of_stages(job: TrainingJob, active: Sequence[Parallelism], stages: Iterable[int]) -> dict[str, list[Message]]:
@@ -106,11 +108,11 @@ def traffic_by_phase(active: Sequence[Parallelism], job: TrainingJob) -> dict[st
 
     Of parallelisms with their default options: one pipeline stage a rank, no recomputation.
     """
-    found: dict[str, list[Traffic]] = defaultdict(list)
+    by_phase: dict[str, list[Traffic]] = defaultdict(list)
     for sent in traffic_of_step(active, job):
         if sent.count:
-            found[sent.during].append(sent)
-    return dict(found)
+            by_phase[sent.during].append(sent)
+    return dict(by_phase)
 
 
 def _possible(layout: ParallelLayout) -> dict[str, list[Message]]:

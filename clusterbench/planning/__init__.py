@@ -18,7 +18,7 @@ from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.errors import SuiteError
 from clusterbench.layout import ParallelLayout
 from clusterbench.planning.names import tidy, unique_names
-from clusterbench.suite import Entry, Settings, Suite, Written
+from clusterbench.suite import Item, Settings, Suite, Written
 from clusterbench.types import Case, Place, Plan, Point, Refusal
 from clusterbench.words import plural
 
@@ -61,33 +61,32 @@ def make_plan(suite: Suite, cluster: Cluster) -> Plan:
     suite = suite.on(cluster.device)
     places = [Place(cluster, num_nodes) for num_nodes in sorted(suite.num_nodes)]
     answers: list[_Answer] = []
-    for entry in suite.entries:
-        answers += _answers(suite, entry, places, room=MOST_CASES - len(answers))
-    _expect_something([answer.record for answer in answers])
-    answers.sort(
-        key=lambda answer: answer.request.place.num_nodes
-    )  # stable: within a node count the suite's order stays
-    _expect_unique([answer.record for answer in answers if isinstance(answer.record, Case)])
-    names = unique_names([answer.record.id for answer in answers], lambda index: answers[index].request.features())
-    records = [_named(answer.record, name) for answer, name in zip(answers, names, strict=True)]
+    for item in suite.items:
+        answers += _answers(suite, item, places, room=MOST_CASES - len(answers))
+    _expect_something([answer.planned for answer in answers])
+    # Stable: within a node count the suite's order stays.
+    answers.sort(key=lambda answer: answer.request.place.num_nodes)
+    _expect_unique([answer.planned for answer in answers if isinstance(answer.planned, Case)])
+    names = unique_names([answer.planned.id for answer in answers], lambda index: answers[index].request.features())
+    named = [_named(answer.planned, name) for answer, name in zip(answers, names, strict=True)]
     return Plan(
         suite=suite.name,
         question=suite.question,
         cluster=cluster,
         repeats=suite.repeats,
-        cases=tuple(record for record in records if isinstance(record, Case)),
-        refusals=tuple(record for record in records if isinstance(record, Refusal)),
+        cases=tuple(planned for planned in named if isinstance(planned, Case)),
+        refusals=tuple(planned for planned in named if isinstance(planned, Refusal)),
         fail_on=suite.fail_on,
     )
 
 
-def _named(record: Case | Refusal, name: str) -> Case | Refusal:
-    return record if record.id == name else replace(record, id=name)
+def _named(planned: Case | Refusal, name: str) -> Case | Refusal:
+    return planned if planned.id == name else replace(planned, id=name)
 
 
 @dataclass(frozen=True)
 class _Request:
-    """One point of an entry at one place.
+    """One point of an item at one place.
 
     ``swept`` are the written values that were chosen for it, ``elements`` those of its lists that bring it about;
     ``objection`` says why it can never be.
@@ -118,37 +117,37 @@ class _Request:
 @dataclass(frozen=True)
 class _Answer:
     request: _Request
-    record: Case | Refusal
+    planned: Case | Refusal
 
 
-def _answers(suite: Suite, entry: Entry, places: Sequence[Place], room: int) -> list[_Answer]:
-    """Every point of one entry at all places, each with its case or refusal."""
-    _expect_reasonable(suite, entry, len(places), room)
+def _answers(suite: Suite, item: Item, places: Sequence[Place], room: int) -> list[_Answer]:
+    """Every point of one item at all places, each with its case or refusal."""
+    _expect_reasonable(suite, item, len(places), room)
     requests: list[_Request] = []
-    for request in _requests(suite, entry, places):
+    for request in _requests(suite, item, places):
         requests.append(request)
         if len(requests) > room:
-            raise _too_many(suite, entry, f"more than {MOST_CASES}")
-    _expect_effect(suite, entry, places)
-    _expect_sound_values(suite, entry, requests)
+            raise _too_many(suite, item, f"more than {MOST_CASES}")
+    _expect_effect(suite, item, places)
+    _expect_sound_values(suite, item, requests)
     if not requests:
-        raise suite.mistake(entry.line, f"benchmark '{entry.benchmark}' has nothing to measure here.")
-    return [_Answer(request, _case_or_refusal(suite, entry, request)) for request in requests]
+        raise suite.mistake(item.line, f"benchmark '{item.benchmark}' has nothing to measure here.")
+    return [_Answer(request, _case_or_refusal(suite, item, request)) for request in requests]
 
 
 # Requests
 
 
-def _requests(suite: Suite, entry: Entry, places: Sequence[Place]) -> Iterator[_Request]:
+def _requests(suite: Suite, item: Item, places: Sequence[Place]) -> Iterator[_Request]:
     """Every point at every place, for every combination of swept options and variables."""
     for place in places:
         earlier: set[object] = set()
-        for values, swept in _combinations(entry.settings):
-            benchmark, points = _points(suite, entry, values, swept, place)
+        for values, swept in _combinations(item.settings):
+            benchmark, points = _points(suite, item, values, swept, place)
             points = _new(benchmark, points, earlier)
-            elements = _elements(entry, values, place, points)
+            elements = _elements(item, values, place, points)
             objections = [_sentence(benchmark.objection(point, place) or "") for point in points]
-            for variables, swept_variables in _combinations(entry.environment):
+            for variables, swept_variables in _combinations(item.environment):
                 chosen = (*swept, *swept_variables)
                 for point, by, objection in zip(points, elements, objections, strict=True):
                     yield _Request(benchmark, point, place, variables, chosen, by, objection)
@@ -177,25 +176,25 @@ def _combinations(settings: Settings) -> Iterator[tuple[dict[str, Any], tuple[Wr
 
 
 def _points(
-    suite: Suite, entry: Entry, values: Mapping[str, Any], swept: Sequence[Written], place: Place
+    suite: Suite, item: Item, values: Mapping[str, Any], swept: Sequence[Written], place: Place
 ) -> tuple[Benchmark, list[Point]]:
     """The benchmark with these values and all it measures at ``place``; what it cannot read is a mistake."""
     try:
-        benchmark = entry.kind.from_options(values)
+        benchmark = item.kind.from_options(values)
         return benchmark, _all_points(benchmark, place)
     except SuiteError as error:
-        unreadable = [element for element, points in _one_by_one(entry, values, place) if points is None]
-        named = [setting.line for name, setting in entry.settings.items() if re.search(rf"\b{name}\b", str(error))]
-        lines = [*(written.line for written in (*unreadable, *swept)), *named, entry.line]
+        unreadable = [element for element, points in _one_by_one(item, values, place) if points is None]
+        named = [setting.line for name, setting in item.settings.items() if re.search(rf"\b{name}\b", str(error))]
+        lines = [*(written.line for written in (*unreadable, *swept)), *named, item.line]
         raise suite.mistake(lines[0], error) from None
 
 
 def _elements(
-    entry: Entry, values: Mapping[str, Any], place: Place, points: Sequence[Point]
+    item: Item, values: Mapping[str, Any], place: Place, points: Sequence[Point]
 ) -> list[tuple[Written, ...]]:
-    """For each point the elements of the entry's lists that bring it about: those that do so alone."""
+    """For each point the elements of the item's lists that bring it about: those that do so alone."""
     bringing: dict[Any, list[Written]] = defaultdict(list)
-    for element, brought in _one_by_one(entry, values, place):
+    for element, brought in _one_by_one(item, values, place):
         for point in brought or ():
             bringing[_key(point)].append(element)
     times: Counter[Any] = Counter()
@@ -210,15 +209,15 @@ def _elements(
 
 
 def _one_by_one(
-    entry: Entry, values: Mapping[str, Any], place: Place
+    item: Item, values: Mapping[str, Any], place: Place
 ) -> Iterator[tuple[Written, Sequence[Point] | None]]:
     """Each element of each list, and the points it has alone in its list; None where it cannot be read alone."""
-    for setting in entry.settings.values():
+    for setting in item.settings.values():
         if not setting.is_list or setting.name in Benchmark.options():  # those that all share bring no points
             continue
         for element in setting.values:
             try:
-                alone = entry.kind.from_options({**values, setting.name: (element.value,)})
+                alone = item.kind.from_options({**values, setting.name: (element.value,)})
                 points: Sequence[Point] | None = _all_points(alone, place)
             except SuiteError:
                 points = None
@@ -236,17 +235,17 @@ def _key(point: Point) -> tuple[tuple[str, Any], ...]:
 # Cases and refusals
 
 
-def _case_or_refusal(suite: Suite, entry: Entry, request: _Request) -> Case | Refusal:
+def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refusal:
     benchmark, point, place = request.benchmark, request.point, request.place
     world_size = benchmark.world_size(point, place)
-    name = f"{entry.benchmark}/{place.num_nodes}n{world_size}/{tidy(benchmark.label(point))}"
-    source = suite.where(request.by[0].line if request.by else entry.line)
-    reason, hint = (request.objection, "") if request.objection else _misfit(entry, request, world_size)
+    name = f"{item.benchmark}/{place.num_nodes}n{world_size}/{tidy(benchmark.label(point))}"
+    source = suite.where(request.by[0].line if request.by else item.line)
+    reason, hint = (request.objection, "") if request.objection else _misfit(item, request, world_size)
     if reason:
-        return Refusal(name, entry.benchmark, point, place.num_nodes, reason, source, hint)
+        return Refusal(name, item.benchmark, point, place.num_nodes, reason, source, hint)
     return Case(
         id=name,
-        benchmark=entry.benchmark,
+        benchmark=item.benchmark,
         version=benchmark.version,
         point=point,
         device="cpu" if benchmark.on_host else place.device,
@@ -267,7 +266,7 @@ def _case_or_refusal(suite: Suite, entry: Entry, request: _Request) -> Case | Re
     )
 
 
-def _misfit(entry: Entry, request: _Request, world_size: int) -> tuple[str, str]:
+def _misfit(item: Item, request: _Request, world_size: int) -> tuple[str, str]:
     """Why a sound point does not fit its place, and what to do about it; two empty texts when it fits."""
     place = request.place
     cluster = place.cluster
@@ -277,7 +276,7 @@ def _misfit(entry: Entry, request: _Request, world_size: int) -> tuple[str, str]
     stretch = "write 'dp*' to let data parallelism take the ranks that are left" if _stretches(layout, place) else ""
     if place.num_nodes > cluster.num_nodes:
         return (
-            f"'{entry.benchmark}' needs {plural(place.num_nodes, 'node')}, but the allocation has {cluster.num_nodes}.",
+            f"'{item.benchmark}' needs {plural(place.num_nodes, 'node')}, but the allocation has {cluster.num_nodes}.",
             f"run it on {plural(place.num_nodes, 'node')}, or take {place.num_nodes} out of num_nodes",
         )
     if world_size > place.world_size:
@@ -312,21 +311,21 @@ def _supply(place: Place) -> str:
 # Mistakes of a suite
 
 
-def _too_many(suite: Suite, entry: Entry, number: str) -> SuiteError:
+def _too_many(suite: Suite, item: Item, number: str) -> SuiteError:
     return suite.mistake(
-        entry.line, f"with benchmark '{entry.benchmark}' the suite asks for {number} cases; {MOST_CASES} are the most."
+        item.line, f"with benchmark '{item.benchmark}' the suite asks for {number} cases; {MOST_CASES} are the most."
     )
 
 
-def _expect_reasonable(suite: Suite, entry: Entry, num_places: int, room: int) -> None:
+def _expect_reasonable(suite: Suite, item: Item, num_places: int, room: int) -> None:
     """Counts combinations before any is made: a few lines of YAML can ask for more than there is memory."""
-    axes = [setting for setting in (*entry.settings.values(), *entry.environment.values()) if not setting.is_list]
+    axes = [setting for setting in (*item.settings.values(), *item.environment.values()) if not setting.is_list]
     number = num_places * prod(len(setting.values) for setting in axes)
     if number > room:
-        raise _too_many(suite, entry, f"{MOST_CASES - room + number} or more")
+        raise _too_many(suite, item, f"{MOST_CASES - room + number} or more")
 
 
-def _expect_sound_values(suite: Suite, entry: Entry, requests: Sequence[_Request]) -> None:
+def _expect_sound_values(suite: Suite, item: Item, requests: Sequence[_Request]) -> None:
     """A value that is objected to everywhere and in every combination was a mistake to write.
 
     One that is objected to here only, because nodes or ranks are few, is refused.
@@ -334,7 +333,7 @@ def _expect_sound_values(suite: Suite, entry: Entry, requests: Sequence[_Request
     hopeless = _hopeless_values(requests)
     if hopeless:
         cluster = replace(requests[0].place.cluster, num_nodes=ROOMY_NODES, ranks_per_node=ROOMY_RANKS, hosts=())
-        elsewhere = _hopeless_values(list(_requests(suite, entry, [Place(cluster, ROOMY_NODES)])))
+        elsewhere = _hopeless_values(list(_requests(suite, item, [Place(cluster, ROOMY_NODES)])))
         for written, reason in hopeless.items():
             if written in elsewhere:
                 raise suite.mistake(written.line, reason)
@@ -349,24 +348,24 @@ def _hopeless_values(requests: Sequence[_Request]) -> dict[Written, str]:
     return {written: reasons[0] for written, reasons in objections.items() if all(reasons)}
 
 
-def _expect_effect(suite: Suite, entry: Entry, places: Sequence[Place]) -> None:
+def _expect_effect(suite: Suite, item: Item, places: Sequence[Place]) -> None:
     """An option that changes nothing, whatever is combined with it, was a mistake to write."""
     without_effect = [
-        dict(entry.kind.from_options(values).ineffective(entry.own_settings, place))
+        dict(item.kind.from_options(values).ineffective(item.own_settings, place))
         for place in places
-        for values, _ in _combinations(entry.settings)
+        for values, _ in _combinations(item.settings)
     ]
     for name in without_effect[0]:
-        if name in entry.settings and all(name in reasons for reasons in without_effect):
+        if name in item.settings and all(name in reasons for reasons in without_effect):
             why = _sentence(without_effect[0][name])
-            what = f"benchmark '{entry.benchmark}': option '{name}' has no effect: {why}"
-            raise suite.mistake(entry.settings[name].line, what)
+            what = f"benchmark '{item.benchmark}': option '{name}' has no effect: {why}"
+            raise suite.mistake(item.settings[name].line, what)
 
 
-def _expect_something(records: Sequence[Case | Refusal]) -> None:
+def _expect_something(planned: Sequence[Case | Refusal]) -> None:
     """A suite of which nothing runs here is a mistake; where something does, the rest is refused and listed."""
-    first = records[0] if records else None
-    if isinstance(first, Refusal) and not any(isinstance(record, Case) for record in records):
+    first = planned[0] if planned else None
+    if isinstance(first, Refusal) and not any(isinstance(answer, Case) for answer in planned):
         raise SuiteError(f"{first.source}: {first.reason}" + (f"\nhint: {first.hint}" if first.hint else ""))
 
 

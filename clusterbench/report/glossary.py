@@ -153,13 +153,13 @@ def words_in(markup: str, words: Iterable[Word], texts: Iterable[str] = ()) -> l
 def figures_in(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """What each metric of these rows means, as its benchmark says it; in the order of the rows."""
     known = benchmarks()
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for name, metric in dict.fromkeys((row.benchmark, row.metric) for row in rows):
-        if metric not in found and name in known:
+        if metric not in meanings and name in known:
             meaning = {kind.name: kind.meaning for kind in known[name].metrics}
             if metric in meaning:
-                found[metric] = meaning[metric]
-    return list(found.items())
+                meanings[metric] = meaning[metric]
+    return list(meanings.items())
 
 
 def explainer(words: Iterable[Word]) -> Callable[[str], Markup]:

@@ -69,7 +69,7 @@ def _memory_of(step: BuiltStep, rig: Rig) -> dict[str, int]:
 
 def _traffic_of(step: BuiltStep, counter: TrafficCounter, flops: FlopCounter) -> list[Moved]:
     """FLOPs are counted in the same step, whose operators pass through Python anyway."""
-    counter.records.clear()
+    counter.collectives.clear()
     with counter, flops:
         step()
     return [Moved(axis, op, **vars(total)) for (axis, op), total in sorted(counter.totals().items())]

@@ -6,8 +6,8 @@ from tests.report.synthetic import case, reading, row
 
 
 def measured(world_size: int, hosts: str, **point: object) -> Row:
-    one = case(f"{world_size} {point}", world_size, num_nodes=world_size // 2, point={"size_bytes": 8, **point})
-    return row(one, hosts=hosts)
+    planned = case(f"{world_size} {point}", world_size, num_nodes=world_size // 2, point={"size_bytes": 8, **point})
+    return row(planned, hosts=hosts)
 
 
 def test_a_larger_case_without_the_hosts_of_the_smaller_is_named() -> None:

@@ -39,7 +39,7 @@ def network(**eth0: Any) -> list[dict[str, Any]]:
 
 
 def said(environment: dict[str, Any]) -> list[str]:
-    return [one.sentence for one in differences(environment)]
+    return [difference.sentence for difference in differences(environment)]
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,10 @@ def run(
         as_json(rank_log(parse("".join(f"{host}:70{rank}:71 [0] NCCL INFO {message}\n" for message in own))))
         for rank, (host, own) in enumerate(zip(HOSTS, messages, strict=True))
     ]
-    one = case("ring", benchmark="nccl_transport", device="cuda", num_nodes=2, environment=variables)
+    planned = case("ring", benchmark="nccl_transport", device="cuda", num_nodes=2, environment=variables)
     passes = {LOG.name: logs, TOPOLOGY.name: [topology or {}] * 4}
-    seen = Observation(one.id, one.hash, 1, 1, HOSTS, [[0.1]] * 4, passes=passes)
-    found = reading((outcome(one), seen), cases=[one])
+    seen = Observation(planned.id, planned.hash, 1, 1, HOSTS, [[0.1]] * 4, passes=passes)
+    found = reading((outcome(planned), seen), cases=[planned])
     cluster = Cluster(2, 2, "cuda", gpu)
     return replace(found, plan=replace(found.plan, cluster=cluster), environment=environment or {})
 

@@ -51,7 +51,7 @@ def plain_calls():
         for work in dist.batch_isend_irecv(swaps):
             work.wait()
         dist.barrier()
-    return [(r.op, r.axis, r.size_bytes, r.dtype, r.group_size) for r in counter.records]
+    return [(sent.op, sent.axis, sent.size_bytes, sent.dtype, sent.group_size) for sent in counter.collectives]
 
 
 def test_each_call_is_recorded_in_order_with_the_larger_of_what_goes_in_and_out():
@@ -89,7 +89,7 @@ def functional_calls():
         functional.all_reduce_coalesced([torch.ones(4), torch.ones(2)], "sum", group)[0].wait()
         functional.all_to_all_single_autograd(part, [2, 2], [2, 2], group).sum().backward()
         functional.broadcast(torch.ones(4), 0, group).wait()
-    return [(r.op, r.axis, r.size_bytes) for r in counter.records]
+    return [(sent.op, sent.axis, sent.size_bytes) for sent in counter.collectives]
 
 
 def test_functional_collectives_are_seen_in_forward_and_backward_once_each():
@@ -111,7 +111,7 @@ def ddp(planted):
         if planted:
             dist.all_reduce(torch.ones(1000))
     total = counter.totals()["world", "all_reduce"]
-    return len(counter.records), total.count, total.size_bytes, total.traffic_bytes
+    return len(counter.collectives), total.count, total.size_bytes, total.traffic_bytes
 
 
 def test_the_buckets_of_ddps_reducer_carry_every_gradient_once():
@@ -137,7 +137,7 @@ def tensor_parallel(sequence):
     x_BSD = torch.ones(2, 4 if sequence else 8, 16, requires_grad=True)
     with TrafficCounter(grid.names()) as counter:
         model(x_BSD).sum().backward()
-    return [(r.op, r.axis, r.size_bytes, r.dtype) for r in counter.records]
+    return [(sent.op, sent.axis, sent.size_bytes, sent.dtype) for sent in counter.collectives]
 
 
 def test_a_tensor_parallel_pair_reduces_once_forward_and_once_backward():
@@ -177,7 +177,7 @@ def zero_1():
     model(torch.ones(2, 16)).sum().backward()
     with TrafficCounter() as counter:
         optimizer.step()
-    return [(r.op, r.size_bytes) for r in counter.records]
+    return [(sent.op, sent.size_bytes) for sent in counter.collectives]
 
 
 def test_collectives_inside_an_optimizer_are_seen():

@@ -94,7 +94,7 @@ def write_run(
     environment: Mapping[str, Any] | None = None,
 ) -> RunFolder:
     cluster = cluster or Cluster(1, 4, "cpu", cpu_name="AMD EPYC 7763", hosts=("laptop",))
-    repeats = max((one.repeats for one in cases), default=1)
+    repeats = max((planned.repeats for planned in cases), default=1)
     plan = Plan(suite, question, cluster, repeats, tuple(cases), tuple(refusals))
     run = RunFolder.create(path, b"suite: planted\n", plan, environment or {})
     for ended, seen in records:
@@ -104,7 +104,7 @@ def write_run(
 
 def good_run(path: Path, cases: Sequence[Case] = (case("a"), case("b"))) -> RunFolder:
     """Everything as it should be."""
-    return write_run(path, cases, [(outcome(one), observation(one)) for one in cases])
+    return write_run(path, cases, [(outcome(planned), observation(planned)) for planned in cases])
 
 
 ENVIRONMENT = {
@@ -141,7 +141,7 @@ def tp_scale_run(path: Path, noise: float = 0.02) -> RunFolder:
                 _traffic(degree), "B", "2 all-reduces a layer and direction, times 2(t-1)/t"
             ),
         }
-        one = case(
+        planned = case(
             layout,
             degree,
             id=f"train_step/1n{degree}/{layout}",
@@ -161,12 +161,12 @@ def tp_scale_run(path: Path, noise: float = 0.02) -> RunFolder:
                 "recompute": "none",
             },
         )
-        cases.append(one)
+        cases.append(planned)
         for repeat in (1, 2, 3):
             if not speed:
                 why = "rank 5 asked for 1.5 GiB and the host had 0.9 GiB left"
                 ended = outcome(
-                    one,
+                    planned,
                     "out_of_memory",
                     repeat=repeat,
                     reason=why,
@@ -181,7 +181,7 @@ def tp_scale_run(path: Path, noise: float = 0.02) -> RunFolder:
             shared = [step_s * draw.gauss(1, noise) for _ in range(20)]
             seconds = [[second * draw.gauss(1, 0.002) for second in shared] for _ in range(degree)]
             figures = _figures(degree, split, step_s)
-            records.append((outcome(one, repeat=repeat), observation(one, seconds, figures, repeat=repeat)))
+            records.append((outcome(planned, repeat=repeat), observation(planned, seconds, figures, repeat=repeat)))
     refusal = Refusal(
         "train_step/1n3/tp3",
         "train_step",
@@ -256,14 +256,14 @@ def all_reduce_run(path: Path) -> RunFolder:
     draw, cases, records = random.Random(3), [], []
     for power in range(3, 29):
         size_bytes = 2**power
-        one = case(
+        planned = case(
             f"{size_bytes}B", 8, num_nodes=2, point={"size_bytes": size_bytes, "dtype": "float32"}, device="cuda"
         )
-        cases.append(one)
+        cases.append(planned)
         if power == 20:
             why = "<script>alert('reason')</script> made no progress for 60 s"
             ended = outcome(
-                one, "timeout", reason=why, rank=5, host="gpu-02", phase="warm", log="logs/start-0001-rank-0005.log"
+                planned, "timeout", reason=why, rank=5, host="gpu-02", phase="warm", log="logs/start-0001-rank-0005.log"
             )
             records.append((ended, None))
             continue
@@ -283,7 +283,9 @@ def all_reduce_run(path: Path) -> RunFolder:
             },
         ]
         hot = {"gpu-02": {"GPU-77": {"index": 1, "throttle_reasons": {"hw_thermal_slowdown": 0.4}}}}
-        records.append((outcome(one), observation(one, seconds, figures, hosts=("gpu-01", "gpu-02"), telemetry=hot)))
+        records.append(
+            (outcome(planned), observation(planned, seconds, figures, hosts=("gpu-01", "gpu-02"), telemetry=hot))
+        )
     cluster = Cluster(2, 4, "cuda", "NVIDIA H100 80GB HBM3", hosts=("gpu-01", "gpu-02"))
     return write_run(
         path,
@@ -307,11 +309,11 @@ def reading(*records: tuple[Outcome, Observation | None], cases: Sequence[Case],
     """What a diagnosis sees, without a disk."""
     histories = tuple(
         History(
-            one,
-            tuple(ended for ended, _ in records if ended.hash == one.hash),
-            tuple(seen for ended, seen in records if seen is not None and ended.hash == one.hash),
+            planned,
+            tuple(ended for ended, _ in records if ended.hash == planned.hash),
+            tuple(seen for ended, seen in records if seen is not None and ended.hash == planned.hash),
         )
-        for one in cases
+        for planned in cases
     )
     plan = Plan("planted", "?", Cluster(1, 4, "cpu"), 1, tuple(cases), ())
     return Reading("run", plan, histories, list(rows))

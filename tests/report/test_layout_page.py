@@ -233,5 +233,8 @@ def test_axe_finds_nothing_serious(open_page: Callable[..., Page], scheme: str) 
     page = open_page(view("dp2-tp8+sp", 4, "llama-8b"), color_scheme=scheme)
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     found = Axe().run(page).response["violations"]
-    serious = [one for one in found if one["impact"] in ("serious", "critical")]
-    assert [(one["id"], one["nodes"][0]["html"][:200], one["nodes"][0]["failureSummary"]) for one in serious] == []
+    serious = [violation for violation in found if violation["impact"] in ("serious", "critical")]
+    assert [
+        (violation["id"], violation["nodes"][0]["html"][:200], violation["nodes"][0]["failureSummary"])
+        for violation in serious
+    ] == []

@@ -25,7 +25,9 @@ def names(path: Path, num_metrics: int, num_cases: int = 8) -> list[str]:
     figures = [
         [{"name": f"metric_{number % num_metrics}", "unit": "s", "value": 1.0 + number}] for number in range(num_cases)
     ]
-    records = [(outcome(one), observation(one, figures=own)) for one, own in zip(cases, figures, strict=True)]
+    records = [
+        (outcome(planned), observation(planned, figures=own)) for planned, own in zip(cases, figures, strict=True)
+    ]
     return [column.name for column in columns(read(write_run(path, cases, records)))]
 
 
