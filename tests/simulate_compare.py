@@ -96,7 +96,7 @@ class Setting:
 
 
 def settings() -> list[Setting]:
-    """All of them: 173 of ``aa``, 14 of ``found``, 210 of ``excluded``, 6 of ``beyond``."""
+    """All of them: 218 of ``aa``, 24 of ``found``, 210 of ``excluded``, 6 of ``beyond``."""
     drifting, heavy = LAWS[3], LAWS[1]
     return [
         *(Setting("aa", law, *sizes) for law, *sizes in product(LAWS, (1, 10, 100), (1, 2, 3, 4, 5, 10, 20))),
@@ -116,6 +116,12 @@ def settings() -> list[Setting]:
             for law, repeats in product(LAWS, (1, 2, 3, 5, 10, 20))
         ),
         *(Setting("beyond", SLOW_DRIFT, *sizes) for sizes in product((1, 10, 100), (4, 10))),
+        # More numbers of cases, added when the first design was seen to find too little in 3 of them.
+        *(Setting("aa", LAWS[law], *sizes) for law, *sizes in product((3, 4, 6), (2, 3, 5, 9, 30), (2, 4, 10))),
+        *(
+            Setting("found", law, cases, 10, slower=2 * MARGIN, planted="one case")
+            for law, cases in product((CV_2, CV_2_HEAVY), (2, 3, 5, 9, 30))
+        ),
     ]
 
 

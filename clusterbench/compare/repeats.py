@@ -20,7 +20,8 @@ case is not.
 
 **A case among others** has noise that it shares, that of the run as a whole, and its own, what is left when the typical
 case is taken off each repeat (0.8 n^(2/3) coefficients, since shared drift is gone). Both half widths are added: many
-cases share one drift, and among many there is always one whose own few repeats happen to agree.
+cases share one drift, and among many there is always one whose own few repeats happen to agree. Of fewer than 10 cases
+the typical one is largely noise of each, so there they are added as squares.
 
 **Several quantities.** Each of q independent quantities, the run as a whole among them, gets an interval of 1 - 5 %/q
 (Bonferroni), and none less than 99.8 %: a slowdown that is there is then excluded at most once in a thousand runs.
@@ -45,7 +46,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
@@ -60,7 +61,7 @@ CONFIDENCE = 0.95
 LARGEST_TAIL = 0.001
 OF_ALL_NOISE, OF_OWN_NOISE = 0.6, 0.8
 """Times n^(2/3), of n repeats: how many slow coefficients a variance is taken from; more where drift was taken off."""
-FEWEST_QUANTITIES = 5
+FEWEST_ADDED, FEWEST_QUANTITIES = 10, 5
 UNSEEN_SD = 0.10
 _TAILS = 3
 _MAD_TO_SD = 1.4826
@@ -169,7 +170,8 @@ def compare_run(base: Sequence[Repeats], new: Sequence[Repeats]) -> tuple[list[C
         return [change_of(*pair, tail) for pair in pairs], None
     shared = _shared(base, new)
     whole = change_of(*shared, tail)
-    changes = [_change_beside_others(*pair, shared, whole, tail) for pair in pairs]
+    together = np.add if len(pairs) >= FEWEST_ADDED else np.hypot
+    changes = [_change_beside_others(*pair, shared, whole, tail, together) for pair in pairs]
     if len(pairs) < FEWEST_QUANTITIES:
         return changes, whole
     spread = _spread(changes)
@@ -246,13 +248,18 @@ def _slow_squares(repeats: Repeats, coefficients: float) -> Any:
 
 
 def _change_beside_others(
-    base: Repeats, new: Repeats, shared: tuple[Repeats, Repeats], whole: Change, tail: float
+    base: Repeats,
+    new: Repeats,
+    shared: tuple[Repeats, Repeats],
+    whole: Change,
+    tail: float,
+    together: Callable[[Floats, Floats], Floats],
 ) -> Change:
     """The change of a quantity whose noise is what it shares with the others, and its own beside that."""
     own = change_of(base.without(shared[0]), new.without(shared[1]), tail, OF_OWN_NOISE)
     log = new.logarithms.mean(axis=-1) - base.logarithms.mean(axis=-1)
-    variance = (np.sqrt(own.variance) + np.sqrt(whole.variance)) ** 2
-    return Change(log, own.half_width + whole.half_width, variance)
+    variance = together(np.sqrt(own.variance), np.sqrt(whole.variance)) ** 2
+    return Change(log, together(own.half_width, whole.half_width), variance)
 
 
 # The run as a whole.
