@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from clusterbench.job import Chunk, TrainingJob, weight_shapes
 from clusterbench.job.flops import ATTENTION, BACKWARD, CAUSAL_ATTENTION, FORWARD, GROUPED_PRODUCTS, PRODUCTS
+from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import AttentionBlock, Parallelism
 from clusterbench.parallel.expert import is_expert, is_of_mixture
+from clusterbench.shape import ModelShape
 from clusterbench.types import Expected, metric_key
 
 METRIC = "executed_flops"
@@ -33,27 +37,23 @@ def executed_by_rank(active: Sequence[Parallelism], job: TrainingJob, cp_rank: i
     sum over the ranks of a stage is exact: no row is dropped.
     """
     is_repeated = any(parallelism.repeats == "full" for parallelism in active)
-    layers, of_expert = len(job.layers), _expert_kind(job)
+    layers, of_expert, of_rank = len(job.layers), _expert_kind(job), job.residual_tokens
+    rows = {"region": job.local_tokens, "rank": of_rank, "experts": of_rank * job.shape.experts_per_token}
     flops: Counter[Work] = Counter()
-    for name, forward in _products(active, job):
-        in_layers, kind = name.startswith("layers."), of_expert if is_expert(name) else PRODUCTS
-        if in_layers:
-            forward *= layers
+    for product in _products(tuple(active), job.shape, job.layout, job.has_head):
+        kind = of_expert if product.rows == "experts" else PRODUCTS
+        forward = product.flops * rows[product.rows] * (layers if product.in_layers else 1)
         flops[kind, FORWARD] += forward
-        flops[kind, BACKWARD] += 2 * forward
-        # torch.utils.checkpoint stops before a layer's last product, which nothing in backward needs. Of experts all
-        # is needed: the gradient of the router asks for what it weighs.
-        if is_repeated and in_layers and not name.endswith(".feed_forward.down.weight"):
-            flops[kind, BACKWARD] += forward
+        flops[kind, BACKWARD] += (3 if is_repeated and product.is_repeated else 2) * forward
     heads = job.shape.num_heads
     for parallelism in active:
         heads = parallelism.attention_heads(heads, job)
     for block in _blocks(active, job, cp_rank):
         kind = CAUSAL_ATTENTION if block.causal else ATTENTION
         pairs = job.micro_batch_size * heads * block.queries * block.keys * layers
-        product = 2 * pairs * job.shape.head_dim
-        flops[kind, FORWARD] += 2 * product
-        flops[kind, BACKWARD] += (7 if is_repeated else 5) * product
+        one_product = 2 * pairs * job.shape.head_dim
+        flops[kind, FORWARD] += 2 * one_product
+        flops[kind, BACKWARD] += (7 if is_repeated else 5) * one_product
     return Counter({work: number * job.gradient_accumulation_steps for work, number in flops.items() if number})
 
 
@@ -97,22 +97,38 @@ def _expert_kind(job: TrainingJob) -> str:
     return PRODUCTS if job.dtype == "float64" else GROUPED_PRODUCTS
 
 
-def _products(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[tuple[str, int]]:
-    """Each matrix with the FLOPs of its product in one forward: of one layer, as all are alike, and what is around."""
-    like = replace(job, chunks=(Chunk(0, range(1), job.embeds, job.has_head),))
-    # The region of tensor parallelism has the whole sequence; router and shared experts see a rank's own part of it.
-    # Rows of experts count together: over an even load each rank has as many as its tokens send.
-    tokens, own = job.local_tokens, job.residual_tokens
-    is_head = job.shape.tied_embeddings and job.has_head
+class _Product(NamedTuple):
+    """The product of one matrix: FLOPs for each row of a forward, and whose rows these are.
+
+    ``region``: those of the region of tensor parallelism, which has the whole sequence. ``rank``: the part of it that
+    sequence parallelism leaves a rank, as router and shared experts see it. ``experts``: what the tokens of that part
+    send; over an even load a rank gets as many.
+    """
+
+    rows: str
+    flops: int
+    in_layers: bool
+    is_repeated: bool
+
+
+@lru_cache(maxsize=4096)  # a report asks for many cases that differ in their batch alone
+def _products(
+    active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout, has_head: bool
+) -> tuple[_Product, ...]:
+    """All products of one layer, as all are alike, and of the head."""
+    like = TrainingJob(shape, layout, 1, 1, 1, chunks=(Chunk(0, range(1), first=False, last=has_head),))
+    products = []
     for name, size in weight_shapes(like).items():
-        if len(size) == 1 or (name == "embedding.weight" and not is_head):
-            continue
-        for parallelism in active:
-            size = parallelism.multiplied(name, size, like)
-        if is_expert(name):
-            yield name, 2 * own * job.shape.experts_per_token * prod(size[1:])
-        else:
-            yield name, 2 * (own if is_of_mixture(name) else tokens) * prod(size)
+        if len(size) > 1:
+            for parallelism in active:
+                size = parallelism.multiplied(name, size, like)
+            of_experts, in_layers = is_expert(name), name.startswith("layers.")
+            rows = "experts" if of_experts else "rank" if is_of_mixture(name) else "region"
+            # torch.utils.checkpoint stops before a layer's last product, which nothing in backward needs. Of experts
+            # all is needed: the gradient of the router asks for what it weighs.
+            is_repeated = in_layers and not name.endswith(".feed_forward.down.weight")
+            products.append(_Product(rows, 2 * prod(size[1:] if of_experts else size), in_layers, is_repeated))
+    return tuple(products)
 
 
 def _blocks(active: Sequence[Parallelism], job: TrainingJob, cp_rank: int) -> Sequence[AttentionBlock]:
