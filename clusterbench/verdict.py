@@ -143,18 +143,18 @@ def _measured(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
     unsteady = len(unsteady_cases((*reading.rows_of("time_cv"), *reading.rows_of("time_max_over_median"))))
     is_incomplete = bool(faults or waiting or partly or reading.problems)
     few_samples = sum(history.pooled is not None and len(history.pooled.seconds[0]) <= TOO_FEW for history in histories)
-    is_imported = _is_imported(reading)
+    imported = reading.is_imported
     missing = _missing(faults, waiting, partly, len(reading.problems))
     parts = [
         f"{have_figure:,} of {plural(wanted, 'case')}" if histories else "no cases",
         *([f"wrong: {few(wrong, _NAMED)}"] if wrong else []),
         *missing,
-        *([] if is_imported else _as_expected(histories)),
-        *_crashed_in_the_source(histories if is_imported else ()),
+        *([] if imported else _as_expected(histories)),
+        *_crashed_in_the_source(histories if imported else ()),
         *_set_aside(reading),
         *_unsteady(reading, unsteady, have_figure, few_samples),
     ]
-    word, tone = _measured_word(bool(wrong), is_incomplete, is_imported, have_figure)
+    word, tone = _measured_word(bool(wrong), is_incomplete, imported, have_figure)
     conditions = (
         *([ALWAYS_FAILS] if wrong else []),
         *(["incomplete"] if is_incomplete else []),
@@ -223,7 +223,7 @@ def _unsteady(reading: Reading, unsteady: int, have_figure: int, few_samples: in
     if unsteady:
         shared = cores_shared(reading)
         yield f"{unsteady:,} of {have_figure:,} unsteady" + (f" ({shared})" if shared else "")
-    if few_samples and not _is_imported(reading):
+    if few_samples and not reading.is_imported:
         yield f"{few_samples:,} with {TOO_FEW} iterations or fewer, too few to tell how steady"
 
 
@@ -271,7 +271,7 @@ def _why_not_proven(reading: Reading, history: History) -> str:
 def _nothing_to_prove(reading: Reading) -> str:
     if not any(history.pooled is not None for history in reading.histories):
         return "nothing was measured"
-    if _is_imported(reading):
+    if reading.is_imported:
         return "figures were taken over; whatever their source proved is not in them"
     return "no case trains: a probe checks its own result and proves nothing of a training step"
 
@@ -313,12 +313,8 @@ def _first(sentences: Sequence[str]) -> str:
 
 
 def _nothing_to_judge(reading: Reading) -> str:
-    if _is_imported(reading):
+    if reading.is_imported:
         return "an import holds no samples of ranks; it takes a run on the machine"
     if not any(history.pooled is not None for history in reading.histories):
         return "nothing was measured; it takes a case that ends well"
     return "one rank has no peer; it takes more ranks, and matmul or link_matrix in the suite"
-
-
-def _is_imported(reading: Reading) -> bool:
-    return bool(reading.histories) and all(history.case.benchmark == "imported" for history in reading.histories)

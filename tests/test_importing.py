@@ -754,7 +754,7 @@ def test_a_cell_of_the_published_sweep_tells_its_margin_and_what_the_others_have
         "As fast as each other, and the fastest, are dp4-tp4+zero1, GAS 16, MBS 4 and pp4-dp4+zero1, GAS 64, MBS 1: "
         "116,640 tokens/s, 7,290 tokens/s per GPU, MFU 44 % (palm_6n convention, peak of the datasheet, recomputed "
         "from tokens/s).",
-        "The runner-up, pp2-dp4-tp2+zero1, GAS 32, MBS 2, is slower by 3.0 %. With one sample nothing is "
+        "The runner-up, pp2-dp4-tp2+zero1, GAS 32, MBS 2, takes 3.0 % longer for a step. With one sample nothing is "
         "known of the noise.",
         "Where it is not known what a step was spent on, the table says what differs.",
         "Of 115 cases: 36 with a figure, 79 failed.",

@@ -34,6 +34,11 @@ class Reading:
         """Training cases with all their figures, each once; those without a figure too, and refusals."""
         return trained(self.rows)
 
+    @property
+    def is_imported(self) -> bool:
+        """Whether all cases are figures of another tool."""
+        return bool(self.histories) and all(history.case.benchmark == "imported" for history in self.histories)
+
     def trained_with(self, *metrics: str) -> list[Trained]:
         """Those with a figure of one of these metrics, or without any figure."""
         cases = {row.case for metric in metrics for row in self.rows_of(metric)}

@@ -113,7 +113,7 @@ def best(cases: Sequence[Trained], figure: Ranking) -> list[Trained]:
     return [case for case in first if figure(case) == figure(first[0])]
 
 
-def slower_by(case: Trained, fastest: Trained) -> float:
+def longer_by(case: Trained, fastest: Trained) -> float:
     """How much longer a token takes, as a fraction: 1.0 is twice as long."""
     return throughput(fastest) / throughput(case) - 1
 
@@ -124,7 +124,7 @@ class Margin:
 
     Attributes
     ----------
-    slower_by
+    longer_by
         Of the runner-up, as a fraction.
     is_told_apart
         Whether the samples show more than noise; None where they cannot say.
@@ -133,7 +133,7 @@ class Margin:
     """
 
     runner_up: Trained
-    slower_by: float
+    longer_by: float
     is_told_apart: bool | None
     noise: str
 
@@ -161,10 +161,10 @@ class Contest:
     def margin(self) -> Margin | None:
         """None where nothing is slower than the fastest."""
         order = ranked(self.cases, throughput)
-        behind = [attempts for attempts in order if slower_by(attempts[0], order[0][0])]
+        behind = [attempts for attempts in order if longer_by(attempts[0], order[0][0])]
         if not behind:
             return None
-        margin = slower_by(behind[0][0], order[0][0])
+        margin = longer_by(behind[0][0], order[0][0])
         told_apart, words = self._noise(order[0], behind[0], margin)
         return Margin(behind[0][0], margin, told_apart, words)
 
@@ -174,7 +174,7 @@ class Contest:
         order = ranked(self.cases, throughput)
         close = []
         for attempts in order[1 : 1 + _MOST_COMPARED]:
-            margin = slower_by(attempts[0], order[0][0])
+            margin = longer_by(attempts[0], order[0][0])
             if not margin:
                 continue
             if self._noise(order[0], attempts, margin)[0] is not False:
@@ -184,7 +184,7 @@ class Contest:
 
     def _noise(self, fastest: Sequence[Trained], other: Sequence[Trained], margin: float) -> tuple[bool | None, str]:
         """Whether the margin is more than noise, and a sentence about it."""
-        spread = max(slower_by(attempts[-1], attempts[0]) for attempts in (fastest, other))
+        spread = max(longer_by(attempts[-1], attempts[0]) for attempts in (fastest, other))
         if spread:
             words = f"at the same configuration differ by up to {percent(spread)}"
             if spread >= margin:

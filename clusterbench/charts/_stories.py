@@ -14,12 +14,12 @@ from clusterbench.cases.ranking import (
     best,
     configuration,
     imported_mfu,
+    longer_by,
     mfus,
     named,
     outcome,
     percent,
     ranked,
-    slower_by,
     sound,
     throughput,
     why,
@@ -50,7 +50,7 @@ def speed_story(title: str, contest: Contest, mfu: Mfu | None, noun: str) -> Sto
     if any(DIFFERS in reason for reason in reasons):
         sentences.append("Where it is not known what a step was spent on, the table says what differs.")
     sentences += _counts(listed)
-    columns = ("place", "configuration", "tokens/s", "slower by", "peak memory", "why")
+    columns = ("place", "configuration", "tokens/s", "step longer by", "peak memory", "why")
     return Story(title, tuple(sentences), columns, tuple(lines), _linked_cases(listed))
 
 
@@ -67,7 +67,7 @@ def _lines(contest: Contest, listed: Sequence[Trained]) -> list[tuple[str, ...]]
         if not throughput(case):
             lines.append(("", named(case), "", "", size, ended(case)))
             continue
-        behind, number = slower_by(case, contest.fastest[0]), f"{place[id(case)]}"
+        behind, number = longer_by(case, contest.fastest[0]), f"{place[id(case)]}"
         if id(case) not in firsts:
             number, reason = "", f"another attempt at place {number}"
         elif not behind:
@@ -130,7 +130,8 @@ def _fastest_is(fastest: Sequence[Trained], mfu: Mfu | None, noun: str) -> Itera
 def _margin_is(contest: Contest) -> Iterator[str]:
     margin = contest.margin
     if margin is not None:
-        yield f"The runner-up, {named(margin.runner_up)}, is slower by {percent(margin.slower_by)}. {margin.noise}"
+        longer = percent(margin.longer_by)
+        yield f"The runner-up, {named(margin.runner_up)}, takes {longer} longer for a step. {margin.noise}"
         if len(contest.not_told_apart) > 1:
             yield f"{len(contest.not_told_apart)} configurations are not told apart from the fastest."
     elif contest.fastest:

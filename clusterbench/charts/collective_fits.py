@@ -3,22 +3,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.benchmarks._collective import sweeps_of
 from clusterbench.cases import Reading
 from clusterbench.cases.links import NEIGHBOURS, Links, links, worded
+from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.cases.sweeps import sweep_name
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.formulas.latency_bandwidth import Segment, fit
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
+from clusterbench.words import few
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
 MOST = 8
+MOST_SPREAD = 0.40
+MOST_TIMES_OFF, MOST_OFF = 1.5, 0.25
+"""A line is drawn where no more than a quarter of its points are off by more than half, and neither its first nor its
+last, on which latency and bandwidth stand."""
 _FURTHEST = 100  # where a call takes so many times what its bytes alone would, their line says nothing
 
 
@@ -29,6 +36,8 @@ class Fitted:
     name: str
     segments: tuple[Segment, ...]
     series: list[Series]
+    doubt: str = ""
+    """Why no line is drawn through the times; nothing where they lie along it."""
 
 
 class CollectiveFits(Chart[list[Fitted]]):
@@ -36,7 +45,8 @@ class CollectiveFits(Chart[list[Fitted]]):
 
     How to read it
     --------------
-    The fit is alpha + size / beta, in as many pieces as the algorithm seems to switch. Ring and tree are textbooks'
+    The fit is alpha + size / beta, in as many pieces as the algorithm seems to switch; none is drawn where iterations
+    differ by more than 40 % or points are off the line by half. Ring and tree are textbooks'
     algorithms over links with the latency and bandwidth that send_recv showed in this run: a collective above both
     leaves something to be gained, one below both has better links or better algorithms than messages between two ranks
     tell of, such as reduction in a switch. Where the rate of a link is known, by the GPU's data sheet or by a link
@@ -61,15 +71,19 @@ class CollectiveFits(Chart[list[Fitted]]):
                 models[row.case][row.detail["part"]] = row.value
             elif row.metric == "busbw" and row.value is not None:
                 busbw[row.case] = row.value
-        fits = []
-        for benchmark in benchmarks:
+        spread = {row.case: row.value for row in rows if row.metric == "time_cv" and row.iterations > TOO_FEW}
+        fits, are_hops_sound = [], True
+        for benchmark in sorted(benchmarks, key=lambda name: name != "send_recv"):  # the models stand on its fits
             for sweep in sweeps_of(rows, benchmark):
                 marks = tuple(mark(float(row.point["size_bytes"]), row) for row in sweep)
                 if segments := fit(tuple((mark.x, mark.value) for mark in marks if mark.value)):
-                    series = [Series("measured", marks), _fit(marks, segments), *_models(sweep, models)]
+                    doubt = _doubt(marks, segments, [cv for row in sweep if (cv := spread.get(row.case)) is not None])
+                    are_hops_sound &= benchmark != "send_recv" or not doubt
+                    series = [Series("measured", marks), *([] if doubt else [_fit(marks, segments)])]
+                    series += _models(sweep, models) if are_hops_sound else []
                     series += _at_link_rates(sweep, busbw, known)
-                    fits.append(Fitted(name(sweep[0]), segments, series))
-        return fits or None
+                    fits.append(Fitted(name(sweep[0]), segments, series, doubt))
+        return sorted(fits, key=lambda fitted: bool(fitted.doubt)) or None
 
     def draw(self, data: list[Fitted]) -> list[Panel]:
         return [
@@ -85,12 +99,33 @@ class CollectiveFits(Chart[list[Fitted]]):
         ]
 
     def answer(self, data: list[Fitted]) -> str:
+        if data[0].doubt:  # those with a line come first
+            return f"No line is fitted to the times of a call: {data[0].doubt}."
         first, last = data[0].segments[0], data[0].segments[-1]
         beta = f", and large ones pass at {format_value(last.bytes_per_s, 'B/s')}" if last.bytes_per_s else ""
         return f"{data[0].name}: a call without bytes takes {format_value(first.alpha_s, 's')}{beta}."
 
     def left_out(self, data: list[Fitted]) -> str:
-        return curves_note(len(data), MOST, "sweeps")
+        doubted = [fitted.name for fitted in data if fitted.doubt]
+        why = next((fitted.doubt for fitted in data if fitted.doubt), "")
+        note = f"No line is drawn for {few(doubted)}: {why}." if doubted else ""
+        return " ".join(filter(None, [curves_note(len(data), MOST, "sweeps"), note]))
+
+
+def _doubt(marks: Sequence[Mark], segments: Sequence[Segment], spread: Sequence[float]) -> str:
+    """What speaks against a line through these times: their own spread, or points that are far off it."""
+    if spread and (usual := median(spread)) > MOST_SPREAD:
+        return f"iterations of one size differ by {100 * usual:.0f} % (coefficient of variation, median over sizes)"
+    measured = [(mark.x, mark.value) for mark in marks if mark.value]
+    off = [_is_off(size, time_s, segments) for size, time_s in measured]
+    if off[0] or off[-1] or sum(off) > MOST_OFF * len(off):
+        return f"{sum(off)} of {len(off)} sizes are off the line by more than half"
+    return ""
+
+
+def _is_off(size_bytes: float, time_s: float, segments: Sequence[Segment]) -> bool:
+    of = next(segment for segment in segments if segment.smallest <= size_bytes <= segment.largest)
+    return not 1 / MOST_TIMES_OFF <= of.time_s(size_bytes) / time_s <= MOST_TIMES_OFF
 
 
 def _fit(marks: Sequence[Mark], segments: Sequence[Segment]) -> Series:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
+from clusterbench.cases.ranking import percent
 from clusterbench.cases.trained import Trained, said
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.layout import FOLLOWS_LAYOUT
-from clusterbench.units import digits, format_value
+from clusterbench.units import format_value
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -103,11 +104,11 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
 
 def _sentence(group: Sequence[Trained]) -> str:
     timed = sorted((case for case in group if _speed(case)), key=_speed)
-    best, worst = timed[-1], timed[0]
+    best, runner_up = timed[-1], timed[-2]
     name = names(case.row for case in group)
     shape = f"{best.point['shape']} on " if best.point.get("shape") else ""
     return (
         f"of {len(timed)} for {shape}{best.layout.world_size} ranks {name(best.row)} is the fastest with "
-        f"{format_value(_speed(best), 'tokens/s')} per rank, {digits(_speed(best) / _speed(worst), 3)} times "
-        f"{name(worst.row)}"
+        f"{format_value(_speed(best), 'tokens/s')} per rank; the runner-up, {name(runner_up.row)}, takes "
+        f"{percent(_speed(best) / _speed(runner_up) - 1)} longer for a step"
     )

@@ -130,12 +130,12 @@ class TopConfig(Chart[list[Heatmap]]):
     ZeRO; under it that figure, and how the others ended. Of several attempts the best counts, and where two
     configurations are equally fast both are named. The deeper the colour, the higher the MFU, the share of the peak
     FLOP/s that the model's own arithmetic takes; the key says how it is counted (palm without the input embedding,
-    palm_6n with it, both with the whole of attention). Where no MFU is known it is the share of the row's best
-    throughput per rank that is kept. Choose a cell for the margin over the runner-up with its noise, and for what
-    every other configuration lost: slower by 31 %, 22 points bubble means that of these 31 hundredths of the
-    fastest step, 22 are idle time in the pipeline. Ranked by tokens per second, not by MFU, which some conventions
-    count differently for different layouts: a second panel shows what an imported MFU would choose. On CPU ranks
-    over Gloo the picture shows the method; which layout wins there says nothing about a GPU cluster.
+    palm_6n with it, both with the whole of attention). Where no MFU is known it is the share that is kept of the
+    throughput per rank of the row's smallest size. Choose a cell for the margin over the runner-up with its noise, and
+    for what every other configuration lost: a step longer by 31 %, 22 points bubble means that of these 31 hundredths
+    of the fastest step, 22 are idle time in the pipeline. Ranked by tokens per second, not by MFU, which some
+    conventions count differently for different layouts: a second panel shows what an imported MFU would choose. On CPU
+    ranks over Gloo the picture shows the method; which layout wins there says nothing about a GPU cluster.
     """
 
     title: ClassVar[str] = "The best configuration for each shape and number of nodes"
@@ -361,11 +361,11 @@ def _shade(heatmap: Heatmap, tops: Mapping[Cell, Sequence[Trained]], figure: Ran
         kind = min(common, key=lambda kind: kind.preference)
         return Shade("MFU", f"MFU ({kind.words})", {cell: shares[kind] for cell, shares in known.items()}, kind)
     per_rank = {cell: throughput(top[0]) / cell[1] for cell, top in tops.items()}
-    most: dict[str, float] = defaultdict(float)
-    for (row, _), speed in per_rank.items():
-        most[row] = max(most[row], speed)
-    key = f"throughput per {heatmap.noun}, as a share of the row's best; an MFU is not known of every cell"
-    return Shade("keeps", key, {cell: speed / most[cell[0]] for cell, speed in per_rank.items()})
+    # More ranks keep of what the fewest reach; a row whose larger sizes gain from smaller shares is above 100 %.
+    fewest = {row: min(size for of_row, size in per_rank if of_row == row) for row, _ in per_rank}
+    key = f"throughput per {heatmap.noun}, of what the row's smallest size reaches; an MFU is not known of every cell"
+    kept = {(row, size): speed / per_rank[row, fewest[row]] for (row, size), speed in per_rank.items()}
+    return Shade("keeps", key, kept)
 
 
 def _words(cases: Sequence[Trained], tops: Sequence[Trained], shade: str, figure: Ranking, wide: float) -> Words:
@@ -518,7 +518,7 @@ def _columns(heatmap: Heatmap, figure: Ranking, shade: Shade) -> tuple[Column, .
         Column("best"),
         Column("throughput", "tokens/s"),
         Column(share, "fraction"),
-        Column("runner-up slower by", "fraction"),
+        Column("runner-up longer by", "fraction"),
         Column("note"),
     )
 
@@ -543,7 +543,7 @@ def _entry(
         " or ".join(map(named, tops[:MOST_TIED])),
         (throughput(tops[0]) or None) if tops else None,
         shade.of_cells.get(cell),
-        margin.slower_by if margin is not None and isfinite(margin.slower_by) else None,
+        margin.longer_by if margin is not None and isfinite(margin.longer_by) else None,
         "not tried" if words is None else " ".join(words.notes).replace(" × ", ", × "),
     )
     return Entry(cells, tops[0].row.case if tops else "", area, _story(heatmap, cell, contest, figure, shade))

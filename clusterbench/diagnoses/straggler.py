@@ -12,7 +12,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.formulas.pairing import MAD
-from clusterbench.formulas.statistics import student_t
+from clusterbench.formulas.student_t import quantile
 from clusterbench.run_folder.attempts import History, host_of
 from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.types import Observation
@@ -247,5 +247,5 @@ def _longer(differences: Sequence[float], level: float) -> _Longer:
     count_alone = count * (1 - correlation) / (1 + correlation)
     if count_alone < _FEWEST:
         return _Longer(math.exp(mean), None, None, max(count_alone, 1.0))
-    half = student_t(1 - level, count_alone - 1) * math.sqrt(squares / (count - 1) / count_alone)
+    half = quantile(level, math.floor(count_alone) - 1) * math.sqrt(squares / (count - 1) / count_alone)
     return _Longer(math.exp(mean), math.exp(mean - half), math.exp(mean + half), count_alone)

@@ -63,8 +63,7 @@ class UnlikeHosts(Diagnosis):
         )
         described = sum(bool(host) for host in (reading.environment.get("hosts") or {}).values())
         used = {host for history in reading.histories for seen in history.observations for host in seen.hosts}
-        is_imported = all(history.case.benchmark == "imported" for history in reading.histories)
-        if len(used) < 2 or is_imported or findings:
+        if len(used) < 2 or reading.is_imported or findings:
             return Answer(findings)
         if described < 2:
             takes = "environment.json with every host, as 'clusterbench run' writes it"

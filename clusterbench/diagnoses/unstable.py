@@ -52,7 +52,7 @@ class Unstable(Diagnosis):
         order = {history.case.id: number for number, history in enumerate(reading.histories)}
         cases = sorted(evidence, key=lambda case: order.get(case, len(order)))
         measured = [history.case.id for history in reading.histories if history.pooled is not None]
-        few_samples = [case for case in measured if case not in judged and not _is_imported(reading)]
+        few_samples = [case for case in measured if case not in judged and not reading.is_imported]
         return Answer(
             tuple(_findings(reading, {case: evidence[case] for case in cases}, len(measured))),
             (f"iterations of {plural(len(judged), 'case')} are steady",) if judged and not evidence else (),
@@ -92,10 +92,6 @@ def _too_few(reading: Reading, cases: Sequence[str]) -> Iterator[NotJudged]:
         yield NotJudged(
             plural(len(own), "case"), f"{plural(count, 'iteration')}, too few to tell", f"{TOO_FEW + 1} or more"
         )
-
-
-def _is_imported(reading: Reading) -> bool:
-    return all(history.case.benchmark == "imported" for history in reading.histories)
 
 
 def _words(row: Row) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from clusterbench.formulas.statistics import student_t
+from clusterbench.formulas.student_t import quantile
 
 Pair = tuple[int, int]
 Round = tuple[Pair, ...]
@@ -182,7 +182,7 @@ def low_limit(values: Collection[float]) -> float:
     """
     usual = median(values)
     deviation = median(abs(value - usual) for value in values)
-    most = max(3.0, student_t(1 - LEVEL / len(values), max(4, len(values) - 1)))
+    most = max(3.0, quantile(LEVEL / len(values), max(4, len(values) - 1)))
     return usual - max(most * MAD * deviation, SMALLEST_EFFECT * usual)
 
 
@@ -342,7 +342,7 @@ def _chance(rest: Collection[float], count: int, links: float) -> float:
         return 0.0
     middle = median(rest)
     deviation = MAD * median(abs(value - middle) for value in rest)
-    return student_t(1 - LEVEL / count, max(4, len(rest) - 1)) * 1.25 * deviation / math.sqrt(links)
+    return quantile(LEVEL / count, max(4, len(rest) - 1)) * 1.25 * deviation / math.sqrt(links)
 
 
 def _slow_links(cells: Mapping[Pair, float], best: Mapping[Pair, float], again: Mapping[Pair, float]) -> list[Slow]:

@@ -99,28 +99,6 @@ def coefficient_of_variation(samples: Sequence[float]) -> float:
     return math.sqrt(math.fsum((sample - mean) ** 2 for sample in samples) / (len(samples) - 1)) / mean
 
 
-def student_t(probability: float, degrees: float) -> float:
-    """The quantile of Student's t distribution with so many degrees of freedom, which need not be whole.
-
-    By Fisher and Cornish's expansion: right to 1 % from 8 degrees on for probabilities up to 0.9999, and too small by
-    up to 10 % with 4.
-
-    Source: Abramowitz and Stegun 1964, 26.7.5.
-
-    >>> round(student_t(0.975, 9), 3), round(student_t(0.999, 20), 2)
-    (2.262, 3.55)
-    """
-    z = statistics.NormalDist().inv_cdf(probability)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return math.fsum(term / degrees**power for power, term in enumerate(terms))
-
-
 def jitter(samples: Sequence[float]) -> float:
     """Spread between the 5th and 95th percentile over the median, as a fraction.
 

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 import clusterbench
 from clusterbench.cases import Reading
-from clusterbench.cases.steadiness import unsteady_cases
+from clusterbench.cases.steadiness import TOO_FEW, unsteady_cases
 from clusterbench.charts import CAPTION, Chart, charts
 from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.derive import read, write_rows
@@ -203,10 +203,19 @@ def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[str
 def _unsteady(reading: Reading, rests_on: set[str]) -> str:
     """What is to be said beside figures that rest on cases whose iterations differ too much."""
     unsteady = unsteady_cases((*reading.rows_of("time_cv"), *reading.rows_of("time_max_over_median"))) & rests_on
-    if not unsteady:
-        return ""
-    of = f"{len(unsteady):,} of the {plural(len(rests_on), 'case')} behind this"
-    return f"Unsteady: {of} {'has' if len(unsteady) == 1 else 'have'} iterations that differ too much."
+    short = {
+        history.case.id
+        for history in reading.histories
+        if history.pooled is not None and len(history.pooled.seconds[0]) <= TOO_FEW
+    } & rests_on
+    words = []
+    if unsteady:
+        of = f"{len(unsteady):,} of the {plural(len(rests_on), 'case')} behind this"
+        words.append(f"Unsteady: {of} {'has' if len(unsteady) == 1 else 'have'} iterations that differ too much.")
+    if short and not reading.is_imported:
+        of = f"{len(short):,} of the {plural(len(rests_on), 'case')} behind this"
+        words.append(f"{of} {'has' if len(short) == 1 else 'have'} {TOO_FEW} iterations or fewer, too few to tell.")
+    return " ".join(words)
 
 
 def _worst_first(answers: Mapping[str, Answer]) -> list[tuple[str, Sequence[Finding]]]:

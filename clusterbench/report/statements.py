@@ -24,7 +24,7 @@ def _can(reading: Reading) -> Iterator[str]:
     if not metrics:
         yield "Nothing: no case has a figure."
         return
-    if _is_imported(reading):
+    if reading.is_imported:
         yield "What its source says: figures were taken over as they stand there, and nothing was run or checked here."
         return
     if metrics & {"parity_loss", "parity_gradients"}:
@@ -68,7 +68,7 @@ def _cannot(reading: Reading) -> Iterator[str]:
                 f"Scaling beyond {cores} ranks: up to {most} ranks shared {cores} cores, so they took turns instead of "
                 "working side by side."
             )
-    if _is_imported(reading):
+    if reading.is_imported:
         yield "That each result was right: whatever the source proved is not in its figures."
     elif cluster.num_nodes == 1:
         yield "Links between nodes: everything ran on one."
@@ -83,7 +83,3 @@ def _cannot(reading: Reading) -> Iterator[str]:
     if open_cases:
         which = "one case" if open_cases == 1 else f"{open_cases:,} cases"
         yield f"Anything about the {which} without a figure; the table says why."
-
-
-def _is_imported(reading: Reading) -> bool:
-    return bool(reading.histories) and all(history.case.benchmark == "imported" for history in reading.histories)

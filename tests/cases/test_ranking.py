@@ -76,7 +76,7 @@ def test_every_case_has_a_line_and_what_went_wrong_comes_before_what_could_not_b
         step("dp4", {"tokens_per_s": 900, "peak_memory/total": 3 * MIB}),
         step("cp4", status="not_run"),
     )
-    assert told(of).columns == ("place", "configuration", "tokens/s", "slower by", "peak memory", "why")
+    assert told(of).columns == ("place", "configuration", "tokens/s", "step longer by", "peak memory", "why")
     assert told(of).lines == (
         ("1", "dp4", "900", "", "3MiB", "the fastest"),
         ("2", "tp4", "700", "29 %", "", "differs: DP 1 instead of 4, TP 4 instead of 1"),
@@ -108,10 +108,10 @@ def test_a_margin_beyond_the_noise_has_its_interval() -> None:
     of = contest(step("dp4", 110), step("tp4", 100), seconds={"dp4": [STEADY], "tp4": [slower]})
     assert of.margin is not None
     assert of.margin.is_told_apart is True
-    assert of.margin.slower_by == pytest.approx(0.1)
+    assert of.margin.longer_by == pytest.approx(0.1)
     assert told(of).sentences[1] == (
-        "The runner-up, tp4, is slower by 10 %. That is more than noise: with 95 % confidence by 7.8 % to 12 % (6 "
-        "iterations against 6; another start may differ by more)."
+        "The runner-up, tp4, takes 10 % longer for a step. That is more than noise: with 95 % confidence by 7.8 % to "
+        "12 % (6 iterations against 6; another start may differ by more)."
     )
 
 
@@ -122,8 +122,8 @@ def test_a_margin_within_the_noise_is_not_told_apart_and_neither_are_the_next() 
     assert of.margin is not None
     assert of.margin.is_told_apart is False
     assert told(of).sentences[1:3] == (
-        "The runner-up, tp4, is slower by 0.1 %. They are not told apart: with 95 % confidence by -2.0 % to 2.0 % (6 "
-        "iterations against 6; another start may differ by more). Less than 2.0 % would not show.",
+        "The runner-up, tp4, takes 0.1 % longer for a step. They are not told apart: with 95 % confidence by -2.0 % to "
+        "2.0 % (6 iterations against 6; another start may differ by more). Less than 2.0 % would not show.",
         "2 configurations are not told apart from the fastest.",
     )
     assert [reason.startswith("not told apart; ") for reason in reasons(of)] == [False, True, True, False]
@@ -160,7 +160,7 @@ def test_without_samples_enough_nothing_is_said_of_noise(seconds: list[list[floa
 )
 def test_attempts_show_the_noise_of_figures_without_samples(second: float, words: str) -> None:
     of = contest(step("dp4", 100, attempt=1), step("dp4", second, attempt=2), step("tp4", 95, attempt=1))
-    assert told(of).sentences[1] == f"The runner-up, tp4, is slower by 5.3 %. {words}"
+    assert told(of).sentences[1] == f"The runner-up, tp4, takes 5.3 % longer for a step. {words}"
     assert "another attempt at place 1" in reasons(of)
 
 

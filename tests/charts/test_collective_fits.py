@@ -42,6 +42,51 @@ def test_the_answer_is_latency_and_bandwidth() -> None:
     assert CollectiveFits().answer(fits) == expected
 
 
+def with_times(times: dict[int, float], cv: float = 0.01) -> list[Row]:
+    """The sweep, with some of its times replaced, by their place; and how far iterations of each size differ."""
+    rows, place = [], -1
+    for one in sweep():
+        if one.metric == "latency":
+            place += 1
+            rows.append(one._replace(metric="time_cv", unit="fraction", value=cv, iterations=10))
+            rows.append(one._replace(value=times.get(place, one.value)))
+        else:
+            rows.append(one)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (
+            with_times({}, cv=0.44),
+            "iterations of one size differ by 44 % (coefficient of variation, median over sizes)",
+        ),
+        (with_times({0: 2e-6}), "1 of 8 sizes are off the line by more than half"),
+    ],
+)
+def test_a_line_that_its_points_contradict_is_not_drawn_and_it_says_why(rows: list[Row], why: str) -> None:
+    """Page review A12: "a call without bytes takes 3.735 ms" where that of 32 B took 0.39 ms."""
+    chart = CollectiveFits()
+    fits = chart.select(of_rows(rows))
+    assert fits is not None
+    assert "fit" not in [series.name for series in fits[0].series]
+    assert chart.answer(fits) == f"No line is fitted to the times of a call: {why}."
+    assert chart.left_out(fits) == f"No line is drawn for planted: {why}."
+
+
+def test_models_stand_on_a_sound_fit_of_send_recv_or_are_not_drawn() -> None:
+    """Page review A12: ring and tree 40 times above a measured time, from a latency that was none."""
+    hops = [one._replace(benchmark="send_recv", case=f"hop {one.case}") for one in with_times({0: 2e-6})]
+    hops = [one for one in hops if one.metric != "model_latency"]
+    fits = CollectiveFits().select(of_rows([*with_times({}), *hops]))
+    assert fits is not None
+    assert {fitted.name: [series.name for series in fitted.series] for fitted in fits} == {
+        "planted": ["measured", "fit"],
+        "send_recv": ["measured"],
+    }
+
+
 def test_without_a_fit_there_is_nothing_to_draw() -> None:
     assert CollectiveFits().select(of_rows(sweep(fitted=False))) is None
 

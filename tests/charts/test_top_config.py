@@ -153,12 +153,19 @@ def test_a_refusal_counts_once_and_not_where_the_same_ran_with_other_nodes() -> 
 def test_the_colour_is_the_throughput_kept_where_no_mfu_is_known() -> None:
     rows = [*FOUR, *step("tp1", 300), *LARGE, *step("tp2", 500)]
     assert key(panel(rows)) == (
-        "Colour: throughput per rank, as a share of the row's best; an MFU is not known of every cell",
+        "Colour: throughput per rank, of what the row's smallest size reaches; an MFU is not known of every cell",
         ["25 %", "50 %", "75 %", "100 %", "no figure", "not tried"],
     )
     assert "300\nkeeps 100 %" in texts(rows)
     assert "900\nkeeps 75 %" in texts(rows)
     assert entry(rows, "small", 4).cells[4:6] == (0.75, pytest.approx(0.125))
+
+
+def test_the_smallest_size_keeps_all_where_a_larger_one_has_more_of_each_rank() -> None:
+    """Page review A11: one rank kept 74 %, because two had more than twice its throughput."""
+    rows = [*FOUR, *step("tp1", 200)]
+    assert "200\nkeeps 100 %" in texts(rows)
+    assert "900\nkeeps 112 %" in texts(rows)
 
 
 def counted(layout: str, speed: float, **mfu: float) -> list[Row]:
@@ -290,7 +297,9 @@ def test_the_samples_of_a_run_say_whether_the_margin_is_noise() -> None:
     (mark,) = (mark for mark in drawn.entries if 4.0 in mark.cells)
     assert mark.cells[5] == pytest.approx(0.01)
     assert mark.story is not None
-    assert mark.story.sentences[1].startswith("The runner-up, tp4, is slower by 1.0 %. They are not told apart: ")
+    assert mark.story.sentences[1].startswith(
+        "The runner-up, tp4, takes 1.0 % longer for a step. They are not told apart: "
+    )
     assert mark.story.cases == ("planted/1n4/dp4", "planted/1n4/tp4", "planted/1n4/pp4")
 
 

@@ -66,7 +66,8 @@ def measured(lab, hosts, suite, folder: Path):
     launcher = launchers.torchrun(lab, hosts, 1)
     command = launcher.command("-m", "clusterbench.cli", "run", str(path), "--out", str(out))
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, 1), done.stderr  # 1 where a link is suspect, as it is to be in one of the tests
+    assert "measured  COMPLETE" in done.stderr
     assert lab.left_running(within_s=60) == {}
     return read(RunFolder.open(out))
 
