@@ -114,6 +114,7 @@ class TrainStep(Benchmark):
         MetricKind("parity_gradient_scale", "1", "lower", "the worst factor between a gradient and one rank's, less 1"),
         MetricKind("parity_update", "1", "lower", "how far is what two steps changed of all weights"),
         MetricKind("parity_worst_update", "1", "lower", "how far is what two steps changed of the worst weight"),
+        MetricKind("parity_unsent", "1", "lower", "how much of compressed gradients was neither sent nor kept"),
         MetricKind(
             "parity_parameters", "1", "lower", "in earlier runs: how far the worst parameter is after two steps"
         ),

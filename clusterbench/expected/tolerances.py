@@ -16,6 +16,9 @@ PARITY_METRICS = (
     "parity_update",
     "parity_worst_update",
 )
+UNSENT = "parity_unsent"
+"""Of a step that only approximates: how much of some gradients was neither sent nor kept to be sent later."""
+
 EXACT = "float64"
 
 _SUMS = "the sums are the same in another order"
@@ -76,7 +79,8 @@ class Comparison:
 
     def allowed(self, job: TrainingJob) -> dict[str, Expected]:
         """Metric -> the largest value that still counts as the same result."""
-        rounding = max((parallelism.rounding() for parallelism in active_in(job.layout, self.parallelisms)), default=0)
+        active = active_in(job.layout, self.parallelisms)
+        rounding = max((parallelism.rounding(self.dtype) for parallelism in active), default=0.0)
         limits = {}
         for metric, (value, reason) in _TOLERANCES[self.dtype].items():
             if rounding and self.dtype != "bfloat16":
@@ -121,8 +125,16 @@ def allowed_of(
     job: TrainingJob, parallelisms: Sequence[Parallelism], runs_in_float64: bool = True
 ) -> dict[str, Expected]:
     """Metric key -> the largest value that still counts as the same result, of every comparison of this job."""
-    return {
+    allowed = {
         comparison.key(metric): limit
         for comparison in comparisons_of(job, parallelisms, runs_in_float64)
         for metric, limit in comparison.allowed(job).items()
     }
+    if any(parallelism.approximates for parallelism in active_in(job.layout, parallelisms)):
+        allowed[UNSENT] = allowed_unsent()
+    return allowed
+
+
+def allowed_unsent() -> Expected:
+    """Of a compression that adds what it did not send to what it sends next."""
+    return Expected(0.01, "1", "at most; rounding alone; without error feedback it would be near 1")

@@ -107,6 +107,9 @@ class Assembly:
         What this rank has of a pipeline; None without one.
     forward_backward
         Runs all micro-batches of a step and returns the sum of their losses; None for one after the other.
+    unsent
+        What compression of gradients has kept to send later: flat, the mean over the ranks that share them. A
+        collective; None without one that keeps anything.
     """
 
     decoders: list[Decoder]
@@ -125,6 +128,7 @@ class Assembly:
     )
     stages: Stages | None = None
     forward_backward: Callable[[Sequence[tuple[Tensor, Tensor]]], Tensor] | None = None
+    unsent: Callable[[], Tensor] | None = None
 
     def __post_init__(self) -> None:
         self.model = self.decoders[0]

@@ -174,8 +174,8 @@ class Parallelism(ABC):
         """Whether it multiplies batches of matrices of its own, of which no counter sees all."""
         return False
 
-    def rounding(self) -> float:
-        """What its messages lose of a gradient, relative to the largest element."""
+    def rounding(self, dtype: str) -> float:
+        """What its messages lose of a gradient in this dtype, relative to the largest element."""
         return 0.0
 
     def for_proof(self) -> Self:
@@ -184,6 +184,11 @@ class Parallelism(ABC):
         In as small parts as a small twin needs to have several.
         """
         return self
+
+    @property
+    def approximates(self) -> bool:
+        """Whether what it computes has no like on one rank, so that :meth:`for_proof` is another thing."""
+        return False
 
     def exact(self) -> Self:
         """The form that loses nothing of a gradient, for a comparison in float64: itself where it never does."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -16,6 +17,7 @@ from clusterbench.shape import ModelShape
 from clusterbench.words import Word
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.distributed import ProcessGroup
     from torch.nn.parallel import DistributedDataParallel
 
@@ -110,7 +112,10 @@ class DataParallel(Parallelism):
             return f"compress {self.compress} is a hook of DDP, without which pp{job.layout.pp} reduces gradients"
         return None
 
-    def rounding(self) -> float:
+    def rounding(self, dtype: str) -> float:
+        if self.compress == "powersgd":
+            # measured: making as many columns as a matrix has orthogonal, one after the other, loses half of the digits
+            return 2**-8 if dtype != "float64" else 0.0
         # 8 bits of significand, rounded once on each rank and once in the sum
         return 2**-7 if self.compress == "bf16" else 0.0
 
@@ -122,6 +127,10 @@ class DataParallel(Parallelism):
         # With as many columns as a matrix has, its factors are exact: what is proven is that they are the right ones.
         rank = FULL_RANK if self.compress == "powersgd" else self.powersgd_rank
         return replace(self, powersgd_rank=rank, bucket_mb=BUCKET_MB_OF_TWIN)
+
+    @property
+    def approximates(self) -> bool:
+        return self.compress == "powersgd"
 
     def exact(self) -> Self:
         return replace(self, compress="none") if self.compress == "bf16" else self
@@ -172,13 +181,13 @@ class DataParallel(Parallelism):
             # and ranks then take each other's messages for their own.
             bucket_cap_mb=ONE_BUCKET_MB if self.compress == "powersgd" else self.bucket_mb,
         )
-        self._compress(model, assembly.grid.group(job.layout.data_axis))
+        self._compress(model, assembly, assembly.grid.group(job.layout.data_axis))
         assembly.model = model
         assembly.accumulating.append(model.no_sync)
         # Dropping gradients between steps would let no_sync build a second set outside the buckets.
         assembly.keep_gradients = True
 
-    def _compress(self, model: DistributedDataParallel, group: ProcessGroup) -> None:
+    def _compress(self, model: DistributedDataParallel, assembly: Assembly, group: ProcessGroup) -> None:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
@@ -196,6 +205,19 @@ class DataParallel(Parallelism):
                 warm_start=not exact,
             )
             model.register_comm_hook(state, powerSGD_hook)
+            assembly.unsent = partial(_mean_error, state.error_dict, group)
+
+
+def _mean_error(error_of_bucket: Mapping[int, Tensor], group: ProcessGroup) -> Tensor:
+    import torch
+    import torch.distributed as dist
+
+    errors = [error.flatten() for _, error in sorted(error_of_bucket.items())]
+    if not errors:  # as on every rank
+        return torch.zeros(0)
+    mean = torch.cat(errors)
+    dist.all_reduce(mean, group=group)
+    return mean / dist.get_world_size(group)
 
 
 def factor_numel(size: tuple[int, ...], rank: int) -> int:

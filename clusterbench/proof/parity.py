@@ -21,6 +21,7 @@ from clusterbench.expected.twin import twin_of
 from clusterbench.job import TrainingJob
 from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, active_in
+from clusterbench.proof.approximation import check_approximation
 from clusterbench.proof.coverage import check_coverage
 from clusterbench.proof.two_steps import (
     ALL,
@@ -70,6 +71,10 @@ def check_parity(
             f"{job.layout} does not compute what one rank computes: {how}" for how in _too_far(found, comparison, job)
         ]
     evidence |= references.evidence
+    if not complaints and any(parallelism.approximates for parallelism in active_in(job.layout, parallelisms)):
+        as_timed = trainer.build(twin, parallelisms, grid, device)
+        assert isinstance(as_timed, TrainingStep)
+        evidence |= check_approximation(as_timed, exact, device)
     if complaints:
         where = f"{twin.shape.name}: {twin.shape.num_layers} layers, seq_len {twin.seq_len}, {twin.equation}"
         raise WrongResult(f"{complaints[0]}. Checked on {where}.", evidence)
