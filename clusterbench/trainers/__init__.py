@@ -53,7 +53,10 @@ class Trainer(ABC):
     def predict(
         self, job: TrainingJob, every: Sequence[Parallelism], cluster: Cluster, parity: bool
     ) -> Mapping[str, Expected]:
-        """Metric key -> what is expected of a step; see :func:`clusterbench.expected.step.expected_step`."""
+        """Metric key -> what is expected of a step; see :func:`clusterbench.expected.step.expected_step`.
+
+        A trainer whose operators are not those of our decoder leaves out ``executed_flops``, which is then not judged.
+        """
         return expected_step(job, every, cluster, parity, self.runs_in_float64)
 
     @abstractmethod

@@ -22,10 +22,12 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from clusterbench.benchmarks.matmul import Matmul
-from clusterbench.benchmarks.train_step import TrainStep
+from clusterbench.benchmarks.train_step import TrainStep, job_of
 from clusterbench.cluster import Cluster
-from clusterbench.job.passes import MEMORY, TRACE, TRAFFIC, Moved, TracedStep
+from clusterbench.expected.flops import executed_by_rank
+from clusterbench.job.passes import EXECUTED, MEMORY, TRACE, TRAFFIC, Executed, Moved, TracedStep
 from clusterbench.layout import ParallelLayout
+from clusterbench.parallel import active_in, from_options
 from clusterbench.report import render_report
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Expected, Observation, Outcome, Place
@@ -248,7 +250,12 @@ def training_records(cases: list[Case]) -> Iterator[Record]:
         if planned.benchmark == "train_step":
             evidence = {"parity_loss": 1e-8, "parity_gradients": 3e-7, "parity_parameters": 2e-5}
             traced = TracedStep(0.3 * step_s, 0.7 * step_s, 0.1 * step_s, overlap_fraction=2 / 3, step_s=step_s)
-            passes = {MEMORY.name: _memory(planned), TRAFFIC.name: _traffic(planned), TRACE.name: traced}
+            passes = {
+                MEMORY.name: _memory(planned),
+                TRAFFIC.name: _traffic(planned),
+                EXECUTED.name: _executed(planned),
+                TRACE.name: traced,
+            }
             seen = replace(
                 seen,
                 evidence=[evidence] * planned.world_size,
@@ -271,6 +278,13 @@ def _traffic(planned: Case) -> list[Moved]:
         for key, value in planned.expected.items()
         if key.startswith("traffic_bytes")
     ]
+
+
+def _executed(planned: Case) -> list[Executed]:
+    """As expected; none of the layouts has ranks that differ."""
+    job = job_of(planned.point)
+    flops = executed_by_rank(active_in(job.layout, from_options(planned.point)), job)
+    return [Executed("aten::mm", *work, 100, number) for work, number in flops.items()]
 
 
 # With both
