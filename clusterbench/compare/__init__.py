@@ -243,7 +243,7 @@ def compare_runs(base: Path, new: Path, margin: float = 0.05) -> Comparing:
         only_base=tuple(history.case.id for key, history in firsts.items() if key not in seconds),
         only_new=tuple(history.case.id for key, history in seconds.items() if key not in firsts),
         environment=tuple(machine_differences(before.environment, after.environment)),
-        cautions=tuple(_cautions(before, after, lacking)),
+        cautions=(*_cautions(before, after, lacking), *_failed_repeats(pairs)),
     )
 
 
@@ -289,6 +289,15 @@ def _why(before: Reading, after: Reading) -> str:
 def _ended(base: History, new: History) -> str:
     reason = (new.outcome.reason if new.outcome else "") or (base.outcome.reason if base.outcome else "")
     return f"{base.case.id}: {base.status}, then {new.status}" + (f" ({reason})" if reason else "")
+
+
+def _failed_repeats(pairs: Sequence[tuple[History, History]]) -> Iterator[str]:
+    """Of cases that ended well in other repeats: they are compared by these."""
+    for name, histories in (("base", [base for base, _ in pairs]), ("new", [new for _, new in pairs])):
+        failed = [history for history in histories if history.observations and history.faults]
+        if failed:
+            told = few([f"{len(history.faults)} of {history.case.id}" for history in failed])
+            yield f"repeats of {name} that failed and are left out: {told}"
 
 
 def _cautions(before: Reading, after: Reading, lacking: dict[str, str]) -> Iterator[str]:

@@ -125,8 +125,8 @@ def _figure(
 ) -> Figure:
     key = first[0].key
     planned = new.case.expected.get(key)
-    is_deviation = planned is not None and kind.better == "lower" and planned.basis.startswith("at most")
-    limit = planned.value if planned and is_deviation else None
+    is_deviation = kind.unit == "1" and kind.better == "lower"
+    limit = planned.value if planned and is_deviation and planned.basis.startswith("at most") else None
     of_base, of_new = (tuple(float(metric.value or 0.0) for metric in run) for run in (first, second))
     figure = Figure(base.case.id, key, kind, "exact", of_base, of_new, limit)
     if kind.exact or limit:

@@ -6,6 +6,8 @@ import json
 import math
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -385,6 +387,20 @@ def test_a_case_that_is_not_measured_any_more_is_undecided(tmp_path: Path) -> No
     assert summary(comparing)[0].endswith("1 same; 1 case not measured that ran before: planted/1n4/b.")
 
 
+def test_repeats_that_failed_are_named_and_the_others_compared(tmp_path: Path) -> None:
+    base = run_of(tmp_path / "base", {"a": 0.010})
+    planned = case("a", repeats=10)
+    records = [
+        (outcome(planned, "failed", repeat=repeat), None)
+        if repeat < 2
+        else (outcome(planned, repeat=repeat), observation(planned, repeat=repeat))
+        for repeat in range(10)
+    ]
+    comparing = compare_runs(base, write_run(tmp_path / "new", [planned], records, environment=ENVIRONMENT).path)
+    assert comparing.cautions == ("repeats of new that failed and are left out: 2 of planted/1n4/a",)
+    assert {len(found.figure.new) for found in comparing.differences} == {8}
+
+
 def test_what_only_one_run_has_is_listed(tmp_path: Path) -> None:
     base = run_of(tmp_path / "base", {"a": 0.01, "b": 0.01})
     comparing = compare_runs(base, run_of(tmp_path / "new", {"a": 0.01, "c": 0.01}))
@@ -433,6 +449,13 @@ def test_the_machines_of_all_hosts_are_compared(tmp_path: Path) -> None:
 
 
 # As text.
+
+
+def test_comparing_loads_neither_torch_nor_a_plotting_library() -> None:
+    names = ("torch", "matplotlib", "scipy")
+    code = f"import sys, clusterbench.compare.text; print([name for name in {names} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_markdown_is_a_table_and_its_cells_stay_cells(tmp_path: Path) -> None:
