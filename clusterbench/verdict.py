@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import TOO_FEW, unsteady_cases
 from clusterbench.diagnoses import Answer, Finding, diagnoses, in_words
 from clusterbench.diagnoses.unstable import cores_shared
+from clusterbench.measured.agreement import disputed_cases
 from clusterbench.run_folder.attempts import FAULTS, NOT_RUN, History
 from clusterbench.types import FAIL_ON, FAIL_ON_BY_DEFAULT
 from clusterbench.words import few, plural
@@ -238,7 +239,8 @@ def _proven(reading: Reading) -> Statement:
     trained = [history for history in reading.histories if history.case.benchmark == "train_step"]
     wrong = [history.case.id for history in trained if any(fault.status == "wrong" for fault in history.faults)]
     measured = [history for history in trained if history.pooled is not None]
-    reasons = Counter(why for history in measured if (why := _why_not_proven(reading, history)))
+    disputed = disputed_cases(reading.rows_of("agreement"))
+    reasons = Counter(why for history in measured if (why := _why_not_proven(reading, history, disputed)))
     proven = len(measured) - sum(reasons.values())
     counts = {"training_cases": len(measured), "proven": proven}
     unproven = [f"{count:,} {why}" for why, count in reasons.items()]
@@ -259,12 +261,14 @@ def _proven(reading: Reading) -> Statement:
     return Statement("proven", "PROVEN", sentence, "good", (), counts, parts)
 
 
-def _why_not_proven(reading: Reading, history: History) -> str:
+def _why_not_proven(reading: Reading, history: History, disputed: Set[str]) -> str:
     """Why nothing is known of whether a case computed what one rank computes; empty where it was checked."""
     if not history.case.point.get("parity", True):
         return "with parity: false"
     if not reading.has_figure(history.case.id, "parity_"):
         return "without a record of the check"
+    if history.case.id in disputed:
+        return "whose loss or norm differs from a case that should compute the same, with none on one rank to decide"
     return ""
 
 

@@ -153,6 +153,21 @@ def test_not_proven_is_0_and_said(of: Case, rows: Sequence[Any], why: str) -> No
     assert judged(good(of), cases=[of], rows=rows, fail_on=["not-proven"]).exit_code == 1
 
 
+def test_cases_that_differ_with_none_to_decide_are_not_proven() -> None:
+    dp2, tp2 = trained("dp2"), trained("tp2")
+    disputed = [
+        row(of, "agreement", None, basis="not proven: the loss of the first step is 7, and 6 in the other")
+        for of in (dp2, tp2)
+    ]
+    rows = [row(dp2, "parity_loss", 1e-7), row(tp2, "parity_loss", 1e-7), *disputed]
+    found = judged(good(dp2), good(tp2), cases=[dp2, tp2], rows=rows)
+    assert (found.proven.word, found.exit_code) == ("NOT PROVEN", 0)
+    assert found.proven.sentence.endswith(
+        "not proven: 2 whose loss or norm differs from a case that should compute the same, with none on one rank to "
+        "decide"
+    )
+
+
 def test_one_case_without_proof_makes_the_run_not_proven() -> None:
     dp2, tp2 = trained("dp2"), trained("tp2", parity=False)
     found = judged(good(dp2), good(tp2), cases=[dp2, tp2], rows=[row(dp2, "parity_loss", 1e-7)])

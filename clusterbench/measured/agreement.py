@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clusterbench.formulas.statistics import median
 from clusterbench.options import Option
+from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
 from clusterbench.shape import named_shape
 from clusterbench.types import Agreement, Metric
@@ -22,6 +23,7 @@ from clusterbench.types import Agreement, Metric
 MOST_UPDATES = 32
 """After more the tolerances below were not measured: rounding grows with every update."""
 
+_DISPUTED = "not proven"
 _MEASURED = "five times and more what 5 layouts of two models on a CPU differed by after 1 to 24 updates"
 
 
@@ -157,8 +159,8 @@ def _compared(group: Sequence[_Seen], statistic: Statistic) -> Iterator[tuple[st
                 (other for other in group if other is not seen), key=lambda other: abs(other.values[-1] - value)
             )
             basis = (
-                f"not proven: {statistic.words} is {value:.7g}, and {other.values[-1]:.7g} in {other.history.case.id}; "
-                "no case on one rank and no majority says which is right"
+                f"{_DISPUTED}: {statistic.words} is {value:.7g}, and {other.values[-1]:.7g} in {other.history.case.id}"
+                "; no case on one rank and no majority says which is right"
             )
             yield case.hash, _figure(statistic, None, limit, basis), ""
         else:
@@ -182,6 +184,11 @@ def _reference(group: Sequence[_Seen], limit: float) -> tuple[float, str] | None
         where = f"in {len(agreeing)} of {len(group)} cases that compute the same"
         return median([value for seen in agreeing for value in seen.values]), where
     return None
+
+
+def disputed_cases(rows: Iterable[Row]) -> set[str]:
+    """Cases that differ from others with none to say which are right, from rows of the metric ``agreement``."""
+    return {row.case for row in rows if row.value is None and row.basis.startswith(_DISPUTED)}
 
 
 def _updates(seen: _Seen) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.job import TrainingJob, weight_shapes
-from clusterbench.parallel import active_in, expected_memory, expected_traffic, from_options, part_of
+from clusterbench.parallel import Twin, active_in, expected_memory, expected_traffic, from_options, part_of
 from clusterbench.parallel.pipeline import Pipeline
 from tests.training.jobs import make_job
 
@@ -72,11 +72,11 @@ def test_gpipe_holds_every_micro_batch_and_1f1b_as_many_as_there_are_stages() ->
     assert first == pytest.approx(2 * third)
 
 
-def test_a_twin_has_a_layer_for_each_stage_and_micro_batches_for_the_schedule() -> None:
-    job = make_job("pp2")
-    assert Pipeline(schedule="1f1b").twin(job) == (2, 2, 1)
-    assert Pipeline(schedule="dualpipev").twin(job) == (4, 4, 1)
-    assert Pipeline(schedule="looped_bfs", chunks_per_rank=3).twin(job) == (6, 2, 1)
+def test_a_twin_has_two_layers_in_each_stage_and_a_micro_batch_more_than_fill_the_pipeline() -> None:
+    assert Pipeline(schedule="1f1b").twin(make_job("pp2")) == Twin(4, 3)
+    assert Pipeline(schedule="1f1b").twin(make_job("pp4")) == Twin(8, 5)
+    assert Pipeline(schedule="dualpipev").twin(make_job("pp2")) == Twin(8, 5)
+    assert Pipeline(schedule="looped_bfs", chunks_per_rank=3).twin(make_job("pp2")) == Twin(12, 3)
 
 
 @pytest.mark.parametrize(
