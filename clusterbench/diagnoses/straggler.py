@@ -30,6 +30,7 @@ WOULD_SHOW = 0.25
 MOST_TESTED = 16
 """The slowest ranks of a case are tested; of very many the others can be no slower."""
 
+_MANY = 3.0  # times, beyond which a percentage is hard to read
 _FEWEST = 5  # independent iterations for an interval
 _NOTHING = 1e-18  # squares of rounding errors, which are correlated by nothing that a rank does
 _FOR_SURE = (
@@ -173,7 +174,8 @@ class _Team:
         assert rank.longer.low is not None
         assert rank.longer.high is not None
         host = host_of(self.cases[0][1], rank.number)
-        slower = f"{100 * (rank.longer.ratio - 1):.0f} % slower"
+        ratio = rank.longer.ratio
+        slower = f"{100 * (ratio - 1):.0f} % slower" if ratio < _MANY else f"{ratio:,.0f} times slower"
         count = sum(len(seconds[0]) for _, _, seconds in self.cases)
         return Finding(
             f"rank {rank.number}" + (f" on {host}" if host else ""),

@@ -39,6 +39,10 @@ def test_a_slow_rank_is_named_with_its_host_and_by_how_much() -> None:
     assert finding.evidence == "between 58 and 64 % longer over 40 iterations of planted/1n8/a"
 
 
+def test_a_rank_that_takes_many_times_as_long_is_told_in_times() -> None:
+    assert answer(samples(4, slow=40.0)).findings[0].title == "rank 3 on n2, 40 times slower"
+
+
 @pytest.mark.parametrize("ranks", range(2, 9))
 def test_one_slow_rank_of_any_number_is_named(ranks: int) -> None:
     for seed in range(20):
