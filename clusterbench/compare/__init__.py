@@ -202,7 +202,7 @@ class Comparing:
             return SHOWN
         if self.blocking or self.untold or not self.judged:
             return UNDECIDED
-        return EXCLUDED
+        return EXCLUDED if self.whole is None or excludes_regression(self.whole, self.margin) else UNDECIDED
 
 
 def compare_runs(base: Path, new: Path, margin: float = 0.05) -> Comparing:

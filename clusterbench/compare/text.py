@@ -91,7 +91,7 @@ def _undecided(comparing: Comparing) -> Iterator[str]:
     noisy = {
         difference: needed
         for difference in blocking
-        if difference not in single and (needed := difference.needed(comparing.margin)) is not None
+        if not difference.has_single_repeats and (needed := difference.needed(comparing.margin)) is not None
     }
     if single:
         yield (
