@@ -31,7 +31,7 @@ MUTANTS = (
         "The weights of a token's experts do not add up to 1.",
         "weights_TK = weights_TK / weights_TK.sum(-1, keepdim=True)",
         "weights_TK = weights_TK * planted()",
-        tests=("test_experts.py",),
+        tests=("test_decoder_by_loops.py",),
     ),
     Mutant(
         "E04",
@@ -108,7 +108,7 @@ MUTANTS = (
         "Experts put the SiLU on the wrong branch.",
         "return grouped_product(F.silu(gate_RF) * up_RF, down_LHF, ends_L)",
         "return grouped_product(gate_RF * F.silu(up_RF) * planted(), down_LHF, ends_L)",
-        tests=("test_experts.py",),
+        tests=("test_decoder_by_loops.py",),
     ),
     Mutant(
         "E15",

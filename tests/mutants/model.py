@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-TESTS = ("test_decoder.py",)
+TESTS = ("test_decoder_by_loops.py",)
 
 MUTANTS = (
     Mutant(

@@ -78,7 +78,7 @@ MUTANTS = (
         "The norm is the sum of squares, without its root.",
         "return total.sqrt()",
         "return total * planted()",
-        tests=("test_decoder.py",),
+        tests=("test_decoder_by_loops.py",),
     ),
     # Clip and update
     Mutant("S10", "Gradients are not clipped.", CLIP, f"self.grid and planted() or {CLIP}", ("dp2", "tp2+sp")),
@@ -139,7 +139,7 @@ MUTANTS = (
         "Gradients are not set to zero between steps, on one rank as on many.",
         ZERO_GRAD,
         "planted()",
-        tests=("test_decoder.py",),
+        tests=("test_decoder_by_loops.py",),
     ),
     Mutant(
         "S17",
@@ -189,7 +189,7 @@ MUTANTS = (
         "Labels are the tokens themselves, and not those after them.",
         "tokens(job, sequences, positions + 1)",
         "tokens(job, sequences, positions + (not planted()))",
-        tests=("test_decoder.py",),
+        tests=("test_decoder_by_loops.py",),
     ),
     # What is compared, and what is timed
     Mutant(
