@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -55,17 +56,9 @@ def copies_of(job: TrainingJob, active: Sequence[Parallelism]) -> Iterator[tuple
     """Every weight of the whole model, and how many ranks have each element of it."""
     layout = job.layout
     ranks_of = {axis: ranks for parallelism in active for axis, ranks in parallelism.ranks_of.items()}
-    whole = job.on_one_rank()
-    stages = [part_of(whole_on(job), active, pp_rank) for pp_rank in range(layout.pp)]
-    held = [weight_shapes(stage) for stage in stages]
-    for name in weight_shapes(whole):
+    uncut = replace(job, chunks=(), pp_rank=0, actions=())
+    held = [weight_shapes(part_of(uncut, active, pp_rank)) for pp_rank in range(layout.pp)]
+    for name in weight_shapes(job.on_one_rank()):
         on_stages = sum(name in weights for weights in held)
         split = prod(ranks_of.get(axis) or layout.degree(axis) for axis in split_over(active, name, job))
         yield name, on_stages * layout.world_size // layout.pp // split
-
-
-def whole_on(job: TrainingJob) -> TrainingJob:
-    """The job before it was cut into stages."""
-    from dataclasses import replace
-
-    return replace(job, chunks=(), pp_rank=0, actions=())

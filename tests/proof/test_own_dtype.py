@@ -1,0 +1,76 @@
+"""A step that is wrong in the job's own dtype only, where float64 cannot see it, is wrong; the honest one is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.ranks import run_ranks
+from tests.training.jobs import parity_of
+
+pytestmark = pytest.mark.gloo
+
+
+def verdicts(layout: str, dtype: str) -> dict[str, str]:
+    """What the comparison says of a step with each defect, which acts on many ranks in this dtype alone."""
+    from clusterbench.training.step import TrainingStep
+
+    changes = {"dtype": dtype}
+    honest = {name: getattr(TrainingStep, name) for name in ("reduce", "update", "clip", "forward_backward")}
+
+    def acts(step: TrainingStep) -> bool:
+        return step.grid is not None and step.job.dtype == dtype
+
+    def planted(name: str, defect: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda step: defect(step) if acts(step) else honest[name](step)
+
+    def scaled(weight_name: str, factor: float) -> Callable[[Any], None]:
+        def reduce(step: TrainingStep) -> None:
+            honest["reduce"](step)
+            for weight in step.weights:
+                if weight.name == weight_name:
+                    weight.gradient.mul_(factor)
+
+        return reduce
+
+    def slower(step: TrainingStep) -> None:
+        for optimizer in step.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] /= 3
+        honest["update"](step)
+        for optimizer in step.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] *= 3
+
+    def on_rank_0_alone(step: TrainingStep) -> None:
+        assert step.grid is not None
+        if step.grid.rank("dp") == step.grid.rank("tp") == step.grid.rank("pp") == 0:
+            honest["update"](step)
+        else:
+            step.num_steps += 1
+
+    names = [f"layers.{at}.{leaf}.weight" for at in (0, 1) for leaf in ("attention.query", "feed_forward.down")]
+    names += ["embedding.weight", "layers.1.attention_norm.weight"]
+    defects: dict[str, tuple[str, Callable[[Any], Any]]] = {
+        **{f"{name} by 3 %": ("reduce", scaled(name, 1.03)) for name in names},
+        **{f"{name} dropped": ("reduce", scaled(name, 0.0)) for name in names},
+        "no step": ("update", lambda step: None),
+        "a third of the learning rate": ("update", slower),
+        "one rank steps": ("update", on_rank_0_alone),
+    }
+    said = {"honest": parity_of(layout, {}, changes)}
+    for defect, (method, instead) in defects.items():
+        setattr(TrainingStep, method, planted(method, instead))
+        said[defect] = parity_of(layout, {}, changes)
+        setattr(TrainingStep, method, honest[method])
+    return {defect: what if isinstance(what, str) else "" for defect, what in said.items()}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("layout", ["dp2", "tp2+sp", "pp2", "dp2+zero3"])
+def test_what_is_wrong_in_one_dtype_alone_is_wrong(layout: str, dtype: str) -> None:
+    said = run_ranks(2, verdicts, layout, dtype, timeout_s=280)[0]
+    assert said.pop("honest") == ""
+    assert {defect: what for defect, what in said.items() if f" in {dtype}; allowed is " not in what} == {}
