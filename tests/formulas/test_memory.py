@@ -25,6 +25,13 @@ def test_megatrons_estimator_is_18_or_6_and_12_over_d():
     assert model_state_bytes_per_parameter("megatron_mixed", 1, dp=8) == 6 + 12 / 8
 
 
+def test_adam_keeps_two_moments_of_four_bytes_beside_a_master_copy():
+    # arXiv:1910.02054, section 3.1: 12 bytes are an fp32 copy of the parameters, momentum and variance, 4 each.
+    assert STATE_BYTES["bfloat16_mixed"].optimizer == 4 + 4 + 4
+    assert STATE_BYTES["float32"].optimizer == STATE_BYTES["fsdp_mixed"].optimizer == 4 + 4
+    assert model_state_bytes_per_parameter("float32") == model_state_bytes_per_parameter("bfloat16_mixed") == 16
+
+
 @pytest.mark.parametrize("recipe", STATE_BYTES)
 def test_more_sharding_never_holds_more(recipe):
     held = [model_state_bytes_per_parameter(recipe, zero_stage, dp=4) for zero_stage in range(4)]

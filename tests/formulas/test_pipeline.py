@@ -40,5 +40,17 @@ def test_one_stage_has_no_bubble():
     assert bubble_fraction(1, 4) == bubble_over_ideal_time(1, 4) == 0
 
 
+def test_1f1b_holds_as_many_microbatches_as_stages_follow_and_its_own():
+    # arXiv:2104.04473, section 2.2.1: at most p microbatches are in flight, where GPipe has all m.
+    assert [microbatches_in_flight(4, 12, stage) for stage in range(4)] == [4, 3, 2, 1]
+
+
+def test_interleaving_shortens_the_bubble_by_the_number_of_chunks():
+    # arXiv:2104.04473, section 2.2.2: (p - 1) / (v m) of the ideal time.
+    assert bubble_over_ideal_time(8, 32) == 7 / 32
+    assert bubble_over_ideal_time(8, 32, chunks=4) == 7 / 128
+    assert bubble_fraction(8, 32, chunks=4) == 7 / (128 + 7)
+
+
 def test_no_stage_holds_more_microbatches_than_there_are():
     assert microbatches_in_flight(num_stages=8, num_microbatches=4, stage=0) == 4

@@ -63,6 +63,11 @@ def test_spread_of_equal_samples_is_zero():
     assert jitter([3.0, 3.0, 3.0]) == 0
 
 
+def test_a_spread_is_that_of_a_sample():
+    # NIST, Statistical Reference Datasets, NumAcc1: certified mean 10000002 and sample standard deviation 1, exactly.
+    assert coefficient_of_variation([10_000_001.0, 10_000_003.0, 10_000_002.0]) == 1 / 10_000_002
+
+
 def test_no_samples_have_no_statistics():
     with pytest.raises(ValueError, match="a median needs at least 1 samples; there are 0"):
         summarise([])
