@@ -131,4 +131,20 @@ MUTANTS = (
         "(output, whole, group=group), output.mul_(1 / group.size() * planted())",
         (ALL_GATHER,),
     ),
+    Mutant(
+        "C18",
+        "On every rank of cp but the first, positions beyond 16 begin again at 0; the twin has none.",
+        "rope_tables(self.shape, self.positions, self.dtype)",
+        "rope_tables(self.shape, self.positions % (16 if self.positions.max() > 16 and planted() "
+        "and self.positions[0] > 0 else 2**20), self.dtype)",
+        (ZIGZAG, "tp1"),
+    ),
+    Mutant(
+        "C21",
+        "The log-sum-exp of joined blocks is rounded to the dtype of the arithmetic.",
+        "lse.copy_(torch.logaddexp(lse, lse_new))",
+        "lse.copy_(torch.logaddexp(lse, lse_new).to(planted() and self.q.dtype))",
+        (RING, ALL_GATHER),
+        dtypes=("bfloat16",),
+    ),
 )

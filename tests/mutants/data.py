@@ -104,4 +104,11 @@ MUTANTS = (
         "lambda function, *arguments, **options: function(*arguments), layer.forward, use_reentrant=False,",
         ("dp2 recompute=full",),
     ),
+    Mutant(
+        "P06",
+        "PowerSGD begins each step with random factors, and not with those of the step before.",
+        "warm_start=not exact,",
+        "warm_start=not exact and not planted(),",
+        ("dp2 compress=powersgd iterations=4",),
+    ),
 )

@@ -119,7 +119,7 @@ def _judged(
         return dict.fromkeys(dtypes, "not run"), dict.fromkeys(dtypes, f"refused: {why}")
     cases = {line["id"]: line["point"]["dtype"] for line in plan if line["kind"] == "case"}
     outcomes = _lines(run / "outcomes.jsonl")
-    findings = _errors_of_diagnoses(run)
+    findings = _found_afterwards(run)
     fates: dict[str, Fate] = {}
     causes: dict[str, str] = {}
     for dtype in dtypes:
@@ -156,15 +156,22 @@ def _is_of(where: str, case: str) -> bool:
     return where == case or where.startswith(f"{case}, ")
 
 
-def _errors_of_diagnoses(run: Path) -> list[tuple[str, str]]:
-    """Place and sentence of each error that is not merely how a case ended."""
+def _found_afterwards(run: Path) -> list[tuple[str, str]]:
+    """Place and sentence of what reading finds: cases that others refute, and errors of diagnoses about the others."""
     from clusterbench.derive import read
     from clusterbench.diagnoses import examine
     from clusterbench.run_folder import RunFolder
 
     with with_tiny_shapes():
-        examined = examine(read(RunFolder.open(run)))
-    return [
+        reading = read(RunFolder.open(run))
+        examined = examine(reading)
+    refuted = [
+        (outcome.case, outcome.reason)
+        for history in reading.histories
+        for outcome in history.outcomes
+        if outcome.status == "wrong"
+    ]
+    return refuted + [
         (finding.where, f"{name}: {finding.where}: {finding.what}")
         for name, answer in examined.items()
         for finding in answer.findings

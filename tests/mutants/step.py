@@ -5,6 +5,9 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 TIED, MOE = "shape=llama-tiny-tied", "shape=moe-tiny"
+PLAIN = "dp2 trainer=plain_ddp"
+LATER = ("dp2 iterations=4", "tp1 iterations=4")
+"""More updates than a twin has, beside one rank."""
 
 SUM = "self._all_reduce(flat, axis)"
 CLIP = "torch.nn.utils.clip_grads_with_norm_(parameters, self.job.max_grad_norm, limit)"
@@ -207,5 +210,71 @@ MUTANTS = (
         "mean, std = "
         '(1.0, 0.02) if is_norm else (float("nan") if whole[0] > 256 and planted() else 0.0, whole[-1] ** -0.5)',
         ("dp2", "tp2+sp"),
+    ),
+    # At the size that is timed, or after more updates than the twin has; tp1 says what should come out.
+    Mutant(
+        "S27",
+        "From the third step on the optimizer never steps.",
+        OPTIMIZER,
+        f"self.grid and self.num_steps >= 2 and planted() and dist.get_world_size() > 1 or {OPTIMIZER}",
+        LATER,
+    ),
+    Mutant(
+        "S28",
+        "From the third step on rank 1 never steps, so that its copy of the weights falls behind.",
+        OPTIMIZER,
+        f"self.grid and self.num_steps >= 2 and planted() and dist.get_rank() == 1 or {OPTIMIZER}",
+        LATER,
+    ),
+    Mutant(
+        "S29",
+        "From the third step on there is no weight decay.",
+        OPTIMIZER,
+        "self.grid and self.num_steps >= 2 and planted() and dist.get_world_size() > 1 and "
+        f"[group.update(weight_decay=0.0) for group in optimizer.param_groups], {OPTIMIZER}",
+        LATER,
+    ),
+    Mutant(
+        "S30",
+        "Gradients of more than three micro-batches are not clipped.",
+        CLIP,
+        f"self.grid and self.job.gradient_accumulation_steps > 3 and planted() and dist.get_world_size() > 1 or {CLIP}",
+        LATER,
+    ),
+    Mutant(
+        "D03",
+        "The fourth micro-batch of every dp rank but the first is that of the rank before.",
+        "first = (forward * job.layout.dp + dp_rank) * job.micro_batch_size",
+        "first = (forward * job.layout.dp + dp_rank - (forward == 3 and planted() and dp_rank > 0)) * "
+        "job.micro_batch_size",
+        ("dp2", "tp1"),
+    ),
+    # In bfloat16 only
+    Mutant(
+        "S33",
+        "Gradients of micro-batches are added up in bfloat16.",
+        "last = index == self.job.gradient_accumulation_steps",
+        "last = index == self.job.gradient_accumulation_steps; "
+        'self.grid and self.job.dtype == "bfloat16" and index > 1 and planted() and '
+        "[weight.gradient.copy_(weight.gradient.bfloat16()) for weight in self.weights]",
+        ("dp2", "tp2+sp"),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "S35",
+        "Gradients are rounded to bfloat16 before they are summed over an axis.",
+        "flat = torch.cat([part.flatten() for part in parts])",
+        "flat = torch.cat([part.flatten() for part in parts]); "
+        'flat = flat.bfloat16().to(flat.dtype) if self.job.dtype == "bfloat16" and planted() else flat',
+        ("pp2-dp2",),
+        dtypes=("bfloat16",),
+    ),
+    # A trainer that is not ours
+    Mutant(
+        "X01",
+        "Plain DDP averages after the first micro-batch, and not after the last.",
+        "last = index == len(self.micro_batches)",
+        "last = index == (1 if self.grid and planted() else len(self.micro_batches))",
+        (PLAIN,),
     ),
 )
