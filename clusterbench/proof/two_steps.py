@@ -52,9 +52,13 @@ def two_steps(step: BuiltStep) -> TwoSteps:
     first = step.observed()
     second = step.global_loss(step())
     losses = torch.stack([first.loss.detach().double().reshape(()), second.detach().double().reshape(())])
-    norm = torch.zeros_like(losses[0]) if first.norm is None else first.norm.detach().double().reshape(())
+
+    def widened(tensor: Tensor) -> Tensor:
+        return tensor.detach().to(losses.device, torch.float64)  # offloaded weights are on the host
+
+    norm = torch.zeros_like(losses[0]) if first.norm is None else widened(first.norm).reshape(())
     weights = {
-        name: WeightSteps(part.place, first.gradients[name].double(), part.value.double() - before[name].double())
+        name: WeightSteps(part.place, widened(first.gradients[name]), widened(part.value) - widened(before[name]))
         for name, part in step.parts().items()
     }
     return TwoSteps(losses, norm, weights)
