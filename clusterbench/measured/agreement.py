@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterbench.formulas.statistics import median
+from clusterbench.job.experts import even_tokens
+from clusterbench.layout import ParallelLayout
 from clusterbench.options import Option
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
@@ -138,7 +140,18 @@ def _result_of(history: History, statistic: Statistic, options: Mapping[str, Opt
     named = [(name, point.get(name, option.default)) for name, option in options.items() if option.alters in altering]
     # the load-balancing loss is one for each micro-batch
     per_forward = point["micro_batch_size"] if point.get("aux_loss") else None
-    return (per_forward, *sorted(named, key=lambda item: item[0]))
+    by_place = history.case.hash if _is_routed_by_place_of_a_rank(point) else None
+    return (per_forward, by_place, *sorted(named, key=lambda item: item[0]))
+
+
+def _is_routed_by_place_of_a_rank(point: Mapping[str, Any]) -> bool:
+    """Whether balanced routing sends a token elsewhere than it would on one rank: pieces of sequences are not even."""
+    shape = named_shape(point["shape"])
+    if not shape.has_experts or point.get("routing") != "balanced":
+        return False
+    layout = ParallelLayout.parse(point["layout"])
+    pieces = (2 * layout.cp if layout.cp > 1 else 1) * layout.sequence_parts
+    return bool(point["seq_len"] % (even_tokens(shape) * pieces))
 
 
 def _compared(group: Sequence[_Seen], statistic: Statistic) -> Iterator[tuple[str, Metric, str]]:

@@ -132,6 +132,15 @@ def test_the_load_balancing_loss_is_one_for_each_micro_batch():
     assert verdicts(seen("tp1", 1, **moe), seen("dp2", 2, other, **moe)) == ["agrees", "wrong"]
 
 
+def test_routing_by_place_is_compared_where_every_piece_of_a_sequence_is_even():
+    moe = {"shape": "moe-tiny", "routing": "balanced", "micro_batch_size": 2}
+    other = {"first_loss": 7.0}
+    assert verdicts(seen("tp1", 1, **moe), seen("cp2", 2, other, **moe)) == ["agrees", "wrong"]
+    # 40 tokens are 2 x 20, and a zig-zag gives each rank two pieces of 10, which 4 does not divide
+    short = {**moe, "seq_len": 40}
+    assert verdicts(seen("tp1", 1, **short), seen("cp2", 2, other, **short)) == ["", ""]
+
+
 def test_last_steps_are_compared_after_as_many_updates_only():
     later = {"loss": 5.0, "norm": 3.0, "num_updates": 9.0}
     assert verdicts(seen("tp1", 1), seen("dp2", 2, later)) == ["agrees", "agrees"]
