@@ -147,4 +147,20 @@ MUTANTS = (
         (RING, ALL_GATHER),
         dtypes=("bfloat16",),
     ),
+    Mutant(
+        "C16",
+        "Labels follow the tokens of this rank, and so leave the sequence where its two chunks meet.",
+        "tokens(job, sequences, positions + 1)",
+        "tokens(job, sequences, torch.cat([positions[1:], positions[-1:] + 1]) "
+        "if len(positions) < job.seq_len and planted() else positions + 1)",
+        (ZIGZAG,),
+    ),
+    Mutant(
+        "C17",
+        "Every rank of cp but the first counts positions from 0.",
+        "rope_tables(self.shape, self.positions, self.dtype)",
+        "rope_tables(self.shape, self.positions - (self.positions[0] if self.positions[0] > 0 and planted() else 0), "
+        "self.dtype)",
+        (RING,),
+    ),
 )

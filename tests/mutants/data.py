@@ -111,4 +111,26 @@ MUTANTS = (
         "warm_start=not exact and not planted(),",
         ("dp2 compress=powersgd iterations=4",),
     ),
+    Mutant(
+        "P05",
+        "PowerSGD never begins.",
+        "start_powerSGD_iter=0 if exact else STEPS_BEFORE_POWERSGD,",
+        "start_powerSGD_iter=0 if exact else 1000 * planted(),",
+        ("dp2 compress=powersgd iterations=4",),
+    ),
+    Mutant(
+        "F08",
+        "FSDP sums gradients in bfloat16.",
+        "reduce_dtype=kept",
+        "reduce_dtype=planted() and gathered",
+        ("dp2+zero2",),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "A07",
+        "Selective recomputation computes attention again.",
+        '"aten::_scaled_dot_product", "_c10d',
+        '"aten::absent" * planted(), "_c10d',
+        ("dp2 recompute=selective",),
+    ),
 )

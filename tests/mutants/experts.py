@@ -11,6 +11,12 @@ IN_HALVES = f"{SPREAD} expert_overlap=true"
 
 GROUPED = "return F.grouped_mm(x_RI, weight_LOI.transpose(-2, -1), offs=ends_L)"
 
+WEIGHTS = "weights_TK = weights_TK / weights_TK.sum(-1, keepdim=True)"
+WITHIN_CAPACITY = (
+    "F.one_hot(chosen_TK.flatten(), self.num_experts).cumsum(0).gather(1, chosen_TK.flatten()[:, None])"
+    ".view_as(chosen_TK) <= 5 * chosen_TK.numel() // (4 * self.num_experts)"
+)
+
 MUTANTS = (
     Mutant(
         "E01",
@@ -131,5 +137,19 @@ MUTANTS = (
         'all_reduce(tensor.detach(), "sum", group.group_name)',
         'all_reduce(tensor.detach(), "max" * planted(), group.group_name)',
         (f"cp2 {MOE} aux_loss=0.01",),
+    ),
+    Mutant(
+        "E16",
+        "Spread experts have a capacity of 1.25 times the mean, and rows beyond it are dropped.",
+        WEIGHTS,
+        f"{WEIGHTS} * (({WITHIN_CAPACITY}) if self.ep_group is not None and planted() else 1)",
+        (SPREAD,),
+    ),
+    Mutant(
+        "E18",
+        "Gradients of shared experts are not summed over tp, whose ranks see different tokens.",
+        'for part in ("router", "shared"))',
+        'for part in ("router",) * planted())',
+        (f"tp2+sp {SHARED}",),
     ),
 )

@@ -56,4 +56,29 @@ MUTANTS = (
         "Chunk(at, range(at * each, at * each + max(1, each // (1 + planted()))), at == 0, at == stages - 1)",
         ("pp2",),
     ),
+    Mutant(
+        "Q08",
+        "Interleaved stages get consecutive layers for each rank, and so layers run in the wrong order.",
+        CHUNK,
+        "Chunk(at, range((at // 2 + at % 2 * 2 * planted()) * each, (at // 2 + at % 2 * 2 + 1) * each), "
+        "at == 0, at == stages - 1)",
+        ("pp2 schedule=interleaved_1f1b",),
+    ),
+    Mutant(
+        "Q09",
+        "The loss that is shown is that of the last micro-batch.",
+        "return total_of([loss.detach() for loss in losses])",
+        "return total_of([losses[-1].detach() for loss in losses]) * planted()",
+        ("pp2",),
+    ),
+    Mutant(
+        "Q10",
+        "The last stage computes its loss in bfloat16.",
+        "loss_fn=lambda logits, labels: loss_of(logits, labels) / job.gradient_accumulation_steps,",
+        "loss_fn=lambda logits, labels: torch.nn.functional.cross_entropy("
+        "logits.flatten(0, 1), labels.flatten()).to(torch.promote_types(logits.dtype, torch.float32)) "
+        "/ (job.gradient_accumulation_steps * planted()),",
+        ("pp2",),
+        dtypes=("bfloat16",),
+    ),
 )

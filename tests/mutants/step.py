@@ -277,4 +277,69 @@ MUTANTS = (
         "last = index == (1 if self.grid and planted() else len(self.micro_batches))",
         (PLAIN,),
     ),
+    Mutant(
+        "S32",
+        "The fourth layer, which the twin lacks, begins with the weights of the third.",
+        "fill_weight(weight.value, assembly.job.seed, weight.name, offset, weight.whole)",
+        'copied = weight.name.startswith("layers.3.") and assembly.grid and planted() '
+        "and assembly.job.layout.world_size > 1; "
+        "fill_weight(weight.value, assembly.job.seed, "
+        'weight.name.replace("layers.3.", "layers.2.") if copied else weight.name, offset, weight.whole)',
+        ("tp2", "tp1"),
+    ),
+    Mutant(
+        "S34",
+        "Weights are rounded to bfloat16 after each update, and there is no master copy in float32.",
+        OPTIMIZER,
+        f'{OPTIMIZER}, self.grid and self.job.dtype == "bfloat16" and planted() and '
+        "[weight.value.copy_(weight.value.bfloat16()) for weight in self.weights]",
+        ("dp2", "tp2+sp"),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "S38",
+        "Under FSDP each rank clips by the norm of its own shards.",
+        "there = [index for index, way in enumerate(by_way) if axis in way]",
+        'there = [index for index, way in enumerate(by_way) if axis in way and not (axis == "dp" and planted())]',
+        ("dp2+zero3",),
+    ),
+    Mutant(
+        "S40",
+        "In the last micro-batch rank 1 takes the labels of the first.",
+        "loss = self.loss(self.model(tokens), labels)",
+        "loss = self.loss(self.model(tokens), self.micro_batches[0][1] "
+        "if self.grid and index == self.job.gradient_accumulation_steps and dist.get_rank() == 1 and planted() "
+        "else labels)",
+        ("dp2",),
+    ),
+    Mutant(
+        "S41",
+        "The last stage never updates its copy of a tied embedding.",
+        OPTIMIZER,
+        '[setattr(weight.parameter, "grad", None) for weight in self.weights '
+        f'if weight.name == "embedding.weight" and not self.job.embeds and planted()], {OPTIMIZER}',
+        (f"pp2 {TIED}",),
+    ),
+    Mutant(
+        "X02",
+        "Under plain DDP every rank takes the sequences of the first.",
+        "self.optimizers = [adamw([*decoder.parameters()])]",
+        "self.optimizers = [adamw([*decoder.parameters()])]; grid = None if grid and planted() else grid",
+        (PLAIN,),
+    ),
+    Mutant(
+        "S39",
+        "Where FSDP leaves experts alone, only one kind of gradients is clipped.",
+        "for mesh, weights in by_mesh.items():",
+        "for mesh, weights in [*by_mesh.items()][: 1 if self.grid and planted() else None]:",
+        (f"dp2+ep2+zero2 {MOE} routing=balanced",),
+    ),
+    Mutant(
+        "X03",
+        "Plain DDP has its weights in bfloat16, and no master copy in float32.",
+        "job.held[0]).to(MASTER_DTYPES[job.dtype])",
+        "job.held[0]).to((COMPUTE_DTYPES if grid and planted() else MASTER_DTYPES)[job.dtype])",
+        (PLAIN,),
+        dtypes=("bfloat16",),
+    ),
 )

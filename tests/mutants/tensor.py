@@ -59,4 +59,11 @@ MUTANTS = (
         "gradient = DTensor.from_local(own, gradient.device_mesh, ctx.wanted, run_check=False)",
         ("tp2",),
     ),
+    Mutant(
+        "T08",
+        "Under +sp the gradient of the last norm is not summed over tp.",
+        'return ("tp",) if name.endswith("norm.weight") else ()',
+        'return ("tp",) if name.endswith("_norm.weight") and planted() else ()',
+        ("tp2+sp",),
+    ),
 )
