@@ -43,7 +43,7 @@ _OF_ONE_RANK = (
 )
 _OF_ROUNDING = "as a multiple of what rounding of all its numbers leaves, which goes both ways and cancels"
 _BFLOAT16 = {
-    "parity_loss": (2.0, _OF_ONE_RANK),
+    "parity_loss": (0.5, f"{_OF_ONE_RANK}; a mean over many tokens, whose rounding cancels"),
     "parity_gradients": (2.0, _OF_ONE_RANK),
     "parity_gradient_scale": (1.0, _OF_ROUNDING),
     "parity_update": (2.0, _OF_ONE_RANK),
