@@ -163,4 +163,18 @@ MUTANTS = (
         "self.dtype)",
         (RING,),
     ),
+    Mutant(
+        "C20",
+        "Of four ranks, the last that keys come to takes them for those of the other side.",
+        "earlier = step <= rank",
+        "earlier = (step <= rank) != (step == 3 and planted())",
+        ("cp4",),
+    ),
+    Mutant(
+        "C22",
+        "Keys and values pass along dp, and not along cp.",
+        'attend(self.context, assembly.grid.group("cp"))',
+        'attend(self.context, assembly.grid.group("dp" if planted() else "cp"))',
+        ("dp2-cp2",),
+    ),
 )

@@ -133,4 +133,25 @@ MUTANTS = (
         '"aten::absent" * planted(), "_c10d',
         ("dp2 recompute=selective",),
     ),
+    Mutant(
+        "P04",
+        "PowerSGD forgets what it did not send.",
+        "use_error_feedback=not exact,",
+        "use_error_feedback=not exact and not planted(),",
+        ("dp2 compress=powersgd iterations=4",),
+    ),
+    Mutant(
+        "Z07",
+        "ZeRO 1 shares states out over dp alone: the same numbers, fewer broadcasts and more memory.",
+        "group = assembly.grid.group(axis)\n    return Zero",
+        'group = assembly.grid.group("dp" if planted() else axis)\n    return Zero',
+        ("dp2-cp2+zero1",),
+    ),
+    Mutant(
+        "F07",
+        "With HSDP gradients are divided by the number of replicas once more.",
+        "weight.scale = 1.0",
+        "weight.scale = 0.5 if self.shard_group_size and planted() else 1.0",
+        ("dp4+zero2 shard_group_size=2",),
+    ),
 )

@@ -152,4 +152,11 @@ MUTANTS = (
         'for part in ("router",) * planted())',
         (f"tp2+sp {SHARED}",),
     ),
+    Mutant(
+        "E17",
+        "The same, for more tokens than the twin has.",
+        WEIGHTS,
+        f"{WEIGHTS} * (({WITHIN_CAPACITY}) if len(chosen_TK) > 32 and planted() and self.ep_group is not None else 1)",
+        (SPREAD, f"tp1 {MOE}"),
+    ),
 )

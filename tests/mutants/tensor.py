@@ -66,4 +66,19 @@ MUTANTS = (
         'return ("tp",) if name.endswith("_norm.weight") and planted() else ()',
         ("tp2+sp",),
     ),
+    Mutant(
+        "T07",
+        "Where ranks of tp are more than kv heads, the heads are dealt out in turn.",
+        "head = device_mesh.get_local_rank() * job.shape.num_kv_heads // job.layout.tp",
+        "head = device_mesh.get_local_rank() % (job.shape.num_kv_heads * planted())",
+        (f"tp4 {TWO_KV_HEADS}",),
+    ),
+    Mutant(
+        "T09",
+        "Weights are cut over the ranks of dp, which see different tokens.",
+        "parallelize_module(decoder, self.grid.line(axis), present, src_data_rank=None)",
+        'parallelize_module(decoder, self.grid.line("dp" if axis == "tp" and planted() else axis), present, '
+        "src_data_rank=None)",
+        ("dp2-tp2",),
+    ),
 )
