@@ -104,6 +104,7 @@ Deviations = dict[str, dict[str, float]]
 """Metric -> what was compared (a weight's name, :data:`ALL`, or which step) -> how far it is off."""
 
 ALL = "all weights"
+FIRST, SECOND = "first", "second"
 IN_WORDS = {
     "parity_loss": "the loss of the {} step",
     "parity_gradients": "the gradient of {}",
@@ -121,7 +122,7 @@ def deviations(seen: TwoSteps, reference: OneRank) -> Deviations:
     weight; a gradient's scale by what is left of it when the difference is projected on the reference, so that
     rounding, which goes both ways, cancels. The scale of all gradients is their norm's.
     """
-    losses = zip(("first", "second"), seen.losses.tolist(), reference.losses.tolist(), strict=True)
+    losses = zip((FIRST, SECOND), seen.losses.tolist(), reference.losses.tolist(), strict=True)
     gradients, changes = dict[str, float](), dict[str, float]()
     scales = {ALL: _off(float(seen.norm), float(reference.norm))}
     squared, of_reference = 0.0, 0.0

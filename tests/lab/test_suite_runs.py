@@ -106,11 +106,11 @@ def clusterbench(launcher, *arguments):
     return launcher.command("-m", "clusterbench.cli", "run", *map(str, arguments))
 
 
-def run(lab, launcher, suite, out, *arguments):
-    """A run that must end well, and leave nothing behind; what it said."""
+def run(lab, launcher, suite, out, *arguments, exit_code=0):
+    """A run that must end so, and leave nothing behind; what it said."""
     command = clusterbench(launcher, suite, "--out", out, *arguments)
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=250)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == exit_code, done.stderr
     assert left_running(lab) == []
     return done.stderr
 
@@ -316,7 +316,7 @@ def test_unlike_hosts_are_told_before_anything_is_timed(lab, launcher_of, suite,
     lab.skew("cb2", 180)
     lab.run("cb3", ["ip", "link", "set", "eth0", "mtu", "1400"], check=True)
     try:
-        said = run(lab, launcher_of("srun"), suite(SMALL_SUITE, [4]), out)
+        said = run(lab, launcher_of("srun"), suite(SMALL_SUITE, [4]), out, exit_code=1)
     finally:
         lab.skew("cb2", 0)
         lab.run("cb3", ["ip", "link", "set", "eth0", "mtu", "1500"], check=True)
@@ -325,6 +325,7 @@ def test_unlike_hosts_are_told_before_anything_is_timed(lab, launcher_of, suite,
     assert clock
     assert float(clock[1]) == pytest.approx(180, abs=9)
     assert max(clock.start(), mtu) < said.index("[1/1]")
+    assert "machine   SUSPECT     Unlike hosts: host cb3: the MTU" in said
     page = (out / "index.html").read_text()
     assert clock[0] in page
     assert "1400 B on cb3" in page
