@@ -182,7 +182,10 @@ class RunFolder:
             if what is None:
                 (self.path / "alive").unlink(missing_ok=True)
             else:
-                (self.path / "alive").write_text(json.dumps(what) + "\n")
+                # in one go: whoever is killed while writing must leave the note before
+                whole = self.path / "alive.new"
+                whole.write_text(json.dumps(what) + "\n")
+                whole.replace(self.path / "alive")
 
     def give_sign(self) -> None:
         """Touches the file ``alive``, by which a supervisor sees that the run is going on."""
