@@ -118,7 +118,7 @@ class MemoryTracker(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self._models = [model] if isinstance(model, nn.Module) else list(model)
-        self._optimizers = list(_optimizers(optimizer))
+        self._optimizers = list(every_optimizer(optimizer))
         first = next((p for m in self._models for p in m.parameters()), torch.empty(0))
         self._device = _with_index(torch.device(device) if device is not None else first.device)
         self._log: list[tuple[_Allocation, int]] = []
@@ -379,7 +379,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def _optimizers(optimizers: Optimizer | Iterable[Optimizer] | None) -> Iterator[Optimizer]:
+def every_optimizer(optimizers: Optimizer | Iterable[Optimizer] | None) -> Iterator[Optimizer]:
+    """Those given, and those inside them that hold the state."""
     if optimizers is None:
         return
     for optimizer in [optimizers] if isinstance(optimizers, Optimizer) else optimizers:

@@ -19,6 +19,9 @@ PARITY_METRICS = (
 UNSENT = "parity_unsent"
 """Of a step that only approximates: how much of some gradients was neither sent nor kept to be sent later."""
 
+LAST_UPDATE, COPIES, CLIPPING = "last_update", "copies", "clipping"
+"""Of the job itself, behind the clock: see :mod:`clusterbench.proof.last_update`."""
+
 EXACT = "float64"
 
 _SUMS = "the sums are the same in another order"
@@ -132,9 +135,22 @@ def allowed_of(
     }
     if any(parallelism.approximates for parallelism in active_in(job.layout, parallelisms)):
         allowed[UNSENT] = allowed_unsent()
-    return allowed
+    return allowed | allowed_after_timing(job)
 
 
 def allowed_unsent() -> Expected:
     """Of a compression that adds what it did not send to what it sends next."""
     return Expected(0.01, "1", "at most; rounding alone; without error feedback it would be near 1")
+
+
+def allowed_after_timing(job: TrainingJob) -> dict[str, Expected]:
+    """Of the weights and gradients of the job itself, as the timed steps left them."""
+    limits = {
+        LAST_UPDATE: Expected(
+            2.0, "1", "at most; as a multiple of rounding of weight, gradient and moments; without decay 200"
+        ),
+        COPIES: Expected(0.1, "1", "at most; they are stepped by the same gradients; without one step it is near 1"),
+    }
+    if job.max_grad_norm is not None:
+        limits[CLIPPING] = Expected(1e-4, "1", "at most; rounding of a sum over all gradients")
+    return limits

@@ -15,6 +15,7 @@ DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 # AdamW as Llama 3 has it (arXiv:2407.21783, section 3.4.1), but for the schedule: no step depends on its values.
 LEARNING_RATE = 3e-4
 BETAS = (0.9, 0.95)
+EPSILON = 1e-8
 WEIGHT_DECAY = 0.1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterbench.cluster import Cluster
 from clusterbench.expected.step import flops_key, peak_basis
-from clusterbench.expected.tolerances import PARITY_METRICS, UNSENT
+from clusterbench.expected.tolerances import CLIPPING, COPIES, LAST_UPDATE, PARITY_METRICS, UNSENT
 from clusterbench.formulas.schedules import order as orders
 from clusterbench.formulas.schedules import play
 from clusterbench.formulas.statistics import Summary, median, summarise
@@ -45,6 +45,9 @@ EVIDENCE = (
     "routing_margin",
     *(statistic.name for statistic in STATISTICS),
     "num_updates",
+    LAST_UPDATE,
+    COPIES,
+    CLIPPING,
 )
 """What a proof or a timed step leaves that is a metric; ``parity_parameters`` in runs recorded before updates were."""
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.optim import Optimizer
 
 from clusterbench.engine.grid import Grid
-from clusterbench.job import BETAS, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
+from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
 from clusterbench.model.decoder import Decoder, Layer
 from clusterbench.model.stages import Stages
 
@@ -158,7 +158,13 @@ class Assembly:
 
 
 # Fused: one kernel for all weights and no temporaries, on CPU as on CUDA.
-ADAMW: dict[str, Any] = {"lr": LEARNING_RATE, "betas": BETAS, "weight_decay": WEIGHT_DECAY, "fused": True}
+ADAMW: dict[str, Any] = {
+    "lr": LEARNING_RATE,
+    "betas": BETAS,
+    "eps": EPSILON,
+    "weight_decay": WEIGHT_DECAY,
+    "fused": True,
+}
 
 
 def adamw(parameters: Sequence[nn.Parameter]) -> Optimizer:

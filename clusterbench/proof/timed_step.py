@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
+from clusterbench.proof.last_update import check_last_update
 from clusterbench.training.built_step import BuiltStep
 from clusterbench.words import plural
 
@@ -34,12 +35,13 @@ class TimedStep:
         Returns
         -------
         ``first_loss`` and ``first_norm`` are of the weights that the seed gives, ``loss`` and ``norm`` of those after
-        all but one of ``num_updates``. Without clipping there are no norms.
+        all but one of ``num_updates``. Without clipping there are no norms. With them what
+        :func:`~clusterbench.proof.last_update.check_last_update` found.
 
         Raises
         ------
         WrongResult
-            On every rank, if any is not finite.
+            On every rank, if any is not finite, or the weights are not those that the optimizer should have made.
         """
         step = self.step
         assert self._first is not None
@@ -61,4 +63,5 @@ class TimedStep:
                     "training."
                 )
         own = dict(zip(seen, values[rig.rank].tolist(), strict=True))
-        return {**own, "num_updates": float(step.num_steps)}
+        own["num_updates"] = float(step.num_steps)
+        return own | check_last_update(step, rig)

@@ -85,5 +85,11 @@ class BuiltStep(Protocol):
     def global_loss(self, loss: Tensor) -> Tensor:
         """The mean over the tokens of the global batch, from what a call returned. A collective."""
 
+    def gradient_norm(self) -> Tensor:
+        """Of the gradients of the whole model as they are now: after a call, of those that the optimizer took.
+
+        A collective.
+        """
+
     def own_passes(self, rig: Rig) -> Mapping[str, Callable[[], Any]]:
         """What only this trainer's step can show, by name; each is a collective."""

@@ -171,7 +171,7 @@ class TrainingStep:
         """
         if self.job.max_grad_norm is None:
             return None
-        norm = self._norm()
+        norm = self.gradient_norm()
         by_mesh: dict[object, list[Weight]] = defaultdict(list)
         for weight in self.weights:
             gradient = weight.parameter.grad
@@ -184,7 +184,8 @@ class TrainingStep:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.job.max_grad_norm, limit)
         return norm
 
-    def _norm(self) -> Tensor:
+    def gradient_norm(self) -> Tensor:
+        """Of the gradients of the whole model as they are now. A collective."""
         by_way: dict[tuple[str, ...], list[Tensor]] = defaultdict(list)
         for weight in self.weights:
             if weight.name != "embedding.weight" or self.job.embeds:  # a tied head's copy is the first stage's to count

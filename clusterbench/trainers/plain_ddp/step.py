@@ -60,6 +60,10 @@ class PlainDDPStep:
             dist.all_reduce(loss, group=self.grid.group("dp"))
         return loss / self.job.layout.dp
 
+    def gradient_norm(self) -> Tensor:
+        gradients = [weight.grad for _, weight in self._weights() if weight.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients)
+
     def own_passes(self, rig: Rig) -> dict[str, Callable[[], Any]]:
         return {}
 

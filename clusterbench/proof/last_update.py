@@ -1,0 +1,215 @@
+"""The optimizer of the job itself: what it took, what it did with it, and that copies of a weight stay copies.
+
+The twin's two steps show what an optimizer does at first. This looks at the weights that were timed, after as many
+updates as there were. What is looked at follows from this rank's own tensors, so it needs no reference and little
+memory, at any size of the job.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from clusterbench.engine.memory import every_optimizer
+from clusterbench.engine.rig import Rig
+from clusterbench.errors import WrongResult
+from clusterbench.expected.tolerances import CLIPPING, COPIES, LAST_UPDATE, allowed_after_timing
+from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, weight_shapes
+from clusterbench.proof.two_steps import over_all_ranks
+from clusterbench.training.built_step import BuiltStep
+
+SAMPLES = 4096
+"""Elements of each weight, evenly spread, whose update is computed again."""
+
+CLIP_EPSILON = 1e-6
+"""Which torch adds to the norm it divides by."""
+
+
+def check_last_update(step: BuiltStep, rig: Rig) -> dict[str, float]:
+    """Looks at the gradients and weights that the timed steps left, and runs one step more.
+
+    A collective: every rank gets the same answer.
+
+    Returns
+    -------
+    By the keys of :func:`~clusterbench.expected.tolerances.allowed_after_timing`; an optimizer that is not AdamW has no
+    ``last_update``.
+
+    Raises
+    ------
+    WrongResult
+        On every rank, naming the weight and the rank where there is one.
+    """
+    limits = {name: limit.value for name, limit in allowed_after_timing(step.job).items()}
+    found: dict[str, float] = {}
+    if step.job.max_grad_norm is not None and step.last_norm is not None:
+        off = _off_clipped(step, step.job.max_grad_norm, float(step.last_norm))
+        found[CLIPPING] = over_all_ranks({CLIPPING: {"": off}}, rig.device)[CLIPPING][""]
+    names = [*weight_shapes(step.job.on_one_rank())]
+    found[COPIES], of_copies = _apart(step, names, rig)
+    before = {name: _state_of(*stepped) for name, stepped in _stepped(step).items()}
+    step()
+    off_formula, of_update = _worst(_off_formula(step, before), names, rig)
+    if off_formula is not None:
+        found[LAST_UPDATE] = off_formula
+    where = {CLIPPING: "the gradients", COPIES: of_copies, LAST_UPDATE: of_update}
+    for metric, value in found.items():
+        if not value <= limits[metric]:
+            what = _IN_WORDS[metric].format(where[metric], value, limits[metric])
+            raise WrongResult(f"{step.job.layout}, after {step.num_steps - 1} updates: {what}.", found)
+    return found
+
+
+_IN_WORDS = {
+    CLIPPING: "the norm of {} that the optimizer took is not that of clipped ones: off by {:.3g}; allowed is {:g}",
+    COPIES: "copies of {} are {:.3g} updates apart; allowed is {:g}",
+    LAST_UPDATE: "what an update made of {} is {:.3g} roundings from AdamW's formula; allowed is {:g}",
+}
+
+
+def _off_clipped(step: BuiltStep, most: float, before: float) -> float:
+    wanted = before * min(1.0, most / (before + CLIP_EPSILON))
+    return abs(float(step.gradient_norm()) / wanted - 1) if wanted else 0.0
+
+
+# Copies
+
+
+def _apart(step: BuiltStep, names: list[str], rig: Rig) -> tuple[float, str]:
+    """How far the sums of two copies of the same part of a weight differ, in updates, and where.
+
+    One update changes each element by about the learning rate, in either direction, so the sum over n elements by its
+    n-th root.
+    """
+    parts = step.parts()
+    own = torch.zeros(len(names), 3, dtype=torch.float64)
+    for index, name in enumerate(names):
+        if name in parts and parts[name].value.numel():
+            value = parts[name].value
+            place = zlib.crc32(repr([(part.start, part.stop) for part in parts[name].place]).encode())
+            own[index] = torch.tensor([1 + place, float(value.sum(dtype=torch.float64)), value.numel() ** 0.5])
+    worst, where = 0.0, ""
+    for name, of_ranks in zip(names, _of_all_ranks(own, rig).transpose(0, 1).tolist(), strict=True):
+        sums: dict[float, list[tuple[float, int, float]]] = defaultdict(list)
+        for rank, (place, total, root) in enumerate(of_ranks):
+            if place:
+                sums[place].append((total, rank, root))
+        for copies in sums.values():
+            least, most = min(copies), max(copies)
+            apart = (most[0] - least[0]) / (LEARNING_RATE * most[2])
+            if not apart <= worst:
+                worst, where = apart, f"{name} on rank {least[1]} and on rank {most[1]}"
+    return worst, where
+
+
+def _of_all_ranks(own: Tensor, rig: Rig) -> Tensor:
+    """The same of every rank, by rank. A collective."""
+    values = torch.zeros(rig.world_size, *own.shape, dtype=own.dtype, device=rig.device)
+    values[rig.rank] = own.to(rig.device)
+    dist.all_reduce(values)
+    return values.cpu()
+
+
+# The update
+
+
+@dataclass(frozen=True)
+class _State:
+    """Some elements of a weight and of its moments in float64: shape (samples,) each; ``rounding`` is of its dtype."""
+
+    weight: Tensor
+    mean: Tensor
+    square: Tensor
+    rounding: float
+
+
+def _stepped(step: BuiltStep) -> dict[str, tuple[Tensor, Mapping[str, Any]]]:
+    """The weights that this rank's optimizers step, with their moments, by name."""
+    states = {
+        _local(weight).data_ptr(): (weight, state)
+        for optimizer in every_optimizer(step.optimizers)
+        for weight, state in optimizer.state.items()
+        if "exp_avg_sq" in state and _local(weight).numel()
+    }
+    pointers = {name: part.value.data_ptr() for name, part in step.parts().items()}
+    return {name: states[pointer] for name, pointer in pointers.items() if pointer in states}
+
+
+def _state_of(parameter: Tensor, state: Mapping[str, Any]) -> _State:
+    tensors = (parameter.detach(), state["exp_avg"], state["exp_avg_sq"])
+    weight, mean, square = (_sampled(tensor) for tensor in tensors)
+    return _State(weight, mean, square, torch.finfo(parameter.dtype).eps)
+
+
+def _sampled(tensor: Tensor) -> Tensor:
+    flat = _local(tensor).detach().flatten()
+    return flat[:: -(-flat.numel() // SAMPLES)].to("cpu", torch.float64, copy=True)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _off_formula(step: BuiltStep, before: Mapping[str, _State]) -> Iterator[tuple[str, float]]:
+    """Name of each weight and how far its last update is from the formula, in roundings."""
+    for name, (parameter, state) in _stepped(step).items():
+        if name in before:
+            gradient = None if parameter.grad is None else _sampled(parameter.grad)
+            expected = by_formula(before[name], gradient, step.num_steps)
+            yield name, _roundings(before[name], expected, _state_of(parameter, state))
+
+
+def by_formula(before: _State, gradient: Tensor | None, updates: int) -> _State:
+    """One step of AdamW; without a gradient it leaves everything as it is.
+
+    Source: Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
+
+    Parameters
+    ----------
+    updates
+        With this one.
+    """
+    if gradient is None:
+        return before
+    beta_1, beta_2 = BETAS
+    mean = beta_1 * before.mean + (1 - beta_1) * gradient
+    square = beta_2 * before.square + (1 - beta_2) * gradient.square()
+    direction = mean / (1 - beta_1**updates) / ((square / (1 - beta_2**updates)).sqrt() + EPSILON)
+    weight = before.weight * (1 - LEARNING_RATE * WEIGHT_DECAY) - LEARNING_RATE * direction
+    return _State(weight, mean, square, before.rounding)
+
+
+_SUMMANDS = 16
+"""Roundings within an update, beside the one of the weight it is added to."""
+
+
+def _roundings(before: _State, expected: _State, after: _State) -> float:
+    """The largest distance of weight and moments, each in roundings of what it was computed from."""
+    sizes = (
+        (after.weight - expected.weight, expected.weight.norm() + _SUMMANDS * (expected.weight - before.weight).norm()),
+        (after.mean - expected.mean, expected.mean.norm() + before.mean.norm()),
+        (after.square - expected.square, expected.square.norm()),
+    )
+    off = [float(distance.norm() / (size * after.rounding)) if distance.any() else 0.0 for distance, size in sizes]
+    return math.inf if any(map(math.isnan, off)) else max(off)
+
+
+def _worst(off: Iterator[tuple[str, float]], names: list[str], rig: Rig) -> tuple[float | None, str]:
+    """The largest over all ranks, with weight and rank; None where no rank has one. A collective."""
+    own = torch.full((len(names),), -1.0, dtype=torch.float64)
+    for name, value in off:
+        own[names.index(name)] = value
+    of_ranks = _of_all_ranks(own, rig)
+    if bool((of_ranks < 0).all()):
+        return None, ""
+    rank, index = divmod(int(of_ranks.argmax()), len(names))
+    return float(of_ranks[rank, index]), f"{names[index]} on rank {rank}"

@@ -1,0 +1,163 @@
+"""What the optimizer does after more updates than the twin has, on weights of the job itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from clusterbench.engine.memory import every_optimizer
+from clusterbench.proof.last_update import _roundings, _State, by_formula
+from tests.ranks import run_ranks
+from tests.training.jobs import make_job, make_rig
+
+
+def _nothing(step: Any) -> None:
+    pass
+
+
+def _set(name: str, change: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Plants another setting of the optimizer."""
+
+    def plant(step: Any) -> None:
+        for optimizer in every_optimizer(step.optimizers):
+            for group in optimizer.param_groups:
+                group[name] = change(group[name])
+
+    return plant
+
+
+def _no_clipping(step: Any) -> None:
+    step.clip = step.gradient_norm
+
+
+def _half_the_gradients_clipped_again(step: Any) -> None:
+    clip = step.clip
+
+    def planted() -> Any:
+        norm = clip()
+        for weight in step.weights[::2]:
+            weight.gradient.mul_(0.5)
+        return norm
+
+    step.clip = planted
+
+
+def _no_step(step: Any) -> None:
+    def planted() -> None:
+        step.num_steps += 1
+
+    step.update = planted
+
+
+def _no_step_on_rank_1(step: Any) -> None:
+    if dist.get_rank() == 1:
+        _no_step(step)
+
+
+def _one_weight_is_put_back_on_rank_1(step: Any) -> None:
+    update, weight = step.update, step.weights[-1]
+
+    def planted() -> None:
+        before = weight.value.clone()
+        update()
+        if dist.get_rank() == 1:
+            weight.value.copy_(before)
+
+    step.update = planted
+
+
+DEFECTS: dict[str, tuple[Callable[[Any], None], str]] = {
+    "honest": (_nothing, ""),
+    "no decay": (_set("weight_decay", lambda decay: 0.0), "roundings from AdamW's formula"),
+    "rate 0.1 % too high": (_set("lr", lambda rate: 1.001 * rate), "roundings from AdamW's formula"),
+    "another beta": (_set("betas", lambda betas: (betas[0], 0.951)), "roundings from AdamW's formula"),
+    "no clipping": (_no_clipping, "the norm of the gradients that the optimizer took"),
+    "clipped again": (_half_the_gradients_clipped_again, "the norm of the gradients that the optimizer took"),
+    "no step": (_no_step, "roundings from AdamW's formula"),
+    "no step on rank 1": (_no_step_on_rank_1, " on rank 1 "),
+    "one weight put back": (_one_weight_is_put_back_on_rank_1, " on rank 1 "),
+}
+_AFTER = 3  # steps: more than a twin has
+
+
+def _verdicts(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """What is said of each defect, planted after some honest steps."""
+    from clusterbench.errors import WrongResult
+    from clusterbench.parallel import from_options
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job(layout, **changes)
+    rig = make_rig(job.layout)
+    verdicts: dict[str, Any] = {}
+    for name, (plant, _) in DEFECTS.items():
+        if name == "no step on rank 1" and job.layout.zero == 1:
+            continue  # the others would wait for what it should send them
+        step = TrainingStep(job, from_options(options), rig.grid, rig.device)
+        timed = TimedStep(step)
+        for _ in range(_AFTER):
+            timed()
+        plant(step)
+        timed()
+        try:
+            verdicts[name] = timed.confirm(rig)
+        except WrongResult as error:
+            verdicts[name] = str(error)
+    return verdicts
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("layout", "options", "changes"),
+    [
+        ("dp2", {}, {"dtype": "float32"}),
+        ("dp2", {}, {"dtype": "bfloat16"}),
+        ("pp2", {}, {"dtype": "bfloat16", "shape": "llama-tiny-tied"}),
+        ("dp2+zero1", {}, {"dtype": "float32"}),
+        ("dp2+zero3", {"offload": True}, {"dtype": "bfloat16"}),
+        ("dp2+ep2", {}, {"dtype": "float32", "shape": "moe-tiny"}),
+    ],
+    ids=str,
+)
+def test_every_rank_names_what_an_update_did_wrong(layout, options, changes):
+    first, second = run_ranks(2, _verdicts, layout, options, changes)
+    assert first == second
+    honest = first.pop("honest")
+    assert honest["last_update"] < 1
+    assert honest["copies"] == 0
+    assert honest["clipping"] < 1e-5
+    for name, verdict in first.items():
+        assert isinstance(verdict, str), name
+        assert verdict.startswith(f"{layout}, after 4 updates: ")
+        assert DEFECTS[name][1] in verdict, name
+
+
+# The formula, beside torch's own optimizer, which is neither fused nor of ours
+
+
+def test_the_formula_is_that_of_torch_to_the_last_digits():
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(1000, generator=generator, dtype=torch.float64))
+    optimizer = torch.optim.AdamW([weight], lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, foreach=False)
+    state = _State(weight.detach().clone(), torch.zeros(1000), torch.zeros(1000), 2e-16)
+    for update in range(1, 6):
+        weight.grad = torch.randn(1000, generator=generator, dtype=torch.float64)
+        state = by_formula(state, weight.grad, update)
+        optimizer.step()
+        torch.testing.assert_close(state.weight, weight.detach(), rtol=1e-14, atol=1e-16)
+
+
+def test_without_a_gradient_nothing_changes():
+    state = _State(torch.ones(3), torch.zeros(3), torch.zeros(3), 1e-7)
+    assert by_formula(state, None, 4) is state
+
+
+def test_a_weight_that_is_no_number_is_infinitely_far():
+    state = _State(torch.ones(3), torch.zeros(3), torch.zeros(3), 1e-7)
+    broken = _State(torch.tensor([1.0, float("nan"), 1.0]), torch.zeros(3), torch.zeros(3), 1e-7)
+    assert _roundings(state, state, broken) == float("inf")
+    assert _roundings(state, state, state) == 0
