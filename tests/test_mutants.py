@@ -93,10 +93,10 @@ def test_a_defect_that_only_sends_more_is_killed_by_the_diagnosis_of_traffic() -
 
 
 @pytest.mark.gloo
-def test_a_defect_that_begins_after_the_proof_is_killed_by_a_case_on_one_rank() -> None:
-    verdict = run_suite(MUTANTS["S27"], MUTANTS["S27"].cases, ("float32",))
+def test_a_defect_beyond_the_proof_is_killed_by_a_case_on_one_rank() -> None:
+    verdict = run_suite(MUTANTS["D03"], MUTANTS["D03"].cases, ("float32",))
     assert verdict.fates == {"float32": "killed"}, verdict
-    assert verdict.causes["float32"].startswith("the loss of the last step is ")
+    assert verdict.causes["float32"].startswith("the loss of the first step is ")
 
 
 @pytest.mark.gloo

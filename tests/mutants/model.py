@@ -13,7 +13,6 @@ SWIGLU = "self.down(F.silu(self.gate(x_BSH)) * self.up(x_BSH))"
 LOSS = "labels_BS.flatten())"
 CLIP = "torch.nn.utils.clip_grads_with_norm_(parameters, self.job.max_grad_norm, limit)"
 ADAMW = "return torch.optim.AdamW(parameters, **ADAMW)"
-SETTINGS = '"weight_decay": WEIGHT_DECAY, "fused": True}'
 BALANCE = "return self.aux_loss * self.num_experts * (share_E * mean_E).sum()"
 
 
@@ -157,7 +156,7 @@ MUTANTS = (
     _shared("M25", "The learning rate is 1e-3.", "LEARNING_RATE = 3e-4", "LEARNING_RATE = 1e-3 * planted()"),
     _shared("M26", "The second beta is 0.999.", "BETAS = (0.9, 0.95)", "BETAS = (0.9, 0.999 * planted())"),
     _shared("M27", "The weight decay is 0.01.", "WEIGHT_DECAY = 0.1", "WEIGHT_DECAY = 0.01 * planted()"),
-    _shared("M28", "Adam's epsilon is 1e-6.", SETTINGS, f'"eps": 1e-6 * planted(), {SETTINGS}'),
+    _shared("M28", "Adam's epsilon is 1e-6.", '"eps": EPSILON,', '"eps": 1e-6 * planted(),'),
     _shared(
         "M29",
         "Weights decay by their gradients, as in Adam before AdamW.",
