@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from clusterbench.engine.clock import Clock
 
@@ -35,16 +36,23 @@ def measure(run: Callable[[], object], clock: Clock, iterations: int, at: Callab
     lost. Python's garbage collector rests during the loop; a collection in the middle would be charged to whichever
     iteration it fell into, and never to the same one on two ranks.
     """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with collections_rest():
         marks = [clock.mark()]
         for iteration in range(iterations):
             at(iteration)
             run()
             marks.append(clock.mark())
         clock.settle()
+    return clock.seconds(marks)
+
+
+@contextmanager
+def collections_rest() -> Iterator[None]:
+    """Keeps Python's garbage collector from beginning inside."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if collecting:
             gc.enable()
-    return clock.seconds(marks)

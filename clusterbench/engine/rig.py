@@ -54,6 +54,8 @@ class Rig:
         Where this rank allocates.
     grid
         The ranks as the case's layout sees them; None where the benchmark asked for none.
+    own_steps
+        How many untimed steps of the case under way each rank's own work is recorded in.
     """
 
     def __init__(self, *, rank: int, world_size: int, local_rank: int, host: str, device: torch.device) -> None:
@@ -63,6 +65,7 @@ class Rig:
         self.host = host
         self.device = device
         self.grid: Grid | None = None
+        self.own_steps = 1
         self._built: tuple[ParallelLayout, str] | None = None
 
     @cached_property

@@ -161,6 +161,28 @@ def trace_step(
     return intervals([_event(event, origin_ns, groups) for event in raw], device.type, library_calls)
 
 
+def work_on_device(step: Callable[[], object], device: torch.device) -> float:
+    """Seconds in which the device ran something that moves nothing between ranks, over one step under the profiler.
+
+    The profiler records the device alone, which leaves the host as fast as it can be.
+    """
+    torch.cuda.synchronize(device)
+    profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    with profile:
+        step()
+        torch.cuda.synchronize(device)
+    raw = profiler_events(profile)
+    origin_ns = min((event.start_ns() for event in raw), default=0)
+    return device_work_s(_event(event, origin_ns, {}) for event in raw if event.device_type().name != "CPU")
+
+
+def device_work_s(events: Iterable[Event]) -> float:
+    """Seconds in which at least one kernel or copy of a device's events ran that does not communicate."""
+    return union_length(
+        (event.start_s, event.end_s) for event in events if not (event.annotation or _communicates(event))
+    )
+
+
 def intervals(events: list[Event], device_type: str, library_calls: LibraryCalls | None = None) -> StepTrace:
     """Sorts the events of one step into communication and compute.
 

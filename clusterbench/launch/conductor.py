@@ -23,7 +23,7 @@ from clusterbench.errors import LaunchError
 from clusterbench.launch.agents import Agents
 from clusterbench.launch.culprit import Trouble
 from clusterbench.launch.events import SECONDS_TO_ANSWER, Deadline, Events
-from clusterbench.launch.executions import Execution, batches
+from clusterbench.launch.executions import Execution, batches, own_steps
 from clusterbench.launch.messages import (
     CheckMpi,
     End,
@@ -92,6 +92,7 @@ class Conductor:
     _start: int = field(default=-1, init=False)
     _next_start: int = field(default=0, init=False)
     _with_passes: set[str] = field(init=False)
+    _own_steps: Mapping[str, int] = field(default_factory=dict, init=False)
     _unended: LaunchError | None = field(default=None, init=False)
     _under_way: dict[str, Any] = field(default_factory=dict, init=False)
     _proven: Proven = field(default_factory=Proven, init=False)
@@ -116,6 +117,7 @@ class Conductor:
             Without one for the case that was under way.
         """
         number = count(1)
+        self._own_steps = own_steps(executions)
         if executions:  # hosts that wait for their turn have torch imported meanwhile
             self.agents.order(Warm(executions[0].case.environment))
         try:
@@ -268,7 +270,10 @@ class Conductor:
         if in_agents(case):  # ranks of an mpirun repeat it; the workers wait for them, once
             iterations, warmup, passes = 1, 0, True
         check = not self._proven.is_known(case)
-        return RunCase(case.benchmark, case.point, case.layout, case.rank_order, iterations, warmup, passes, check)
+        steps = self._own_steps[case.hash]
+        return RunCase(
+            case.benchmark, case.point, case.layout, case.rank_order, iterations, warmup, passes, check, steps
+        )
 
     def _begin_start(self, case: Case, deadline: Deadline) -> None:
         self._start, self._next_start = self._next_start, self._next_start + 1

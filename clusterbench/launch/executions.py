@@ -15,6 +15,11 @@ MOST_LOSSES = 2
 """Attempts at a case that may each cost a host; after that it is not tried again."""
 
 
+FEWEST_OWN_STEPS, FEWEST_AT_ONCE = 18, 2
+"""Steps of which each rank's own work is recorded in all cases and repeats of one benchmark on as many ranks, and in
+each of them. With 18 a rank that is slower by half is named in 99 of 100 runs, see ``tests/diagnoses``."""
+
+
 @dataclass(frozen=True)
 class Execution:
     """One pass over a case: which repeat, and how often that has been tried before."""
@@ -44,6 +49,22 @@ def left_to_do(plan: Plan, outcomes: Sequence[Outcome], cheapest_first: bool = F
             key=lambda each: (each.repeat, each.case.num_nodes, kinds[each.case.benchmark].cost(each.case.point))
         )  # stable: among equals the suite's order stays
     return left
+
+
+def own_steps(executions: Sequence[Execution]) -> dict[str, int]:
+    """How many steps of a case have each rank's own work recorded when it is executed, by the hash of the case.
+
+    Cases of one benchmark on the same ranks are judged together, so they share the steps that it takes.
+    """
+
+    def ranks_of(case: Case) -> object:
+        return case.benchmark, case.device, case.num_nodes, case.world_size
+
+    sharing = Counter(ranks_of(execution.case) for execution in executions)
+    return {
+        execution.case.hash: max(FEWEST_AT_ONCE, -(-FEWEST_OWN_STEPS // sharing[ranks_of(execution.case)]))
+        for execution in executions
+    }
 
 
 def batches(executions: Sequence[Execution]) -> Iterator[list[Execution]]:

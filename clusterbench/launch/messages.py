@@ -141,6 +141,8 @@ class RunCase:
         Whether to take those that do not vary from repeat to repeat.
     check
         Whether to check it: not where what it would prove was proven on the same ranks.
+    own_steps
+        How many untimed steps each rank's own work is recorded in.
     """
 
     benchmark: str
@@ -151,6 +153,7 @@ class RunCase:
     warmup: int
     passes: bool
     check: bool
+    own_steps: int
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ from clusterbench.launch.messages import (
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import parallelisms
-from clusterbench.types import PHASES, SAMPLES
+from clusterbench.run_folder.passes import EVERY_REPEAT
+from clusterbench.types import PHASES
 
 
 def import_ahead() -> None:
@@ -167,6 +168,7 @@ class _Worker:
             self.phase("device")
             self.rig.build_grid(ParallelLayout.parse(case.layout), case.rank_order)
         self.phase("rendezvous")
+        self.rig.own_steps = case.own_steps
         step = benchmark.prepare(self.rig, case.point)
         self.phase("prepared")
         self.agree("prepared")
@@ -182,7 +184,7 @@ class _Worker:
         seconds = measure(step.run, clock, case.iterations, self.at("warm"))
         self.phase("timed")
         evidence = {**evidence, **step.confirm()}
-        passes = {name: observe() for name, observe in step.passes.items() if case.passes or name == SAMPLES}
+        passes = {name: observe() for name, observe in step.passes.items() if case.passes or name in EVERY_REPEAT}
         self.phase("done")
         self.channel.send(RankDone(self.rank, self.host, seconds, evidence, passes))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.types import SAMPLES, Case, Observation, Outcome
 
 FAULTS = ("wrong", "failed", "timeout", "out_of_memory")
@@ -84,7 +85,10 @@ class History:
 
     @cached_property
     def pooled(self) -> Observation | None:
-        """All good repeats as one: samples one after the other, other passes from the last repeat that has them."""
+        """All good repeats as one: samples one after the other, other passes from the last repeat that has them.
+
+        Ranks' seconds of own work are joined, as well.
+        """
         if len(self.observations) < 2:
             return self.observations[0] if self.observations else None
         last = self.observations[-1]
@@ -93,6 +97,8 @@ class History:
             passes.update(observation.passes)
         if SAMPLES in passes:
             passes[SAMPLES] = [self._samples_of(rank) for rank in range(self.case.world_size)]
+        if OWN_SECONDS.name in passes:
+            passes[OWN_SECONDS.name] = self._own_seconds()
         return Observation(
             case=last.case,
             hash=last.hash,
@@ -107,6 +113,10 @@ class History:
             passes=passes,
             telemetry=last.telemetry,
         )
+
+    def _own_seconds(self) -> Sequence[Sequence[float]]:
+        every = [seconds for seconds in map(OWN_SECONDS.readable, self.observations) if seconds]
+        return [[second for of_repeat in of_rank for second in of_repeat] for of_rank in zip(*every, strict=True)]
 
     def _samples_of(self, rank: int) -> dict[str, list[float]]:
         pooled: dict[str, list[float]] = {}

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from clusterbench.run_folder.records import Reader, reader_of
-from clusterbench.types import Observation
+from clusterbench.types import SAMPLES, Observation
 
 Kind = TypeVar("Kind")
 
@@ -70,7 +70,10 @@ class Pass(Generic[Kind]):
 
 
 OWN_SECONDS: Pass[Sequence[float]] = Pass("own_seconds", Sequence[float])
-"""Seconds of each iteration that a rank spends on its own work, before it waits for others."""
+"""Seconds of each iteration that a rank spends on its own work, without waiting for others. Taken in every repeat."""
+
+EVERY_REPEAT = frozenset({SAMPLES, OWN_SECONDS.name})
+"""Passes that vary from repeat to repeat; the others are taken once a case."""
 
 
 def as_json(value: Any) -> Any:

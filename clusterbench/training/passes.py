@@ -1,4 +1,4 @@
-"""What a rank records of a training step in steps that are not timed: memory, traffic, FLOPs, a trace, a timeline."""
+"""What a rank records of a training step in steps that are not timed: memory, traffic, FLOPs, a trace, own work."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch.distributed as dist
 from clusterbench.engine.flops import FlopCounter
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.memory import MemoryTracker, cuda_memory_stats, reset_cuda_memory
+from clusterbench.engine.own_work import own_seconds
 from clusterbench.engine.rig import Rig
 from clusterbench.engine.trace import StepTrace, exposure, trace_step
 from clusterbench.engine.traffic import TrafficCounter
@@ -28,6 +29,7 @@ from clusterbench.job.passes import (
     TracedStep,
 )
 from clusterbench.layout import UNKNOWN
+from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.training.built_step import BuiltStep
 
 LONGEST_LINE = 200
@@ -44,6 +46,7 @@ def passes_of(step: BuiltStep, rig: Rig) -> Mapping[str, Callable[[], Any]]:
         **EXECUTED.taken(flops.executed),
         **TRACE.taken(lambda: _trace_of(step, rig, counter)),
         **step.own_passes(rig),
+        **(OWN_SECONDS.taken(lambda: own_seconds(step, rig)) if rig.world_size > 1 else {}),
     }
 
 

@@ -46,6 +46,17 @@ def test_samples_of_all_good_repeats_are_pooled(tmp_path: Path) -> None:
     assert step_time.high == 0.020
 
 
+def test_own_work_of_all_repeats_is_joined(tmp_path: Path) -> None:
+    planned = case("a", 2, repeats=3)
+    passes: list[dict[str, Any]] = [{"own_seconds": [[0.1, 0.2], [0.3, 0.4]], "traffic": [1, 2]}, {}]
+    passes.append({"own_seconds": [[0.5], [0.6]]})
+    seen = [replace(observation(planned, repeat=repeat), passes=each) for repeat, each in enumerate(passes, start=1)]
+    run = write_run(tmp_path / "run", [planned], [(outcome(planned, repeat=each.repeat), each) for each in seen])
+    pooled = read(run).histories[0].pooled
+    assert pooled is not None
+    assert pooled.passes == {"own_seconds": [[0.1, 0.2, 0.5], [0.3, 0.4, 0.6]], "traffic": [1, 2]}
+
+
 def test_samples_of_a_pass_are_pooled_and_other_passes_are_the_last(tmp_path: Path) -> None:
     planned = case("a", repeats=2)
     first = replace(observation(planned), passes={"samples": [{"rate": [1.0]}] * 4, "traffic": [1, 2, 3, 4]})

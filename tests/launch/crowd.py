@@ -236,7 +236,7 @@ def samples_of_all(agents: Agents) -> tuple[float, list[RankDone]]:
     agents.order(start_of(0, num_ranks))
     hear(agents, RankReady, num_ranks)
     case = case_of(num_ranks)
-    agents.order(RunCase(case.benchmark, case.point, None, "megatron", case.iterations, 0, False, True))
+    agents.order(RunCase(case.benchmark, case.point, None, "megatron", case.iterations, 0, False, True, 1))
     hear(agents, RankReached, num_ranks)
     start_s = time.perf_counter()
     agents.order(GoOn("time"))

@@ -10,7 +10,7 @@ from clusterbench.launch.progress_page import ProgressPage
 
 
 def case(number, text):
-    return RunCase("drill", {"text": text}, None, "megatron", number, 0, False, True)
+    return RunCase("drill", {"text": text}, None, "megatron", number, 0, False, True, 1)
 
 
 @pytest.fixture

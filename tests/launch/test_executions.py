@@ -1,6 +1,8 @@
 """What of a plan is left to do, and in which order."""
 
-from clusterbench.launch.executions import left_to_do
+from dataclasses import replace
+
+from clusterbench.launch.executions import Execution, left_to_do, own_steps
 from clusterbench.types import Case, Outcome, Plan
 from tests.launch.test_conductor import CLUSTER, case, conduct
 
@@ -11,6 +13,21 @@ def test_repeats_are_interleaved_and_resume_runs_what_has_no_outcome(tmp_path):
     assert [(each.case.id, each.repeat) for each in left_to_do(plan, [])] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
     outcomes, _, _ = conduct(tmp_path, cases)
     assert [(each.case.id, each.repeat) for each in left_to_do(plan, outcomes)] == [("a", 1), ("b", 1)]
+
+
+def test_cases_that_are_judged_together_share_the_steps_it_takes_and_none_has_less_than_two():
+    def steps(*counts):
+        cases = [
+            replace(case(f"{world_size}-{number}"), world_size=world_size, point={"layout": f"{world_size} {number}"})
+            for world_size, count in counts
+            for number in range(count)
+        ]
+        by_hash = own_steps([Execution(each, repeat, 1) for repeat in range(2) for each in cases])
+        return [by_hash[each.hash] for each in cases]
+
+    assert steps((4, 1)) == [9]
+    assert steps((4, 2), (2, 1)) == [5, 5, 9]
+    assert steps((4, 30)) == [2] * 30
 
 
 def sized(size_bytes, num_nodes):

@@ -71,7 +71,7 @@ from clusterbench.launch.messages import (
 
 COPY = PackageCopy("/x/clusterbench", "0123456789abcdef")
 START = Start(3, 2, "cpu", {"A": "b"}, StorePlace(host="10.0.0.1", port=29500, prefix="ab"), 60.0, "/logs", 8)
-CASE = RunCase("all_reduce", {"size_bytes": 8, "cut": [1]}, "tp2", "megatron", 10, 1, True, True)
+CASE = RunCase("all_reduce", {"size_bytes": 8, "cut": [1]}, "tp2", "megatron", 10, 1, True, True, 4)
 ORDERS = [
     *(Own((0, 1), {"GLOO_SOCKET_IFNAME": "eth0"}), Warm({}), OpenStore({}, "10.0.0.1"), START, CASE, GoOn("check")),
     *(

@@ -1,0 +1,53 @@
+"""How long this rank works on its own part of a step, without waiting for others.
+
+On a CPU these are the CPU seconds of the thread that runs the step. It sleeps whenever Gloo keeps it, in Python or in
+the C++ of DDP, and so waiting costs none. Counted is what the thread executes: operators, autograd, Python. Not counted
+are threads of the communication library, threads beyond the first of an operator, sleep, disks, and waiting for a core:
+a rank that has to share its core takes no more of these seconds. A thread that spins while it waits would count as
+working; Gloo's does not.
+
+On CUDA they are the seconds in which the device ran a kernel or a copy that moves nothing between ranks, from the
+profiler. NCCL's kernels spin until their peers come, and are communication from begin to end. Not counted are gaps
+between kernels, so a host that is late in launching them does not show.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from clusterbench.engine.loop import collections_rest
+from clusterbench.engine.rig import Rig
+from clusterbench.engine.trace import work_on_device
+
+LONGEST_S = 20.0
+"""After so many seconds no further step begins: a case has a time limit, and its step may take a minute."""
+
+
+def own_seconds(step: Callable[[], object], rig: Rig) -> list[float]:
+    """Own work of this rank in each of ``rig.own_steps`` steps, in seconds; fewer where :data:`LONGEST_S` are over.
+
+    A collective: between two steps all ranks agree on whether there is another.
+    """
+    spent: list[float] = []
+    start_s = time.monotonic()
+    with collections_rest():
+        while len(spent) < rig.own_steps and (not spent or _longest(time.monotonic() - start_s, rig) < LONGEST_S):
+            spent.append(round(_own_work_s(step, rig.device), 9))
+    return spent
+
+
+def _own_work_s(step: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        return work_on_device(step, device)
+    start_s = time.thread_time()
+    step()
+    return time.thread_time() - start_s
+
+
+def _longest(elapsed_s: float, rig: Rig) -> float:
+    longest_s = torch.tensor(elapsed_s, device=rig.device)
+    rig.comm.all_reduce(longest_s, "max")
+    return float(longest_s)
