@@ -10,6 +10,7 @@ from statistics import median
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
+from clusterbench.cases.same_work import Group, ranks_of_same_work
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.formulas.pairing import MAD
 from clusterbench.formulas.student_t import quantile
@@ -31,7 +32,7 @@ MOST_TESTED = 16
 """The slowest ranks of a case are tested; of very many the others can be no slower."""
 
 _MANY = 3.0  # times, beyond which a percentage is hard to read
-_FEWEST = 5  # independent iterations for an interval
+_FEWEST = 3  # independent iterations for an interval
 _NOTHING = 1e-18  # squares of rounding errors, which are correlated by nothing that a rank does
 _FOR_SURE = (
     0.83  # one interval's half and what 99 of 100 runs need beside it, over the whole interval: (1 + 2.3 / 3.5) / 2
@@ -50,9 +51,14 @@ class Straggler(Diagnosis):
     ranks by more than 10 %, and by more than three scaled median absolute deviations of the others: the whole interval
     by Student's t is above, at a level of 0.001 over all ranks, with iterations in a row that are alike counted as
     fewer. Compared are ranks that do the same and do not wait for each other inside an iteration (matmul, device_copy,
-    kernel_launch), or that part of a step that does not wait, where a benchmark tells it apart (fault_drill). All cases
-    of one benchmark on the same ranks count together. Where a rank that is 25 % slower might not have shown, ranks are
-    not judged.
+    kernel_launch), or their own work in a step, without waiting, where a benchmark tells it apart (fault_drill,
+    train_step). Ranks of a training step are compared only with those that execute as many FLOPs by the same operators,
+    send as many bytes and hold states as large. All cases of one benchmark on the same ranks count together, each rank
+    against its peers in that case. Where a rank that is 25 % slower might not have shown, ranks are not judged.
+
+    Own work in a training step is CPU seconds of the thread that runs it, or seconds of the device's kernels that do
+    not communicate. A rank that has to share its core, or whose host launches kernels late, does not show in it; the
+    first shows in matmul, the second in kernel_launch.
 
     Why it matters
     --------------
@@ -70,27 +76,32 @@ class Straggler(Diagnosis):
     """
 
     def answer(self, reading: Reading) -> Answer:
-        teams: dict[Work, list[tuple[str, Observation, Sequence[Sequence[float]]]]] = defaultdict(list)
+        teams: dict[Work, list[_Evidence]] = defaultdict(list)
         could = False
         for history in reading.histories:
             could |= history.case.world_size > 1 and history.case.benchmark != "imported"
             if history.pooled is not None and (seconds := _own_work(history)):
                 work = history.case.benchmark, len(seconds), history.pooled.hosts
-                teams[work].append((history.case.id, history.pooled, seconds))
+                groups = ranks_of_same_work(history.case, history.pooled)
+                iteration = "step" if history.case.layout else "iteration"
+                teams[work].append(_Evidence(history.case.id, history.pooled, seconds, groups, iteration))
         judged = [_Team(work, tuple(cases)) for work, cases in teams.items()]
         if not judged and could:
             why = "no case lets ranks work without waiting for each other"
-            return Answer(not_judged=(NotJudged("ranks", why, "matmul or device_copy in the suite"),))
+            return Answer(not_judged=(NotJudged("ranks", why, _takes(reading)),))
         findings = [finding for team in judged for finding in team.findings]
         findings.sort(key=lambda finding: -finding[0])
         named: dict[str, Finding] = {}
         for _, finding in findings:
             named.setdefault(finding.where, finding)
-        innocent = [team for team in judged if not team.findings]
+        innocent = [team for team in judged if team.ranks and not team.findings]
         return Answer(
             tuple(named.values()),
             tuple(team.in_order for team in innocent if team.would_show <= WOULD_SHOW),
-            tuple(team.not_judged for team in innocent if team.would_show > WOULD_SHOW),
+            (
+                *(team.not_judged for team in innocent if team.would_show > WOULD_SHOW),
+                *(team.without_peers for team in judged if team.alone),
+            ),
         )
 
 
@@ -101,7 +112,31 @@ def _own_work(history: History) -> Sequence[Sequence[float]]:
     seconds = OWN_SECONDS.readable(history.pooled)
     if not seconds and kind is not None and kind.ranks_work_alone:
         seconds = list(history.pooled.seconds)
-    return seconds if len(seconds) > 1 and min(map(len, seconds)) > 0 else ()
+    are_whole = len({len(samples) for samples in seconds}) == 1 and all(
+        min(samples, default=0) > 0 for samples in seconds
+    )
+    return seconds if len(seconds) > 1 and are_whole else ()
+
+
+def _takes(reading: Reading) -> str:
+    """What would let ranks be judged."""
+    trained = any(history.pooled and history.case.layout for history in reading.histories)
+    again = "train_step run again, which records each rank's own work, or " if trained else ""
+    return f"{again}matmul or device_copy in the suite"
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """One case: seconds of each rank's own work, which ranks may be compared, and what an iteration is called."""
+
+    case: str
+    seen: Observation
+    seconds: Sequence[Sequence[float]]
+    groups: Sequence[Group]
+    iteration: str
+
+    def peers(self, rank: int) -> list[int]:
+        return [peer for group in self.groups if rank in group for peer in group if peer != rank]
 
 
 @dataclass(frozen=True)
@@ -139,32 +174,60 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _Team:
-    """Ranks that did the same work, in one case or in several."""
+    """Ranks of one place that did the same work with some of the others, in one case or in several."""
 
     work: Work
-    cases: tuple[tuple[str, Observation, Sequence[Sequence[float]]], ...]
+    cases: tuple[_Evidence, ...]
+
+    @cached_property
+    def peers(self) -> list[set[int]]:
+        """Of each rank those that did the same work in some case."""
+        return [{peer for case in self.cases for peer in case.peers(rank)} for rank in range(self.work[1])]
+
+    @cached_property
+    def alone(self) -> list[int]:
+        """Ranks without peers."""
+        return [rank for rank, peers in enumerate(self.peers) if not peers]
 
     @cached_property
     def ranks(self) -> list[_Rank]:
-        """Those that may be slower than the others, the slowest first."""
-        num_ranks = self.work[1]
-        longer: list[list[float]] = [[] for _ in range(num_ranks)]
-        medians_s = [[median(samples) for samples in seconds] for _, _, seconds in self.cases]
-        level = [
-            sum(math.log(of_case[rank] / median(of_case)) for of_case in medians_s) / len(medians_s)
-            for rank in range(num_ranks)
-        ]
-        order = sorted(range(num_ranks), key=lambda rank: -level[rank])[:MOST_TESTED]
-        for _, _, seconds in self.cases:
-            for rank in order:
-                others = [*seconds[:rank], *seconds[rank + 1 :]]
-                # What all ranks share, such as the size of a case or a host that is busy for a while, is no difference.
-                pairs = zip(seconds[rank], zip(*others, strict=True), strict=True)
-                longer[rank] += [math.log(own_s / median(others_s)) for own_s, others_s in pairs]
-        of_level = LEVEL / num_ranks
+        """Those that may be slower than their peers, the slowest first."""
+        compared = [rank for rank, peers in enumerate(self.peers) if peers]
+        level = self._levels(compared)
+        of_level = LEVEL / max(len(compared), 1)
         return [
-            _Rank(rank, _longer(longer[rank], of_level), _usual(level[:rank] + level[rank + 1 :])) for rank in order
+            _Rank(rank, _longer(self._differences(rank), of_level), _usual([level[peer] for peer in self.peers[rank]]))
+            for rank in sorted(compared, key=lambda rank: -level[rank])[:MOST_TESTED]
         ]
+
+    def _levels(self, compared: Sequence[int]) -> dict[int, float]:
+        """How far each rank's median is from that of its group, as a logarithm; the mean over cases."""
+        levels: dict[int, list[float]] = {rank: [] for rank in compared}
+        for case in self.cases:
+            for group in case.groups:
+                medians_s = {rank: median(case.seconds[rank]) for rank in group}
+                middle_s = median(medians_s.values())
+                for rank in group if len(group) > 1 else ():
+                    levels[rank].append(math.log(medians_s[rank] / middle_s))
+        return {rank: sum(of_cases) / len(of_cases) for rank, of_cases in levels.items()}
+
+    def _differences(self, rank: int) -> list[float]:
+        """How much longer than its peers it took in each iteration of each case, as logarithms."""
+        differences: list[float] = []
+        for case in self.cases:
+            if peers := case.peers(rank):
+                # What all ranks share, such as the size of a case or a host that is busy for a while, is no difference.
+                others = zip(*(case.seconds[peer] for peer in peers), strict=True)
+                pairs = zip(case.seconds[rank], others, strict=True)
+                differences += [math.log(own_s / median(others_s)) for own_s, others_s in pairs]
+        return differences
+
+    def _count(self, rank: _Rank) -> int:
+        """Iterations in which it was compared."""
+        return sum(len(case.seconds[0]) for case in self.cases if case.peers(rank.number))
+
+    def _of_iterations(self, count: int) -> str:
+        return plural(count, self.cases[0].iteration)
 
     @cached_property
     def findings(self) -> list[tuple[float, Finding]]:
@@ -173,22 +236,23 @@ class _Team:
     def _finding(self, rank: _Rank) -> Finding:
         assert rank.longer.low is not None
         assert rank.longer.high is not None
-        host = host_of(self.cases[0][1], rank.number)
+        host = host_of(self.cases[0].seen, rank.number)
         ratio = rank.longer.ratio
         slower = f"{100 * (ratio - 1):.0f} % slower" if ratio < _MANY else f"{ratio:,.0f} times slower"
-        count = sum(len(seconds[0]) for _, _, seconds in self.cases)
+        compared_in = [case.case for case in self.cases if case.peers(rank.number)]
         return Finding(
             f"rank {rank.number}" + (f" on {host}" if host else ""),
-            f"{slower} than {self._peers} in {self.work[0]}",
+            f"{slower} than {self._peers_of(rank)} in {self.work[0]}",
             "warning",
             f"between {100 * (rank.longer.low - 1):.0f} and {100 * (rank.longer.high - 1):.0f} % longer over "
-            f"{plural(count, 'iteration')} of {few([case for case, _, _ in self.cases], 3)}",
+            f"{self._of_iterations(self._count(rank))} of {few(compared_in, 3)}",
             brief=slower,
         )
 
-    @property
-    def _peers(self) -> str:
-        return "the other rank" if self.work[1] == 2 else "the other ranks"
+    def _peers_of(self, rank: _Rank) -> str:
+        peers = self.peers[rank.number]
+        others = "the other rank" if len(peers) == 1 else "the other ranks"
+        return others if len(peers) == self.work[1] - 1 else f"{others} with the same work"
 
     @cached_property
     def would_show(self) -> float:
@@ -197,27 +261,41 @@ class _Team:
 
     @property
     def in_order(self) -> str:
-        return (
-            f"{plural(self.work[1], 'rank')} in {self.work[0]}: none is slower than its peers "
-            f"({100 * self.would_show:.0f} % would have shown)"
+        return f"{self._compared}: none is slower than its peers ({100 * self.would_show:.0f} % would have shown)"
+
+    @property
+    def _compared(self) -> str:
+        of_all = f"{self.work[1] - len(self.alone):,} of " if self.alone else ""
+        return f"{of_all}{plural(self.work[1], 'rank')} in {self.work[0]}"
+
+    @property
+    def without_peers(self) -> NotJudged:
+        """Said of the ranks that no other does the same work as."""
+        alone = f"rank{'s' * (len(self.alone) > 1)} {few(self.alone)}"
+        who = alone if self.ranks else plural(self.work[1], "rank")
+        why = "no other rank does the same work" if self.ranks else "no two of them do the same work"
+        return NotJudged(
+            f"{who} in {self.work[0]}", why, "a layout with dp or tp on these ranks, or matmul in the suite"
         )
 
     @property
     def not_judged(self) -> NotJudged:
-        count = sum(len(seconds[0]) for _, _, seconds in self.cases)
-        what = f"{plural(self.work[1], 'rank')} in {self.work[0]}"
+        worst = max(self.ranks, key=lambda rank: rank.would_show)
+        count = self._count(worst)
         if math.isinf(self.would_show):
             fewest = min(rank.longer.count_alone for rank in self.ranks)
             wanted = math.ceil(2 * _FEWEST * count / fewest)
-            why = f"{plural(count, 'iteration')} {'is' if count == 1 else 'are'} too few to tell a slow rank from noise"
-            return NotJudged(what, why, f"about {wanted:,} iterations")
+            verb = "is" if count == 1 else "are"
+            why = f"{self._of_iterations(count)} {verb} too few to tell a slow rank from noise"
+            return NotJudged(self._compared, why, f"about {self._of_iterations(wanted)}")
         # The interval shrinks with the root of the number of iterations.
         usual = max(math.log(rank.usual) for rank in self.ranks)
         why = f"with this noise a rank would have to be {100 * self.would_show:.0f} % slower to be named for sure"
         if usual >= math.log1p(WOULD_SHOW):
-            return NotJudged(what, why, "a quieter machine: ranks differ by more than a straggler would")
+            return NotJudged(self._compared, why, "a quieter machine: ranks differ by more than a straggler would")
         excess = (math.log1p(self.would_show) - usual) / (math.log1p(WOULD_SHOW) - usual)
-        return NotJudged(what, why, f"about {math.ceil(max(1.1, excess) ** 2 * count):,} iterations")
+        wanted = math.ceil(max(1.1, excess) ** 2 * count)
+        return NotJudged(self._compared, why, f"about {self._of_iterations(wanted)}")
 
 
 def _usual(level: Sequence[float]) -> float:
@@ -235,7 +313,10 @@ def _longer(differences: Sequence[float], level: float) -> _Longer:
     """How many times longer, from differences of logarithms, with the interval by Student's t.
 
     Neighbours are not independent: a rank that lost its core for a while loses several iterations in a row. ``n`` of
-    them, correlated by r, say as much as n (1 - r) / (1 + r) that are.
+    them, correlated by r, say as much of the mean as n (1 - r) / (1 + r) that are, and as much of the spread as
+    n (1 - r^2) / (1 + r^2).
+
+    Source: Bayley and Hammersley 1946, J. R. Stat. Soc. Suppl. 8, 184.
     """
     count = len(differences)
     mean = sum(differences) / count
@@ -249,5 +330,6 @@ def _longer(differences: Sequence[float], level: float) -> _Longer:
     count_alone = count * (1 - correlation) / (1 + correlation)
     if count_alone < _FEWEST:
         return _Longer(math.exp(mean), None, None, max(count_alone, 1.0))
-    half = quantile(level, math.floor(count_alone) - 1) * math.sqrt(squares / (count - 1) / count_alone)
+    degrees = max(1, math.floor(count * (1 - correlation**2) / (1 + correlation**2)) - 1)
+    half = quantile(level, degrees) * math.sqrt(squares / (count - 1) / count_alone)
     return _Longer(math.exp(mean), math.exp(mean - half), math.exp(mean + half), count_alone)
