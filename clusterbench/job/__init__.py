@@ -216,7 +216,7 @@ def _layer_weights(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     }
 
 
-def activations(job: TrainingJob) -> dict[str, float]:
+def activations(job: TrainingJob, load: float = 1.0) -> dict[str, float]:
     """Bytes a rank with these layers holds at the end of a forward, by what they are, for one micro-batch.
 
     Of the whole micro-batch: each parallelism then takes its share off.
@@ -224,6 +224,8 @@ def activations(job: TrainingJob) -> dict[str, float]:
     What the model of :mod:`clusterbench.model.decoder` saves for backward, operator by operator, and the copies of the
     logits that live while the loss is computed. ``layer.*`` is the sum over all layers it has. Flash attention saves
     its output and one float per head and token, not the scores.
+
+    ``load`` is what :func:`clusterbench.job.experts.expert_activations` says.
     """
     shape, tokens, size = job.shape, job.tokens_per_micro_batch, job.compute_bytes
     statistic = max(4, size)  # norms, log-sum-exps and the loss are computed in float32 at least
@@ -261,7 +263,7 @@ def activations(job: TrainingJob) -> dict[str, float]:
     }
     held = {f"layer.{name}": float(number * tokens * len(job.layers)) for name, number in per_token_and_layer.items()}
     if shape.has_experts:
-        of_experts = expert_activations(shape, tokens, size, job.layout.ep)
+        of_experts = expert_activations(shape, tokens, size, job.layout.ep, load)
         held |= {f"layer.{name}": bytes_of_one * len(job.layers) for name, bytes_of_one in of_experts.items()}
     if job.has_head:
         held |= {name: float(number * tokens) for name, number in per_token.items()}

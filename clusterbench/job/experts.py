@@ -33,13 +33,16 @@ def expert_weight_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     return weights
 
 
-def expert_activations(shape: ModelShape, tokens: int, size_bytes: int, ep: int = 1) -> dict[str, float]:
+def expert_activations(
+    shape: ModelShape, tokens: int, size_bytes: int, ep: int = 1, load: float = 1.0
+) -> dict[str, float]:
     """Bytes one layer keeps for backward in place of the dense feed-forward's, by what they are.
 
     Exact on one rank; with experts over ``ep`` ranks, where every expert gets as many rows: a rank then computes as
-    many rows as it sends, ``tokens`` times the experts of a token.
+    many rows as it sends, ``tokens`` times the experts of a token; with another ``load`` so many times as many.
     """
     chosen, rows = shape.experts_per_token, tokens * shape.experts_per_token
+    computed = rows * load
     wide = max(4, size_bytes)  # the router's softmax and weights are computed in float32 at least
     held = {
         "feed_forward.input": tokens * shape.hidden_size * size_bytes,
@@ -48,12 +51,12 @@ def expert_activations(shape: ModelShape, tokens: int, size_bytes: int, ep: int 
         # of the chosen before and after they are divided by their sum, the sums, and a copy in the compute dtype
         "router.weights": tokens * ((chosen + 1) * wide + chosen * size_bytes),
         "experts.order": 2 * rows * INDEX_BYTES,
-        "experts.arrangement": 2 * rows * INDEX_BYTES * (1 < ep < shape.num_experts),
-        "experts.input": rows * shape.hidden_size * size_bytes,
-        "experts.gate": rows * shape.ffn_hidden_size * size_bytes,
-        "experts.silu": rows * shape.ffn_hidden_size * size_bytes,
-        "experts.up": rows * shape.ffn_hidden_size * size_bytes,
-        "experts.product": rows * shape.ffn_hidden_size * size_bytes,
+        "experts.arrangement": 2 * computed * INDEX_BYTES * (1 < ep < shape.num_experts),
+        "experts.input": computed * shape.hidden_size * size_bytes,
+        "experts.gate": computed * shape.ffn_hidden_size * size_bytes,
+        "experts.silu": computed * shape.ffn_hidden_size * size_bytes,
+        "experts.up": computed * shape.ffn_hidden_size * size_bytes,
+        "experts.product": computed * shape.ffn_hidden_size * size_bytes,
         "experts.output": rows * shape.hidden_size * size_bytes,
         "expert_counts": shape.num_experts * (INDEX_BYTES + 4 * (size_bytes < 8)),
     }

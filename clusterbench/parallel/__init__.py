@@ -100,6 +100,22 @@ class Traffic:
         return traffic_bytes(op, self.size_bytes, self.ranks or layout.degree(self.axis))
 
 
+RESULT = "result."
+"""Begins the name of what only selective recomputation keeps: the result of an operator that nothing in backward needs.
+"""
+
+Moments = Sequence[Mapping[str, float]]
+"""What one micro-batch holds of the layers of a job, by what it is: at the end of forward, then in backward."""
+
+
+@dataclass(frozen=True)
+class Slack:
+    """Bytes by which activations may differ from their formula although nothing is wrong, and the reason."""
+
+    size_bytes: float
+    why: str
+
+
 @dataclass(frozen=True)
 class Twin:
     """What the small twin of a job needs at least, so that all that is looped over is gone through twice or more.
@@ -219,9 +235,9 @@ class Parallelism(ABC):
         """Why it cannot go with what else is active; None when it can."""
         return None
 
-    def hides_activations(self, job: TrainingJob) -> bool:
-        """Whether what is kept for backward cannot be told here, so that none is better than a wrong expectation."""
-        return False
+    def hides_activations(self, job: TrainingJob) -> str:
+        """Why what is kept for backward cannot be told: none is better than a wrong expectation. Empty where it can."""
+        return ""
 
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
         """The job of a rank at this place along pp, with the layers it has."""
@@ -275,9 +291,17 @@ class Parallelism(ABC):
         """What is left on one rank of the entries of :func:`clusterbench.job.activations`."""
         return held
 
-    def peak_activations(self, job: TrainingJob, of_one_forward: Callable[[TrainingJob], float]) -> float | None:
+    def moments(self, held: dict[str, float], job: TrainingJob) -> Iterable[dict[str, float]]:
+        """What a micro-batch holds when its forward is through, and where backward makes some of it anew also then."""
+        yield self.activations(held, job)
+
+    def peak_activations(self, job: TrainingJob, moments_of: Callable[[TrainingJob], Moments]) -> float | None:
         """Bytes when most micro-batches are in flight; None where this is not its to say."""
         return None
+
+    def slack(self, job: TrainingJob) -> Iterable[Slack]:
+        """What torch may hold beyond the formulas of memory, or let go earlier, and why."""
+        return ()
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         """What it sends in one step, exactly. Asked only when active."""
@@ -428,12 +452,17 @@ def expected_at_rest(active: Sequence[Parallelism], job: TrainingJob) -> dict[st
     return {name: states[name] for name in ("parameters", "optimizer_state")}
 
 
-def expected_memory(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
+def expected_memory(active: Sequence[Parallelism], job: TrainingJob, load: float = 1.0) -> dict[str, float]:
     """Bytes on one rank by category: parameters, gradients and optimizer state exactly, activations by what is held.
 
-    ``activations`` is what lives when the loss of a micro-batch has been computed, with the batch itself; or, under
-    full recomputation of a model whose layers outweigh its logits, when the last layer has been computed again; or,
-    with pipeline stages, when the schedule holds most.
+    ``activations`` is what lives when the loss of a micro-batch has been computed, with the batch itself; or, with
+    recomputation, when the last layer has been computed again, if that is more; or, with pipeline stages, when the
+    schedule holds most.
+
+    Parameters
+    ----------
+    load
+        Rows that the experts of a rank get, as a multiple of an even share.
     """
     states = _states(active, job)
     for parallelism in active:
@@ -441,12 +470,14 @@ def expected_memory(active: Sequence[Parallelism], job: TrainingJob) -> dict[str
     batch = 2 * job.gradient_accumulation_steps * job.local_tokens * 8  # tokens and labels, int64
     rope = 2 * job.seq_len // job.layout.cp * job.shape.head_dim * job.compute_bytes
 
-    def of_one_forward(job: TrainingJob) -> float:
-        held = activations(job)
+    def moments_of(job: TrainingJob) -> Moments:
+        moments = [activations(job, load)]
         for parallelism in active:
-            held = parallelism.activations(held, job)
-        return sum(held.values())
+            moments = [after for held in moments for after in parallelism.moments(held, job)]
+        return [{name: size for name, size in held.items() if not name.startswith(RESULT)} for held in moments]
 
-    schedules = [parallelism.peak_activations(job, of_one_forward) for parallelism in active]
-    peak = next((peak for peak in schedules if peak is not None), of_one_forward(job))
+    schedules = [parallelism.peak_activations(job, moments_of) for parallelism in active]
+    peak = next((peak for peak in schedules if peak is not None), None)
+    if peak is None:
+        peak = max(sum(held.values()) for held in moments_of(job))
     return states | {"activations": peak + batch + rope}

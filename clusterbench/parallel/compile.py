@@ -53,8 +53,8 @@ class Compile(Parallelism):
                 return f"compile and {other.schedule}: it splits backward, which compiled layers have in one piece"
         return None
 
-    def hides_activations(self, job: TrainingJob) -> bool:
-        return True  # the compiler decides what is kept
+    def hides_activations(self, job: TrainingJob) -> str:
+        return "torch.compile decides what a layer keeps"
 
     def apply(self, assembly: Assembly) -> None:
         for layer in assembly.layers():

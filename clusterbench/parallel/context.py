@@ -11,7 +11,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.job.sequence import IN_TWO_CHUNKS, KINDS, positions
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import AttentionBlock, Parallelism, Traffic, Twin
+from clusterbench.parallel import RESULT, AttentionBlock, Parallelism, Traffic, Twin
 from clusterbench.parallel._words import Meaning, PhaseWords, Remark, in_layers
 from clusterbench.words import Word
 
@@ -137,13 +137,19 @@ class ContextParallel(Parallelism):
         cp = job.layout.cp
         local = {name: size if name.startswith("rounded.") else size / cp for name, size in held.items()}
         keys = ("layer.attention.key", "layer.attention.value")
-        if self.context == "all_gather":
-            local |= {name: held[name] for name in keys if name in held}
+        if self.context == "all_gather":  # those of the other ranks, which selective recomputation collects again
+            local |= {f"{name}s_of_others": held[name] - local[name] for name in keys if name in held}
         if self.context == "ulysses":
             repeated = _exchanged_kv_heads(job) / _kv_heads(job)
             local |= {name: local[name] * repeated for name in keys if name in held}
             # attention keeps the output of its heads, the projection after it that of its tokens
             local["layer.attention.output_of_heads"] = local["layer.attention.output"]
+        # each block has a result, of which one has the place of the output that all are joined in
+        blocks = max(sum(block.queries for block in self.attention_blocks(job, rank)) for rank in range(cp))
+        others = blocks * cp / job.seq_len - 1 if self.context != "ulysses" else 0.0
+        for name in ("layer.attention.output", "layer.attention.logsumexp"):
+            if name in local:
+                local[f"{RESULT}{name}"] = local[name] * others
         return local
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:

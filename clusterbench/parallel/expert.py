@@ -10,7 +10,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.job.experts import INDEX_BYTES, even_tokens, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic, Twin
+from clusterbench.parallel import Parallelism, Slack, Traffic, Twin
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark, in_layers
 from clusterbench.shape import SHAPES, ModelShape
 from clusterbench.words import Word
@@ -175,6 +175,11 @@ class ExpertParallel(Parallelism):
         if not job.shape.has_experts:
             return held
         return {name: size / self._ranks_sharing(name, job) for name, size in held.items()}
+
+    def slack(self, job: TrainingJob) -> Iterable[Slack]:
+        if job.shape.has_experts and job.layout.spreads_experts and job.device == "cpu":
+            rows = job.residual_tokens * job.shape.experts_per_token
+            yield Slack(float(rows * job.shape.hidden_size * job.compute_bytes), "a message that Gloo lets go late")
 
     def _ranks_sharing(self, name: str, job: TrainingJob) -> int:
         if name == "layer.expert_counts" or (name.startswith("rounded.") and is_expert(name)):

@@ -125,8 +125,11 @@ class FullySharded(Parallelism):
             gradients = states["gradients"] + max(in_layers, at_root)
         else:
             own = largest.padded // largest.ranks * job.master_bytes if largest else 0
-            never_sharded = states["gradients"] - shares - root.padded // max(root.ranks, 1) * job.master_bytes
-            gradients = never_sharded + max(in_layers + shares - own, at_root + shares)
+            reduced = root.padded // max(root.ranks, 1) * job.master_bytes
+            never_sharded = states["gradients"] - shares - reduced
+            # the embedding's gradient, which came last, is let go after the share of it has been made
+            last = reduced + (root.whole - root.behind_layers) * job.compute_bytes
+            gradients = never_sharded + max(in_layers + shares - own, max(at_root, last) + shares)
         return states | {
             "parameters": states["parameters"] + (root.padded + layers_at_once) * job.compute_bytes,
             "gradients": gradients,
@@ -166,8 +169,14 @@ class FullySharded(Parallelism):
         return {"parameters": states["parameters"] + at_once, "gradients": gradients + never_sharded}
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        # Weights are gathered in the dtype of the arithmetic: no layer makes a rounded copy of its own.
-        return {name: size for name, size in held.items() if not name.startswith("rounded.")}
+        # Weights are gathered in the dtype of the arithmetic: no layer makes a rounded copy of its own. Experts of
+        # which there is one copy are not FSDP's.
+        alone = job.layout.spreads_experts and job.layout.degree("edp") == 1
+        return {
+            name: size
+            for name, size in held.items()
+            if not name.startswith("rounded.") or (alone and is_spread_expert(name, job))
+        }
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         for chunk in job.held:

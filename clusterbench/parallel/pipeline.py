@@ -12,12 +12,15 @@ from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.job import Chunk, TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic, Twin
+from clusterbench.parallel import Moments, Parallelism, Slack, Traffic, Twin
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark
 from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
+
+WHILE_THE_LOSS = ("loss.logits_in_float32", "loss.shifted")
+"""Copies of the logits that live while the loss of a micro-batch is computed, and no longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +124,15 @@ class Pipeline(Parallelism):
         """Whether the gradients of weights are computed apart from those of inputs."""
         return schedules.splits_backward(self.schedule)
 
-    def hides_activations(self, job: TrainingJob) -> bool:
-        # Between a stage's I and its W the gradients of all products are kept as well: measured is up to 2.4 times what
-        # forward keeps.
-        return self.splits_backward
+    def hides_activations(self, job: TrainingJob) -> str:
+        # Measured is from 6 % less to 2.4 times what forward keeps of the micro-batches in flight.
+        if self.splits_backward:
+            return f"{self.schedule} splits backward, and torch then lets go of a micro-batch at no fixed time"
+        return ""
+
+    def slack(self, job: TrainingJob) -> Iterable[Slack]:
+        if SCHEDULES[self.schedule].chunks == 1:
+            yield Slack(4 * _between(job), "messages under way, which torch holds until the next ones")
 
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
         stages = job.layout.pp * self.chunks
@@ -148,15 +156,39 @@ class Pipeline(Parallelism):
     def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         return ("ends",) if name == "embedding.weight" and job.shape.tied_embeddings else ()
 
-    def peak_activations(self, job: TrainingJob, of_one_forward: Callable[[TrainingJob], float]) -> float | None:
-        if not job.actions:
-            return None
-        sizes = {
-            # a stage's output is held with what it computed from, until its backward
-            chunk.stage: of_one_forward(replace(job, chunks=(chunk,))) + (0 if chunk.last else _between(job))
-            for chunk in job.held
-        }
-        return schedules.peak_held(job.actions, sizes.__getitem__)
+    def peak_activations(self, job: TrainingJob, moments_of: Callable[[TrainingJob], Moments]) -> float:
+        """Bytes when the schedule holds most: what micro-batches in flight keep, and one of them in backward.
+
+        torch makes a buffer for the input of each micro-batch when it prepares a stage, and they stay. Its schedules of
+        several chunks wait for what they have sent when the step is over, and hold all outputs until then.
+        """
+        stage = job.held[0].stage
+        actions = job.actions or (schedules.Action("F", stage, 0), schedules.Action("B", stage, 0))
+        holds_sent = SCHEDULES[self.schedule].chunks > 1
+        at_once = len({action.microbatch for action in actions})
+        held = peak = 0.0
+        kept, in_backward, at_loss, sent = {}, {}, {}, {}
+        for chunk in job.held:
+            forward, *backward = moments_of(replace(job, chunks=(chunk,)))
+            at_loss[chunk.stage] = sum(forward.get(name, 0.0) for name in WHILE_THE_LOSS)
+            kept[chunk.stage] = sum(forward.values()) - at_loss[chunk.stage]
+            logits = forward.get("loss.logits", 0.0)  # a stage's output, which is held until its backward is through
+            again = [sum(moment.values()) + logits for moment in backward]
+            in_backward[chunk.stage] = max([kept[chunk.stage], *again])
+            sent[chunk.stage] = 0 if chunk.last else _between(job)
+            if not chunk.first and _keeps_input(forward, job):
+                held += at_once * _between(job)
+                kept[chunk.stage] -= _between(job)
+                in_backward[chunk.stage] -= _between(job)
+        for kind, stage, _ in actions:
+            if kind == "F":
+                held += kept[stage] + sent[stage]
+                peak = max(peak, held + at_loss[stage])
+            else:
+                peak = max(peak, held + in_backward[stage] - kept[stage])
+                if kind != "I":
+                    held -= kept[stage] + sent[stage] * (not holds_sent)
+        return peak
 
     def _order(self, job: TrainingJob) -> list[list[schedules.Action]]:
         return _order(self.schedule, job.layout.pp, job.gradient_accumulation_steps, self.chunks)
@@ -220,6 +252,11 @@ class Pipeline(Parallelism):
         group = assembly.grid.group("pp")
         stages = Stages(assembly.job, assembly.decoders, self.schedule, group, assembly.device)
         assembly.stages, assembly.forward_backward = stages, stages.forward_backward
+
+
+def _keeps_input(held: Mapping[str, float], job: TrainingJob) -> bool:
+    """Whether what a stage receives is kept for backward as it came: a norm on a CPU keeps 16 bit as 32."""
+    return "layer.inputs" in held or job.device == "cuda" or job.compute_bytes >= 4
 
 
 def _between(job: TrainingJob) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism
+from clusterbench.parallel import RESULT, Parallelism
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.shape import ModelShape
 
@@ -75,34 +75,55 @@ class Recompute(Parallelism):
                 )
         return None
 
-    def hides_activations(self, job: TrainingJob) -> bool:
-        # In a pipeline the layer that comes to life again is that of one micro-batch, not of each in flight. Measured
-        # is up to 1.9 times the sum of what is kept.
-        return job.layout.uses("pp") and self.recompute != "none"
-
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        residual = float(job.local_tokens * job.shape.hidden_size * job.compute_bytes)
-        inputs = {"layer.inputs": residual / job.layout.sequence_parts * len(job.layers)}
+        return self.moments(held, job)[0]
+
+    def moments(self, held: dict[str, float], job: TrainingJob) -> tuple[dict[str, float], dict[str, float]]:
+        """What is kept from forward to backward, and what lives when the last layer has been computed again.
+
+        By then the loss has let go of its logits, and norm and head of what they held.
+        """
         inside = {name: size for name, size in held.items() if name.startswith(("layer.", "rounded.layers."))}
         outside = {name: size for name, size in held.items() if name not in inside}
+        residual = job.residual_tokens * job.shape.hidden_size * job.compute_bytes
+        kept = {"layer.inputs": float(residual * len(job.layers))}
         if self.recompute == "selective":
-            kept = {name: size for name, size in inside.items() if name in KEPT_BY_SELECTIVE}
-            products = {"layer.products": residual * len(job.layers)}  # of output, before sums
-            if not job.shape.has_experts:
-                products["layer.products"] *= 2  # of down, too
-            else:  # the router's before softmax, in the dtype of the arithmetic
-                logits = held["layer.router.probabilities"] * job.compute_bytes / max(4, job.compute_bytes)
-                products |= {"layer.router.logits": logits}
-                if job.shape.num_shared_experts:
-                    products |= {"layer.shared.products": inputs["layer.inputs"]}
-            return inputs | kept | products | outside
-        # In backward one layer at a time comes to life again. By then the loss has let go of its logits, and norm and
-        # head of what they held; the layer's input is the input its norm keeps, unless that is a copy in float32.
-        one_layer = {name: size / len(job.layers) for name, size in inside.items()}
-        if job.device == "cuda" or job.compute_bytes >= 4:
-            one_layer["layer.inputs"] = inputs["layer.inputs"] * (1 - 1 / len(job.layers))
-        at_loss, in_backward = inputs | outside, inputs | one_layer
-        return max(at_loss, in_backward, key=lambda moment: sum(moment.values()))
+            kept |= self._results(held, job)
+        again = {name: size / len(job.layers) for name, size in inside.items() if name not in kept}
+        if not self._norms_copy(job):  # the layer's input is the input its norm keeps
+            again["layer.attention_norm.input"] -= residual
+        return kept | outside, kept | again | self._in_experts(job)
+
+    def _results(self, held: Mapping[str, float], job: TrainingJob) -> dict[str, float]:
+        """What selective recomputation keeps: the results of products, attention and collectives."""
+        kept = {name: size for name, size in held.items() if name in KEPT_BY_SELECTIVE}
+        kept |= {f"layer.{name}": size for name, size in held.items() if name.startswith(RESULT)}
+        residual = float(job.local_tokens * job.shape.hidden_size * job.compute_bytes)
+        products = {"layer.products": residual * len(job.layers)}  # of output, before sums
+        if not job.shape.has_experts:
+            products["layer.products"] *= 2  # of down, too
+        else:  # the router's before softmax, in the dtype of the arithmetic
+            logits = held["layer.router.probabilities"] * job.compute_bytes / max(4, job.compute_bytes)
+            products |= {"layer.router.logits": logits}
+            if job.shape.num_shared_experts:
+                products |= {"layer.shared.products": residual / job.layout.sequence_parts * len(job.layers)}
+        return kept | products
+
+    def _norms_copy(self, job: TrainingJob) -> bool:
+        """Whether a norm keeps its input in another precision than it came in."""
+        return job.device != "cuda" and job.compute_bytes < 4
+
+    def _in_experts(self, job: TrainingJob) -> dict[str, float]:
+        """What lives while a mixture of experts is computed again, of which all is needed, to the last sum.
+
+        Its rows times their weights, before they are summed; the result of shared experts, which waits for them; and
+        what the residual stream is before the mixture, where the norm keeps a copy of that.
+        """
+        if not job.shape.has_experts:
+            return {}
+        residual = float(job.residual_tokens * job.shape.hidden_size * job.compute_bytes)
+        streams = job.shape.experts_per_token + bool(job.shape.num_shared_experts) + self._norms_copy(job)
+        return {"again.experts": residual * streams}
 
     @property
     def repeats(self) -> str:

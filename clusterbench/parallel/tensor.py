@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from clusterbench.formulas import schedules
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic
+from clusterbench.parallel import Parallelism, Slack, Traffic
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark, in_layers
 from clusterbench.words import Word
 
@@ -136,6 +137,11 @@ class TensorParallel(Parallelism):
             # the logits minus their maximum, which live while their exponentials are summed over tp
             held = held | {"loss.shifted": held["loss.log_softmax"]}
         return {name: size_bytes / self._ranks_sharing(name, job) for name, size_bytes in held.items()}
+
+    def slack(self, job: TrainingJob) -> Iterable[Slack]:
+        in_flight = sum(schedules.in_flight(job.actions).values()) or 1
+        stream = job.local_tokens * job.shape.hidden_size * job.compute_bytes
+        yield Slack(float(in_flight * stream), "DTensor holds the residual stream of each micro-batch once more")
 
     def _ranks_sharing(self, name: str, job: TrainingJob) -> int:
         if name.startswith("loss."):

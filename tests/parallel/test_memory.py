@@ -35,6 +35,7 @@ EXACT: list[Case] = [
     *((f"dp4+zero{stage}", {"shard_group_size": 2}, {}) for stage in (2, 3)),
     # one micro-batch: no gradients are there yet when backward begins
     *((f"dp4+zero{stage}", {}, {"global_batch_size": 8, **changes}) for stage in (2, 3) for changes in ({}, HALF)),
+    ("dp2+zero3", {}, {**HALF, "global_batch_size": 4}),
     ("dp4+ep4+zero3", EVEN, {**MOE, "global_batch_size": 8}),
     *((f"dp2-cp2+zero{stage}", {}, HALF) for stage in (1, 3)),
     *(("cp2", {"context": kind}, {}) for kind in KINDS),
@@ -43,6 +44,8 @@ EXACT: list[Case] = [
     ("dp2", EVEN, {"shape": "moe-shared-tiny"}),
     ("dp2+ep2", EVEN, MOE),
     ("dp2+ep2", EVEN, {**MOE, **HALF}),
+    ("dp2+ep2+zero3", EVEN, {**MOE, **HALF}),  # FSDP rounds the dense weights, and each rank its own experts
+    *(("tp1", {**EVEN, "recompute": "full"}, {"shape": "moe-shared-tiny", **changes}) for changes in ({}, HALF)),
     ("dp2+ep2", {**EVEN, "expert_overlap": True}, MOE),
     ("dp2+ep2", {**EVEN, "recompute": "selective"}, MOE),
     ("tp1", {**EVEN, "recompute": "selective"}, {**HALF, "shape": "moe-shared-tiny"}),
@@ -61,8 +64,8 @@ TENSOR: list[Case] = [
     ("cp2-tp2+sp", {}, {}),
     ("tp2+sp+ep2", EVEN, MOE),
 ]
-# A stage holds, besides what its layers keep, buffers in which messages come and go, a residual stream each: of few
-# layers to a stage they are more of the whole, and with several chunks there are more of them.
+# torch holds a few messages longer than they are needed, a residual stream each: of few layers to a stage they are more
+# of the whole.
 PIPELINE: list[Case] = [
     *(("pp2", {"schedule": schedule}, EIGHT) for schedule in WHOLE_BACKWARD),
     ("pp2", {}, {**EIGHT, **HALF}),
@@ -73,23 +76,22 @@ PIPELINE: list[Case] = [
     *((f"pp2-dp2+zero{stage}", {"schedule": "1f1b"}, {**EIGHT, **HALF}) for stage in (2, 3)),
     ("pp2-dp2+zero2", {"schedule": "interleaved_1f1b"}, {**EIGHT, **HALF}),
     ("pp2-dp2+zero1", {}, EIGHT),
-]
-# Where backward is split, torch keeps the layer's activations and the gradients at its operators until those of the
-# weights are computed; the formula counts a micro-batch as gone with the gradient of its input.
-SPLIT: list[Case] = [("pp2", {"schedule": schedule}, EIGHT) for schedule in SCHEDULES if splits_backward(schedule)]
-# Of layers computed again the formula counts what their operators keep, and takes every micro-batch in flight for one
-# in backward; with cp each block's output is a result that selective recomputation keeps, where the formula has one.
-AGAIN: list[Case] = [
     *(("pp2", {"recompute": again}, EIGHT) for again in ("selective", "full")),
-    ("cp2", {"recompute": "selective"}, {}),
+    ("pp2", {"schedule": "gpipe"}, {**EIGHT, **HALF}),
+]
+# Where backward is split, torch keeps a micro-batch's graph beyond its W, and lets go of it at no fixed time.
+SPLIT: list[Case] = [("pp2", {"schedule": schedule}, EIGHT) for schedule in SCHEDULES if splits_backward(schedule)]
+# With cp, the log-sum-exp of each block is kept, too; with ep Gloo lets go late of what was sent.
+AGAIN: list[Case] = [
+    *(("cp2", {"recompute": "selective", "context": kind}, {}) for kind in KINDS),
     ("dp2+ep2", {**EVEN, "recompute": "full"}, MOE),
 ]
 TOLERANCES = [
     (EXACT, -0.0, 0.0),
     (TENSOR, -0.01, 0.055),
-    (PIPELINE, -0.01, 0.18),
-    (SPLIT, 0.0, 1.5),
-    (AGAIN, -0.25, 0.25),
+    (PIPELINE, -0.01, 0.08),
+    (SPLIT, -0.06, 1.5),
+    (AGAIN, -0.01, 0.02),
 ]
 """How much less and how much more of activations there may be than the formula says, as a share of it."""
 CASES = [(case, less, more) for cases, less, more in TOLERANCES for case in cases]
