@@ -65,6 +65,7 @@ class TrainStep(Benchmark):
         MetricKind(
             "memory_at_rest", "B", "lower", "bytes of the model's states between steps, on the fullest rank", exact=True
         ),
+        MetricKind("memory_deviation", "1", "lower", "how far the fullest rank of a stage is from the formula"),
         MetricKind(
             "traffic_bytes",
             "B",

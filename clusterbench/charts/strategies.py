@@ -89,6 +89,8 @@ def _held(case: Trained, part: str) -> float | None:
 
 def _sentence(group: Sequence[Trained]) -> str:
     measured = [case for case in group if case.whole_memory()]
+    if len(measured) < 2:
+        return ""  # figures that are void are not ranked
     plain = next((case for case in measured if _is_plain(case)), None)
     fullest = plain or max(measured, key=lambda case: case.whole_memory() or 0.0)
     others = [case for case in measured if case is not fullest]

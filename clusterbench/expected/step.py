@@ -8,8 +8,8 @@ from math import lcm
 
 from clusterbench.cluster import Accelerator, Cluster
 from clusterbench.expected.flops import expected_flops
+from clusterbench.expected.memory import expected_memory_metrics
 from clusterbench.expected.tolerances import allowed_of
-from clusterbench.formulas.memory import megatron_activation_bytes
 from clusterbench.formulas.schedules import bubble_formula
 from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
@@ -17,14 +17,12 @@ from clusterbench.job.flops import step_flops
 from clusterbench.parallel import (
     Parallelism,
     active_in,
-    expected_at_rest,
     expected_memory,
     expected_traffic,
     part_of,
 )
 from clusterbench.parallel.context import ContextParallel, attention_imbalance
 from clusterbench.parallel.pipeline import Pipeline
-from clusterbench.parallel.zero import states_in_the_paper
 from clusterbench.types import Expected, metric_key
 from clusterbench.units import format_bytes
 
@@ -52,7 +50,7 @@ def expected_step(
     active = active_in(job.layout, parallelisms)
     # the ranks of a pipeline have different parts; of each figure the largest is expected
     parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
-    expected = dict(_expected_traffic(parts, active)) | dict(_expected_memory(parts, active))
+    expected = dict(_expected_traffic(parts, active)) | dict(expected_memory_metrics(parts, active))
     expected |= dict(expected_flops(active, job))
     expected |= dict(_expected_bubble(job, parallelisms))
     expected |= {
@@ -100,42 +98,6 @@ def _expected_traffic(parts: Sequence[TrainingJob], active: Sequence[Parallelism
         yield metric_key("collectives", axis=axis), Expected(count, "1", basis)
 
 
-def _expected_memory(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
-    job = parts[0]
-    bases = {
-        "parameters": f"{job.shape.num_parameters:,} of {job.master_bytes} B at rest, {_sharing(job)}",
-        "gradients": "as parameters",
-        "optimizer_state": "two moments as large as the parameters, and a step count per tensor",
-        "activations": _activations_basis(job),
-    }
-    if any("ep" in parallelism.traffic_basis(job) for parallelism in active):
-        bases["activations"] = f"about; of an even load, which the router decides; {bases['activations']}"
-    if paper := states_in_the_paper(job):
-        bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}
-    if any(parallelism.hides_activations(job) for parallelism in active):
-        del bases["activations"]
-    is_rounded_fsdp = job.layout.shards_gradients and job.compute_bytes != job.master_bytes
-    if is_rounded_fsdp and job.layout.uses("pp") and not all(part.actions for part in parts):
-        del bases["gradients"]  # naive reduces after each micro-batch: measured is 5 to 8 % less than the formula
-    for category in bases:
-        size_bytes = max(expected_memory(active, part)[category] for part in parts)
-        yield metric_key("peak_memory", category=category), Expected(size_bytes, "B", bases[category])
-    for category in ("parameters", "optimizer_state"):
-        size_bytes = max(expected_at_rest(active, part)[category] for part in parts)
-        yield metric_key("memory_at_rest", category=category), Expected(size_bytes, "B", bases[category])
-
-
-def _sharing(job: TrainingJob) -> str:
-    """Where the weights are, in words."""
-    layout = job.layout
-    words = [f"layers over pp{layout.pp}"] if layout.pp > 1 else []
-    words += [f"matrices over tp{layout.tp}, norms on every rank"] if layout.tp > 1 else []
-    words += [f"experts over ep{layout.ep}"] if layout.spreads_experts else []
-    if layout.shards_gradients:
-        words.append("all of it sharded by FSDP, and at its peak what is gathered beside it")
-    return ", ".join(words) or "whole on every rank"
-
-
 def _balance(context: ContextParallel, job: TrainingJob) -> Iterator[tuple[str, Expected]]:
     if job.layout.uses("cp") and context.context != "ulysses":
         value = attention_imbalance(context.context, job.layout.cp)
@@ -177,22 +139,6 @@ def _expected_bubble(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> I
             expected = Expected(formula.value, "fraction", formula.basis)
             yield metric_key("bubble", source="measured"), expected
             yield metric_key("bubble", source="simulated"), expected
-
-
-def _activations_basis(job: TrainingJob) -> str:
-    shape, layout = job.shape, job.layout
-    megatron = shape.num_layers * megatron_activation_bytes(
-        job.seq_len, job.micro_batch_size, shape.hidden_size, shape.num_heads, layout.tp, layout.sp, "selective"
-    )
-    kept = (
-        f"norm and residual activations 1/{layout.tp}, gathered inputs of column-parallel layers whole"
-        if layout.sp
-        else "norm and residual activations and inputs of column-parallel layers whole on every rank"
-    )
-    return (
-        f"what PyTorch's operators keep for backward, and the logits; {kept}. Megatron's form, for a GPT in 16 bit "
-        f"without logits: {format_bytes(megatron)} (Korthikanti et al. 2022, equation 6 with sp, 2 without)"
-    )
 
 
 def flops_key(convention: str) -> str:

@@ -16,12 +16,10 @@ from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
 from clusterbench.job.flops import executed_over_needed, step_flops
 from clusterbench.job.passes import (
-    AT_REST,
     ATTENTION,
     EXECUTED,
     EXPERTS,
     MEMORY,
-    RETRIES,
     TIMELINE,
     TRACE,
     TRAFFIC,
@@ -29,6 +27,7 @@ from clusterbench.job.passes import (
 )
 from clusterbench.measured.agreement import STATISTICS
 from clusterbench.measured.flops import Difference, differences, executed_metrics, is_void
+from clusterbench.measured.memory import deviation_metrics, deviations, memory_metrics
 from clusterbench.measured.scaling import scaling
 from clusterbench.measured.step_parts import step_parts
 from clusterbench.parallel import from_options
@@ -62,7 +61,10 @@ def step_metrics(case: Case, job: TrainingJob, observation: Observation, cluster
     found = differences(case, job, executed)
     yield from _utilization(case, job, time, cluster) if not is_void(case, found) else _void(found[0])
     yield from executed_metrics(case, executed, found)
-    yield from _memory_metrics(observation)
+    memory = MEMORY.of(observation)
+    deviating = deviations(case, job, memory)
+    yield from memory_metrics(case, memory, deviating)
+    yield from deviation_metrics(deviating)
     yield from _traffic_metrics(observation)
     if traced := TRACE.of(observation):
         exposed = _over_ranks("exposed_communication", "s", [step.exposed_s for step in traced])
@@ -154,18 +156,6 @@ def _datasheet_peak(case: Case, job: TrainingJob, cluster: Cluster) -> tuple[flo
     if planned is not None and planned.value != value:
         basis += f"; it was planned with {format_value(planned.value, 'FLOP/s')}"
     return value, basis
-
-
-def _memory_metrics(observation: Observation) -> Iterator[Metric]:
-    ranks = MEMORY.of(observation)
-    for category in dict.fromkeys(category for memory in ranks for category in memory if category != RETRIES):
-        values = [memory.get(category, 0) for memory in ranks]
-        name = "memory_at_rest" if category.endswith(AT_REST) else "peak_memory"
-        detail = {"category": category.removesuffix(AT_REST)}
-        yield Metric(name, "B", max(values), min(values), max(values), detail=detail)
-    if retries := [memory[RETRIES] for memory in ranks if RETRIES in memory]:
-        basis = "since the rank began, in proof, warm-up and timed steps; each makes the device wait"
-        yield Metric(RETRIES, "1", max(retries), min(retries), max(retries), basis=basis)
 
 
 def _traffic_metrics(observation: Observation) -> Iterator[Metric]:

@@ -124,7 +124,7 @@ const home = (() => {
       }
       const lines = element("tbody", {});
       for (const figure of figures) {
-        const made = element("tr", {});
+        const made = element("tr", { className: figure[4].startsWith("void: ") ? "void" : "" });
         figure.forEach((text, number) => {
           made.append(element("td", { textContent: number ? text : plain(text), className: number > 0 && number < 4 ? "figure" : "" }));
         });

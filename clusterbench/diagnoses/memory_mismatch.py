@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import ClassVar
+
+from clusterbench.benchmarks.train_step import job_of
+from clusterbench.cases import Reading
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Severity, Subject
+from clusterbench.expected.memory import DEVIATION, is_unverified, not_predicted
+from clusterbench.job.passes import MEMORY
+from clusterbench.measured.memory import deviations, evidence
+from clusterbench.parallel import active_in, from_options
+from clusterbench.run_folder.attempts import History
+from clusterbench.words import few, plural
+
+
+class MemoryMismatch(Diagnosis):
+    """Steps that hold more or less than their formula says.
+
+    What it looks for
+    -----------------
+    Cases in which parameters, gradients, optimizer state or activations, followed storage by storage in one untimed
+    step, are further from the formula than it allows: states 2 %, activations 5 %, and what the formula itself says of
+    buffers and routers. Each stage of a pipeline is judged by its fullest rank. The tracker knows nothing of the
+    formula.
+
+    Why it matters
+    --------------
+    A rank that keeps states that should be shared out, gradients twice, or activations that should have been computed
+    again runs out of memory on a larger model than planned, and shows figures of another configuration. The figures of
+    memory of such a case are void, and the run fails. On a GPU it is a warning: the formulas were not held against one.
+
+    How to confirm
+    --------------
+    Compare the ranks in ``observations.jsonl`` (``passes``, ``memory``) with each other and with a case without a
+    finding. A factor of the number of ranks is something that is not shared out; a factor of two something that is
+    there twice.
+
+    What usually fixes it
+    ---------------------
+    A sharding that does not reach every weight, gradients kept beside their buckets, recomputation that is not around
+    every layer, a schedule that lets more micro-batches in than it should, a reference to a tensor of an earlier
+    micro-batch.
+    """
+
+    subject: ClassVar[Subject] = "cases"
+
+    def answer(self, reading: Reading) -> Answer:
+        rows = [row for row in reading.rows if row.metric == DEVIATION and row.value is not None]
+        beyond = {row.case for row in rows if row.value is not None and row.value > (row.expected or 0.0)}
+        findings = tuple(
+            finding for history in reading.histories if history.case.id in beyond for finding in _of(history)
+        )
+        healthy = ("held bytes are those of the formulas",) if rows and not findings else ()
+        return Answer(findings, healthy, tuple(_not_judged(reading, {row.case for row in rows})))
+
+
+def _of(history: History) -> Iterator[Finding]:
+    case, seen = history.case, history.pooled
+    assert seen is not None, "there is a figure of it"
+    for each in deviations(case, job_of(case.point, case.device), MEMORY.of(seen)):
+        if each.is_beyond:
+            severity: Severity = "warning" if is_unverified(case) else "error"
+            yield Finding(f"{case.id}, rank {each.rank}", f"{each.what}: {each.by}", severity, evidence(each))
+
+
+def _not_judged(reading: Reading, judged: set[str]) -> Iterator[NotJudged]:
+    """Cases of which some categories have a band and others none, by the reason."""
+    cases: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for history in reading.histories:
+        case = history.case
+        if case.id in judged:
+            job = job_of(case.point, case.device)
+            for category, why in not_predicted(job, active_in(job.layout, from_options(case.point))).items():
+                cases[category, why].append(case.id)
+    for (category, why), some in cases.items():
+        yield NotJudged(f"{category} of {plural(len(some), 'case')}: {few(some, 3)}", why, "a formula for it")

@@ -1,0 +1,137 @@
+"""The memory that ranks held in one step against the formula: stage by stage, each by its fullest rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterbench.expected.memory import ACTIVATIONS, DEVIATION, SCALARS_BYTES, held_by_stage, is_unverified
+from clusterbench.job import TrainingJob
+from clusterbench.job.passes import AT_REST, RETRIES, STATES
+from clusterbench.types import Case, Metric, metric_key
+from clusterbench.units import format_value
+
+WHOLE = ("total", "allocated", "reserved")
+"""Categories that hold all others, so that they are void with one of them."""
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """What the fullest rank of a stage holds of a category, and what it should hold.
+
+    Attributes
+    ----------
+    category
+        With :data:`clusterbench.job.passes.AT_REST` behind it for what is there between steps.
+    measured, formula
+        Bytes.
+    limit
+        How far the one may be from the other, as a fraction of the formula.
+    """
+
+    rank: int
+    category: str
+    measured: float
+    formula: float
+    limit: float
+
+    @property
+    def fraction(self) -> float:
+        """How far they are apart beyond some scalars, as a fraction of the formula; never negative."""
+        return max(0.0, abs(self.measured - self.formula) - SCALARS_BYTES) / self.formula
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the step holds something else than was asked for."""
+        return self.fraction > self.limit
+
+    @property
+    def by(self) -> str:
+        """``+100 % against the formula, which allows 2 %``."""
+        off = 100 * self.measured / self.formula - 100
+        return f"{off:+.3g} % against the formula, which allows {100 * self.limit:.3g} %"
+
+    def __str__(self) -> str:
+        return f"{self.what} on rank {self.rank}: {self.by}"
+
+    @property
+    def what(self) -> str:
+        """``optimizer state at rest``."""
+        return self.category.replace("_", " ")
+
+
+def deviations(case: Case, job: TrainingJob, ranks: Sequence[Mapping[str, int]]) -> list[Deviation]:
+    """Of each category with a band the rank that is furthest from what its stage should hold, the worst first.
+
+    A formula is that of the fullest rank of a stage: where ranks share states unevenly, others hold less. Empty for a
+    case without bands, as all were that were planned before there were any.
+
+    Parameters
+    ----------
+    ranks
+        What each of them saw, in rank order.
+    """
+    limits = {
+        category: case.expected[key].value
+        for category in (*STATES, ACTIVATIONS)
+        if (key := metric_key(DEVIATION, category=category)) in case.expected
+    }
+    if not ranks or not limits:
+        return []
+    found = [_worst(list(_of_stages(case, job, ranks, category, limit))) for category, limit in limits.items()]
+    return sorted((each for each in found if each), key=lambda each: each.limit - each.fraction)
+
+
+def deviation_metrics(found: Sequence[Deviation]) -> Iterator[Metric]:
+    """By category, how far the fullest ranks are from the formula."""
+    for each in found:
+        detail = {"category": each.category.removesuffix(AT_REST)}
+        basis = f"differs: {each}" if each.is_beyond else ""
+        yield Metric(DEVIATION, "1", each.fraction, detail=detail, basis=basis)
+
+
+def memory_metrics(case: Case, ranks: Sequence[Mapping[str, int]], found: Sequence[Deviation]) -> Iterator[Metric]:
+    """Bytes on the fullest rank by category, without those that are void: low and high then say what was measured."""
+    void = (
+        {} if is_unverified(case) else {each.category.removesuffix(AT_REST): each for each in found if each.is_beyond}
+    )
+    whole = next(iter(void.values()), None)
+    for category in dict.fromkeys(category for memory in ranks for category in memory if category != RETRIES):
+        values = [memory.get(category, 0) for memory in ranks]
+        name = "memory_at_rest" if category.endswith(AT_REST) else "peak_memory"
+        detail = {"category": category.removesuffix(AT_REST)}
+        wrong = whole if category in WHOLE else void.get(detail["category"])
+        value, basis = (max(values), "") if wrong is None else (None, f"void: {wrong}")
+        yield Metric(name, "B", value, min(values), max(values), detail=detail, basis=basis)
+    if retries := [memory[RETRIES] for memory in ranks if RETRIES in memory]:
+        basis = "since the rank began, in proof, warm-up and timed steps; each makes the device wait"
+        yield Metric(RETRIES, "1", max(retries), min(retries), max(retries), basis=basis)
+
+
+def evidence(each: Deviation) -> str:
+    """The two figures, to the last byte."""
+    return (
+        f"measured {format_value(each.measured, 'B')} ({each.measured:,.0f} B), "
+        f"formula {format_value(each.formula, 'B')} ({each.formula:,.0f} B) on the fullest rank of its stage"
+    )
+
+
+def _of_stages(
+    case: Case, job: TrainingJob, ranks: Sequence[Mapping[str, int]], category: str, limit: float
+) -> Iterator[Deviation]:
+    order = str(case.point["rank_order"])
+    at_rest = case.expected.get(metric_key("memory_at_rest", category=category))
+    for stage, held in enumerate(held_by_stage(case, job)):
+        own = [rank for rank in range(len(ranks)) if job.layout.coordinates(rank, order)["pp"] == stage]
+        formulas = {category: held.get(category, 0.0)}
+        if at_rest is not None and not job.layout.uses("pp"):
+            formulas[category + AT_REST] = at_rest.value
+        for name, formula in formulas.items():
+            seen = {rank: ranks[rank][name] for rank in own if name in ranks[rank]}
+            if seen and formula > 0:
+                fullest = max(seen, key=seen.__getitem__)
+                yield Deviation(fullest, name, seen[fullest], formula, limit)
+
+
+def _worst(of_stages: Sequence[Deviation]) -> Deviation | None:
+    return max(of_stages, key=lambda each: each.fraction, default=None)
