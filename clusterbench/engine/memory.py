@@ -38,7 +38,6 @@ from clusterbench.engine.compat import (
     TorchDispatchMode,
     accumulated_gradients,
     active_fake_mode,
-    in_backward,
     is_wrapper_type,
     on_gradient,
     plain_tensors,
@@ -212,8 +211,9 @@ class MemoryTracker(TorchDispatchMode):
         if self._in_optimizer:
             return "temporary"
         # Recomputation is a forward within backward: it enters modules, or at least enables gradients. The forward of
-        # an autograd.Function disables them, so gradients alone do not tell.
-        return "made" if self._forwards > 0 or not in_backward() or torch.is_grad_enabled() else "temporary"
+        # an autograd.Function disables them, so gradients alone do not tell. Behind the backwards of a pipeline FSDP
+        # packs gradients into buffers, in no module and without gradients.
+        return "made" if self._forwards > 0 or torch.is_grad_enabled() else "temporary"
 
     def _communicated(self, func: Any, args: Any, result: Any) -> None:
         name: str = func._schema.name

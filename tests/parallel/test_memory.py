@@ -76,13 +76,14 @@ PIPELINE: list[Case] = [
     *((f"pp2-dp2+zero{stage}", {"schedule": "1f1b"}, {**EIGHT, **HALF}) for stage in (2, 3)),
     ("pp2-dp2+zero2", {"schedule": "interleaved_1f1b"}, {**EIGHT, **HALF}),
     ("pp2-dp2+zero1", {}, EIGHT),
+    ("pp2-dp2+zero3", {}, {**EIGHT, "seq_len": 16}),  # less than the buffer in which FSDP packs a layer's gradients
     *(("pp2", {"recompute": again}, EIGHT) for again in ("selective", "full")),
     ("pp2", {"schedule": "gpipe"}, {**EIGHT, **HALF}),
 ]
 # Where backward is split, torch keeps a micro-batch's graph beyond its W, and lets go of it at no fixed time.
 SPLIT: list[Case] = [("pp2", {"schedule": schedule}, EIGHT) for schedule in SCHEDULES if splits_backward(schedule)]
-# Weights of the router in another precision live beside what is computed again; with cp, the log-sum-exp of each block is
-# kept, too; with ep Gloo lets go late of what was sent.
+# Weights of the router in another precision live beside what is computed again. With cp, the log-sum-exp of each block
+# is kept, too; with ep Gloo lets go late of what was sent.
 AGAIN: list[Case] = [
     ("tp1", {**EVEN, "recompute": "full"}, {"shape": "moe-shared-tiny", **HALF}),
     *(("cp2", {"recompute": "selective", "context": kind}, {}) for kind in KINDS),
