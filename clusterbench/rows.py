@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
+from clusterbench.formulas.statistics import Summary, median_interval
 from clusterbench.types import NO_DETAIL, Point
 from clusterbench.words import few
 
@@ -56,6 +57,20 @@ class Row(NamedTuple):
     basis: str = ""
     detail: Mapping[str, str] = NO_DETAIL
     hash: str = ""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the figure would lie with endlessly many iterations; of one that was taken once, the figure itself.
+
+        Raises
+        ------
+        ValueError
+            If there is no figure.
+        """
+        if self.value is None:
+            raise ValueError(f"{self.case} has no figure of {self.metric}.")
+        low, high = (self.value if bound is None else bound for bound in (self.low, self.high))
+        return median_interval(Summary(self.value, low, high, self.iterations))
 
 
 def variables_of(row: Row) -> dict[str, str]:

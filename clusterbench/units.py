@@ -143,6 +143,50 @@ def format_value(value: float, unit: str) -> str:
     return f"{value:.1f} °C" if unit == "C" else f"{value:,.1f} {unit}"
 
 
+_WRITTEN: dict[str, dict[str, float]] = {
+    "s": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
+    "B/s": {"GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3, "B/s": 1.0},
+    "FLOP": {"TFLOP": 1e12, "GFLOP": 1e9, "FLOP": 1.0},
+    "FLOP/s": {"TFLOP/s": 1e12, "GFLOP/s": 1e9, "FLOP/s": 1.0},
+    "Hz": {"GHz": 1e9, "MHz": 1e6, "Hz": 1.0},
+    "fraction": {"%": 0.01, "": 1.0},
+    "1": {"": 1.0},
+    "1/s": {"M/s": 1e6, "k/s": 1e3, "/s": 1.0},
+}
+_WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]{1,2})?) ?(\D*)")
+
+
+def parse_value(text: str, unit: str) -> float:
+    """What a person wrote for a figure of this unit, in base units.
+
+    Raises
+    ------
+    ValueError
+        If it is no number of 0 or more with one of the unit's forms; the message names them.
+
+    Examples
+    --------
+    >>> parse_value("200 GB/s", "B/s"), parse_value("3 ms", "s"), parse_value("40 %", "fraction")
+    (200000000000.0, 0.003, 0.4)
+    >>> parse_value("200 GB", "B/s")
+    Traceback (most recent call last):
+    ValueError: a number with GB/s, MB/s, kB/s or B/s
+    """
+    if unit == "B":
+        try:
+            return float(parse_bytes(text))
+        except ValueError:
+            raise ValueError("a size such as 64MiB") from None
+    forms = _WRITTEN.get(unit, {unit: 1.0})
+    match = _WITH_UNIT.fullmatch(text.strip())
+    if match is None or match[2] not in forms:
+        named = [form for form in forms if form]
+        words = f"{', '.join(named[:-1])} or {named[-1]}" if len(named) > 1 else "".join(named)
+        bare = " or without a unit" if "" in forms and named else ""
+        raise ValueError(f"a number with {words}{bare}" if named else "a number without a unit")
+    return float(match[1]) * forms[match[2]]
+
+
 def _seconds(time_s: float) -> str:
     magnitude = abs(time_s)
     if magnitude == 0:

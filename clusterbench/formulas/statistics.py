@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from clusterbench.formulas.student_t import quantile
+
 UNSTABLE_CV = 0.05  # nccl-tests' own threshold: above 5 % a row is marked unstable
+
+_LIKE_NORMAL = 200  # degrees of freedom from which on Student's t is that of the normal distribution, within 1 %
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,30 @@ def summarise(samples: Sequence[float]) -> Summary:
     """
     ordered = sorted(samples)
     return Summary(median(ordered), percentile(ordered, 0.05), percentile(ordered, 0.95), len(ordered))
+
+
+def median_interval(summary: Summary, confidence: float = 0.95) -> tuple[float, float]:
+    """Where the median of infinitely many samples lies, with this confidence, where only a summary was kept.
+
+    On either side the distance to the 5th or 95th percentile stands for the spread: it is divided by how far that
+    percentile of ``n`` normal samples is expected from the middle (Blom 1958: the normal quantile at (r - 3/8) /
+    (n + 1/4) of rank r), and multiplied by Student's t and the standard error of a median, sqrt(pi / 2n). A single
+    sample has no spread, and is its own interval.
+
+    >>> [round(bound, 2) for bound in median_interval(Summary(value=10.0, low=9.0, high=12.0, n=20))]
+    [9.69, 10.84]
+    """
+    n = summary.n
+    if n < 2:
+        return summary.value, summary.value
+    rank = _nearest_rank(0.95, n)[1]
+    normal = statistics.NormalDist()
+    above, below = (normal.inv_cdf((r - 0.375) / (n + 0.25)) for r in (rank, n + 1 - _nearest_rank(0.05, n)[1]))
+    error = quantile((1 - confidence) / 2, min(n - 1, _LIKE_NORMAL)) * math.sqrt(math.pi / (2 * n))
+    return (
+        summary.value - error * (summary.value - summary.low) / below,
+        summary.value + error * (summary.high - summary.value) / above,
+    )
 
 
 def coefficient_of_variation(samples: Sequence[float]) -> float:
