@@ -1,0 +1,69 @@
+"""What others measured on healthy GPUs and published, from ``hardware/typical/*.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clusterbench.cluster import accelerators
+from clusterbench.types import Expected, Place, Point
+
+_FOLDER = Path(__file__).parent / "hardware" / "typical"
+
+
+@dataclass(frozen=True)
+class TypicalFigure:
+    """A published figure of one benchmark on several GPUs, and the points it holds for.
+
+    Attributes
+    ----------
+    of
+        Values by the GPU's name in ``hardware/``.
+    where, least
+        What options of a point equal, and what they reach.
+    num_gpus
+        Of the one host that it holds for, all of them taking part; 0 where that does not matter.
+    """
+
+    benchmark: str
+    metric: str
+    unit: str
+    source: str
+    of: Mapping[str, float]
+    where: Mapping[str, Any] = field(default_factory=dict)
+    least: Mapping[str, float] = field(default_factory=dict)
+    num_gpus: int = 0
+
+    def holds_for(self, point: Point, place: Place) -> bool:
+        one_host = not self.num_gpus or (place.num_nodes, place.world_size) == (1, self.num_gpus)
+        same = all(name in point and point[name] == value for name, value in self.where.items())
+        return one_host and same and all(float(point.get(name, 0)) >= least for name, least in self.least.items())
+
+
+@cache
+def typical_figures() -> Sequence[TypicalFigure]:
+    """All figures that are on record."""
+    figures = []
+    for path in sorted(_FOLDER.glob("*.toml")):
+        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["figure"]:
+            figure = TypicalFigure(**entry)
+            if unknown := sorted(set(figure.of) - accelerators().keys()):
+                raise ValueError(f"hardware/typical/{path.name}: {figure.benchmark} names unknown GPUs {unknown}.")
+            figures.append(figure)
+    return figures
+
+
+def typical_of(benchmark: str, point: Point, place: Place) -> dict[str, Expected]:
+    """The published figures of a case by metric key, each with its source; none for a GPU that is not on record."""
+    card = place.cluster.accelerator
+    if card is None:
+        return {}
+    return {
+        figure.metric: Expected(figure.of[card.name], figure.unit, f"published by {figure.source}")
+        for figure in typical_figures()
+        if figure.benchmark == benchmark and card.name in figure.of and figure.holds_for(point, place)
+    }
