@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from clusterbench.benchmarks import Benchmark, benchmarks
-from clusterbench.errors import SuiteError, nearest
+from clusterbench.errors import ClusterbenchError, SuiteError, nearest
+from clusterbench.floors import SIDES, AskedFloor, Baseline, read_floor
 from clusterbench.launchers import is_launchers
 from clusterbench.options import Option, as_yaml, option, options_of
-from clusterbench.types import FAIL_ON
+from clusterbench.types import FAIL_ON, Side, metric_key
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 
 
@@ -40,6 +41,8 @@ class Setting:
 
 
 Settings = Mapping[str, Setting]
+Floors = Mapping[tuple[Side, str], AskedFloor]
+"""By side and metric, as written."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Item:
         Names of the settings that were written for this kind of device where it has its own, else of all.
     by_device
         What the item itself changes under ``cpu`` or ``gpu``; this overrides the suite's block.
+    floors
+        What is asked of its figures.
     """
 
     benchmark: str
@@ -65,6 +70,7 @@ class Item:
     environment: Settings
     own_settings: tuple[str, ...] = ()
     by_device: Mapping[str, Item] = field(default_factory=dict)
+    floors: Floors = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ class Suite:
         The file, byte for byte.
     fail_on
         What makes its runs fail beside what always does.
+    baseline
+        The run that floors may be shares of; None where the suite names none.
     """
 
     name: str
@@ -103,6 +111,7 @@ class Suite:
     path: str
     text: bytes
     fail_on: tuple[str, ...] = ()
+    baseline: Baseline | None = None
 
     def on(self, device: str) -> Suite:
         """The suite for ``cpu`` or ``cuda``: its block applied, every item complete.
@@ -152,14 +161,16 @@ def _overridden(item: Item, overrides: Iterable[Item | None], environment: Setti
         {**environment, **item.environment},
         dict.fromkeys(item.settings),
     )
+    floors = dict(item.floors)
     blocks = [override for override in overrides if override]
     for override in blocks:
         settings |= override.settings
         variables |= override.environment
-    if blocks:
+        floors |= override.floors
+    if any(override.settings or override.environment for override in blocks):
         # A block may leave an inherited key without effect; neither of the two is then a mistake.
         own_settings = dict.fromkeys(name for override in blocks for name in override.settings)
-    return replace(item, settings=settings, environment=variables, own_settings=tuple(own_settings))
+    return replace(item, settings=settings, environment=variables, own_settings=tuple(own_settings), floors=floors)
 
 
 def load_suite(path: Path | str, kinds: Mapping[str, type[Benchmark]] | None = None) -> Suite:
@@ -178,6 +189,27 @@ def load_suite(path: Path | str, kinds: Mapping[str, type[Benchmark]] | None = N
     data = _read(Path(path))
     root = read_yaml(data, str(path))
     return _SuiteReader(str(path), benchmarks() if kinds is None else kinds).suite(root, data)
+
+
+def read_baseline(folder: Path) -> Baseline:
+    """The figures of a run that floors may be shares of, each with how far its median may be off.
+
+    Raises
+    ------
+    RunFolderError
+        If it is not the folder of a run.
+    """
+    from clusterbench import derive
+    from clusterbench.run_folder import RunFolder
+
+    run = RunFolder.open(folder)
+    figures: dict[str, dict[str, tuple[float, float]]] = {}
+    for row in derive.derive_rows(run):
+        if row.value is not None:
+            low, high = row.interval
+            of_case = figures.setdefault(row.hash, {})
+            of_case[metric_key(row.metric, **row.detail)] = (row.value, max(high - row.value, row.value - low))
+    return Baseline(run.name, figures)
 
 
 def _read(path: Path) -> bytes:
@@ -206,6 +238,7 @@ class _SuiteKeys:
     num_nodes: tuple[int, ...] = option((1,), "node counts, within the allocation", minimum=1, maximum=100_000)
     repeats: int = option(1, "of the whole list, interleaved", minimum=1, maximum=1000)
     fail_on: tuple[str, ...] = option((), "beside incomplete and suspect: what makes its runs fail", choices=FAIL_ON)
+    baseline: str = option("", "folder of the run that floors 'of baseline' are shares of")
 
 
 @dataclass(frozen=True)
@@ -237,6 +270,7 @@ class _SuiteReader:
         name = self.name(table)
         items = self.items(table.values["benchmarks"])
         listed = {item.benchmark for item in items}
+        cpu, gpu = (self.override(device, table, listed) for device in ("cpu", "gpu"))
         return Suite(
             name=name,
             question=str(values["question"] or ""),
@@ -245,11 +279,32 @@ class _SuiteReader:
             fail_on=values["fail_on"] or (),
             items=items,
             environment=self.environment(table),
-            cpu=self.override("cpu", table, listed),
-            gpu=self.override("gpu", table, listed),
+            cpu=cpu,
+            gpu=gpu,
             path=self.path,
             text=text,
+            baseline=self.baseline(table, values["baseline"], [*items, *cpu.items.values(), *gpu.items.values()]),
         )
+
+    def baseline(self, suite: Table, folder: str | None, items: Iterable[Item]) -> Baseline | None:
+        """The run under ``baseline``, which is there where a floor is a share of it, and only there."""
+        inner = (item for outer in items for item in (outer, *outer.by_device.values()))
+        asked = [floor for item in inner for floor in item.floors.values() if floor.of == "baseline"]
+        if asked and not folder:
+            raise self.mistake(
+                asked[0].line,
+                f"'{asked[0].metric}: {asked[0].text}' needs a run to hold it against.\n"
+                "hint: write 'baseline: FOLDER' beside 'suite', with the folder of that run",
+            )
+        if not folder:
+            return None
+        line = suite.lines["baseline"]
+        if not asked:
+            raise self.mistake(line, "'baseline' has no effect: no floor under at_least or at_most is 'of baseline'.")
+        try:
+            return read_baseline(Path(folder))
+        except ClusterbenchError as error:
+            raise self.mistake(line, f"'baseline' must be the folder of a run: {error}") from None
 
     def name(self, table: Table) -> str:
         node = table.values["suite"]
@@ -294,7 +349,7 @@ class _SuiteReader:
         for name, line in table.lines.items():
             if name in refused:
                 raise self.mistake(line, f"benchmark '{benchmark}' has no option '{name}': {refused[name]}")
-            if name not in options and name not in ("environment", *more):
+            if name not in options and name not in ("environment", *SIDES, *more):
                 raise self.mistake(
                     line,
                     f"benchmark '{benchmark}' has no option {as_yaml(name)}.{nearest(name, options)}\n"
@@ -302,7 +357,24 @@ class _SuiteReader:
                 )
         of = f"benchmark '{benchmark}': option "
         settings = {name: self.setting(options[name], table, of) for name in table.values if name in options}
-        return Item(benchmark, kind, table.line, settings, self.environment(table), tuple(settings))
+        environment, floors = self.environment(table), dict(self.floors(kind, benchmark, table))
+        return Item(benchmark, kind, table.line, settings, environment, tuple(settings), floors=floors)
+
+    def floors(
+        self, kind: type[Benchmark], benchmark: str, table: Table
+    ) -> Iterator[tuple[tuple[Side, str], AskedFloor]]:
+        for side in SIDES:
+            if side not in table.values:
+                continue
+            asked = self.any_table(table.values[side], f"'{side}'", "metrics and what is asked of each")
+            for metric, node in asked.values.items():
+                line = asked.lines[metric]
+                written = node.value if isinstance(node, Scalar) else None
+                try:
+                    floor = read_floor(side, metric, written, kind.metrics, kind.predicts, line)
+                except ValueError as error:
+                    raise self.mistake(line, f"benchmark '{benchmark}': {side}: {error}") from None
+                yield (side, metric), floor
 
     def override(self, device: str, suite: Table, listed: Iterable[str]) -> Override:
         if device not in suite.values:

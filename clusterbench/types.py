@@ -58,6 +58,41 @@ class Expected:
     basis: str
 
 
+Side = Literal["at_least", "at_most"]
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a suite asks of a figure of a case; one under ``at_most`` is met from below.
+
+    Attributes
+    ----------
+    metric
+        The figure's key.
+    asked
+        As the suite has it: ``0.7 of typical``, ``200 GB/s``.
+    bound, unit
+        What that comes to; None where it could not be told, and ``basis`` then says why.
+    doubt
+        How far the bound itself may be off: what it is a share of was measured, too.
+    basis
+        What it is a share of, and its source.
+    """
+
+    metric: str
+    side: Side
+    asked: str
+    unit: str
+    bound: float | None
+    doubt: float = 0.0
+    basis: str = ""
+
+    @property
+    def words(self) -> str:
+        """``busbw at least 0.7 of typical``."""
+        return f"{self.metric} {self.side.replace('_', ' ')} {self.asked}"
+
+
 @dataclass(frozen=True)
 class Place:
     """Where cases may run: some nodes of the cluster and all of their ranks."""
@@ -101,6 +136,7 @@ class Case:
     expected: Mapping[str, Expected] = field(default_factory=dict)
     expected_outcomes: tuple[str, ...] = ()
     source: str = ""
+    floors: tuple[Floor, ...] = ()
 
     @cached_property
     def hash(self) -> str:

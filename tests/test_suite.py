@@ -132,12 +132,12 @@ SENTENCES = {
     "suite: a\n? [b]\n: c": "s.yaml:2: a key must be one word.",
     "[" * 100: "s.yaml:1: nested deeper than 16 levels.",
     # The suite's own keys
-    "- a": "s.yaml:1: a suite must be keys and values; the keys are benchmarks, cpu, environment, fail_on, gpu, num_nodes, question, repeats, suite.",
+    "- a": "s.yaml:1: a suite must be keys and values; the keys are baseline, benchmarks, cpu, environment, fail_on, gpu, num_nodes, question, repeats, suite.",
     "question: a\nbenchmarks: b": "s.yaml:1: a suite needs 'suite'.",
     "suite: a": "s.yaml:1: a suite needs 'benchmarks'.",
     "suite: a\nbenchmark: b": (
         "s.yaml:2: a suite has no key 'benchmark'. Did you mean 'benchmarks'?\n"
-        "Keys: benchmarks, cpu, environment, fail_on, gpu, num_nodes, question, repeats, suite."
+        "Keys: baseline, benchmarks, cpu, environment, fail_on, gpu, num_nodes, question, repeats, suite."
     ),
     "suite: a/b\nbenchmarks: c": (
         "s.yaml:1: 'suite' is the name of a folder: letters, digits, '_', '-' and '.', such as tp_scale."

@@ -18,7 +18,7 @@ from clusterbench.diagnoses import examine
 from clusterbench.errors import SuiteError
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
-from clusterbench.types import FAIL_ON, Case, Observation, Outcome
+from clusterbench.types import FAIL_ON, Case, Floor, Observation, Outcome
 from clusterbench.verdict import Verdict, verdict
 from tests.report.synthetic import case, observation, outcome, reading, row, write_run
 
@@ -184,6 +184,23 @@ def test_not_judged_is_0_and_says_what_it_would_take() -> None:
         "suite)"
     )
     assert judged(good(ONE), cases=[ONE], fail_on=["not-judged"]).failing == ("not-judged",)
+
+
+def test_a_figure_below_its_floor_is_a_suspect() -> None:
+    floor = Floor("busbw", "at_least", "0.7 of typical", "B/s", 300e9, basis="430 GB/s: published")
+    asked = case("f", floors=(floor,))
+    rows = [row(asked, "busbw", 180e9, unit="B/s", low=179e9, high=181e9, iterations=20)]
+    found = judged(good(asked), cases=[asked], rows=rows)
+    assert (found.machine.word, found.exit_code) == ("SUSPECT", 1)
+    assert found.machine.sentence.startswith("Floor: planted/1n4/f, busbw, 180.0 GB/s, 40 % below 300.0 GB/s; not judg")
+    assert judged(good(asked), cases=[asked], rows=rows, fail_on=["incomplete"]).exit_code == 0
+
+
+def test_a_floor_without_a_reference_is_not_judged() -> None:
+    asked = case("f", floors=(Floor("busbw", "at_least", "0.7 of typical", "B/s", None, basis="nothing is known"),))
+    found = judged(good(asked), cases=[asked])
+    assert (found.machine.word, found.exit_code) == ("NOT JUDGED", 0)
+    assert "planted on 1 node: busbw at least 0.7 of typical (nothing is known; it takes a" in found.as_json()
 
 
 def test_a_part_that_is_not_judged_is_said_beside_the_suspect() -> None:

@@ -56,6 +56,8 @@ class Benchmark(ABC):
         Environment variables that every start needs; the suite's own word comes first.
     metrics
         Every metric ``derive`` may yield.
+    predicts
+        Those that ``predict`` may have an expectation of, by name: what a floor may be a share of.
     refused_options
         Options people look for and will not find, each with the reason.
     glossary
@@ -69,6 +71,7 @@ class Benchmark(ABC):
     ranks_work_alone: ClassVar[bool] = False
     variables: ClassVar[Mapping[str, str]] = {}
     metrics: ClassVar[tuple[MetricKind, ...]] = ()
+    predicts: ClassVar[tuple[str, ...]] = ()
     refused_options: ClassVar[Mapping[str, str]] = {}
     glossary: ClassVar[tuple[Word, ...]] = ()
 

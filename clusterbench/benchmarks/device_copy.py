@@ -36,6 +36,7 @@ class DeviceCopy(Benchmark):
 
     ranks_work_alone: ClassVar[bool] = True
     metrics: ClassVar[tuple[MetricKind, ...]] = transfer_metrics("one copy or fill")
+    predicts: ClassVar[tuple[str, ...]] = ("bandwidth_per_rank",)
 
     sizes: tuple[int, ...] = option(
         (2**26, 2**29, 2**31), "array of each rank; below 512MiB caches may hold it", unit="B", minimum=8, maximum=2**40

@@ -30,6 +30,7 @@ class HostCopy(Benchmark):
     """
 
     metrics: ClassVar[tuple[MetricKind, ...]] = transfer_metrics("one copy, or of the two at once")
+    predicts: ClassVar[tuple[str, ...]] = ("bandwidth_per_rank",)
 
     sizes: tuple[int, ...] = option(
         (2**16, 2**20, 2**24, 2**28), "array of each rank, for each direction", unit="B", minimum=8, maximum=2**38

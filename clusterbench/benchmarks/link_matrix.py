@@ -67,6 +67,7 @@ class LinkMatrix(Benchmark):
         MetricKind("links_covered", "1", "higher", "links that were measured, in both directions", exact=True),
         MetricKind("links_total", "1", "neither", "links that there are: n(n-1)/2"),
     )
+    predicts: ClassVar[tuple[str, ...]] = ("links_total", "median_bandwidth")
 
     between: str = option("nodes", "what is paired: whole nodes, or single ranks", choices=("nodes", "ranks"))
     ranks_per_node: str = option(

@@ -62,6 +62,7 @@ class Matmul(Benchmark):
         MetricKind("step_time", "s", "lower", "time of one product, from the slowest rank"),
         MetricKind("flops_per_s_per_rank", "FLOP/s", "higher", "2 m n k over the time of the slowest rank"),
     )
+    predicts: ClassVar[tuple[str, ...]] = ("flops_per_s_per_rank",)
 
     sizes: tuple[int, ...] = option(
         (4096, 8192), "rows and columns of the matrices; the best is the machine's peak", minimum=16, maximum=131_072

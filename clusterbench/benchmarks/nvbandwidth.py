@@ -67,6 +67,7 @@ class Nvbandwidth(ToolBenchmark):
         MetricKind("highest_latency", "s", "lower", "slowest cell of the matrix"),
         MetricKind("pair_latency", "s", "lower", "one cell: one dependent access between row and column (part)"),
     )
+    predicts: ClassVar[tuple[str, ...]] = ("bandwidth", "lowest_bandwidth")
     program: ClassVar[str] = "nvbandwidth"
     install: ClassVar[str] = "build it from github.com/NVIDIA/nvbandwidth: docs/rdma.md"
     absent: ClassVar[Mapping[str, str]] = {

@@ -67,6 +67,7 @@ class PeerCopy(Benchmark):
             "nvlink_errors", "1", "lower", "errors that all NVLinks of a GPU counted during the copies", exact=True
         ),
     )
+    predicts: ClassVar[tuple[str, ...]] = ("median_bandwidth",)
 
     size: int = option(2**26, "bytes of one copy", unit="B", minimum=_WORD_BYTES, maximum=2**36)
     copies: int = option(4, "copies in a row, timed together", minimum=1, maximum=10_000)

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks import Benchmark
-from clusterbench.expected.tolerances import comparisons_of
+from clusterbench.expected.tolerances import PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, TrainingJob
 from clusterbench.job.flops import step_flops
@@ -122,6 +122,11 @@ class TrainStep(Benchmark):
         MetricKind(
             "parity_parameters", "1", "lower", "in earlier runs: how far the worst parameter is after two steps"
         ),
+    )
+    predicts: ClassVar[tuple[str, ...]] = (
+        *("step_time", "tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank", "executed_flops"),
+        *("peak_memory", "memory_at_rest", "traffic_bytes", "collectives", "bubble"),
+        *("attention_imbalance", "longest_seq_len", *PARITY_METRICS, UNSENT),
     )
 
     shape: str = option("llama-tiny", "model, by name", choices=tuple(SHAPES), label="{}")

@@ -16,10 +16,12 @@ from typing import Any
 from clusterbench.benchmarks import Benchmark
 from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.errors import SuiteError
+from clusterbench.floors import Baseline, floors_of
 from clusterbench.layout import ParallelLayout
 from clusterbench.planning.names import tidy, unique_names
 from clusterbench.suite import Item, Settings, Suite, Written
-from clusterbench.types import Case, Place, Plan, Point, Refusal
+from clusterbench.types import Case, Floor, Place, Plan, Point, Refusal
+from clusterbench.typical import typical_of
 from clusterbench.words import plural
 
 MOST_CASES = 100_000
@@ -243,7 +245,7 @@ def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refu
     reason, hint = (request.objection, "") if request.objection else _misfit(item, request, world_size)
     if reason:
         return Refusal(name, item.benchmark, point, place.num_nodes, reason, source, hint)
-    return Case(
+    case = Case(
         id=name,
         benchmark=item.benchmark,
         version=benchmark.version,
@@ -264,6 +266,22 @@ def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refu
         expected_outcomes=benchmark.expect,
         source=source,
     )
+    return replace(case, floors=tuple(_floors(suite, item, case, place)))
+
+
+def _floors(suite: Suite, item: Item, case: Case, place: Place) -> Iterator[Floor]:
+    """What is asked of a case's figures, with the bounds that are known here."""
+    typical = typical_of(case.benchmark, case.point, place) if item.floors else {}
+    baseline = suite.baseline or Baseline("")
+    for asked in item.floors.values():
+        figures = baseline.figures.get(case.hash, {})
+        yield from floors_of(asked, case.expected, typical, figures, baseline.run, _machine(place))
+
+
+def _machine(place: Place) -> str:
+    """``2 nodes x 8 GPUs (NVIDIA L40S)``."""
+    name = f" ({place.cluster.gpu_name or 'unknown GPU'})" if place.device == "cuda" else ""
+    return nodes_and_ranks(place.num_nodes, place.cluster.ranks_per_node, place.device) + name
 
 
 def _misfit(item: Item, request: _Request, world_size: int) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.types import Case, Plan, Refusal
@@ -12,10 +12,12 @@ from clusterbench.words import aligned, comment, plural
 
 
 def plan_text(plan: Plan) -> str:
-    """Cases, what is expected of each and on what basis, and what is refused and why."""
+    """Cases, what is expected and what is asked of each and on what basis, and what is refused and why."""
     lines = [*_head(plan), "#", *_cases(plan.cases)]
     if any(case.expected for case in plan.cases):
         lines += ["#", *_expected(plan.cases)]
+    if any(case.floors for case in plan.cases):
+        lines += ["#", *_asked(plan.cases)]
     if plan.refusals:
         lines += ["#", *_refused(plan.refusals)]
     return "\n".join(lines)
@@ -44,19 +46,38 @@ def _cases(cases: Iterable[Case]) -> list[str]:
 
 def _expected(cases: Iterable[Case]) -> list[str]:
     """Every expected value; a basis is said once, however many values rest on it."""
-    basis_number: dict[str, int] = {}
-    rows = []
-    for case in cases:
-        for metric, expected in case.expected.items():
-            number = basis_number.setdefault(expected.basis, len(basis_number) + 1)
-            value = format_value(expected.value, expected.unit)
-            rows.append([case.id, metric, value, f"[{number}]"])
-    notes = [
-        line
-        for basis, number in basis_number.items()
-        for line in comment(f"[{number}] {basis}", indent=" " * len(f"[{number}] "))
+    notes: dict[str, int] = {}
+    rows = [
+        [case.id, metric, format_value(expected.value, expected.unit), _note(notes, expected.basis)]
+        for case in cases
+        for metric, expected in case.expected.items()
     ]
-    return [*aligned(["case", "metric", "expected", "basis"], rows), *notes]
+    return [*aligned(["case", "metric", "expected", "basis"], rows), *_notes(notes)]
+
+
+def _asked(cases: Iterable[Case]) -> list[str]:
+    """Every floor, with its bound or why there is none."""
+    notes: dict[str, int] = {}
+    rows = [
+        [
+            case.id,
+            floor.words,
+            "not judged" if floor.bound is None else format_value(floor.bound, floor.unit),
+            _note(notes, floor.basis),
+        ]
+        for case in cases
+        for floor in case.floors
+    ]
+    return [*aligned(["case", "asked", "bound", "basis"], rows), *_notes(notes)]
+
+
+def _note(notes: dict[str, int], basis: str) -> str:
+    return f"[{notes.setdefault(basis, len(notes) + 1)}]"
+
+
+def _notes(notes: Mapping[str, int]) -> Iterator[str]:
+    for basis, number in notes.items():
+        yield from comment(f"[{number}] {basis}", indent=" " * len(f"[{number}] "))
 
 
 def _refused(refusals: Iterable[Refusal]) -> list[str]:

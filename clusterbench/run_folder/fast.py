@@ -140,4 +140,6 @@ def _inner(hint: Any) -> Callable[[Any], Any] | None:
         return lambda structure: shared(*values_of(structure))
     if get_origin(hint) is Mapping and (record := _inner(get_args(hint)[1])):
         return lambda structures: {key: record(value) for key, value in structures.items()}
+    if get_origin(hint) is tuple and (each := _inner(get_args(hint)[0])):
+        return lambda structures: tuple(each(structure) for structure in structures)
     return None

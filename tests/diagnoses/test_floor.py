@@ -1,0 +1,176 @@
+"""What a suite asks of figures: missed, met, and what noise or an unknown reference leaves open."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from clusterbench.cases import Reading
+from clusterbench.diagnoses import Answer
+from clusterbench.diagnoses.floor import Floor
+from clusterbench.formulas.statistics import Summary, median_interval, summarise
+from clusterbench.types import Case, metric_key
+from clusterbench.types import Floor as Asked
+from tests.report.synthetic import case, observation, outcome, reading, row
+
+BASIS = "430.2 GB/s: published by somebody"
+
+
+def asked(bound: float | None = 300e9, **changes: Any) -> Asked:
+    fields: dict[str, Any] = {"metric": "busbw", "side": "at_least", "asked": "0.7 of typical", "unit": "B/s"}
+    return Asked(**{**fields, "bound": bound, "basis": BASIS, **changes})
+
+
+def of(value: float | None, floor: Asked | None = None, spread: float = 0.01, **changes: Any) -> Answer:
+    """The answer on one case with one figure, of 20 iterations that lie within ``spread`` of it."""
+    one = case("a", floors=(floor or asked(),))
+    band = {} if value is None else {"low": value * (1 - spread), "high": value * (1 + spread)}
+    figure = row(one, "busbw", value, **{"unit": "B/s", "iterations": 20, **band, **changes})
+    return Floor().answer(reading((outcome(one), observation(one)), cases=[one], rows=[figure]))
+
+
+def test_a_figure_below_its_floor_is_named_with_what_was_asked_and_its_source() -> None:
+    (finding,) = of(180e9).findings
+    assert finding.title == "planted/1n4/a, busbw, 180.0 GB/s, 40 % below 300.0 GB/s"
+    assert finding.what == "180.0 GB/s, 40 % below the 300.0 GB/s that the suite asks for"
+    assert finding.evidence == f"at_least: 0.7 of typical; {BASIS}"
+    assert finding.severity == "warning"
+
+
+def test_a_time_above_what_it_may_take_is_named() -> None:
+    late = Asked("latency", "at_most", "3 ms", "s", 0.003)
+    one = case("a", floors=(late,))
+    rows = [row(one, "latency", 0.0045, low=0.0044, high=0.0046, iterations=20)]
+    (finding,) = Floor().answer(reading((outcome(one), observation(one)), cases=[one], rows=rows)).findings
+    assert finding.title == "planted/1n4/a, latency, 4.500 ms, 50 % above 3.000 ms"
+
+
+def test_a_floor_that_is_met_says_by_how_much() -> None:
+    answer = of(330e9)
+    assert (answer.state, answer.findings, answer.not_judged) == ("healthy", (), ())
+    assert answer.healthy == ("1 floor of planted is met (the nearest is busbw of planted/1n4/a, by 10 %)",)
+
+
+@pytest.mark.parametrize("value", [298e9, 302e9])
+def test_what_noise_decides_is_neither_missed_nor_met(value: float) -> None:
+    answer = of(value, spread=0.1)
+    assert (answer.findings, answer.healthy) == ((), ())
+    (part,) = answer.not_judged
+    assert part.what == "planted/1n4/a, busbw at least 0.7 of typical"
+    assert "on both sides of 300.0 GB/s" in part.why
+    assert part.takes == "more iterations or repeats"
+
+
+def test_a_doubtful_bound_is_no_bound_to_the_last_digit() -> None:
+    assert of(298e9, spread=0.001).state == "found"
+    assert of(298e9, asked(doubt=5e9), spread=0.001).state == "not judged"
+    assert of(280e9, asked(doubt=5e9), spread=0.001).state == "found"
+
+
+def test_a_figure_that_was_taken_once_is_held_as_it_is() -> None:
+    assert of(299e9, spread=0.2, iterations=1).state == "found"
+    assert of(300e9, spread=0.2, iterations=1).state == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("share", "takes"),
+    [
+        ("0.7 of typical", "a figure with its source in clusterbench/hardware/typical"),
+        ("0.5 of expected", "a GPU whose data sheet is in clusterbench/hardware"),
+        ("0.9 of baseline", "a baseline run that measured it"),
+    ],
+)
+def test_without_a_reference_nothing_is_judged(share: str, takes: str) -> None:
+    answer = of(1.0, asked(None, asked=share, basis="nothing is known"))
+    (part,) = answer.not_judged
+    assert part.sentence == (f"planted on 1 node: busbw at least {share} (nothing is known; it takes {takes})")
+    assert (answer.findings, answer.healthy) == ((), ())
+
+
+def test_a_figure_that_is_missing_or_void_is_not_judged() -> None:
+    (part,) = of(None, basis="void: it did not execute what it should have").not_judged
+    assert part.why == "planted/1n4/a: void: it did not execute what it should have"
+    one = case("a", floors=(asked(),))
+    (part,) = Floor().answer(reading((outcome(one), observation(one)), cases=[one])).not_judged
+    assert part.why == "planted/1n4/a: its record has no such figure"
+
+
+def test_a_case_that_was_not_measured_is_not_judged() -> None:
+    one = case("a", floors=(asked(),))
+    skipped = outcome(one, "skipped", reason="nvbandwidth was not found.")
+    (part,) = Floor().answer(reading((skipped, None), cases=[one])).not_judged
+    assert (part.why, part.takes) == ("planted/1n4/a: nvbandwidth was not found", "a case that ends well")
+    (part,) = Floor().answer(reading(cases=[one])).not_judged
+    assert part.why == "planted/1n4/a: it was not measured"
+
+
+def sweep(*bounds: float | None, num_nodes: int = 1) -> tuple[list[Case], Reading]:
+    cases = [
+        case(f"{number}-{num_nodes}", num_nodes=num_nodes, floors=(asked(bound, basis=f"why {number}"),))
+        for number, bound in enumerate(bounds)
+    ]
+    ends = [(outcome(one), observation(one)) for one in cases]
+    rows = [row(one, "busbw", 310e9, unit="B/s", iterations=1) for one in cases]
+    return cases, reading(*ends, cases=cases, rows=rows)
+
+
+def test_of_a_sweep_those_with_a_reference_are_judged() -> None:
+    answer = Floor().answer(sweep(None, None, 300e9)[1])
+    assert answer.state == "healthy"
+    assert answer.healthy[0].startswith("1 floor of planted is met")
+
+
+def test_each_number_of_nodes_is_judged_or_not_by_itself() -> None:
+    cases, one_node = sweep(None, 300e9)
+    more, two_nodes = sweep(None, None, num_nodes=2)
+    together = reading(
+        *((outcome(one), observation(one)) for one in (*cases, *more)),
+        cases=[*cases, *more],
+        rows=[*one_node.rows, *two_nodes.rows],
+    )
+    answer = Floor().answer(together)
+    assert [part.what for part in answer.not_judged] == ["planted on 2 nodes: busbw at least 0.7 of typical"]
+    assert len(answer.healthy) == 1
+
+
+def test_a_name_alone_means_every_figure_and_a_key_one() -> None:
+    both = [{"category": "peer"}, {"category": "host"}]
+    for metric, titles in (
+        ("median_bandwidth", 2),
+        ("median_bandwidth[category=peer]", 1),
+        ("median_bandwidth[category=none]", 0),
+    ):
+        one = case("a", floors=(asked(metric=metric),))
+        rows = [row(one, "median_bandwidth", 1e9, unit="B/s", iterations=1, detail=detail) for detail in both]
+        answer = Floor().answer(reading((outcome(one), observation(one)), cases=[one], rows=rows))
+        assert len(answer.findings) == titles
+        assert [found.where for found in answer.findings] == [
+            f"planted/1n4/a, {metric_key('median_bandwidth', **detail)}" for detail in both[:titles]
+        ]
+
+
+def test_the_worst_miss_comes_first() -> None:
+    one, two = case("a", floors=(asked(),)), case("b", floors=(asked(),))
+    rows = [row(one, "busbw", 290e9, iterations=1), row(two, "busbw", 100e9, iterations=1)]
+    ends = [(outcome(each), observation(each)) for each in (one, two)]
+    found = Floor().answer(reading(*ends, cases=[one, two], rows=rows)).findings
+    assert [finding.where.partition(",")[0] for finding in found] == [two.id, one.id]
+
+
+@pytest.mark.parametrize("n", [3, 5, 10, 20, 60])
+def test_the_interval_holds_the_true_median(n: int) -> None:
+    """In 95 of 100 samples; here 4,000 of each number, and half a percent for chance."""
+    draw = random.Random(n)
+    inside = 0
+    for _ in range(4000):
+        low, high = median_interval(summarise([draw.gauss(1.0, 0.05) for _ in range(n)]))
+        inside += low <= 1.0 <= high
+    assert inside >= 4000 * 0.94, inside / 4000
+
+
+def test_one_sample_has_no_interval_and_two_have_a_wide_one() -> None:
+    assert median_interval(Summary(2.0, 1.0, 3.0, 1)) == (2.0, 2.0)
+    low, high = median_interval(summarise([1.0, 1.01]))
+    assert high - low > 0.1
