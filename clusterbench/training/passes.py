@@ -53,7 +53,7 @@ def passes_of(step: BuiltStep, rig: Rig) -> Mapping[str, Callable[[], Any]]:
 def _memory_of(step: BuiltStep, rig: Rig) -> dict[str, int]:
     # Before the steps of this pass: what was timed is the question.
     retries = cuda_memory_stats(rig.device).num_alloc_retries if rig.device.type == "cuda" else None
-    if step.num_steps < 2:
+    while step.num_steps < 2:
         step()  # DDP builds its buckets anew in its second step, which a case without warm-up has not had yet
     with MemoryTracker(step.modules, step.optimizers, rig.device) as tracker:
         step()

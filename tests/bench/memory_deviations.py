@@ -27,7 +27,7 @@ from tests.ranks import run_ranks
 DTYPES = ("float32", "bfloat16")
 RECOMPUTED = ("none", "selective", "full")
 DENSE = {"shape": "llama-tiny", "seq_len": 128, "global_batch_size": 8, "micro_batch_size": 2}
-PIPED = {"micro_batch_size": 1, "global_batch_size": 16}
+PIPED = {"micro_batch_size": 1, "global_batch_size": 8}
 MOE = {"shape": "moe-tiny"}
 AT_ONCE = 12
 
