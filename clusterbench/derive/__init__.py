@@ -19,6 +19,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.derive.environment_ratios import environment_ratio_rows
 from clusterbench.errors import ClusterbenchError
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median
+from clusterbench.measured.bounds import without_impossible
 from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, iteration_times, why_unusable
@@ -234,7 +235,8 @@ def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str
     if benchmark is None or history.pooled is None:
         return []
     try:
-        metrics = list(benchmark.derive(history.case, history.pooled, Place(cluster, history.case.num_nodes)))
+        place = Place(cluster, history.case.num_nodes)
+        metrics = without_impossible(history.case, list(benchmark.derive(history.case, history.pooled, place)), cluster)
         for metric in metrics:
             for value in (metric.value, metric.low, metric.high):
                 if value is not None and not abs(value) < MOST:

@@ -1,0 +1,59 @@
+"""Figures that no device can reach: void, whatever was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from clusterbench.cluster import Cluster
+from clusterbench.types import Case, Metric
+from clusterbench.units import format_value
+
+BEYOND = "void: beyond a physical bound"
+"""Begins the basis of such a figure."""
+
+MARGIN = 0.10
+"""Data sheets give rates at one clock, and a GPU may run at a higher one: that of an H100 by 8 %."""
+
+_OF_TIME = ("tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank", "mfu", "hfu", "energy_per_token")
+"""Figures of a training step that are void together: all are the same time."""
+
+
+def without_impossible(case: Case, metrics: Sequence[Metric], cluster: Cluster) -> list[Metric]:
+    """The figures of a case, those above the bound of a data sheet without their value; low and high stay.
+
+    A time is kept. FLOPs are held against a bound as attention needs them under its causal mask, the fewest of all
+    conventions; on a CPU no bound is known.
+    """
+    beyond = {metric.key: why for metric in metrics for why in _why(case, metric, cluster)}
+    of_time = next((why for key, why in beyond.items() if key.partition("[")[0] in _OF_TIME), "")
+    if of_time:
+        beyond |= {metric.key: of_time for metric in metrics if metric.name in _OF_TIME}
+    return [_void(metric, beyond[metric.key]) if metric.key in beyond else metric for metric in metrics]
+
+
+def _void(metric: Metric, why: str) -> Metric:
+    return metric if metric.value is None else metric._replace(value=None, basis=f"{BEYOND}: {why}")
+
+
+def _why(case: Case, metric: Metric, cluster: Cluster) -> Iterator[str]:
+    for bound, what in _bounds(case, metric, cluster):
+        if metric.value is not None and metric.value > bound * (1 + MARGIN):
+            name, unit = metric.name.replace("_", " "), metric.unit
+            yield f"{name} {_text(metric.value, unit)} is above {_text(bound, unit)}, {what}"
+
+
+def _bounds(case: Case, metric: Metric, cluster: Cluster) -> Iterable[tuple[float, str]]:
+    card, planned = cluster.accelerator, case.expected.get(metric.key)
+    is_of_peak = metric.detail.get("peak") == "datasheet" or metric.name == "model_flops_per_s_per_rank"
+    if is_of_peak and metric.detail.get("flops_convention") != "causal":
+        return  # other conventions count what a causal mask leaves out
+    if metric.name in ("mfu", "hfu") and is_of_peak:
+        yield 1.0, metric.basis
+    if metric.name == "peak_memory" and card is not None and card.memory_bytes:
+        yield card.memory_bytes, f"memory as sold: {card.source}"
+    if planned is not None and ("upper bound" in planned.basis or planned.basis.startswith("at most; model FLOPs")):
+        yield planned.value, planned.basis
+
+
+def _text(value: float, unit: str) -> str:
+    return f"{value:.3g}" if unit == "fraction" else format_value(value, unit)

@@ -1,0 +1,83 @@
+"""What no device can reach is void with all that rests on the same time, and what one can reach never is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusterbench.benchmarks.matmul import Matmul
+from clusterbench.benchmarks.train_step import TrainStep
+from clusterbench.cluster import Cluster
+from clusterbench.diagnoses.beyond_bound import BeyondBound
+from clusterbench.measured.bounds import BEYOND, without_impossible
+from clusterbench.types import Case, Metric, Observation, Place
+from tests.report.synthetic import reading, row
+
+H100 = Cluster(1, 8, "cuda", "NVIDIA H100 80GB HBM3")
+LLAMA = {"shape": "llama-8b", "seq_len": 8192, "global_batch_size": 8, "dtype": "bfloat16"}
+
+
+def stepped(mfu: float, seen: dict[str, Any] | None = None, **options: Any) -> dict[str, Metric]:
+    """The figures of a step on eight H100 that takes as long as this share of the peak says, causal."""
+    place = Place(H100, 1)
+    benchmark = TrainStep.from_options({"layouts": ("tp8",), **LLAMA, **options})
+    (point,) = benchmark.points(place)
+    case = Case("c", "train_step", 1, point, "cuda", 1, 8, 1, 1, 60.0, expected=benchmark.predict(point, place))
+    time_s = case.expected["step_time"].value / mfu
+    observation = Observation("c", "h", 1, 1, ("a",), [[time_s] * 3] * 8, passes=seen or {})
+    return {each.key: each for each in without_impossible(case, list(TrainStep.derive(case, observation, place)), H100)}
+
+
+def void(figures: dict[str, Metric]) -> set[str]:
+    return {each.name for each in figures.values() if each.value is None and each.basis.startswith(BEYOND)}
+
+
+@pytest.mark.parametrize("mfu", [0.4, 0.99, 1.08])
+def test_up_to_a_higher_clock_than_the_sheets_nothing_is_void(mfu: float) -> None:
+    assert void(stepped(mfu)) == set()
+
+
+def test_a_step_that_is_faster_than_the_peak_keeps_its_time_alone() -> None:
+    figures = stepped(1.2)
+    rates = {"tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank", "mfu", "hfu"}
+    assert void(figures) == rates
+    assert all(each.value is None for each in figures.values() if each.name in rates)
+    assert figures["step_time"].value is not None
+    assert "is above" in figures["tokens_per_s"].basis
+
+
+def test_palm_counts_what_is_not_computed_and_may_be_above_the_peak() -> None:
+    figures = stepped(0.9, seq_len=131072, global_batch_size=1)
+    assert (figures["mfu[flops_convention=palm,peak=datasheet]"].value or 0.0) > 1.1
+    assert void(figures) == set()
+
+
+def test_more_memory_than_the_gpu_has_is_void_and_nothing_else_is() -> None:
+    memory = [{"total": 70 * 10**9, "allocated": 95 * 10**9}] * 8
+    figures = stepped(0.4, {"memory": memory})
+    assert void(figures) == {"peak_memory"}
+    assert figures["peak_memory[category=total]"].value == 70e9
+    assert figures["peak_memory[category=allocated]"].value is None
+
+
+def test_a_product_above_the_dense_peak_is_void_where_the_device_is_known() -> None:
+    place = Place(H100, 1)
+    benchmark = Matmul.from_options({"sizes": (4096,), "dtype": "bfloat16"})
+    point = next(iter(benchmark.points(place)))
+    expected = benchmark.predict(point, place)
+    case = Case("m", "matmul", 1, point, "cuda", 1, 1, 1, 1, 60.0, expected=expected)
+    fast = Metric("flops_per_s_per_rank", "FLOP/s", 1.2 * 989e12)
+    assert without_impossible(case, [fast], H100)[0].value is None
+    assert without_impossible(replace(case, expected={}), [fast], Cluster(1, 8, "cpu"))[0].value == fast.value
+    (usual,) = without_impossible(case, [fast._replace(value=700e12)], H100)
+    assert usual.value == 700e12
+
+
+def test_it_is_one_error_a_case() -> None:
+    case = Case("c", "train_step", 1, {}, "cuda", 1, 8, 1, 1, 60.0)
+    basis = f"{BEYOND}: mfu 1.2 is above 1, dense peak"
+    rows = [row(case, name, None, basis=basis) for name in ("mfu", "hfu")]
+    (finding,) = BeyondBound().findings(reading(cases=[case], rows=rows))
+    assert (finding.where, finding.what, finding.severity) == ("c", "mfu 1.2 is above 1, dense peak", "error")
