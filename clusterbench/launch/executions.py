@@ -15,9 +15,9 @@ MOST_LOSSES = 2
 """Attempts at a case that may each cost a host; after that it is not tried again."""
 
 
-FEWEST_OWN_STEPS, FEWEST_AT_ONCE = 18, 2
+FEWEST_OWN_STEPS, FEWEST_AT_ONCE = 20, 2
 """Steps of which each rank's own work is recorded in all cases and repeats of one benchmark on as many ranks, and in
-each of them. With 18 a rank that is slower by half is named in 99 of 100 runs, see ``tests/diagnoses``."""
+each of them. With 20 a rank that is slower by half is named in 99 of 100 runs, see ``tests/diagnoses``."""
 
 
 @dataclass(frozen=True)

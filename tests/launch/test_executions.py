@@ -25,8 +25,8 @@ def test_cases_that_are_judged_together_share_the_steps_it_takes_and_none_has_le
         by_hash = own_steps([Execution(each, repeat, 1) for repeat in range(2) for each in cases])
         return [by_hash[each.hash] for each in cases]
 
-    assert steps((4, 1)) == [9]
-    assert steps((4, 2), (2, 1)) == [5, 5, 9]
+    assert steps((4, 1)) == [10]
+    assert steps((4, 2), (2, 1)) == [5, 5, 10]
     assert steps((4, 30)) == [2] * 30
 
 
