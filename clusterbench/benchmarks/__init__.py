@@ -54,6 +54,9 @@ class Benchmark(ABC):
         True where all ranks do the same in an iteration and none waits for another, so that a slow rank shows in it.
     variables
         Environment variables that every start needs; the suite's own word comes first.
+    modules
+        What its ranks import and others do not, and what computes nothing when it is: imported once a host, before
+        ranks are forked.
     metrics
         Every metric ``derive`` may yield.
     predicts
@@ -70,6 +73,7 @@ class Benchmark(ABC):
     in_agents: ClassVar[bool] = False
     ranks_work_alone: ClassVar[bool] = False
     variables: ClassVar[Mapping[str, str]] = {}
+    modules: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[tuple[MetricKind, ...]] = ()
     predicts: ClassVar[tuple[str, ...]] = ()
     refused_options: ClassVar[Mapping[str, str]] = {}

@@ -50,6 +50,13 @@ class TrainStep(Benchmark):
 
     version: ClassVar[int] = 1
     own_start: ClassVar[bool] = True
+    modules: ClassVar[tuple[str, ...]] = (
+        "torch.distributed.optim",
+        "torch.distributed.pipelining",
+        "clusterbench.proof.parity",
+        "clusterbench.proof.timed_step",
+        "clusterbench.training.passes",
+    )
     refused_options: ClassVar[Mapping[str, str]] = _REFUSED
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind("step_time", "s", "lower", "one optimizer step, from the slowest rank"),

@@ -127,6 +127,7 @@ class Agent:
     _spawner: Channel[Spawn] = field(init=False)
     _spawner_process: subprocess.Popen[bytes] = field(init=False)
     _zygotes: dict[tuple[tuple[str, str], ...], Zygote] = field(default_factory=dict)
+    _benchmarks: tuple[str, ...] = ()
     _workers: dict[int, Worker] = field(default_factory=dict)
     _page: ProgressPage | None = None
     _store: Channel[StoreOpen] | None = None
@@ -160,6 +161,7 @@ class Agent:
             case Own():
                 self.local_ranks, self.interface = order.local_ranks, order.interface
             case Warm():
+                self._benchmarks = order.benchmarks
                 if self._expect_spawner():
                     self._zygote(order.environment)
             case OpenStore():
@@ -435,7 +437,7 @@ class Agent:
             errors = self.scratch / f"zygote-{len(list(self.scratch.glob('zygote-*'))):04d}.log"
             # One thread: a forked child of a process that has run a multi-threaded kernel hangs.
             variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **environment}
-            arguments = (str(self._spawner_process.pid),)
+            arguments = (str(self._spawner_process.pid), *self._benchmarks)
             self._spawn("clusterbench.launch.zygote", arguments, given, variables, errors)
             self._selector.register(channel, selectors.EVENT_READ)
             self._zygotes[key] = Zygote(channel, errors)

@@ -119,7 +119,8 @@ class Conductor:
         number = count(1)
         self._own_steps = own_steps(executions)
         if executions:  # hosts that wait for their turn have torch imported meanwhile
-            self.agents.order(Warm(executions[0].case.environment))
+            names = tuple(sorted({execution.case.benchmark for execution in executions}))
+            self.agents.order(Warm(executions[0].case.environment, names))
         try:
             for batch in batches(executions):
                 for execution in batch:

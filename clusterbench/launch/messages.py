@@ -104,9 +104,10 @@ class Own:
 
 @dataclass(frozen=True)
 class Warm:
-    """Has torch imported ahead of the first start."""
+    """Has torch imported ahead of the first start, and what workers need for some benchmarks, by their names."""
 
     environment: Mapping[str, str]
+    benchmarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from typing import Any, Literal
 
 import torch
@@ -38,26 +39,21 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel import parallelisms
 from clusterbench.run_folder.passes import EVERY_REPEAT
 from clusterbench.types import PHASES
 
 
-def import_ahead() -> None:
-    """Imports in the zygote what workers would otherwise each import again. Nothing here may compute."""
+def import_ahead(names: Iterable[str]) -> None:
+    """Imports in the zygote what workers would otherwise each import again. Nothing here may compute.
 
-    import torch.distributed.optim
-    import torch.distributed.pipelining  # noqa: F401
-
-    import clusterbench.engine.memory
-    import clusterbench.engine.trace
-    import clusterbench.engine.traffic
-    import clusterbench.proof.parity
-    import clusterbench.proof.timed_step
-    import clusterbench.training.passes  # noqa: F401
-
-    list(benchmarks().values())
-    list(parallelisms().values())
+    Parameters
+    ----------
+    names
+        Of the benchmarks that will run: what only others need is left out.
+    """
+    for name in names:
+        for module in benchmarks()[name].modules:
+            import_module(module)
     # Workers never look again at what was imported here: a collection in each costs 0.1 s less, and pages stay shared.
     gc.collect()
     gc.freeze()

@@ -41,7 +41,7 @@ def main() -> None:
     try:
         from clusterbench.launch import store, worker  # imports torch
 
-        worker.import_ahead()
+        worker.import_ahead(sys.argv[2:])
     except Exception as error:
         agent.send(ImportFailed(f"{type(error).__name__}: {error}"))
         raise
