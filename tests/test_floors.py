@@ -201,6 +201,18 @@ def test_a_run_keeps_its_floors(tmp_path: Path) -> None:
     assert older.problems == []
 
 
+@pytest.mark.parametrize("damage", [{"metric": "rate[part"}, {"unit": "furlong"}])
+def test_a_damaged_floor_is_named_and_its_case_left_out(tmp_path: Path, damage: dict[str, str]) -> None:
+    plan = planned(tmp_path, ITEM + "    at_least: {rate: 1 GB/s}\n")
+    path = RunFolder.create(tmp_path / "run", b"suite: s\n", plan, {}).path / "plan.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["floors"][0] |= damage
+    path.write_text("".join(json.dumps(fields) + "\n" for fields in lines))
+    run = RunFolder.open(tmp_path / "run")
+    assert [case.id for case in run.plan().cases] == [plan.cases[1].id]
+    assert run.problems[0].startswith("plan.jsonl:2 was left out: 'floors' asks for rate")
+
+
 def test_the_plan_shows_what_is_asked(tmp_path: Path) -> None:
     text = ITEM + "    max_size: 8\n    at_least: {rate: 0.5 of typical}\n    at_most: {latency: 2 of expected}\n"
     lines = plan_text(planned(tmp_path, text)).splitlines()

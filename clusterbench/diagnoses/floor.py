@@ -92,7 +92,7 @@ def _held(history: History, asked: Asked, rows: Sequence[Row]) -> Iterator[_Judg
     meant = [row for row in rows if is_meant(asked.metric, metric_key(row.metric, **row.detail))]
     figures = [row for row in meant if row.value is not None]
     if asked.bound is None:
-        yield NotJudged(what, asked.basis, _TAKES[asked.asked.rpartition(" ")[2]])
+        yield NotJudged(what, asked.basis, _TAKES.get(asked.asked.rpartition(" ")[2], "a bound"))
     elif history.pooled is None:
         why = history.outcome.reason if history.outcome and history.outcome.reason else "it was not measured"
         yield NotJudged(what, f"{case.id}: {why.splitlines()[0].rstrip('.')}", "a case that ends well")

@@ -22,7 +22,8 @@ from clusterbench.cluster import Cluster
 from clusterbench.errors import DiskError, RunFolderError
 from clusterbench.run_folder.fast import FastReader
 from clusterbench.run_folder.records import parsed, record_of
-from clusterbench.types import Case, Observation, Outcome, Plan, Refusal, split_key
+from clusterbench.types import Case, Floor, Observation, Outcome, Plan, Refusal, split_key
+from clusterbench.units import UNITS
 from clusterbench.words import short
 
 _MOST_LEVELS = 16  # of environment.json; ours has five
@@ -356,6 +357,9 @@ def _planned(fields: dict[str, Any]) -> _Head | Case | Refusal:
     case = record_of(Case, fields)
     if unreadable := [key for key in case.expected if not _names_a_figure(key)]:
         raise ValueError(f"'expected' holds {short(json.dumps(unreadable[0]), 60)}, which does not name a figure")
+    if unreadable := [floor for floor in case.floors if not _is_readable(floor)]:
+        asked = short(f"{unreadable[0].metric} in {unreadable[0].unit}", 60)
+        raise ValueError(f"'floors' asks for {asked}, which does not name a figure and its unit")
     if case.hash != written:
         raise ValueError(f"it is not what was planned: its identity is {case.hash}, and {written!s:.60} was written")
     return case
@@ -375,6 +379,10 @@ def _names_a_figure(key: str) -> bool:
     return True
 
 
+def _is_readable(floor: Floor) -> bool:
+    return _names_a_figure(floor.metric) and floor.unit in UNITS
+
+
 _outcome, _observation = FastReader(Outcome), FastReader(Observation)
 _case = FastReader(Case, {"kind": Literal["case"], "hash": str})
 
@@ -385,7 +393,8 @@ def _planned_case(line: bytes) -> Case | None:
     if fields is None or not _is_plain(fields.point):
         return None
     case = _case.record(fields)
-    return case if case.hash == fields.hash and all(map(_names_a_figure, case.expected)) else None
+    is_readable = all(map(_names_a_figure, case.expected)) and all(map(_is_readable, case.floors))
+    return case if case.hash == fields.hash and is_readable else None
 
 
 def _levels(value: object, most: int) -> int:
