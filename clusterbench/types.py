@@ -19,6 +19,9 @@ Value = str | int | float | bool | None
 Point = Mapping[str, Any]
 """All that distinguishes one measurement from another: every option of the benchmark, resolved to one plain value."""
 
+PROOF_TIME = "proof_time"
+"""Among a rank's evidence: seconds in which it was proven what a step computes."""
+
 SAMPLES = "samples"
 """The pass whose figures vary from repeat to repeat: ``{metric key: [value, ...]}`` on each rank."""
 

@@ -250,6 +250,7 @@ def _proven(reading: Reading) -> Statement:
         word, tone = _WRONG if wrong else _NOT_PROVEN
         return Statement("proven", word, why, tone, ("not-proven",), counts, {**parts, "not_proven": [why]})
     sentence = f"{proven:,} of {plural(len(measured), 'training case')} held against one rank before the clock started"
+    sentence += _cost(reading, measured)
     if unproven:
         sentence += f"; not proven: {', '.join(unproven)}"
     if wrong:
@@ -259,6 +260,13 @@ def _proven(reading: Reading) -> Statement:
     if unproven:
         return Statement("proven", "NOT PROVEN", sentence, "open", ("not-proven",), counts, parts)
     return Statement("proven", "PROVEN", sentence, "good", (), counts, parts)
+
+
+def _cost(reading: Reading, trained: Sequence[History]) -> str:
+    """What proving took, of all the time of the cases that were proven."""
+    proving_s = sum(row.value or 0.0 for row in reading.rows_of("proof_time"))
+    in_all_s = sum(outcome.elapsed_s for history in trained for outcome in history.outcomes)
+    return f" ({proving_s:.1f} s of {in_all_s:.1f} s)" if proving_s else ""
 
 
 def _why_not_proven(reading: Reading, history: History, disputed: Set[str]) -> str:

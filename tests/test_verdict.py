@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,14 @@ def test_complete_proven_healthy_is_0() -> None:
         "links between n0, n1, n2, n3 are alike (1.0 GB/s to 1.0 GB/s; one that carries 10 % less would have shown); "
         "4 ranks in matmul: none is slower than its peers (5 % would have shown)"
     )
+
+
+def test_what_proving_took_is_said_beside_the_time_of_the_cases() -> None:
+    dp2 = trained("dp2")
+    ended, seen = good(dp2)
+    rows = [row(dp2, "parity_loss", 1e-7), row(dp2, "proof_time", 3.0, unit="s")]
+    found = judged((replace(ended, elapsed_s=20.0), seen), cases=[dp2], rows=rows)
+    assert found.proven.sentence.endswith(" before the clock started (3.0 s of 20.0 s)")
 
 
 @pytest.mark.parametrize("status", ["failed", "timeout", "out_of_memory"])

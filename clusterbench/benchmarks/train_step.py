@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,18 @@ from clusterbench.parallel import (
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, named_shape
 from clusterbench.trainers import OURS, trainer_of, trainers
-from clusterbench.types import Agreement, Case, Expected, Metric, MetricKind, Observation, Place, Point, Step
+from clusterbench.types import (
+    PROOF_TIME,
+    Agreement,
+    Case,
+    Expected,
+    Metric,
+    MetricKind,
+    Observation,
+    Place,
+    Point,
+    Step,
+)
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
@@ -125,6 +137,7 @@ class TrainStep(Benchmark):
         MetricKind("parity_gradient_scale", "1", "lower", "the worst factor between a gradient and one rank's, less 1"),
         MetricKind("parity_update", "1", "lower", "how far is what two steps changed of all weights"),
         MetricKind("parity_worst_update", "1", "lower", "how far is what two steps changed of the worst weight"),
+        MetricKind("proof_time", "s", "neither", "in the comparison with one rank; 0 where an earlier case's holds"),
         MetricKind("parity_unsent", "1", "lower", "how much of compressed gradients was neither sent nor kept"),
         MetricKind(
             "parity_parameters", "1", "lower", "in earlier runs: how far the worst parameter is after two steps"
@@ -253,7 +266,11 @@ class TrainStep(Benchmark):
         step = trainer.build(job, shared_by, grid, rig.device)
 
         def check() -> Mapping[str, float]:
-            return check_parity(trainer, job, shared_by, grid, rig.device) if point["parity"] else {}
+            if not point["parity"]:
+                return {}
+            started = time.monotonic()
+            evidence = check_parity(trainer, job, shared_by, grid, rig.device)
+            return {**evidence, PROOF_TIME: time.monotonic() - started}
 
         timed = TimedStep(step)
         return Step(run=timed, check=check, passes=passes_of(step, rig), confirm=lambda: timed.confirm(rig))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from clusterbench.benchmarks import benchmarks
-from clusterbench.types import Case, Observation
+from clusterbench.types import PROOF_TIME, Case, Observation
 
 Evidence = Sequence[Mapping[str, float]]
 
@@ -34,7 +34,10 @@ class Proven:
             self._known[key] = f"{case.id}, repeat {observation.repeat}", observation.evidence
             return replace(observation, proof=key)
         proven_by, evidence = self._known[key]
-        both = [{**before, **own} for before, own in zip(evidence, observation.evidence, strict=True)]
+        both = [
+            {**before, **({PROOF_TIME: 0.0} if PROOF_TIME in before else {}), **own}
+            for before, own in zip(evidence, observation.evidence, strict=True)
+        ]
         return replace(observation, evidence=both, proof=key, proven_by=proven_by)
 
 

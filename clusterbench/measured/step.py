@@ -34,7 +34,7 @@ from clusterbench.parallel import from_options
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.rows import Row
 from clusterbench.shape import named_shape
-from clusterbench.types import Case, Metric, Observation, split_key
+from clusterbench.types import PROOF_TIME, Case, Metric, Observation, split_key
 from clusterbench.units import format_value
 
 EVIDENCE = (
@@ -79,6 +79,9 @@ def step_metrics(case: Case, job: TrainingJob, observation: Observation, cluster
     yield from _expert_metrics(observation)
     yield from _energy(case, job, observation, time)
     yield from _evidence(observation)
+    proving_s = [seen[PROOF_TIME] for seen in observation.evidence if PROOF_TIME in seen]
+    if proving_s:
+        yield Metric(PROOF_TIME, "s", max(proving_s), basis="of all repeats together")
 
 
 def _evidence(observation: Observation) -> Iterator[Metric]:

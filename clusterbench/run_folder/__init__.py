@@ -357,8 +357,8 @@ def _planned(fields: dict[str, Any]) -> _Head | Case | Refusal:
     case = record_of(Case, fields)
     if unreadable := [key for key in case.expected if not _names_a_figure(key)]:
         raise ValueError(f"'expected' holds {short(json.dumps(unreadable[0]), 60)}, which does not name a figure")
-    if unreadable := [floor for floor in case.floors if not _is_readable(floor)]:
-        asked = short(f"{unreadable[0].metric} in {unreadable[0].unit}", 60)
+    if unjudged := [floor for floor in case.floors if not _is_readable(floor)]:
+        asked = short(f"{unjudged[0].metric} in {unjudged[0].unit}", 60)
         raise ValueError(f"'floors' asks for {asked}, which does not name a figure and its unit")
     if case.hash != written:
         raise ValueError(f"it is not what was planned: its identity is {case.hash}, and {written!s:.60} was written")

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from clusterbench.run_folder.passes import OWN_SECONDS
-from clusterbench.types import SAMPLES, Case, Observation, Outcome
+from clusterbench.types import PROOF_TIME, SAMPLES, Case, Observation, Outcome
 
 FAULTS = ("wrong", "failed", "timeout", "out_of_memory")
 """Ways to end that are a failure of the run, unless the suite expected them."""
@@ -109,10 +109,20 @@ class History:
                 [second for observation in self.observations for second in observation.seconds[rank]]
                 for rank in range(self.case.world_size)
             ],
-            evidence=last.evidence,
+            evidence=self._evidence(),
             passes=passes,
             telemetry=last.telemetry,
         )
+
+    def _evidence(self) -> Sequence[Mapping[str, float]]:
+        """That of the last repeat; what proving took is of all of them."""
+        proven = [observation.evidence for observation in self.observations if observation.evidence]
+        return [
+            {**own, PROOF_TIME: sum(of_repeat[rank].get(PROOF_TIME, 0.0) for of_repeat in proven)}
+            if PROOF_TIME in own
+            else own
+            for rank, own in enumerate(self.observations[-1].evidence)
+        ]
 
     def _own_seconds(self) -> Sequence[Sequence[float]]:
         every = [seconds for seconds in map(OWN_SECONDS.readable, self.observations) if seconds]

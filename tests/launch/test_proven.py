@@ -85,12 +85,12 @@ def observation_of(case: Case, repeat: int, evidence: dict[str, float]) -> Obser
 def test_a_repeat_takes_over_the_evidence_and_names_whose_it_is():
     proven, case = Proven(), case_of("dp2")
     assert not proven.is_known(case)
-    first = proven.complete(case, observation_of(case, 0, {"parity_loss": 1e-7, "loss": 5.0}))
+    first = proven.complete(case, observation_of(case, 0, {"parity_loss": 1e-7, "proof_time": 3.0, "loss": 5.0}))
     assert (first.proof, first.proven_by) == (key_of(case), "")
     assert proven.is_known(case)
     second = proven.complete(case, observation_of(case, 1, {"loss": 5.1}))
     assert (second.proof, second.proven_by) == (key_of(case), "train_step/1n2/dp2, repeat 0")
-    assert second.evidence == [{"parity_loss": 1e-7, "loss": 5.1}] * 2
+    assert second.evidence == [{"parity_loss": 1e-7, "proof_time": 0.0, "loss": 5.1}] * 2
 
 
 def test_nothing_is_taken_over_where_each_case_checks_itself():
