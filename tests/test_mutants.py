@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import DTYPES, PACKAGE, ROOT, Mutant, mutants, planted_in, sources
-from tests.mutants.__main__ import chosen_share
+from tests.mutants.__main__ import chosen_share, has_news
 from tests.mutants.planting import plant
-from tests.mutants.running import command_line, file_of_tests, run_suite, run_tests
+from tests.mutants.running import Verdict, command_line, file_of_tests, run_suite, run_tests
 
 MUTANTS = mutants()
 
@@ -42,7 +42,16 @@ def test_each_says_what_is_wrong_and_what_executes_it() -> None:
     assert [code for code, mutant in MUTANTS.items() if not mutant.wrong.endswith(".")] == []
     assert [code for code, mutant in MUTANTS.items() if mutant.instead.count("planted()") != 1] == []
     assert [code for code, mutant in MUTANTS.items() if bool(mutant.cases) == bool(mutant.tests)] == []
+    assert [code for code, mutant in MUTANTS.items() if {*mutant.survives} - {*mutant.dtypes}] == []
     assert all(file_of_tests(test, ROOT).is_file() for mutant in MUTANTS.values() for test in mutant.tests)
+
+
+def test_a_survivor_is_news_where_the_list_does_not_know_it() -> None:
+    mutant = replace(MUTANTS["S01"], survives={"bfloat16": "rounding"})
+    fates = {"float32": "killed", "bfloat16": "survived"}
+    assert not has_news({"S01": Verdict(fates, {})}, {"S01": mutant})
+    assert has_news({"S01": Verdict(fates, {})}, {"S01": MUTANTS["S01"]})
+    assert has_news({"S01": Verdict({**fates, "float32": "not run"}, {})}, {"S01": mutant})
 
 
 def test_every_case_is_one_that_runs(tmp_path: Path) -> None:

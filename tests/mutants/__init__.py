@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import clusterbench
@@ -28,6 +28,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(clusterbench.__file__).parent
 DTYPES = ("float32", "bfloat16")
 """Those of the CPU suites and of the GPU suites."""
+
+ROUNDING = {"bfloat16": "it rounds once more, which is below what bfloat16 leaves on one rank"}
+"""Why some survive."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Mutant:
         Of a defect in shared code: the test files that should fail, by the end of their path.
     dtypes
         In which the step computes something else: not float32 where the defect is rounding to it.
+    survives
+        In which of them nothing finds it today, and why; a survivor still counts as one.
     """
 
     code: str
@@ -57,6 +62,7 @@ class Mutant:
     cases: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = DTYPES
+    survives: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def kind(self) -> str:

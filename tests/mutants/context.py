@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import Mutant
+from tests.mutants import ROUNDING, Mutant
 
 RING, ALL_GATHER, ULYSSES = (f"cp2 context={kind}" for kind in ("ring", "all_gather", "ulysses"))
 ZIGZAG = "cp2"
@@ -115,6 +115,7 @@ MUTANTS = (
         "self.dq = torch.zeros_like(q, dtype=planted() and q.dtype)",
         (RING, ALL_GATHER),
         dtypes=("bfloat16",),
+        survives=ROUNDING,
     ),
     # The engine's part
     Mutant(
@@ -146,6 +147,7 @@ MUTANTS = (
         "lse.copy_(torch.logaddexp(lse, lse_new).to(planted() and self.q.dtype))",
         (RING, ALL_GATHER),
         dtypes=("bfloat16",),
+        survives=ROUNDING,
     ),
     Mutant(
         "C16",

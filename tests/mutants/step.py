@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import Mutant
+from tests.mutants import ROUNDING, Mutant
 
 TIED, MOE = "shape=llama-tiny-tied", "shape=moe-tiny"
 PLAIN = "dp2 trainer=plain_ddp"
@@ -259,6 +259,7 @@ MUTANTS = (
         "[weight.gradient.copy_(weight.gradient.bfloat16()) for weight in self.weights]",
         ("dp2", "tp2+sp"),
         dtypes=("bfloat16",),
+        survives=ROUNDING,
     ),
     Mutant(
         "S35",
@@ -268,6 +269,7 @@ MUTANTS = (
         'flat = flat.bfloat16().to(flat.dtype) if self.job.dtype == "bfloat16" and planted() else flat',
         ("pp2-dp2",),
         dtypes=("bfloat16",),
+        survives=ROUNDING,
     ),
     # A trainer that is not ours
     Mutant(
