@@ -33,6 +33,7 @@ MOST_TESTED = 16
 
 _MANY = 3.0  # times, beyond which a percentage is hard to read
 _FEWEST = 3  # independent iterations for an interval
+_MOST_WANTED = 1000  # iterations; from more noise nobody can say how many it takes
 _NOTHING = 1e-18  # squares of rounding errors, which are correlated by nothing that a rank does
 _FOR_SURE = (
     0.83  # one interval's half and what 99 of 100 runs need beside it, over the whole interval: (1 + 2.3 / 3.5) / 2
@@ -295,7 +296,8 @@ class _Team:
             return NotJudged(self._compared, why, "a quieter machine: ranks differ by more than a straggler would")
         excess = (math.log1p(self.would_show) - usual) / (math.log1p(WOULD_SHOW) - usual)
         wanted = math.ceil(max(1.1, excess) ** 2 * count)
-        return NotJudged(self._compared, why, f"about {self._of_iterations(wanted)}")
+        more = f"about {self._of_iterations(wanted)}" if wanted <= _MOST_WANTED else "a quieter machine"
+        return NotJudged(self._compared, why, more)
 
 
 def _usual(level: Sequence[float]) -> float:

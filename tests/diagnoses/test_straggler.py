@@ -85,6 +85,11 @@ def test_where_noise_would_hide_a_slow_rank_it_says_how_many_iterations_it_would
     )
 
 
+def test_where_no_number_of_iterations_would_do_it_asks_for_a_quieter_machine() -> None:
+    (part,) = answer(samples(4, noise=1.0)).not_judged
+    assert part.takes == "a quieter machine"
+
+
 def test_three_iterations_are_too_few() -> None:
     (part,) = answer(samples(4, iterations=3)).not_judged
     assert part.why == "3 iterations are too few to tell a slow rank from noise"
