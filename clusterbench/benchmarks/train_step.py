@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks import Benchmark
-from clusterbench.expected.tolerances import PARITY_METRICS, UNSENT, comparisons_of
+from clusterbench.expected.tolerances import FACTORS, PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, TrainingJob
 from clusterbench.job.flops import step_flops
@@ -139,6 +139,7 @@ class TrainStep(Benchmark):
         MetricKind("parity_worst_update", "1", "lower", "how far is what two steps changed of the worst weight"),
         MetricKind("proof_time", "s", "neither", "in the comparison with one rank; 0 where an earlier case's holds"),
         MetricKind("parity_unsent", "1", "lower", "how much of compressed gradients was neither sent nor kept"),
+        MetricKind("parity_factors", "1", "lower", "how far a compression is from one that goes on from the last"),
         MetricKind(
             "parity_parameters", "1", "lower", "in earlier runs: how far the worst parameter is after two steps"
         ),
@@ -146,7 +147,7 @@ class TrainStep(Benchmark):
     predicts: ClassVar[tuple[str, ...]] = (
         *("step_time", "tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank", "executed_flops"),
         *("peak_memory", "memory_at_rest", "traffic_bytes", "collectives", "bubble"),
-        *("attention_imbalance", "longest_seq_len", *PARITY_METRICS, UNSENT),
+        *("attention_imbalance", "longest_seq_len", *PARITY_METRICS, UNSENT, FACTORS),
     )
 
     shape: str = option("llama-tiny", "model, by name", choices=tuple(SHAPES), label="{}")

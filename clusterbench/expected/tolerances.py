@@ -19,6 +19,9 @@ PARITY_METRICS = (
 UNSENT = "parity_unsent"
 """Of a step that only approximates: how much of some gradients was neither sent nor kept to be sent later."""
 
+FACTORS = "parity_factors"
+"""How far a compressed gradient is from one power iteration on from the one before."""
+
 LAST_UPDATE, COPIES, CLIPPING = "last_update", "copies", "clipping"
 """Of the job itself, behind the clock: see :mod:`clusterbench.proof.last_update`."""
 
@@ -134,13 +137,16 @@ def allowed_of(
         for metric, limit in comparison.allowed(job).items()
     }
     if any(parallelism.approximates for parallelism in active_in(job.layout, parallelisms)):
-        allowed[UNSENT] = allowed_unsent()
+        allowed |= allowed_approximation()
     return allowed | allowed_after_timing(job)
 
 
-def allowed_unsent() -> Expected:
-    """Of a compression that adds what it did not send to what it sends next."""
-    return Expected(0.01, "1", "at most; rounding alone; without error feedback it would be near 1")
+def allowed_approximation() -> dict[str, Expected]:
+    """Of a compression that adds what it did not send to what it sends next, and begins where it ended."""
+    return {
+        UNSENT: Expected(0.01, "1", "at most; rounding alone; without error feedback it would be near 1"),
+        FACTORS: Expected(0.05, "1", "at most; rounding alone; with factors drawn anew it would be near 1"),
+    }
 
 
 def allowed_after_timing(job: TrainingJob) -> dict[str, Expected]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterbench.cluster import Cluster
 from clusterbench.expected.step import flops_key, peak_basis
-from clusterbench.expected.tolerances import CLIPPING, COPIES, LAST_UPDATE, PARITY_METRICS, UNSENT
+from clusterbench.expected.tolerances import CLIPPING, COPIES, FACTORS, LAST_UPDATE, PARITY_METRICS, UNSENT
 from clusterbench.formulas.schedules import order as orders
 from clusterbench.formulas.schedules import play
 from clusterbench.formulas.statistics import Summary, median, summarise
@@ -40,6 +40,7 @@ from clusterbench.units import format_value
 EVIDENCE = (
     *PARITY_METRICS,
     UNSENT,
+    FACTORS,
     "parity_parameters",
     "routing_margin",
     *(statistic.name for statistic in STATISTICS),

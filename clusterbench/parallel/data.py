@@ -138,17 +138,32 @@ class DataParallel(Parallelism):
     def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         return (job.layout.data_axis,) if job.layout.uses("pp") and not is_spread_expert(name, job) else ()
 
+    def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        if self.compress != "powersgd":
+            return held
+        weights = self._reduced(job)
+        factors = [factor_numel(size, self.powersgd_rank) for size in weights]
+        sent_as_factors = sum(numel for numel, size in zip(factors, weights, strict=True) if numel < prod(size))
+        return held | {
+            "powersgd.error": float(sum(map(prod, weights)) * job.master_bytes),
+            "powersgd.factors": float(sent_as_factors * job.master_bytes),
+        }
+
+    def _reduced(self, job: TrainingJob) -> list[tuple[int, ...]]:
+        """The sizes of the weights whose gradients DDP reduces, in the order in which backward finishes them."""
+        others = [kind() for kind in parallelisms().values() if kind is not type(self)]
+        weights = local_weights(active_in(job.layout, others), job)
+        return [weights[name] for name in gradient_order(list(weights)) if not is_spread_expert(name, job)]
+
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         if job.layout.uses("pp"):
             return
-        others = [kind() for kind in parallelisms().values() if kind is not type(self)]
-        weights = local_weights(active_in(job.layout, others), job)
-        names = [name for name in gradient_order(list(weights)) if not is_spread_expert(name, job)]
-        sizes = [prod(weights[name]) * job.master_bytes for name in names]
+        weights = self._reduced(job)
+        sizes = [prod(size) * job.master_bytes for size in weights]
         axis, buckets = job.layout.data_axis, num_buckets(sizes)
         if self.compress == "powersgd":
             # in one bucket what is not worth it, and two factors of what is
-            numbers = sum(factor_numel(weights[name], self.powersgd_rank) for name in names)
+            numbers = sum(factor_numel(size, self.powersgd_rank) for size in weights)
             yield Traffic(axis, "all_reduce", 3, numbers * job.master_bytes, during="reduce")
         elif self.compress == "bf16":
             yield Traffic(axis, "all_reduce", buckets, sum(sizes) * 2 // job.master_bytes, during="reduce")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 
 from clusterbench.errors import WrongResult
-from clusterbench.expected.tolerances import UNSENT, allowed_unsent
+from clusterbench.expected.tolerances import FACTORS, UNSENT, allowed_approximation
 from clusterbench.proof.two_steps import OneRank, over_all_ranks
 from clusterbench.training.step import TrainingStep
 
@@ -19,35 +23,44 @@ def check_approximation(step: TrainingStep, exact: OneRank, device: torch.device
     """Compares the sum of some gradients of the same weights with as many exact ones, and then trains.
 
     What a compressed gradient lacks is kept and added to the next (error feedback), so the sum lacks what is kept now,
-    and nothing else. A collective.
+    and nothing else. The factors of one are where the next begins (warm start). A collective.
 
-    Source: Vogels et al. 2019, arXiv:1905.13727, algorithm 2.
+    Source: Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and 2.
 
     Raises
     ------
     WrongResult
-        On every rank, if something is lost, or the loss does not fall.
+        On every rank, if something is lost, a compression begins anew, or the loss does not fall.
     """
-    sums = {weight.name: torch.zeros_like(weight.value, dtype=torch.float64) for weight in step.weights}
+    sent: dict[str, list[Tensor]] = defaultdict(list)
     for _ in range(PASSES):
         step.forward_backward()
         step.reduce()
         for weight in step.weights:
-            sums[weight.name] += weight.gradient
+            sent[weight.name].append(weight.gradient.double())
     lacks, wanted = torch.zeros(2, dtype=torch.float64, device=device)
     for weight in step.weights:
         due = PASSES * exact.weights[weight.name].gradient[weight.place]
-        lacks += (sums[weight.name] - due).square().sum()
+        lacks += (torch.stack(sent[weight.name]).sum(0) - due).square().sum()
         wanted += due.square().sum()
     assert step.assembly.unsent is not None
     kept = step.assembly.unsent().double().norm()
     lost = float((lacks.sqrt() - kept).abs() / wanted.sqrt())
     evidence = {UNSENT: over_all_ranks({UNSENT: {"": lost}}, device)[UNSENT][""]}
-    limit = allowed_unsent()
+    limit = allowed_approximation()[UNSENT]
     if not evidence[UNSENT] <= limit.value:
         raise WrongResult(
             f"{step.job.layout} loses what it does not send: {evidence[UNSENT]:.3g} of {PASSES} gradients was not sent "
             f"and is not kept; allowed is {limit.value:g}, {limit.basis}.",
+            evidence,
+        )
+    off = max((off_next_iteration(of_weight) for of_weight in sent.values()), default=0.0)
+    evidence[FACTORS] = over_all_ranks({FACTORS: {"": off}}, device)[FACTORS][""]
+    limit = allowed_approximation()[FACTORS]
+    if not evidence[FACTORS] <= limit.value:
+        raise WrongResult(
+            f"{step.job.layout} begins each compression anew: what it sends is {evidence[FACTORS]:.3g} of it away from "
+            f"one power iteration on the gradient before; allowed is {limit.value:g}, {limit.basis}.",
             evidence,
         )
     losses = [float(step.global_loss(step())) for _ in range(STEPS)]
@@ -58,3 +71,29 @@ def check_approximation(step: TrainingStep, exact: OneRank, device: torch.device
             evidence,
         )
     return evidence
+
+
+_NONE = 1e-6
+"""Of a matrix: less is rounding."""
+
+
+def off_next_iteration(sent: Sequence[Tensor]) -> float:
+    """How far the last of some compressed gradients is from one power iteration on from the one before it.
+
+    Parameters
+    ----------
+    sent
+        What was made of the same gradient again and again; the first is the gradient itself.
+
+    Returns
+    -------
+    A fraction of the last; 0 for one that is not compressed.
+    """
+    gradient, before, last = (tensor.reshape(tensor.shape[0], -1) for tensor in (sent[0], sent[-2], sent[-1]))
+    if gradient.shape[1] == 1 or (last - gradient).norm() <= _NONE * gradient.norm():
+        return 0.0
+    # With what earlier ones lacked, which all was added to it.
+    matrix = len(sent) * gradient - torch.stack(list(sent[:-1])).sum(0).reshape_as(gradient)
+    _, sizes, rows = torch.linalg.svd(before, full_matrices=False)
+    basis, _ = torch.linalg.qr(matrix @ rows[sizes > _NONE * sizes[0]].T)
+    return float((last - basis @ (basis.T @ matrix)).norm() / last.norm())

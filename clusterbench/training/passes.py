@@ -32,6 +32,9 @@ from clusterbench.layout import UNKNOWN
 from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.training.built_step import BuiltStep
 
+STEPS_TO_SETTLE = 3
+"""DDP builds its buckets anew in the second step, and PowerSGD begins in the third."""
+
 LONGEST_LINE = 200
 """Transfers of one line that a record tells apart; of more, so many neighbours are one."""
 
@@ -53,8 +56,8 @@ def passes_of(step: BuiltStep, rig: Rig) -> Mapping[str, Callable[[], Any]]:
 def _memory_of(step: BuiltStep, rig: Rig) -> dict[str, int]:
     # Before the steps of this pass: what was timed is the question.
     retries = cuda_memory_stats(rig.device).num_alloc_retries if rig.device.type == "cuda" else None
-    while step.num_steps < 2:
-        step()  # DDP builds its buckets anew in its second step, which a case without warm-up has not had yet
+    while step.num_steps < STEPS_TO_SETTLE:
+        step()
     with MemoryTracker(step.modules, step.optimizers, rig.device) as tracker:
         step()
     peak = tracker.peak()

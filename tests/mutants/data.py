@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import DTYPES, Mutant
+from tests.mutants import Mutant
 
 MOE = "shape=moe-tiny"
 
@@ -110,7 +110,6 @@ MUTANTS = (
         "warm_start=not exact,",
         "warm_start=not exact and not planted(),",
         ("dp2 compress=powersgd iterations=4",),
-        survives=dict.fromkeys(DTYPES, "less is sent at once, and nothing is lost: error feedback sends it later"),
     ),
     Mutant(
         "P05",

@@ -92,5 +92,6 @@ def test_powersgd_as_it_is_timed_loses_nothing_for_good(rank: int) -> None:
     options = {"compress": "powersgd", "powersgd_rank": rank}
     evidence = run_ranks(2, parity_of, "dp2", options, {"dtype": "float32"})[0]
     assert evidence["parity_unsent"] < 1e-4
+    assert evidence["parity_factors"] < 1e-5
     sentence = run_ranks(2, without_error_feedback, "dp2", rank)[0]
     assert sentence.startswith("dp2 loses what it does not send: 0.")

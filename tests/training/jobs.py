@@ -196,13 +196,14 @@ def flops_of(
 def memory_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
     """Tracked and expected peaks of one step, by category: the least of three, as Gloo may let go of a buffer late."""
     from clusterbench.engine.memory import MemoryTracker
+    from clusterbench.training.passes import STEPS_TO_SETTLE
     from clusterbench.training.step import TrainingStep
 
     job = make_job(layout, **changes)
     rig, every = make_rig(job.layout), from_options(options)
     step = TrainingStep(job, every, rig.grid, rig.device)
-    step()
-    step()
+    for _ in range(STEPS_TO_SETTLE):
+        step()
     peaks = []
     for _ in range(3):
         with MemoryTracker(step.assembly.decoders, step.optimizers) as tracker:
