@@ -9,7 +9,7 @@ from math import lcm
 from clusterbench.cluster import Accelerator, Cluster
 from clusterbench.expected.flops import expected_flops
 from clusterbench.expected.memory import expected_memory_metrics
-from clusterbench.expected.tolerances import allowed_of
+from clusterbench.expected.tolerances import allowed_after_timing, allowed_of
 from clusterbench.formulas.schedules import bubble_formula
 from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
@@ -67,7 +67,7 @@ def expected_step(
         expected |= _bounds(job, *peak)
     if parity:
         expected |= allowed_of(job, active, runs_in_float64)
-    return expected
+    return expected | allowed_after_timing(job)
 
 
 def _bounds(job: TrainingJob, peak_flops_per_s: float, source: str) -> dict[str, Expected]:

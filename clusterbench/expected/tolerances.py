@@ -138,7 +138,7 @@ def allowed_of(
     }
     if any(parallelism.approximates for parallelism in active_in(job.layout, parallelisms)):
         allowed |= allowed_approximation()
-    return allowed | allowed_after_timing(job)
+    return allowed
 
 
 def allowed_approximation() -> dict[str, Expected]:

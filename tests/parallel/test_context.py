@@ -233,7 +233,7 @@ KEPT = Calls(kept, [(make_job(case[0]).layout.cp, kind, *case) for case in HELD 
 def test_attention_keeps_what_the_formula_says(kind: str, layout: str, changes: dict[str, Any]) -> None:
     job = make_job(layout, **changes)
     held = ContextParallel(context=kind).activations(activations(job), job)
-    inside = ("query", "key", "value", "output", "logsumexp", "output_of_heads")
+    inside = ("query", "key", "value", "keys_of_others", "values_of_others", "output", "logsumexp", "output_of_heads")
     formula = sum(held.get(f"layer.attention.{name}", 0) for name in inside) / len(job.layers)
     assert KEPT(job.layout.cp, kind, layout, changes) == [formula] * job.layout.cp
 
