@@ -24,9 +24,9 @@ suite: drill
 question: Does every fault come to light?
 num_nodes: [1, 2]
 benchmarks:
-  - {benchmark: fault_drill, sleep_s: [0.01, 0.02, 0.6, 0.03], iterations: 10, warmup: 1, time_limit_s: 40}
+  - {benchmark: fault_drill, sleep_s: [0.01, 0.02, 0.4, 0.03], iterations: 10, warmup: 1, time_limit_s: 40}
 """
-"""Eight cases; the seventh, six seconds on both hosts, is the one that is disturbed."""
+"""Eight cases; the seventh, four seconds on both hosts, is the one that is disturbed."""
 DISTURBED = "[7/8]"
 
 EVERY_FAULT = """
@@ -347,7 +347,7 @@ def test_a_lost_connection_between_agents_is_a_lost_host_under_srun(lab, slurm, 
 
 def test_the_budget_of_a_run_ends_it_in_order(lab, drill, tmp_path):
     launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
-    drill.write_text(DRILL.replace("0.6, 0.03", "0.8, 0.81"))
+    drill.write_text(DRILL.replace("0.4, 0.03", "0.6, 0.61"))
     run = Run(lab, launcher, drill, "--out", tmp_path / "run", "--time-limit", "20s")
     assert run.end(200) == 1, run.text
     assert 1 <= len(measured(tmp_path / "run")) < 8
