@@ -37,7 +37,7 @@ def check_approximation(step: TrainingStep, exact: OneRank, device: torch.device
         step.forward_backward()
         step.reduce()
         for weight in step.weights:
-            sent[weight.name].append(weight.gradient.double())
+            sent[weight.name].append(weight.gradient.to(torch.float64, copy=True))
     lacks, wanted = torch.zeros(2, dtype=torch.float64, device=device)
     for weight in step.weights:
         due = PASSES * exact.weights[weight.name].gradient[weight.place]
