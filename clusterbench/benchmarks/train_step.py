@@ -126,7 +126,9 @@ class TrainStep(Benchmark):
         MetricKind("norm", "1", "neither", "of all gradients in the last timed step, before clipping"),
         MetricKind("num_updates", "1", "neither", "optimizer steps up to the end of the last timed one"),
         MetricKind("agreement", "1", "lower", "how far is a loss or norm from that of cases that compute the same"),
-        MetricKind("last_update", "1", "lower", "roundings between the last update of a weight and AdamW's formula"),
+        MetricKind(
+            "last_update", "1", "lower", "roundings between the last update of a weight and the optimizer's formula"
+        ),
         MetricKind("copies", "1", "lower", "how many updates the copies of a weight are apart behind the clock"),
         MetricKind("clipping", "1", "lower", "how far the norm that the optimizer took is from the clipped one"),
         MetricKind(
