@@ -252,6 +252,8 @@ def test_a_renewed_lab_is_as_new_and_boots_no_host_that_is(lab):
     assert "LAB_CLOCK_SKEWS" not in output(lab, "cb3", "env")
     assert lab._inits["cb4"] == untouched
     lab.start("cb4", ["sh", "-c", "touch /dev/shm/seen; sleep 100 & sleep 100"])
+    while output(lab, "cb4", "ls /dev/shm") == "":  # a host that is still empty is left as it is
+        time.sleep(0.02)
     lab.shape("cb2", "1mbit")
     lab.renew()
     assert lab._inits["cb4"] != untouched
