@@ -269,7 +269,6 @@ MUTANTS = (
         'flat = flat.bfloat16().to(flat.dtype) if self.job.dtype == "bfloat16" and planted() else flat',
         ("pp2-dp2",),
         dtypes=("bfloat16",),
-        survives=ROUNDING,
     ),
     # A trainer that is not ours
     Mutant(
