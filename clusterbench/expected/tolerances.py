@@ -153,7 +153,7 @@ def allowed_after_timing(job: TrainingJob) -> dict[str, Expected]:
     """Of the weights and gradients of the job itself, as the timed steps left them."""
     limits = {
         LAST_UPDATE: Expected(
-            2.0, "1", "at most; as a multiple of rounding of weight, gradient and moments; without decay 200"
+            2.0, "1", "at most; as a multiple of rounding of weight, gradient and moments; without decay it is 250"
         ),
         COPIES: Expected(0.1, "1", "at most; they are stepped by the same gradients; without one step it is near 1"),
     }

@@ -18,6 +18,12 @@ PASSES = 8
 
 STEPS = 6
 
+_IN_WORDS = {
+    UNSENT: f"loses what it does not send: {{:.3g}} of {PASSES} gradients was not sent and is not kept",
+    FACTORS: "begins each compression anew: what it sends is {:.3g} of it away from one power iteration on from "
+    "the one before",
+}
+
 
 def check_approximation(step: TrainingStep, exact: OneRank, device: torch.device) -> dict[str, float]:
     """Compares the sum of some gradients of the same weights with as many exact ones, and then trains.
@@ -46,23 +52,12 @@ def check_approximation(step: TrainingStep, exact: OneRank, device: torch.device
     assert step.assembly.unsent is not None
     kept = step.assembly.unsent().double().norm()
     lost = float((lacks.sqrt() - kept).abs() / wanted.sqrt())
-    evidence = {UNSENT: over_all_ranks({UNSENT: {"": lost}}, device)[UNSENT][""]}
-    limit = allowed_approximation()[UNSENT]
-    if not evidence[UNSENT] <= limit.value:
-        raise WrongResult(
-            f"{step.job.layout} loses what it does not send: {evidence[UNSENT]:.3g} of {PASSES} gradients was not sent "
-            f"and is not kept; allowed is {limit.value:g}, {limit.basis}.",
-            evidence,
-        )
     off = max((off_next_iteration(of_weight) for of_weight in sent.values()), default=0.0)
-    evidence[FACTORS] = over_all_ranks({FACTORS: {"": off}}, device)[FACTORS][""]
-    limit = allowed_approximation()[FACTORS]
-    if not evidence[FACTORS] <= limit.value:
-        raise WrongResult(
-            f"{step.job.layout} begins each compression anew: what it sends is {evidence[FACTORS]:.3g} of it away from "
-            f"one power iteration on the gradient before; allowed is {limit.value:g}, {limit.basis}.",
-            evidence,
-        )
+    evidence = over_all_ranks({"": {UNSENT: lost, FACTORS: off}}, device)[""]
+    for metric, limit in allowed_approximation().items():
+        if not evidence[metric] <= limit.value:
+            what = _IN_WORDS[metric].format(evidence[metric])
+            raise WrongResult(f"{step.job.layout} {what}; allowed is {limit.value:g}, {limit.basis}.", evidence)
     losses = [float(step.global_loss(step())) for _ in range(STEPS)]
     if not losses[-1] < losses[0]:
         raise WrongResult(

@@ -10,11 +10,11 @@ import pytest
 
 from clusterbench.diagnoses.flops_mismatch import FlopsMismatch
 from clusterbench.run_folder import RunFolder
+from tests.diagnoses.steps import answer_of
 from tests.measured.test_flops import Ranks, case_of, changed, derived, honest, observed
 from tests.mutants import Mutant, mutants, planted_in, sources
 from tests.mutants.planting import plant
 from tests.mutants.running import command_line
-from tests.report.synthetic import outcome, reading, row
 
 DP2, GPU = case_of("dp2"), case_of("dp2", "cuda", dtype="bfloat16")
 
@@ -29,13 +29,7 @@ SKIPPED_EXPERT = Mutant(
 
 
 def answer(case, ranks: Ranks):
-    seen = replace(observed(case, ranks), case=case.id, hash=case.hash)
-    rows = [
-        row(case, metric.name, metric.value, unit=metric.unit, basis=metric.basis, expected=planned and planned.value)
-        for metric in derived(case, ranks).values()
-        for planned in [case.expected.get(metric.key)]
-    ]
-    return FlopsMismatch().answer(reading((outcome(case), seen), cases=[case], rows=rows))
+    return answer_of(FlopsMismatch(), case, observed(case, ranks), derived(case, ranks).values())
 
 
 def findings(case, ranks: Ranks):

@@ -10,12 +10,12 @@ import pytest
 
 from clusterbench.diagnoses.memory_mismatch import MemoryMismatch
 from clusterbench.expected.memory import DEVIATION
+from tests.diagnoses.steps import answer_of
 from tests.measured.test_flops import case_of
 from tests.measured.test_memory import Ranks, derived, honest, observed
 from tests.mutants import Mutant, mutants, planted_in, sources
 from tests.mutants.planting import plant
 from tests.mutants.running import command_line
-from tests.report.synthetic import outcome, reading, row
 
 DP2, GPU, ZBV = case_of("dp2"), case_of("dp2", "cuda", dtype="bfloat16"), case_of("pp2", schedule="zbv")
 
@@ -41,13 +41,7 @@ ALL_AT_ONCE = Mutant(
 
 
 def answer(case, ranks: Ranks):
-    seen = replace(observed(case, ranks), case=case.id, hash=case.hash)
-    rows = [
-        row(case, metric.name, metric.value, unit=metric.unit, basis=metric.basis, expected=planned and planned.value)
-        for metric in derived(case, ranks).values()
-        for planned in [case.expected.get(metric.key)]
-    ]
-    return MemoryMismatch().answer(reading((outcome(case), seen), cases=[case], rows=rows))
+    return answer_of(MemoryMismatch(), case, observed(case, ranks), derived(case, ranks).values())
 
 
 def test_health_is_said_where_there_is_a_band_and_nothing_where_there_is_none():
