@@ -276,7 +276,7 @@ def _why_not_proven(reading: Reading, history: History, disputed: Set[str]) -> s
     if not reading.has_figure(history.case.id, "parity_"):
         return "without a record of the check"
     if history.case.id in disputed:
-        return "whose loss or norm differs from a case that should compute the same, with none on one rank to decide"
+        return "whose loss or norm differs from a case that should compute the same, and no case on one rank decides"
     return ""
 
 
