@@ -54,11 +54,16 @@ _IDENTITY = (
 
 @dataclass(frozen=True)
 class Expected:
-    """A value written down before the run, with the sentence that justifies it."""
+    """A value written down before the run, with the sentence that justifies it.
+
+    ``is_upper_bound`` says that no device exceeds it, so that a larger figure is a mistake of the measurement. Plans
+    recorded before there was the word have none.
+    """
 
     value: float
     unit: str
     basis: str
+    is_upper_bound: bool = False
 
 
 Side = Literal["at_least", "at_most"]

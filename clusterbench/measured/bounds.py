@@ -51,7 +51,7 @@ def _bounds(case: Case, metric: Metric, cluster: Cluster) -> Iterable[tuple[floa
         yield 1.0, metric.basis
     if metric.name == "peak_memory" and card is not None and card.memory_bytes:
         yield card.memory_bytes, f"memory as sold: {card.source}"
-    if planned is not None and ("upper bound" in planned.basis or planned.basis.startswith("at most; model FLOPs")):
+    if planned is not None and planned.is_upper_bound:
         yield planned.value, planned.basis
 
 
