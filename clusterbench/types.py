@@ -203,13 +203,14 @@ class Step:
         in every repeat.
     confirm
         Looks once, behind the clock, at what the last timed iteration left: returns evidence or raises as ``check``
-        does, on every rank.
+        does, on every rank. Called with whether this is the case's first repeat: what cannot differ in the others need
+        not be looked at again.
     """
 
     run: Callable[[], object]
     check: Callable[[], Mapping[str, float]]
     passes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    confirm: Callable[[], Mapping[str, float]] = dict
+    confirm: Callable[[bool], Mapping[str, float]] = lambda is_first: {}
 
 
 @dataclass(frozen=True)
