@@ -53,5 +53,5 @@ class TrafficMismatch(Diagnosis):
 def _of(history: History) -> Iterator[Finding]:
     case, seen = history.case, history.pooled
     if seen is not None and has_formula(case):
-        for each in differences(case, job_of(case.point, case.device), TRAFFIC.of(seen)):
-            yield Finding(f"{case.id}, axis {each.axis}, rank {each.rank}", each.by, "error", each.evidence)
+        for found in differences(case, job_of(case.point, case.device), TRAFFIC.of(seen)):
+            yield Finding(f"{case.id}, axis {found.axis}, rank {found.rank}", found.by, "error", found.evidence)
