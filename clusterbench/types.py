@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -54,16 +54,11 @@ _IDENTITY = (
 
 @dataclass(frozen=True)
 class Expected:
-    """A value written down before the run, with the sentence that justifies it.
-
-    ``is_upper_bound`` says that no device exceeds it, so that a larger figure is a mistake of the measurement. Plans
-    recorded before there was the word have none.
-    """
+    """A value written down before the run, with the sentence that justifies it."""
 
     value: float
     unit: str
     basis: str
-    is_upper_bound: bool = False
 
 
 Side = Literal["at_least", "at_most"]
@@ -203,14 +198,13 @@ class Step:
         in every repeat.
     confirm
         Looks once, behind the clock, at what the last timed iteration left: returns evidence or raises as ``check``
-        does, on every rank. Called with whether this is the case's first repeat: what cannot differ in the others need
-        not be looked at again.
+        does, on every rank.
     """
 
     run: Callable[[], object]
     check: Callable[[], Mapping[str, float]]
     passes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    confirm: Callable[[bool], Mapping[str, float]] = lambda is_first: {}
+    confirm: Callable[[], Mapping[str, float]] = dict
 
 
 @dataclass(frozen=True)
@@ -294,7 +288,7 @@ class Metric(NamedTuple):
 
     @property
     def key(self) -> str:
-        return metric_key(self.name, **self.detail)
+        return _key(self.name, *self.detail.items())
 
 
 @dataclass(frozen=True)
@@ -311,15 +305,21 @@ def metric_key(name: str, **detail: str) -> str:
     >>> metric_key("traffic_bytes", axis="tp")
     'traffic_bytes[axis=tp]'
     """
-    inner = ",".join(f"{key}={value}" for key, value in sorted(detail.items()))
+    return _key(name, *detail.items())
+
+
+@lru_cache(maxsize=2**16)  # a large run has a million figures of a hundred names
+def _key(name: str, *detail: tuple[str, str]) -> str:
+    inner = ",".join(f"{key}={value}" for key, value in sorted(detail))
     return f"{name}[{inner}]" if inner else name
 
 
-def split_key(key: str) -> tuple[str, dict[str, str]]:
-    """A metric's key taken apart again.
+@lru_cache(maxsize=2**16)
+def split_key(key: str) -> tuple[str, Mapping[str, str]]:
+    """A metric's key taken apart again; its detail is one object for all figures of that key.
 
     >>> split_key("traffic_bytes[axis=tp]")
-    ('traffic_bytes', {'axis': 'tp'})
+    ('traffic_bytes', mappingproxy({'axis': 'tp'}))
     """
     name, _, inner = key.removesuffix("]").partition("[")
-    return name, dict(pair.split("=", 1) for pair in inner.split(",") if pair)
+    return name, MappingProxyType(dict(pair.split("=", 1) for pair in inner.split(",") if pair))

@@ -44,20 +44,7 @@ class FastReader(Generic[Kind]):
     @cached_property
     def record(self) -> Callable[[Any], Kind]:
         """Makes the record of what a line holds."""
-        hints, names = get_type_hints(self.kind), [field.name for field in fields(self.kind)]  # type: ignore[arg-type]
-        inner = {index: records for index, name in enumerate(names) if (records := _inner(hints[name]))}
-        kind, values_of = self.kind, attrgetter(*names)
-
-        def plain(structure: Any) -> Kind:
-            return kind(*values_of(structure))
-
-        def nested(structure: Any) -> Kind:
-            values = [*values_of(structure)]
-            for index, records in inner.items():
-                values[index] = records(values[index])
-            return kind(*values)
-
-        return nested if inner else plain
+        return _record(self.kind)
 
     @cached_property
     def _decode(self) -> Callable[[bytes], Any] | None:
@@ -128,18 +115,68 @@ def _allowed(hint: Any) -> Any:
     raise TypeError(f"no record can hold {hint}")
 
 
-def _inner(hint: Any) -> Callable[[Any], Any] | None:
-    """What makes records of the structures in a field of this type; None where there are none.
+def list_reader(kind: Any) -> Callable[[Sequence[Any]], list[Any] | None]:
+    """Makes records of this kind of what a line held as a list; None where records.py has to read it."""
+    try:
+        import msgspec
 
-    Their fields hold plain values, and those with equal fields are one object: the cases of a sweep expect the same.
-    """
-    if isinstance(hint, type) and is_dataclass(hint):
-        values_of = attrgetter(*(field.name for field in fields(hint)))
-        # Typed, as a whole number stays one: 2 and 2.0 are equal.
-        shared = lru_cache(maxsize=2**16, typed=True)(hint)
+        mirror = types.GenericAlias(list, (_allowed(kind),))
+    except (ImportError, TypeError):
+        return lambda values: None
+    record = _inner(kind)
+
+    def read(values: Sequence[Any]) -> list[Any] | None:
+        try:
+            structures: list[Any] = msgspec.convert(values, mirror)
+        except (msgspec.ValidationError, RecursionError):
+            return None
+        return structures if record is None else list(map(record, structures))
+
+    return read
+
+
+def _record(kind: Any) -> Callable[[Any], Any]:
+    """What makes a dataclass of a structure with its fields."""
+    hints, names = get_type_hints(kind), [field.name for field in fields(kind)]
+    inner = {index: records for index, name in enumerate(names) if (records := _inner(hints[name]))}
+    values_of = attrgetter(*names)
+
+    def plain(structure: Any) -> Any:
+        return kind(*values_of(structure))
+
+    def nested(structure: Any) -> Any:
+        values = [*values_of(structure)]
+        for index, records in inner.items():
+            values[index] = records(values[index])
+        return kind(*values)
+
+    if all(map(_is_plain, hints.values())):
+        # Those with equal fields are one object: the cases of a sweep expect the same. Typed, as a whole number stays
+        # one: 2 and 2.0 are equal.
+        shared = lru_cache(maxsize=2**16, typed=True)(kind)
         return lambda structure: shared(*values_of(structure))
-    if get_origin(hint) is Mapping and (record := _inner(get_args(hint)[1])):
+    return nested if inner else plain
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether a field of this type holds one plain value."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return all(map(_is_plain, get_args(hint)))
+    return hint in (str, bool, int, float, types.NoneType) or get_origin(hint) is Literal
+
+
+def _inner(hint: Any) -> Callable[[Any], Any] | None:
+    """What makes records of the structures in a field of this type; None where there are none."""
+    origin, inner = get_origin(hint), [_inner(each) for each in get_args(hint)]
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _record(hint)
+    record = next(filter(None, inner), None)
+    if record is None:
+        return None
+    if origin is Mapping:
         return lambda structures: {key: record(value) for key, value in structures.items()}
-    if get_origin(hint) is tuple and (each := _inner(get_args(hint)[0])):
-        return lambda structures: tuple(each(structure) for structure in structures)
-    return None
+    if origin is tuple:
+        return lambda structures: tuple(map(record, structures))
+    if origin is Sequence:
+        return lambda structures: list(map(record, structures))
+    return lambda structure: None if structure is None else record(structure)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+from clusterbench.run_folder.fast import list_reader
 from clusterbench.run_folder.records import Reader, reader_of
 from clusterbench.types import SAMPLES, Observation
 
@@ -47,8 +48,13 @@ class Pass(Generic[Kind]):
         ValueError
             If a record is not of this kind, naming pass, rank and field.
         """
+        values = observation.passes.get(self.name, ())
+        if not values:
+            return []
+        if (fast := self._read_all(values)) is not None:
+            return fast
         records = []
-        for rank, value in enumerate(observation.passes.get(self.name, ())):
+        for rank, value in enumerate(values):
             try:
                 records.append(self._read(value))
             except ValueError as error:
@@ -63,6 +69,10 @@ class Pass(Generic[Kind]):
             return self.of(observation)
         except ValueError:
             return []
+
+    @cached_property
+    def _read_all(self) -> Callable[[Sequence[Any]], list[Kind] | None]:
+        return list_reader(self.kind)
 
     @cached_property
     def _read(self) -> Reader:

@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import clusterbench.run_folder as run_folder
+from clusterbench.job import passes as job_passes
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.fast import FastReader
-from clusterbench.run_folder.records import parsed, record_of
+from clusterbench.run_folder.fast import FastReader, list_reader
+from clusterbench.run_folder.passes import OWN_SECONDS, Pass
+from clusterbench.run_folder.records import parsed, reader_of, record_of
 from clusterbench.types import Observation, Outcome
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "reports" / "examples").glob("*/plan.jsonl"))
@@ -152,6 +154,58 @@ def test_an_odd_value_anywhere_is_the_same_to_both_readers(name: str, odd: bytes
         changed = json.dumps(fields).encode().replace(b'"ODD"', odd)
         record = fast(changed)
         assert record is None or repr(record) == verdict(slow, changed)
+
+
+PASSES = [each for each in (*vars(job_passes).values(), OWN_SECONDS) if isinstance(each, Pass)]
+
+OF_A_RANK: dict[str, Any] = {
+    "memory": {"total": 5, "parameters": 2},
+    "traffic": [{"axis": "tp", "op": "all_reduce", "count": 2, "size_bytes": 8, "traffic_bytes": 4.5}],
+    "executed": [{"operator": "aten::mm", "kind": "products", "during": "forward", "count": 3, "flops": 6}],
+    "exposed": {
+        "communication_s": 0.1,
+        "compute_s": 2,
+        "exposed_s": 0.1,
+        "overlap_fraction": None,
+        "step_s": 0.5,
+        "transfers": [{"axis": "dp", "first": 0, "way": "send", "exposed_s": [0.1], "duration_s": [0.2, 1]}],
+    },
+    "timeline": [["forward", 0, 1, 0.1, 0.2]],
+    "attention": 0.25,
+    "experts": {"seconds": {"dispatch": 0.5}, "imbalance": 1.5, "rows": [1, 2], "expert_rows": [[1, 2], [3]]},
+    "own_seconds": [0.1, 2],
+}
+
+
+def outcome_of(read: Callable[[], Any]) -> str:
+    try:
+        return repr(read())
+    except (ValueError, RecursionError):
+        return "refused"
+
+
+@pytest.mark.parametrize("kind", PASSES, ids=lambda kind: kind.name)
+def test_what_ranks_left_is_the_same_to_both_readers_with_any_odd_value_anywhere(kind: Pass[Any]) -> None:
+    fast, slow = list_reader(kind.kind), reader_of(kind.kind)
+    healthy = [OF_A_RANK[kind.name]] * 2
+    assert repr(fast(healthy)) == repr(list(map(slow, healthy))) or kind.name == "timeline"
+    for odd in (True, 1, 1.0, 2**63, -(2**63), 1e31, float("nan"), float("inf"), None, "text", [], {}, [1], {"a": [1]}):
+        for number in range(sum(1 for _ in places(healthy))):
+            ranks = json.loads(json.dumps(healthy))
+            inside, key = list(places(ranks))[number]
+            inside[key] = odd
+            records = fast(ranks)
+            assert records is None or repr(records) == outcome_of(lambda: list(map(slow, ranks)))  # noqa: B023
+    for change in ({"new": 1}, {"total": True}):
+        ranks = [{**OF_A_RANK[kind.name], **change}] if isinstance(OF_A_RANK[kind.name], dict) else []
+        records = fast(ranks)
+        assert records is None or repr(records) == outcome_of(lambda: list(map(slow, ranks)))  # noqa: B023
+
+
+def test_equal_records_keep_their_types() -> None:
+    first, second = (job_passes.TracedStep(number, 0.1, 0.1, None, 0.5) for number in (2, 2.0))
+    records = list_reader(job_passes.TracedStep)([vars(first), vars(second)])
+    assert repr(records) == repr([first, second])
 
 
 def test_a_run_reads_the_same_without_msgspec(monkeypatch: pytest.MonkeyPatch) -> None:
