@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from itertools import product
 from math import gcd, prod
 from typing import Any, Literal
@@ -339,23 +338,17 @@ class ParallelLayout:
         >>> ParallelLayout.parse("dp4-tp2+sp+ep4").degree("edp")
         2
         """
-        if axis not in self._degrees:
-            raise LayoutError(f"'{axis}' is not an axis of a layout.{nearest(axis, AXES)} Allowed: {', '.join(AXES)}.")
-        return self._degrees[axis]
-
-    @cached_property
-    def _degrees(self) -> Mapping[str, int]:
-        """Kept: a plan asks for them of each weight of each case, a million times for ``suites/top_configs.yaml``."""
-        return {
-            "pp": self.pp,
-            "dp": self.dp,
-            "cp": self.cp,
-            "tp": self.tp,
+        if axis in AXES:
+            return getattr(self, axis)  # type: ignore[no-any-return]
+        degrees = {
             "dp_cp": self.dp * self.cp,
             "ep": self.ep,
             "edp": self.world_size // self.pp // self.ep,
             "ends": min(self.pp, 2),
         }
+        if axis not in degrees:
+            raise LayoutError(f"'{axis}' is not an axis of a layout.{nearest(axis, AXES)} Allowed: {', '.join(AXES)}.")
+        return degrees[axis]
 
     def uses(self, name: str) -> bool:
         """Whether an axis has more than one rank, or a rider is active.
@@ -373,10 +366,10 @@ class ParallelLayout:
         """
         if not 0 <= rank < self.world_size:
             raise self._error(f"has ranks 0 to {self.world_size - 1}, not {rank}.")
-        coordinates = {}
+        coordinates = dict.fromkeys(AXES, 0)
         for axis in _order(rank_order):
-            rank, coordinates[axis] = divmod(rank, self.degree(axis))
-        return {axis: coordinates[axis] for axis in AXES}
+            rank, coordinates[axis] = divmod(rank, getattr(self, axis))
+        return coordinates
 
     def rank_of(self, coordinates: Mapping[str, int], rank_order: str = "megatron") -> int:
         """The rank at a place of the mesh; an axis that is left out is at 0.

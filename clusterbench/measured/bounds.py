@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
-from clusterbench.cluster import Cluster
+from clusterbench.cluster import Accelerator, Cluster
 from clusterbench.types import Case, Metric
 from clusterbench.units import format_value
 
@@ -24,7 +25,10 @@ def without_impossible(case: Case, metrics: Sequence[Metric], cluster: Cluster) 
     A time is kept. FLOPs are held against a bound as attention needs them under its causal mask, the fewest of all
     conventions; on a CPU no bound is known.
     """
-    beyond = {metric.key: why for metric in metrics for why in _why(case, metric, cluster)}
+    card = cluster.accelerator
+    beyond = {metric.key: why for metric in metrics if metric.value is not None for why in _why(case, metric, card)}
+    if not beyond:
+        return list(metrics)
     of_time = next((why for key, why in beyond.items() if key.partition("[")[0] in _OF_TIME), "")
     if of_time:
         beyond |= {metric.key: of_time for metric in metrics if metric.name in _OF_TIME}
@@ -35,15 +39,15 @@ def _void(metric: Metric, why: str) -> Metric:
     return metric if metric.value is None else metric._replace(value=None, basis=f"{BEYOND}: {why}")
 
 
-def _why(case: Case, metric: Metric, cluster: Cluster) -> Iterator[str]:
-    for bound, what in _bounds(case, metric, cluster):
+def _why(case: Case, metric: Metric, card: Accelerator | None) -> Iterator[str]:
+    for bound, what in _bounds(case, metric, card):
         if metric.value is not None and metric.value > bound * (1 + MARGIN):
             name, unit = metric.name.replace("_", " "), metric.unit
             yield f"{name} {_text(metric.value, unit)} is above {_text(bound, unit)}, {what}"
 
 
-def _bounds(case: Case, metric: Metric, cluster: Cluster) -> Iterable[tuple[float, str]]:
-    card, planned = cluster.accelerator, case.expected.get(metric.key)
+def _bounds(case: Case, metric: Metric, card: Accelerator | None) -> Iterable[tuple[float, str]]:
+    planned = case.expected.get(metric.key)
     is_of_peak = metric.detail.get("peak") == "datasheet" or metric.name == "model_flops_per_s_per_rank"
     if is_of_peak and metric.detail.get("flops_convention") != "causal":
         return  # other conventions count what a causal mask leaves out
@@ -51,8 +55,13 @@ def _bounds(case: Case, metric: Metric, cluster: Cluster) -> Iterable[tuple[floa
         yield 1.0, metric.basis
     if metric.name == "peak_memory" and card is not None and card.memory_bytes:
         yield card.memory_bytes, f"memory as sold: {card.source}"
-    if planned is not None and planned.is_upper_bound:
+    if planned is not None and _is_bound(planned.basis):
         yield planned.value, planned.basis
+
+
+@lru_cache(maxsize=2**16)
+def _is_bound(basis: str) -> bool:
+    return "upper bound" in basis or basis.startswith("at most; model FLOPs")
 
 
 def _text(value: float, unit: str) -> str:

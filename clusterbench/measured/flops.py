@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 
 from clusterbench.expected.flops import METRIC, UNVERIFIED, Work, executed_by_all, executed_by_rank, routed_kind
@@ -47,6 +47,7 @@ class Difference:
         return f"FLOPs of {self.what} on {self.where} are {self.by}"
 
 
+_KEY = f"{METRIC}["
 DIFFERS = "differs: "
 """Begins the basis of the figures of a case whose FLOPs are not the formula's."""
 
@@ -94,7 +95,7 @@ def differences(case: Case, job: TrainingJob, ranks: Sequence[Sequence[Executed]
 
 
 def _is_of_flops(key: str) -> bool:
-    return key.startswith(f"{METRIC}[")
+    return key.startswith(_KEY)
 
 
 def _unjudged(active: Sequence[Parallelism]) -> set[str]:
@@ -112,16 +113,13 @@ def _without_formula(ranks: Sequence[Sequence[Executed]]) -> Iterator[Difference
 def _of_ranks(
     ranks: Sequence[Sequence[Executed]], active: Sequence[Parallelism], job: TrainingJob, rank_order: str
 ) -> Iterator[Difference]:
-    @cache
-    def formula(pp_rank: int, cp_rank: int) -> Counter[Work]:
-        return executed_by_rank(active, part_of(job, active, pp_rank), cp_rank)
-
+    shared, alike = tuple(active), replace(job, seed=0)
     routed, unjudged = routed_kind(active, job), _unjudged(active)
     counted_on, formula_of = defaultdict[int, Counter[Work]](Counter), defaultdict[int, Counter[Work]](Counter)
     for rank, of_rank in enumerate(ranks):
         at = job.layout.coordinates(rank, rank_order)
-        counted, expected = _counted(of_rank), formula(at["pp"], at["cp"])
-        if counted != expected:
+        counted, expected = _counted(of_rank), _formula(shared, alike, at["pp"], at["cp"])
+        if dict(counted) != dict(expected):  # Counter's own comparison is ten times slower
             yield from _differing(f"rank {rank}", counted, expected, {routed, *unjudged})
         if routed:
             counted_on[at["pp"]] += counted
@@ -133,6 +131,11 @@ def _of_ranks(
         yield from _differing(where, counted_on[stage], formula_of[stage], kinds - {routed})
 
 
+@lru_cache(maxsize=4096)  # cases that differ in seed, machine or repeat share a job
+def _formula(active: tuple[Parallelism, ...], job: TrainingJob, pp_rank: int, cp_rank: int) -> Counter[Work]:
+    return executed_by_rank(active, part_of(job, active, pp_rank), cp_rank)
+
+
 def _differing(where: str, counted: Counter[Work], formula: Counter[Work], but: set[str]) -> Iterator[Difference]:
     for kind, during in sorted({*counted, *formula}):
         work = kind, during
@@ -141,11 +144,12 @@ def _differing(where: str, counted: Counter[Work], formula: Counter[Work], but: 
 
 
 def _counted(of_rank: Sequence[Executed]) -> Counter[Work]:
-    counted: Counter[Work] = Counter()
+    counted: dict[Work, int] = {}
     for executed in of_rank:
         if executed.kind != UNKNOWN:
-            counted[executed.kind, executed.during] += executed.flops
-    return counted
+            work = executed.kind, executed.during
+            counted[work] = counted.get(work, 0) + executed.flops
+    return Counter(counted)
 
 
 def evidence(difference: Difference) -> str:

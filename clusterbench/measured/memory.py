@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
 
 from clusterbench.expected.memory import ACTIVATIONS, DEVIATION, SCALARS_BYTES, held_by_stage, is_unverified
 from clusterbench.job import TrainingJob
@@ -15,8 +17,7 @@ WHOLE = ("total", "allocated", "reserved")
 """Categories that hold all others, so that they are void with one of them."""
 
 
-@dataclass(frozen=True)
-class Deviation:
+class Deviation(NamedTuple):
     """What the fullest rank of a stage holds of a category, and what it should hold.
 
     Attributes
@@ -78,34 +79,39 @@ def deviations(case: Case, job: TrainingJob, ranks: Sequence[Mapping[str, int]])
     }
     if not ranks or not limits:
         return []
-    found = [_worst(list(_of_stages(case, job, ranks, category, limit))) for category, limit in limits.items()]
+    stages = list(zip(_ranks_by_stage(case, job, len(ranks)), held_by_stage(case, job), strict=True))
+    found = [_worst(list(_of_stages(case, job, ranks, stages, category, limit))) for category, limit in limits.items()]
     return sorted((each for each in found if each), key=lambda each: each.limit - each.fraction)
 
 
 def deviation_metrics(found: Sequence[Deviation]) -> Iterator[Metric]:
     """By category, how far the fullest ranks are from the formula."""
     for each in found:
-        detail = {"category": each.category.removesuffix(AT_REST)}
         basis = f"differs: {each}" if each.is_beyond else ""
-        yield Metric(DEVIATION, "1", each.fraction, detail=detail, basis=basis)
+        yield Metric(DEVIATION, "1", each.fraction, detail=_named(each.category)[1], basis=basis)
 
 
 def memory_metrics(case: Case, ranks: Sequence[Mapping[str, int]], found: Sequence[Deviation]) -> Iterator[Metric]:
     """Bytes on the fullest rank by category, without those that are void: low and high then say what was measured."""
-    void = (
-        {} if is_unverified(case) else {each.category.removesuffix(AT_REST): each for each in found if each.is_beyond}
-    )
-    whole = next(iter(void.values()), None)
+    beyond = [] if is_unverified(case) else [each for each in found if each.is_beyond]
+    void = {each.category.removesuffix(AT_REST): f"void: {each}" for each in beyond}
+    whole = next(iter(void.values()), "")
     for category in dict.fromkeys(category for memory in ranks for category in memory if category != RETRIES):
         values = [memory.get(category, 0) for memory in ranks]
-        name = "memory_at_rest" if category.endswith(AT_REST) else "peak_memory"
-        detail = {"category": category.removesuffix(AT_REST)}
-        wrong = whole if category in WHOLE else void.get(detail["category"])
-        value, basis = (max(values), "") if wrong is None else (None, f"void: {wrong}")
-        yield Metric(name, "B", value, min(values), max(values), detail=detail, basis=basis)
+        most, least = max(values), min(values)
+        name, detail = _named(category)
+        why = whole if category in WHOLE else void.get(detail["category"], "")
+        yield Metric(name, "B", None if why else most, least, most, 1, detail, None, why)
     if retries := [memory[RETRIES] for memory in ranks if RETRIES in memory]:
         basis = "since the rank began, in proof, warm-up and timed steps; each makes the device wait"
         yield Metric(RETRIES, "1", max(retries), min(retries), max(retries), basis=basis)
+
+
+@lru_cache(maxsize=4096)
+def _named(category: str) -> tuple[str, Mapping[str, str]]:
+    """Metric and detail of what ranks call a category: one object each for all cases."""
+    name = "memory_at_rest" if category.endswith(AT_REST) else "peak_memory"
+    return name, MappingProxyType({"category": category.removesuffix(AT_REST)})
 
 
 def evidence(each: Deviation) -> str:
@@ -116,13 +122,24 @@ def evidence(each: Deviation) -> str:
     )
 
 
-def _of_stages(
-    case: Case, job: TrainingJob, ranks: Sequence[Mapping[str, int]], category: str, limit: float
-) -> Iterator[Deviation]:
+def _ranks_by_stage(case: Case, job: TrainingJob, num_ranks: int) -> list[list[int]]:
     order = str(case.point["rank_order"])
+    stages: list[list[int]] = [[] for _ in range(job.layout.pp)]
+    for rank in range(num_ranks):
+        stages[job.layout.coordinates(rank, order)["pp"]].append(rank)
+    return stages
+
+
+def _of_stages(
+    case: Case,
+    job: TrainingJob,
+    ranks: Sequence[Mapping[str, int]],
+    stages: Sequence[tuple[Sequence[int], Mapping[str, float]]],
+    category: str,
+    limit: float,
+) -> Iterator[Deviation]:
     at_rest = case.expected.get(metric_key("memory_at_rest", category=category))
-    for stage, held in enumerate(held_by_stage(case, job)):
-        own = [rank for rank in range(len(ranks)) if job.layout.coordinates(rank, order)["pp"] == stage]
+    for own, held in stages:
         formulas = {category: held.get(category, 0.0)}
         if at_rest is not None and not job.layout.uses("pp"):
             formulas[category + AT_REST] = at_rest.value

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -343,6 +344,18 @@ def as_told() -> list[type[Parallelism]]:
 
 def from_options(values: Mapping[str, Any]) -> tuple[Parallelism, ...]:
     """Every parallelism, each with its own among ``values``."""
+    names = tuple(name for name in _every_option() if name in values)
+    return _with_options(names, *map(values.__getitem__, names))
+
+
+@cache
+def _every_option() -> tuple[str, ...]:
+    return tuple(name for kind in parallelisms().values() for name in options_of(kind))
+
+
+@lru_cache(maxsize=4096, typed=True)  # a report asks again for every case; typed, as 1 is not True
+def _with_options(names: tuple[str, ...], *options: Any) -> tuple[Parallelism, ...]:
+    values = dict(zip(names, options, strict=True))
     return tuple(
         kind(**{name: values[name] for name in options_of(kind) if name in values}) for kind in parallelisms().values()
     )
@@ -413,11 +426,8 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
     # What training/step.py does itself, after the last backward: gradients that are parts travel in one flat buffer for
     # each axis,
     weights = local_weights(active, job)
-    parts_along = dict.fromkeys(SUM_ORDER, 0)
-    for name, size in weights.items():
-        for axis in summed_over(active, name, job):
-            parts_along[axis] += prod(size)
-    for axis, parts in parts_along.items():
+    for axis in SUM_ORDER:
+        parts = sum(prod(size) for name, size in weights.items() if axis in summed_over(active, name, job))
         yield Traffic(axis, "all_reduce", int(parts > 0), parts * job.master_bytes, during=f"sum_{axis}")
     # and of the weights that are split each rank adds up its own squares: a number for each way of being split.
     if job.max_grad_norm is not None:
