@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from clusterbench.cases import Reading
-from clusterbench.cases.steadiness import TOO_FEW, unsteady_cases
+from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.diagnoses import Answer, Finding, diagnoses, in_words
 from clusterbench.diagnoses.unstable import cores_shared
 from clusterbench.measured.agreement import disputed_cases
@@ -105,7 +105,7 @@ class Verdict:
     def text(self) -> str:
         """For a terminal: a line for each statement, and one for the exit code."""
         width = max(len(statement.word) for statement in self.statements)
-        lines = [f"{said.about:<8}  {said.word:<{width}}  {said.sentence}" for said in self.statements]
+        lines = [f"{one.about:<8}  {one.word:<{width}}  {one.sentence}" for one in self.statements]
         return "\n".join([*lines, self.ends_with])
 
     def as_json(self) -> str:
@@ -141,7 +141,7 @@ def _measured(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
     faults = Counter(str(fault.status) for history in histories for fault in history.faults if fault.status != "wrong")
     waiting = sum(history.status == NOT_RUN for history in histories)
     partly = sum(not history.is_complete and history.status != NOT_RUN for history in histories)
-    unsteady = len(unsteady_cases((*reading.rows_of("time_cv"), *reading.rows_of("time_max_over_median"))))
+    unsteady = len(reading.unsteady)
     is_incomplete = bool(faults or waiting or partly or reading.problems)
     few_samples = sum(history.pooled is not None and len(history.pooled.seconds[0]) <= TOO_FEW for history in histories)
     imported = reading.is_imported
@@ -240,7 +240,14 @@ def _proven(reading: Reading) -> Statement:
     wrong = [history.case.id for history in trained if any(fault.status == "wrong" for fault in history.faults)]
     measured = [history for history in trained if history.pooled is not None]
     disputed = disputed_cases(reading.rows_of("agreement"))
-    reasons = Counter(why for history in measured if (why := _why_not_proven(reading, history, disputed)))
+    checked = {
+        row.case
+        for metric, rows in reading.by_metric.items()
+        if metric.startswith("parity_")
+        for row in rows
+        if row.value is not None
+    }
+    reasons = Counter(why for history in measured if (why := _why_not_proven(history, checked, disputed)))
     proven = len(measured) - sum(reasons.values())
     counts = {"training_cases": len(measured), "proven": proven}
     unproven = [f"{count:,} {why}" for why, count in reasons.items()]
@@ -269,14 +276,14 @@ def _cost(reading: Reading, trained: Sequence[History]) -> str:
     return f" ({proving_s:.1f} s of {in_all_s:.1f} s)" if proving_s else ""
 
 
-def _why_not_proven(reading: Reading, history: History, disputed: Set[str]) -> str:
+def _why_not_proven(history: History, checked: Set[str], disputed: Set[str]) -> str:
     """Why nothing is known of whether a case computed what one rank computes; empty where it was checked."""
     if not history.case.point.get("parity", True):
         return "with parity: false"
-    if not reading.has_figure(history.case.id, "parity_"):
+    if history.case.id not in checked:
         return "without a record of the check"
     if history.case.id in disputed:
-        return "whose loss or norm differs from a case that should compute the same, and no case on one rank decides"
+        return "whose loss or norm differs from a case that should compute the same, with none on one rank to decide"
     return ""
 
 

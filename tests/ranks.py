@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import tempfile
@@ -24,10 +23,7 @@ _context.set_forkserver_preload(
         "torch.distributed.tensor.parallel",
         "torch.distributed.fsdp",
         "torch.distributed.pipelining",
-        "torch.distributed.optim",
         "torch._dynamo",  # which the first optimizer of a process imports, for 1.6 s
-        "clusterbench.proof.parity",
-        "clusterbench.training.passes",
     ]
 )
 
@@ -48,7 +44,6 @@ def _rank(
     import torch
     import torch.distributed as dist
 
-    gc.freeze()  # what was imported before the fork: looking through it takes each collection 0.14 s
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     has_met = False

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from clusterbench.cases.matrices import Matrix, matrices
+from clusterbench.cases.matrices import CELLS, Matrix, matrices
+from clusterbench.cases.steadiness import MEASURES, is_unsteady
 from clusterbench.cases.trained import Trained, trained
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
@@ -41,33 +42,54 @@ class Reading:
 
     def trained_with(self, *metrics: str) -> list[Trained]:
         """Those with a figure of one of these metrics, or without any figure."""
-        cases = {row.case for metric in metrics for row in self.rows_of(metric)}
+        cases = set().union(*(self.cases_with(metric) for metric in metrics))
         return [case for case in self.trained if not case.figures or case.row.case in cases]
 
     @cached_property
-    def _by_metric(self) -> dict[str, list[Row]]:
+    def by_case(self) -> dict[str, list[Row]]:
+        """The rows of each case, and of each refusal."""
+        by_case: dict[str, list[Row]] = defaultdict(list)
+        for row in self.rows:
+            by_case[row.case].append(row)
+        return by_case
+
+    @cached_property
+    def measured(self) -> list[Row]:
+        """Of each case that has a figure the first row with one."""
+        firsts = (next((row for row in rows if row.value is not None), None) for rows in self.by_case.values())
+        return [row for row in firsts if row is not None]
+
+    @cached_property
+    def by_metric(self) -> dict[str, list[Row]]:
+        """The rows of each metric; those of cases without a figure have none."""
         by_metric: dict[str, list[Row]] = defaultdict(list)
         for row in self.rows:
             by_metric[row.metric].append(row)
-        return by_metric
+        return dict(by_metric)
+
+    def rows_of(self, *metrics: str) -> list[Row]:
+        """The rows of these metrics, in the order of all rows."""
+        found = [self.by_metric[metric] for metric in metrics if metric in self.by_metric]
+        if len(found) > 1:
+            return [row for row in self.rows if row.metric in metrics]
+        return found[0] if found else []
+
+    def cases_with(self, metric: str) -> set[str]:
+        """Cases with a row of this metric."""
+        if metric not in self._cases_with:
+            self._cases_with[metric] = {row.case for row in self.rows_of(metric)}
+        return self._cases_with[metric]
+
+    @cached_property
+    def _cases_with(self) -> dict[str, set[str]]:
+        return {}
+
+    @cached_property
+    def unsteady(self) -> set[str]:
+        """Cases whose iterations differ too much."""
+        return {row.case for metric in MEASURES for row in self.rows_of(metric) if is_unsteady(row)}
 
     @cached_property
     def matrices(self) -> list[Matrix]:
         """Every matrix of pairs."""
-        return matrices(self.rows)
-
-    @cached_property
-    def _measured(self) -> dict[str, set[str]]:
-        metrics: dict[str, set[str]] = defaultdict(set)
-        for row in self.rows:
-            if row.value is not None:
-                metrics[row.case].add(row.metric)
-        return metrics
-
-    def has_figure(self, case: str, prefix: str) -> bool:
-        """Whether a case has a figure of a metric whose name begins so."""
-        return any(metric.startswith(prefix) for metric in self._measured.get(case, ()))
-
-    def rows_of(self, metric: str) -> list[Row]:
-        """The rows of one metric."""
-        return self._by_metric.get(metric, [])
+        return matrices(self.rows_of(*CELLS))

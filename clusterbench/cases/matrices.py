@@ -13,6 +13,9 @@ from clusterbench.units import format_value
 PAIRS = ("pair_bandwidth", "pair_bandwidth_both", "pair_latency")
 COPIES = ("copy_bandwidth", "copy_bandwidth_both", "copy_latency")
 _AGAIN = "proven_bandwidth"
+CELLS = (*PAIRS, *COPIES, _AGAIN)
+"""Metrics of pairs, with those of a second pass."""
+
 _ONE_WAY = ("pair_bandwidth", "copy_bandwidth")
 _NOT_COMPARED = ("host", "driver")  # over the hosts' memory: every such copy shares it
 
@@ -81,7 +84,7 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
     """Every matrix among the rows, in their order."""
     cells: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        is_a_cell = row.metric in (*PAIRS, *COPIES, _AGAIN) and {"source", "part"} <= row.detail.keys()
+        is_a_cell = row.metric in CELLS and {"source", "part"} <= row.detail.keys()
         if is_a_cell and row.value is not None:
             cells.setdefault((row.case, row.metric, row.detail.get("category", "")), []).append(row)
     all_matrices = []

@@ -90,7 +90,9 @@ def _differing(rows: Sequence[Row]) -> list[str]:
         return []
     points = [row.point for row in rows]
     options = {option for point in points for option in point} - FOLLOWS_LAYOUT - {"num_ranks"}
-    differing = {option for option in options if len({point.get(option) for point in points}) > 1}
+    unlike = {option for point in points[1:] for option, _ in points[0].items() ^ point.items()}
+    # One that is None here and absent there does not differ.
+    differing = {option for option in options & unlike if len({point.get(option) for point in points}) > 1}
     known = list(_options(rows[0].benchmark))
     ordered = sorted(
         differing, key=lambda option: (option.isupper(), known.index(option) if option in known else -1, option)

@@ -10,24 +10,21 @@ from clusterbench.rows import Row
 TOO_FEW = 2
 """So many samples have no spread to speak of."""
 
-_MEASURES = ("time_cv", "time_max_over_median")
+MEASURES = ("time_cv", "time_max_over_median")
+"""Metrics that say how far the iterations of a case differ."""
+
 _CORES = ("cores", "num_cores", "physical_cores", "cpu_count", "cpus_allowed", "num_usable_cpus")
 
 
 def is_unsteady(row: Row) -> bool:
     """Whether a row says that the iterations of its case differ too much for their median to be trusted."""
     return (
-        row.metric in _MEASURES
+        row.metric in MEASURES
         and row.iterations > TOO_FEW
         and row.value is not None
         and row.expected is not None
         and row.value > row.expected
     )
-
-
-def unsteady_cases(rows: Iterable[Row]) -> set[str]:
-    """Cases whose iterations differ too much."""
-    return {row.case for row in rows if is_unsteady(row)}
 
 
 def cores_of(environment: Mapping[str, Any]) -> int | None:

@@ -46,7 +46,7 @@ class BusbwBySize(Chart[Sweep]):
 
     def select(self, reading: Reading) -> Sweep | None:
         rows, cluster = reading.rows, reading.plan.cluster
-        shown = [row for row in rows if _is_part_of_a_sweep(row)]
+        shown = [row for row in reading.rows_of("busbw", "latency", "") if _is_part_of_a_sweep(row)]
         name = sweep_name(shown)
         curves_of: dict[str, dict[str, list[Mark]]] = {"busbw": defaultdict(list), "latency": defaultdict(list)}
         gaps: dict[str, list[Mark]] = defaultdict(list)
@@ -102,11 +102,7 @@ def _levels(panel: Sequence[Series], limits: dict[str, dict[str, float]]) -> dic
 
 
 def _is_part_of_a_sweep(row: Row) -> bool:
-    return (
-        row.metric in ("busbw", "latency", "")
-        and row.status != "refused"
-        and isinstance(row.point.get("size_bytes"), (int, float))
-    )
+    return row.status != "refused" and isinstance(row.point.get("size_bytes"), (int, float))
 
 
 def _panels(series: Sequence[Series]) -> list[Sequence[Series]]:

@@ -60,18 +60,18 @@ class CollectiveFits(Chart[list[Fitted]]):
 
     def select(self, reading: Reading) -> list[Fitted] | None:
         rows, cluster = reading.rows, reading.plan.cluster
-        benchmarks = dict.fromkeys(row.benchmark for row in rows if row.metric == "fit_error")
+        benchmarks = dict.fromkeys(row.benchmark for row in reading.rows_of("fit_error"))
         if not benchmarks:
             return None
         name, known = sweep_name(rows), links(rows, cluster)
         models: dict[str, dict[str, float]] = defaultdict(dict)
         busbw: dict[str, float] = {}
-        for row in rows:
+        for row in reading.rows_of("model_latency", "busbw"):
             if row.metric == "model_latency" and row.value is not None:
                 models[row.case][row.detail["part"]] = row.value
             elif row.metric == "busbw" and row.value is not None:
                 busbw[row.case] = row.value
-        spread = {row.case: row.value for row in rows if row.metric == "time_cv" and row.iterations > TOO_FEW}
+        spread = {row.case: row.value for row in reading.rows_of("time_cv") if row.iterations > TOO_FEW}
         fits, are_hops_sound = [], True
         for benchmark in sorted(benchmarks, key=lambda name: name != "send_recv"):  # the models stand on its fits
             for sweep in sweeps_of(rows, benchmark):

@@ -29,12 +29,11 @@ class CopyRates(Chart[dict[str, list[Series]]]):
     section: ClassVar[Section] = "host"
 
     def select(self, reading: Reading) -> dict[str, list[Series]] | None:
-        rows = reading.rows
         marks_of: dict[str, dict[str, list[Mark]]] = defaultdict(lambda: defaultdict(list))
-        for row in rows:
+        # A case without a figure has one row, without a metric: a gap.
+        for row in reading.rows_of("bandwidth_per_rank", ""):
             title, name = _names(row)
-            # A case without a figure has one row, without a metric: a gap.
-            if title and row.metric in ("bandwidth_per_rank", "") and row.status != "refused":
+            if title and row.status != "refused":
                 marks_of[title][name].append(mark(row.point["size_bytes"], row))
         panels = {title: [_series(name, marks) for name, marks in curves.items()] for title, curves in marks_of.items()}
         drawn = {

@@ -26,10 +26,9 @@ class HostMemory(Chart[list[Series]]):
     after: ClassVar[str] = "copy_rates"
 
     def select(self, reading: Reading) -> list[Series] | None:
-        rows = reading.rows
         marks_of: dict[str, dict[int, Mark]] = defaultdict(dict)
-        for row in rows:
-            if row.benchmark == "cpu_memory" and row.metric == "bandwidth" and row.num_nodes == 1:
+        for row in reading.rows_of("bandwidth"):
+            if row.benchmark == "cpu_memory" and row.num_nodes == 1:
                 # Of several points at one number of ranks (another size, say) the first stands.
                 marks_of[str(row.point["kernel"])].setdefault(row.world_size, mark(row.world_size, row))
         series = [Series(kernel, tuple(marks[x] for x in sorted(marks))) for kernel, marks in marks_of.items()]

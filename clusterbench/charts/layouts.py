@@ -10,7 +10,7 @@ from clusterbench.cases.ranking import percent
 from clusterbench.cases.trained import Trained, said
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
-from clusterbench.layout import FOLLOWS_LAYOUT
+from clusterbench.layout import AXES, FOLLOWS_LAYOUT
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
@@ -79,9 +79,8 @@ def _work(case: Trained) -> frozenset[tuple[str, object]]:
 
 def _is_mixed(group: Sequence[Trained]) -> bool:
     """More than the degrees of one parallelism: at least two axes, and three layouts with a figure."""
-    axes = {
-        axis for layout in {case.layout for case in group} for axis in ("pp", "dp", "cp", "tp") if layout.uses(axis)
-    }
+    layouts = {case.layout for case in group}
+    axes = {axis for axis in AXES if any(layout.uses(axis) for layout in layouts)}
     return len(axes) > 1 and len({case.layout for case in group if _speed(case)}) > 2
 
 

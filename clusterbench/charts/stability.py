@@ -128,7 +128,7 @@ class Stability(Chart[Courses]):
             return None
         unsteady = [steadiness for steadiness in known.values() if not steadiness.is_steady]
         unsteady.sort(key=lambda steadiness: -steadiness.cv)
-        main = [known[case] for case in _main(reading.rows) if case in known][:MOST_MAIN]
+        main = [known[case] for case in _main(reading) if case in known][:MOST_MAIN]
         kept = max(MOST - sum(steadiness.is_steady for steadiness in main), 0)
         drawn = list(dict.fromkeys([*unsteady[:kept], *main]))[:MOST] or list(known.values())[:1]
         courses = tuple(_course(histories[steadiness.case], steadiness) for steadiness in drawn)
@@ -179,22 +179,20 @@ def _steadiness(history: History) -> Steadiness | None:
     return Steadiness(history.case.id, len(times_s), middle_s, cv, max(times_s) / middle_s, drift(times_s))
 
 
-def _main(rows: Sequence[Row]) -> list[str]:
+def _main(reading: Reading) -> list[str]:
     """The case of each benchmark that a reader looks for: the fastest training, the largest message, or the first."""
     best: dict[str, tuple[float, float, str]] = {}
-    for row in rows:
-        if row.value is None:
-            continue
-        size_bytes = row.point.get("size_bytes")
-        if row.metric == "tokens_per_s":
-            choice = (2.0, row.value, row.case)
-        elif isinstance(size_bytes, (int, float)):
-            choice = (1.0, float(size_bytes), row.case)
-        else:
-            choice = (0.0, 0.0, row.case)
-        if row.benchmark not in best or choice[:2] > best[row.benchmark][:2]:
-            best[row.benchmark] = choice
+    rates = [row for row in reading.rows_of("tokens_per_s") if row.value is not None]
+    choices = [*((row, _size(row)) for row in reading.measured), *((row, (2.0, row.value or 0.0)) for row in rates)]
+    for row, choice in choices:
+        if row.benchmark not in best or choice > best[row.benchmark][:2]:
+            best[row.benchmark] = (*choice, row.case)
     return [case for *_, case in sorted(best.values(), key=lambda choice: -choice[0])]
+
+
+def _size(row: Row) -> tuple[float, float]:
+    size_bytes = row.point.get("size_bytes")
+    return (1.0, float(size_bytes)) if isinstance(size_bytes, (int, float)) else (0.0, 0.0)
 
 
 def _course(history: History, steadiness: Steadiness) -> Course:

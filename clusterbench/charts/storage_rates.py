@@ -43,11 +43,10 @@ class StorageRates(Chart[list[Rate]]):
     after: ClassVar[str] = "host_memory"
 
     def select(self, reading: Reading) -> list[Rate] | None:
-        rows = reading.rows
         rates = [
             Rate(row.case, str(row.point["operation"]), _label(row), row.value, row.status)
-            for row in rows
-            if row.benchmark in _BENCHMARKS and row.metric in ("bandwidth", "") and row.status != "refused"
+            for row in reading.rows_of("bandwidth", "")
+            if row.benchmark in _BENCHMARKS and row.status != "refused"
         ]
         return rates if any(rate.value is not None for rate in rates) else None
 

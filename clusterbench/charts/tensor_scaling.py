@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import NODES, apart, groups_apart
-from clusterbench.cases.trained import TOTAL_MEMORY, layout_of, workloads
+from clusterbench.cases.trained import TOTAL_MEMORY, Trained, workloads
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.layout import ParallelLayout
@@ -30,6 +30,17 @@ class Curve:
     memory: Mapping[str, Series]
 
 
+class Step(NamedTuple):
+    """A case, and its rows that are drawn."""
+
+    case: Trained
+    rows: Sequence[Row]
+
+    @property
+    def layout(self) -> ParallelLayout:
+        return self.case.layout
+
+
 class TensorScaling(Chart[list[Curve]]):
     """Throughput per rank and peak memory against the degree of tensor parallelism, with and without SP.
 
@@ -46,21 +57,21 @@ class TensorScaling(Chart[list[Curve]]):
     after: ClassVar[str] = "layouts"
 
     def select(self, reading: Reading) -> list[Curve] | None:
-        groups: dict[frozenset[str], tuple[str, list[Row]]] = {}
+        groups: dict[frozenset[str], tuple[str, list[Step]]] = {}
         cases = reading.trained_with("tokens_per_s_per_rank", "peak_memory")
-        steps = [(case, [row for row in case.figures.values() or [case.row] if _is_wanted(row)]) for case in cases]
-        workload = workloads(case.row for case, wanted in steps if wanted)
+        steps = [Step(case, rows) for case in cases if (rows := list(_wanted(case)))]
+        workload = workloads(step.case.row for step in steps)
         for alike in (_same_replicas, _same_ranks):
-            rows_of: dict[tuple[object, ...], list[Row]] = defaultdict(list)
-            for case, wanted in steps:
-                if wanted:
-                    rows_of[*workload(case.row), *alike(case.layout)] += wanted
-            for group in rows_of.values():
-                degrees = {_layout(row).tp for row in group}
-                if len(degrees) > 1 and any(row.value is not None for row in group):
-                    groups.setdefault(frozenset(row.case for row in group), (_start(group, alike), group))
+            steps_of: dict[tuple[object, ...], list[Step]] = defaultdict(list)
+            for step in steps:
+                steps_of[*workload(step.case.row), *alike(step.layout)].append(step)
+            for group in steps_of.values():
+                degrees = {step.layout.tp for step in group}
+                if len(degrees) > 1 and any(row.value is not None for step in group for row in step.rows):
+                    of_group = frozenset(step.case.row.case for step in group)
+                    groups.setdefault(of_group, (_start(group, alike), group))
         starts, members = [start for start, _ in groups.values()], [group for _, group in groups.values()]
-        words = groups_apart(members, starts)
+        words = groups_apart([[step.case.row for step in group] for group in members], starts)
         return [_curve(*curve) for curve in zip(words, starts, members, strict=True)] or None
 
     def draw(self, data: list[Curve]) -> list[Panel]:
@@ -73,19 +84,17 @@ class TensorScaling(Chart[list[Curve]]):
         return curves_note(len(data), MOST, "workloads")
 
 
-def _is_wanted(row: Row) -> bool:
-    # A row without metric is a case that ended otherwise: a gap in both panels.
-    return row.metric in ("", "tokens_per_s_per_rank") or (row.metric == "peak_memory" and _is_total(row))
+def _wanted(case: Trained) -> Iterator[Row]:
+    """What is drawn of a case; a row without metric is a case that ended otherwise: a gap in both panels."""
+    if not case.figures:
+        yield case.row
+    for row in case.figures.values():
+        if row.metric == "tokens_per_s_per_rank" or (row.metric == "peak_memory" and _is_total(row)):
+            yield row
 
 
 def _is_total(row: Row) -> bool:
     return row.detail.get("category", "") in TOTAL_MEMORY
-
-
-def _layout(row: Row) -> ParallelLayout:
-    layout = layout_of(str(row.point["layout"]))
-    assert layout is not None
-    return layout
 
 
 @cache
@@ -98,33 +107,41 @@ def _same_ranks(layout: ParallelLayout) -> tuple[object, ...]:
     return *layout.apart_from("dp", "tp", "sp"), "ranks", layout.world_size
 
 
-def _start(group: Sequence[Row], alike: Callable[[ParallelLayout], tuple[object, ...]]) -> str:
+def _start(group: Sequence[Step], alike: Callable[[ParallelLayout], tuple[object, ...]]) -> str:
     """What the degrees of a curve share beside the work: ``from dp4``, ``4 ranks, from dp4``; nothing from one rank."""
-    smallest = _layout(min(group, key=lambda row: _layout(row).tp))
+    smallest = min(group, key=lambda step: step.layout.tp).layout
     if smallest.world_size == 1:
         return ""
     return f"{smallest.world_size} ranks, from {smallest}" if alike is _same_ranks else f"from {smallest}"
 
 
-def _curve(name: str, start: str, group: Sequence[Row]) -> Curve:
+def _curve(name: str, start: str, group: Sequence[Step]) -> Curve:
     # At tp1 there is nothing to split, so all curves start from the one case there.
-    split = [row for row in group if _layout(row).tp > 1]
+    split = [step.case.row for step in group if step.layout.tp > 1]
     words = dict(zip([row.case for row in split], apart(split, {NODES}), strict=True))
+    own_of: dict[tuple[bool, str], list[Step]] = {
+        (step.layout.sp, words[step.case.row.case]): [] for step in group if step.layout.tp > 1
+    }
+    for step in group:
+        how = words.get(step.case.row.case)
+        for own in own_of.values() if how is None else [own_of[step.layout.sp, how]]:
+            own.append(step)
     throughput, memory = {}, {}
-    for sp, how in sorted({(_layout(row).sp, words[row.case]) for row in split}):
-        own = [row for row in group if row.case not in words or (_layout(row).sp, words[row.case]) == (sp, how)]
+    for (sp, how), own in sorted(own_of.items(), key=lambda item: item[0]):
         curve = ", ".join(filter(None, ["TP + SP" if sp else "TP", how]))
         throughput[curve] = Series(curve, tuple(_marks(own, "tokens_per_s_per_rank")))
         memory[curve] = Series(curve, tuple(_marks(own, "peak_memory")))
     return Curve(", ".join(filter(None, [name, start])), throughput, memory)
 
 
-def _marks(rows: Sequence[Row], metric: str) -> Iterator[Mark]:
+def _marks(steps: Sequence[Step], metric: str) -> Iterator[Mark]:
     degrees: set[int] = set()
-    for row in rows:
-        if row.metric in ("", metric) and _layout(row).tp not in degrees:
-            degrees.add(_layout(row).tp)
-            yield mark(_layout(row).tp, row)
+    for step in steps:
+        degree = step.layout.tp
+        row = next((row for row in step.rows if row.metric in ("", metric)), None)
+        if row is not None and degree not in degrees:
+            degrees.add(degree)
+            yield mark(degree, row)
 
 
 def _panels(curve: Curve, name: str) -> Iterator[Panel]:

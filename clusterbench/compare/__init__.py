@@ -213,11 +213,7 @@ def compare_runs(base: Path, new: Path, margin: float = 0.05) -> Comparing:
     SuiteError
         If they have no case in common, with what they differ in.
     """
-    return compare_readings(read(RunFolder.open(base)), read(RunFolder.open(new)), str(base), str(new), margin)
-
-
-def compare_readings(before: Reading, after: Reading, base: str, new: str, margin: float = 0.05) -> Comparing:
-    """The same of runs that were read already; ``base`` and ``new`` are what they are called."""
+    before, after = read(RunFolder.open(base)), read(RunFolder.open(new))
     firsts = {history.case.hash: history for history in before.histories}
     seconds = {history.case.hash: history for history in after.histories}
     common = [key for key in firsts if key in seconds]
@@ -232,8 +228,8 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
     lacking = {key: history.case.id for history, _, missing in compared for key in missing}
     ended_well = [(first, second) for first, second in pairs if first.status == "ok"]
     return Comparing(
-        base=base,
-        new=new,
+        base=str(base),
+        new=str(new),
         margin=margin,
         differences=tuple(differences),
         whole=whole,

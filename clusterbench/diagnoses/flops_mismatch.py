@@ -43,7 +43,7 @@ class FlopsMismatch(Diagnosis):
     subject: ClassVar[Subject] = "cases"
 
     def answer(self, reading: Reading) -> Answer:
-        counted = [row for row in reading.rows if row.metric == METRIC and row.value is not None]
+        counted = [row for row in reading.rows_of(METRIC) if row.value is not None]
         differing = {row.case for row in counted if row.basis.startswith(DIFFERS)}
         findings = tuple(_of_case(history) for history in reading.histories if history.case.id in differing)
         is_judged = any(row.expected is not None for row in counted)

@@ -47,7 +47,7 @@ class MemoryMismatch(Diagnosis):
     subject: ClassVar[Subject] = "cases"
 
     def answer(self, reading: Reading) -> Answer:
-        rows = [row for row in reading.rows if row.metric == DEVIATION and row.value is not None]
+        rows = [row for row in reading.rows_of(DEVIATION) if row.value is not None]
         beyond = {row.case for row in rows if row.value is not None and row.value > (row.expected or 0.0)}
         findings = tuple(
             finding for history in reading.histories if history.case.id in beyond for finding in _of(history)
@@ -59,9 +59,9 @@ class MemoryMismatch(Diagnosis):
 def _of(history: History) -> Iterator[Finding]:
     case, seen = history.case, history.pooled
     assert seen is not None, "there is a figure of it"
+    severity: Severity = "warning" if is_unverified(case) else "error"
     for each in deviations(case, job_of(case.point, case.device), MEMORY.of(seen)):
         if each.is_beyond:
-            severity: Severity = "warning" if is_unverified(case) else "error"
             yield Finding(f"{case.id}, rank {each.rank}", f"{each.what}: {each.by}", severity, evidence(each))
 
 

@@ -37,14 +37,13 @@ class MovedCurve(Diagnosis):
     subject: ClassVar[Subject] = "figures"
 
     def answer(self, reading: Reading) -> Answer:
-        measured = [row for row in reading.rows if row.value is not None]
-        workload = workloads(measured)
-        curves: dict[tuple[object, ...], dict[str, Row]] = defaultdict(dict)
-        for row in measured:
-            curves[workload(row)].setdefault(row.case, row)
+        workload = workloads(reading.measured)
+        curves: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+        for row in reading.measured:
+            curves[workload(row)].append(row)
         cases: dict[tuple[int, str, str], list[str]] = defaultdict(list)
         for curve in curves.values():
-            for row, before in moved(sorted(curve.values(), key=lambda row: row.world_size)):
+            for row, before in moved(sorted(curve, key=lambda row: row.world_size)):
                 cases[row.world_size, row.hosts, before].append(row.case)
         findings = tuple(
             Finding(

@@ -18,10 +18,9 @@ from markupsafe import Markup
 
 import clusterbench
 from clusterbench.cases import Reading
-from clusterbench.cases.steadiness import TOO_FEW, unsteady_cases
+from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.charts import CAPTION, Chart, charts
 from clusterbench.cluster import Cluster, nodes_and_ranks
-from clusterbench.compare.text import HEADER
 from clusterbench.derive import read, write_rows
 from clusterbench.diagnoses import HEADINGS, Answer, Diagnosis, Finding, diagnoses, examine, in_words
 from clusterbench.discover import summary
@@ -49,16 +48,6 @@ class Report:
 
     path: Path
     verdict: Verdict
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One run against another: ``lines`` stand under :data:`clusterbench.compare.text.HEADER`, the worst first."""
-
-    title: str
-    summary: Sequence[str]
-    lines: Sequence[Sequence[str]]
-    notes: Sequence[str]
 
 
 @contextmanager
@@ -89,16 +78,11 @@ def render_report(run: RunFolder, fail_on: Sequence[str] | None = None) -> Repor
 
 
 def page(
-    reading: Reading,
-    answers: Mapping[str, Answer],
-    judged: Verdict,
-    runs: Sequence[Mapping[str, str]] = (),
-    compared: Sequence[Compared] = (),
+    reading: Reading, answers: Mapping[str, Answer], judged: Verdict, runs: Sequence[Mapping[str, str]] = ()
 ) -> str:
     """The page as text. Pure, but for the files of this package.
 
-    ``runs`` are what there is to say of each, by heading, where ``reading`` is made of several; ``compared`` is how
-    those that share cases differ.
+    ``runs`` are what there is to say of each, by heading, where ``reading`` is made of several.
     """
     places = {history.case.id: line for line, history in enumerate(reading.histories)}
     figures = list(_figures(reading, places))
@@ -113,9 +97,6 @@ def page(
         question=reading.plan.question,
         run=reading.run,
         runs=runs,
-        compared=compared,
-        compared_columns=HEADER,
-        most_compared=_MOST,
         answer=answer,
         unsteady=_unsteady(reading, rests_on),
         caution=_CAUTION if reading.plan.cluster.device == "cpu" else "",
@@ -221,7 +202,7 @@ def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[str
 
 def _unsteady(reading: Reading, rests_on: set[str]) -> str:
     """What is to be said beside figures that rest on cases whose iterations differ too much."""
-    unsteady = unsteady_cases((*reading.rows_of("time_cv"), *reading.rows_of("time_max_over_median"))) & rests_on
+    unsteady = reading.unsteady & rests_on
     short = {
         history.case.id
         for history in reading.histories
@@ -324,9 +305,7 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
     elapsed_s = sum(outcome.elapsed_s for outcome in outcomes)
     if elapsed_s:
         yield "time in cases", f"{elapsed_s:.0f} s" if elapsed_s < 120 else f"{elapsed_s / 60:.0f} min"
-    repeats = sorted({history.case.repeats for history in reading.histories})
-    times = plural(repeats[-1], "repeat") if repeats else "no repeats"
-    yield "cases", f"{len(reading.histories):,} × {f'{repeats[0]} to ' if len(repeats) > 1 else ''}{times}"
+    yield "cases", f"{len(reading.histories):,} × {plural(reading.plan.repeats, 'repeat')}"
 
 
 def machine(cluster: Cluster) -> str:

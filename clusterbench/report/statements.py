@@ -19,7 +19,7 @@ def cannot_say(reading: Reading) -> list[str]:
 
 
 def _can(reading: Reading) -> Iterator[str]:
-    metrics = {row.metric for row in reading.rows if row.value is not None}
+    metrics = {metric for metric, rows in reading.by_metric.items() if any(row.value is not None for row in rows)}
     on_cpu = reading.plan.cluster.device == "cpu"
     if not metrics:
         yield "Nothing: no case has a figure."
@@ -76,8 +76,8 @@ def _cannot(reading: Reading) -> Iterator[str]:
         yield "Whether a small difference would repeat: every case was measured once. Set repeats in the suite."
     yield from dict.fromkeys(
         f"{row.metric.upper()} against the {row.detail.get('peak', '')} peak: {row.basis.rstrip('.')}."
-        for row in reading.rows
-        if row.metric in ("mfu", "hfu") and row.value is None and row.basis
+        for row in reading.rows_of("mfu", "hfu")
+        if row.value is None and row.basis
     )
     open_cases = sum(history.pooled is None for history in reading.histories)
     if open_cases:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from clusterbench.cases import Reading
-from clusterbench.cases.steadiness import is_unsteady
 from clusterbench.cases.trained import TOTAL_MEMORY
 from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.rows import Row
@@ -78,12 +77,9 @@ def _is_plain(value: object) -> bool:
 
 def columns(reading: Reading) -> list[CaseColumn]:
     """One value per case in each column, in the order of the plan."""
-    by_case: dict[str, list[Row]] = defaultdict(list)
-    for row in reading.rows:
-        by_case[row.case].append(row)
     histories = reading.histories
-    lines = [by_case[history.case.id] for history in histories]
-    flags = [_flag(history, rows) for history, rows in zip(histories, lines, strict=True)]
+    lines = [reading.by_case.get(history.case.id, []) for history in histories]
+    flags = [_flag(history, rows, reading.unsteady) for history, rows in zip(histories, lines, strict=True)]
     candidates = [
         CaseColumn("case", "", "text", [history.case.id for history in histories]),
         CaseColumn("outcome", "", "status", [history.status for history in histories]),
@@ -247,11 +243,11 @@ def _cut(value: float) -> float | int:
     return int(cut) if cut == int(cut) else cut
 
 
-def _flag(history: History, rows: Sequence[Row]) -> str | None:
+def _flag(history: History, rows: Sequence[Row], unsteady: Set[str]) -> str | None:
     if history.pooled is None:
         return rows[0].basis[:300] if rows else None
     flags = []
-    if any(map(is_unsteady, rows)):
+    if history.case.id in unsteady:
         flags.append("unstable")
     if len(history.faults):
         flags.append(f"{len(history.faults)} of {history.case.repeats} repeats ended badly")

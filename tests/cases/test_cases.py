@@ -39,3 +39,17 @@ def test_a_case_is_one_object_with_all_its_figures() -> None:
     assert (done.value("tokens_per_s"), done.value("peak_memory", "total"), lost.is_measured) == (9, 5, False)
     assert reading.trained_with("tokens_per_s")[0] is reading.trained_with("peak_memory")[0] is done
     assert reading.trained_with("bubble") == [lost]
+
+
+def test_rows_of_several_metrics_come_in_the_order_of_all_rows() -> None:
+    first, second = (trained(layout, {"tokens_per_s": 9, "bubble": 0.1, "mfu": 0.5}) for layout in ("dp2", "tp2"))
+    reading = of_rows([*first, *second])
+    wanted = [row for row in reading.rows if row.metric in ("tokens_per_s", "bubble")]
+    assert reading.rows_of("bubble", "tokens_per_s") == wanted
+    assert len(wanted) == 4
+    assert reading.rows_of("bubble", "no_such_metric") == reading.rows_of("bubble") == [wanted[1], wanted[3]]
+
+
+def test_of_a_case_the_first_row_with_a_figure_stands_for_it() -> None:
+    done, lost = trained("dp2", {"mfu": None, "tokens_per_s": 9, "bubble": 0.1}), trained("tp2", status="failed")
+    assert [row.metric for row in of_rows([*done, *lost]).measured] == ["tokens_per_s"]
