@@ -2,6 +2,7 @@
 
 import os
 import time
+from io import BytesIO, StringIO
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,8 @@ from clusterbench.launch.supervisor import supervise
 from clusterbench.run_folder import RunFolder
 
 SUITE = "suite: s\nbenchmarks: [{benchmark: fault_drill, sleep_s: [0.01, 0.02], iterations: 6}]\ncpu: {num_ranks: 1}\n"
+LONG = SUITE.replace("[0.01, 0.02]", "[0.01, 1.0]").replace("iterations: 6", "iterations: 3, warmup: 1")
+"""Its second case takes four seconds, in which its head can be killed."""
 COMMAND = "mpirun -n 2 -host a,b"
 
 
@@ -58,9 +61,7 @@ def test_a_head_that_is_killed_without_a_word_is_started_again(launcher, tmp_pat
     options = launcher(
         f"if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; exit 0; fi", 'exec "$@"'
     )
-    (tmp_path / "s.yaml").write_text(
-        SUITE.replace("[0.01, 0.02]", "[0.01, 3.0]").replace("iterations: 6", "iterations: 3")
-    )
+    (tmp_path / "s.yaml").write_text(LONG)
     assert supervise(COMMAND, options) == 0
     assert "clusterbench: the launcher ended with 0; all hosts answer (a, b)" in capfd.readouterr().err
     assert statuses(tmp_path / "run") == ["ok", "ok"]
@@ -73,20 +74,27 @@ OPEN_MPI = "prterun noticed that process rank 1 with PID 7 on node b exited on s
 LOST_HEAD = "error: the head of the run said nothing for 20 s; the agent on b ends its ranks and itself"
 
 
-@pytest.mark.parametrize(("line", "host"), [(MPICH, "b"), (OPEN_MPI, "b"), (LOST_HEAD, "a")])
-def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(launcher, tmp_path, line, host):
+def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(launcher, tmp_path):
     once = tmp_path / "once"
     options = launcher(
-        f'if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; echo "{line}"; exit 9; fi',
+        f'if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; echo "{MPICH}"; exit 9; fi',
         'exec "$@"',
     )
-    long = SUITE.replace("[0.01, 0.02]", "[0.01, 3.0]").replace("iterations: 6", "iterations: 3")
-    (tmp_path / "s.yaml").write_text(long)
+    (tmp_path / "s.yaml").write_text(LONG)
     assert supervise(COMMAND, options) == 0
     first, lost, again = RunFolder.open(tmp_path / "run").outcomes()
     assert [first.status, lost.status, again.status] == ["ok", "failed", "ok"]
-    assert (lost.host, lost.lost_hosts, lost.attempt, again.attempt) == (host, (host,), 1, 2)
-    assert lost.reason == f"host {host} was lost: the launcher ended the run and said: {line.strip(' =')}"
+    assert (lost.host, lost.lost_hosts, lost.attempt, again.attempt) == ("b", ("b",), 1, 2)
+    assert lost.reason == "host b was lost: the launcher ended the run and said: PID 33 RUNNING AT b"
+
+
+@pytest.mark.parametrize(("line", "host"), [(MPICH, "b"), (OPEN_MPI, "b"), (LOST_HEAD, "a")])
+def test_the_host_that_ended_first_is_known_from_what_the_launcher_said(line, host):
+    supervised = supervisor._Supervised()
+    supervised._listen(BytesIO(f"starts\n{line}\nends\n".encode()), printed := StringIO())
+    assert supervised.named(["a", "b"]) == (host, line.strip(" ="))
+    assert printed.getvalue() == f"starts\n{line}\nends\n"
+    assert supervised.named(["c"]) == (("c", line) if line == LOST_HEAD else None)
 
 
 def test_a_launcher_may_end_with_2_once_its_run_has_begun(launcher, tmp_path):
@@ -94,9 +102,7 @@ def test_a_launcher_may_end_with_2_once_its_run_has_begun(launcher, tmp_path):
     options = launcher(
         f"if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; exit 2; fi", 'exec "$@"'
     )
-    (tmp_path / "s.yaml").write_text(
-        SUITE.replace("[0.01, 0.02]", "[0.01, 2.0]").replace("iterations: 6", "iterations: 3")
-    )
+    (tmp_path / "s.yaml").write_text(LONG)
     assert supervise(COMMAND, options) == 0
     assert statuses(tmp_path / "run") == ["ok", "ok"]
 
