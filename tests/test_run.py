@@ -120,21 +120,30 @@ def nobody_is_left(folder):
 pytestmark = pytest.mark.gloo
 
 
-@pytest.mark.quick
-def test_a_suite_becomes_a_folder_with_a_report(suite, tmp_path):
-    done = run(suite(), "--out", tmp_path / "run")
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The folder of a plain run of the suite, which nobody changes, and what it said."""
+    folder = tmp_path_factory.mktemp("plain")
+    (folder / "drill.yaml").write_text(SUITE.format(repeats=1, sleep_s="[0.05, 0.06, 0.07]"))
+    done = run(folder / "drill.yaml", "--out", folder / "run")
     assert done.returncode == 0, done.stderr
-    assert statuses(tmp_path / "run") == ["ok"] * 6
+    return folder / "run", done.stderr
+
+
+@pytest.mark.quick
+def test_a_suite_becomes_a_folder_with_a_report(plain):
+    folder, _ = plain
+    assert statuses(folder) == ["ok"] * 6
     names = (
         "suite.yaml environment.json plan.jsonl observations.jsonl outcomes.jsonl rows.csv logs index.html verdict.json"
     )
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {*names.split()}
-    environment = json.loads((tmp_path / "run/environment.json").read_text())
+    assert {path.name for path in folder.iterdir()} == {*names.split()}
+    environment = json.loads((folder / "environment.json").read_text())
     assert all(loaded["torch"].startswith("2.") for loaded in environment["loaded"].values())
 
 
-def test_progress_says_which_case_of_how_many_and_how_long(suite, tmp_path):
-    said = run(suite(), "--out", tmp_path / "run").stderr
+def test_progress_says_which_case_of_how_many_and_how_long(plain):
+    _, said = plain
     assert "[2/6] fault_drill/1n3/none-in-run-sleep_s=0.06\n" in said
     assert re.search(r"\[2/6\] ok \d+\.\d s \(\d+:\d\d elapsed, about \d+:\d\d left\)\n", said)
 
@@ -152,7 +161,9 @@ def test_progress_says_which_case_of_how_many_and_how_long(suite, tmp_path):
 )
 def test_a_signal_to_a_worker_costs_exactly_one_case(suite, tmp_path, number, status, words):
     folder = tmp_path / "run"
-    process = start(suite(sleep_s="[0.05, 0.5, 0.07]"), "--out", folder)
+    path = suite(sleep_s="[0.05, 0.5, 0.07]")
+    path.write_text(path.read_text().replace("time_limit_s: 12", "time_limit_s: 7"))  # which a stopped rank waits for
+    process = start(path, "--out", folder)
     until_timed(process, folder, "fault_drill/1n3/none-in-run-sleep_s=0.5")
     os.kill(worker_of(folder, 1), number)
     _, said = process.communicate(timeout=200)
@@ -225,9 +236,8 @@ def test_a_mistake_is_one_message_and_exit_code_2(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_resuming_on_another_number_of_ranks_is_refused(suite, tmp_path):
-    folder = tmp_path / "run"
-    run(suite(), "--out", folder)
+def test_resuming_on_another_number_of_ranks_is_refused(plain):
+    folder, _ = plain
     done = run("--resume", folder, "--num-ranks", 2)
     assert done.returncode == 2
     assert done.stderr == (
@@ -242,13 +252,12 @@ def mpirun(number):
 
 
 @pytest.mark.mpi
-def test_under_mpirun_the_cases_are_those_of_a_plain_run(suite, tmp_path):
-    plain, mpi = tmp_path / "plain", tmp_path / "mpi"
-    assert run(suite(), "--out", plain).returncode == 0
+def test_under_mpirun_the_cases_are_those_of_a_plain_run(plain, suite, tmp_path):
+    mpi = tmp_path / "mpi"
     done = run(suite(), "--out", mpi, launcher=mpirun(3))
     assert done.returncode == 0, done.stderr
     assert [case.hash for case in RunFolder.open(mpi).plan().cases] == [
-        case.hash for case in RunFolder.open(plain).plan().cases
+        case.hash for case in RunFolder.open(plain[0]).plan().cases
     ]
     assert statuses(mpi) == ["ok"] * 6
 

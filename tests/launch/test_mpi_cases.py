@@ -189,7 +189,7 @@ benchmarks:
     min_size: 48KiB
     max_size: 48KiB
     iterations: 1000000
-    time_limit_s: 12
+    time_limit_s: 7
   - {benchmark: all_reduce, min_size: 8, max_size: 8, iterations: 5}
 cpu: {num_ranks: 3}
 """
@@ -294,7 +294,7 @@ def test_a_rank_that_is_stopped_inside_mpi_is_named_and_the_run_ends_in_order(su
     assert (before.case, before.status) == ("all_reduce/1n3/8B-float32", "ok")
     assert (late.case, late.status, late.rank) == ("mpi/1n3/all_reduce-48KiB-float32", "timeout", 1)
     assert re.fullmatch(
-        r"stopped after 12 s: rank 1 \(host .*\) does not answer within 5 s, stopped or gone without a word; 2 other "
+        r"stopped after 7 s: rank 1 \(host .*\) does not answer within 5 s, stopped or gone without a word; 2 other "
         r"ranks wait for it",
         late.reason,
     )
@@ -311,7 +311,7 @@ def test_a_plain_run_says_that_it_sees_an_mpirun_and_not_its_ranks(suite, tmp_pa
     late, after = RunFolder.open(folder).outcomes()
     assert (late.status, late.rank, after.status) == ("timeout", None, "ok")
     assert re.fullmatch(
-        r"stopped after 12 s: the mpirun of 3 ranks on host .* has not ended; which of its ranks is behind is not "
+        r"stopped after 7 s: the mpirun of 3 ranks on host .* has not ended; which of its ranks is behind is not "
         r"known\.\nhint: 'mpirun -n 3 clusterbench run SUITE' names it",
         late.reason,
     )
@@ -324,7 +324,7 @@ def test_a_case_that_is_only_slow_names_how_far_it_got(suite, tmp_path):
     assert done.returncode == 1
     late = RunFolder.open(folder).outcomes()[-1]
     assert late.status == "timeout"
-    assert re.search(r"stopped after 12 s: ranks? .* not finished iteration \d+", late.reason)
+    assert re.search(r"stopped after 7 s: ranks? .* not finished iteration \d+", late.reason)
 
 
 @pytest.mark.mpi
