@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from itertools import product
 from math import gcd, prod
 from typing import Any, Literal
@@ -338,17 +339,23 @@ class ParallelLayout:
         >>> ParallelLayout.parse("dp4-tp2+sp+ep4").degree("edp")
         2
         """
-        if axis in AXES:
-            return getattr(self, axis)  # type: ignore[no-any-return]
-        degrees = {
+        if axis not in self._degrees:
+            raise LayoutError(f"'{axis}' is not an axis of a layout.{nearest(axis, AXES)} Allowed: {', '.join(AXES)}.")
+        return self._degrees[axis]
+
+    @cached_property
+    def _degrees(self) -> Mapping[str, int]:
+        """Kept: a plan asks for them of each weight of each case, a million times for ``suites/top_configs.yaml``."""
+        return {
+            "pp": self.pp,
+            "dp": self.dp,
+            "cp": self.cp,
+            "tp": self.tp,
             "dp_cp": self.dp * self.cp,
             "ep": self.ep,
             "edp": self.world_size // self.pp // self.ep,
             "ends": min(self.pp, 2),
         }
-        if axis not in degrees:
-            raise LayoutError(f"'{axis}' is not an axis of a layout.{nearest(axis, AXES)} Allowed: {', '.join(AXES)}.")
-        return degrees[axis]
 
     def uses(self, name: str) -> bool:
         """Whether an axis has more than one rank, or a rider is active.

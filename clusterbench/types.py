@@ -54,11 +54,16 @@ _IDENTITY = (
 
 @dataclass(frozen=True)
 class Expected:
-    """A value written down before the run, with the sentence that justifies it."""
+    """A value written down before the run, with the sentence that justifies it.
+
+    ``is_upper_bound`` says that no device exceeds it, so that a larger figure is a mistake of the measurement. Plans
+    recorded before there was the word have none.
+    """
 
     value: float
     unit: str
     basis: str
+    is_upper_bound: bool = False
 
 
 Side = Literal["at_least", "at_most"]
@@ -198,13 +203,14 @@ class Step:
         in every repeat.
     confirm
         Looks once, behind the clock, at what the last timed iteration left: returns evidence or raises as ``check``
-        does, on every rank.
+        does, on every rank. Called with whether this is the case's first repeat: what cannot differ in the others need
+        not be looked at again.
     """
 
     run: Callable[[], object]
     check: Callable[[], Mapping[str, float]]
     passes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    confirm: Callable[[], Mapping[str, float]] = dict
+    confirm: Callable[[bool], Mapping[str, float]] = lambda is_first: {}
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Verdict:
     def text(self) -> str:
         """For a terminal: a line for each statement, and one for the exit code."""
         width = max(len(statement.word) for statement in self.statements)
-        lines = [f"{one.about:<8}  {one.word:<{width}}  {one.sentence}" for one in self.statements]
+        lines = [f"{said.about:<8}  {said.word:<{width}}  {said.sentence}" for said in self.statements]
         return "\n".join([*lines, self.ends_with])
 
     def as_json(self) -> str:
@@ -283,7 +283,7 @@ def _why_not_proven(history: History, checked: Set[str], disputed: Set[str]) -> 
     if history.case.id not in checked:
         return "without a record of the check"
     if history.case.id in disputed:
-        return "whose loss or norm differs from a case that should compute the same, with none on one rank to decide"
+        return "whose loss or norm differs from a case that should compute the same, and no case on one rank decides"
     return ""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import clusterbench
+from clusterbench.benchmarks.train_step import TrainStep
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -37,6 +38,22 @@ def test_the_program_of_the_page_runs_with_nothing_but_the_public_names(tmp_path
 def test_the_page_describes_every_public_name() -> None:
     described = set(re.findall(r"^\| `(\w+)", PAGE, re.MULTILINE))
     assert described == {*clusterbench.__all__} - {"__version__"}
+
+
+RECORDED = {
+    *("step_time", "tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank", "mfu", "hfu", "peak_memory"),
+    *("memory_at_rest", "traffic_bytes", "collectives", "exposed_communication", "step_part", "bubble"),
+    *("longest_seq_len", "attention_time", "attention_imbalance", "expert_time", "expert_imbalance"),
+    *("energy_per_token", "routing_margin", "scaling_efficiency", "scaling_loss_part"),
+    *("parity_loss", "parity_gradients", "parity_parameters"),
+}
+"""Metrics of a training step that the first recorded runs have."""
+
+
+def test_the_page_lists_every_metric_of_a_step_that_the_first_recorded_runs_lack() -> None:
+    listed = PAGE.partition("## Columns and metrics added")[2]
+    added = {kind.name for kind in TrainStep.metrics} - RECORDED
+    assert {name for name in added if f"`{name}`" not in listed} == set()
 
 
 def test_importing_it_loads_nothing_that_is_not_used() -> None:

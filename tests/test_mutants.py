@@ -34,8 +34,8 @@ def test_every_text_stands_once_in_the_package_and_its_replacement_compiles() ->
     assert {code: why for code, mutant in MUTANTS.items() if (why := complaint(mutant, texts))} == {}
 
 
-def test_there_are_as_many_as_were_reviewed() -> None:
-    assert len(MUTANTS) >= 102
+def test_there_are_as_many_as_the_tallies_stand_on() -> None:
+    assert Counter(mutant.kind for mutant in MUTANTS.values()) >= Counter(step=130, shared=90)
 
 
 def test_each_says_what_is_wrong_and_what_executes_it() -> None:

@@ -17,6 +17,7 @@ from clusterbench.cases import Reading
 from clusterbench.cli import main
 from clusterbench.diagnoses import examine
 from clusterbench.errors import SuiteError
+from clusterbench.measured.bounds import BEYOND
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
 from clusterbench.types import FAIL_ON, Case, Floor, Observation, Outcome
@@ -120,10 +121,10 @@ def test_a_wrong_training_case_is_wrong_in_both_statements() -> None:
 
 
 def test_figures_that_mean_nothing_are_wrong() -> None:
-    bytes_of_tp = row(ONE, "traffic_bytes", 4096.0, unit="B", expected=1024.0, iterations=1, detail={"axis": "tp"})
-    found = judged(good(ONE), cases=[ONE], rows=[bytes_of_tp])
+    impossible = row(ONE, "mfu", None, unit="fraction", basis=f"{BEYOND}: mfu 1.2 is above 1, dense peak")
+    found = judged(good(ONE), cases=[ONE], rows=[impossible])
     assert (found.measured.word, found.exit_code) == ("WRONG", 1)
-    assert "traffic_mismatch: planted/1n4/a, axis tp: counted +300.0 % against the formula" in found.measured.sentence
+    assert "beyond_bound: planted/1n4/a: mfu 1.2 is above 1, dense peak" in found.measured.sentence
 
 
 def test_a_suspect_is_1_and_names_rank_host_and_by_how_much() -> None:
@@ -172,8 +173,8 @@ def test_cases_that_differ_with_none_to_decide_are_not_proven() -> None:
     found = judged(good(dp2), good(tp2), cases=[dp2, tp2], rows=rows)
     assert (found.proven.word, found.exit_code) == ("NOT PROVEN", 0)
     assert found.proven.sentence.endswith(
-        "not proven: 2 whose loss or norm differs from a case that should compute the same, with none on one rank to "
-        "decide"
+        "not proven: 2 whose loss or norm differs from a case that should compute the same, and no case on one rank "
+        "decides"
     )
 
 

@@ -63,7 +63,7 @@ class DeviceCopy(Benchmark):
         if card is None or card.memory_bytes_per_s is None or int(point["size_bytes"]) < _BEYOND_CACHES:
             return {}
         basis = f"memory bandwidth of the data sheet, an upper bound: {card.source}"
-        return {"bandwidth_per_rank": Expected(card.memory_bytes_per_s, "B/s", basis)}
+        return {"bandwidth_per_rank": Expected(card.memory_bytes_per_s, "B/s", basis, is_upper_bound=True)}
 
     @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:

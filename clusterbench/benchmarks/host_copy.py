@@ -79,7 +79,7 @@ class HostCopy(Benchmark):
         ways = _WAYS[str(point["direction"])]
         directions = "each direction of the link to the host" if ways == 2 else "one direction of the link to the host"
         basis = f"{directions} by the data sheet, an upper bound: {card.source}"
-        return {"bandwidth_per_rank": Expected(ways * card.pcie_bytes_per_s, "B/s", basis)}
+        return {"bandwidth_per_rank": Expected(ways * card.pcie_bytes_per_s, "B/s", basis, is_upper_bound=True)}
 
     @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:

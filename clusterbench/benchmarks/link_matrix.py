@@ -119,7 +119,7 @@ class LinkMatrix(Benchmark):
         gpu = place.cluster.accelerator
         if point["between"] == "ranks" and place.num_nodes == 1 and gpu and gpu.link_bytes_per_s:
             basis = f"one direction of the GPU's links, an upper bound: {gpu.source}"
-            expected["median_bandwidth"] = Expected(gpu.link_bytes_per_s, "B/s", basis)
+            expected["median_bandwidth"] = Expected(gpu.link_bytes_per_s, "B/s", basis, is_upper_bound=True)
         return expected
 
     @classmethod

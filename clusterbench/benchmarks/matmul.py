@@ -95,7 +95,8 @@ class Matmul(Benchmark):
         if (peak := place.cluster.peak_flops_per_s(str(point["dtype"]))) is None:
             return {}
         value, source = peak
-        return {"flops_per_s_per_rank": Expected(value, "FLOP/s", f"dense peak, an upper bound: {source}")}
+        basis = f"dense peak, an upper bound: {source}"
+        return {"flops_per_s_per_rank": Expected(value, "FLOP/s", basis, is_upper_bound=True)}
 
     @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:

@@ -102,7 +102,8 @@ class Nvbandwidth(ToolBenchmark):
         }[_ONE_WAY[str(point["test"])]]
         if rate is None:
             return {}
-        expected = Expected(rate, "B/s", f"{link} by the data sheet, an upper bound: {card.source}")
+        basis = f"{link} by the data sheet, an upper bound: {card.source}"
+        expected = Expected(rate, "B/s", basis, is_upper_bound=True)
         return {"bandwidth": expected, "lowest_bandwidth": expected}
 
     @classmethod

@@ -100,13 +100,19 @@ class PeerCopy(Benchmark):
         if int(point["gpus_in_node"]) > 1:
             if gpu.link_bytes_per_s:
                 basis = f"one direction of the GPU's links, an upper bound: {gpu.source}"
-                expected[metric_key("median_bandwidth", category="peer")] = Expected(gpu.link_bytes_per_s, "B/s", basis)
+                expected[metric_key("median_bandwidth", category="peer")] = Expected(
+                    gpu.link_bytes_per_s, "B/s", basis, is_upper_bound=True
+                )
             if gpu.pcie_bytes_per_s:
                 basis = f"one direction of PCIe, an upper bound: {gpu.source}"
-                expected[metric_key("median_bandwidth", category="host")] = Expected(gpu.pcie_bytes_per_s, "B/s", basis)
+                expected[metric_key("median_bandwidth", category="host")] = Expected(
+                    gpu.pcie_bytes_per_s, "B/s", basis, is_upper_bound=True
+                )
         if gpu.memory_bytes_per_s:
             basis = f"memory bandwidth, an upper bound: {gpu.source}"
-            expected[metric_key("median_bandwidth", category="local")] = Expected(gpu.memory_bytes_per_s, "B/s", basis)
+            expected[metric_key("median_bandwidth", category="local")] = Expected(
+                gpu.memory_bytes_per_s, "B/s", basis, is_upper_bound=True
+            )
         return expected
 
     @classmethod

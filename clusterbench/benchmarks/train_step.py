@@ -260,6 +260,7 @@ class TrainStep(Benchmark):
 
     @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:
+        from clusterbench.engine.own_work import OwnWork
         from clusterbench.proof.parity import check_parity
         from clusterbench.proof.timed_step import TimedStep
         from clusterbench.training.passes import passes_of
@@ -276,7 +277,13 @@ class TrainStep(Benchmark):
             return {**evidence, PROOF_TIME: time.monotonic() - started}
 
         timed = TimedStep(step)
-        return Step(run=timed, check=check, passes=passes_of(step, rig), confirm=lambda: timed.confirm(rig))
+        run = OwnWork(timed, rig.device)
+        return Step(
+            run=run,
+            check=check,
+            passes=passes_of(step, rig, run.spent_s),
+            confirm=lambda is_first: timed.confirm(rig, is_first),
+        )
 
     @classmethod
     def proof_key(cls, point: Point, device: str) -> str | None:

@@ -22,8 +22,8 @@ def ranks_of_same_work(case: Case, observation: Observation) -> list[Group]:
     with as many FLOPs (EXECUTED), ran the same collectives along the same axes with as many bytes (TRAFFIC), and hold
     parameters, gradients and optimizer states of as many bytes, but for :data:`ALIKE`. So stages of a pipeline are
     told apart (the first looks up embeddings and has no one to receive from, the last has the head), ranks that attend
-    to more tokens, and experts with more rows; nothing of this is taken from the layout. Without those counts nobody
-    knows, and each rank stands alone. In a case without a layout all ranks do the same.
+    to more tokens, and experts with more rows; nothing of this is taken from the layout. Without those counts it is not
+    known, and each rank stands alone. In a case without a layout all ranks do the same.
     """
     ranks = range(len(observation.seconds))
     if case.layout is None:
@@ -34,8 +34,8 @@ def ranks_of_same_work(case: Case, observation: Observation) -> list[Group]:
         return [(rank,) for rank in ranks]
     same_counts: dict[object, list[int]] = defaultdict(list)
     for rank in ranks:
-        flops = tuple((each.operator, each.during, each.count, each.flops) for each in executed[rank])
-        bytes_sent = tuple((each.axis, each.op, each.count, each.size_bytes) for each in traffic[rank])
+        flops = tuple((called.operator, called.during, called.count, called.flops) for called in executed[rank])
+        bytes_sent = tuple((moved.axis, moved.op, moved.count, moved.size_bytes) for moved in traffic[rank])
         same_counts[flops, bytes_sent].append(rank)
     return sorted(group for together in same_counts.values() for group in _of_same_size(together, memory))
 
@@ -52,6 +52,6 @@ def _of_same_size(ranks: Sequence[int], memory: Sequence[Mapping[str, int]]) -> 
     return [tuple(group) for group in groups]
 
 
-def _as_large(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
-    sizes = ((one.get(state + AT_REST, 0), other.get(state + AT_REST, 0)) for state in STATES)
-    return all(abs(first - second) <= ALIKE * max(first, second) for first, second in sizes)
+def _as_large(rank: Mapping[str, int], peer: Mapping[str, int]) -> bool:
+    sizes = ((rank.get(state + AT_REST, 0), peer.get(state + AT_REST, 0)) for state in STATES)
+    return all(abs(own - other) <= ALIKE * max(own, other) for own, other in sizes)

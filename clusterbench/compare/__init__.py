@@ -213,7 +213,11 @@ def compare_runs(base: Path, new: Path, margin: float = 0.05) -> Comparing:
     SuiteError
         If they have no case in common, with what they differ in.
     """
-    before, after = read(RunFolder.open(base)), read(RunFolder.open(new))
+    return compare_readings(read(RunFolder.open(base)), read(RunFolder.open(new)), str(base), str(new), margin)
+
+
+def compare_readings(before: Reading, after: Reading, base: str, new: str, margin: float = 0.05) -> Comparing:
+    """The same of runs that were read already; ``base`` and ``new`` are what they are called."""
     firsts = {history.case.hash: history for history in before.histories}
     seconds = {history.case.hash: history for history in after.histories}
     common = [key for key in firsts if key in seconds]
@@ -228,8 +232,8 @@ def compare_runs(base: Path, new: Path, margin: float = 0.05) -> Comparing:
     lacking = {key: history.case.id for history, _, missing in compared for key in missing}
     ended_well = [(first, second) for first, second in pairs if first.status == "ok"]
     return Comparing(
-        base=str(base),
-        new=str(new),
+        base=base,
+        new=new,
         margin=margin,
         differences=tuple(differences),
         whole=whole,

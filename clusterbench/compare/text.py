@@ -33,16 +33,16 @@ _WORDS = {
 def as_text(comparing: Comparing) -> str:
     """For the terminal."""
     told = [line for sentence in summary(comparing) for line in comment(sentence)]
-    notes = [line for note in _notes(comparing) for line in comment(note)]
-    return "\n".join([*told, "#", *aligned(HEADER, _rows(comparing)), *(["#", *notes] if notes else [])])
+    behind = [line for note in notes(comparing) for line in comment(note)]
+    return "\n".join([*told, "#", *aligned(HEADER, rows(comparing)), *(["#", *behind] if behind else [])])
 
 
 def as_markdown(comparing: Comparing) -> str:
     """The same for a pull request."""
     verdict, *rest = summary(comparing)
     lines = [f"**{verdict}**", "", *rest, "", f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in _rows(comparing)]
-    return "\n".join([*lines, "", *(f"- {note}" for note in _notes(comparing))])
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(comparing)]
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes(comparing))])
 
 
 def summary(comparing: Comparing) -> list[str]:
@@ -116,8 +116,11 @@ def _sorted(comparing: Comparing) -> list[Difference]:
     return sorted(comparing.judged, key=lambda difference: -difference.worsening)
 
 
-def _rows(comparing: Comparing) -> list[list[str]]:
-    """The worst first. Of figures from the same samples the first stands for all that did not change."""
+def rows(comparing: Comparing) -> list[list[str]]:
+    """The lines of the table, the worst first, under :data:`HEADER`.
+
+    Of figures from the same samples the first stands for all that did not change.
+    """
     shown = []
     told: set[int] = set()
     for difference in _sorted(comparing):
@@ -188,7 +191,8 @@ def _change(change: Change) -> str:
     return f"{math.expm1(log):+.1%} ({between})"
 
 
-def _notes(comparing: Comparing) -> Iterator[str]:
+def notes(comparing: Comparing) -> Iterator[str]:
+    """What may also be behind a difference, and what is not in the table, as sentences."""
     yield from comparing.cautions
     yield from (f"machine: {sentence}" for sentence in comparing.environment)
     yield from comparing.ended_otherwise

@@ -28,7 +28,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
     """
     hashes = [history.case.hash for run in runs for history in run.histories]
     are_alike = len(set(hashes)) < len(hashes)
-    named_runs = [_named(run, name, are_alike) for run, name in zip(runs, _names(runs), strict=True)]
+    named_runs = [_named(run, name, are_alike) for run, name in zip(runs, names_of(runs), strict=True)]
     plan = Plan(
         suite=" and ".join(dict.fromkeys(run.plan.suite for run in named_runs)),
         question=" ".join(dict.fromkeys(run.plan.question for run in named_runs if run.plan.question)),
@@ -54,7 +54,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
     )
 
 
-def _names(runs: Sequence[SingleRun]) -> list[str]:
+def names_of(runs: Sequence[SingleRun]) -> list[str]:
     """The names of their folders, numbered where two have the same."""
     count = Counter(run.name for run in runs)
     number = {name: iter(range(1, many + 1)) for name, many in count.items()}

@@ -69,13 +69,16 @@ class Floor(Diagnosis):
         for history in reading.histories:
             for asked in history.case.floors:
                 groups[_group(history, asked)] += _held(history, asked, rows[history.case.id])
-        judged = [one for group in groups.values() for one in group if isinstance(one, _Judged)]
-        missed = sorted((one for one in judged if one.state == "missed"), key=lambda one: one.margin)
-        met = [one for one in judged if one.state == "met"]
+        judged = [held for group in groups.values() for held in group if isinstance(held, _Judged)]
+        missed = sorted((figure for figure in judged if figure.state == "missed"), key=lambda figure: figure.margin)
+        met = [figure for figure in judged if figure.state == "met"]
         return Answer(
             tuple(map(_finding, missed)),
             (_in_words(met),) if met else (),
-            (*map(_undecided, (one for one in judged if one.state == "unsteady")), *_not_judged(groups.values())),
+            (
+                *map(_undecided, (figure for figure in judged if figure.state == "unsteady")),
+                *_not_judged(groups.values()),
+            ),
         )
 
 
@@ -140,15 +143,15 @@ def _undecided(judged: _Judged) -> NotJudged:
 def _not_judged(groups: Iterable[Sequence[_Judged | NotJudged]]) -> Iterator[NotJudged]:
     """One reason for each group of which no case could be judged: that of a case with a bound, where there is one."""
     for group in groups:
-        reasons = [one for one in group if isinstance(one, NotJudged)]
+        reasons = [held for held in group if isinstance(held, NotJudged)]
         if len(reasons) == len(group):
             yield min(reasons, key=lambda reason: reason.takes in _TAKES.values())
 
 
 def _in_words(met: Sequence[_Judged]) -> str:
     """``12 floors of all_reduce and matmul are met; nearest: matmul/1n8/..., flops_per_s_per_rank, 8 % better``."""
-    names = dict.fromkeys(one.row.benchmark for one in met)
-    nearest = min(met, key=lambda one: one.margin)
+    names = dict.fromkeys(figure.row.benchmark for figure in met)
+    nearest = min(met, key=lambda figure: figure.margin)
     of = f"{plural(len(met), 'floor')} of {few(list(names), _NAMED)}"
     verb = "is" if len(met) == 1 else "are"
     return (

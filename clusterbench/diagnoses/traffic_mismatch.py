@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
+from clusterbench.benchmarks.train_step import job_of
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, Subject
-from clusterbench.rows import Row
+from clusterbench.job.passes import TRAFFIC
+from clusterbench.measured.traffic import METRIC, differences, has_formula
 from clusterbench.run_folder.attempts import History
-from clusterbench.units import format_value
 
 
 class TrafficMismatch(Diagnosis):
@@ -14,14 +16,14 @@ class TrafficMismatch(Diagnosis):
 
     What it looks for
     -----------------
-    Cases whose bytes per step and axis, counted where PyTorch dispatches collectives, differ from the formula written
-    down before the run; axes that the formula does not have, and axes without a byte that should have some. The counter
-    knows nothing of the formula. Bytes that a router decides are not judged.
+    Cases in which a rank's bytes per step and axis, counted where PyTorch dispatches collectives, differ from the
+    formula of its stage; axes that the formula does not have, and axes without a byte that should have some. The
+    counter knows nothing of the formula. Bytes that a router decides are not judged.
 
     Why it matters
     --------------
-    Either the step is not the step that was asked for, or the formula is wrong. In both cases no figure of this case,
-    its time included, can be trusted, so the run fails.
+    Either the step is not the step that was asked for, or the formula is wrong. The bytes of that axis are void, no
+    other figure of this case can be trusted either, and the run fails.
 
     How to confirm
     --------------
@@ -37,39 +39,19 @@ class TrafficMismatch(Diagnosis):
     subject: ClassVar[Subject] = "cases"
 
     def answer(self, reading: Reading) -> Answer:
-        axes = reading.rows_of("traffic_bytes")
-        with_formula = {row.case for row in axes if row.expected is not None}
-        counted = {history.case.id for history in reading.histories if _was_counted(history)}
-        findings, judged = [], 0
-        for row in axes:
-            # An axis without a figure is one along which nothing was sent, provided that there was a count.
-            is_silent = row.value is None and not row.iterations and row.case in counted
-            value = 0.0 if is_silent else row.value
-            if value is not None and row.case in with_formula:
-                judged += 1
-                if _differs(row, value):
-                    findings.append(_finding(row, value, row.expected or 0.0))
-        return Answer(tuple(findings), ("counted bytes are those of the formulas",) if judged and not findings else ())
+        rows = reading.rows_of(METRIC)
+        # a figure that differs is void, and an axis along which nothing was sent has none
+        suspects = {row.case for row in rows if row.value is None}
+        suspects &= {row.case for row in reading.rows_of("step_time") if row.value is not None}
+        findings = tuple(
+            finding for history in reading.histories if history.case.id in suspects for finding in _of(history)
+        )
+        is_judged = any(row.value is not None and row.expected is not None for row in rows)
+        return Answer(findings, ("counted bytes are those of the formulas",) if is_judged and not findings else ())
 
 
-def _was_counted(history: History) -> bool:
-    return history.pooled is not None and "traffic" in history.pooled.passes
-
-
-def _differs(row: Row, value: float) -> bool:
-    if row.basis.startswith("about"):  # a router decided
-        return False
-    # Both are whole bytes; anything else is the rounding of a float.
-    return abs(value - (row.expected or 0.0)) > 0.5
-
-
-def _finding(row: Row, value: float, formula: float) -> Finding:
-    return Finding(
-        f"{row.case}, axis {row.detail.get('axis', '?')}",
-        f"counted {100 * value / formula - 100:+.1f} % against the formula"
-        if formula
-        else "counted traffic where the formula has none",
-        "error",
-        f"counted {format_value(value, 'B')} ({value:,.0f} B), "
-        f"formula {format_value(formula, 'B')} ({formula:,.0f} B) per rank and step",
-    )
+def _of(history: History) -> Iterator[Finding]:
+    case, seen = history.case, history.pooled
+    if seen is not None and has_formula(case):
+        for found in differences(case, job_of(case.point, case.device), TRAFFIC.of(seen)):
+            yield Finding(f"{case.id}, axis {found.axis}, rank {found.rank}", found.by, "error", found.evidence)

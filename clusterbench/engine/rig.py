@@ -55,7 +55,7 @@ class Rig:
     grid
         The ranks as the case's layout sees them; None where the benchmark asked for none.
     own_steps
-        How many untimed steps of the case under way each rank's own work is recorded in.
+        In how many steps of the case under way each rank's own work is recorded, at least.
     """
 
     def __init__(self, *, rank: int, world_size: int, local_rank: int, host: str, device: torch.device) -> None:

@@ -33,13 +33,16 @@ def expected_memory_metrics(
         The job of each stage's ranks.
     """
     held = [expected_memory(active, part) for part in parts]
+    at_rest = [expected_at_rest(active, part) for part in parts]
     for category, basis in _bases(parts, active).items():
         yield metric_key("peak_memory", category=category), Expected(max(of[category] for of in held), "B", basis)
         if category in ("parameters", "optimizer_state"):
-            size_bytes = max(expected_at_rest(active, part)[category] for part in parts)
+            size_bytes = max(of[category] for of in at_rest)
             yield metric_key("memory_at_rest", category=category), Expected(size_bytes, "B", basis)
         limit, why = (
-            (OF_STATES, "exact but for a step count per tensor") if category in STATES else _band(parts, active)
+            (OF_STATES, "exact but for a step count per tensor")
+            if category in STATES
+            else max(_band(part, active, of[ACTIVATIONS]) for part, of in zip(parts, held, strict=True))
         )
         if parts[0].device == "cuda":
             why = f"{why}; {UNVERIFIED}"
@@ -95,13 +98,8 @@ def _is_routed(active: Sequence[Parallelism], job: TrainingJob) -> bool:
     return any("ep" in parallelism.traffic_basis(job) for parallelism in active)
 
 
-def _band(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> tuple[float, str]:
-    """How far activations may be from their formula, as a fraction of it, and why: of all stages the widest."""
-    return max(_band_of_stage(part, active) for part in parts)
-
-
-def _band_of_stage(job: TrainingJob, active: Sequence[Parallelism]) -> tuple[float, str]:
-    held = expected_memory(active, job)[ACTIVATIONS]
+def _band(job: TrainingJob, active: Sequence[Parallelism], held: float) -> tuple[float, str]:
+    """How far the activations of a stage may be from what it should hold in bytes, as a fraction of it, and why."""
     limit, reasons = OF_ACTIVATIONS, ["exact but for small buffers"]
     for parallelism in active:
         for slack in parallelism.slack(job):

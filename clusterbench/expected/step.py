@@ -62,7 +62,7 @@ def expected_step(
     if (card := cluster.accelerator) is not None and card.memory_bytes and job.layout.uses("cp"):
         expected["longest_seq_len"] = _longest_sequence(job, active, card)
     if (peak := cluster.peak_flops_per_s(job.dtype)) is not None:
-        bound = Expected(peak[0], "FLOP/s", peak_basis(peak[1]))
+        bound = Expected(peak[0], "FLOP/s", peak_basis(peak[1]), is_upper_bound=True)
         expected |= {flops_key(convention): bound for convention in CONVENTIONS}
         expected |= _bounds(job, *peak)
     if parity:
@@ -75,10 +75,11 @@ def _bounds(job: TrainingJob, peak_flops_per_s: float, source: str) -> dict[str,
     step_s = step_flops(job, "none", "causal") / (job.layout.world_size * peak_flops_per_s)
     tokens_per_s = job.tokens_per_step / step_s
     basis = f"model FLOPs, attention counted causal, at the dense peak: {source}"
+    at_most = Expected(tokens_per_s, "tokens/s", f"at most; {basis}", is_upper_bound=True)
     return {
         "step_time": Expected(step_s, "s", f"at least; {basis}"),
-        "tokens_per_s": Expected(tokens_per_s, "tokens/s", f"at most; {basis}"),
-        "tokens_per_s_per_rank": Expected(tokens_per_s / job.layout.world_size, "tokens/s", f"at most; {basis}"),
+        "tokens_per_s": at_most,
+        "tokens_per_s_per_rank": replace(at_most, value=tokens_per_s / job.layout.world_size),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from clusterbench.formulas.schedules import Action
@@ -83,7 +84,7 @@ class TrainingJob:
         """The chunks this rank has: without pipeline parallelism one, the whole model."""
         return self.chunks or (Chunk(0, range(self.shape.num_layers), first=True, last=True),)
 
-    @property
+    @cached_property
     def layers(self) -> tuple[int, ...]:
         """Indices of the layers this rank has."""
         return tuple(layer for chunk in self.held for layer in chunk.layers)

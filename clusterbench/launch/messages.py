@@ -143,7 +143,7 @@ class RunCase:
     check
         Whether to check it: not where what it would prove was proven on the same ranks.
     own_steps
-        How many untimed steps each rank's own work is recorded in.
+        In how many steps each rank's own work is recorded, at least.
     """
 
     benchmark: str

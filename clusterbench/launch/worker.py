@@ -179,7 +179,7 @@ class _Worker:
         self.phase("warm")
         seconds = measure(step.run, clock, case.iterations, self.at("warm"))
         self.phase("timed")
-        evidence = {**evidence, **step.confirm()}
+        evidence = {**evidence, **step.confirm(case.passes)}
         passes = {name: observe() for name, observe in step.passes.items() if case.passes or name in EVERY_REPEAT}
         self.phase("done")
         self.channel.send(RankDone(self.rank, self.host, seconds, evidence, passes))

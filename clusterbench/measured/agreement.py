@@ -89,7 +89,8 @@ STATISTICS = (
 def agreements(histories: Sequence[History], options: Mapping[str, Option]) -> dict[str, Agreement]:
     """Hash -> how far each case is from those that compute the same, and which are wrong.
 
-    Wrong is a case that differs from one on a single rank, or where there is none from more than half of the others.
+    Wrong is a case that differs from those on a single rank, or where there is none, or they differ among themselves,
+    from more than half of the others.
 
     Parameters
     ----------
@@ -173,7 +174,7 @@ def _compared(group: Sequence[_Seen], statistic: Statistic) -> Iterator[tuple[st
             )
             basis = (
                 f"{_DISPUTED}: {statistic.words} is {value:.7g}, and {other.values[-1]:.7g} in {other.history.case.id}"
-                "; no case on one rank and no majority says which is right"
+                f"; {_neither(group)} says which is right"
             )
             yield case.hash, _figure(statistic, None, limit, basis), ""
         else:
@@ -188,15 +189,23 @@ def _compared(group: Sequence[_Seen], statistic: Statistic) -> Iterator[tuple[st
 
 
 def _reference(group: Sequence[_Seen], limit: float) -> tuple[float, str] | None:
-    """What a group should show, and where that is seen: on one rank, or in more than half of it."""
+    """What a group should show, and where that is seen: on one rank, or in more than half of it.
+
+    Cases on one rank that differ among themselves decide nothing: one of them is wrong, and it is not known which.
+    """
     alone = [seen for seen in group if seen.history.case.world_size == 1]
-    if alone:
+    if alone and all(seen.off(alone[0].values[-1]) <= limit for seen in alone):
         return median([value for seen in alone for value in seen.values]), f"in {alone[0].history.case.id}, on one rank"
     agreeing = max(([seen for seen in group if seen.off(center.values[-1]) <= limit] for center in group), key=len)
     if len(agreeing) > 1 and 2 * len(agreeing) > len(group):
         where = f"in {len(agreeing)} of {len(group)} cases that compute the same"
         return median([value for seen in agreeing for value in seen.values]), where
     return None
+
+
+def _neither(group: Sequence[_Seen]) -> str:
+    alone = any(seen.history.case.world_size == 1 for seen in group)
+    return "those on one rank differ, and no majority" if alone else "no case on one rank and no majority"
 
 
 def disputed_cases(rows: Iterable[Row]) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 
 from clusterbench.cluster import Accelerator, Cluster
 from clusterbench.types import Case, Metric
@@ -55,13 +54,8 @@ def _bounds(case: Case, metric: Metric, card: Accelerator | None) -> Iterable[tu
         yield 1.0, metric.basis
     if metric.name == "peak_memory" and card is not None and card.memory_bytes:
         yield card.memory_bytes, f"memory as sold: {card.source}"
-    if planned is not None and _is_bound(planned.basis):
+    if planned is not None and planned.is_upper_bound:
         yield planned.value, planned.basis
-
-
-@lru_cache(maxsize=2**16)
-def _is_bound(basis: str) -> bool:
-    return "upper bound" in basis or basis.startswith("at most; model FLOPs")
 
 
 def _text(value: float, unit: str) -> str:

@@ -31,6 +31,8 @@ from clusterbench.measured.flops import Difference, differences, executed_metric
 from clusterbench.measured.memory import deviation_metrics, deviations, memory_metrics
 from clusterbench.measured.scaling import scaling
 from clusterbench.measured.step_parts import step_parts
+from clusterbench.measured.traffic import differences as traffic_differences
+from clusterbench.measured.traffic import traffic_metrics
 from clusterbench.parallel import from_options
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.rows import Row
@@ -67,7 +69,8 @@ def step_metrics(case: Case, job: TrainingJob, observation: Observation, cluster
     deviating = deviations(case, job, memory)
     yield from memory_metrics(case, memory, deviating)
     yield from deviation_metrics(deviating)
-    yield from _traffic_metrics(observation)
+    traffic = TRAFFIC.of(observation)
+    yield from traffic_metrics(traffic, traffic_differences(case, job, traffic))
     if traced := TRACE.of(observation):
         exposed = _over_ranks("exposed_communication", "s", [step.exposed_s for step in traced])
         step_s = max(step.step_s for step in traced)
@@ -167,21 +170,6 @@ def _datasheet_peak(case: Case, job: TrainingJob, cluster: Cluster) -> tuple[flo
     if planned is not None and planned.value != value:
         basis += f"; it was planned with {format_value(planned.value, 'FLOP/s')}"
     return value, basis
-
-
-def _traffic_metrics(observation: Observation) -> Iterator[Metric]:
-    ranks = TRAFFIC.of(observation)
-    for axis in sorted({moved.axis for rank in ranks for moved in rank}):
-        along = [[moved for moved in rank if moved.axis == axis] for rank in ranks]
-        counts = [sum(moved.count for moved in rank) for rank in along]
-        yield Metric("collectives", "1", max(counts), min(counts), max(counts), detail={"axis": axis})
-        unknown = sorted({moved.op for rank in along for moved in rank if moved.traffic_bytes is None})
-        if unknown:
-            why = f"no bus factor is known for {', '.join(unknown)}"
-            yield Metric("traffic_bytes", "B", None, detail={"axis": axis}, basis=why)
-            continue
-        sizes = [sum(moved.traffic_bytes or 0 for moved in rank) for rank in along]
-        yield Metric("traffic_bytes", "B", max(sizes), min(sizes), max(sizes), detail={"axis": axis})
 
 
 def _bubble_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iterator[Metric]:

@@ -426,8 +426,11 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
     # What training/step.py does itself, after the last backward: gradients that are parts travel in one flat buffer for
     # each axis,
     weights = local_weights(active, job)
-    for axis in SUM_ORDER:
-        parts = sum(prod(size) for name, size in weights.items() if axis in summed_over(active, name, job))
+    parts_along = dict.fromkeys(SUM_ORDER, 0)
+    for name, size in weights.items():
+        for axis in summed_over(active, name, job):
+            parts_along[axis] += prod(size)
+    for axis, parts in parts_along.items():
         yield Traffic(axis, "all_reduce", int(parts > 0), parts * job.master_bytes, during=f"sum_{axis}")
     # and of the weights that are split each rank adds up its own squares: a number for each way of being split.
     if job.max_grad_norm is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.formulas import schedules
@@ -128,9 +129,7 @@ class TensorParallel(Parallelism):
         return ("tp",) if _replicates_kv(job) and _is_kv(name) else ()
 
     def _split_dim(self, name: str, job: TrainingJob) -> int | None:
-        if self.sums(name, job):
-            return None
-        return next((dim for module, dim in SPLIT_DIM.items() if name.endswith(f"{module}.weight")), None)
+        return None if self.sums(name, job) else _split_dim_of(name)
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         if self.loss_parallel and job.has_head:
@@ -315,6 +314,12 @@ def _replicates_kv(job: TrainingJob) -> bool:
 
 def _is_kv(name: str) -> bool:
     return name.endswith(("attention.key.weight", "attention.value.weight"))
+
+
+@cache
+def _split_dim_of(name: str) -> int | None:
+    """The dimension in which a weight of this name is cut; None for one that is kept whole."""
+    return next((dim for module, dim in SPLIT_DIM.items() if name.endswith(f"{module}.weight")), None)
 
 
 def _key_value_style(job: TrainingJob) -> ParallelStyle:

@@ -25,7 +25,7 @@ def check_coverage(step: BuiltStep, active: Sequence[Parallelism], device: torch
     ------
     WrongResult
         Naming the first weight of which an element is on more or fewer ranks than the layout says. Such a weight would
-        be stepped by nobody, or clipped and compared by nobody.
+        not be stepped, or not be clipped and compared.
     """
     job = step.job
     sizes = weight_shapes(job.on_one_rank())

@@ -27,15 +27,21 @@ class TimedStep:
         if self._first is None:
             self._first = loss, self.step.last_norm
 
-    def confirm(self, rig: Rig) -> dict[str, float]:
+    def confirm(self, rig: Rig, is_first: bool) -> dict[str, float]:
         """Losses over the global batch and norms of the whole model's gradients, of the first and of the last call.
 
         A collective: every rank gets the same answer.
 
+        Parameters
+        ----------
+        is_first
+            Of the repeats of a case: in the others the optimizer's arithmetic is the same, and only the losses and
+            norms are looked at again.
+
         Returns
         -------
         ``first_loss`` and ``first_norm`` are of the weights that the seed gives, ``loss`` and ``norm`` of those after
-        all but one of ``num_updates``. Without clipping there are no norms. With them what
+        all but one of ``num_updates``. Without clipping there are no norms. In the first repeat also what
         :func:`~clusterbench.proof.last_update.check_last_update` found.
 
         Raises
@@ -64,4 +70,4 @@ class TimedStep:
                 )
         own = dict(zip(seen, values[rig.rank].tolist(), strict=True))
         own["num_updates"] = float(step.num_steps)
-        return own | check_last_update(step, rig)
+        return own | check_last_update(step, rig) if is_first else own

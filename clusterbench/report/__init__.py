@@ -21,6 +21,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.charts import CAPTION, Chart, charts
 from clusterbench.cluster import Cluster, nodes_and_ranks
+from clusterbench.compare.text import HEADER
 from clusterbench.derive import read, write_rows
 from clusterbench.diagnoses import HEADINGS, Answer, Diagnosis, Finding, diagnoses, examine, in_words
 from clusterbench.discover import summary
@@ -48,6 +49,16 @@ class Report:
 
     path: Path
     verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run against another: ``lines`` stand under :data:`clusterbench.compare.text.HEADER`, the worst first."""
+
+    title: str
+    summary: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    notes: Sequence[str]
 
 
 @contextmanager
@@ -78,11 +89,16 @@ def render_report(run: RunFolder, fail_on: Sequence[str] | None = None) -> Repor
 
 
 def page(
-    reading: Reading, answers: Mapping[str, Answer], judged: Verdict, runs: Sequence[Mapping[str, str]] = ()
+    reading: Reading,
+    answers: Mapping[str, Answer],
+    judged: Verdict,
+    runs: Sequence[Mapping[str, str]] = (),
+    compared: Sequence[Compared] = (),
 ) -> str:
     """The page as text. Pure, but for the files of this package.
 
-    ``runs`` are what there is to say of each, by heading, where ``reading`` is made of several.
+    ``runs`` are what there is to say of each, by heading, where ``reading`` is made of several; ``compared`` is how
+    those that share cases differ.
     """
     places = {history.case.id: line for line, history in enumerate(reading.histories)}
     figures = list(_figures(reading, places))
@@ -97,6 +113,9 @@ def page(
         question=reading.plan.question,
         run=reading.run,
         runs=runs,
+        compared=compared,
+        compared_columns=HEADER,
+        most_compared=_MOST,
         answer=answer,
         unsteady=_unsteady(reading, rests_on),
         caution=_CAUTION if reading.plan.cluster.device == "cpu" else "",
@@ -305,7 +324,9 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
     elapsed_s = sum(outcome.elapsed_s for outcome in outcomes)
     if elapsed_s:
         yield "time in cases", f"{elapsed_s:.0f} s" if elapsed_s < 120 else f"{elapsed_s / 60:.0f} min"
-    yield "cases", f"{len(reading.histories):,} × {plural(reading.plan.repeats, 'repeat')}"
+    repeats = sorted({history.case.repeats for history in reading.histories})
+    times = plural(repeats[-1], "repeat") if repeats else "no repeats"
+    yield "cases", f"{len(reading.histories):,} × {f'{repeats[0]} to ' if len(repeats) > 1 else ''}{times}"
 
 
 def machine(cluster: Cluster) -> str:

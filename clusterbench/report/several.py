@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clusterbench.cases import Reading
+from clusterbench.compare import compare_readings
+from clusterbench.compare.text import notes, rows, summary
 from clusterbench.derive import read_single, reading_of, write_rows
-from clusterbench.derive.several_runs import as_one
+from clusterbench.derive.several_runs import as_one, names_of
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
-from clusterbench.report import Report, machine, page, uncollected, when
+from clusterbench.report import Compared, Report, machine, page, uncollected, when
 from clusterbench.run_folder import RunFolder
 from clusterbench.verdict import verdict
 from clusterbench.words import few
@@ -41,9 +43,21 @@ def render_together(runs: Sequence[RunFolder], out: Path, fail_on: Sequence[str]
     judged = verdict(reading, answers, fail_on)
     folder = RunFolder(out)
     folder.write("verdict.json", judged.as_json())
-    written = folder.write("index.html", page(reading, answers, judged, [_about(reading_of(part)) for part in parts]))
+    single = dict(zip(names_of(parts), map(reading_of, parts), strict=True))
+    compared = list(_compared(single))
+    written = folder.write("index.html", page(reading, answers, judged, [*map(_about, single.values())], compared))
     write_rows(folder, reading.rows)
     return Report(written, judged)
+
+
+def _compared(readings: Mapping[str, Reading]) -> Iterator[Compared]:
+    """Each run against the first, as ``clusterbench compare`` has it; nothing of one without a case of the first."""
+    (base, before), *others = readings.items()
+    hashes = {history.case.hash for history in before.histories}
+    for name, after in others:
+        if not before.is_imported and any(history.case.hash in hashes for history in after.histories):
+            found = compare_readings(before, after, base, name)
+            yield Compared(f"{name} against {base}", tuple(summary(found)[:-1]), rows(found), tuple(notes(found)))
 
 
 def _about(reading: Reading) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -115,14 +116,13 @@ class History:
         )
 
     def _evidence(self) -> Sequence[Mapping[str, float]]:
-        """That of the last repeat; what proving took is of all of them."""
+        """Of each kind that of the last repeat that has it; what proving took is of all of them."""
         proven = [observation.evidence for observation in self.observations if observation.evidence]
-        return [
-            {**own, PROOF_TIME: sum(of_repeat[rank].get(PROOF_TIME, 0.0) for of_repeat in proven)}
-            if PROOF_TIME in own
-            else own
-            for rank, own in enumerate(self.observations[-1].evidence)
-        ]
+        pooled = [dict(ChainMap(*of_rank[::-1])) for of_rank in zip(*proven, strict=True)]
+        for rank, own in enumerate(pooled):
+            if PROOF_TIME in own:
+                own[PROOF_TIME] = sum(of_repeat[rank].get(PROOF_TIME, 0.0) for of_repeat in proven)
+        return pooled
 
     def _own_seconds(self) -> Sequence[Sequence[float]]:
         every = [seconds for seconds in map(OWN_SECONDS.readable, self.observations) if seconds]

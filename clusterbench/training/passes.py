@@ -39,8 +39,15 @@ LONGEST_LINE = 200
 """Transfers of one line that a record tells apart; of more, so many neighbours are one."""
 
 
-def passes_of(step: BuiltStep, rig: Rig) -> Mapping[str, Callable[[], Any]]:
-    """The passes of a step by name, in the order in which they run; each is a collective."""
+def passes_of(step: BuiltStep, rig: Rig, own_s: Sequence[float] = ()) -> Mapping[str, Callable[[], Any]]:
+    """The passes of a step by name, in the order in which they run; each is a collective.
+
+    Parameters
+    ----------
+    own_s
+        Seconds of own work in the first steps, read when the passes run; see
+        :class:`~clusterbench.engine.own_work.OwnWork`.
+    """
     assert rig.grid is not None
     counter, flops = TrafficCounter(rig.grid.names()), FlopCounter()
     return {
@@ -49,7 +56,7 @@ def passes_of(step: BuiltStep, rig: Rig) -> Mapping[str, Callable[[], Any]]:
         **EXECUTED.taken(flops.executed),
         **TRACE.taken(lambda: _trace_of(step, rig, counter)),
         **step.own_passes(rig),
-        **(OWN_SECONDS.taken(lambda: own_seconds(step, rig)) if rig.world_size > 1 else {}),
+        **(OWN_SECONDS.taken(lambda: own_seconds(step, rig, own_s[STEPS_TO_SETTLE:])) if rig.world_size > 1 else {}),
     }
 
 

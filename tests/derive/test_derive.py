@@ -57,15 +57,16 @@ def test_own_work_of_all_repeats_is_joined(tmp_path: Path) -> None:
     assert pooled.passes == {"own_seconds": [[0.1, 0.2, 0.5], [0.3, 0.4, 0.6]], "traffic": [1, 2]}
 
 
-def test_what_proving_took_is_of_all_repeats(tmp_path: Path) -> None:
+def test_evidence_is_the_last_of_each_kind_and_what_proving_took_is_of_all_repeats(tmp_path: Path) -> None:
     planned = case("a", 2, repeats=2)
     first, second = ([{"loss": loss, "proof_time": spent} for spent in (3.0, 2.5)] for loss in (5.0, 4.0))
+    first[0]["last_update"] = 0.5  # looked at in the first repeat alone
     second = [{**of_rank, "proof_time": 0.0} for of_rank in second]
     seen = [replace(observation(planned, repeat=1 + at), evidence=each) for at, each in enumerate((first, second))]
     run = write_run(tmp_path / "run", [planned], [(outcome(planned, repeat=each.repeat), each) for each in seen])
     pooled = read(run).histories[0].pooled
     assert pooled is not None
-    assert pooled.evidence == [{"loss": 4.0, "proof_time": 3.0}, {"loss": 4.0, "proof_time": 2.5}]
+    assert pooled.evidence == [{"loss": 4.0, "last_update": 0.5, "proof_time": 3.0}, {"loss": 4.0, "proof_time": 2.5}]
 
 
 def test_samples_of_a_pass_are_pooled_and_other_passes_are_the_last(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +94,43 @@ def test_one_page_of_several_runs_stands_in_a_folder_of_its_own(tmp_path: Path) 
     table = (tmp_path / "both" / "rows.csv").read_text()
     assert {line.split(",")[0] for line in table.splitlines()[1:]} == {"before", "after"}
     assert not (runs[0] / "index.html").exists()
+
+
+def slower(run: RunFolder, path: Path, factor: float) -> RunFolder:
+    """A copy in which the step of tp2 takes so many times as long."""
+    shutil.copytree(run.path, path)
+    records = [json.loads(line) for line in (path / "observations.jsonl").read_text().splitlines()]
+    for record in records:
+        if record["case"].endswith("/tp2"):
+            record["seconds"] = [[factor * second for second in of_rank] for of_rank in record["seconds"]]
+    (path / "observations.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return RunFolder.open(path)
+
+
+def test_runs_of_the_same_cases_are_compared_on_their_page(tmp_path: Path) -> None:
+    """Page review D6: a run 23 % slower stood beside the other without a word of it."""
+    before = part(tmp_path / "before", lambda case: case.world_size < 3)
+    after = slower(before, tmp_path / "after", 9.0)
+    report(before.path, after.path, "--out", tmp_path / "both")
+    page = (tmp_path / "both" / "index.html").read_text()
+    first = page.split('<p class="answer">')[1].split("</p>")[0]
+    assert first.startswith("after against before: REGRESSION (margin 5.0%): ")
+    assert "worst: step_time of train_step/1n2/tp2, +800.0%." in first
+    table = page.split('<section id="compared">')[1].split("</section>")[0]
+    lines = [line.split("</td><td>") for line in table.split("<tbody>")[1].split("<tr><td>")[1:]]
+    assert (lines[0][:2], lines[0][4]) == (["train_step/1n2/tp2", "step_time"], "+800.0%")
+    assert "smallest change this would have shown" in table
+
+
+def test_parts_of_one_experiment_are_not_compared(tmp_path: Path) -> None:
+    runs = [
+        part(tmp_path / "one-rank", lambda case: case.world_size == 1),
+        part(tmp_path / "more", lambda case: case.world_size > 1),
+    ]
+    report(*(run.path for run in runs), "--out", tmp_path / "both")
+    page = (tmp_path / "both" / "index.html").read_text()
+    assert 'id="compared"' not in page
+    assert page.count('<p class="answer">') == 1
 
 
 def test_where_the_page_goes_is_asked_for_exactly_where_there_are_several(tmp_path: Path) -> None:

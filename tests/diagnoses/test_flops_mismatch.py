@@ -10,8 +10,10 @@ import pytest
 
 from clusterbench.diagnoses.flops_mismatch import FlopsMismatch
 from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.passes import as_json
 from tests.diagnoses.steps import answer_of
-from tests.measured.test_flops import Ranks, case_of, changed, derived, honest, observed
+from tests.measured.steps import case_of
+from tests.measured.test_flops import Ranks, changed, honest
 from tests.mutants import Mutant, mutants, planted_in, sources
 from tests.mutants.planting import plant
 from tests.mutants.running import command_line
@@ -29,7 +31,7 @@ SKIPPED_EXPERT = Mutant(
 
 
 def answer(case, ranks: Ranks):
-    return answer_of(FlopsMismatch(), case, observed(case, ranks), derived(case, ranks).values())
+    return answer_of(FlopsMismatch(), case, executed=as_json(ranks))
 
 
 def findings(case, ranks: Ranks):

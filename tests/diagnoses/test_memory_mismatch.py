@@ -11,8 +11,8 @@ import pytest
 from clusterbench.diagnoses.memory_mismatch import MemoryMismatch
 from clusterbench.expected.memory import DEVIATION
 from tests.diagnoses.steps import answer_of
-from tests.measured.test_flops import case_of
-from tests.measured.test_memory import Ranks, derived, honest, observed
+from tests.measured.steps import case_of
+from tests.measured.test_memory import Ranks, honest
 from tests.mutants import Mutant, mutants, planted_in, sources
 from tests.mutants.planting import plant
 from tests.mutants.running import command_line
@@ -41,7 +41,7 @@ ALL_AT_ONCE = Mutant(
 
 
 def answer(case, ranks: Ranks):
-    return answer_of(MemoryMismatch(), case, observed(case, ranks), derived(case, ranks).values())
+    return answer_of(MemoryMismatch(), case, memory=ranks)
 
 
 def test_health_is_said_where_there_is_a_band_and_nothing_where_there_is_none():

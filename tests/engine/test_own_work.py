@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clusterbench.engine import own_work
-from clusterbench.engine.own_work import own_seconds
+from clusterbench.engine.own_work import OwnWork, own_seconds
 from clusterbench.engine.trace import Event, device_work_s, work_on_device
 
 
@@ -33,6 +33,31 @@ def test_waiting_costs_nothing_and_computing_does() -> None:
     seconds = own_seconds(step, rig(3))
     assert len(seconds) == 3
     assert all(0.02 <= second < 0.04 for second in seconds)
+
+
+def test_steps_that_ran_anyway_count_and_only_those_that_are_missing_run() -> None:
+    calls: list[int] = []
+
+    def step() -> None:
+        calls.append(1)
+        compute(0.02)
+        time.sleep(0.05)
+
+    timed = OwnWork(step, torch.device("cpu"))
+    for _ in range(4):
+        timed()
+    seconds = own_seconds(step, rig(3), timed.spent_s[1:])
+    assert len(calls) == 4
+    assert seconds == [pytest.approx(second, abs=1e-9) for second in timed.spent_s[1:]]
+    assert all(0.02 <= second < 0.04 for second in own_seconds(step, rig(6), timed.spent_s))
+    assert len(calls) == 6
+    assert len(own_seconds(step, rig(10, others_s=21.0), timed.spent_s)) == 4
+
+
+def test_on_a_device_the_clock_of_the_thread_says_nothing() -> None:
+    timed = OwnWork(lambda: None, torch.device("meta"))
+    timed()
+    assert timed.spent_s == []
 
 
 def test_no_further_step_begins_when_any_rank_has_taken_long(monkeypatch: pytest.MonkeyPatch) -> None:

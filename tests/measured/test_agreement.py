@@ -77,6 +77,18 @@ def test_without_one_rank_more_than_half_decide():
     assert verdicts(*two_and_two) == ["not proven"] * 4
 
 
+def test_one_rank_decides_only_where_all_cases_on_one_rank_agree():
+    """Of two on one rank one recomputes wrongly: the other, and all layouts that agree with it, are right."""
+    right, broken = seen("tp1", 1), seen("tp1", 1, {"first_loss": 6.9}, recompute="full")
+    assert verdicts(right, broken) == ["not proven", "not proven"]
+    assert verdicts(right, broken, seen("dp2", 2)) == ["agrees", "wrong", "agrees"]
+    assert verdicts(right, seen("tp1", 1, micro_batch_size=2), seen("dp2", 2, {"first_loss": 6.9})) == [
+        "agrees",
+        "agrees",
+        "wrong",
+    ]
+
+
 def test_cases_that_nobody_can_tell_apart_name_each_other():
     first, second = seen("dp2", 2), seen("pp2", 2, {"first_loss": 6.9})
     metric = agreements([first, second], TrainStep.options())[first.case.hash].metrics[0]

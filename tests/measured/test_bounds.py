@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.cluster import Cluster
 from clusterbench.diagnoses.beyond_bound import BeyondBound
 from clusterbench.measured.bounds import BEYOND, without_impossible
-from clusterbench.types import Case, Metric, Observation, Place
+from clusterbench.planning import make_plan
+from clusterbench.suite import load_suite
+from clusterbench.types import Case, Expected, Metric, Observation, Place
 from tests.report.synthetic import reading, row
 
 H100 = Cluster(1, 8, "cuda", "NVIDIA H100 80GB HBM3")
@@ -73,6 +76,24 @@ def test_a_product_above_the_dense_peak_is_void_where_the_device_is_known() -> N
     assert without_impossible(replace(case, expected={}), [fast], Cluster(1, 8, "cpu"))[0].value == fast.value
     (usual,) = without_impossible(case, [fast._replace(value=700e12)], H100)
     assert usual.value == 700e12
+
+
+def test_what_is_no_bound_may_be_exceeded_whatever_its_basis_says() -> None:
+    case = Case("m", "matmul", 1, {}, "cuda", 1, 1, 1, 1, 60.0)
+    fast = Metric("flops_per_s_per_rank", "FLOP/s", 1.2 * 989e12)
+    for is_bound, value in ((True, None), (False, fast.value)):
+        planned = Expected(989e12, "FLOP/s", "an upper bound, in words", is_upper_bound=is_bound)
+        asked = replace(case, expected={fast.key: planned})
+        assert without_impossible(asked, [fast], H100)[0].value == value
+
+
+@pytest.mark.parametrize("suite", ["compute", "fabric", "gpu_direct", "links", "tp_scale"])
+def test_what_is_called_a_bound_in_words_is_planned_as_one(suite: str) -> None:
+    path = Path(__file__).parents[2] / "suites" / f"{suite}.yaml"
+    for case in make_plan(load_suite(path), H100).cases:
+        for key, planned in case.expected.items():
+            said = "upper bound" in planned.basis or planned.basis.startswith("at most; model FLOPs")
+            assert planned.is_upper_bound == said, (case.id, key, planned)
 
 
 def test_it_is_one_error_a_case() -> None:

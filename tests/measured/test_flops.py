@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterbench.benchmarks.train_step import TrainStep, job_of
-from clusterbench.cluster import Cluster
+from clusterbench.benchmarks.train_step import job_of
 from clusterbench.expected.flops import UNVERIFIED, executed_by_rank
 from clusterbench.job.flops import UNKNOWN
 from clusterbench.job.passes import Executed
@@ -17,19 +16,10 @@ from clusterbench.measured.flops import differences
 from clusterbench.parallel import active_in, from_options, part_of
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.run_folder.passes import as_json
-from clusterbench.types import Case, Metric, Observation, Place
+from clusterbench.types import Case
+from tests.measured.steps import case_of, derived
 
 Ranks = list[list[Executed]]
-
-
-def case_of(layout: str, device: str = "cpu", **options: Any) -> Case:
-    place = Place(Cluster(1, 8, device, "NVIDIA H100 80GB HBM3" if device == "cuda" else ""), 1)
-    sizes = {"seq_len": 32, "global_batch_size": 16, "micro_batch_size": 2}
-    benchmark = TrainStep.from_options({"layouts": (layout,), **sizes, **options})
-    (point,) = benchmark.points(place)
-    expected = benchmark.predict(point, place)
-    size = benchmark.world_size(point, place)
-    return Case("c", "train_step", 1, point, device, 1, size, 1, 1, 60.0, "suite", expected=expected)
 
 
 def honest(case: Case) -> Ranks:
@@ -43,17 +33,8 @@ def honest(case: Case) -> Ranks:
     return ranks
 
 
-def observed(case: Case, ranks: Ranks) -> Observation:
-    return Observation("c", "h", 1, 1, ("a",), [[1.0]] * case.world_size, passes={"executed": as_json(ranks)})
-
-
 def found(case: Case, ranks: Ranks) -> list[str]:
-    return [str(one) for one in differences(case, job_of(case.point, case.device), ranks)]
-
-
-def derived(case: Case, ranks: Ranks) -> dict[str, Metric]:
-    place = Place(Cluster(1, 8, case.device, "NVIDIA H100 80GB HBM3" if case.device == "cuda" else ""), 1)
-    return {metric.key: metric for metric in TrainStep.derive(case, observed(case, ranks), place)}
+    return [str(difference) for difference in differences(case, job_of(case.point, case.device), ranks)]
 
 
 def changed(of_rank: list[Executed], change: Callable[[Executed], int]) -> list[Executed]:
@@ -73,7 +54,7 @@ def changed(of_rank: list[Executed], change: Callable[[Executed], int]) -> list[
 def test_ranks_that_execute_the_formula_are_silent(layout: str, options: dict[str, Any]) -> None:
     case = case_of(layout, **options)
     assert found(case, honest(case)) == []
-    figures = derived(case, honest(case))
+    figures = derived(case, executed=as_json(honest(case)))
     assert {key for key in figures if key.startswith("executed_flops")} == {
         key for key in case.expected if key.startswith("executed_flops")
     }
@@ -158,7 +139,7 @@ def test_factors_of_powersgd_are_not_judged() -> None:
 def test_rates_of_flops_of_such_a_step_are_void_and_its_time_is_kept() -> None:
     case = case_of("dp2")
     ranks = [changed(of_rank, lambda executed: executed.flops // 2) for of_rank in honest(case)]
-    figures = derived(case, ranks)
+    figures = derived(case, executed=as_json(ranks))
     for key, metric in figures.items():
         if key.startswith(("mfu", "hfu", "model_flops")):
             assert metric.value is None
@@ -173,13 +154,13 @@ def test_on_a_gpu_nothing_is_void_as_no_formula_was_held_against_one() -> None:
     case = case_of("dp2", "cuda", dtype="bfloat16")
     assert case.expected["executed_flops[part=products]"].basis.startswith(f"{UNVERIFIED}; ")
     ranks = [changed(of_rank, lambda executed: executed.flops // 2) for of_rank in honest(case)]
-    assert derived(case, ranks)["mfu[flops_convention=palm,peak=datasheet]"].value is not None
+    assert derived(case, executed=as_json(ranks))["mfu[flops_convention=palm,peak=datasheet]"].value is not None
     assert not any(key.startswith("executed_flops") for key in case_of("dp2", "cuda", dtype="float64").expected)
 
 
 def test_runs_recorded_before_there_was_a_count_are_not_judged() -> None:
     case = case_of("dp2")
     assert found(case, []) == []
-    assert not any(key.startswith("executed_flops") for key in derived(case, []))
+    assert not any(key.startswith("executed_flops") for key in derived(case, executed=[]))
     earlier = replace(case, expected={})
     assert found(earlier, [[], []]) == []

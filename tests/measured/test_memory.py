@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from clusterbench.benchmarks.train_step import TrainStep, job_of
-from clusterbench.cluster import Cluster
+from clusterbench.benchmarks.train_step import job_of
 from clusterbench.expected.memory import ACTIVATIONS, SCALARS_BYTES
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.job.passes import AT_REST, STATES
 from clusterbench.measured.memory import deviations
 from clusterbench.parallel import active_in, expected_at_rest, expected_memory, from_options, part_of
-from clusterbench.types import Case, Metric, Observation, Place
-from tests.measured.test_flops import case_of
+from clusterbench.types import Case
+from tests.measured.steps import case_of, derived
 
 Ranks = list[dict[str, int]]
 
@@ -36,15 +35,6 @@ def honest(case: Case, **factors: float) -> Ranks:
 
 def found(case: Case, ranks: Ranks) -> list[str]:
     return [str(each) for each in deviations(case, job_of(case.point, case.device), ranks) if each.is_beyond]
-
-
-def observed(case: Case, ranks: Ranks) -> Observation:
-    return Observation("c", "h", 1, 1, ("a",), [[1.0]] * case.world_size, passes={"memory": ranks})
-
-
-def derived(case: Case, ranks: Ranks) -> dict[str, Metric]:
-    place = Place(Cluster(1, 8, case.device, "NVIDIA H100 80GB HBM3" if case.device == "cuda" else ""), 1)
-    return {metric.key: metric for metric in TrainStep.derive(case, observed(case, ranks), place)}
 
 
 def kinds() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -132,7 +122,7 @@ def test_a_router_may_send_everything_to_one_rank_and_no_more() -> None:
 
 def test_the_figures_of_that_category_and_of_the_whole_are_void_and_the_time_is_kept() -> None:
     case = case_of("dp2")
-    figures = derived(case, honest(case, gradients=2.0))
+    figures = derived(case, memory=honest(case, gradients=2.0))
     why = "void: gradients on rank 0: +100 % against the formula, which allows 2 %"
     formula = case.expected["peak_memory[category=gradients]"].value
     for category in ("gradients", "total"):
@@ -150,7 +140,7 @@ def test_on_a_gpu_nothing_is_void_as_no_formula_was_held_against_one() -> None:
     case = case_of("dp2", "cuda", dtype="bfloat16")
     ranks = honest(case, gradients=2.0)
     assert len(found(case, ranks)) == 1
-    assert derived(case, ranks)["peak_memory[category=total]"].value is not None
+    assert derived(case, memory=ranks)["peak_memory[category=total]"].value is not None
 
 
 def test_runs_planned_before_there_were_bands_are_not_judged() -> None:
@@ -159,8 +149,8 @@ def test_runs_planned_before_there_were_bands_are_not_judged() -> None:
         del case.expected[key]  # type: ignore[attr-defined]
     ranks = honest(case, gradients=2.0)
     assert found(case, ranks) == []
-    assert not any(key.startswith("memory_deviation") for key in derived(case, ranks))
-    assert derived(case, ranks)["peak_memory[category=total]"].value is not None
+    assert not any(key.startswith("memory_deviation") for key in derived(case, memory=ranks))
+    assert derived(case, memory=ranks)["peak_memory[category=total]"].value is not None
     assert found(case_of("dp2"), []) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from clusterbench.formulas.schedules import SCHEDULES, splits_backward
 from clusterbench.parallel import active_in, expected_memory, from_options
 from clusterbench.parallel.context import KINDS
-from tests.training.jobs import Case, Together, make_job, memory_of, name_of
+from tests.training.jobs import SCALARS_BYTES, Case, Together, make_job, memory_of, name_of
 
 
 def with_size(changes: dict[str, Any]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def test_memory_is_the_formulas(case: Case, less: float, more: float) -> None:
     for category in ("parameters", "gradients", "optimizer_state"):
         assert tracked[category] == pytest.approx(formula[category], rel=0.02), category
     held = formula["activations"]
-    # and scalars: losses, and a few in each layer with experts
-    assert held * (1 + less) - 512 <= tracked["activations"] <= held * (1 + more) + 512, tracked["activations"] / held
+    least, most = held * (1 + less) - SCALARS_BYTES, held * (1 + more) + SCALARS_BYTES
+    assert least <= tracked["activations"] <= most, tracked["activations"] / held
 
 
 def expected(layout: str, **changes: Any) -> dict[str, float]:

@@ -104,7 +104,7 @@ def _verdicts(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> 
         plant(step)
         timed()
         try:
-            verdicts[name] = timed.confirm(rig)
+            verdicts[name] = timed.confirm(rig, is_first=True)
         except WrongResult as error:
             verdicts[name] = str(error)
     return verdicts

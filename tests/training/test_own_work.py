@@ -20,7 +20,7 @@ HEALTHY = [(layout, NOBODY) for layout in ("dp2", "tp2", "pp2", "pp2-dp2", "dp4+
 
 
 def records(layout: str, slow_rank: int) -> dict[str, Any]:
-    """What this rank's passes leave of ten steps, in which one rank computes three times as long in forward."""
+    """What this rank's passes leave of twenty steps, in which one rank computes three times as long in forward."""
     from clusterbench.parallel import from_options
     from clusterbench.training.passes import passes_of
     from clusterbench.training.step import TrainingStep
@@ -34,7 +34,7 @@ def records(layout: str, slow_rank: int) -> dict[str, Any]:
         for module in step.modules:
             compute_longer(module)
     step()
-    rig.own_steps = 10
+    rig.own_steps = 20
     return {name: observe() for name, observe in passes_of(step, rig).items() if name in NEEDED}
 
 

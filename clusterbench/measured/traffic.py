@@ -1,0 +1,135 @@
+"""The bytes ranks sent in one step, held against the formula: rank by rank, axis by axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterbench.job import TrainingJob
+from clusterbench.job.passes import Moved
+from clusterbench.parallel import active_in, expected_traffic, from_options, part_of
+from clusterbench.types import Case, Metric, split_key
+from clusterbench.units import format_value
+
+METRIC = "traffic_bytes"
+ROUNDING = 0.5
+"""Bytes: both are whole, times a bus factor."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Bytes of one step along an axis that a rank sent and the formula does not have, or the other way round.
+
+    Attributes
+    ----------
+    counted, formula
+        Bytes times bus factor.
+    unknown
+        Collectives of which no bus factor is known; what they carry is in neither figure.
+    """
+
+    rank: int
+    axis: str
+    counted: float
+    formula: float
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def by(self) -> str:
+        """How far they are apart, in words."""
+        if self.unknown:
+            return f"counted {', '.join(self.unknown)}, which the formula does not have"
+        if self.formula:
+            return f"counted {100 * self.counted / self.formula - 100:+.1f} % against the formula"
+        return "counted traffic where the formula has none"
+
+    @property
+    def evidence(self) -> str:
+        """The two figures, to the last byte."""
+        return (
+            f"counted {format_value(self.counted, 'B')} ({self.counted:,.0f} B), "
+            f"formula {format_value(self.formula, 'B')} ({self.formula:,.0f} B) in one step"
+        )
+
+    def __str__(self) -> str:
+        return f"axis {self.axis} on rank {self.rank}: {self.by}"
+
+
+def has_formula(case: Case) -> bool:
+    """Whether the plan says what a step sends; none does that was planned without a layout."""
+    return any(key.startswith(f"{METRIC}[") for key in case.expected)
+
+
+def differences(case: Case, job: TrainingJob, ranks: Sequence[Sequence[Moved]]) -> list[Difference]:
+    """Of each axis along which any rank sent other bytes than the formula has, the rank that is furthest from it.
+
+    Axes along which a router decides how much is sent are left out. Empty for a case without a formula.
+
+    Parameters
+    ----------
+    ranks
+        What each of them sent, in rank order.
+    """
+    if not ranks or not has_formula(case):
+        return []
+    active = active_in(job.layout, from_options(case.point))
+    routed = {axis for parallelism in active for axis in parallelism.traffic_basis(job)}
+    formulas = _by_stage(case, job)
+    order = str(case.point["rank_order"])
+    worst: dict[str, Difference] = {}
+    for rank, sent in enumerate(ranks):
+        formula = formulas[job.layout.coordinates(rank, order)["pp"]]
+        for axis in sorted({*formula, *(moved.axis for moved in sent)} - routed):
+            found = _of_rank(rank, axis, [moved for moved in sent if moved.axis == axis], formula.get(axis, 0.0))
+            if found and (axis not in worst or _size(found) > _size(worst[axis])):
+                worst[axis] = found
+    return sorted(worst.values(), key=_size, reverse=True)
+
+
+def traffic_metrics(ranks: Sequence[Sequence[Moved]], found: Sequence[Difference]) -> Iterator[Metric]:
+    """Collectives and bytes of the busiest rank by axis; of bytes that differ, which are void, low and high stay."""
+    void = {difference.axis: difference for difference in found}
+    for axis in sorted({moved.axis for rank in ranks for moved in rank}):
+        along = [[moved for moved in rank if moved.axis == axis] for rank in ranks]
+        counts = [sum(moved.count for moved in rank) for rank in along]
+        yield Metric("collectives", "1", max(counts), min(counts), max(counts), detail={"axis": axis})
+        sizes = [sum(moved.traffic_bytes or 0 for moved in rank) for rank in along]
+        detail = {"axis": axis}
+        if unknown := _unknown([moved for rank in along for moved in rank]):
+            why = f"no bus factor is known for {', '.join(unknown)}"
+            yield Metric(METRIC, "B", None, detail=detail, basis=why)
+        elif axis in void:
+            yield Metric(METRIC, "B", None, min(sizes), max(sizes), detail=detail, basis=f"void: {void[axis]}")
+        else:
+            yield Metric(METRIC, "B", max(sizes), min(sizes), max(sizes), detail=detail)
+
+
+def _by_stage(case: Case, job: TrainingJob) -> Sequence[Mapping[str, float]]:
+    """Bytes along each axis of a rank of each stage. Without a pipeline these are the plan's own figures."""
+    if not job.layout.uses("pp"):
+        keys = [key for key in case.expected if key.startswith(f"{METRIC}[")]
+        return [{split_key(key)[1]["axis"]: case.expected[key].value for key in keys}]
+    active = active_in(job.layout, from_options(case.point))
+    stages = []
+    for pp_rank in range(job.layout.pp):
+        sizes: dict[str, float] = {}
+        for sent in expected_traffic(active, part_of(job, active, pp_rank)):
+            sizes[sent.axis] = sizes.get(sent.axis, 0.0) + sent.bytes_on_link(job.layout)
+        stages.append(sizes)
+    return stages
+
+
+def _of_rank(rank: int, axis: str, sent: Sequence[Moved], formula: float) -> Difference | None:
+    counted = sum(moved.traffic_bytes or 0 for moved in sent)
+    unknown = _unknown(sent)
+    if not unknown and abs(counted - formula) <= ROUNDING:
+        return None
+    return Difference(rank, axis, counted, formula, unknown)
+
+
+def _unknown(sent: Sequence[Moved]) -> tuple[str, ...]:
+    return tuple(sorted({moved.op for moved in sent if moved.traffic_bytes is None}))
+
+
+def _size(difference: Difference) -> tuple[bool, float]:
+    return bool(difference.unknown), abs(difference.counted - difference.formula)

@@ -1,0 +1,131 @@
+"""Bytes that ranks counted, with faults planted in what they left: which rank and axis is named, and what is void."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from clusterbench.benchmarks.train_step import job_of
+from clusterbench.job.passes import Moved
+from clusterbench.measured.traffic import differences
+from clusterbench.parallel import active_in, expected_traffic, from_options, part_of
+from clusterbench.run_folder.passes import as_json
+from clusterbench.types import Case
+from tests.measured.steps import case_of, derived
+
+Ranks = list[list[Moved]]
+
+
+def honest(case: Case) -> Ranks:
+    """What each rank leaves that sends what the formula of its stage says."""
+    job = job_of(case.point, case.device)
+    active, ranks = active_in(job.layout, from_options(case.point)), []
+    for rank in range(case.world_size):
+        part = part_of(job, active, job.layout.coordinates(rank, str(case.point["rank_order"]))["pp"])
+        sent = expected_traffic(active, part)
+        ranks.append([Moved(t.axis, t.op, t.count, t.size_bytes, t.bytes_on_link(job.layout)) for t in sent])
+    return ranks
+
+
+def changed(of_rank: list[Moved], axis: str, factor: float) -> list[Moved]:
+    """The same with other bytes along an axis."""
+    return [
+        replace(moved, traffic_bytes=factor * (moved.traffic_bytes or 0.0)) if moved.axis == axis else moved
+        for moved in of_rank
+    ]
+
+
+def found(case: Case, ranks: Ranks) -> list[str]:
+    return [str(difference) for difference in differences(case, job_of(case.point, case.device), ranks)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        ("tp2+sp", {}),
+        ("dp2+zero3", {}),
+        ("pp2-dp2+zero1", {"schedule": "zbv"}),
+        ("pp2-dp2-cp2", {"context": "ring", "rank_order": "llama3"}),
+        ("pp2-tp2+sp", {"shape": "llama-1b"}),
+        ("dp2+ep2", {"shape": "moe-tiny", "routing": "balanced"}),
+    ],
+)
+def test_ranks_that_send_what_the_formula_says_are_silent(layout, options):
+    case = case_of(layout, **options)
+    assert found(case, honest(case)) == []
+    figures = derived(case, traffic=as_json(honest(case)))
+    assert [key for key, figure in figures.items() if key.startswith("traffic_bytes") and figure.value is None] == []
+
+
+def test_the_rank_that_sends_half_is_named_though_another_sends_all_of_it():
+    """The largest of all ranks, which is the figure, is what the formula says."""
+    case = case_of("dp2-tp2+sp")
+    ranks = honest(case)
+    ranks[3] = changed(ranks[3], "tp", 0.5)
+    assert found(case, ranks) == ["axis tp on rank 3: counted -50.0 % against the formula"]
+
+
+def test_each_stage_is_held_against_its_own_formula():
+    """The first stage sums nothing over dp for the head; sending as much as the last one is too much."""
+    case = case_of("pp2-dp2", shape="llama-flat-tiny")
+    ranks, order = honest(case), str(case.point["rank_order"])
+    stages = [job_of(case.point, "cpu").layout.coordinates(rank, order)["pp"] for rank in range(4)]
+    along = [sum(moved.traffic_bytes or 0.0 for moved in rank if moved.axis == "dp") for rank in ranks]
+    small = min(range(4), key=along.__getitem__)
+    large = max(range(4), key=along.__getitem__)
+    assert stages[small] != stages[large]
+    assert along[small] < along[large]
+    ranks[small] = changed(ranks[small], "dp", along[large] / along[small])
+    (what,) = found(case, ranks)
+    assert what.startswith(f"axis dp on rank {small}: counted +")
+
+
+def leave_out(of_rank: list[Moved]) -> list[Moved]:
+    return [moved for moved in of_rank if moved.axis != "dp"]
+
+
+def add_an_axis(of_rank: list[Moved]) -> list[Moved]:
+    return [*of_rank, Moved("world", "all_reduce", 1, 4, 6.0)]
+
+
+def call_what_is_not_known(of_rank: list[Moved]) -> list[Moved]:
+    return [*of_rank, Moved("dp", "c10d::odd", 1, 1, None)]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (leave_out, "axis dp on rank 0: counted -100.0 % against the formula"),
+        (add_an_axis, "axis world on rank 0: counted traffic where the formula has none"),
+        (call_what_is_not_known, "axis dp on rank 0: counted c10d::odd, which the formula does not have"),
+    ],
+)
+def test_what_is_missing_added_or_unknown_is_named(change: Callable[[list[Moved]], list[Moved]], said: str):
+    case = case_of("dp2")
+    assert found(case, [change(of_rank) for of_rank in honest(case)]) == [said]
+
+
+def test_the_bytes_of_that_axis_are_void_and_the_time_is_kept():
+    case = case_of("dp2-tp2")
+    figures = derived(case, traffic=as_json([changed(of_rank, "dp", 4.0) for of_rank in honest(case)]))
+    void = figures["traffic_bytes[axis=dp]"]
+    assert (void.value, void.basis) == (None, "void: axis dp on rank 0: counted +300.0 % against the formula")
+    assert void.high == 4 * case.expected["traffic_bytes[axis=dp]"].value
+    assert figures["traffic_bytes[axis=tp]"].value == case.expected["traffic_bytes[axis=tp]"].value
+    assert figures["step_time"].value is not None
+
+
+def test_bytes_that_a_router_decides_are_not_judged_and_the_others_are():
+    case = case_of("dp2+ep2", shape="moe-tiny")
+    ranks = honest(case)
+    assert found(case, [changed(of_rank, "ep", 1.3) for of_rank in ranks]) == []
+    (said,) = found(case, [changed(of_rank, "dp", 2.0) for of_rank in ranks])
+    assert said.startswith("axis dp on rank 0: counted +100.0 %")
+
+
+def test_a_case_without_a_formula_or_without_a_count_is_not_judged():
+    case = case_of("dp2")
+    assert found(replace(case, expected={}), honest(case)) == []
+    assert found(case, []) == []
