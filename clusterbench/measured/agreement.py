@@ -11,12 +11,14 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from clusterbench.formulas.statistics import median
 from clusterbench.job.experts import even_tokens
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import Option
+from clusterbench.parallel import active_in, from_options
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
 from clusterbench.shape import named_shape
@@ -45,6 +47,9 @@ class Statistic:
         Whether it is of the last step, so that it is compared at equal numbers of updates only.
     limits
         By dtype: how far two may differ, and how far where a router's choice follows rounding.
+    of_rounding
+        How far where gradients are rounded before they are sent, as a multiple of that rounding: 50 times and more what
+        dp2 and dp4 of one model differed by.
     """
 
     name: str
@@ -52,6 +57,7 @@ class Statistic:
     of_update: bool
     is_last: bool
     limits: Mapping[str, tuple[float, float]]
+    of_rounding: float = 0.0
 
 
 STATISTICS = (
@@ -68,6 +74,7 @@ STATISTICS = (
         True,
         False,
         {"float64": (1e-11, 1e-11), "float32": (1e-5, 1e-2), "bfloat16": (5e-3, 3e-2)},
+        0.1,
     ),
     Statistic(
         "loss",
@@ -75,6 +82,7 @@ STATISTICS = (
         True,
         True,
         {"float64": (1e-8, 1e-8), "float32": (1e-4, 1e-2), "bfloat16": (2e-2, 5e-2)},
+        0.5,
     ),
     Statistic(
         "norm",
@@ -82,6 +90,7 @@ STATISTICS = (
         True,
         True,
         {"float64": (1e-7, 1e-7), "float32": (1e-3, 5e-2), "bfloat16": (0.1, 0.3)},
+        5.0,
     ),
 )
 
@@ -103,7 +112,8 @@ def agreements(histories: Sequence[History], options: Mapping[str, Option]) -> d
     wrong: dict[str, str] = {}
     for statistic in STATISTICS:
         for group in _groups(histories, statistic, options):
-            for hash, metric, why in _compared(group, statistic):
+            rounding = max(_sent(seen.history.case.point, options).rounding for seen in group)
+            for hash, metric, why in _compared(group, statistic, rounding):
                 metrics[hash].append(metric)
                 if why:
                     wrong.setdefault(hash, why)
@@ -142,7 +152,36 @@ def _result_of(history: History, statistic: Statistic, options: Mapping[str, Opt
     # the load-balancing loss is one for each micro-batch
     per_forward = point["micro_batch_size"] if point.get("aux_loss") else None
     by_place = history.case.hash if _is_routed_by_place_of_a_rank(point) else None
-    return (per_forward, by_place, *sorted(named, key=lambda item: item[0]))
+    by_ranks = history.case.hash if statistic.of_update and _sent(point, options).approximates else None
+    return (per_forward, by_place, by_ranks, *sorted(named, key=lambda item: item[0]))
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What becomes of gradients that are sent: ``rounding`` is a share of the largest."""
+
+    approximates: bool = False
+    rounding: float = 0.0
+
+
+def _sent(point: Mapping[str, Any], options: Mapping[str, Option]) -> _Sent:
+    """What a case's layout makes of gradients. A compression on one rank, or along no axis of it, makes nothing."""
+    is_plain = all(
+        point.get(name, option.default) == option.default
+        for name, option in options.items()
+        if option.alters == "update"
+    )
+    return _Sent() if is_plain else _sent_in(tuple(sorted(point.items())))
+
+
+@cache
+def _sent_in(point: tuple[tuple[str, Any], ...]) -> _Sent:
+    options = dict(point)
+    active = active_in(ParallelLayout.parse(options["layout"]), from_options(options))
+    return _Sent(
+        any(parallelism.approximates for parallelism in active),
+        max((parallelism.rounding(options["dtype"]) for parallelism in active), default=0.0),
+    )
 
 
 def _is_routed_by_place_of_a_rank(point: Mapping[str, Any]) -> bool:
@@ -155,13 +194,16 @@ def _is_routed_by_place_of_a_rank(point: Mapping[str, Any]) -> bool:
     return bool(point["seq_len"] % (even_tokens(shape) * pieces))
 
 
-def _compared(group: Sequence[_Seen], statistic: Statistic) -> Iterator[tuple[str, Metric, str]]:
-    """Hash, figure and what is wrong, of each case of a group; nothing of a case by itself."""
+def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> Iterator[tuple[str, Metric, str]]:
+    """Hash, figure and what is wrong, of each case of a group; nothing of a case by itself.
+
+    ``rounding`` is what a message loses of the largest gradient, in any of the cases.
+    """
     if len(group) == 1:
         return
     point: Mapping[str, Any] = group[0].history.case.point
     routes = named_shape(point["shape"]).has_experts and point.get("routing", "real") == "real"
-    limit = statistic.limits[point["dtype"]][routes]
+    limit = max(statistic.limits[point["dtype"]][routes], statistic.of_rounding * rounding)
     reference = _reference(group, limit)
     for seen in group:
         case, value = seen.history.case, seen.values[-1]

@@ -137,6 +137,27 @@ def test_an_option_that_alters_updates_leaves_the_first_loss(changes):
     assert verdicts(seen("tp1", 1), seen("dp2", 2, {"first_loss": 7.0}, **changes)) == ["agrees", "wrong"]
 
 
+def test_what_only_approximates_gradients_is_compared_by_the_first_loss_alone():
+    """What PowerSGD sends follows from the number of ranks, and one rank sends nothing."""
+    others = {"first_norm": 4.4, "loss": 5.4, "norm": 3.2}
+    swept = {"compress": "powersgd"}
+    assert verdicts(seen("tp1", 1, **swept), seen("dp2", 2, others, **swept)) == ["agrees", "agrees"]
+    assert verdicts(seen("dp2", 2, **swept), seen("dp4", 4, others, **swept)) == ["agrees", "agrees"]
+    assert verdicts(seen("tp1", 1, **swept), seen("dp2", 2, {"first_loss": 7.0}, **swept)) == ["agrees", "wrong"]
+    # tp2 has no gradients to compress
+    assert verdicts(seen("tp1", 1, **swept), seen("tp2", 2, others, **swept)) == ["agrees", "wrong"]
+
+
+def test_gradients_that_are_rounded_before_they_are_sent_may_be_further_apart():
+    """7.7e-6 of the first norm was seen between one rank and dp2 of llama-tiny, where 1e-5 is allowed otherwise."""
+    swept = {"compress": "bf16"}
+    near = {"first_norm": 4.5 * (1 + 2e-4), "loss": 5.5 * (1 + 1e-3), "norm": 3.25 * (1 + 1e-2)}
+    far = {"first_norm": 4.5 * 1.01}
+    for others, verdict in ((near, "agrees"), (far, "wrong")):
+        assert verdicts(seen("tp1", 1, **swept), seen("dp2", 2, others, **swept)) == ["agrees", verdict]
+    assert verdicts(seen("tp1", 1), seen("dp2", 2, near)) == ["agrees", "wrong"]
+
+
 def test_the_load_balancing_loss_is_one_for_each_micro_batch():
     moe = {"shape": "moe-tiny", "aux_loss": 0.01}
     other = {"first_loss": 7.0}
