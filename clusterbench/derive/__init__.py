@@ -6,7 +6,7 @@ import csv
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 _LIMIT_BASIS = "above this nccl-tests calls a figure unstable"
 
 _CASE_COLUMNS = tuple(COLUMNS[: COLUMNS.index("metric")])
-_UNIT, _DETAIL = Row._fields.index("unit"), Row._fields.index("detail")
-_NO_DETAIL = ("",) * len(DETAILS)
+_FIGURE = Metric._fields.index("detail")
+"""So many fields with which a metric begins are the same of its row."""
+
 
 Cells = tuple[object, ...]
 Attempt = tuple[str, int, int]
@@ -95,10 +96,38 @@ def write_rows(run: RunFolder, rows: Sequence[Row] | None = None) -> Path:
 
 def _csv(rows: Sequence[Row]) -> Iterator[str]:
     yield f"{_quoted([_columns(rows)])[0]}\n"
-    for about, figures, options in _by_case(rows):
-        # What the rows of a case share, most of the text, is put into words once.
-        (start,), (end,) = _quoted([about]), _quoted([("", "", *options)])
-        yield "".join(f"{start},{figure}{end[1:]}\n" for figure in _quoted(figures))
+    for about, of_case, options in _by_case(rows):
+        # What the rows of a case share is put into words once, and what a figure is called once for all cases.
+        start, end = _text(*about)[1:], _text(*options)
+        yield "".join(
+            f"{start}{_title(row)}{_number(row.value)}{_number(row.low)}{_number(row.high)},{row.iterations}"
+            f"{_number(row.expected)}{_shared(row.basis)}{end}\n"
+            for row in of_case
+        )
+
+
+def _number(value: float | None) -> str:
+    return "," if value is None else f",{value}"
+
+
+def _title(row: Row) -> str:
+    """Metric, details and unit."""
+    return _shared(row.metric, *_details(*row.detail.items()), row.unit)
+
+
+def _text(*cells: object) -> str:
+    """Cells of a table, a comma before each."""
+    return _quoted([("", *cells)])[0]
+
+
+_shared = lru_cache(maxsize=2**14)(_text)
+
+
+@lru_cache(maxsize=2**14)
+def _details(*detail: tuple[str, str]) -> Cells:
+    """The cells of :data:`DETAILS`."""
+    named = dict(detail)
+    return tuple(named.get(name, "") for name in DETAILS)
 
 
 def _quoted(lines: Iterable[Sequence[object]]) -> list[str]:
@@ -303,8 +332,7 @@ def _case_rows(run: str, history: History, metrics: Sequence[Metric]) -> Iterato
     unseen = dict(case.expected)
     for metric in metrics:
         key, detail = _named(metric.name, *metric.detail.items())
-        unseen.pop(key, None)
-        yield _metric_row(about, metric, detail, case.expected.get(key))
+        yield _metric_row(about, metric, detail, unseen.pop(key, None) or case.expected.get(key))
     for metric in _steadiness(observation):
         yield _metric_row(about, metric, NO_DETAIL)
     for key, planned in unseen.items():
@@ -345,17 +373,15 @@ def _metric_row(about: About, metric: Metric, detail: Mapping[str, str], planned
     expected, basis = metric.expected, metric.basis
     if expected is None and planned is not None:
         expected, basis = planned.value, basis or planned.basis
-    # By position, as half a million keywords take a second.
-    figure = (metric.name, metric.unit, metric.value, metric.low, metric.high, metric.iterations)
+    # A tuple out of tuples, as half a million keywords take a second.
     first, identity = about
-    return Row(*first, *figure, expected, basis, detail, identity)
+    return Row._make((*first, *metric[:_FIGURE], expected, basis, detail, identity))
 
 
 def _expected_row(about: About, key: str, planned: Expected) -> Row:
     """A figure that was expected before the run and not measured."""
     name, detail = split_key(key)
-    metric = Metric(name, planned.unit, None, iterations=0, expected=planned.value, basis=planned.basis)
-    return _metric_row(about, metric, _named(name, *detail.items())[1])
+    return _metric_row(about, Metric(name, planned.unit, None, None, None, 0, detail), detail, planned)
 
 
 def _no_figure(about: About, why: str) -> Row:
@@ -404,23 +430,21 @@ def _options(rows: Sequence[Row]) -> list[str]:
 
 def _lines(rows: Sequence[Row]) -> Iterator[tuple[object, ...]]:
     """The cells of each row, in the order of :func:`_columns`."""
-    for about, figures, options in _by_case(rows):
-        for figure in figures:
-            yield (*about, *figure, *options)
+    for about, of_case, options in _by_case(rows):
+        for row in of_case:
+            figure = row.value, row.low, row.high, row.iterations, row.expected, row.basis
+            yield (*about, row.metric, *_details(*row.detail.items()), row.unit, *figure, *options)
 
 
-def _by_case(rows: Sequence[Row]) -> Iterator[tuple[Cells, list[Cells], Cells]]:
-    """What rows that follow each other share, the figure of each, and the options they share; in order of columns."""
+def _by_case(rows: Sequence[Row]) -> Iterator[tuple[Cells, list[Row], Cells]]:
+    """What rows that follow each other share, these rows, and the options they share; cells in order of columns."""
     options = _options(rows)
     for _, group in groupby(rows, attrgetter("run", "case")):
         of_case = list(group)
         case, point = of_case[0], of_case[0].point
-        figures: list[Cells] = [
-            (row.metric, *map(row.detail.get, DETAILS, _NO_DETAIL), *row[_UNIT:_DETAIL]) for row in of_case
-        ]
         about = (
             *(case.run, case.case, case.hash, case.benchmark, case.version, case.status),
             *(point.get("shape") or "", point.get("layout") or ""),
             *(case.num_nodes, case.world_size, case.hosts, case.device),
         )
-        yield about, figures, tuple(point.get(name) for name in options)
+        yield about, of_case, tuple(point.get(name) for name in options)
