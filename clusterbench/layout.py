@@ -249,6 +249,10 @@ class ParallelLayout:
         return cls.parse(text, -(-world_size // step) * step)
 
     def __str__(self) -> str:
+        return self._canonical
+
+    @cached_property
+    def _canonical(self) -> str:
         return self._text(dp=self.dp)
 
     def _text(self, dp: int | Literal["*"]) -> str:

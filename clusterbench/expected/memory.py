@@ -15,6 +15,7 @@ from clusterbench.units import format_bytes
 
 ACTIVATIONS = "activations"
 DEVIATION = "memory_deviation"
+_PEAKS = {category: metric_key("peak_memory", category=category) for category in (*STATES, ACTIVATIONS)}
 OF_STATES, OF_ACTIVATIONS = 0.02, 0.05
 """How far a formula that is exact may be off, as a fraction of it."""
 
@@ -72,8 +73,7 @@ def held_by_stage(case: Case, job: TrainingJob) -> list[dict[str, float]]:
     Without a pipeline these are the plan's own figures.
     """
     if not job.layout.uses("pp"):
-        keys = {category: metric_key("peak_memory", category=category) for category in (*STATES, ACTIVATIONS)}
-        return [{category: case.expected[key].value for category, key in keys.items() if key in case.expected}]
+        return [{category: case.expected[key].value for category, key in _PEAKS.items() if key in case.expected}]
     active = active_in(job.layout, from_options(case.point))
     return [expected_memory(active, part_of(job, active, pp_rank)) for pp_rank in range(job.layout.pp)]
 

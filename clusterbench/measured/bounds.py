@@ -18,6 +18,10 @@ _OF_TIME = ("tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank
 """Figures of a training step that are void together: all are the same time."""
 
 
+_BY_DEVICE = ("mfu", "hfu", "peak_memory")
+"""Figures that a data sheet bounds whatever was planned."""
+
+
 def without_impossible(case: Case, metrics: Sequence[Metric], cluster: Cluster) -> list[Metric]:
     """The figures of a case, those above the bound of a data sheet without their value; low and high stay.
 
@@ -25,7 +29,9 @@ def without_impossible(case: Case, metrics: Sequence[Metric], cluster: Cluster) 
     conventions; on a CPU no bound is known.
     """
     card = cluster.accelerator
-    beyond = {metric.key: why for metric in metrics if metric.value is not None for why in _why(case, metric, card)}
+    planned = {key for key, what in case.expected.items() if _is_bound(what.basis)}
+    bound = [metric for metric in metrics if metric.name in _BY_DEVICE or (planned and metric.key in planned)]
+    beyond = {metric.key: why for metric in bound for why in _why(case, metric, card)}
     if not beyond:
         return list(metrics)
     of_time = next((why for key, why in beyond.items() if key.partition("[")[0] in _OF_TIME), "")

@@ -17,6 +17,10 @@ WHOLE = ("total", "allocated", "reserved")
 """Categories that hold all others, so that they are void with one of them."""
 
 
+_BANDS = {category: metric_key(DEVIATION, category=category) for category in (*STATES, ACTIVATIONS)}
+_AT_REST = {category: metric_key("memory_at_rest", category=category) for category in _BANDS}
+
+
 class Deviation(NamedTuple):
     """What the fullest rank of a stage holds of a category, and what it should hold.
 
@@ -72,11 +76,7 @@ def deviations(case: Case, job: TrainingJob, ranks: Sequence[Mapping[str, int]])
     ranks
         What each of them saw, in rank order.
     """
-    limits = {
-        category: case.expected[key].value
-        for category in (*STATES, ACTIVATIONS)
-        if (key := metric_key(DEVIATION, category=category)) in case.expected
-    }
+    limits = {category: case.expected[key].value for category, key in _BANDS.items() if key in case.expected}
     if not ranks or not limits:
         return []
     stages = list(zip(_ranks_by_stage(case, job, len(ranks)), held_by_stage(case, job), strict=True))
@@ -93,7 +93,9 @@ def deviation_metrics(found: Sequence[Deviation]) -> Iterator[Metric]:
 
 def memory_metrics(case: Case, ranks: Sequence[Mapping[str, int]], found: Sequence[Deviation]) -> Iterator[Metric]:
     """Bytes on the fullest rank by category, without those that are void: low and high then say what was measured."""
-    beyond = [] if is_unverified(case) else [each for each in found if each.is_beyond]
+    beyond = [each for each in found if each.is_beyond]
+    if beyond and is_unverified(case):
+        beyond = []
     void = {each.category.removesuffix(AT_REST): f"void: {each}" for each in beyond}
     whole = next(iter(void.values()), "")
     for category in dict.fromkeys(category for memory in ranks for category in memory if category != RETRIES):
@@ -138,7 +140,7 @@ def _of_stages(
     category: str,
     limit: float,
 ) -> Iterator[Deviation]:
-    at_rest = case.expected.get(metric_key("memory_at_rest", category=category))
+    at_rest = case.expected.get(_AT_REST[category])
     for own, held in stages:
         formulas = {category: held.get(category, 0.0)}
         if at_rest is not None and not job.layout.uses("pp"):
