@@ -25,12 +25,12 @@ from clusterbench.benchmarks.matmul import Matmul
 from clusterbench.benchmarks.train_step import TrainStep, job_of
 from clusterbench.cluster import Cluster
 from clusterbench.expected.flops import executed_by_rank
-from clusterbench.job.passes import EXECUTED, MEMORY, TRACE, TRAFFIC, Executed, Moved, TracedStep
+from clusterbench.job.passes import AT_REST, EXECUTED, MEMORY, TRACE, TRAFFIC, Executed, Moved, TracedStep
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import active_in, from_options
 from clusterbench.report import render_report
 from clusterbench.run_folder import RunFolder
-from clusterbench.types import Case, Expected, Observation, Outcome, Place
+from clusterbench.types import Case, Expected, Observation, Outcome, Place, split_key
 from tests.bench import ROOT, Result, at_most
 from tests.report.synthetic import case, observation, outcome, plant, write_run
 
@@ -265,11 +265,11 @@ def training_records(cases: list[Case]) -> Iterator[Record]:
 
 
 def _memory(planned: Case) -> dict[str, int]:
-    """As expected, and what nobody forecasts."""
-    sizes = {
-        key[key.index("=") + 1 : -1]: int(value.value) for key, value in planned.expected.items() if "category=" in key
-    }
-    return {"total": sum(sizes.values()), **sizes, "communication_buffers": 2**20, "temporary": 2**21}
+    """As expected, at its peak and at rest, and what nobody forecasts."""
+    named = [(*split_key(key), int(value.value)) for key, value in planned.expected.items()]
+    peaks = {detail["category"]: size for metric, detail, size in named if metric == "peak_memory"}
+    at_rest = {detail["category"] + AT_REST: size for metric, detail, size in named if metric == "memory_at_rest"}
+    return {"total": sum(peaks.values()), **peaks, **at_rest, "communication_buffers": 2**20, "temporary": 2**21}
 
 
 def _traffic(planned: Case) -> list[Moved]:
