@@ -29,7 +29,7 @@ def without_impossible(case: Case, metrics: Sequence[Metric], cluster: Cluster) 
     conventions; on a CPU no bound is known.
     """
     card = cluster.accelerator
-    planned = {key for key, what in case.expected.items() if _is_bound(what.basis)}
+    planned = {key for key, what in case.expected.items() if what.is_upper_bound}
     bound = [metric for metric in metrics if metric.name in _BY_DEVICE or (planned and metric.key in planned)]
     beyond = {metric.key: why for metric in bound for why in _why(case, metric, card)}
     if not beyond:
