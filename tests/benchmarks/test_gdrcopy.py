@@ -38,7 +38,7 @@ def test_what_is_measured_missing_hanging_and_lying(tmp_path):
     program(tmp_path / "bin", "gdrcopy_copylat", COPYLAT)
     entries = """
   - {benchmark: gdrcopy, gpu_index: [0, 7], min_size: 4KiB, max_size: 64KiB}
-  - {benchmark: gdrcopy, gpu_index: [5, 6], min_size: 4KiB, max_size: 4KiB, tool_time_limit_s: 12}
+  - {benchmark: gdrcopy, gpu_index: [5, 6], min_size: 4KiB, max_size: 4KiB, tool_time_limit_s: 6}
   - {benchmark: gdrcopy, test: [copylat, pplat], max_size: 64KiB}
 """
     done, outcomes, rows = run_suite(tmp_path, entries, only_fakes=True)
@@ -58,7 +58,7 @@ def test_what_is_measured_missing_hanging_and_lying(tmp_path):
     assert rows["gdrcopy/1n2/copybw-4KiB-gpu0-on0", "write_bandwidth", ""] == 9765.5 * 2**20
     assert rows["gdrcopy/1n2/copylat-64KiB-gpu0-on0", "read_latency", "2B"] == pytest.approx(1.8e-6)
     assert "gdrcopy's module gdrdrv is not loaded" in outcomes["gdrcopy/1n2/copybw-4KiB-gpu7-on0"].reason
-    assert "has not ended after 12 s. It printed at the end:\n    selecting device 5\n" in (
+    assert "has not ended after 6 s. It printed at the end:\n    selecting device 5\n" in (
         outcomes["gdrcopy/1n2/copybw-4KiB-gpu5-on0"].reason
     )
     assert "gdrcopy_copybw was asked for 4096 bytes and measured 8192" in (

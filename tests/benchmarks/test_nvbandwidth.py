@@ -39,7 +39,7 @@ def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     program(tmp_path / "bin", "nvbandwidth", FAKE)
     # A buffer size of its own for each mode, so that each case has a name of its own.
     entries = "\n".join(
-        f"  - {{benchmark: nvbandwidth, samples: {mode}, buffer_size: {mode}MiB, tool_time_limit_s: 12}}"
+        f"  - {{benchmark: nvbandwidth, samples: {mode}, buffer_size: {mode}MiB, tool_time_limit_s: 6}}"
         for mode in range(1, 10)
     )
     done, outcomes, rows = run_suite(tmp_path, entries, only_fakes=True)
@@ -54,7 +54,7 @@ def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     assert rows[cases[GOOD], "bandwidth", ""] == pytest.approx((276.07e9 + 275.5e9) / 2)
     assert rows[cases[GOOD], "lowest_bandwidth", ""] == 275.5e9
     assert rows[cases[GOOD], "pair_bandwidth", "0to1"] == 276.07e9
-    assert "has not ended after 12 s. It printed at the end:\n    nvbandwidth Version: v0.8\n" in reasons[HANGS]
+    assert "has not ended after 6 s. It printed at the end:\n    nvbandwidth Version: v0.8\n" in reasons[HANGS]
     assert "nvbandwidth printed a sum that is not that of its cells, 551.57" in reasons[LIES]
     assert "nvbandwidth printed no matrix that can be read: '[CUDA_ERROR_ILLEGAL_ADDRESS]" in reasons[ERRS]
     assert "nvbandwidth waived device_to_device_memcpy_write_ce" in reasons[WAIVED]

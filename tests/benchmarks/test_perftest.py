@@ -76,7 +76,7 @@ def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     device: [{modes}]
     min_size: 64KiB
     max_size: 64KiB
-    tool_time_limit_s: 12
+    tool_time_limit_s: 6
 """
     done, outcomes, rows = run_suite(tmp_path, entry)
     assert done.returncode == 1
@@ -97,7 +97,7 @@ def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     assert "was ended by signal 9 (Killed). It printed nothing." in reasons["dies"]
     assert "ended with exit code 1. It printed at the end:\n    Unable to read to socket" in reasons["server_knows"]
     assert "the server, on 127.0.0.1, printed last: Couldn't allocate MR" in reasons["server_knows"]
-    assert "has not ended after 12 s. It printed at the end:\n    begun\n" in reasons["hangs"]
+    assert "has not ended after 6 s. It printed at the end:\n    begun\n" in reasons["hangs"]
 
 
 @pytest.mark.gloo
