@@ -37,7 +37,7 @@ def executed_by_rank(active: Sequence[Parallelism], job: TrainingJob, cp_rank: i
     sum over the ranks of a stage is exact: no row is dropped.
     """
     is_repeated = any(parallelism.repeats == "full" for parallelism in active)
-    layers, of_expert, of_rank = len(job.layers), _expert_kind(job), job.residual_tokens
+    layers, of_expert, of_rank = job.num_layers, _expert_kind(job), job.residual_tokens
     rows = {"region": job.local_tokens, "rank": of_rank, "experts": of_rank * job.shape.experts_per_token}
     flops: Counter[Work] = Counter()
     for product in _products(tuple(active), job.shape, job.layout, job.has_head):

@@ -90,6 +90,11 @@ class TrainingJob:
         return tuple(layer for chunk in self.held for layer in chunk.layers)
 
     @property
+    def num_layers(self) -> int:
+        """How many layers this rank has."""
+        return sum(len(chunk.layers) for chunk in self.held)
+
+    @property
     def embeds(self) -> bool:
         """Whether this rank looks tokens up in the embedding."""
         return any(chunk.first for chunk in self.held)
@@ -197,6 +202,29 @@ def weight_shapes(job: TrainingJob) -> dict[str, tuple[int, ...]]:
     return weights
 
 
+def one_of_each(shape: ModelShape, layout: ParallelLayout) -> TrainingJob:
+    """A job with one layer: its weights are one of each kind there is, for a layer's weights are as those of the next.
+
+    Of its sizes only those of the weights mean anything.
+    """
+    return TrainingJob(shape, layout, 1, 1, 1, chunks=(Chunk(0, range(1), first=True, last=True),))
+
+
+def how_many(name: str, job: TrainingJob) -> int:
+    """How many weights a rank has of the kind that this one of :func:`one_of_each` stands for.
+
+    >>> from clusterbench.shape import named_shape
+    >>> job = TrainingJob(named_shape("llama-tiny"), ParallelLayout(), 256, 8, 8)
+    >>> how_many("layers.0.attention.key.weight", job), how_many("head.weight", job)
+    (4, 1)
+    """
+    if name.startswith("layers."):
+        return job.num_layers
+    if name == "embedding.weight":
+        return int(job.embeds or (job.has_head and job.shape.tied_embeddings))
+    return int(job.has_head)
+
+
 def _layer_weights(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     hidden, ffn = shape.hidden_size, shape.ffn_hidden_size
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
@@ -262,21 +290,25 @@ def activations(job: TrainingJob, load: float = 1.0) -> dict[str, float]:
         "loss.logits_in_float32": shape.vocab_size * 4 * (size < 4),
         "loss.log_softmax": shape.vocab_size * statistic,
     }
-    held = {f"layer.{name}": float(number * tokens * len(job.layers)) for name, number in per_token_and_layer.items()}
+    held = {f"layer.{name}": float(number * tokens * job.num_layers) for name, number in per_token_and_layer.items()}
     if shape.has_experts:
         of_experts = expert_activations(shape, tokens, size, job.layout.ep, load)
-        held |= {f"layer.{name}": bytes_of_one * len(job.layers) for name, bytes_of_one in of_experts.items()}
+        held |= {f"layer.{name}": bytes_of_one * job.num_layers for name, bytes_of_one in of_experts.items()}
     if job.has_head:
         held |= {name: float(number * tokens) for name, number in per_token.items()}
     if job.compute_bytes != job.master_bytes:
-        held |= {name: float(prod(part) * size) for name, part in _rounded_weights(job).items()}
+        held |= {f"rounded.{name}": float(numbers * size) for name, numbers in _rounded_weights(job).items()}
     return held
 
 
-def _rounded_weights(job: TrainingJob) -> dict[str, tuple[int, ...]]:
-    """Weights whose rounded copy a product or a norm keeps for backward; a look-up in the embedding keeps none."""
-    weights = weight_shapes(job)
-    table = weights.pop("embedding.weight", None)
-    if table and job.has_head and job.shape.tied_embeddings:
-        weights = {"head.weight": table} | weights
-    return {f"rounded.{name}": part for name, part in weights.items()}
+def _rounded_weights(job: TrainingJob) -> dict[str, int]:
+    """Elements of weights whose rounded copy a product or a norm keeps for backward; a look-up keeps none.
+
+    Those of all layers stand under the names of the first.
+    """
+    sizes = {name: prod(size) for name, size in weight_shapes(one_of_each(job.shape, job.layout)).items()}
+    table = sizes.pop("embedding.weight")
+    if job.shape.tied_embeddings:
+        sizes = {"head.weight": table} | sizes
+    numbers = {name: size * how_many(name, job) for name, size in sizes.items()}
+    return {name: number for name, number in numbers.items() if number}

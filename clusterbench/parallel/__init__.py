@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from clusterbench.discover import things
 from clusterbench.formulas.collectives import traffic_bytes
-from clusterbench.job import TrainingJob, activations, weight_shapes
+from clusterbench.job import TrainingJob, activations, how_many, one_of_each, weight_shapes
 from clusterbench.layout import SHARD, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.parallel._words import Meaning, PhaseWords, Remark
@@ -369,6 +369,12 @@ def active_in(layout: ParallelLayout, parallelisms: Iterable[Parallelism]) -> li
     )
 
 
+@cache
+def without(kind: type[Parallelism], layout: ParallelLayout) -> Sequence[Parallelism]:
+    """All others that do something in ``layout``, without options: they say which weights one kind is given."""
+    return tuple(active_in(layout, [other() for other in parallelisms().values() if other is not kind]))
+
+
 def objection_to(job: TrainingJob, active: Sequence[Parallelism]) -> str | None:
     """Why a job cannot be shared so: the first reason there is, of the batch, of one parallelism or of two together."""
     reasons = chain(
@@ -405,15 +411,44 @@ def summed_over(active: Sequence[Parallelism], name: str, job: TrainingJob) -> t
     return tuple(axis for axis in SUM_ORDER if axis in axes)
 
 
+class HeldWeight(NamedTuple):
+    """A weight as one rank holds it: the size of its part, and the axes over which it is cut and its gradient summed.
+
+    That of a layer has the name it has in the first one.
+    """
+
+    name: str
+    size: tuple[int, ...]
+    split_over: tuple[str, ...]
+    summed_over: tuple[str, ...]
+
+
+def held_weights(active: Sequence[Parallelism], job: TrainingJob) -> list[tuple[HeldWeight, int]]:
+    """One weight of each kind that a rank holds, and how many it holds of it; the same as :func:`local_weights`."""
+    kinds = _held_kinds(tuple(active), job.shape, job.layout)
+    counted = ((weight, how_many(name, job)) for name, weight in kinds.items())
+    return [(weight, number) for weight, number in counted if number]
+
+
+@lru_cache(maxsize=4096)  # a plan asks for every stage and figure
+def _held_kinds(active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout) -> Mapping[str, HeldWeight]:
+    like = one_of_each(shape, layout)
+    return {
+        name: HeldWeight(name, size, split_over(active, name, like), summed_over(active, name, like))
+        for name, size in local_weights(active, like).items()
+    }
+
+
 def expected_traffic(active: Sequence[Parallelism], job: TrainingJob) -> list[Traffic]:
     """All collectives of one step of a rank, one entry per axis and op."""
-    sums: dict[tuple[str, str], Traffic] = {}
+    of_kind: dict[tuple[str, str], list[Traffic]] = {}
     for sent in traffic_of_step(active, job):
-        before = sums.get((sent.axis, sent.op), Traffic(sent.axis, sent.op, 0, 0))
-        sums[sent.axis, sent.op] = Traffic(
-            sent.axis, sent.op, before.count + sent.count, before.size_bytes + sent.size_bytes, sent.ranks
-        )
-    return [sent for sent in sums.values() if sent.count]
+        of_kind.setdefault((sent.axis, sent.op), []).append(sent)
+    sums = (
+        Traffic(axis, op, sum(sent.count for sent in some), sum(sent.size_bytes for sent in some), some[-1].ranks)
+        for (axis, op), some in of_kind.items()
+    )
+    return [total for total in sums if total.count]
 
 
 def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[Traffic]:
@@ -425,16 +460,13 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
             yield from parallelism.forward_traffic(job)
     # What training/step.py does itself, after the last backward: gradients that are parts travel in one flat buffer for
     # each axis,
-    weights = local_weights(active, job)
-    parts_along = dict.fromkeys(SUM_ORDER, 0)
-    for name, size in weights.items():
-        for axis in summed_over(active, name, job):
-            parts_along[axis] += prod(size)
-    for axis, parts in parts_along.items():
+    weights = held_weights(active, job)
+    for axis in SUM_ORDER:
+        parts = sum(number * prod(weight.size) for weight, number in weights if axis in weight.summed_over)
         yield Traffic(axis, "all_reduce", int(parts > 0), parts * job.master_bytes, during=f"sum_{axis}")
     # and of the weights that are split each rank adds up its own squares: a number for each way of being split.
     if job.max_grad_norm is not None:
-        ways = {split_over(active, name, job) for name in weights}
+        ways = {weight.split_over for weight, _ in weights}
         for axis in NORM_ORDER:
             numbers = sum(axis in way for way in ways)
             size_bytes = numbers * job.master_bytes
@@ -449,13 +481,13 @@ def _ranks(active: Sequence[Parallelism], axis: str) -> int:
 
 
 def _states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
-    weights = local_weights(active, job)
-    parameters = float(sum(map(prod, weights.values())) * job.master_bytes)
+    weights = held_weights(active, job)
+    parameters = float(sum(number * prod(weight.size) for weight, number in weights) * job.master_bytes)
     states = {
         "parameters": parameters,
         "gradients": parameters,
         # Adam's two moments, and a float32 step count for each tensor
-        "optimizer_state": 2 * parameters + 4 * len(weights),
+        "optimizer_state": 2 * parameters + 4 * sum(number for _, number in weights),
     }
     for parallelism in active:
         states = parallelism.states(states, job)

@@ -217,7 +217,7 @@ def attention_imbalance(kind: str, degree: int) -> float:
 
 def _attentions(job: TrainingJob) -> int:
     """Forwards through attention in one step of a rank."""
-    return job.gradient_accumulation_steps * len(job.layers)
+    return job.gradient_accumulation_steps * job.num_layers
 
 
 def _passes(job: TrainingJob, times: int, during: str) -> Iterable[Traffic]:

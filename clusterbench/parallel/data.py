@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
+from clusterbench.parallel import Parallelism, Traffic, local_weights, without
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords
 from clusterbench.shape import ModelShape
 from clusterbench.words import Word
@@ -151,8 +151,7 @@ class DataParallel(Parallelism):
 
     def _reduced(self, job: TrainingJob) -> list[tuple[int, ...]]:
         """The sizes of the weights whose gradients DDP reduces, in the order in which backward finishes them."""
-        others = [kind() for kind in parallelisms().values() if kind is not type(self)]
-        weights = local_weights(active_in(job.layout, others), job)
+        weights = local_weights(without(DataParallel, job.layout), job)
         return [weights[name] for name in gradient_order(list(weights)) if not is_spread_expert(name, job)]
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:

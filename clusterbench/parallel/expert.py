@@ -281,7 +281,7 @@ class ExpertParallel(Parallelism):
 
 def passes(job: TrainingJob) -> int:
     """How often a rank goes forward through a layer in one step."""
-    return len(job.layers) * job.gradient_accumulation_steps
+    return job.num_layers * job.gradient_accumulation_steps
 
 
 def is_expert(name: str) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from clusterbench.job import TrainingJob
+from clusterbench.job import Chunk, TrainingJob
 from clusterbench.layout import REPLICA, SHARD, ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
+from clusterbench.parallel import Parallelism, Traffic, local_weights, without
 from clusterbench.parallel._words import PhaseWords, Remark
 from clusterbench.parallel.data import AVERAGED, is_spread_expert
+from clusterbench.shape import ModelShape
 from clusterbench.words import Word
 
 if TYPE_CHECKING:
@@ -242,25 +244,10 @@ class FullySharded(Parallelism):
                 there = action.kind != "F" or not stage_3
         return gathers, 1
 
-    def _groups(self, job: TrainingJob) -> Iterator[Group]:
-        """What is gathered at once: layers in order, each before its experts, and what is around them last."""
-        others = [kind() for kind in parallelisms().values() if kind is not type(self)]
-        weights = local_weights(active_in(job.layout, others), job)
-        members: dict[tuple[str, bool], list[str]] = {}
-        for name in weights:
-            unit = ".".join(name.split(".")[:2]) if name.startswith("layers.") else ""
-            if is_spread_expert(name, job) and job.layout.degree("edp") == 1:
-                continue
-            members.setdefault((unit, is_spread_expert(name, job)), []).append(name)
-        for (unit, expert), names in sorted(members.items(), key=lambda item: item[0][0] == ""):
-            ranks = job.layout.degree("edp") if expert else self._sharers(job)
-            sizes = [weights[name] for name in names]
-            padded = sum(-(-size[0] // ranks) * ranks * prod(size[1:]) for size in sizes)
-            axis = "edp" if expert else SHARD if self.shard_group_size else job.layout.data_axis
-            behind = sum(prod(weights[name]) for name in names if not name.startswith(("layers.", "embedding.")))
-            yield Group(unit, axis, ranks, padded, sum(map(prod, sizes)), behind, root=not unit)
-        if all(unit for unit, _ in members):
-            yield Group("", job.layout.data_axis, self._sharers(job), 0, 0, 0, root=True)
+    def _groups(self, job: TrainingJob) -> Sequence[Group]:
+        """What of a chunk is gathered at once: layers in order, each before its experts, then what is around them."""
+        (chunk,) = job.held
+        return _groups(self, job.shape, job.layout, len(chunk.layers), chunk.first, chunk.last)
 
     def apply(self, assembly: Assembly) -> None:
         import torch
@@ -335,6 +322,33 @@ class Group:
     whole: int
     behind_layers: int
     root: bool
+
+
+@lru_cache(
+    maxsize=4096
+)  # a plan asks for the chunks of every stage, and those between the first and the last are alike
+def _groups(
+    sharded: FullySharded, shape: ModelShape, layout: ParallelLayout, num_layers: int, first: bool, last: bool
+) -> Sequence[Group]:
+    job = TrainingJob(shape, layout, 1, 1, 1, chunks=(Chunk(0, range(num_layers), first, last),))
+    weights = local_weights(without(FullySharded, layout), job)
+    sharers, experts_on = sharded._sharers(job), layout.degree("edp")
+    members: dict[tuple[str, bool], list[str]] = {}
+    for name in weights:
+        unit, expert = ".".join(name.split(".")[:2]) if name.startswith("layers.") else "", is_spread_expert(name, job)
+        if not expert or experts_on > 1:
+            members.setdefault((unit, expert), []).append(name)
+    groups = []
+    for (unit, expert), names in sorted(members.items(), key=lambda item: item[0][0] == ""):
+        ranks = experts_on if expert else sharers
+        sizes = [weights[name] for name in names]
+        padded = sum(-(-size[0] // ranks) * ranks * prod(size[1:]) for size in sizes)
+        axis = "edp" if expert else SHARD if sharded.shard_group_size else layout.data_axis
+        behind = sum(prod(weights[name]) for name in names if not name.startswith(("layers.", "embedding.")))
+        groups.append(Group(unit, axis, ranks, padded, sum(map(prod, sizes)), behind, root=not unit))
+    if all(unit for unit, _ in members):
+        groups.append(Group("", layout.data_axis, sharers, 0, 0, 0, root=True))
+    return groups
 
 
 def _take_share(weight: Weight, rank: int, ranks: int) -> None:

@@ -194,7 +194,7 @@ class Pipeline(Parallelism):
         return _order(self.schedule, job.layout.pp, job.gradient_accumulation_steps, self.chunks)
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
-        sent = schedules.messages(self._order(job))[job.pp_rank]
+        sent = _messages(self.schedule, job.layout.pp, job.gradient_accumulation_steps, self.chunks)[job.pp_rank]
         for op, during, calls in (
             ("send", "forward_pp", sent.activations_sent),
             ("send", "backward_pp", sent.gradients_sent),
@@ -265,3 +265,8 @@ def _between(job: TrainingJob) -> int:
 
 
 _order = cache(schedules.order)  # a plan asks again for every rank and figure
+
+
+@cache
+def _messages(schedule: str, num_ranks: int, num_microbatches: int, chunks: int) -> list[schedules.Messages]:
+    return schedules.messages(_order(schedule, num_ranks, num_microbatches, chunks))

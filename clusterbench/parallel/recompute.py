@@ -86,10 +86,10 @@ class Recompute(Parallelism):
         inside = {name: size for name, size in held.items() if name.startswith(("layer.", "rounded.layers."))}
         outside = {name: size for name, size in held.items() if name not in inside}
         residual = job.residual_tokens * job.shape.hidden_size * job.compute_bytes
-        kept = {"layer.inputs": float(residual * len(job.layers))}
+        kept = {"layer.inputs": float(residual * job.num_layers)}
         if self.recompute == "selective":
             kept |= self._results(held, job)
-        again = {name: size / len(job.layers) for name, size in inside.items() if name not in kept}
+        again = {name: size / job.num_layers for name, size in inside.items() if name not in kept}
         if not self._norms_copy(job):  # the layer's input is the input its norm keeps
             again["layer.attention_norm.input"] -= residual
         return kept | outside, kept | again | self._in_experts(job)
@@ -99,14 +99,14 @@ class Recompute(Parallelism):
         kept = {name: size for name, size in held.items() if name in KEPT_BY_SELECTIVE}
         kept |= {f"layer.{name}": size for name, size in held.items() if name.startswith(RESULT)}
         residual = float(job.local_tokens * job.shape.hidden_size * job.compute_bytes)
-        products = {"layer.products": residual * len(job.layers)}  # of output, before sums
+        products = {"layer.products": residual * job.num_layers}  # of output, before sums
         if not job.shape.has_experts:
             products["layer.products"] *= 2  # of down, too
         else:  # the router's before softmax, in the dtype of the arithmetic
             logits = held["layer.router.probabilities"] * job.compute_bytes / max(4, job.compute_bytes)
             products |= {"layer.router.logits": logits}
             if job.shape.num_shared_experts:
-                products |= {"layer.shared.products": residual / job.layout.sequence_parts * len(job.layers)}
+                products |= {"layer.shared.products": residual / job.layout.sequence_parts * job.num_layers}
         return kept | products
 
     def _norms_copy(self, job: TrainingJob) -> bool:

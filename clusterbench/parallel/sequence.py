@@ -77,7 +77,7 @@ class SequenceParallel(Parallelism):
         yield from crossing_traffic(job, "reduce_scatter", entering="backward_tp", leaving="forward_tp")
 
     def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
-        calls = job.gradient_accumulation_steps * len(job.layers)
+        calls = job.gradient_accumulation_steps * job.num_layers
         size_bytes, regions = calls * crossing_bytes(job), 1 if job.shape.has_experts else 2
         # into attention and into feed-forward, out of attention
         yield Traffic("tp", "all_gather", regions * calls, regions * size_bytes, during="forward_tp")

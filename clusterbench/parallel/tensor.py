@@ -169,7 +169,7 @@ class TensorParallel(Parallelism):
     def forward_traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         if not job.layout.sp:
             # Recomputing a layer repeats its collectives but the last: nothing after `down` is needed for backward.
-            calls = job.gradient_accumulation_steps * len(job.layers)
+            calls = job.gradient_accumulation_steps * job.num_layers
             # out of attention
             yield Traffic("tp", "all_reduce", calls, calls * crossing_bytes(job), during="forward_tp")
 
@@ -296,7 +296,7 @@ def crossings(job: TrainingJob) -> int:
     such region: each is whole on one rank.
     """
     regions = 1 if job.shape.has_experts else 2
-    return 2 * regions * len(job.layers) + job.embeds + job.has_head
+    return 2 * regions * job.num_layers + job.embeds + job.has_head
 
 
 def crossing_bytes(job: TrainingJob) -> int:

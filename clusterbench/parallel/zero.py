@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heapreplace
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel import Parallelism, Traffic, active_in, local_weights, parallelisms
+from clusterbench.parallel import Parallelism, Traffic, held_weights, without
 from clusterbench.parallel._words import PhaseWords, Remark
 from clusterbench.parallel.data import is_spread_expert
 from clusterbench.words import Word
@@ -57,9 +58,10 @@ class ZeroOptimizer(Parallelism):
         return None
 
     def states(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        fullest = sum(max(map(sum, shares_of(weights, ranks))) for _, weights, ranks in self._sharers(job))
+        shares = [shares_of(weights, ranks) for _, weights, ranks in self._sharers(job)]
+        fullest = sum(max(map(sum, of_ranks)) for of_ranks in shares)
         # the step counts stay with the weights: a few bytes, of the rank with most weights
-        counts = sum(max(map(len, shares_of(weights, ranks))) for _, weights, ranks in self._sharers(job))
+        counts = sum(max(map(len, of_ranks)) for of_ranks in shares)
         return states | {"optimizer_state": 2.0 * fullest * job.master_bytes + 4 * counts}
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
@@ -88,10 +90,10 @@ class ZeroOptimizer(Parallelism):
 
     def _sharers(self, job: TrainingJob) -> Iterator[tuple[str, list[int], int]]:
         """Axis, sizes of the weights that are shared out along it, and among how many ranks."""
-        others = [kind() for kind in parallelisms().values() if kind is not type(self)]
-        sizes = {name: prod(size) for name, size in local_weights(active_in(job.layout, others), job).items()}
-        experts = [size for name, size in sizes.items() if is_spread_expert(name, job)]
-        dense = [size for name, size in sizes.items() if not is_spread_expert(name, job)]
+        experts, dense = list[int](), list[int]()
+        for weight, number in held_weights(without(ZeroOptimizer, job.layout), job):
+            sizes = experts if is_spread_expert(weight.name, job) else dense
+            sizes += [prod(weight.size)] * number
         yield job.layout.data_axis, dense, job.layout.degree("dp_cp")
         if experts:
             yield "edp", experts, job.layout.degree("edp")
@@ -122,8 +124,11 @@ def shares_of(sizes: Iterable[int], ranks: int) -> list[list[int]]:
     [[5, 1], [3, 3]]
     """
     shares: list[list[int]] = [[] for _ in range(ranks)]
+    totals = [(0, rank) for rank in range(ranks)]  # a heap
     for size in sorted(sizes, reverse=True):
-        min(shares, key=sum).append(size)
+        total, rank = totals[0]
+        shares[rank].append(size)
+        heapreplace(totals, (total + size, rank))
     return shares
 
 
