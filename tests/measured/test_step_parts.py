@@ -64,7 +64,7 @@ def traced(layout: str, plant: Callable[[Any, Any, Delayed], object]) -> tuple[A
         step.run()
     step.passes["traffic"]()
     step.passes["exposed"]()  # the first trace of a process takes longer
-    plant(step.run.step, rig, delayed)
+    plant(step.run.step.step, rig, delayed)
     return step.passes["exposed"](), sum(delayed)
 
 
