@@ -1,0 +1,54 @@
+"""Cases of the suites that come with it keep their names and hashes, by which --resume and compare find them again."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from clusterbench.cluster import Cluster
+from clusterbench.planning import make_plan
+from clusterbench.suite import load_suite
+from tests.test_suites import SUITES
+
+RECORDED = {
+    "compute": ((15, "a70a90e17facf8c4"), (353, "e6b53a2030b3c781")),
+    "cp_scale": ((9, "86fc6b14c2cdcecc"), (52, "81cf1fe13d2896c9")),
+    "ep_scale": ((20, "533b67ec93f946c7"), (20, "5c6603242f6838df")),
+    "fabric": ((100, "8d4d365597fdd88f"), (228, "172f8786c90f9f27")),
+    "faults": ((29, "097cde0d8dd68c9a"), (29, "b1de0d316a6545e9")),
+    "gpu_direct": ((33, "ed852b21670526e2"), (352, "c3e83d0687356031")),
+    "layouts_5d": ((32, "1ea55dcadcfe7e01"), (32, "0b6668efc2125298")),
+    "links": ((2, "c963bcd748bd434e"), (4, "04303db01278cd3e")),
+    "memory_savings": ((22, "cd7f69a023895787"), (88, "c45a3d9dd10cfcbe")),
+    "mpi": ((34, "2a60ddd218eb42f4"), (223, "f44ec6f9e33f156c")),
+    "nccl_collectives": ((105, "eb4b2caca4d1fb37"), (1091, "4d6f8b81f6b4929c")),
+    "pp_schedules": ((16, "c85a2678ef4317e2"), (48, "0fdbed3fba14b860")),
+    "pp_vs_zero3": ((8, "da226a6de6830fd2"), (32, "75b1d00a9cd7e682")),
+    "rdma": ((23, "1df4fb53fdaf75e9"), (145, "990cb2551c9d50c4")),
+    "recompute": ((9, "9db2fe6a7766df94"), (32, "e2ed8e291574b057")),
+    "sp_scale": ((8, "e0b94f07db57c0a1"), (12, "c475d9cf245cfece")),
+    "storage": ((14, "4c4672744933c35a"), (17, "e848fdce22995e3c")),
+    "top_configs": ((40, "855e0994d6d899e8"), (382, "52720c94375e7381")),
+    "tp_scale": ((8, "5d9599bcd0428e39"), (15, "19b853dbf4c1c037")),
+    "zero_stages": ((10, "94b130041adf8b9d"), (16, "3df039b385c21eef")),
+}
+"""Of each suite, on CPU ranks and on nodes of 8 H100: how many cases, and a digest of their names and hashes.
+
+Those of commit f044351. A suite that is changed on purpose gets new ones; a change of the code alone must not.
+"""
+
+ON_ONE_NODE = ("faults", "top_configs")  # many cases
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_names_and_hashes_are_those_of_earlier_versions(path) -> None:
+    suite = load_suite(path)
+    on_gpus = Cluster(1 if path.stem in ON_ONE_NODE else 2, 8, "cuda", H100)
+    seen = []
+    for cluster in (Cluster(1, suite.cpu.num_ranks or 2, "cpu"), on_gpus):
+        cases = make_plan(suite, cluster).cases
+        text = "".join(sorted(f"{case.id} {case.hash}\n" for case in cases))
+        seen.append((len(cases), hashlib.sha256(text.encode()).hexdigest()[:16]))
+    assert tuple(seen) == RECORDED[path.stem]
