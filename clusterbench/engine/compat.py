@@ -127,10 +127,16 @@ def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
             yield from plain_tensors(inner)
 
 
+def is_sharded(module: torch.nn.Module) -> bool:
+    """Whether FSDP2 shards this module's own parameters."""
+    return hasattr(module, "_get_fsdp_state")
+
+
 def accumulated_gradients(module: torch.nn.Module) -> Iterator[Tensor]:
-    """Gradients that FSDP2 keeps beside the parameters of a module until it reduces them, in the precision of that."""
-    if not hasattr(module, "_get_fsdp_state"):
-        return
+    """Gradients that FSDP2 keeps beside the parameters of a module until it reduces them, in the precision of that.
+
+    ``module`` is one of which :func:`is_sharded` holds.
+    """
     state: Any = module._get_fsdp_state()  # type: ignore[operator]
     # several groups since 2.13, one before
     for group in getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group]):

@@ -38,6 +38,7 @@ from clusterbench.engine.compat import (
     TorchDispatchMode,
     accumulated_gradients,
     active_fake_mode,
+    is_sharded,
     is_wrapper_type,
     on_gradient,
     plain_tensors,
@@ -124,6 +125,7 @@ class MemoryTracker(TorchDispatchMode):
         self._before: list[_Allocation] = []
         self._known: dict[int, _Allocation] = {}
         self._hooked: dict[int, Tensor] = {}
+        self._sharded: list[nn.Module] = []
         self._forwards = 0
         self._in_optimizer = False
         self._waiting = False
@@ -134,6 +136,7 @@ class MemoryTracker(TorchDispatchMode):
 
     def __enter__(self) -> MemoryTracker:
         self._fake_mode = active_fake_mode()
+        self._sharded = [module for model in self._models for module in model.modules() if is_sharded(module)]
         for model in self._models:
             self._call([*model.parameters(), *model.buffers()], "parameters")
             self._call([p.grad for p in model.parameters()], "gradients")
@@ -318,9 +321,8 @@ class MemoryTracker(TorchDispatchMode):
 
     def _after_gradient(self, parameter: Tensor) -> None:
         self._call([parameter.grad], "gradients")
-        for model in self._models:
-            for module in model.modules():
-                self._call(accumulated_gradients(module), "gradients")
+        for module in self._sharded:
+            self._call(accumulated_gradients(module), "gradients")
 
     def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._in_optimizer = True
