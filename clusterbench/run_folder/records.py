@@ -59,7 +59,7 @@ def record_of(kind: type[Kind], json_fields: Mapping[str, Any]) -> Kind:
     --------
     >>> from clusterbench.types import Expected
     >>> record_of(Expected, {"value": 2, "unit": "s", "basis": "a guess"})
-    Expected(value=2, unit='s', basis='a guess')
+    Expected(value=2, unit='s', basis='a guess', is_upper_bound=False)
     >>> record_of(Expected, {"value": "2", "unit": "s", "basis": "a guess"})
     Traceback (most recent call last):
     ValueError: 'value' is "2", not a number
