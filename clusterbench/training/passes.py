@@ -35,6 +35,9 @@ from clusterbench.training.built_step import BuiltStep
 STEPS_TO_SETTLE = 3
 """DDP builds its buckets anew in the second step, and PowerSGD begins in the third."""
 
+STEPS_TO_BUILD = 2
+"""Of these the first builds what later ones find built, and DDP its buckets: they say little of a rank's own work."""
+
 LONGEST_LINE = 200
 """Transfers of one line that a record tells apart; of more, so many neighbours are one."""
 
@@ -56,7 +59,7 @@ def passes_of(step: BuiltStep, rig: Rig, own_s: Sequence[float] = ()) -> Mapping
         **EXECUTED.taken(flops.executed),
         **TRACE.taken(lambda: _trace_of(step, rig, counter)),
         **step.own_passes(rig),
-        **(OWN_SECONDS.taken(lambda: own_seconds(step, rig, own_s[STEPS_TO_SETTLE:])) if rig.world_size > 1 else {}),
+        **(OWN_SECONDS.taken(lambda: own_seconds(step, rig, own_s[STEPS_TO_BUILD:])) if rig.world_size > 1 else {}),
     }
 
 
