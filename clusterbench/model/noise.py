@@ -45,9 +45,12 @@ def _scramble(x: Tensor) -> Tensor:
 
     Source: "lowbias32" of Chris Wellons' hash-prospector. Products stay below 2**64, of which the low half is kept.
     """
-    x = ((x >> 16) ^ x) * 0x7FEB352D & _MASK
-    x = ((x >> 15) ^ x) * 0x846CA68B & _MASK
-    return (x >> 16) ^ x
+    x = (x >> 16) ^ x
+    for factor, shift in ((0x7FEB352D, 15), (0x846CA68B, 16)):  # in place: half of the time went into new memory
+        x *= factor
+        x &= _MASK
+        x ^= x >> shift
+    return x
 
 
 def fill_weight(part: Tensor, seed: int, name: str, offset: Sequence[int], whole: Sequence[int]) -> None:
@@ -90,5 +93,5 @@ def fill_uniform(
         for start in range(0, table.shape[0], rows_per_block):
             block = table[start : start + rows_per_block]
             rows = torch.arange(first_row + start, first_row + start + len(block), device=part.device)
-            unit = noise(seed, name, rows, columns).double() / 2**31 - 1  # uniform in [-1, 1), variance 1/3
-            block.copy_(mean + std * 3**0.5 * unit)
+            values = noise(seed, name, rows, columns).double().div_(2**31).sub_(1)  # uniform in [-1, 1), variance 1/3
+            block.copy_(values.mul_(std * 3**0.5).add_(mean))
