@@ -271,6 +271,25 @@ def test_read_rows_is_tidy_and_long(tmp_path: Path) -> None:
     assert set(rows.status) == {"ok", "out_of_memory", "refused"}
 
 
+HARMLESS = ("-1.5", "+1e-9", "tp2+sp", "'90s", "a=b", "")
+FORMULAS = ("=1+1", "+1+1", "-1+1", "@SUM(A1)", "\tx", "\rx", "-1\n", "=cmd|'/C calc'!A0, 1", "'=1+1", "''@x")
+
+
+@pytest.mark.parametrize("words", [*HARMLESS, *FORMULAS])
+def test_a_text_that_a_spreadsheet_would_execute_gets_an_apostrophe(tmp_path: Path, words: str) -> None:
+    planned = case("a", point={"option": words, "number": -1.5, "=x": 1})
+    failed = outcome(planned, "failed", reason=words or "unknown")
+    run = write_run(tmp_path / "run", [planned], [(failed, None)])
+    with write_rows(run).open(newline="") as table:
+        (record,) = csv.DictReader(table)
+    mark = "'" if words in FORMULAS else ""
+    assert record["option"] == mark + words
+    assert record["basis"] == mark + (words or "unknown")
+    assert (record["number"], record["'=x"]) == ("-1.5", "1")
+    (row,) = clusterbench.read_rows(run).to_dict("records")
+    assert (row["option"], row["basis"]) == (words, words or "unknown")
+
+
 def test_wide_rows_has_one_line_per_case(tmp_path: Path) -> None:
     run = tp_scale_run(tmp_path / "run")
     wide = clusterbench.wide_rows(run)
