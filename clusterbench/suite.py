@@ -92,6 +92,8 @@ class Suite:
     ----------
     path
         As the user gave it; messages begin with it.
+    num_nodes
+        On how many nodes each benchmark runs; none where the suite does not say, which is all that there are.
     text
         The file, byte for byte.
     fail_on
@@ -235,7 +237,9 @@ class _SuiteKeys:
 
     suite: str = option(help="its name; the folders of its runs carry it")
     question: str = option("", "what the run answers")
-    num_nodes: tuple[int, ...] = option((1,), "node counts, within the allocation", minimum=1, maximum=100_000)
+    num_nodes: tuple[int, ...] = option(
+        (), "node counts, within the allocation; all of its nodes by default", minimum=1, maximum=100_000
+    )
     repeats: int = option(1, "of the whole list, interleaved", minimum=1, maximum=1000)
     fail_on: tuple[str, ...] = option((), "beside incomplete and suspect: what makes its runs fail", choices=FAIL_ON)
     baseline: str = option("", "folder of the run that floors 'of baseline' are shares of")

@@ -32,7 +32,7 @@ def mistake(folder: Path, text: str | bytes) -> str:
 
 def test_the_smallest_suite_has_defaults(tmp_path):
     suite = suite_of(tmp_path, SMALLEST)
-    assert (suite.name, suite.question, suite.num_nodes, suite.repeats) == ("s", "", (1,), 1)
+    assert (suite.name, suite.question, suite.num_nodes, suite.repeats) == ("s", "", (), 1)
     assert [item.benchmark for item in suite.items] == ["ping"]
     assert suite.text == SMALLEST.encode()
 
@@ -76,7 +76,7 @@ def test_the_block_of_a_device_overrides_what_differs_there(tmp_path):
     suite = suite_of(tmp_path, text)
     cpu, gpu = suite.on("cpu"), suite.on("cuda")
     assert (cpu.repeats, cpu.num_nodes, suite.cpu.num_ranks) == (7, (2, 3), 4)
-    assert (gpu.repeats, gpu.num_nodes) == (1, (1,))
+    assert (gpu.repeats, gpu.num_nodes) == (1, ())
 
     def values_on(applied: Any) -> dict[str, Any]:
         item = applied.items[0]

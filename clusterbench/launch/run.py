@@ -33,6 +33,7 @@ from clusterbench.launch.progress import progress_on
 from clusterbench.launch.rendezvous import meet
 from clusterbench.launchers import Started, detect
 from clusterbench.planning import make_plan
+from clusterbench.planning.text import idle_sentence
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Plan
@@ -194,6 +195,8 @@ def _conduct(
     if agents.mpi:  # a case inside MPI can take the run with it: all others are on disk by then
         executions.sort(key=lambda execution: in_agents(execution.case))
     print(f"{directory.path}: {plural(len(executions), 'case')} to run on {cluster.world_size} ranks", file=sys.stderr)
+    if idle := idle_sentence([execution.case for execution in wanted], cluster):
+        print(idle, file=sys.stderr)
     if len(executions) < len(wanted):
         missing = f"{len(wanted) - len(executions)} more need"
         print(f"{missing} more nodes than the {cluster.num_nodes} that are left", file=sys.stderr)

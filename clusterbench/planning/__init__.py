@@ -61,7 +61,7 @@ def make_plan(suite: Suite, cluster: Cluster) -> Plan:
         effect, one case asked for twice, and more than ``MOST_CASES`` cases.
     """
     suite = suite.on(cluster.device)
-    places = [Place(cluster, num_nodes) for num_nodes in sorted(suite.num_nodes)]
+    places = [Place(cluster, num_nodes) for num_nodes in sorted(suite.num_nodes or (cluster.num_nodes,))]
     answers: list[_Answer] = []
     for item in suite.items:
         answers += _answers(suite, item, places, room=MOST_CASES - len(answers))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.types import Case, Plan, Refusal
 from clusterbench.units import format_value
-from clusterbench.words import aligned, comment, plural
+from clusterbench.words import aligned, comment, few, plural
 
 
 def plan_text(plan: Plan) -> str:
@@ -26,7 +26,21 @@ def plan_text(plan: Plan) -> str:
 def _head(plan: Plan) -> list[str]:
     question = f": {plan.question}" if plan.question else ""
     counts = f"{plural(len(plan.cases), 'case')}, {plural(plan.repeats, 'repeat')}, {len(plan.refusals)} refused"
-    return [*comment(f"{plan.suite}{question}"), *comment(f"{_machine(plan.cluster)}: {counts}")]
+    idle = comment(sentence) if (sentence := idle_sentence(plan.cases, plan.cluster)) else []
+    return [*comment(f"{plan.suite}{question}"), *comment(f"{_machine(plan.cluster)}: {counts}"), *idle]
+
+
+def idle_sentence(cases: Iterable[Case], cluster: Cluster) -> str:
+    """Which nodes no case uses, and what would use them; empty where there are none."""
+    most = max((case.num_nodes for case in cases), default=cluster.num_nodes)
+    if most >= cluster.num_nodes:
+        return ""
+    names = f" ({few(cluster.hosts[most:])})" if cluster.hosts else ""
+    idle = cluster.num_nodes - most
+    return (
+        f"idle: {idle} of {plural(cluster.num_nodes, 'node')}{names}, as no case uses more than {most}.\n"
+        f"hint: add {cluster.num_nodes} to the suite's num_nodes, or leave num_nodes out to use all"
+    )
 
 
 def _machine(cluster: Cluster) -> str:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LayoutError, SuiteError
 from clusterbench.planning import MOST_CASES, default_time_limit_s, make_plan
-from clusterbench.planning.text import plan_text
+from clusterbench.planning.text import idle_sentence, plan_text
 from clusterbench.run_folder import RunFolder
 from tests.invented import HEAD, Ping, plan_of, suite_of
 
@@ -54,6 +54,25 @@ def test_fewer_nodes_come_first_and_else_the_order_of_the_suite(tmp_path):
         "train/2n8/dp4-tp2",
         "ping/2n8/8B",
     ]
+
+
+PINGS = HEAD + "  - {benchmark: ping, max_size: 8}\n"
+
+
+def test_a_suite_that_names_no_number_of_nodes_uses_all(tmp_path):
+    assert ids(plan_of(tmp_path, PINGS, num_nodes=3)) == ["ping/3n24/8B"]
+    assert ids(plan_of(tmp_path, PINGS + "cpu: {num_nodes: [1]}\n", num_nodes=3, device="cpu")) == ["ping/1n8/8B"]
+
+
+def test_nodes_that_no_case_uses_are_named(tmp_path):
+    plan = plan_of(tmp_path, PINGS + "num_nodes: [1, 2]\n", num_nodes=4)
+    assert "\n# idle: 2 of 4 nodes, as no case uses more than 2.\n" in plan_text(plan)
+    assert idle_sentence(plan.cases, replace(plan.cluster, hosts=("a", "b", "c", "d"))) == (
+        "idle: 2 of 4 nodes (c, d), as no case uses more than 2.\n"
+        "hint: add 4 to the suite's num_nodes, or leave num_nodes out to use all"
+    )
+    assert idle_sentence(plan.cases, replace(plan.cluster, num_nodes=2)) == ""
+    assert "idle" not in plan_text(plan_of(tmp_path, PINGS, num_nodes=4))
 
 
 def test_the_last_of_two_swept_keys_varies_fastest_and_ids_show_what_labels_do_not(tmp_path):
