@@ -169,6 +169,8 @@ class Agent:
             case Start():
                 self._begin(order)
             case RunCase() | GoOn():
+                if isinstance(order, RunCase):
+                    self._begin_page()
                 for worker in self._workers.values():
                     worker.channel.send(order)
             case Inspect():
@@ -213,6 +215,15 @@ class Agent:
         zygote.channel.send(ForkWorkers(start, self.host, self.interface, tuple(places), descriptors))
         for end in given_ends:
             end.close()
+
+    def _begin_page(self) -> None:
+        """No rank has begun the case yet: one that stopped behind the last one must not seem to be ahead of the others.
+
+        All of them wait for the order, so nothing else writes.
+        """
+        for worker in self._workers.values():
+            if self._page:
+                self._page.write(worker.slot, PHASES.index("device"), -1)
 
     def _log_folder(self, wanted: Path) -> Path:
         """The run's, where this host sees it; else one of its own, of which the head is sent the end of each log."""

@@ -24,6 +24,7 @@ from clusterbench.launch.agents import Agents
 from clusterbench.launch.culprit import Trouble
 from clusterbench.launch.events import SECONDS_TO_ANSWER, Deadline, Events
 from clusterbench.launch.executions import Execution, batches, own_steps
+from clusterbench.launch.members import taking_part
 from clusterbench.launch.messages import (
     CheckMpi,
     End,
@@ -235,7 +236,7 @@ class Conductor:
 
     def _take_through_mpi(self, case: Case) -> list[RankDone]:
         """The same where the agents themselves are the ranks; nothing is started for it."""
-        ranks = tuple(member for member in self.agents.members if member.first_rank < case.world_size)
+        ranks = taking_part(self.agents.members, case.world_size)
         if reason := objection(case, ranks):
             raise Trouble("skipped", reason)
         deadline = self._deadline(case.time_limit_s)
@@ -292,7 +293,7 @@ class Conductor:
             match event:
                 case StoreOpen():
                     return StorePlace(host=self.store_host, port=event.port, prefix=secrets.token_hex(16))
-                case LostZygote() | LostAgent():
+                case LostZygote() | LostAgent() if self._events.concerns(event, case):
                     raise self._events.culprit(event, case)
         raise LaunchError("the store on which ranks of different hosts meet did not open")
 

@@ -28,7 +28,9 @@ _PEER_LOST = re.compile(
 )
 """What a rank raises because *another* one is gone. Source: Gloo and c10d, measured with torch 2.13."""
 
-_WAITING = re.compile(r"/torch/distributed/|/torch/autograd/graph\.py|/engine/communicator\.py")
+_WAITING = re.compile(
+    r"/torch/distributed/|/torch/autograd/graph\.py|/engine/communicator\.py|/torch/cuda/(__init__|streams)\.py"
+)
 """Code in which a rank stands that waits for others: collectives, also those that backward issues."""
 
 _VICTIM = 6
@@ -155,7 +157,8 @@ def late(
     limit_s: float,
     places: Mapping[int, RankPlace],
     inside_mpi: Sequence[Member],
-    seconds_to_answer: float,
+    silent: Sequence[Member],
+    patience_s: float,
     gpu_of: Mapping[int, str],
 ) -> Trouble:
     """Names the ranks that are behind when a case's time is over; the others wait for them and are not to blame.
@@ -164,18 +167,18 @@ def late(
     ----------
     inside_mpi
         The agents that are ranks of a case of MPI; none for other cases.
+    silent
+        The agents with ranks in the case that did not answer within ``patience_s`` when asked how far these got.
     gpu_of
         What the GPU of each rank was last seen doing, as the end of the sentence.
     """
     stopped = f"stopped after {limit_s:g} s"
     if not places:
         return Trouble("timeout", f"{stopped}, and no agent answers any more")
-    if gone := [member for member in inside_mpi if member.first_rank not in places]:
-        # The ranks of a case of MPI that do not answer are those that the others wait for.
+    if silent:  # the others wait for their ranks
         phase = min((place.phase for place in places.values()), key=PHASES.index)
-        ranks, hosts = [member.first_rank for member in gone], list(dict.fromkeys(member.host for member in gone))
-        who = silent(ranks, hosts, len(places), seconds_to_answer)
-        return Trouble("timeout", f"{stopped}: {who}", phase, ranks[0], hosts[0])
+        who = not_answering(silent, len(places), patience_s)
+        return Trouble("timeout", f"{stopped}: {who}", phase, silent[0].first_rank, silent[0].host)
     first = places[min(places)]
     if in_agents(case) and not inside_mpi and first.phase == "prepared":
         reason = f"{stopped}: {unended_mpirun(first.host, case.world_size)}"
@@ -191,13 +194,18 @@ def late(
 
 
 def behind(places: Mapping[int, RankPlace]) -> list[int]:
-    """The ranks the others wait for: the least advanced, and among equals those that are stopped or busy elsewhere."""
+    """The ranks the others wait for: the least advanced, and among equals those that are stopped or busy elsewhere.
+
+    Where all of the least advanced only wait, for a collective that ranks of a GPU may have left behind them long ago,
+    it is a rank that is stopped or gone, however far it got.
+    """
+    halted = [rank for rank, place in sorted(places.items()) if place.state in ("T", "t", "Z", "")]
     least = min(_progress(place) for place in places.values())
     last = [rank for rank, place in sorted(places.items()) if _progress(place) == least]
-    if stopped := [rank for rank in last if places[rank].state in ("T", "t", "Z", "")]:
-        return stopped
+    if halted_last := [rank for rank in last if rank in halted]:
+        return halted_last
     elsewhere = [rank for rank in last if not any(_WAITING.search(frame) for frame in places[rank].stack)]
-    return elsewhere or last
+    return elsewhere or halted or last
 
 
 def _progress(place: RankPlace) -> tuple[int, int]:
@@ -219,18 +227,18 @@ def standing(place: RankPlace) -> str:
     )
 
 
-def silent(ranks: Sequence[int], hosts: Sequence[str], others: int, seconds: float) -> str:
-    """Who does not answer any more, and how many wait for them.
+def not_answering(members: Sequence[Member], others: int, seconds: float) -> str:
+    """Whose ranks are not heard of any more, and how many wait for them.
 
-    >>> silent([1], ["cb2"], 2, 5.0)
-    'rank 1 (host cb2) does not answer within 5 s, stopped or gone without a word; 2 other ranks wait for it'
+    >>> not_answering([Member(1, "cb2", 2, (0, 1))], 2, 5.0)
+    'ranks 2-3 (host cb2) do not answer within 5 s, stopped or gone without a word; 2 other ranks wait for them'
     """
+    ranks = [member.first_rank + slot for member in members for slot in range(len(member.local_ranks))]
     do, them = ("does", "it") if len(ranks) == 1 else ("do", "them")
     waiting = "1 other rank waits" if others == 1 else f"{others} other ranks wait"
     return (
-        f"{name_ranks(ranks)} ({listed('host', hosts)}) {do} not answer within {seconds:g} s, "
-        "stopped or gone without a word; "
-        f"{waiting} for {them}"
+        f"{name_ranks(ranks)} ({listed('host', list(dict.fromkeys(member.host for member in members)))}) {do} not "
+        f"answer within {seconds:g} s, stopped or gone without a word; {waiting} for {them}"
     )
 
 

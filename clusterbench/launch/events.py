@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
 from clusterbench.launch.culprit import BadEvent, Trouble, gpus_in_words, is_victim, late, named
-from clusterbench.launch.members import Member
+from clusterbench.launch.members import Member, taking_part
 from clusterbench.launch.messages import (
     Event,
     GpusSampled,
@@ -48,6 +48,21 @@ class Deadline:
     @property
     def left_s(self) -> float:
         return max(self.at_s - time.monotonic(), 0.0)
+
+
+@dataclass
+class _Seen:
+    """What agents answered that were asked how far their ranks got.
+
+    Attributes
+    ----------
+    silent
+        Those with ranks in the case that neither answered nor are lost.
+    """
+
+    places: dict[int, RankPlace] = field(default_factory=dict)
+    lost: list[LostAgent] = field(default_factory=list)
+    silent: list[Member] = field(default_factory=list)
 
 
 @dataclass
@@ -91,7 +106,7 @@ class Events:
                 heard[event.rank] = event
                 if len(heard) == case.world_size:
                     return [heard[rank] for rank in range(case.world_size)]
-            elif isinstance(event, BadEvent):
+            elif isinstance(event, BadEvent) and self.concerns(event, case):
                 raise self.culprit(event, case)
         raise self._late(case, deadline.limit_s)
 
@@ -101,50 +116,72 @@ class Events:
         ranks = {getattr(first, "rank", None)}
         wait_s = SECONDS_FOR_THE_CULPRIT if is_victim(first) else SECONDS_FOR_THE_OTHERS
         for event in self.until(time.monotonic() + wait_s):
-            if isinstance(event, BadEvent):
+            if isinstance(event, BadEvent) and self.concerns(event, case):
                 bad.append(event)
                 ranks.add(getattr(event, "rank", None))
             if len(ranks) >= case.world_size:
                 break
         if all(map(is_victim, bad)):
-            bad += self._losses_in_sight()
-        places = self._places(stacks=False)
-        return named(bad, places, self.agents.members, self.agents.lost | self.agents.disabled)
+            bad += self._losses_in_sight(case)
+        return self._named(bad, self._inspect(case, False).places, case)
 
-    def _losses_in_sight(self) -> list[LostAgent]:
+    def _named(self, bad: Sequence[BadEvent], places: Mapping[int, RankPlace], case: Case) -> Trouble:
+        members = taking_part(self.agents.members, case.world_size)
+        return named(bad, places, members, self.agents.lost | self.agents.disabled)
+
+    def concerns(self, event: BadEvent, case: Case) -> bool:
+        """Whether a case needs what is gone: a host on which it has no rank may be lost, and the case goes on."""
+        if not isinstance(event, LostAgent):
+            return True
+        return any(member.agent == event.agent for member in taking_part(self.agents.members, case.world_size))
+
+    def _losses_in_sight(self, case: Case) -> list[LostAgent]:
         """Where ranks complain of lost peers and an agent is silent: its loss, once that is certain."""
         for event in self.until(time.monotonic() + self.agents.silence_s):
-            if isinstance(event, LostAgent):
+            if isinstance(event, LostAgent) and self.concerns(event, case):
                 return [event]
             if not self.agents.misses_a_sign():
                 break
         return []
 
     def _late(self, case: Case, limit_s: float) -> Trouble:
-        places = self._places(stacks=True)
-        for place in places.values():
+        """What a case came to whose time is over.
+
+        An agent that says nothing is waited for until it answers or is lost: the other ranks wait for its ranks, and
+        none of them may be named before that is certain.
+        """
+        patience_s = SECONDS_TO_ANSWER + (0.0 if self.inside_mpi else self.agents.silence_s)
+        seen = self._inspect(case, True, patience_s)
+        if seen.lost:
+            return self._named(seen.lost, seen.places, case)
+        for place in seen.places.values():
             self._keep_stack(place)
         gpus = gpus_in_words(self.agents.members, {event.host: event.sample for event in self.samples})
-        return late(case, limit_s, places, self.inside_mpi, SECONDS_TO_ANSWER, gpus)
+        return late(case, limit_s, seen.places, self.inside_mpi, seen.silent, patience_s, gpus)
 
-    def _places(self, stacks: bool) -> dict[int, RankPlace]:
-        """How far every rank of the start got, as far as agents answer."""
-        if not self.agents.present:
-            return {}
+    def _inspect(self, case: Case, stacks: bool, patience_s: float = SECONDS_TO_ANSWER) -> _Seen:
+        """How far every rank of the case got, as far as agents answer within ``patience_s``."""
         asked: Sequence[Member] = self.inside_mpi or self.agents.present
         if self.inside_mpi:
             self.agents.order_mpi(self.inside_mpi, InspectMpi())
-        else:
+        elif asked:
             self.agents.order(Inspect(stacks))
-        places: dict[int, RankPlace] = {}
+        waited_for = {member.agent: member for member in taking_part(asked, case.world_size)}
+        seen = _Seen(silent=list(waited_for.values()))
         answers = 0
-        for event in self.until(time.monotonic() + SECONDS_TO_ANSWER):
+        for event in self.until(time.monotonic() + patience_s) if waited_for else ():
             if isinstance(event, Inspected):
                 answers += 1
-                places |= {place.rank: place for place in event.ranks}
-                if answers >= len(asked):
-                    break
-        return places
+                seen.places |= {place.rank: place for place in event.ranks}
+            elif isinstance(event, LostAgent) and event.agent in waited_for:
+                seen.lost.append(event)
+                del waited_for[event.agent]
+            seen.silent = [member for member in waited_for.values() if member.first_rank not in seen.places]
+            if answers >= len(asked):
+                seen.silent = []
+            if not seen.silent:
+                break
+        return seen
 
     def _keep_stack(self, place: RankPlace) -> None:
         """The stacks are in the logs already; a rank that could not write its own gets a line that says so."""

@@ -18,6 +18,11 @@ class Member:
     local_ranks: tuple[int, ...]
 
 
+def taking_part(members: Sequence[Member], world_size: int) -> tuple[Member, ...]:
+    """Those that own ranks of a case with so many."""
+    return tuple(member for member in members if member.first_rank < world_size)
+
+
 def members_of(
     hosts: Sequence[str], ranks_per_agent: Sequence[int], order: Sequence[str] | None = None
 ) -> tuple[Member, ...]:

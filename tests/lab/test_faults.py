@@ -259,8 +259,10 @@ def test_a_host_that_crashes_ends_mpirun_and_resume_does_the_rest(
     assert_nothing_runs(lab)
 
 
-@pytest.mark.parametrize("fault", ["cut", "drop"])
-def test_a_host_that_falls_silent_is_named_and_the_run_ends_in_order(lab, drill, tmp_path, fault):
+@pytest.mark.parametrize(("fault", "limit_s"), [("cut", 40), ("drop", 6)])
+def test_a_host_that_falls_silent_is_named_and_the_run_ends_in_order(lab, drill, tmp_path, fault, limit_s):
+    """Whichever ends first: the time of the case, or the silence after which the agent is lost."""
+    drill.write_text(DRILL.replace("time_limit_s: 40", f"time_limit_s: {limit_s}"))
     launcher = on_two_hosts(lab, launchers.openmpi, launchers.why_not_openmpi)
     folder = tmp_path / "run"
     run = Run(lab, launcher, drill, "--out", folder, program=IMPATIENT)

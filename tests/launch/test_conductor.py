@@ -1,6 +1,7 @@
 """Who is named when something goes wrong, from events as agents send them."""
 
 from collections import deque
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -59,6 +60,14 @@ def clock(monkeypatch):
         monkeypatch.setattr(module, "time", CLOCK)
 
 
+@dataclass(frozen=True)
+class Later:
+    """An event that comes when it has been waited for so many seconds."""
+
+    after_s: float
+    event: object
+
+
 class ScriptedAgents:
     """Answers each order with the events a test planted for it."""
 
@@ -79,13 +88,20 @@ class ScriptedAgents:
         name = {Start: "start", RunCase: "case", Inspect: "inspect", End: "end"}.get(type(order))
         name = order.to if isinstance(order, GoOn) else name
         self.orders.append(name)
-        self.waiting.extend([Ended(order.start, {})] if name == "end" else self.answers.get(name, ()))
+        self.waiting.extend(
+            [Ended(order.start, {})] * len(self.present) if name == "end" else self.answers.get(name, ())
+        )
 
     def events(self, timeout_s):
-        events = list(self.waiting)
-        self.waiting.clear()
+        events = []
+        while self.waiting and not isinstance(self.waiting[0], Later):
+            events.append(self.waiting.popleft())
         if not events:
             CLOCK.now_s += timeout_s
+            if self.waiting:
+                later = self.waiting.popleft()
+                left_s = later.after_s - timeout_s
+                self.waiting.appendleft(Later(left_s, later.event) if left_s > 0 else later.event)
         return events
 
 
@@ -229,6 +245,17 @@ def test_among_equals_the_one_outside_a_collective_is_named(tmp_path):
     )
 
 
+def test_a_stopped_rank_is_named_where_the_least_advanced_only_wait(tmp_path):
+    others = [seen(rank, iteration=2, stack=WAITING) for rank in (0, 1, 2)]
+    assert hang(tmp_path, *others, seen(3, iteration=4, state="T")).rank == 3
+
+
+def test_a_rank_that_hangs_is_named_before_one_that_stopped_ahead_of_it(tmp_path):
+    asleep = seen(0, iteration=1, stack=['File "/x/model.py", line 12 in forward'])
+    others = [seen(rank, iteration=2, stack=WAITING) for rank in (1, 2)]
+    assert hang(tmp_path, asleep, *others, seen(3, iteration=2, state="T")).rank == 0
+
+
 def test_a_rank_that_never_arrives_is_behind(tmp_path):
     others = [seen(rank, phase="device", stack=WAITING) for rank in (0, 1, 3)]
     outcome = hang(tmp_path, *others, seen(2, phase="spawned"))
@@ -258,6 +285,61 @@ def test_a_lost_agent_ends_the_run_once_its_case_has_an_outcome(tmp_path):
     (outcome,) = run.outcomes()
     assert (outcome.case, outcome.status, outcome.lost_hosts) == ("first", "failed", ("a",))
     assert outcome.reason == "ranks 0-3 (host a) were lost: the agent there said nothing for 20 s"
+
+
+class TwoHosts(ScriptedAgents):
+    """An agent with two ranks on each of ``a`` and ``b``, and an idle one on ``c``."""
+
+    members = (Member(0, "a", 0, (0, 1)), Member(1, "b", 2, (0, 1)), Member(2, "c", 4, (0, 1)))
+    hosts = ("a", "b", "c")
+
+
+AT_A = Inspected((seen(0, stack=WAITING), seen(1, stack=WAITING)))
+AT_B = Inspected(tuple(RankPlace(rank, "b", "warm", -1, "T", (), "") for rank in (2, 3)))
+AT_C = Inspected(())
+LOST_B, LOST_C = (LostAgent(agent, host, "said nothing for 20 s") for agent, host in ((1, "b"), (2, "c")))
+
+
+def two_hosts(tmp_path, **answers):
+    late = case()
+    agents = TwoHosts(**{**HEALTHY, **answers})
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
+    Conductor(agents, run, Silent()).conduct([Execution(late, 0, 1)])
+    (outcome,) = run.outcomes()
+    return outcome
+
+
+def test_a_host_that_falls_silent_is_named_where_the_limit_of_the_case_ends_first(tmp_path):
+    outcome = two_hosts(tmp_path, time=[], inspect=[AT_A, AT_C, Later(12.0, LOST_B)])
+    assert (outcome.status, outcome.rank, outcome.host) == ("failed", 2, "b")
+    assert outcome.reason == "ranks 2-3 (host b) were lost: the agent there said nothing for 20 s"
+
+
+def test_an_agent_that_answers_late_is_waited_for(tmp_path):
+    outcome = two_hosts(tmp_path, time=[], inspect=[AT_A, AT_C, Later(12.0, AT_B)])
+    assert (outcome.status, outcome.rank, outcome.host) == ("timeout", 2, "b")
+    assert "its process is stopped (SIGSTOP)" in outcome.reason
+
+
+def test_an_agent_that_gives_signs_and_no_answer_is_named(tmp_path):
+    outcome = two_hosts(tmp_path, time=[], inspect=[AT_A, AT_C])
+    assert (outcome.status, outcome.rank, outcome.host) == ("timeout", 2, "b")
+    assert outcome.reason == (
+        "stopped after 5 s: ranks 2-3 (host b) do not answer within 25 s, stopped or gone without a word; "
+        "2 other ranks wait for them"
+    )
+
+
+@pytest.mark.parametrize("when", ["start", "case", "check", "time"])
+def test_a_case_goes_on_where_a_host_is_lost_that_it_does_not_use(tmp_path, when):
+    assert two_hosts(tmp_path, **{when: [LOST_C, *HEALTHY[when]]}).status == "ok"
+
+
+def test_a_host_that_a_case_does_not_use_is_not_named_where_it_fails(tmp_path):
+    outcome = two_hosts(tmp_path, time=[failed(1, "ValueError: planted"), LOST_C])
+    assert (outcome.rank, outcome.reason) == (1, "rank 1 (host a): ValueError: planted")
+    late = two_hosts(tmp_path / "2", time=[], inspect=[AT_A, AT_B, LOST_C])
+    assert (late.status, late.rank) == ("timeout", 2)
 
 
 class InsideMpi:

@@ -114,6 +114,23 @@ def test_a_silent_rank_is_named_at_the_deadline(agent, tmp_path, fault, words):
     assert 10 <= at.elapsed_s < 60  # and not when its peers' transport gives up, after 80 s
 
 
+def test_a_rank_that_stops_between_two_cases_is_named(agent, tmp_path):
+    class StopRank2(Silent):
+        def end(self, outcome):
+            if outcome.status == "ok":
+                os.kill(agent._workers[2].pid, signal.SIGSTOP)
+
+    cases = drill(world_size=3), drill(world_size=3, iterations=9, time_limit_s=5)
+    run, agents = run_and_agents(agent, tmp_path, cases)
+    Conductor(agents, run, StopRank2()).conduct([Execution(case, 0, 1) for case in cases])
+    before, at = run.outcomes()
+    assert (before.status, at.status, at.rank) == ("ok", "timeout", 2)
+    assert at.reason == (
+        "stopped after 5 s: rank 2 (host here) has not left the phase after 'device': its process is stopped "
+        "(SIGSTOP); the other 2 ranks wait for it"
+    )
+
+
 def test_the_stacks_of_all_ranks_are_in_the_logs(agent, tmp_path):
     conduct(agent, tmp_path, drill("hang", world_size=3, time_limit_s=10))
     culprit, victim = ((tmp_path / "run/logs" / f"start-0000-rank-000{rank}.log").read_text() for rank in (1, 0))
