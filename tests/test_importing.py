@@ -612,6 +612,13 @@ def test_json_that_says_too_little_is_refused(tmp_path, changes, words):
     assert str(caught.value) == words
 
 
+def test_json_nested_without_end_is_refused(tmp_path):
+    (tmp_path / "a.json").write_text('{"nccl_version": 1, "results": ' + "[" * 100_000)
+    with pytest.raises(SuiteError) as caught:
+        import_files([tmp_path / "a.json"], None, tmp_path / "run")
+    assert str(caught.value) == "a.json: not whole JSON: it is nested too deeply."
+
+
 @needs_shared
 @pytest.mark.parametrize(
     ("name", "op", "sizes"),

@@ -577,7 +577,7 @@ def decode_as(kind: type[Kind], line: bytes) -> Kind:
 def _object(line: bytes) -> dict[str, Any]:
     try:
         fields = parsed(line)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadLine(f"the line cannot be read: {error}") from None
     if not isinstance(fields, dict):
         raise BadLine("the line is no JSON object")

@@ -251,7 +251,7 @@ class RunFolder:
                 fields = parsed(line)
                 if not isinstance(fields, dict):
                     raise ValueError
-            except (ValueError, RecursionError):
+            except ValueError:
                 self._name(f"{name}:{number} is not a whole line of JSON and was left out")
                 continue
             try:

@@ -7,23 +7,37 @@ says so) is replaced before it is summed, and the manifest says in which files.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import os
 import re
+import shutil
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
 
 from clusterbench.errors import RunFolderError
 from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.records import parsed
+from clusterbench.words import short
 
 MANIFEST = "MANIFEST.json"
 SUFFIX = ".clusterbench.tar.gz"
 REPLACEMENT = "[removed]"
-LARGEST_BYTES = 8 * 2**30
+MOST_BYTES, MOST_FILES, MOST_LEVELS = 8 * 2**30, 200_000, 8
+MOST_RATIO, SMALL_BYTES = 200, 2**26
+"""A bundle unpacks to no more bytes, files and names above each other; and beyond the small to no more times its size.
+
+Text of a run shrinks to a tenth, gzip's best is a thousandth.
+"""
+_LONGEST_NAME = 255
+_MOST_HEADER_BYTES, _MOST_MANIFEST_BYTES = 2**20, 2**26
 _TEXTS = (".jsonl", ".json", ".yaml", ".csv", ".html", ".log", ".txt")
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY|JWT", re.IGNORECASE)
 _SHORTEST_SECRET = 8
@@ -78,31 +92,32 @@ def write_bundle(run: Path, out: Path | None, environment: Mapping[str, str]) ->
 def open_bundle(archive: Path, into: Path) -> Path:
     """Unpacks a bundle into a new folder below ``into``, and returns that folder.
 
+    The archive is read twice: at first nothing is written, until all of it is known to be what its manifest says. It is
+    unpacked beside the new folder, which has its name only when it is whole.
+
     Raises
     ------
     RunFolderError
-        If it is no bundle, was damaged or changed on the way, wants to write elsewhere, or its folder exists already.
+        If it is no bundle, was damaged or changed on the way, is larger than any run, wants to write elsewhere, or its
+        folder exists already. Nothing is left then.
     """
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            files = dict(_contents(archive, tar))
-    except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
-        raise RunFolderError(f"{archive} is not a bundle that can be read: {error}") from None
-    folders = {PurePosixPath(name).parts[0] for name in files}
-    if len(folders) != 1:
-        raise RunFolderError(f"{archive} is not a bundle: it holds {len(folders)} folders and not one")
-    (folder,) = folders
-    _expect_whole(archive, {name.removeprefix(f"{folder}/"): data for name, data in files.items()})
+    with _readable(archive):
+        folder = _expect_whole(archive)
     target = into / folder
     if target.exists():
         raise RunFolderError(f"{target} exists, and the bundle would be unpacked there.\nhint: move it, or name it")
     try:
-        for name, data in files.items():
-            path = into / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+        into.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{folder[:64]}-", dir=into))
     except OSError as error:
         raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
+    try:
+        _unpack(archive, beside)
+        beside.rename(target)
+    except OSError as error:
+        raise RunFolderError(f"{target} cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     return target
 
 
@@ -131,29 +146,127 @@ def _without_secrets(data: bytes, secrets: list[bytes]) -> bytes:
     return _TOKENS.sub(REPLACEMENT.encode(), data)
 
 
-def _contents(archive: Path, tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    total = 0
-    for info in tar:
-        parts = PurePosixPath(info.name).parts
-        if not info.isfile() or info.name.startswith("/") or ".." in parts or len(parts) < 2 or "\0" in info.name:
-            raise RunFolderError(f"{archive} is not a bundle: it holds {info.name!r}, which is no file of a run")
-        total += info.size
-        if total > LARGEST_BYTES:
-            raise RunFolderError(f"{archive} unpacks to more than {LARGEST_BYTES // 2**30} GiB; no run does")
-        file = tar.extractfile(info)
-        assert file is not None
-        yield info.name, file.read()
-
-
-def _expect_whole(archive: Path, files: dict[str, bytes]) -> None:
+@contextmanager
+def _readable(archive: Path) -> Iterator[None]:
+    """What else can be wrong with an archive, in one sentence: its headers were written by anybody."""
     try:
-        sums = json.loads(files.pop(MANIFEST, b""))["sha256"]
-        stated = {str(name): str(value) for name, value in sums.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunFolderError(f"{archive} is not a bundle: its {MANIFEST} is missing or damaged") from None
-    actual = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        yield
+    except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError, ArithmeticError, RecursionError) as error:
+        raise RunFolderError(f"{archive} is not a bundle that can be read: {error}") from None
+
+
+class _Forward:
+    """The bytes of a compressed archive, read forward only, and no more of them than is allowed.
+
+    ``allowance`` is how many may be read before it is set again. tarfile takes what a header announces in one piece,
+    however much that is; and a size below zero would lead it backwards, for ever.
+    """
+
+    def __init__(self, archive: Path, file: gzip.GzipFile) -> None:
+        self.archive = archive
+        self.allowance = 0
+        self._file = file
+        self._most = min(MOST_BYTES, max(SMALL_BYTES, MOST_RATIO * archive.stat().st_size))
+
+    def expect_room(self, size: int) -> None:
+        """An error if so many further bytes are more than a run has, or than its archive can hold."""
+        if self._file.tell() + size > self._most:
+            most = f"{self._most / 2**20:,.0f} MiB"
+            raise RunFolderError(f"{self.archive} unpacks to more than {most}; no run in an archive of its size does")
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= self.allowance:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        self.expect_room(size)
+        self.allowance -= size
+        return self._file.read(size)
+
+    def seek(self, position: int) -> None:
+        if position < self._file.tell():
+            raise tarfile.ReadError("a file of less than no bytes")
+        self.expect_room(position - self._file.tell())
+        self._file.seek(position)
+
+
+def _contents(archive: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Name and pieces of each file, in their order; the pieces have to be taken before the next file is asked for."""
+    with gzip.open(archive) as compressed:
+        forward = _Forward(archive, cast("gzip.GzipFile", compressed))
+        forward.allowance = _MOST_HEADER_BYTES
+        with tarfile.open(fileobj=cast("IO[bytes]", forward), mode="r:") as tar:
+            names: set[str] = set()
+            while (info := tar.next()) is not None:
+                _expect_file(archive, tar, info)
+                forward.expect_room(info.size)
+                if info.name in names or len(names) == MOST_FILES:
+                    what = "the same file twice" if info.name in names else f"more than {MOST_FILES:,} files"
+                    raise RunFolderError(f"{archive} is not a bundle: it holds {what}")
+                names.add(info.name)
+                forward.allowance = info.size + _MOST_HEADER_BYTES
+                yield info.name, _pieces(tar, info)
+                forward.allowance = _MOST_HEADER_BYTES
+                tar.members.clear()  # tarfile keeps them all
+
+
+def _expect_file(archive: Path, tar: tarfile.TarFile, info: tarfile.TarInfo) -> None:
+    """Each is a plain file, two to ``MOST_LEVELS`` names deep, as a run's files are, and leads nowhere else."""
+    parts = info.name.split("/")
+    is_plain = info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not info.issparse() and not tar.pax_headers
+    is_inside = 2 <= len(parts) <= MOST_LEVELS and not {"", ".", ".."} & {*parts} and "\0" not in info.name
+    if not is_plain or not is_inside or info.size < 0 or max(map(len, map(os.fsencode, parts))) > _LONGEST_NAME:
+        raise RunFolderError(
+            f"{archive} is not a bundle: it holds {short(repr(info.name), 120)}, which is no file of a run"
+        )
+
+
+def _pieces(tar: tarfile.TarFile, info: tarfile.TarInfo) -> Iterator[bytes]:
+    file = tar.extractfile(info)
+    assert file is not None
+    while piece := file.read(2**20):
+        yield piece
+
+
+def _expect_whole(archive: Path) -> str:
+    """The name of the one folder in a bundle that is what its manifest says."""
+    actual: dict[str, str] = {}
+    folders: set[str] = set()
+    manifest = b""
+    for name, pieces in _contents(archive):
+        folder, _, inner = name.partition("/")
+        folders.add(folder)
+        content = hashlib.sha256()
+        for piece in pieces:
+            content.update(piece)
+            if inner == MANIFEST and len(manifest) <= _MOST_MANIFEST_BYTES:
+                manifest += piece
+        actual[inner] = content.hexdigest()
+    if len(folders) != 1:
+        raise RunFolderError(f"{archive} is not a bundle: it holds {len(folders)} folders and not one")
+    actual.pop(MANIFEST, None)
+    stated = _stated(archive, manifest)
     if wrong := sorted(name for name in {*stated, *actual} if stated.get(name) != actual.get(name)):
         raise RunFolderError(
             f"{archive} was damaged or changed: {len(wrong)} of {len(stated)} files are not what its {MANIFEST} says, "
-            f"the first is {wrong[0]!r}"
+            f"the first is {short(repr(wrong[0]), 120)}"
         )
+    return folders.pop()
+
+
+def _stated(archive: Path, manifest: bytes) -> dict[str, str]:
+    try:
+        if len(manifest) > _MOST_MANIFEST_BYTES:
+            raise ValueError
+        return {str(name): str(value) for name, value in parsed(manifest)["sha256"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise RunFolderError(f"{archive} is not a bundle: its {MANIFEST} is missing or damaged") from None
+
+
+def _unpack(archive: Path, beside: Path) -> None:
+    for name, pieces in _contents(archive):
+        path = beside / name.partition("/")[2]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "xb") as file:
+            file.writelines(pieces)

@@ -28,13 +28,16 @@ def parsed(text: bytes) -> Any:
 
     Raises
     ------
-    ValueError, RecursionError
-        If it is not whole, not UTF-8, nested without end, or holds text that no file can hold or a whole number of too
+    ValueError
+        If it is not whole, not UTF-8, nested too deeply, or holds text that no file can hold or a whole number of too
         many digits.
     """
-    value = _DECODER.decode(text.decode())
-    if b"\\ud" in text.lower():
-        json.dumps(value, ensure_ascii=False).encode()  # half of a character, escaped
+    try:
+        value = _DECODER.decode(text.decode())
+        if b"\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()  # half of a character, escaped
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     return value
 
 

@@ -25,7 +25,7 @@ def document(tool: str, text: str) -> dict[str, Any]:
         raise ToolError(f"{tool} printed no JSON: {end_of(text)}")
     try:
         value = json.loads("\n".join(lines[first : last + 1]))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ToolError(f"{tool} printed JSON that cannot be read ({error}): {end_of(text)}") from None
     assert isinstance(value, dict)  # it starts with a brace
     return value

@@ -7,7 +7,8 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 
 from clusterbench.cli import main
 from clusterbench.errors import RunFolderError
+from clusterbench.run_folder import bundle
 from clusterbench.run_folder.bundle import open_bundle, write_bundle
 from tests.report.synthetic import good_run, plant
 
@@ -133,3 +135,79 @@ def test_what_is_no_archive_is_said(tmp_path: Path) -> None:
     assert refusal(forged(tmp_path / "y", {"run/a": b""}), tmp_path) == (
         f"{tmp_path / 'y'} is not a bundle: its MANIFEST.json is missing or damaged"
     )
+
+
+# Bundles that were made to harm
+
+
+def tar_of(path: Path, blocks: Iterable[bytes]) -> Path:
+    """A compressed archive of these blocks as they are, whatever they say of themselves."""
+    with gzip.open(path, "wb") as file:
+        for block in blocks:
+            file.write(block)
+    return path
+
+
+def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 512)
+
+
+NESTED = b"[" * 100_000
+ZEROS = 80 * 2**20
+CHAIN = b"30 comment=%s\n" % (b"x" * 18)
+
+HARMFUL: dict[str, Callable[[], Iterator[bytes]]] = {
+    "zeros": lambda: iter([header("run/a", ZEROS), *[bytes(2**20)] * (ZEROS >> 20)]),
+    "more than there is": lambda: iter([header("run/a", 9 * 2**30)]),
+    "less than nothing": lambda: iter([header("run/a", -512), header("run/b", 0)]),
+    "a header of 80 MiB": lambda: iter([header("x", ZEROS, tarfile.XHDTYPE), *[bytes(2**20)] * (ZEROS >> 20)]),
+    "a name of 80 MiB": lambda: iter([header("x", ZEROS, tarfile.GNUTYPE_LONGNAME), *[b"a" * 2**20] * (ZEROS >> 20)]),
+    "a header of less than nothing": lambda: iter([header("x", -1, tarfile.XHDTYPE)]),
+    "a header without end": lambda: iter([header("x", len(CHAIN), tarfile.XHDTYPE) + padded(CHAIN)] * 900),
+    "a number of 5,000 digits": lambda: iter(
+        [header("x", 6000, tarfile.XHDTYPE), padded(b"9" * 5000 + b" a=b\n"), bytes(512)]
+    ),
+    "headers for all": lambda: iter([header("x", len(CHAIN), tarfile.XGLTYPE), padded(CHAIN), header("run/a", 0)]),
+    "1,500 folders deep": lambda: iter([header("run/" + "a/" * 1500 + "b", 0)]),
+    "a name of 300 bytes": lambda: iter([header("run/a", 1), padded(b"x"), header("run/" + "\xe4" * 150, 0)]),
+    "a sparse file": lambda: iter([header("run/a", 0, tarfile.GNUTYPE_SPARSE)]),
+    "the same twice": lambda: iter([header("run/a", 0), header("run/a", 0)]),
+    "many files": lambda: (header(f"run/{number}", 0) for number in range(4)),
+    "a file as a folder": lambda: iter([header("run/a", 0), header("run/a/b", 0), *manifest(b"", "a", "a/b")]),
+    "a manifest of brackets": lambda: iter([header("run/MANIFEST.json", len(NESTED)), padded(NESTED), bytes(1024)]),
+}
+
+
+def manifest(data: bytes, *names: str) -> tuple[bytes, ...]:
+    sums = json.dumps({"sha256": dict.fromkeys(names, hashlib.sha256(data).hexdigest())}).encode()
+    return header("run/MANIFEST.json", len(sums)), padded(sums), bytes(1024)
+
+
+@pytest.mark.parametrize("kind", HARMFUL)
+def test_a_bundle_made_to_harm_is_refused_in_a_sentence_and_leaves_nothing(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "MOST_FILES", 3)
+    archive = tar_of(tmp_path / "f.tar.gz", HARMFUL[kind]())
+    tracemalloc.start()
+    said = refusal(archive, tmp_path)
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert said.startswith((f"{archive} ", f"{tmp_path / 'run'} cannot be written: "))
+    assert len(said) < 400
+    assert "\n" not in said
+    assert [*tmp_path.iterdir()] == [archive]
+    assert most_bytes < 20 * 2**20
+
+
+def test_one_folder_that_is_whole_is_private(run: Path, tmp_path: Path) -> None:
+    archive, _ = write_bundle(run, None, {})
+    back = open_bundle(archive, tmp_path / "there")
+    assert back.stat().st_mode & 0o777 == 0o700
+    assert [*back.parent.iterdir()] == [back]

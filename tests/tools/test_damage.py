@@ -116,3 +116,8 @@ def test_an_error_instead_of_figures_is_refused(parse, text):
     for error_text in ("", "\n", "error: something went wrong\n", "{}\n", "{\n}\n"):
         with pytest.raises(ToolError):
             parse(error_text)
+
+
+def test_json_nested_without_end_is_refused():
+    with pytest.raises(ToolError, match="^fio printed JSON that cannot be read"):
+        fio.parse('{"a":\n' * 100_000 + "}", direction="read")
