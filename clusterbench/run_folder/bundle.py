@@ -194,7 +194,7 @@ class _Forward:
 def _contents(archive: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Name and pieces of each file, in their order; the pieces have to be taken before the next file is asked for."""
     with gzip.open(archive) as compressed:
-        forward = _Forward(archive, cast("gzip.GzipFile", compressed))
+        forward = _Forward(archive, compressed)
         forward.allowance = _MOST_HEADER_BYTES
         with tarfile.open(fileobj=cast("IO[bytes]", forward), mode="r:") as tar:
             names: set[str] = set()
@@ -208,7 +208,7 @@ def _contents(archive: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
                 forward.allowance = info.size + _MOST_HEADER_BYTES
                 yield info.name, _pieces(tar, info)
                 forward.allowance = _MOST_HEADER_BYTES
-                tar.members.clear()  # tarfile keeps them all
+                tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps them all
 
 
 def _expect_file(archive: Path, tar: tarfile.TarFile, info: tarfile.TarInfo) -> None:
