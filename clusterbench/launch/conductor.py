@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -57,6 +57,12 @@ SECONDS_TO_START = 60.0
 """For torch to be imported and ranks to meet, beside the time limit of the case that waits for it."""
 
 
+WHILE_MEETING = (
+    ". No rank is known to have caused this: they were just meeting, and any program that reaches their ports can "
+    "disturb that"
+)
+
+
 class Progress(Protocol):
     """Who watches the run."""
 
@@ -94,6 +100,8 @@ class Conductor:
     _next_start: int = field(default=0, init=False)
     _with_passes: set[str] = field(init=False)
     _own_steps: Mapping[str, int] = field(default_factory=dict, init=False)
+    _was_disturbed: bool = field(default=False, init=False)
+    _starts_again: bool = field(default=True, init=False)
     _unended: LaunchError | None = field(default=None, init=False)
     _under_way: dict[str, Any] = field(default_factory=dict, init=False)
     _proven: Proven = field(default_factory=Proven, init=False)
@@ -125,17 +133,24 @@ class Conductor:
         try:
             for batch in batches(executions):
                 for execution in batch:
-                    self._expect_time()
-                    self.progress.begin(next(number), len(executions), execution)
-                    outcome, observation = self._execute(execution)
-                    self.run.record(outcome, observation)
-                    self.progress.end(outcome)
-                    self._expect_all_hosts()
+                    place = next(number), len(executions)
+                    self._carry_out(execution, *place)
+                    if self._was_disturbed and self._starts_again:
+                        self._carry_out(replace(execution, attempt=execution.attempt + 1), *place)
+                        self._starts_again = not self._was_disturbed
                 self._end_start(kill=False)
         finally:
             with suppress(LaunchError):
                 self._end_start(kill=True)
             self._scratch.cleanup()
+
+    def _carry_out(self, execution: Execution, number: int, total: int) -> None:
+        self._expect_time()
+        self.progress.begin(number, total, execution)
+        outcome, observation = self._execute(execution)
+        self.run.record(outcome, observation)
+        self.progress.end(outcome)
+        self._expect_all_hosts()
 
     def _note(self, phase: str) -> None:
         self.run.under_way({**self._under_way, "phase": phase})
@@ -165,6 +180,7 @@ class Conductor:
         self._note("spawned")
         started, clock = datetime.now(UTC), time.monotonic()
         self._events.samples.clear()
+        self._was_disturbed = False
 
         def outcome(**how: Any) -> Outcome:
             elapsed_s = round(time.monotonic() - clock, 6)
@@ -179,10 +195,11 @@ class Conductor:
                 self._unended = error  # what the case came to is recorded first
             if trouble.status == "timeout":
                 self._expect_time()
+            self._was_disturbed = trouble.is_disturbance
             return outcome(
                 lost_hosts=self.agents.lost_hosts,
                 status=trouble.status,
-                reason=trouble.reason,
+                reason=trouble.reason + (WHILE_MEETING if self._was_disturbed else ""),
                 phase=trouble.phase,
                 rank=trouble.rank,
                 host=trouble.host,

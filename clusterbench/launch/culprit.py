@@ -41,7 +41,13 @@ BadEvent = RankFailed | RankExited | LostZygote | LostAgent
 
 @dataclass(frozen=True)
 class Trouble(Exception):
-    """Why a case ended before its time; ``rank`` and ``host`` name the culprit where there is one."""
+    """Why a case ended before its time; ``rank`` and ``host`` name the culprit where there is one.
+
+    Attributes
+    ----------
+    is_unexplained
+        Whether the ranks only say that they lost or wait for each other, and none of them is known to have begun it.
+    """
 
     status: Status
     reason: str
@@ -50,6 +56,12 @@ class Trouble(Exception):
     host: str = ""
     log: str = ""
     evidence: Sequence[Mapping[str, float]] = ()
+    is_unexplained: bool = False
+
+    @property
+    def is_disturbance(self) -> bool:
+        """Whether ranks could not meet and none is at fault: their ports are open then, without authentication."""
+        return self.is_unexplained and self.phase == "device"
 
 
 def is_victim(event: BadEvent) -> bool:
@@ -135,6 +147,7 @@ def _failed(worst: RankFailed, failures: Sequence[RankFailed], places: Mapping[i
         worst.host,
         _log(places.get(worst.rank)),
         evidence if any(evidence) else (),
+        is_victim(worst),
     )
 
 
@@ -190,7 +203,8 @@ def late(
     others = f"; the other {waiting} ranks wait for {'it' if len(ranks) == 1 else 'them'}" if waiting > 1 else ""
     others = "; the other rank waits for it" if waiting == 1 else others
     reason = f"{stopped}: {who} {have} {standing(first)}{others}{gpu_of.get(first.rank, '')}"
-    return Trouble("timeout", reason, first.phase, first.rank, first.host, _log(first))
+    all_wait = len(ranks) == case.world_size > 1
+    return Trouble("timeout", reason, first.phase, first.rank, first.host, _log(first), is_unexplained=all_wait)
 
 
 def behind(places: Mapping[int, RankPlace]) -> list[int]:

@@ -68,6 +68,16 @@ class Later:
     event: object
 
 
+class Turns:
+    """Other events at each turn; of the last ones there is no end."""
+
+    def __init__(self, *turns):
+        self.turns = deque(turns)
+
+    def __iter__(self):
+        return iter(self.turns.popleft() if len(self.turns) > 1 else self.turns[0])
+
+
 class ScriptedAgents:
     """Answers each order with the events a test planted for it."""
 
@@ -285,6 +295,43 @@ def test_a_lost_agent_ends_the_run_once_its_case_has_an_outcome(tmp_path):
     (outcome,) = run.outcomes()
     assert (outcome.case, outcome.status, outcome.lost_hosts) == ("first", "failed", ("a",))
     assert outcome.reason == "ranks 0-3 (host a) were lost: the agent there said nothing for 20 s"
+
+
+RESET = "RuntimeError: [pair.cc:537] Read error [127.0.0.1]:5043: Connection reset by peer"
+
+
+def test_a_start_that_an_outsider_disturbs_is_named_and_made_again_once(tmp_path):
+    """Of the ranks that meet, all complain of each other and none is gone."""
+    disturbed = [failed(rank, RESET, phase="device") for rank in (0, 3)]
+    again = Turns(disturbed, reached("prepared"))
+    (first, second, after), _, orders = conduct(tmp_path, [case("a"), case("b")], case=again)
+    assert (first.case, first.status, first.attempt) == ("a", "failed", 1)
+    assert first.reason.startswith(f"rank 0 (host a): {RESET} (rank 3 failed alike). No rank is known to have caused")
+    assert (second.case, second.status, second.attempt) == ("a", "ok", 2)
+    assert (after.case, after.status, after.attempt) == ("b", "ok", 1)
+    assert orders.count("start") == 2
+
+
+def test_ranks_that_wait_for_each_other_while_they_meet_start_again(tmp_path):
+    waiting = Inspected(tuple(seen(rank, phase="device", stack=WAITING) for rank in range(4)))
+    first, second = conduct(tmp_path, [case()], start=Turns([], ready()), inspect=[waiting])[0]
+    assert (first.status, second.status) == ("timeout", "ok")
+
+
+def test_ranks_that_can_never_meet_start_again_in_the_first_case_only(tmp_path):
+    disturbed = [failed(0, RESET, phase="device")]
+    outcomes, _, orders = conduct(tmp_path, [case("a"), case("b")], start=disturbed)
+    assert [(outcome.case, outcome.attempt) for outcome in outcomes] == [("a", 1), ("a", 2), ("b", 1)]
+    assert orders.count("start") == 3
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [RankExited(2, "a", -9, ""), failed(2, "ValueError: planted", phase="device"), failed(2, RESET, phase="prepared")],
+)
+def test_a_rank_at_fault_or_a_later_loss_starts_nothing_again(tmp_path, bad):
+    (outcome,), _, _ = conduct(tmp_path, [case()], start=[failed(0, RESET, phase=getattr(bad, "phase", "device")), bad])
+    assert (outcome.status, outcome.attempt) == ("failed", 1)
 
 
 class TwoHosts(ScriptedAgents):
