@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from clusterbench.cases import Reading
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 MOST = 3
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One workload at every degree of tensor parallelism, all else equal. Series by name: without and with SP."""
-
-    name: str
-    throughput: Mapping[str, Series]
-    memory: Mapping[str, Series]
-
-
 class Step(NamedTuple):
     """A case, and its rows that are drawn."""
 
@@ -39,6 +30,39 @@ class Step(NamedTuple):
     @property
     def layout(self) -> ParallelLayout:
         return self.case.layout
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One workload at every degree of tensor parallelism, all else equal. Series by name: without and with SP."""
+
+    name: str
+    steps: Sequence[Step]
+
+    @cached_property
+    def throughput(self) -> Mapping[str, Series]:
+        return self._series("tokens_per_s_per_rank")
+
+    @cached_property
+    def memory(self) -> Mapping[str, Series]:
+        return self._series("peak_memory")
+
+    def _series(self, metric: str) -> dict[str, Series]:
+        # At tp1 there is nothing to split, so all curves start from the one case there.
+        split = [step.case.row for step in self.steps if step.layout.tp > 1]
+        words = dict(zip([row.case for row in split], apart(split, {NODES}), strict=True))
+        own_of: dict[tuple[bool, str], list[Step]] = {
+            (step.layout.sp, words[step.case.row.case]): [] for step in self.steps if step.layout.tp > 1
+        }
+        for step in self.steps:
+            how = words.get(step.case.row.case)
+            for own in own_of.values() if how is None else [own_of[step.layout.sp, how]]:
+                own.append(step)
+        series = {}
+        for (sp, how), own in sorted(own_of.items(), key=lambda item: item[0]):
+            curve = ", ".join(filter(None, ["TP + SP" if sp else "TP", how]))
+            series[curve] = Series(curve, tuple(_marks(own, metric)))
+        return series
 
 
 class TensorScaling(Chart[list[Curve]]):
@@ -72,7 +96,9 @@ class TensorScaling(Chart[list[Curve]]):
                     groups.setdefault(of_group, (_start(group, alike), group))
         starts, members = [start for start, _ in groups.values()], [group for _, group in groups.values()]
         words = groups_apart([[step.case.row for step in group] for group in members], starts)
-        return [_curve(*curve) for curve in zip(words, starts, members, strict=True)] or None
+        named = zip(words, starts, members, strict=True)
+        # Of thousands of curves a few are drawn: each makes its series when it is asked for them.
+        return [Curve(", ".join(filter(None, [name, start])), group) for name, start, group in named] or None
 
     def draw(self, data: list[Curve]) -> list[Panel]:
         return [figure for curve in data[:MOST] for figure in _panels(curve, curve.name if len(data) > 1 else "")]
@@ -113,25 +139,6 @@ def _start(group: Sequence[Step], alike: Callable[[ParallelLayout], tuple[object
     if smallest.world_size == 1:
         return ""
     return f"{smallest.world_size} ranks, from {smallest}" if alike is _same_ranks else f"from {smallest}"
-
-
-def _curve(name: str, start: str, group: Sequence[Step]) -> Curve:
-    # At tp1 there is nothing to split, so all curves start from the one case there.
-    split = [step.case.row for step in group if step.layout.tp > 1]
-    words = dict(zip([row.case for row in split], apart(split, {NODES}), strict=True))
-    own_of: dict[tuple[bool, str], list[Step]] = {
-        (step.layout.sp, words[step.case.row.case]): [] for step in group if step.layout.tp > 1
-    }
-    for step in group:
-        how = words.get(step.case.row.case)
-        for own in own_of.values() if how is None else [own_of[step.layout.sp, how]]:
-            own.append(step)
-    throughput, memory = {}, {}
-    for (sp, how), own in sorted(own_of.items(), key=lambda item: item[0]):
-        curve = ", ".join(filter(None, ["TP + SP" if sp else "TP", how]))
-        throughput[curve] = Series(curve, tuple(_marks(own, "tokens_per_s_per_rank")))
-        memory[curve] = Series(curve, tuple(_marks(own, "peak_memory")))
-    return Curve(", ".join(filter(None, [name, start])), throughput, memory)
 
 
 def _marks(steps: Sequence[Step], metric: str) -> Iterator[Mark]:
