@@ -42,15 +42,9 @@ def _efficiency(row: Row, smallest: Row, kind: str) -> Row:
         sizes = row.world_size, smallest.world_size
         return scaling_efficiency(rate * sizes[0], sizes[0], smallest.value * sizes[1], sizes[1])
 
-    return row._replace(
-        metric="scaling_efficiency",
-        unit="fraction",
-        value=over_smallest(row.value),
-        low=over_smallest(row.low),
-        high=over_smallest(row.high),
-        expected=1.0,
-        basis=f"{kind}: tokens/s per rank over those of {_name(smallest)}; 1 is perfect scaling",
-    )
+    value, low, high = map(over_smallest, (row.value, row.low, row.high))
+    basis = f"{kind}: tokens/s per rank over those of {_name(smallest)}; 1 is perfect scaling"
+    return row.beside("scaling_efficiency", "fraction", value, low, high, row.detail, basis, expected=1.0)
 
 
 def _loss(row: Row, smallest: Row, kind: str, parts: Mapping[str, Mapping[Part, Row]]) -> Iterator[Row]:

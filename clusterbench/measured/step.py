@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from statistics import fmean
 from typing import Any
 
@@ -269,12 +270,11 @@ def _measured_peaks(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:
 
 def _held_against_matmul(row: Row, peaks: Mapping[tuple[object, ...], Row]) -> Iterator[Row]:
     peak = peaks.get((row.device, row.point["dtype"], row.world_size))
-    detail = {**row.detail, "peak": "measured"}
+    detail = _by_matmul(row.detail["flops_convention"])
     if peak is None:
         if row.detail["flops_convention"] == "palm":
             why = f"no matmul in {row.point['dtype']} on {row.world_size} ranks was measured in this run"
-            nothing: dict[str, Any] = dict.fromkeys(("value", "low", "high", "expected"))
-            yield row._replace(metric="mfu", unit="fraction", detail=detail, **nothing, basis=why)
+            yield row.beside("mfu", "fraction", None, None, None, detail, why)
         return
     assert row.value is not None
     assert peak.value is not None
@@ -284,13 +284,12 @@ def _held_against_matmul(row: Row, peaks: Mapping[tuple[object, ...], Row]) -> I
     basis = f"peak is {peak.value / 1e9:,.1f} GFLOP/s per rank, measured by {peak.case}"
     for name, factor in (("mfu", 1.0), ("hfu", executed)):
         scale = factor / peak.value
-        yield row._replace(
-            metric=name,
-            unit="fraction",
-            detail=detail,
-            value=row.value * scale,
-            low=None if row.low is None else row.low * scale,
-            high=None if row.high is None else row.high * scale,
-            expected=None,
-            basis=basis,
-        )
+        low = None if row.low is None else row.low * scale
+        high = None if row.high is None else row.high * scale
+        yield row.beside(name, "fraction", row.value * scale, low, high, detail, basis)
+
+
+@cache
+def _by_matmul(convention: str) -> Mapping[str, str]:
+    """What tells a utilization apart that is held against a matmul: one object for all rows."""
+    return {"flops_convention": convention, "peak": "measured"}
