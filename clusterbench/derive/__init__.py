@@ -99,24 +99,25 @@ def write_rows(run: RunFolder, rows: Sequence[Row] | None = None) -> Path:
 
 
 def _csv(rows: Sequence[Row]) -> Iterator[str]:
-    yield f"{_quoted([_columns(rows)])[0]}\n"
-    for about, of_case, options in _by_case(rows):
+    options_of_all = _options(rows)
+    yield f"{_quoted([[*COLUMNS, *options_of_all]])[0]}\n"
+    named: dict[tuple[str, str, int], str] = {}
+    for about, of_case, options in _by_case(rows, options_of_all):
         # What the rows of a case share is put into words once, and what a figure is called once for all cases.
         start, end = _text(*about)[1:], _text(*options)
-        yield "".join(
-            f"{start}{_title(row)}{_number(row.value)}{_number(row.low)}{_number(row.high)},{row.iterations}"
-            f"{_number(row.expected)}{_shared(row.basis)}{end}\n"
-            for row in of_case
-        )
-
-
-def _number(value: float | None) -> str:
-    return "," if value is None else f",{value}"
-
-
-def _title(row: Row) -> str:
-    """Metric, details and unit."""
-    return _shared(row.metric, *_details(*row.detail.items()), row.unit)
+        lines = []
+        for row in of_case:
+            value, low, high, expected = row.value, row.low, row.high, row.expected
+            # By what it is, not by what it holds: the rows of a figure share one detail.
+            key = row.metric, row.unit, id(row.detail)
+            if key not in named:
+                named[key] = _shared(row.metric, *_details(*row.detail.items()), row.unit)
+            lines.append(
+                f"{start}{named[key]},{'' if value is None else value},{'' if low is None else low},"
+                f"{'' if high is None else high},{row.iterations},{'' if expected is None else expected}"
+                f"{_shared(row.basis)}{end}\n"
+            )
+        yield "".join(lines)
 
 
 def _text(*cells: object) -> str:
@@ -454,15 +455,14 @@ def _options(rows: Sequence[Row]) -> list[str]:
 
 def _lines(rows: Sequence[Row]) -> Iterator[tuple[object, ...]]:
     """The cells of each row, in the order of :func:`_columns`."""
-    for about, of_case, options in _by_case(rows):
+    for about, of_case, options in _by_case(rows, _options(rows)):
         for row in of_case:
             figure = row.value, row.low, row.high, row.iterations, row.expected, row.basis
             yield (*about, row.metric, *_details(*row.detail.items()), row.unit, *figure, *options)
 
 
-def _by_case(rows: Sequence[Row]) -> Iterator[tuple[Cells, list[Row], Cells]]:
+def _by_case(rows: Sequence[Row], options: Sequence[str]) -> Iterator[tuple[Cells, list[Row], Cells]]:
     """What rows that follow each other share, these rows, and the options they share; cells in order of columns."""
-    options = _options(rows)
     for _, group in groupby(rows, attrgetter("run", "case")):
         of_case = list(group)
         case, point = of_case[0], of_case[0].point
