@@ -384,7 +384,7 @@ def _is_readable(floor: Floor) -> bool:
 
 
 _outcome, _observation = FastReader(Outcome), FastReader(Observation)
-_case = FastReader(Case, {"kind": Literal["case"], "hash": str})
+_case = FastReader(Case, {"kind": Literal["case"], "hash": str}, repeated=("expected",))
 
 
 def _planned_case(line: bytes) -> Case | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cached_property, lru_cache
 from operator import attrgetter
@@ -21,14 +21,20 @@ Kind = TypeVar("Kind")
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LONG = b"0" * MOST_DIGITS
 _LONG_WHOLE = re.compile(rb"(?<![0-9.])[0-9]{%d}" % MOST_DIGITS)
+_MOST_TEXTS = 1024
 
 
 class FastReader(Generic[Kind]):
-    """Reads lines that hold one kind of record and, beside its fields, those of ``also``: a type for each name."""
+    """Reads lines that hold one kind of record and, beside its fields, those of ``also``: a type for each name.
 
-    def __init__(self, kind: type[Kind], also: Mapping[str, Any] | None = None) -> None:
+    Fields named in ``repeated`` have the same text on many lines, such as what the cases of a sweep expect: a text is
+    read once, and its lines share one object.
+    """
+
+    def __init__(self, kind: type[Kind], also: Mapping[str, Any] | None = None, repeated: Collection[str] = ()) -> None:
         self.kind = kind
         self.also = also or {}
+        self.repeated = repeated
 
     def __call__(self, line: bytes) -> Kind | None:
         """The record of a line; None where records.py has to read it."""
@@ -44,7 +50,7 @@ class FastReader(Generic[Kind]):
     @cached_property
     def record(self) -> Callable[[Any], Kind]:
         """Makes the record of what a line holds."""
-        return _record(self.kind)
+        return _record(self.kind, self.repeated)
 
     @cached_property
     def _decode(self) -> Callable[[bytes], Any] | None:
@@ -52,11 +58,16 @@ class FastReader(Generic[Kind]):
             import msgspec
         except ImportError:
             return None
-        decode = msgspec.json.Decoder(_mirror(self.kind, self.also)).decode
+        decode = msgspec.json.Decoder(_mirror(self.kind, self.also, self.repeated)).decode
+        readers = {name: _text_reader(get_type_hints(self.kind)[name]) for name in self.repeated}
 
         def decoded(line: bytes) -> Any:
             try:
-                return decode(line)
+                structure = decode(line)
+                for name, read in readers.items():
+                    if isinstance(text := getattr(structure, name), msgspec.Raw):
+                        setattr(structure, name, read(bytes(text)))
+                return structure
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
                 return None
 
@@ -69,14 +80,25 @@ def _has_long_whole_number(line: bytes) -> bool:
     return _LONG in line.translate(_DIGITS) and _LONG_WHOLE.search(line) is not None
 
 
-def _mirror(kind: Any, also: Mapping[str, Any]) -> Any:
-    """A structure of msgspec with the fields of a dataclass; other than a dataclass it refuses unknown names."""
+def _text_reader(hint: Any) -> Callable[[bytes], Any]:
+    """What a field of this type holds, of its text as it stands in a line."""
+    import msgspec
+
+    decode, record = msgspec.json.Decoder(_allowed(hint)).decode, _inner(hint)
+    return lru_cache(_MOST_TEXTS)(decode if record is None else lambda text: record(decode(text)))
+
+
+def _mirror(kind: Any, also: Mapping[str, Any], repeated: Collection[str] = ()) -> Any:
+    """A structure of msgspec with the fields of a dataclass; other than a dataclass it refuses unknown names.
+
+    Fields named in ``repeated`` are left as text.
+    """
     import msgspec
 
     hints = get_type_hints(kind)
     members: list[Any] = [*also.items()]
     for field in fields(kind):
-        member = (field.name, _allowed(hints[field.name]))
+        member = (field.name, msgspec.Raw if field.name in repeated else _allowed(hints[field.name]))
         if field.default is not MISSING:
             members.append((*member, field.default))
         elif field.default_factory is not MISSING:
@@ -135,10 +157,14 @@ def list_reader(kind: Any) -> Callable[[Sequence[Any]], list[Any] | None]:
     return read
 
 
-def _record(kind: Any) -> Callable[[Any], Any]:
-    """What makes a dataclass of a structure with its fields."""
+def _record(kind: Any, read: Collection[str] = ()) -> Callable[[Any], Any]:
+    """What makes a dataclass of a structure with its fields; those named in ``read`` are what they should be."""
     hints, names = get_type_hints(kind), [field.name for field in fields(kind)]
-    inner = {index: records for index, name in enumerate(names) if (records := _inner(hints[name]))}
+    inner = {
+        index: records
+        for index, name in enumerate(names)
+        if name not in read and (records := _inner(hints[name])) is not None
+    }
     values_of = attrgetter(*names)
 
     def plain(structure: Any) -> Any:
