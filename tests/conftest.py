@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,24 +18,45 @@ from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+    from xdist.workermanage import WorkerController
 
 
-GROUPS = {"lab": {"lab", "mpi"}, "ranks": {"gloo", "browser"}}
-"""Marks of tests that start processes, by the worker of pytest-xdist which runs them."""
+LAB, MPI, RANKS = "lab", "mpi", {"gloo", "browser"}
+"""Marks of tests that start processes."""
+
+
+@cache
+def marks_in(path: Path) -> frozenset[str]:
+    """All marks that stand in a file of tests."""
+    return frozenset(re.findall(r"pytest\.mark\.(\w+)", path.read_text(encoding="utf-8")))
 
 
 class ByWaits(LoadScopeScheduling):
-    """Gives all files of a group to one worker, and each other file to whichever is free.
+    """Gives the lab's files to one worker, those of MPI to one, and each other file to whichever is free.
 
-    So of two workers one is in the lab, which waits most of the time, while the other computes. MPI ranks, which spin,
-    are those of one test at a time, and cases that share a start of ranks have it. ``--dist loadgroup`` would do, but
-    under pytest 9.2 it silently groups nothing: https://github.com/pytest-dev/pytest-xdist/issues/1386
+    The lab waits for launchers and silences more than half of its time, so three workers keep two cores busy. MPI
+    ranks, which spin, are those of one test of the lab and one other at a time, and cases that share a start of ranks
+    have it. What starts processes begins first, but for the last worker: that begins with what starts none, and so
+    has work while the lab measures a rate alone. ``--dist loadgroup`` would group, but under pytest 9.2 it silently
+    groups nothing: https://github.com/pytest-dev/pytest-xdist/issues/1386
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        marks = {*re.findall(r"pytest\.mark\.(\w+)", (self.config.rootpath / path).read_text(encoding="utf-8"))}
-        return next((group for group, of_group in GROUPS.items() if marks & of_group), path)
+        return next((mark for mark in (LAB, MPI) if mark in self._marks(path)), path)
+
+    def _marks(self, path: str) -> frozenset[str]:
+        return marks_in(self.config.rootpath / path)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        choose = max if node is self.nodes[-1] else min  # of equals the first: the one with the most tests
+        self.workqueue.move_to_end(choose(self.workqueue, key=self._turn_of), last=False)
+        super()._assign_work_unit(node)
+
+    def _turn_of(self, unit: str) -> int:
+        if unit in (LAB, MPI):
+            return 0 if unit == LAB else 1  # the lab takes longest
+        return 2 if self._marks(unit) & RANKS else 3
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -49,7 +71,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """
     marks = {mark.name for mark in item.iter_markers()}
     run = getattr(item.config, "workerinput", {}).get("testrunuid")
-    if run is None or not marks & {"alone"}.union(*GROUPS.values()):
+    if run is None or not marks & {"alone", LAB, MPI, *RANKS}:
         return (yield)
     with turn(Path(tempfile.gettempdir()) / f"clusterbench-tests-{run}", is_alone="alone" in marks):
         return (yield)
