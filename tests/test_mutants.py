@@ -1,4 +1,4 @@
-"""Planted defects are planted where they should be, executed, and found out or not; health is never found ill."""
+"""Planted defects are planted where they should be, executed, and found out or not."""
 
 from __future__ import annotations
 
@@ -79,12 +79,6 @@ def test_a_seed_draws_the_same_share_of_each_kind_again() -> None:
     of_kind = Counter(mutant.kind for mutant in every)
     assert Counter(mutant.kind for mutant in drawn) == {kind: -(-n // 20) for kind, n in of_kind.items()}
     assert set(chosen_share(every, Fraction(1), "a")) == set(every)
-
-
-@pytest.mark.gloo
-def test_the_healthy_program_is_never_wrong() -> None:
-    verdict = run_suite(None, ("dp2", "tp2 shape=llama-tiny-mqa"), DTYPES)
-    assert verdict.fates == dict.fromkeys(DTYPES, "survived"), verdict
 
 
 @pytest.mark.gloo
