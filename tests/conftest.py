@@ -63,6 +63,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return ByWaits(config, log)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts tests that run alone first: then the last worker still has tests that start no processes."""
+    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Has a test that measures a rate of this machine wait until no other worker runs one that starts processes.

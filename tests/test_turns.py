@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.conftest import ByWaits, turn
+from tests.conftest import ByWaits, pytest_collection_modifyitems, turn
 
 
 def test_who_is_alone_waits_for_the_others_and_lets_no_new_one_pass(tmp_path: Path) -> None:
@@ -121,3 +121,12 @@ def test_of_two_workers_each_has_all_of_the_lab_or_all_of_mpi(tmp_path: Path) ->
 
 def test_one_worker_runs_everything(tmp_path: Path) -> None:
     assert sorted(files_by_worker(tmp_path, 1)[0]) == sorted(MARKS)
+
+
+def test_who_is_alone_runs_first_and_the_others_keep_their_order() -> None:
+    marks = {"first": None, "second": object(), "third": None, "fourth": object()}
+    items: list[Any] = [
+        SimpleNamespace(name=name, get_closest_marker={"alone": mark}.get) for name, mark in marks.items()
+    ]
+    pytest_collection_modifyitems(items)
+    assert [item.name for item in items] == ["second", "fourth", "first", "third"]
