@@ -28,7 +28,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.channel import Channel
-from clusterbench.launch.handshake import NotAuthenticated, Unauthenticated, authenticate
+from clusterbench.launch.handshake import (
+    SECONDS_TO_AUTHENTICATE,
+    NotAuthenticated,
+    Unauthenticated,
+    authenticate,
+)
 from clusterbench.launch.messages import (
     BadLine,
     Decoder,
@@ -278,7 +283,7 @@ class TcpHead:
         try:
             if (proof := unauthenticated.proof(self._secret)) is None:
                 return
-            if not 0 < proof.rank < self.size or proof.rank in self._members:
+            if not 0 < proof.rank < self.size or not self._is_free(proof.rank):
                 raise NotAuthenticated("the rank is taken, or none of this run")
             unauthenticated.accept(proof, self._secret)
         except (OSError, NotAuthenticated):
@@ -289,6 +294,17 @@ class TcpHead:
         self._selector.unregister(connection)
         self._members[proof.rank] = _channel_over(connection, decode_event)
         self._selector.register(self._members[proof.rank], selectors.EVENT_READ, proof.rank)
+
+    def _is_free(self, rank: int) -> bool:
+        """Whether nobody has proved this rank; or its member had lost patience meanwhile, and comes again."""
+        if (member := self._members.get(rank)) is None:
+            return True
+        if not _is_closed(member.socket):
+            return False
+        self._selector.unregister(member)
+        del self._members[rank]
+        member.close()
+        return True
 
     def _close(self, unauthenticated: Unauthenticated) -> None:
         del self._unauthenticated[unauthenticated.connection]
@@ -333,13 +349,31 @@ class TcpHead:
 
 
 class TcpMember:
-    """A member's side of a plane over TCP."""
+    """A member's side of a plane over TCP.
 
-    def __init__(self, address: tuple[str, int], size: int, rank: int, secret: bytes) -> None:
+    Parameters
+    ----------
+    patience_s
+        For the exchange of proofs with what listens at ``address``.
+
+    Raises
+    ------
+    LaunchError
+        If that is not the head of this run.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        size: int,
+        rank: int,
+        secret: bytes,
+        patience_s: float = SECONDS_TO_AUTHENTICATE,
+    ) -> None:
         self.rank = rank
         self.size = size
         try:
-            connection = authenticate(address, rank, secret)
+            connection = authenticate(address, rank, secret, patience_s)
         except (OSError, NotAuthenticated) as error:
             where = f"{address[0]}:{address[1]}"
             raise LaunchError(f"agent {rank} found no head of this run at {where}: {error}") from None
@@ -373,6 +407,16 @@ def _program(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Whether the other side is gone and all it sent has been read."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _listen(host: str, port: int, backlog: int) -> socket.socket:

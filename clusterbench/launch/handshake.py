@@ -100,16 +100,22 @@ class Unauthenticated:
         _send(self.connection, Counterproof(_code(secret, "head", self.nonce, proof.nonce, proof.rank)))
 
 
-def authenticate(address: tuple[str, int], rank: int, secret: bytes) -> socket.socket:
+def authenticate(address: tuple[str, int], rank: int, secret: bytes, patience_s: float) -> socket.socket:
     """The member's side: a connection to the head that listens at ``address`` and knows the secret.
+
+    Parameters
+    ----------
+    patience_s
+        For the whole exchange; never more than :data:`SECONDS_TO_AUTHENTICATE`.
 
     Raises
     ------
     NotAuthenticated, OSError
         If that is not the head of this run, or the exchange takes longer than its deadline.
     """
-    deadline = time.monotonic() + SECONDS_TO_AUTHENTICATE
-    connection = socket.create_connection(address, timeout=SECONDS_TO_AUTHENTICATE)
+    patience_s = min(patience_s, SECONDS_TO_AUTHENTICATE)
+    deadline = time.monotonic() + patience_s
+    connection = socket.create_connection(address, timeout=patience_s)
     try:
         challenge = _line(Challenge, _receive_line(connection, deadline))
         if challenge.clusterbench != VERSION:

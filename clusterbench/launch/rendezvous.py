@@ -22,10 +22,14 @@ from pathlib import Path
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.control import HEAD, Alone, TcpHead, TcpMember
+from clusterbench.launch.handshake import SECONDS_TO_AUTHENTICATE
 from clusterbench.launchers import SECRET_VARIABLE, Started
 
 FIRST_PORT, NUM_PORTS, TRIES = 20_000, 10_000, 16
 _SECONDS_BETWEEN_TRIES = 0.1
+_FIRST_PATIENCE_S = 0.5
+"""With each port in the first round, and twice as much in each further one: programs that answer slowly on all ports
+before the head's cost 8 s, and a head that is slow is found in a later round."""
 _SHORTEST_SECRET = 16
 
 
@@ -69,10 +73,11 @@ def _of_port(secret: bytes, port: int) -> bytes:
 
 def _join(started: Started, host: str, ports: tuple[int, ...], secret: bytes, timeout_s: float) -> TcpMember:
     deadline = time.monotonic() + timeout_s
+    patience_s = _FIRST_PATIENCE_S
     while True:
         for port in ports:
             try:
-                return TcpMember((host, port), started.size, started.rank, _of_port(secret, port))
+                return TcpMember((host, port), started.size, started.rank, _of_port(secret, port), patience_s)
             except LaunchError as error:  # the head is not there yet, or another program has this port
                 said = error
             if time.monotonic() > deadline:
@@ -83,6 +88,7 @@ def _join(started: Started, host: str, ports: tuple[int, ...], secret: bytes, ti
                     f"{SECRET_VARIABLE} (or the file {_secret_file()}) the same on all?"
                 )
         time.sleep(_SECONDS_BETWEEN_TRIES)
+        patience_s = min(2 * patience_s, SECONDS_TO_AUTHENTICATE)
 
 
 def ports_of(job: str) -> tuple[int, ...]:

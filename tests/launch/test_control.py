@@ -12,6 +12,7 @@ import pytest
 from clusterbench.errors import LaunchError
 from clusterbench.launch import handshake
 from clusterbench.launch.control import TcpHead, TcpMember
+from clusterbench.launch.handshake import authenticate
 from clusterbench.launch.messages import Quit, Sign, TimeTold
 
 SECRET = b"of the run"
@@ -77,6 +78,22 @@ def test_a_rank_cannot_be_taken_twice():
     second = TcpMember(head.address, 3, 2, SECRET)
     thread.join()
     for plane in (first, second, head):
+        plane.close()
+
+
+def test_a_member_that_lost_patience_behind_its_proof_may_come_again():
+    """It closed its connection when the head had already counted it."""
+    head = TcpHead(3, SECRET)
+    thread, errors = gather_in_background(head)
+    authenticate(head.address, 1, SECRET, 60.0).close()
+    member, other = TcpMember(head.address, 3, 1, SECRET), TcpMember(head.address, 3, 2, SECRET)
+    thread.join()
+    assert errors == []
+    head.send(1, Sign())
+    while not (arrived := member.receive()):
+        pass
+    assert arrived == [(0, Sign())]
+    for plane in (member, other, head):
         plane.close()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch import handshake, rendezvous
-from clusterbench.launch.control import Alone
+from clusterbench.launch.control import Alone, TcpHead
 from clusterbench.launch.messages import TimeTold
 from clusterbench.launch.rendezvous import meet, ports_of, shared_secret
 from clusterbench.launchers import Started, launchers
@@ -126,6 +126,33 @@ def test_a_go_between_on_an_earlier_port_is_not_believed(job):
     thread.join()
     mallory.close()
     assert said == [b""]
+    member.close()
+    came[0].close()
+
+
+def test_listeners_on_all_ports_before_the_heads_keep_a_member_only_for_a_moment_each(job, monkeypatch):
+    monkeypatch.setattr(rendezvous, "_FIRST_PATIENCE_S", 0.05)
+    *earlier, _ = ports_of(job_of(job))
+    is_over = threading.Event()
+
+    def drip(listener):
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            while not is_over.wait(0.01):
+                connection.sendall(b" ")
+
+    listeners = [socket.create_server(("0.0.0.0", port)) for port in earlier]
+    threads = [threading.Thread(target=drip, args=(listener,)) for listener in listeners]
+    for thread in threads:
+        thread.start()
+    head, came = meet_in_background(agent(0, size=2), job)
+    member = meet(agent(1, size=2), job, 60)
+    head.join()
+    assert isinstance(came[0], TcpHead)
+    is_over.set()
+    for thread, listener in zip(threads, listeners, strict=True):
+        thread.join()
+        listener.close()
     member.close()
     came[0].close()
 
