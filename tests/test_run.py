@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from clusterbench.run_folder import RunFolder
@@ -175,7 +176,7 @@ def test_a_signal_to_a_worker_costs_exactly_one_case(suite, tmp_path, number, st
     assert "fault_drill" in (folder / "index.html").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_path, number):
     folder = tmp_path / "run"
     process = start(suite(repeats=2, sleep_s="[0.05, 0.06, 0.5]"), "--out", folder)
@@ -184,7 +185,7 @@ def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_pa
     _, said = process.communicate(timeout=200)
     assert process.returncode == 1
     assert "Traceback" not in said
-    assert f"stopped before the end: it was interrupted; everything finished is in {folder}." in said
+    assert f"stopped before the end: it was interrupted by {number.name}; everything finished is in {folder}." in said
     assert re.search(r"^measured  INCOMPLETE  +2 of 6 cases; 4 not run yet", said, re.MULTILINE)
     assert (folder / "index.html").exists()
     assert nobody_is_left(folder)
@@ -194,6 +195,17 @@ def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_pa
     assert f"{folder}: 10 cases to run on 3 ranks" in resumed.stderr
     assert statuses(folder) == ["ok"] * 12
     assert run("--resume", folder).returncode == 0
+
+
+def test_a_run_whose_output_is_not_read_any_more_ends_in_order(suite, tmp_path):
+    folder = tmp_path / "run"
+    process = start(suite(sleep_s="[0.05, 0.5, 0.07]"), "--out", folder)
+    until(process, r"\[1/6\] fault_drill")
+    process.stderr.close()  # as when piped into head
+    assert process.wait(200) == 1
+    assert statuses(folder) == ["ok"]
+    assert (folder / "index.html").exists()
+    assert nobody_is_left(folder)
 
 
 def test_killing_the_run_itself_leaves_no_process_and_a_folder_that_can_be_resumed(suite, tmp_path):
@@ -304,6 +316,19 @@ def test_under_mpirun_stopping_keeps_what_was_finished(suite, tmp_path):
     assert nobody_is_left(folder)
     assert run("--resume", folder).returncode == 0
     assert statuses(folder) == ["ok"] * 6
+
+
+@pytest.mark.mpi
+def test_under_mpirun_a_signal_to_one_agent_ends_all_in_order_whatever_mpi_does_with_it(suite, tmp_path):
+    folder = tmp_path / "run"
+    process = start(suite(sleep_s="[0.05, 0.5, 0.07]"), "--out", folder, launcher=mpirun(2))
+    until_timed(process, folder, "fault_drill/1n2/none-in-run-sleep_s=0.5")
+    agents = [child for child in psutil.Process(process.pid).children(recursive=True) if "run" in child.cmdline()[3:4]]
+    agents[-1].send_signal(signal.SIGHUP)  # which UCX takes, for a debug mode of its own
+    _, said = process.communicate(timeout=200)
+    assert "stopped before the end: it was interrupted; everything finished is in" in said
+    assert statuses(folder) == ["ok"]
+    assert (folder / "index.html").exists()
 
 
 @needs_compiler

@@ -340,7 +340,7 @@ def follow(agent: Agent, plane: MemberPlane, interruption: Interruption) -> int:
                     agent.execute(order)
         events = agent.events(pause.seconds) + (mpi.events() if mpi else [])
         if interruption.asked and not told:
-            events.append(Interrupted())
+            events.insert(0, Interrupted())  # a signal to all processes of a job ends its ranks, too
             told = True
         if time.monotonic() - gave_sign > SECONDS_BETWEEN_SIGNS:
             gave_sign = time.monotonic()

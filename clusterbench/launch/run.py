@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import cast
 
 from clusterbench.cluster import Cluster, MachineOptions, decide_cluster, nodes_and_ranks
@@ -24,6 +21,7 @@ from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dis
 from clusterbench.launch.allocation import SECONDS_TO_GATHER, Allocation, gather, hello, measure_clocks, variables_of
 from clusterbench.launch.conductor import Conductor
 from clusterbench.launch.control import HEAD, Alone, HeadPlane, MemberPlane, mpi_plane
+from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
 from clusterbench.launch.executions import left_to_do
 from clusterbench.launch.interfaces import Interface
 from clusterbench.launch.members import members_of
@@ -67,10 +65,6 @@ class RunOptions:
         return MachineOptions(self.device, self.num_ranks, self.num_nodes, self.gpus_per_node, self.ranks_per_agent)
 
 
-class Interrupted(ClusterbenchError):
-    """A signal asked the run to stop."""
-
-
 def run(options: RunOptions) -> int:
     """Runs a suite, or what is left of one, and returns the exit code.
 
@@ -87,17 +81,22 @@ def run(options: RunOptions) -> int:
             if started is None:
                 raise
             mistake = error  # the other agents are waiting and must hear of it first
-    interruption = _Interruption()
-    with on_signals(interruption), tempfile.TemporaryDirectory(prefix="clusterbench-agent-") as scratch:
+    interruption = Interruption()
+    with (
+        EndingSignals(interruption) as signals,
+        output_that_may_close(interruption),
+        tempfile.TemporaryDirectory(prefix="clusterbench-agent-") as scratch,
+    ):
         # The spawner and what describes this host come first: forking is forbidden on many fabrics once MPI is up.
         forks = started is None or not started.is_mpi
         agent = Agent(host=socket.gethostname(), scratch=Path(scratch), restarts_spawner=forks)
         try:
             own = hello(agent.host, started.local_rank if started else None, agent.copy)
             plane = _plane(started)
+            signals.install()
             try:
                 if plane.rank == HEAD:
-                    return _lead(agent, cast(HeadPlane, plane), own, options, suite, mistake)
+                    return _lead(agent, cast(HeadPlane, plane), own, options, suite, mistake, interruption)
                 member = cast(MemberPlane, plane)
                 interruption.only_noted()
                 member.send(HEAD, own)
@@ -118,8 +117,15 @@ def run(options: RunOptions) -> int:
                 raise
         except _Settled as settled:
             raise settled.error from None
+        except KeyboardInterrupt:
+            raise _not_begun(interruption) from None
         finally:
+            interruption.only_noted()
             agent.close()
+
+
+def _not_begun(interruption: Interruption) -> Interrupted:
+    return Interrupted(f"stopped before the first case: {interruption.why}; nothing was measured.")
 
 
 def _nothing_to_continue(started: Started | None) -> str:
@@ -148,6 +154,7 @@ def _lead(
     options: RunOptions,
     suite: Suite | None,
     mistake: ClusterbenchError | None,
+    interruption: Interruption,
 ) -> int:
     """The head's part. An error that explains itself ends every agent with its exit code."""
     agents = None
@@ -162,13 +169,15 @@ def _lead(
         measure_clocks(plane, allocation)
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
             print(f"{difference.severity}: {difference.sentence}", file=sys.stderr)
-        directory, plan = _folder(options, suite, cluster, allocation)
+        directory, plan = _folder(options, suite, cluster, allocation, interruption)
         members = members_of(allocation.hosts, allocation.ranks_of_agents(cluster.ranks_per_node), hosts)
         agents = Agents(
             agent, plane, members, variables_of(interfaces, options.interface is not None), options.silence_s
         )
-        exit_code = _conduct(agents, directory, plan, options, interfaces, cluster)
-    except ClusterbenchError as error:
+        exit_code = _conduct(agents, directory, plan, options, interfaces, cluster, interruption)
+    except (ClusterbenchError, KeyboardInterrupt) as caught:
+        error = caught if isinstance(caught, ClusterbenchError) else _not_begun(interruption)
+        interruption.only_noted()
         dismiss(
             plane, error.exit_code, agents.lost if agents else (), "abandoned" if agents and agents.lost else "in order"
         )
@@ -189,6 +198,7 @@ def _conduct(
     options: RunOptions,
     interfaces: Mapping[str, Interface],
     cluster: Cluster,
+    interruption: Interruption,
 ) -> int:
     wanted = left_to_do(plan, directory.outcomes(), cheapest_first=options.time_limit_s is not None)
     executions = [execution for execution in wanted if execution.case.num_nodes <= cluster.num_nodes]
@@ -208,15 +218,17 @@ def _conduct(
     ends_at = None if options.time_limit_s is None else options.began + options.time_limit_s
     stopped: ClusterbenchError | None = None
     try:
+        interruption.raised_again()
         Conductor(agents, directory, progress, store_host, ends_at).conduct(executions)
     except LaunchError as error:
         stopped = error
     except KeyboardInterrupt:
-        stopped = Interrupted("it was interrupted")
+        stopped = Interrupted(interruption.why)
     except ClusterbenchError:
         directory.under_way(None)  # it explains itself
         raise
     finally:
+        interruption.only_noted()  # the report is written in any case
         progress.close()
     agents.rest()
     exit_code = _settle(directory, stopped, options.fail_on)
@@ -270,10 +282,16 @@ def _suite(options: RunOptions) -> Suite:
     return load_suite(options.suite)
 
 
-def _folder(options: RunOptions, suite: Suite, cluster: Cluster, allocation: Allocation) -> tuple[RunFolder, Plan]:
-    """A new folder with its plan, or the one to continue: with the plan it has, if this is still its cluster."""
+def _folder(
+    options: RunOptions, suite: Suite, cluster: Cluster, allocation: Allocation, interruption: Interruption
+) -> tuple[RunFolder, Plan]:
+    """A new folder with its plan, or the one to continue: with the plan it has, if this is still its cluster.
+
+    From the first file on a signal is only noted, until there is a run that it can end.
+    """
     if options.resume is None:
         plan = make_plan(suite, cluster)
+        interruption.only_noted()
         path = options.out or default_path(Path("reports"), plan.suite, datetime.now())
         return RunFolder.create(path, suite.text, plan, {"hosts": allocation.environments}), plan
     directory = RunFolder.open(options.resume)
@@ -286,6 +304,7 @@ def _folder(options: RunOptions, suite: Suite, cluster: Cluster, allocation: All
         if fewer:
             hint = "--on-lost-host continue runs what fits on those that are left"
         raise SuiteError(f"{options.resume} was begun on {there}, but this is {here}.\nhint: {hint}")
+    interruption.only_noted()
     directory.add_hosts(allocation.environments)
     if cut_off := directory.cut_off():
         where = f"in the middle of {cut_off['case']}, after its phase '{cut_off['phase']}'"
@@ -295,35 +314,6 @@ def _folder(options: RunOptions, suite: Suite, cluster: Cluster, allocation: All
 
 def _size(cluster: Cluster) -> str:
     return nodes_and_ranks(cluster.num_nodes, cluster.ranks_per_node, cluster.device)
-
-
-class _Interruption:
-    """SIGTERM, as batch systems send it at the end of a job's time, and Ctrl-C."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._raises = True
-
-    def only_noted(self) -> None:
-        """From here on a signal is passed to the head, which ends the run in order on all agents."""
-        self._raises = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self._raises and not self.asked:  # once is enough: tidying up must not be interrupted
-            self.asked = True
-            raise KeyboardInterrupt
-        self.asked = True
-
-
-@contextmanager
-def on_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Asks ``handler`` on SIGTERM and Ctrl-C while the context is open."""
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, former in before.items():
-            signal.signal(number, former)
 
 
 def _say_why() -> None:

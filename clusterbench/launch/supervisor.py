@@ -21,16 +21,16 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from threading import Thread
-from types import FrameType
 from typing import IO, TextIO
 
 import psutil
 
 from clusterbench import own_copy
 from clusterbench.errors import LaunchError, SuiteError
+from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
 from clusterbench.launch.executions import left_to_do
 from clusterbench.launch.launch_command import LaunchCommand
-from clusterbench.launch.run import RunOptions, on_signals
+from clusterbench.launch.run import RunOptions
 from clusterbench.launchers import detect, host_that_ended_first
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.suite import load_suite
@@ -66,8 +66,14 @@ def supervise(command: str, options: RunOptions) -> int:
         raise LaunchError(f"--launch starts a launcher, but this process was itself started by {by}")
     launch = LaunchCommand.parse(command, os.environ)
     folder = options.resume or _new_folder(options)
-    supervised = _Supervised()
-    with tempfile.TemporaryDirectory(prefix="clusterbench-launch-") as scratch, on_signals(supervised):
+    interruption = Interruption()
+    interruption.only_noted()
+    supervised = _Supervised(interruption)
+    with (
+        EndingSignals(interruption),
+        output_that_may_close(interruption),
+        tempfile.TemporaryDirectory(prefix="clusterbench-launch-") as scratch,
+    ):
         hosts = list(launch.hosts)
         while True:
             before = _num_outcomes(folder)
@@ -76,8 +82,10 @@ def supervise(command: str, options: RunOptions) -> int:
             if supervised.exit_code == SuiteError.exit_code and not supervised.began:
                 return SuiteError.exit_code  # the head has said which mistake it is
             if not (folder / "plan.jsonl").exists():
+                if interruption.asked:
+                    raise Interrupted(f"stopped before the run began: {interruption.why}.")
                 raise LaunchError(_why_not_begun(launch, supervised.exit_code))
-            if supervised.asked or _is_over(options, folder):
+            if interruption.asked or _is_over(options, folder):
                 return _settle(folder, supervised.exit_code, options.fail_on)
             with _nothing_left_behind():
                 left = _alive(launch, hosts, Path(scratch))
@@ -93,7 +101,7 @@ def supervise(command: str, options: RunOptions) -> int:
                 file=sys.stderr,
             )
             stuck = _num_outcomes(folder) == before and not lost
-            if stuck or not left or options.on_lost_host == "stop":
+            if stuck or not left or interruption.asked or options.on_lost_host == "stop":
                 return _settle(folder, supervised.exit_code, options.fail_on)
             hosts = left
 
@@ -203,10 +211,10 @@ def _say(lost: Sequence[str], left: Sequence[str]) -> str:
 
 
 class _Supervised:
-    """The launcher under way, and whether a signal asked for the end."""
+    """The launcher under way."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    def __init__(self, interruption: Interruption) -> None:
+        self._interruption = interruption
         self.exit_code = 0
         self.began = False
         self._said: deque[str] = deque(maxlen=LINES_KEPT)
@@ -249,7 +257,7 @@ class _Supervised:
             if was_alive and not is_alive and end_by is None:
                 end_by = time.monotonic() + SECONDS_TO_LEAVE  # the run has ended in order; only the launcher has not
             was_alive = is_alive
-            if self.asked and end_by is None:
+            if self._interruption.asked and end_by is None:
                 end_by = time.monotonic() + SECONDS_TO_END_IN_ORDER
                 process.send_signal(signal.SIGTERM)
             if time.monotonic() > (end_by or last_sign + SECONDS_WITHOUT_A_SIGN):
@@ -259,9 +267,6 @@ class _Supervised:
         for listener in listeners:
             listener.join(SECONDS_TO_END)  # what the launcher's last children hold open is not waited for
         self.exit_code = process.returncode
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
 
 
 def _sign(folder: Path) -> float:

@@ -10,6 +10,7 @@ import pytest
 
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import supervisor
+from clusterbench.launch.ending import Interruption
 from clusterbench.launch.run import RunOptions
 from clusterbench.launch.supervisor import supervise
 from clusterbench.run_folder import RunFolder
@@ -90,7 +91,7 @@ def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(
 
 @pytest.mark.parametrize(("line", "host"), [(MPICH, "b"), (OPEN_MPI, "b"), (LOST_HEAD, "a")])
 def test_the_host_that_ended_first_is_known_from_what_the_launcher_said(line, host):
-    supervised = supervisor._Supervised()
+    supervised = supervisor._Supervised(Interruption())
     supervised._listen(BytesIO(f"starts\n{line}\nends\n".encode()), printed := StringIO())
     assert supervised.named(["a", "b"]) == (host, line.strip(" ="))
     assert printed.getvalue() == f"starts\n{line}\nends\n"
