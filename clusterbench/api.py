@@ -42,8 +42,8 @@ def run(
     """Runs a suite as ``clusterbench run`` does, and returns the run's folder, which holds the report too.
 
     A case that fails is no exception but a row with its status and reason; :func:`read` has it. Progress is written to
-    stderr. While it runs, SIGTERM and Ctrl-C end it in order: call it from the main thread. Under mpirun or srun every
-    process calls it, with the same ``out``.
+    stderr. While it runs, SIGTERM, Ctrl-C and other such signals for which the program has no handler end it in order:
+    call it from the main thread. Under mpirun or srun every process calls it, with the same ``out``.
 
     Parameters
     ----------

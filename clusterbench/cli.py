@@ -153,12 +153,14 @@ def plan(
     type=click.Choice(["stop", "continue"]),
     help="What --launch does when a host is lost.  [default: continue]",
 )
+@click.option("--take-over", is_flag=True, help="Write into the folder though a run that is gone seems to hold it.")
+@click.option("--fingerprint", hidden=True, help="Of the run that --launch goes on with.")
 @fail_on_option
 @click.option("--launch", metavar="COMMAND", help="Start this launcher, and again on what is left when a host is lost.")
 def run(suite: Path | None, resume: Path | None, launch: str | None, **options: Any) -> None:
     """Run SUITE and write a report, alone or in every process that a launcher (mpirun, srun, torchrun ...) starts.
 
-    Ends in order on Ctrl-C and SIGTERM; '--resume FOLDER' then does the rest.
+    Ends in order on Ctrl-C, SIGTERM, SIGHUP and SIGUSR1; '--resume FOLDER' then does the rest.
     """
     from clusterbench.launch.run import RunOptions
     from clusterbench.launch.run import run as run_suite
@@ -167,6 +169,8 @@ def run(suite: Path | None, resume: Path | None, launch: str | None, **options: 
         raise click.UsageError("give either a SUITE or --resume FOLDER")
     if resume is not None and options["out"] is not None:
         raise click.UsageError("--out has no effect with --resume, which continues in its own folder")
+    if options["take_over"] and resume is None and options["out"] is None:
+        raise click.UsageError("--take-over has no effect on a folder that is new")
     wanted = RunOptions(suite, resume, **options)
     if launch is None:
         click.get_current_context().exit(run_suite(wanted))

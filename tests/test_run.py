@@ -212,6 +212,12 @@ def test_killing_the_run_itself_leaves_no_process_and_a_folder_that_can_be_resum
     folder = tmp_path / "run"
     process = start(suite(), "--out", folder)
     until(process, r"\[3/6\] fault_drill")
+    refused = run("--resume", folder)
+    assert refused.returncode == 2
+    assert re.fullmatch(
+        rf"error: {folder} is being written by another run: process {process.pid} on host \S+, since .*\.\nhint: .*\n",
+        refused.stderr,
+    )
     process.kill()
     process.wait()
     process.stderr.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from clusterbench.launchers import Started, detect
 from clusterbench.planning import make_plan
 from clusterbench.planning.text import idle_sentence
 from clusterbench.run_folder import RunFolder, default_path
+from clusterbench.run_folder.lock import FolderHeld, Lock
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Plan
 from clusterbench.words import plural
@@ -57,6 +59,8 @@ class RunOptions:
     time_limit_s: float | None = None
     on_lost_host: str | None = None
     fail_on: tuple[str, ...] | None = None
+    take_over: bool = False  # from whoever writes into the folder
+    fingerprint: str | None = None  # of the run, where a supervisor has started it
     silence_s: float = SECONDS_OF_SILENCE  # no option of the command line; see Agents
     began: float = field(default_factory=time.monotonic)
 
@@ -125,7 +129,7 @@ def run(options: RunOptions) -> int:
 
 
 def _not_begun(interruption: Interruption) -> Interrupted:
-    return Interrupted(f"stopped before the first case: {interruption.why}; nothing was measured.")
+    return Interrupted(f"stopped before the first case: {interruption.why}.")
 
 
 def _nothing_to_continue(started: Started | None) -> str:
@@ -157,7 +161,7 @@ def _lead(
     interruption: Interruption,
 ) -> int:
     """The head's part. An error that explains itself ends every agent with its exit code."""
-    agents = None
+    agents, directory = None, None
     try:
         allocation = gather(plane, own)
         if mistake:
@@ -182,6 +186,9 @@ def _lead(
             plane, error.exit_code, agents.lost if agents else (), "abandoned" if agents and agents.lost else "in order"
         )
         raise _Settled(error) from None
+    finally:
+        if directory is not None:
+            directory.release()
     dismiss(plane, exit_code, agents.lost, agents.leaving)
     if agents.leaving != "in order":
         agent.close()
@@ -224,16 +231,11 @@ def _conduct(
         stopped = error
     except KeyboardInterrupt:
         stopped = Interrupted(interruption.why)
-    except ClusterbenchError:
-        directory.under_way(None)  # it explains itself
-        raise
     finally:
         interruption.only_noted()  # the report is written in any case
         progress.close()
     agents.rest()
-    exit_code = _settle(directory, stopped, options.fail_on)
-    directory.under_way(None)
-    return exit_code
+    return _settle(directory, stopped, options.fail_on)
 
 
 def _settle(directory: RunFolder, stopped: ClusterbenchError | None, fail_on: tuple[str, ...] | None) -> int:
@@ -290,10 +292,7 @@ def _folder(
     From the first file on a signal is only noted, until there is a run that it can end.
     """
     if options.resume is None:
-        plan = make_plan(suite, cluster)
-        interruption.only_noted()
-        path = options.out or default_path(Path("reports"), plan.suite, datetime.now())
-        return RunFolder.create(path, suite.text, plan, {"hosts": allocation.environments}), plan
+        return _new_folder(options, make_plan(suite, cluster), suite, allocation, interruption)
     directory = RunFolder.open(options.resume)
     plan = directory.plan()
     there, here = _size(plan.cluster), _size(cluster)
@@ -304,12 +303,43 @@ def _folder(
         if fewer:
             hint = "--on-lost-host continue runs what fits on those that are left"
         raise SuiteError(f"{options.resume} was begun on {there}, but this is {here}.\nhint: {hint}")
+    directory.lock = lock_of(options.resume, options)
     interruption.only_noted()
-    directory.add_hosts(allocation.environments)
+    try:
+        directory.add_hosts(allocation.environments)
+    except ClusterbenchError:
+        directory.release()
+        raise
     if cut_off := directory.cut_off():
         where = f"in the middle of {cut_off['case']}, after its phase '{cut_off['phase']}'"
         print(f"the last run in {options.resume} ended without a word, {where}", file=sys.stderr)
     return directory, plan
+
+
+def _new_folder(
+    options: RunOptions, plan: Plan, suite: Suite, allocation: Allocation, interruption: Interruption
+) -> tuple[RunFolder, Plan]:
+    interruption.only_noted()
+    while True:
+        path = options.out or default_path(Path("reports"), plan.suite, datetime.now())
+        RunFolder(path).expect_empty()
+        try:
+            lock = lock_of(path, options)
+        except FolderHeld:
+            if options.out is not None:
+                raise
+            continue  # one that started in the same moment has the name
+        try:
+            return RunFolder.create(path, suite.text, plan, {"hosts": allocation.environments}, lock), plan
+        except ClusterbenchError:
+            lock.release()
+            raise
+
+
+def lock_of(folder: Path, options: RunOptions) -> Lock:
+    """The right to write into ``folder``, which is said to wait for."""
+    run = options.fingerprint or secrets.token_hex(8)
+    return Lock.take(folder, run, options.take_over, lambda words: print(words, file=sys.stderr, flush=True))
 
 
 def _size(cluster: Cluster) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -18,10 +19,11 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from threading import Thread
-from typing import IO, TextIO
+from typing import IO, Self, TextIO
 
 import psutil
 
@@ -30,9 +32,11 @@ from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
 from clusterbench.launch.executions import left_to_do
 from clusterbench.launch.launch_command import LaunchCommand
-from clusterbench.launch.run import RunOptions
+from clusterbench.launch.run import RunOptions, lock_of
 from clusterbench.launchers import detect, host_that_ended_first
 from clusterbench.run_folder import RunFolder, default_path
+from clusterbench.run_folder.lock import NAME as LOCK
+from clusterbench.run_folder.lock import sign_of_life
 from clusterbench.suite import load_suite
 from clusterbench.types import Outcome
 from clusterbench.words import listed
@@ -65,45 +69,82 @@ def supervise(command: str, options: RunOptions) -> int:
         by = started.launcher.program
         raise LaunchError(f"--launch starts a launcher, but this process was itself started by {by}")
     launch = LaunchCommand.parse(command, os.environ)
-    folder = options.resume or _new_folder(options)
+    if options.resume is None:
+        folder = _new_folder(options)
+        RunFolder(folder).expect_empty()
+    else:
+        folder = RunFolder.open(options.resume).path
+    options = replace(options, fingerprint=secrets.token_hex(8))
     interruption = Interruption()
     interruption.only_noted()
-    supervised = _Supervised(interruption)
     with (
         EndingSignals(interruption),
         output_that_may_close(interruption),
         tempfile.TemporaryDirectory(prefix="clusterbench-launch-") as scratch,
+        _Writer(folder, options) as writer,
     ):
-        hosts = list(launch.hosts)
-        while True:
-            before = _num_outcomes(folder)
-            with _nothing_left_behind():
-                supervised.run(launch.on(hosts, Path(scratch)) + _inner(options, folder, hosts), folder)
-            if supervised.exit_code == SuiteError.exit_code and not supervised.began:
-                return SuiteError.exit_code  # the head has said which mistake it is
-            if not (folder / "plan.jsonl").exists():
-                if interruption.asked:
-                    raise Interrupted(f"stopped before the run began: {interruption.why}.")
-                raise LaunchError(_why_not_begun(launch, supervised.exit_code))
-            if interruption.asked or _is_over(options, folder):
-                return _settle(folder, supervised.exit_code, options.fail_on)
-            with _nothing_left_behind():
-                left = _alive(launch, hosts, Path(scratch))
-            lost = [host for host in hosts if host not in left]
-            named = supervised.named(hosts)
-            if lost:
-                _record_loss(folder, lost, "no process can be started there any more, and the launcher ended the run")
-            elif named:
-                _record_loss(folder, named[:1], f"the launcher ended the run and said: {named[1]}")
-            words = f"; it said: {named[1]}" if named else ""
-            print(
-                f"clusterbench: the launcher ended with {supervised.exit_code}{words}; {_say(lost, left)}",
-                file=sys.stderr,
-            )
-            stuck = _num_outcomes(folder) == before and not lost
-            if stuck or not left or interruption.asked or options.on_lost_host == "stop":
-                return _settle(folder, supervised.exit_code, options.fail_on)
-            hosts = left
+        return _supervise(launch, options, writer, Path(scratch), interruption)
+
+
+def _supervise(
+    launch: LaunchCommand, options: RunOptions, writer: _Writer, scratch: Path, interruption: Interruption
+) -> int:
+    folder, hosts = writer.folder, list(launch.hosts)
+    supervised = _Supervised(interruption)
+    while True:
+        before = _num_outcomes(folder)
+        with _nothing_left_behind():
+            supervised.run(launch.on(hosts, scratch) + _inner(options, folder, hosts), folder)
+        writer.take_back()
+        if supervised.exit_code == SuiteError.exit_code and not supervised.began:
+            return SuiteError.exit_code  # the head has said which mistake it is
+        if not (folder / "plan.jsonl").exists():
+            if interruption.asked:
+                raise Interrupted(f"stopped before the run began: {interruption.why}.")
+            raise LaunchError(_why_not_begun(launch, supervised.exit_code))
+        if interruption.asked or _is_over(options, folder):
+            return _settle(writer.directory(), supervised.exit_code, options.fail_on)
+        with _nothing_left_behind():
+            left = _alive(launch, hosts, scratch)
+        lost = [host for host in hosts if host not in left]
+        named = supervised.named(hosts)
+        if lost:
+            why = "no process can be started there any more, and the launcher ended the run"
+            _record_loss(writer.directory(), lost, why)
+        elif named:
+            _record_loss(writer.directory(), named[:1], f"the launcher ended the run and said: {named[1]}")
+        words = f"; it said: {named[1]}" if named else ""
+        print(
+            f"clusterbench: the launcher ended with {supervised.exit_code}{words}; {_say(lost, left)}",
+            file=sys.stderr,
+        )
+        stuck = _num_outcomes(folder) == before and not lost
+        if stuck or not left or interruption.asked or options.on_lost_host == "stop":
+            return _settle(writer.directory(), supervised.exit_code, options.fail_on)
+        hosts = left
+
+
+class _Writer:
+    """The right to write into the run's folder: the head's while it lives, and this process's before and after it."""
+
+    def __init__(self, folder: Path, options: RunOptions) -> None:
+        self.folder = folder
+        self._lock = lock_of(folder, options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def take_back(self) -> None:
+        """Ends the right of the head, wherever that was."""
+        self._lock = self._lock.taken_back()
+
+    def directory(self) -> RunFolder:
+        directory = RunFolder.open(self.folder)
+        directory.lock = self._lock
+        return directory
 
 
 def _why_not_begun(launch: LaunchCommand, exit_code: int) -> str:
@@ -139,6 +180,7 @@ def _inner(options: RunOptions, folder: Path, hosts: Sequence[str]) -> list[str]
         "--gpus-per-node": options.gpus_per_node,
         "--ranks-per-agent": "all" if options.ranks_per_agent == 0 else options.ranks_per_agent,
         "--interface": options.interface,
+        "--fingerprint": options.fingerprint,
         "--time-limit": _time_left(options),
         "--fail-on": ",".join(options.fail_on) if options.fail_on else None,
     }
@@ -165,23 +207,21 @@ def _num_outcomes(folder: Path) -> int:
     return len(RunFolder.open(folder).outcomes()) if (folder / "plan.jsonl").exists() else 0
 
 
-def _record_loss(folder: Path, lost: Sequence[str], why: str) -> None:
+def _record_loss(directory: RunFolder, lost: Sequence[str], why: str) -> None:
     """The outcome of the case that was under way, where the launcher ended the head before it could say anything."""
-    directory = RunFolder.open(folder)
     if cut_off := directory.cut_off():
         which = f"{listed('host', lost)} {'was' if len(lost) == 1 else 'were'}"
         outcome = Outcome(
             **cut_off, status="failed", reason=f"{which} lost: {why}", host=lost[0], lost_hosts=tuple(lost)
         )
         directory.record(outcome, None)
-        directory.under_way(None)
 
 
-def _settle(folder: Path, said: int, fail_on: tuple[str, ...] | None) -> int:
+def _settle(directory: RunFolder, said: int, fail_on: tuple[str, ...] | None) -> int:
     """The verdict on what is on disk; printed unless the head ended with it, and so has printed it."""
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
-    report = render_report(RunFolder.open(folder), fail_on)
+    report = render_report(directory, fail_on)
     if said != report.verdict.exit_code:
         print(f"{report.verdict.text()}\nreport: {report.path}", file=sys.stderr)
     return report.verdict.exit_code
@@ -253,7 +293,7 @@ class _Supervised:
             time.sleep(0.1)
             if (now := _sign(folder)) != seen:
                 seen, last_sign, self.began = now, time.monotonic(), True
-            is_alive = (folder / "alive").exists()
+            is_alive = (folder / LOCK).exists()
             if was_alive and not is_alive and end_by is None:
                 end_by = time.monotonic() + SECONDS_TO_LEAVE  # the run has ended in order; only the launcher has not
             was_alive = is_alive
@@ -269,9 +309,9 @@ class _Supervised:
         self.exit_code = process.returncode
 
 
-def _sign(folder: Path) -> float:
-    """When the run last showed that it lives."""
-    return max((_modified(folder / name) for name in ("alive", "outcomes.jsonl")), default=0.0)
+def _sign(folder: Path) -> tuple[object, float]:
+    """Changes when the run shows that it gets further."""
+    return sign_of_life(folder), _modified(folder / "outcomes.jsonl")
 
 
 def _modified(path: Path) -> float:

@@ -21,6 +21,8 @@ from typing import Any, Literal, TypeVar
 from clusterbench.cluster import Cluster
 from clusterbench.errors import DiskError, RunFolderError
 from clusterbench.run_folder.fast import FastReader
+from clusterbench.run_folder.lock import NAME as LOCK
+from clusterbench.run_folder.lock import Lock, is_lock
 from clusterbench.run_folder.records import parsed, record_of
 from clusterbench.types import Case, Floor, Observation, Outcome, Plan, Refusal, split_key
 from clusterbench.units import UNITS
@@ -33,14 +35,25 @@ Read = TypeVar("Read")
 
 @dataclass
 class RunFolder:
-    """One run on disk. ``problems`` collects what could not be read, each a sentence."""
+    """One run on disk.
+
+    Attributes
+    ----------
+    lock
+        The right to write into a folder in which runs write. Who only reads, or makes a folder of its own, needs none.
+    problems
+        What could not be read, each a sentence.
+    """
 
     path: Path
+    lock: Lock | None = None
     problems: list[str] = field(default_factory=list)
     _named: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
-    def create(cls, path: Path, suite_text: bytes, plan: Plan, environment: Mapping[str, Any]) -> RunFolder:
+    def create(
+        cls, path: Path, suite_text: bytes, plan: Plan, environment: Mapping[str, Any], lock: Lock | None = None
+    ) -> RunFolder:
         """A new run's folder with everything that is known before the first case.
 
         Raises
@@ -48,13 +61,9 @@ class RunFolder:
         RunFolderError
             If the folder exists and is not empty, or cannot be written.
         """
-        run = cls(path)
+        run = cls(path, lock)
+        run.expect_empty()
         try:
-            if path.exists() and any(path.iterdir()):
-                raise RunFolderError(
-                    f"{path} exists and is not empty.\nhint: name another folder with --out, or continue that run with "
-                    f"--resume {path}"
-                )
             (path / "logs").mkdir(parents=True, exist_ok=True)
             (path / "suite.yaml").write_bytes(suite_text)
             (path / "environment.json").write_text(json.dumps(environment, indent=1, sort_keys=True) + "\n")
@@ -64,6 +73,24 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(run._unwritable(error)) from None
         return run
+
+    def expect_empty(self) -> None:
+        """Makes sure that nothing would be written over; a lock alone is nothing.
+
+        Raises
+        ------
+        RunFolderError
+            If there is something in the folder, or it cannot be looked into.
+        """
+        try:
+            if not self.path.exists() or all(is_lock(entry.name) for entry in self.path.iterdir()):
+                return
+        except OSError as error:
+            raise RunFolderError(self._unwritable(error)) from None
+        raise RunFolderError(
+            f"{self.path} exists and is not empty.\nhint: name another folder with --out, or continue that run with "
+            f"--resume {self.path}"
+        )
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -155,43 +182,59 @@ class RunFolder:
         ------
         DiskError
             If the disk is full or the folder is gone. What was there before is unharmed.
+        FolderLost
+            If another run has taken over.
         """
+        self._expect_lock()
         if observation is not None:
             self._append("observations.jsonl", observation)
         self._append("outcomes.jsonl", outcome)
 
     def write(self, name: str, text: str | Iterable[str]) -> Path:
         """Replaces a derived file in one step, so that no reader sees half of it; ``text`` may come in pieces."""
+        self._expect_lock()
         target = self.path / name
+        new = target.with_name(target.name + ".new")
         try:
-            new = target.with_name(target.name + ".new")
             with open(new, "w", encoding="utf-8") as file:
                 file.writelines([text] if isinstance(text, str) else text)
             os.replace(new, target)
         except OSError as error:
             raise DiskError(self._unwritable(error)) from None
+        finally:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)  # half a file must not fill what is left of a full disk
         return target
+
+    def _expect_lock(self) -> None:
+        if self.lock is not None:
+            self.lock.expect()
 
     @property
     def logs(self) -> Path:
         """Where the output of ranks goes, see :func:`log_name`."""
         return self.path / "logs"
 
-    def under_way(self, what: Mapping[str, Any] | None) -> None:
-        """Notes in the file ``alive`` which case is under way and how far it got; None when the run has ended."""
-        with suppress(OSError):  # a folder that is gone is noticed where it matters, when a case is recorded
-            if what is None:
-                (self.path / "alive").unlink(missing_ok=True)
-            else:
-                # in one go: whoever is killed while writing must leave the note before
-                whole = self.path / "alive.new"
-                whole.write_text(json.dumps(what) + "\n")
-                whole.replace(self.path / "alive")
+    def under_way(self, what: Mapping[str, Any]) -> None:
+        """Notes in the file ``alive`` which case is under way and how far it got.
+
+        Raises
+        ------
+        FolderLost
+            If another run has taken over.
+        """
+        if self.lock is not None:
+            self.lock.note(what)
 
     def give_sign(self) -> None:
-        """Touches the file ``alive``, by which a supervisor sees that the run is going on."""
-        with suppress(OSError):
-            os.utime(self.path / "alive")
+        """Has the file ``alive`` say that the run goes on, by which a supervisor sees it."""
+        if self.lock is not None:
+            self.lock.sign()
+
+    def release(self) -> None:
+        """The run has ended; what it left is another's to go on with."""
+        if self.lock is not None:
+            self.lock.release()
 
     def cut_off(self) -> dict[str, Any] | None:
         """The case that was under way when the last run was killed; None where the run ended in order.
@@ -199,7 +242,7 @@ class RunFolder:
         None, too, where it was killed between two cases: the case that was noted last has its outcome then.
         """
         try:
-            note = json.loads((self.path / "alive").read_text())
+            note = json.loads((self.path / LOCK).read_text())
         except (OSError, ValueError, RecursionError):
             return None
         kinds = {"case": str, "hash": str, "repeat": int, "attempt": int, "phase": str}

@@ -24,6 +24,7 @@ from typing import IO, cast
 
 from clusterbench.errors import RunFolderError
 from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.lock import is_lock
 from clusterbench.run_folder.records import parsed
 from clusterbench.words import short
 
@@ -124,7 +125,7 @@ def open_bundle(archive: Path, into: Path) -> Path:
 def _files(run: Path) -> Iterator[Path]:
     """Regular files of the run, in the order of their names; no links, which may lead out of it."""
     for path in sorted(run.rglob("*")):
-        if path.is_file() and not path.is_symlink() and path.name != "alive":
+        if path.is_file() and not path.is_symlink() and not is_lock(path.name):
             yield path
 
 

@@ -14,6 +14,7 @@ from clusterbench.launch.ending import Interruption
 from clusterbench.launch.run import RunOptions
 from clusterbench.launch.supervisor import supervise
 from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.lock import FolderHeld, Lock
 
 SUITE = "suite: s\nbenchmarks: [{benchmark: fault_drill, sleep_s: [0.01, 0.02], iterations: 6}]\ncpu: {num_ranks: 1}\n"
 LONG = SUITE.replace("[0.01, 0.02]", "[0.01, 1.0]").replace("iterations: 6", "iterations: 3, warmup: 1")
@@ -38,10 +39,14 @@ def launcher(tmp_path, monkeypatch):
 
 
 def killed_in_the_second_case(tmp_path: Path) -> str:
-    """Lines of a script in which the head is killed once ranks are timed in a case that is not the first."""
+    """Lines of a script in which the head is killed once ranks are timed in a case that is not the first.
+
+    Its lock is then that of a host of which nothing can be known any more.
+    """
     alive = f"{tmp_path}/run/alive"
     wait = f"until grep -qs checked {alive} && ! grep -qs sleep_s=0.01 {alive}; do sleep 0.1; done"
-    return f'"$@" & pid=$!; {wait}; kill -9 $pid; wait $pid'
+    lost = f'sed -i \'s/"host": "[^"]*/&-lost/\' {alive}'
+    return f'"$@" & pid=$!; {wait}; kill -9 $pid; wait $pid; {lost}'
 
 
 def statuses(folder: Path) -> list[str]:
@@ -64,7 +69,9 @@ def test_a_head_that_is_killed_without_a_word_is_started_again(launcher, tmp_pat
     )
     (tmp_path / "s.yaml").write_text(LONG)
     assert supervise(COMMAND, options) == 0
-    assert "clusterbench: the launcher ended with 0; all hosts answer (a, b)" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "clusterbench: the launcher ended with 0; all hosts answer (a, b)" in said
+    assert "still write there" not in said  # it is a run of its own, for whose silence nobody waits
     assert statuses(tmp_path / "run") == ["ok", "ok"]
 
 
@@ -116,7 +123,7 @@ def test_what_a_launcher_leaves_behind_is_ended(launcher, tmp_path):
 
 
 def test_a_launcher_that_brings_nothing_is_not_started_for_ever(launcher, tmp_path, capfd):
-    options = launcher(f'if [ -e {tmp_path}/run ]; then exit 3; fi; "$@" --time-limit 1s; exit 3')
+    options = launcher(f'if [ -e {tmp_path}/run/plan.jsonl ]; then exit 3; fi; "$@" --time-limit 1s; exit 3')
     (tmp_path / "s.yaml").write_text(SUITE.replace("[0.01, 0.02]", "[3.0, 3.1]"))
     assert supervise(COMMAND, options) == 1
     assert "INCOMPLETE" in capfd.readouterr().err
@@ -147,7 +154,7 @@ def test_a_launcher_that_ends_with_0_and_started_nothing_is_an_error_with_the_li
 
 def test_a_host_answers_with_a_word_and_not_with_an_exit_code(launcher, tmp_path, capfd):
     # Begins the run, ends it, and from then on says that all is well without starting anything.
-    options = launcher(f'if [ -e {tmp_path}/run ]; then exit 0; fi; "$@" --time-limit 1s; exit 3')
+    options = launcher(f'if [ -e {tmp_path}/run/plan.jsonl ]; then exit 0; fi; "$@" --time-limit 1s; exit 3')
     (tmp_path / "s.yaml").write_text(SUITE.replace("[0.01, 0.02]", "[3.0, 3.1]"))
     assert supervise(COMMAND, options) == 1
     assert "no answer from a, b; none is left" in capfd.readouterr().err
@@ -170,6 +177,17 @@ def test_a_mistake_ends_with_2_and_is_not_tried_again(launcher, tmp_path, capfd)
     (tmp_path / "s.yaml").write_text(SUITE + "num_nodes: [2]\n")
     assert supervise(COMMAND, options) == 2
     assert capfd.readouterr().err.count("started") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_into_which_another_run_writes_is_refused_before_anything_is_launched(launcher, tmp_path, capfd):
+    options = launcher("echo started >&2")
+    held = Lock.take(tmp_path / "run", "another")
+    with pytest.raises(FolderHeld):
+        supervise(COMMAND, options)
+    held.expect()
+    assert "started" not in capfd.readouterr().err
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["alive"]
 
 
 def test_it_is_not_started_by_a_launcher_itself(launcher, monkeypatch):

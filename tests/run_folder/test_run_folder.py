@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterbench.cluster import Cluster
-from clusterbench.errors import RunFolderError
+from clusterbench.errors import DiskError, RunFolderError
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.types import Case, Expected, Observation, Outcome, Plan, Refusal
 
@@ -241,6 +241,19 @@ def test_a_derived_file_is_replaced_whole(run):
     run.write("rows.csv", "a\n")
     run.write("rows.csv", "b\n")
     assert (run.path / "rows.csv").read_text() == "b\n"
+    assert not list(run.path.glob("*.new"))
+
+
+def test_a_derived_file_for_which_there_is_no_room_leaves_the_one_before_and_no_half_of_its_own(run):
+    run.write("index.html", "whole")
+
+    def pieces():
+        yield "half" * 100_000
+        raise OSError(errno.ENOSPC, "No space left on device", str(run.path / "index.html.new"))
+
+    with pytest.raises(DiskError, match="No space left"):
+        run.write("index.html", pieces())
+    assert (run.path / "index.html").read_text() == "whole"
     assert not list(run.path.glob("*.new"))
 
 
