@@ -14,6 +14,7 @@ from clusterbench.errors import ClusterbenchError, SuiteError, nearest
 from clusterbench.floors import SIDES, AskedFloor, Baseline, read_floor
 from clusterbench.launchers import is_launchers
 from clusterbench.options import Option, as_yaml, option, options_of
+from clusterbench.redaction import FROM_ENVIRONMENT, is_secret_name, redacted, redacted_value
 from clusterbench.types import FAIL_ON, Side, metric_key
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 
@@ -452,6 +453,12 @@ class _SuiteReader:
                 form = "a list" if isinstance(item, Items) else "keys and values"
                 raise self.mistake(item.line, f"{what} must be {allowed}, not {form}.")
             value = parse(item)
+            if redacted(item.text) != item.text:
+                raise self.mistake(
+                    item.line,
+                    f"{what} holds what looks like a secret, and every run keeps a copy of its suite.\n"
+                    "hint: leave it out, and give it to the program in a file or a variable",
+                )
             if any(value == earlier.value and type(value) is type(earlier.value) for earlier in written):
                 raise self.mistake(item.line, f"{what} lists {as_yaml(value)} twice.")
             written.append(Written(name, value, item.line))
@@ -476,6 +483,13 @@ class _SuiteReader:
                 raise self.mistake(node.line, f"{what} has no value. Write '' for an empty one.")
             if len(node.text) > 4096:
                 raise self.mistake(node.line, f"{what} has {len(node.text)} characters; 4096 are the most.")
+            if redacted_value(name, node.text) != node.text:
+                why = "is the name of a secret" if is_secret_name(name) else "has a value that looks like a secret"
+                raise self.mistake(
+                    node.line,
+                    f"environment variable '{name}' {why}, and every run keeps a copy of its suite.\n"
+                    f"hint: write '{name}: {FROM_ENVIRONMENT}', and set it where clusterbench is started",
+                )
             return node.text
 
         return Setting(name, line, self.values(name, table.values[name], what, "text", parse))

@@ -16,8 +16,10 @@ from playwright.sync_api import Page
 
 from clusterbench.report import render_report
 from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.bundle import open_bundle, write_bundle
 from clusterbench.types import Case, Refusal
 from tests.report.synthetic import case, observation, outcome, plant, write_run
+from tests.test_redaction import SECRETS as LEAKS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "clusterbench"
@@ -92,7 +94,14 @@ SECRETS = {
     "WANDB_API_KEY": "planted0wandb0secret6",
     "TORCH_PASSWORD": "planted0torch0secret7",
     "UCX_CREDENTIALS": "planted0ucx0secret8",
+    "UCX_PWD": "planted0ucx0secret9",
+    "NCCL_NET_AUTH": "planted0auth0secret10",
+    "FI_BEARER": "planted0bearer0secret11",
+    "TORCH_COOKIE": "planted0cookie0secret12",
+    "OMP_JWT": "planted0jwt0secret13",
+    "CUDA_LICENSE": "q7Zk2VbX9tLm4RwS8pNc",
 }
+ADDRESS = "planted0address0secret14"
 
 SUITE = """
 suite: secrets
@@ -103,7 +112,7 @@ benchmarks:
     iterations: 5
     warmup: 1
     time_limit_s: 20
-    environment: {NCCL_DEBUG: INFO, TORCH_DISTRIBUTED_DEBUG: DETAIL}
+    environment: {NCCL_DEBUG: INFO, TORCH_DISTRIBUTED_DEBUG: DETAIL, WANDB_API_KEY: from environment}
 cpu: {num_ranks: 2}
 """
 
@@ -114,20 +123,49 @@ def test_no_secret_of_the_environment_is_in_the_run_folder_even_when_workers_cra
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "clusterbench.cli", "run", str(tmp_path / "suite.yaml"), "--out", str(folder)]
     # The user's own variables travel to the workers, who must not write them down.
-    done = subprocess.run(
-        [*command, "--device", "cpu"], cwd=ROOT, env={**os.environ, **SECRETS}, capture_output=True, timeout=120
-    )
+    environment = {**os.environ, **SECRETS, "TORCH_HOME": f"https://user:{ADDRESS}@host/x"}
+    done = subprocess.run([*command, "--device", "cpu"], cwd=ROOT, env=environment, capture_output=True, timeout=120)
     assert done.returncode == 1, done.stderr.decode()
     assert [outcome.status for outcome in RunFolder.open(folder).outcomes()] == ["ok", "failed", "failed"]
     written = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert any("logs" in path.parts and text for path, text in written.items())
     leaks = {
         f"{name} in {path.relative_to(folder)}"
-        for name, secret in SECRETS.items()
+        for name, secret in {**SECRETS, "TORCH_HOME": ADDRESS}.items()
         for path, text in {**written, folder / "stdout": done.stdout, folder / "stderr": done.stderr}.items()
         if secret.encode() in text
     }
     assert leaks == set()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert b'"TORCH_HOME": "https://[removed]@host/x"' in written[folder / "environment.json"]
+    assert b'"WANDB_API_KEY":"from environment"' in written[folder / "plan.jsonl"]
+
+
+def test_what_an_earlier_run_wrote_down_is_neither_shown_nor_bundled(tmp_path: Path) -> None:
+    secrets = {kind: secret for kind, (_, secret) in LEAKS.items()}
+    variables = {"WANDB_API_KEY": "s3cret-key", "MY_DB_URL": "postgres://u:s3cret-db@host/x", "NCCL_DEBUG": "INFO"}
+    cases = [
+        case(kind, 4, point={"layout": "tp4", "words": text}, environment=variables)
+        for kind, (text, _) in LEAKS.items()
+    ]
+    fates = [(outcome(planned, "failed", reason=f"it said: {planned.point['words']}"), None) for planned in cases]
+    environment = {"hosts": {"a": {"kernel": "6.8", "variables": {"UCX_PWD": "s3cret-pwd"}}}}
+    run = write_run(tmp_path / "run", cases, fates, environment=environment)
+    (run.path / "logs").mkdir(exist_ok=True)
+    (run.path / "logs" / "start-0000-rank-0000.log").write_text("\n".join(text for text, _ in LEAKS.values()))
+    (run.path / "suite.yaml").write_text("# WANDB_API_KEY: s3cret-key\nsuite: s\n")
+    render_report(run)
+    secrets |= {"key": "s3cret-key", "db": "s3cret-db", "pwd": "s3cret-pwd"}
+    shown = {name: (run.path / name).read_text() for name in ("rows.csv", "index.html", "verdict.json")}
+    assert {(kind, name) for kind, secret in secrets.items() for name, text in shown.items() if secret in text} == set()
+    assert all("[removed]" in shown[name] for name in ("rows.csv", "index.html"))
+    back = open_bundle(write_bundle(run.path, None, {})[0], tmp_path / "there")
+    files = {path.name: path.read_text() for path in back.rglob("*") if path.is_file()}
+    assert {(kind, name) for kind, secret in secrets.items() for name, text in files.items() if secret in text} == set()
+    read = RunFolder.open(back)
+    assert [planned.hash for planned in read.plan().cases] == [planned.hash for planned in cases]
+    assert [each.hash for each in read.outcomes()] == [planned.hash for planned in cases]
+    assert read.problems == []
 
 
 # A page shows what a run says, and never does it

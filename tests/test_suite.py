@@ -390,3 +390,44 @@ def test_no_change_of_bytes_makes_a_traceback(tmp_path, data):
             + text[stop:]
         )
     expect_a_plan_or_a_sentence(tmp_path, text)
+
+
+def test_a_suite_names_a_secret_without_its_value(tmp_path):
+    text = SMALLEST + "environment: {WANDB_API_KEY: from environment, MY_DB_URL: from environment, HF_TOKEN: ''}\n"
+    values = {name: setting.values[0].value for name, setting in suite_of(tmp_path, text).environment.items()}
+    assert values == {"WANDB_API_KEY": "from environment", "MY_DB_URL": "from environment", "HF_TOKEN": ""}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("WANDB_API_KEY", "1234", "is the name of a secret"),
+        ("UCX_PWD", "[from environment, x]", "is the name of a secret"),
+        ("MY_DB_URL", "postgres://u:pw@host/x", "has a value that looks like a secret"),
+        ("CUDA_LICENSE", "q7Zk2VbX9tLm4RwS8pNc", "has a value that looks like a secret"),
+        ("A", "hf_" + "a1B2c3D4e5" * 4, "has a value that looks like a secret"),
+    ],
+)
+def test_a_secret_in_a_suite_is_refused(tmp_path, name, value, why):
+    text = SMALLEST + f"    environment:\n      {name}: {value}\n"
+    assert mistake(tmp_path, text) == (
+        f"s.yaml:5: environment variable '{name}' {why}, and every run keeps a copy of its suite.\n"
+        f"hint: write '{name}: from environment', and set it where clusterbench is started"
+    )
+
+
+def test_values_of_libraries_are_no_secrets(tmp_path):
+    gpu = "GPU-5e3a2c1b-88d7-4d5e-9f00-1b2c3d4e5f60"
+    text = (
+        SMALLEST
+        + f"environment: {{NCCL_IB_PKEY: 0x7fff, CUDA_VISIBLE_DEVICES: {gpu}, TOKENIZERS_PARALLELISM: false}}\n"
+    )
+    assert len(suite_of(tmp_path, text).environment) == 3
+
+
+def test_a_secret_in_an_option_is_refused(tmp_path):
+    said = mistake(tmp_path, SMALLEST + "question: is https://user:pw@host/x fast?\n")
+    assert said == (
+        "s.yaml:4: 'question' holds what looks like a secret, and every run keeps a copy of its suite.\n"
+        "hint: leave it out, and give it to the program in a file or a variable"
+    )

@@ -18,6 +18,11 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
 from clusterbench.cluster import Cluster
 from clusterbench.derive.environment_ratios import environment_ratio_rows
+from clusterbench.derive.without_secrets import (
+    environment_without_secrets,
+    outcomes_without_secrets,
+    plan_without_secrets,
+)
 from clusterbench.errors import ClusterbenchError
 from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median
 from clusterbench.measured.bounds import without_impossible
@@ -305,13 +310,15 @@ def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str
 
 def read_single(run: RunFolder) -> SingleRun:
     """A run as it was read, with the rows of each of its cases by itself."""
-    plan, name = run.plan(), run.name
+    plan, name = plan_without_secrets(run.plan()), run.name
     problems: list[str] = []
-    histories = _histories(plan, run.outcomes(), run.observations(), problems)
+    outcomes = outcomes_without_secrets(run.outcomes())
+    histories = _histories(plan, list(outcomes), run.observations(), problems)
     derived = _held_together([_figures(history, plan.cluster, problems) for history in histories])
     rows = [row for history, metrics in derived for row in _case_rows(name, history, metrics)]
     histories = tuple(history for history, _ in derived)
-    return SingleRun(name, plan, histories, rows, run.environment(), (*run.problems, *problems))
+    environment = environment_without_secrets(run.environment())
+    return SingleRun(name, plan, histories, rows, environment, (*run.problems, *problems))
 
 
 def _held_together(derived: Sequence[tuple[History, list[Metric]]]) -> list[tuple[History, list[Metric]]]:

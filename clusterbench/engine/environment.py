@@ -23,11 +23,11 @@ from typing import Any
 import psutil
 
 from clusterbench.engine.telemetry import list_gpus
+from clusterbench.redaction import redacted_value
 
 PREFIXES = ("NCCL_", "GLOO_", "UCX_", "FI_", "OMP_", "CUDA_", "TORCH_", "MKL_")
 NAMES = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 """Variables that are recorded; no other ever is, so that a run folder can be shared."""
-_SECRET = re.compile("TOKEN|KEY|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 
 _PACKAGES = (
     "clusterbench",
@@ -101,15 +101,15 @@ def mpi_version() -> dict[str, str] | None:
 
 
 def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that change how a run behaves and hold no secret, sorted.
+    """Variables that change how a run behaves, sorted; that a secret was set is said, and not its value.
 
-    >>> recorded_variables({"NCCL_DEBUG": "INFO", "HF_TOKEN": "x", "NCCL_API_KEY": "x", "HOME": "/root"})
-    {'NCCL_DEBUG': 'INFO'}
+    >>> recorded_variables({"NCCL_DEBUG": "INFO", "HF_TOKEN": "x", "NCCL_NET_AUTH": "x", "HOME": "/root"})
+    {'NCCL_DEBUG': 'INFO', 'NCCL_NET_AUTH': '[removed]'}
     """
     return {
-        name: value
+        name: redacted_value(name, value)
         for name, value in sorted(environment.items())
-        if (name.startswith(PREFIXES) or name in NAMES) and not _SECRET.search(name)
+        if name.startswith(PREFIXES) or name in NAMES
     }
 
 

@@ -69,6 +69,7 @@ from clusterbench.launch.messages import (
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.launch.spawner import start_module
 from clusterbench.launchers import without_launchers
+from clusterbench.redaction import redacted, secrets_of, set_by_suite
 from clusterbench.run_folder import log_name
 from clusterbench.types import PHASES
 
@@ -265,6 +266,7 @@ class Agent:
         logs = {}
         for worker in self._workers.values():
             self._forget(worker.channel)
+            _redact(worker.log)
             if worker.log.is_relative_to(self.scratch):
                 logs[worker.log.name] = _end_of(worker.log)
         self._workers.clear()
@@ -447,7 +449,8 @@ class Agent:
             channel, given = Channel.pair(decode_zygote_event)
             errors = self.scratch / f"zygote-{len(list(self.scratch.glob('zygote-*'))):04d}.log"
             # One thread: a forked child of a process that has run a multi-threaded kernel hangs.
-            variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **environment}
+            threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+            variables = threads | set_by_suite(environment)
             arguments = (str(self._spawner_process.pid), *self._benchmarks)
             self._spawn("clusterbench.launch.zygote", arguments, given, variables, errors)
             self._selector.register(channel, selectors.EVENT_READ)
@@ -514,6 +517,15 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
+
+
+def _redact(log: Path) -> None:
+    """Takes out of a log what looks like a secret: a program may print its environment, or how it was called."""
+    secrets = [os.fsencode(secret).decode("latin-1") for secret in secrets_of(os.environ)]
+    with suppress(OSError):  # a disk that is full or gone is noticed where it matters
+        text = log.read_bytes().decode("latin-1")  # each byte is one character, so that all others stay
+        if (clean := redacted(text, secrets)) != text:
+            log.write_bytes(clean.encode("latin-1"))
 
 
 def _end_of(log: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import secrets
 import tempfile
 import time
@@ -49,6 +50,7 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection
 from clusterbench.launch.proven import Proven
+from clusterbench.redaction import redacted, secrets_of
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Observation, Outcome
 from clusterbench.words import listed
@@ -199,7 +201,8 @@ class Conductor:
             return outcome(
                 lost_hosts=self.agents.lost_hosts,
                 status=trouble.status,
-                reason=trouble.reason + (WHILE_MEETING if self._was_disturbed else ""),
+                reason=redacted(trouble.reason, secrets_of(os.environ))
+                + (WHILE_MEETING if self._was_disturbed else ""),
                 phase=trouble.phase,
                 rank=trouble.rank,
                 host=trouble.host,

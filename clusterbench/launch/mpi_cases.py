@@ -38,6 +38,7 @@ from clusterbench.launch.messages import (
     RankReached,
     TimeMpi,
 )
+from clusterbench.redaction import set_by_suite
 from clusterbench.types import Case, Step
 
 
@@ -64,8 +65,8 @@ def objection(case: Case, members: Sequence[Member]) -> str | None:
             f"every process of mpirun is one MPI rank, but here each owns {each} of the {case.world_size} ranks.\n"
             f"hint: have mpirun start {case.world_size} processes, and leave --ranks-per-agent out"
         )
-    if case.environment:
-        names = " and ".join(case.environment)
+    if variables := set_by_suite(case.environment):
+        names = " and ".join(variables)
         return (
             f"an MPI library reads {names} when mpirun starts it, which has happened.\n"
             "hint: set it for mpirun, or run the suite without one: each case then starts an mpirun of its own"

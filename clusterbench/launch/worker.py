@@ -39,6 +39,7 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
+from clusterbench.redaction import set_by_suite
 from clusterbench.run_folder.passes import EVERY_REPEAT
 from clusterbench.types import PHASES
 
@@ -95,7 +96,8 @@ class _Worker:
         self.start = self.order.start
         self.rank, self.world_size, self.host = self.place.rank, self.start.world_size, self.order.host
         self.write_to_log()
-        os.environ.update(self.start.environment)
+        self.expect_variables()
+        os.environ.update(set_by_suite(self.start.environment))
         for name, value in self.order.interface.items():
             os.environ.setdefault(name, value)  # the suite's and the user's own word comes first
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -115,13 +117,22 @@ class _Worker:
             self.run_case(order)
 
     def write_to_log(self) -> None:
-        log = os.open(self.place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(self.place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         faulthandler.enable(2)
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)  # the agent asks where a silent rank stands
+
+    def expect_variables(self) -> None:
+        """Those that the suite names and the environment has to give, and so no run folder holds."""
+        wanted = self.start.environment.keys() - set_by_suite(self.start.environment).keys()
+        if missing := sorted(wanted - os.environ.keys()):
+            raise NotHere(
+                f"the suite takes {', '.join(missing)} from the environment, where it is not set on host {self.host}.\n"
+                "hint: export it before clusterbench is started; mpirun takes it along with -x (Open MPI) or -genvlist"
+            )
 
     def open_device(self) -> torch.device:
         if self.start.device == "cpu":

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import DiskError, RunFolderError
+from clusterbench.redaction import REMOVED
 from clusterbench.run_folder.fast import FastReader
 from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.run_folder.lock import Lock, is_lock
@@ -64,7 +65,10 @@ class RunFolder:
         run = cls(path, lock)
         run.expect_empty()
         try:
-            (path / "logs").mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(PermissionError):  # a folder that another user made, or a disk without modes
+                path.chmod(0o700)
+            (path / "logs").mkdir(exist_ok=True)
             (path / "suite.yaml").write_bytes(suite_text)
             (path / "environment.json").write_text(json.dumps(environment, indent=1, sort_keys=True) + "\n")
             (path / "plan.jsonl").write_text("".join(_line(record) for record in _plan_records(plan)))
@@ -403,9 +407,17 @@ def _planned(fields: dict[str, Any]) -> _Head | Case | Refusal:
     if unjudged := [floor for floor in case.floors if not _is_readable(floor)]:
         asked = short(f"{unjudged[0].metric} in {unjudged[0].unit}", 60)
         raise ValueError(f"'floors' asks for {asked}, which does not name a figure and its unit")
+    if written and _lacks_a_secret(case):
+        case.__dict__["hash"] = str(written)  # the name by which its records are found
     if case.hash != written:
         raise ValueError(f"it is not what was planned: its identity is {case.hash}, and {written!s:.60} was written")
     return case
+
+
+def _lacks_a_secret(case: Case) -> bool:
+    """Whether something was taken out of the case when its folder was bundled."""
+    values = (*case.environment.values(), *case.point.values())
+    return any(isinstance(value, str) and REMOVED in value for value in values)
 
 
 def _is_plain(point: Mapping[str, object]) -> bool:

@@ -1,7 +1,7 @@
 """A run as one file, to send to a colleague or a vendor: checksummed, without secrets, and opened by ``report``.
 
 A bundle is a compressed tar archive of one folder: the run's files and ``MANIFEST.json``, which holds the SHA-256 of
-each. What looks like a secret in a text (a token of a known form, the value of a variable of this process whose name
+each. What looks like a secret (:mod:`clusterbench.redaction`; also the value of a variable of this process whose name
 says so) is replaced before it is summed, and the manifest says in which files.
 """
 
@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import shutil
 import tarfile
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from clusterbench.errors import RunFolderError
+from clusterbench.redaction import redacted, secrets_of
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.lock import is_lock
 from clusterbench.run_folder.records import parsed
@@ -30,7 +30,6 @@ from clusterbench.words import short
 
 MANIFEST = "MANIFEST.json"
 SUFFIX = ".clusterbench.tar.gz"
-REPLACEMENT = "[removed]"
 MOST_BYTES, MOST_FILES, MOST_LEVELS = 8 * 2**30, 200_000, 8
 MOST_RATIO, SMALL_BYTES = 200, 2**26
 """A bundle unpacks to no more bytes, files and names above each other; and beyond the small to no more times its size.
@@ -39,15 +38,6 @@ Text of a run shrinks to a tenth, gzip's best is a thousandth.
 """
 _LONGEST_NAME = 255
 _MOST_HEADER_BYTES, _MOST_MANIFEST_BYTES = 2**20, 2**26
-_TEXTS = (".jsonl", ".json", ".yaml", ".csv", ".html", ".log", ".txt")
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY|JWT", re.IGNORECASE)
-_SHORTEST_SECRET = 8
-_TOKENS = re.compile(
-    rb"hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,}|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9_-]{20,}"
-    rb"|xox[abprs]-[A-Za-z0-9-]{10,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}"
-    rb"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
-)
-"""Forms in which Hugging Face, GitHub, Amazon, OpenAI, Slack and JWT issue tokens, and the head of a private key."""
 
 
 def write_bundle(run: Path, out: Path | None, environment: Mapping[str, str]) -> tuple[Path, tuple[str, ...]]:
@@ -67,7 +57,7 @@ def write_bundle(run: Path, out: Path | None, environment: Mapping[str, str]) ->
     """
     directory = RunFolder.open(run)
     archive = out or run.resolve().with_name(directory.name + SUFFIX)
-    secrets = _secrets(environment)
+    secrets = [os.fsencode(secret).decode("latin-1") for secret in secrets_of(environment)]
     sums: dict[str, str] = {}
     replaced: list[str] = []
     try:
@@ -75,7 +65,7 @@ def write_bundle(run: Path, out: Path | None, environment: Mapping[str, str]) ->
             for path in _files(run):
                 name = path.relative_to(run).as_posix()
                 data = path.read_bytes()
-                clean = _without_secrets(data, secrets) if path.suffix in _TEXTS else data
+                clean = _without_secrets(data, secrets)
                 if clean != data:
                     replaced.append(name)
                 sums[name] = hashlib.sha256(clean).hexdigest()
@@ -136,15 +126,9 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(info, io.BytesIO(data))
 
 
-def _secrets(environment: Mapping[str, str]) -> list[bytes]:
-    values = [value for name, value in environment.items() if _SECRET_NAME.search(name)]
-    return sorted({os.fsencode(value) for value in values if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True)
-
-
-def _without_secrets(data: bytes, secrets: list[bytes]) -> bytes:
-    for secret in secrets:
-        data = data.replace(secret, REPLACEMENT.encode())
-    return _TOKENS.sub(REPLACEMENT.encode(), data)
+def _without_secrets(data: bytes, secrets: list[str]) -> bytes:
+    """``data`` of any encoding: each byte is one character, so that all others stay."""
+    return redacted(data.decode("latin-1"), secrets).encode("latin-1")
 
 
 @contextmanager

@@ -124,7 +124,7 @@ class Lock:
         lock = cls(folder, run)
         try:
             lock._made_folder = not folder.exists()
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             while not lock._put(lock._path, by_force, say):
                 lock._note = {}
         except OSError as error:

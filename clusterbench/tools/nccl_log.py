@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from clusterbench.errors import ToolError
+from clusterbench.redaction import redacted_value
 
 
 @dataclass(frozen=True)
@@ -493,7 +494,7 @@ class _LogReader:
         elif match := _PLUGIN.fullmatch(message):
             self.plugins[match[1]] = None
         elif match := _SET.fullmatch(message):
-            self.environment[match[1]] = match[2]
+            self.environment[match[1]] = redacted_value(match[1], match[2])
         elif message == "NET/IB : No device found." or message.startswith("Failed to open libibverbs.so"):
             self.without_rdma[line.host] = None
         else:

@@ -70,6 +70,7 @@ def test_secrets_and_unlisted_variables_are_never_recorded():
         "LD_PRELOAD": "/opt/libnccl.so.2",
         "NCCL_IB_HCA": "mlx5_0",
         "OMP_NUM_THREADS": "1",
+        **dict.fromkeys(("CUDA_API_KEY", "FI_SECRET_THING", "TORCH_HUB_TOKEN", "UCX_password"), "[removed]"),
     }
 
 
