@@ -88,7 +88,7 @@ def test_a_mistake_raises_what_the_command_line_prints(tmp_path: Path, monkeypat
 def test_a_plan_is_made_for_a_machine_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(SUITE)
     plan = clusterbench.plan(str(tmp_path / "s.yaml"), clusterbench.Cluster(2, 8, "cuda", "NVIDIA H100 80GB HBM3"))
-    assert {case.world_size for case in plan.cases} == {8}
+    assert {case.world_size for case in plan.cases} == {16}
 
 
 def test_a_recorded_run_is_read() -> None:

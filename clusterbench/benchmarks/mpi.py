@@ -169,18 +169,18 @@ def _rate(name: str, unit: str, amount: int, time: Summary) -> Metric:
 def _run_mpi(rig: Rig, point: Point) -> dict[str, Any]:
     """What the MPI rank of this worker's number left behind; a collective of the workers."""
     import json
-    import shutil
     import sys
-    import tempfile
     from pathlib import Path
 
     from clusterbench import own_copy
     from clusterbench.engine import tool
     from clusterbench.engine.mpi import NO_LIBRARY
+    from clusterbench.engine.scratch import scratch_folder
 
     is_first = rig.rank == 0
     mpirun = _find_mpirun(sys.executable) if is_first else ""
-    folder = Path(rig.tell(tempfile.mkdtemp(prefix="clusterbench-mpi-") if is_first else "", root=0))
+    scratch = scratch_folder("mpi") if is_first else None
+    folder = Path(rig.tell(scratch.name if scratch else "", root=0))
     try:
         if is_first:
             names = ("iterations", "warmup")
@@ -195,8 +195,8 @@ def _run_mpi(rig: Rig, point: Point) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         rig.comm.barrier()  # all have read theirs
     finally:
-        if is_first:
-            shutil.rmtree(folder, ignore_errors=True)
+        if scratch:
+            scratch.cleanup()
     if missing:
         return {"failure": "NotHere", "reason": missing}
     return record

@@ -20,6 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
+from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agents import Agents
 from clusterbench.launch.culprit import Trouble
@@ -113,7 +114,7 @@ class Conductor:
     def __post_init__(self) -> None:
         self._events = Events(self.agents, self.run)
         self._with_passes = {observation.hash for observation in self.run.observations() if observation.passes}
-        self._scratch = tempfile.TemporaryDirectory(prefix="clusterbench-")
+        self._scratch = scratch_folder("head")
 
     def conduct(self, executions: Sequence[Execution]) -> None:
         """Runs every execution and records how each ended.

@@ -6,7 +6,6 @@ import os
 import secrets
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import cast
 
 from clusterbench.cluster import Cluster, MachineOptions, decide_cluster, nodes_and_ranks
 from clusterbench.diagnoses.unlike_hosts import differences
+from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dismiss, follow
@@ -89,7 +89,7 @@ def run(options: RunOptions) -> int:
     with (
         EndingSignals(interruption) as signals,
         output_that_may_close(interruption),
-        tempfile.TemporaryDirectory(prefix="clusterbench-agent-") as scratch,
+        scratch_folder("agent") as scratch,
     ):
         # The spawner and what describes this host come first: forking is forbidden on many fabrics once MPI is up.
         forks = started is None or not started.is_mpi

@@ -14,7 +14,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from typing import IO, Self, TextIO
 import psutil
 
 from clusterbench import own_copy
+from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
 from clusterbench.launch.executions import left_to_do
@@ -80,7 +80,7 @@ def supervise(command: str, options: RunOptions) -> int:
     with (
         EndingSignals(interruption),
         output_that_may_close(interruption),
-        tempfile.TemporaryDirectory(prefix="clusterbench-launch-") as scratch,
+        scratch_folder("launch") as scratch,
         _Writer(folder, options) as writer,
     ):
         return _supervise(launch, options, writer, Path(scratch), interruption)
