@@ -1,10 +1,12 @@
 """Random faults at random moments: ``python -m tests.lab.soak [NUMBER [SEED [KIND]]]`` prints what came of each.
 
-KIND limits them to those whose name has it, such as ``agent``.
+KIND limits them to those whose name has it, such as ``agent``. SEED is by default one above all in the ledger, a file
+of JSON lines to which each soak adds itself, so that faults add up over many; without NUMBER it is summed up.
 
-One suite of many short cases runs under ``--launch`` on four hosts; workers, agents, hosts, links and the launcher are
-hit while it does. Counted are finished cases that are not on disk, processes left behind, culprits not named, and cases
-or runs that went on beyond their deadlines. All four have to be 0.
+One suite of many short cases runs under ``--launch`` on four hosts; workers and what starts them, agents, hosts, links
+and the launcher are hit while it does. Some cases use one host, and their limit is shorter than the silence after which
+an agent is lost. Counted are finished cases that are not on disk, processes left behind, culprits that are another than
+the one that was hit, culprits not named, and cases or runs that went on beyond their deadlines. All have to be 0.
 """
 
 import json
@@ -20,7 +22,9 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Outcome
@@ -29,9 +33,10 @@ from tests.lab.hosts import Lab
 
 CASE_LIMIT_S = 8
 NUM_HOSTS = 4
+LEDGER = Path(__file__).parent / "soak.jsonl"
 SUITE = """
 suite: soak
-num_nodes: [2]
+num_nodes: [1, 2]
 repeats: 1000
 benchmarks:
   - {{benchmark: fault_drill, sleep_s: [0.03, 0.04, 0.05], iterations: 10, warmup: 1, time_limit_s: {limit}}}
@@ -44,6 +49,8 @@ WEIGHTS = {
     "kill worker": 30,
     "segfault worker": 20,
     "stop worker": 15,
+    "kill zygote": 6,
+    "kill spawner": 3,
     "kill agent": 6,
     "stop agent": 3,
     "crash host": 5,
@@ -139,10 +146,10 @@ class Soak:
         print(f"{sum(self.faults.values()):4} {kind} {target}", flush=True)
         if kind in ("blink link", "kill launcher", "terminate run"):
             return  # the first has no culprit; the others are what a person does, who knows
-        if self.await_name(before, kind, target, rank):
+        if (found := self.await_name(before, kind, target, rank)) == "named":
             return
         new = [(outcome.status, outcome.rank, outcome.host, outcome.reason) for outcome in self.outcomes()[before:]]
-        self.fail("unnamed", f"{kind} {target}: {[outcome for outcome in new if outcome[0] != 'ok']}")
+        self.fail(found, f"{kind} {target}: {[outcome for outcome in new if outcome[0] != 'ok']}")
 
     def hit(self, kind: str) -> tuple[str, int]:
         """What was hit, and its rank if it is a worker; an empty name if there was nothing to hit just then."""
@@ -175,28 +182,30 @@ class Soak:
             time.sleep(self.chance.uniform(0.5, 6.0))
             self.lab.heal(host)
         else:
-            number = "-KILL" if kind == "kill agent" else "-STOP"
-            self.lab.run(host, ["kill", number, self.agents(host)[0]])
+            found = self.agents(host) if "agent" in kind else self.helpers(host, kind.split()[1])
+            if not found:
+                return "", -1
+            self.lab.run(host, ["kill", "-STOP" if kind == "stop agent" else "-KILL", found[0]])
         return host, -1
 
-    def await_name(self, before: int, kind: str, target: str, rank: int) -> bool:
-        """Whether an outcome that names the culprit comes in time. A worker that had already finished harms nobody."""
+    def await_name(self, before: int, kind: str, target: str, rank: int) -> str:
+        """What the first outcome that is not ``ok`` says: ``named``, ``wrong name`` or ``unnamed``.
+
+        What had already finished when it was hit harms nobody.
+        """
         deadline = time.monotonic() + LONGEST_WAIT_S
         while time.monotonic() < deadline:
             new = self.outcomes()[before:]
-            for outcome in new:
-                if rank >= 0 and outcome.status in ("failed", "timeout") and outcome.rank == rank:
-                    return True
-                if rank < 0 and (target in outcome.lost_hosts or outcome.host == target):
-                    return True
-            if rank >= 0 and [outcome.status for outcome in new].count("ok") >= 3:
-                return True  # it died between two cases: nothing was lost
+            if bad := [outcome for outcome in new if outcome.status != "ok"]:
+                return _verdict(bad[0], target, rank)
+            if (rank >= 0 or "kill zygote" in kind) and len(new) >= 3:
+                return "named"  # it died between two cases: nothing was lost
             if rank < 0 and self.names_in_words(target):
-                return True
+                return "named"
             if not self.is_running() and time.monotonic() > deadline - LONGEST_WAIT_S + 5:
-                return False
+                return "unnamed"
             time.sleep(0.2)
-        return False
+        return "unnamed"
 
     def names_in_words(self, host: str) -> bool:
         """Between two cases a loss belongs to none of them; then what the supervisor says names the host."""
@@ -220,6 +229,10 @@ class Soak:
         if not self.lab.is_up(host):
             return []
         return self.lab.run(host, ["pgrep", "-o", "-f", "clusterbench.cli run"]).stdout.split()
+
+    def helpers(self, host: str, name: str) -> list[str]:
+        """Zygotes or spawners of a host."""
+        return self.lab.run(host, ["pgrep", "-o", "-f", f"clusterbench.launch.{name}"]).stdout.split()
 
     def signal_launcher(self, number: int) -> bool:
         for entry in Path("/proc").iterdir():
@@ -271,9 +284,45 @@ class Soak:
         print(f"     {kind.upper()}: {what}\n{''.join(self.said[-12:])}", flush=True)
 
 
+def _verdict(outcome: Outcome, target: str, rank: int) -> str:
+    """Whether an outcome names what was hit: the host ``target``, or the worker of ``rank``."""
+    if outcome.rank == rank if rank >= 0 else target in (outcome.host, *outcome.lost_hosts):
+        return "named"
+    return "wrong name" if outcome.rank is not None or outcome.host or outcome.lost_hosts else "unnamed"
+
+
+KINDS_OF_FAILURE = {
+    "lost": "finished cases lost",
+    "orphan": "orphans",
+    "wrong name": "wrong names",
+    "unnamed": "culprits not named",
+    "hang": "hangs beyond a deadline",
+}
+
+
+def ledger() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in LEDGER.read_text().splitlines()] if LEDGER.exists() else []
+
+
+def sum_up() -> int:
+    """Prints how often each class of fault was met in all soaks so far, and what came of them."""
+    faults, failures = Counter[str](), Counter[str]()
+    for soak in ledger():
+        faults.update(soak["faults"])
+        failures.update(soak["failures"])
+    print(f"{faults.total()} faults in {len(ledger())} soaks")
+    for kind in WEIGHTS:
+        print(f"{faults[kind]:5} {kind}")
+    for kind, words in KINDS_OF_FAILURE.items():
+        print(f"{failures[kind]:5} {words}")
+    return bool(failures)
+
+
 def main() -> int:
-    number = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    if len(sys.argv) < 2:
+        return sum_up()
+    number = int(sys.argv[1])
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1 + max((soak["seed"] for soak in ledger()), default=0)
     kind = sys.argv[3] if len(sys.argv) > 3 else ""
     start_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="clusterbench-soak-") as name, Lab(NUM_HOSTS) as lab:
@@ -286,13 +335,11 @@ def main() -> int:
     print(f"{sum(soak.faults.values())} faults (seed {seed}) in {(time.monotonic() - start_s) / 60:.0f} min:", end=" ")
     print(", ".join(f"{count} {kind}" for kind, count in soak.faults.most_common()))
     print(f"outcomes: {dict(outcomes)}; {len(soak.finished)} cases were said to be finished")
-    for kind, words in {
-        "lost": "finished cases lost",
-        "orphan": "orphans",
-        "unnamed": "unnamed culprits",
-        "hang": "hangs beyond a deadline",
-    }.items():
-        print(f"{soak.failures[kind]} {words}")
+    for failure, words in KINDS_OF_FAILURE.items():
+        print(f"{soak.failures[failure]} {words}")
+    with LEDGER.open("a") as file:
+        said = {"seed": seed, "kind": kind, "date": f"{date.today()}", "faults": soak.faults, "failures": soak.failures}
+        file.write(json.dumps(said) + "\n")
     return bool(soak.failures)
 
 
