@@ -14,7 +14,7 @@ from clusterbench.errors import ClusterbenchError, SuiteError, nearest
 from clusterbench.floors import SIDES, AskedFloor, Baseline, read_floor
 from clusterbench.launchers import is_launchers
 from clusterbench.options import Option, as_yaml, option, options_of
-from clusterbench.redaction import FROM_ENVIRONMENT, is_secret_name, redacted, redacted_value
+from clusterbench.run_folder.redaction import FROM_ENVIRONMENT, is_secret_name, redacted, redacted_value
 from clusterbench.types import FAIL_ON, Side, metric_key
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -99,6 +100,18 @@ def pytest_collection_finish() -> None:
     """
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def no_ignored_signals() -> Iterator[None]:
+    """What the shell that began the tests ignores, as under nohup or behind ``&``, would stay ignored in a run."""
+    ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
+    ending = [number for number in ignored if number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)]
+    for number in ending:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number in ending:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from clusterbench.cluster import Cluster
 from clusterbench.errors import SuiteError
 from clusterbench.planning import make_plan
 from clusterbench.planning.text import plan_text
+from clusterbench.planning.typical import typical_figures
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
 from clusterbench.types import Floor, MetricKind, Plan, split_key
-from clusterbench.typical import typical_figures
 from clusterbench.verdict import verdict
 from tests.invented import HEAD, Ping
 from tests.report.synthetic import good_run

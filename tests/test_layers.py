@@ -32,8 +32,7 @@ LAYERS = (
     "model",
     "engine launchers tools",
     "job run_folder",
-    "types rows units layout shape cluster typical floors formulas errors options discover words redaction own_copy "
-    "process",
+    "types rows units layout shape cluster floors formulas errors options discover words own_copy",
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 

@@ -118,7 +118,7 @@ def nobody_is_left(folder):
     return False
 
 
-pytestmark = pytest.mark.gloo
+pytestmark = [pytest.mark.gloo, pytest.mark.usefixtures("no_ignored_signals")]
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ from clusterbench.diagnoses import Answer, examine
 from clusterbench.diagnoses.floor import Floor
 from clusterbench.errors import SuiteError
 from clusterbench.planning import make_plan
+from clusterbench.planning.typical import typical_of
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import SAMPLES, Case, Observation, Place, Plan
-from clusterbench.typical import typical_of
 from clusterbench.verdict import Verdict, verdict
 from tests.report.synthetic import outcome
 

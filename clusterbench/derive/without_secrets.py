@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from clusterbench.redaction import redacted, redacted_value
+from clusterbench.run_folder.redaction import redacted, redacted_value
 from clusterbench.types import Case, Outcome, Plan, Point, Refusal
 
 _redacted = lru_cache(maxsize=2**14)(redacted)

@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from clusterbench.engine.telemetry import list_gpus
-from clusterbench.redaction import redacted_value
+from clusterbench.run_folder.redaction import redacted_value
 
 PREFIXES = ("NCCL_", "GLOO_", "UCX_", "FI_", "OMP_", "CUDA_", "TORCH_", "MKL_")
 NAMES = ("LD_PRELOAD", "LD_LIBRARY_PATH")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from clusterbench.process import Process
+from clusterbench.run_folder.process import Process
 
 _PREFIX = "clusterbench"
 

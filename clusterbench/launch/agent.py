@@ -69,8 +69,8 @@ from clusterbench.launch.messages import (
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.launch.spawner import start_module
 from clusterbench.launchers import without_launchers
-from clusterbench.redaction import redacted, secrets_of, set_by_suite
 from clusterbench.run_folder import log_name
+from clusterbench.run_folder.redaction import redacted, secrets_of, set_by_suite
 from clusterbench.types import PHASES
 
 SECONDS_TO_IMPORT_TORCH = 120.0

@@ -51,8 +51,8 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection
 from clusterbench.launch.proven import Proven
-from clusterbench.redaction import redacted, secrets_of
 from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.redaction import redacted, secrets_of
 from clusterbench.types import Case, Observation, Outcome
 from clusterbench.words import listed
 

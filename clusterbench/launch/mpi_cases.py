@@ -38,7 +38,7 @@ from clusterbench.launch.messages import (
     RankReached,
     TimeMpi,
 )
-from clusterbench.redaction import set_by_suite
+from clusterbench.run_folder.redaction import set_by_suite
 from clusterbench.types import Case, Step
 
 

@@ -39,8 +39,8 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
-from clusterbench.redaction import set_by_suite
 from clusterbench.run_folder.passes import EVERY_REPEAT
+from clusterbench.run_folder.redaction import set_by_suite
 from clusterbench.types import PHASES
 
 

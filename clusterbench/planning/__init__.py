@@ -19,9 +19,9 @@ from clusterbench.errors import SuiteError
 from clusterbench.floors import Baseline, floors_of
 from clusterbench.layout import ParallelLayout
 from clusterbench.planning.names import tidy, unique_names
+from clusterbench.planning.typical import typical_of
 from clusterbench.suite import Item, Settings, Suite, Written
 from clusterbench.types import Case, Floor, Place, Plan, Point, Refusal
-from clusterbench.typical import typical_of
 from clusterbench.words import plural
 
 MOST_CASES = 100_000

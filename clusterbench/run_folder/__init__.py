@@ -20,11 +20,11 @@ from typing import Any, Literal, TypeVar
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import DiskError, RunFolderError
-from clusterbench.redaction import REMOVED
 from clusterbench.run_folder.fast import FastReader
 from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.run_folder.lock import Lock, is_lock
 from clusterbench.run_folder.records import parsed, record_of
+from clusterbench.run_folder.redaction import REMOVED
 from clusterbench.types import Case, Floor, Observation, Outcome, Plan, Refusal, split_key
 from clusterbench.units import UNITS
 from clusterbench.words import short

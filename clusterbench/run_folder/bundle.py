@@ -1,8 +1,8 @@
 """A run as one file, to send to a colleague or a vendor: checksummed, without secrets, and opened by ``report``.
 
 A bundle is a compressed tar archive of one folder: the run's files and ``MANIFEST.json``, which holds the SHA-256 of
-each. What looks like a secret (:mod:`clusterbench.redaction`; also the value of a variable of this process whose name
-says so) is replaced before it is summed, and the manifest says in which files.
+each. What looks like a secret (:mod:`~clusterbench.run_folder.redaction`; also the value of a variable of this process
+whose name says so) is replaced before it is summed, and the manifest says in which files.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import IO, cast
 
 from clusterbench.errors import RunFolderError
-from clusterbench.redaction import redacted, secrets_of
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.lock import is_lock
 from clusterbench.run_folder.records import parsed
+from clusterbench.run_folder.redaction import redacted, secrets_of
 from clusterbench.words import short
 
 MANIFEST = "MANIFEST.json"

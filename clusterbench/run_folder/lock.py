@@ -28,7 +28,7 @@ from threading import Lock as Mutex
 from typing import Any, Self
 
 from clusterbench.errors import RunFolderError
-from clusterbench.process import Process
+from clusterbench.run_folder.process import Process
 
 NAME = "alive"
 

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from clusterbench.errors import ToolError
-from clusterbench.redaction import redacted_value
+from clusterbench.run_folder.redaction import redacted_value
 
 
 @dataclass(frozen=True)

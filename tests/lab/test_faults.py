@@ -15,7 +15,12 @@ import pytest
 from clusterbench.run_folder import RunFolder
 from tests.lab import launchers
 
-pytestmark = [pytest.mark.lab, pytest.mark.mpi, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.mpi,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("no_ignored_signals"),
+]
 
 VICTIM = "cb2"
 

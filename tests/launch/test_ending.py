@@ -9,6 +9,8 @@ import pytest
 
 from clusterbench.launch.ending import ALWAYS, UNLESS_TAKEN, EndingSignals, Interruption, output_that_may_close
 
+pytestmark = pytest.mark.usefixtures("no_ignored_signals")
+
 ALL = (*ALWAYS, *UNLESS_TAKEN)
 
 

@@ -11,9 +11,9 @@ from threading import Thread
 import pytest
 
 from clusterbench.errors import RunFolderError
-from clusterbench.process import Process
 from clusterbench.run_folder import RunFolder, lock
 from clusterbench.run_folder.lock import FolderHeld, FolderLost, Lock, sign_of_life
+from clusterbench.run_folder.process import Process
 
 
 @pytest.fixture

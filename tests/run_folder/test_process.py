@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from clusterbench import process
-from clusterbench.process import Process
+from clusterbench.run_folder import process
+from clusterbench.run_folder.process import Process
 
 
 def test_the_one_that_asks_lives():

@@ -12,7 +12,7 @@ from typing import Any
 from clusterbench.cluster import accelerators
 from clusterbench.types import Expected, Place, Point
 
-_FOLDER = Path(__file__).parent / "hardware" / "typical"
+_FOLDER = Path(__file__).parent.parent / "hardware" / "typical"
 
 
 @dataclass(frozen=True)

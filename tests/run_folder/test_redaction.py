@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbench.redaction import REMOVED, is_secret_name, redacted, redacted_value, secrets_of, set_by_suite
+from clusterbench.run_folder.redaction import (
+    REMOVED,
+    is_secret_name,
+    redacted,
+    redacted_value,
+    secrets_of,
+    set_by_suite,
+)
 
 GITHUB, HUGGING_FACE = "ghp_" + "a1B2c3D4e5" * 4, "hf_" + "Zy9Xw8Vu7T" * 4
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w"
