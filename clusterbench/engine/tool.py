@@ -21,8 +21,11 @@ from clusterbench.errors import NotHere, ToolError
 LINES_QUOTED = 8
 SECONDS_TO_LISTEN = 20.0
 SECONDS_TO_END = 5.0
-_GUARD = 'read -r line; kill -9 -"$0"'
-"""Waits until its input closes, then kills a process group: what a launcher started would outlive it."""
+_GUARD = ["/bin/sh", "-c", 'read -r group && { read -r line; kill -9 -"$group"; }']
+"""Waits until its input closes, then kills the process group it was told: what a launcher started would outlive it.
+
+It is there before the program is, so that only a moment is left in which a program has nobody who would end it.
+"""
 _LISTENING = "0A"
 
 
@@ -154,7 +157,7 @@ class Program:
 
 @contextmanager
 def _started(words: Sequence[str], environment: Mapping[str, str] | None) -> Iterator[Program]:
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as warnings:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as warnings, _guardian() as guardian:
         try:
             process = subprocess.Popen(
                 words,
@@ -167,21 +170,25 @@ def _started(words: Sequence[str], environment: Mapping[str, str] | None) -> Ite
         except OSError as error:
             raise ToolError(f"{words[0]} cannot be started: {error.strerror}") from None
         program = Program(words, process, output, warnings)
-        guard = ["/bin/sh", "-c", _GUARD, str(process.pid)]
         try:
-            with subprocess.Popen(
-                guard,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            ) as guardian:
-                try:
-                    yield program
-                finally:
-                    guardian.kill()
+            guardian.write(f"{process.pid}\n".encode())
+            yield program
         finally:
             program.end()
+
+
+@contextmanager
+def _guardian() -> Iterator[IO[bytes]]:
+    """The input of a process that outlives this one if this one is killed, for the process group that must not."""
+    null = subprocess.DEVNULL
+    with subprocess.Popen(
+        _GUARD, stdin=subprocess.PIPE, stdout=null, stderr=null, bufsize=0, start_new_session=True
+    ) as guardian:
+        assert guardian.stdin is not None
+        try:
+            yield guardian.stdin
+        finally:
+            guardian.kill()
 
 
 def _read(file: IO[bytes]) -> str:
