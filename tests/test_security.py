@@ -19,7 +19,7 @@ from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.bundle import open_bundle, write_bundle
 from clusterbench.types import Case, Refusal
 from tests.report.synthetic import case, observation, outcome, plant, write_run
-from tests.test_redaction import SECRETS as LEAKS
+from tests.run_folder.test_redaction import SECRETS as LEAKS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "clusterbench"
