@@ -5,8 +5,8 @@ from __future__ import annotations
 import array
 import dataclasses
 import socket
+import time
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Generic, TypeVar
 
 from clusterbench.launch.messages import LONGEST_LINE, BadLine, Decoder, Message, encode
@@ -26,6 +26,9 @@ class Channel(Generic[Received]):
     ----------
     decode
         Makes a message of a line; what it refuses closes the channel.
+    patience_s
+        Where it is given, ``send`` never waits: what the other end does not take at once is kept for ``hand_over``,
+        until that end has taken nothing for so many seconds.
 
     Attributes
     ----------
@@ -33,12 +36,18 @@ class Channel(Generic[Received]):
         True once the other end is gone and everything it sent has been read, or it sent what is no message.
     error
         What was wrong with what it sent; empty where nothing was.
+    is_stuck
+        Whether it has taken nothing for longer than ``patience_s``.
     """
 
-    def __init__(self, end: socket.socket, decode: Decoder[Received]) -> None:
+    def __init__(self, end: socket.socket, decode: Decoder[Received], patience_s: float | None = None) -> None:
         self.socket = end
         self.closed = False
         self.error = ""
+        self.is_stuck = False
+        self._patience_s = patience_s
+        self._unsent = bytearray()
+        self._took_at = 0.0
         self._decode = decode
         self._unread: list[bytes] = []
         self._num_unread = 0
@@ -56,17 +65,40 @@ class Channel(Generic[Received]):
     def send(self, message: Message) -> bool:
         """False when the other end is gone, or has taken nothing for too long."""
         data = encode(message)
+        if self._patience_s is not None:
+            if not self._unsent:
+                self._took_at = time.monotonic()
+            self._unsent += data
+            return self.hand_over()
         descriptors: tuple[int, ...] = getattr(message, "descriptors", ())
         try:
             if descriptors:
                 sent = socket.send_fds(self.socket, [data], list(descriptors))
                 data = data[sent:]
             self.socket.sendall(data)
-        except BlockingIOError:  # not taken in time: half a line may be out, and nothing may be written behind it
-            with suppress(OSError):
-                self.socket.shutdown(socket.SHUT_WR)
-            return False
         except OSError:
+            return False
+        return True
+
+    def is_behind(self) -> bool:
+        """Whether something is kept that the other end has not taken yet."""
+        return bool(self._unsent)
+
+    def hand_over(self) -> bool:
+        """Sends what was kept, as far as it is taken now. False when the other end is gone, or is stuck."""
+        if self.is_stuck:
+            return False
+        try:
+            while self._unsent:
+                sent = self.socket.send(self._unsent, socket.MSG_DONTWAIT)
+                del self._unsent[:sent]
+                self._took_at = time.monotonic()
+        except BlockingIOError:
+            assert self._patience_s is not None
+            self.is_stuck = time.monotonic() - self._took_at > self._patience_s
+            return not self.is_stuck
+        except OSError:
+            self._unsent.clear()
             return False
         return True
 

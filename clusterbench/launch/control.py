@@ -7,8 +7,9 @@ Nothing is ever unpickled.
 Outside MPI the plane is a TCP connection per member, and begins with the exchange that ``launch/handshake.py``
 specifies. The head listens. A connection that does not prove there that it belongs to the run, or that claims a rank
 which is taken or none of ``1 ... size-1``, is closed, and the head goes on listening. Connections are heard side by
-side, so that a slow one keeps none waiting. Once all members are there the head listens no more, and every line is a
-message.
+side, so that a slow one keeps none waiting; of more than the members and some, the oldest is closed. Once all members
+are there the head listens no more, and every line is a message. To send one never waits: what an agent does not take is
+kept, so that those that are stuck delay no other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import resource
 import selectors
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Mapping
@@ -48,11 +48,12 @@ from clusterbench.words import few
 
 HEAD = 0
 _TAG = 7717
-_SECONDS_TO_TAKE_A_MESSAGE = 10
+_SECONDS_TO_TAKE_A_MESSAGE = 10.0
 _SECONDS_TO_HAND_OVER = 5.0
 _SECONDS_TO_LEAVE = 1.0
 _OTHER_FILES = 256
-
+_MOST_STRANGERS = 128
+"""Connections beyond those of the members that the head hears at once; less than the files there are for them."""
 
 CLOSED = "closed its connection"
 
@@ -226,6 +227,7 @@ class TcpHead:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._unauthenticated: dict[socket.socket, Unauthenticated] = {}
         self._members: dict[int, Channel[MemberEvent]] = {}
+        self._behind: set[int] = set()
         self._lost: dict[int, str] = {}
 
     @property
@@ -270,6 +272,8 @@ class TcpHead:
                 connection, _ = self._listener.accept()
             except OSError:  # none left, gone again, or too many open files: those that are late will make room
                 return
+            if len(self._unauthenticated) + len(self._members) >= self.size + _MOST_STRANGERS:
+                self._close(next(iter(self._unauthenticated.values())))  # a member proves its rank in milliseconds
             connection.setblocking(False)
             self._selector.register(connection, selectors.EVENT_READ)
             unauthenticated = self._unauthenticated[connection] = Unauthenticated(connection)
@@ -313,9 +317,12 @@ class TcpHead:
 
     def send(self, to: int, message: Order) -> None:
         if not self._members[to].send(message):
-            self.drop(to, CLOSED)
+            self.drop(to, _why_not_taken(self._members[to]))
+        elif self._members[to].is_behind():
+            self._behind.add(to)
 
     def receive(self) -> list[tuple[int, MemberEvent]]:
+        self._hand_over()
         messages: list[tuple[int, MemberEvent]] = []
         for key, _ in self._selector.select(0):
             member = self._members[key.data]
@@ -324,10 +331,19 @@ class TcpHead:
                 self.drop(key.data, _said(member.error) if member.error else CLOSED)
         return messages
 
+    def _hand_over(self) -> None:
+        """What members had not taken before."""
+        for agent in list(self._behind):
+            if not self._members[agent].hand_over():
+                self.drop(agent, _why_not_taken(self._members[agent]))
+            elif not self._members[agent].is_behind():
+                self._behind.discard(agent)
+
     def lost(self) -> Mapping[int, str]:
         return self._lost
 
     def drop(self, agent: int, why: str) -> None:
+        self._behind.discard(agent)
         if agent not in self._lost:
             self._selector.unregister(self._members[agent])
             self._members[agent].close()
@@ -337,6 +353,10 @@ class TcpHead:
         self._listener.close()
         for connection in self._unauthenticated:
             connection.close()
+        deadline = time.monotonic() + _SECONDS_TO_HAND_OVER
+        while self._behind and time.monotonic() < deadline:
+            self._hand_over()
+            time.sleep(0.001)
         for member in self._members.values():
             member.close()
         self._selector.close()
@@ -383,9 +403,12 @@ class TcpMember:
         self._head.send(message)
 
     def receive(self) -> list[tuple[int, Order]]:
+        self._head.hand_over()
         return [(HEAD, message) for message in self._head.receive()]
 
     def lost(self) -> Mapping[int, str]:
+        if self._head.is_stuck:
+            return {HEAD: _why_not_taken(self._head)}
         why = _said(self._head.error) if self._head.error else CLOSED
         return {HEAD: why} if self._head.closed else {}
 
@@ -393,6 +416,9 @@ class TcpMember:
         self._head.close()
 
     def close(self) -> None:
+        deadline = time.monotonic() + _SECONDS_TO_HAND_OVER
+        while self._head.is_behind() and self._head.hand_over() and time.monotonic() < deadline:
+            time.sleep(0.001)
         self._head.close()
 
     def abort(self, exit_code: int) -> None:
@@ -447,9 +473,12 @@ def _said(error: BadLine | str) -> str:
     return f"sent what is no message of this run ({error})"
 
 
+def _why_not_taken(channel: Channel[Received]) -> str:
+    return f"took no message for {_SECONDS_TO_TAKE_A_MESSAGE:g} s" if channel.is_stuck else CLOSED
+
+
 def _channel_over(connection: socket.socket, decode: Decoder[Received]) -> Channel[Received]:
-    """A channel whose ``send`` gives up when the other side has taken nothing for some seconds, and which is prompt."""
+    """A channel whose ``send`` does not wait, and which is prompt."""
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SECONDS_TO_TAKE_A_MESSAGE, 0))
-    return Channel(connection, decode)
+    return Channel(connection, decode, _SECONDS_TO_TAKE_A_MESSAGE)

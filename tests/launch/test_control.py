@@ -10,10 +10,10 @@ import time
 import pytest
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch import handshake
+from clusterbench.launch import control, handshake
 from clusterbench.launch.control import TcpHead, TcpMember
 from clusterbench.launch.handshake import authenticate
-from clusterbench.launch.messages import Quit, Sign, TimeTold
+from clusterbench.launch.messages import Quit, Sign, TimeTold, Warm
 
 SECRET = b"of the run"
 
@@ -313,3 +313,89 @@ def test_members_that_do_not_come_are_named(monkeypatch):
     assert error.endswith("within 0.2 s: 1, 3")
     member.close()
     head.close()
+
+
+MUCH = Warm({}, ("x" * 2**24,))
+"""An order that no socket takes whole."""
+
+
+def test_members_that_take_nothing_keep_neither_head_nor_others_waiting(monkeypatch):
+    head = TcpHead(5, SECRET)
+    thread, _ = gather_in_background(head)
+    members = [TcpMember(head.address, 5, rank, SECRET) for rank in range(1, 5)]
+    thread.join()
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    for rank in (1, 2, 3):  # which never look
+        head.send(rank, MUCH)
+        head.send(rank, Sign())
+    head.send(4, Sign())
+    assert receive_one(members[3]) == (0, Sign())
+    now_s[0] = 10.0
+    assert head.receive() == []
+    assert head.lost() == {}
+    while len(head.lost()) < 3:  # the kernel takes a little more now and then, for a moment
+        now_s[0] += 10.1
+        assert head.receive() == []
+    assert head.lost() == dict.fromkeys((1, 2, 3), "took no message for 10 s")
+    for plane in (*members, head):
+        plane.close()
+
+
+def test_what_a_member_takes_slowly_arrives_whole_and_in_order():
+    head = TcpHead(2, SECRET)
+    thread, _ = gather_in_background(head)
+    member = TcpMember(head.address, 2, 1, SECRET)
+    thread.join()
+    for message in (MUCH, Sign(), MUCH, Quit(0, "in order")):
+        head.send(1, message)
+    arrived = []
+    while len(arrived) < 4:
+        head.receive()
+        arrived += [message for _, message in member.receive()]
+    assert arrived == [MUCH, Sign(), MUCH, Quit(0, "in order")]
+    member.close()
+    head.close()
+
+
+def test_the_last_words_of_an_agent_are_handed_over_before_it_closes():
+    head = TcpHead(2, SECRET)
+    thread, _ = gather_in_background(head)
+    member = TcpMember(head.address, 2, 1, SECRET)
+    thread.join()
+    head.send(1, MUCH)
+    closing = threading.Thread(target=head.close)
+    closing.start()
+    assert receive_one(member) == (0, MUCH)
+    closing.join()
+    member.close()
+
+
+def test_a_head_that_takes_nothing_is_lost(monkeypatch):
+    monkeypatch.setattr(control, "_SECONDS_TO_TAKE_A_MESSAGE", 0.2)
+    head = TcpHead(2, SECRET)
+    thread, _ = gather_in_background(head)
+    member = TcpMember(head.address, 2, 1, SECRET)
+    thread.join()
+    member.send(0, MUCH)
+    while not member.lost():
+        member.receive()
+    assert member.lost() == {0: "took no message for 0.2 s"}
+    member.close()
+    head.close()
+
+
+def test_a_flood_of_connections_that_say_nothing_is_bounded_and_keeps_no_member_out(monkeypatch):
+    monkeypatch.setattr(control, "_MOST_STRANGERS", 8)
+    head = TcpHead(2, SECRET)
+    thread, errors = gather_in_background(head)
+    flood = []
+    for _ in range(60):
+        flood.append(socket.create_connection(head.address))
+        flood[-1].recv(4096)  # each was accepted
+        assert len(head._unauthenticated) <= 10
+    member = TcpMember(head.address, 2, 1, SECRET)
+    thread.join()
+    assert errors == []
+    for end in (*flood, member, head):
+        end.close()
