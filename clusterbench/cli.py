@@ -140,6 +140,9 @@ def plan(
     callback=lambda _, __, text: tuple(text.split(",")) if text else None,
     help="Take these hosts of the allocation, in this order.  [default: all]",
 )
+@click.option(
+    "--exclude", metavar="A,B|FILE", help="Leave these hosts out; with a slash it is a file, as bad_hosts.txt of a run."
+)
 @click.option("--interface", metavar="NAME", help="Network interface hosts talk over.  [default: the one they share]")
 @click.option(
     "--time-limit",
@@ -152,6 +155,9 @@ def plan(
     "--on-lost-host",
     type=click.Choice(["stop", "continue"]),
     help="What --launch does when a host is lost.  [default: continue]",
+)
+@click.option(
+    "--spares", type=click.IntRange(0), default=0, help="Of the hosts of --launch, the last N replace lost ones."
 )
 @click.option("--take-over", is_flag=True, help="Write into the folder though a run that is gone seems to hold it.")
 @click.option("--fingerprint", hidden=True, help="Of the run that --launch goes on with.")
@@ -171,6 +177,8 @@ def run(suite: Path | None, resume: Path | None, launch: str | None, **options: 
         raise click.UsageError("--out has no effect with --resume, which continues in its own folder")
     if options["take_over"] and resume is None and options["out"] is None:
         raise click.UsageError("--take-over has no effect on a folder that is new")
+    if options["spares"] and launch is None:
+        raise click.UsageError("--spares has no effect without --launch, which alone can start a launcher again")
     wanted = RunOptions(suite, resume, **options)
     if launch is None:
         click.get_current_context().exit(run_suite(wanted))

@@ -115,6 +115,16 @@ def _common_words(first: str, second: str) -> int:
     return common
 
 
+def is_same_host(name: str, other: str) -> bool:
+    """Whether two names are of one host: alike, or one of them with the domain that the other leaves out.
+
+    >>> is_same_host("n1", "n1.fabric.example"), is_same_host("n1.a", "n1.b"), is_same_host("10", "10.0.0.1")
+    (True, False, False)
+    """
+    short, long = sorted((name, other), key=len)
+    return short == long or (not short.isdigit() and "." not in short and long.startswith(f"{short}."))
+
+
 def nodes_and_ranks(num_nodes: int, ranks_per_node: int, device: str) -> str:
     """A machine's size in words.
 

@@ -102,7 +102,17 @@ def test_a_mistake_is_said_on_stderr_with_exit_code_2(run, tmp_path, arguments, 
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
 
 
-@pytest.mark.parametrize("arguments", [("plan",), ("plan", "s.yaml", "--num-nodes", "0"), ("paln",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan",),
+        ("plan", "s.yaml", "--num-nodes", "0"),
+        ("paln",),
+        ("run", "s.yaml", "--spares", "1"),
+        ("run", "s.yaml", "--launch", "mpirun -n 2 -host a,b", "--spares", "-1"),
+        ("run", "s.yaml", "--launch", "mpirun -n 2 -host a,b", "--spares", "2"),
+    ],
+)
 def test_usage_errors_end_with_2(run, arguments):
     assert run(*arguments).exit_code == 2
 

@@ -8,12 +8,12 @@ import socket
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from clusterbench import own_copy
-from clusterbench.cluster import Found
+from clusterbench.cluster import Found, is_same_host
 from clusterbench.errors import LaunchError, SuiteError, nearest
 from clusterbench.launch.control import CLOSED, HEAD, HeadPlane
 from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
@@ -47,15 +47,22 @@ class Allocation:
         """The hosts, each once, in that order."""
         return tuple(dict.fromkeys(self.hosts))
 
-    def only(self, hosts: Sequence[str] | None, num_nodes: int | None) -> tuple[str, ...]:
-        """The hosts that take part: those that are named, in that order, or all; of these the first ``num_nodes``.
+    def only(
+        self, hosts: Sequence[str] | None, num_nodes: int | None, excluded: Collection[str] = ()
+    ) -> tuple[str, ...]:
+        """The hosts that take part: those that are named, in that order, or all but those that are ``excluded``.
+
+        Of these the first ``num_nodes``.
 
         Raises
         ------
         SuiteError
-            If a host is named that is not there, or twice, or more nodes are wanted than there are.
+            If a host is named that is not there, or twice, or left out; if none is left, or more nodes are wanted than
+            there are.
         """
-        chosen = tuple(hosts or self.names)
+        chosen = tuple(hosts or not_excluded(self.names, excluded))
+        if not chosen:
+            raise SuiteError(f"--exclude leaves out every host: {', '.join(self.names)}.")
         for host in chosen:
             if host not in self.names:
                 raise SuiteError(
@@ -64,6 +71,8 @@ class Allocation:
                 )
             if chosen.count(host) > 1:
                 raise SuiteError(f"--hosts names {host} twice.")
+            if not not_excluded([host], excluded):
+                raise SuiteError(f"--hosts names {host}, which --exclude leaves out.")
         if num_nodes is not None and num_nodes > len(chosen):
             raise SuiteError(
                 f"--num-nodes {num_nodes} needs as many hosts, but there are {len(chosen)}: {', '.join(chosen)}.\n"
@@ -102,6 +111,11 @@ class Allocation:
         for host, interface in chosen.items():
             self.environments[host]["interface"] = interface.name
         return chosen
+
+
+def not_excluded(hosts: Iterable[str], excluded: Collection[str]) -> list[str]:
+    """The hosts that ``--exclude`` does not name."""
+    return [host for host in hosts if not any(is_same_host(host, name) for name in excluded)]
 
 
 def variables_of(interfaces: Mapping[str, Interface], is_wanted: bool) -> dict[str, dict[str, str]]:

@@ -7,7 +7,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +19,15 @@ from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dismiss, follow
-from clusterbench.launch.allocation import SECONDS_TO_GATHER, Allocation, gather, hello, measure_clocks, variables_of
+from clusterbench.launch.allocation import (
+    SECONDS_TO_GATHER,
+    Allocation,
+    gather,
+    hello,
+    measure_clocks,
+    not_excluded,
+    variables_of,
+)
 from clusterbench.launch.conductor import Conductor
 from clusterbench.launch.control import HEAD, Alone, HeadPlane, MemberPlane, mpi_plane
 from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
@@ -30,14 +38,14 @@ from clusterbench.launch.messages import Hello, SampleGpus
 from clusterbench.launch.mpi_cases import in_agents
 from clusterbench.launch.progress import progress_on
 from clusterbench.launch.rendezvous import meet
-from clusterbench.launchers import Started, detect
+from clusterbench.launchers import Started, detect, named_hosts
 from clusterbench.planning import make_plan
 from clusterbench.planning.text import idle_sentence
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.run_folder.lock import FolderHeld, Lock
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Plan
-from clusterbench.words import plural
+from clusterbench.words import few, plural
 
 SECONDS_BETWEEN_GPU_SAMPLES = 0.5
 
@@ -55,6 +63,8 @@ class RunOptions:
     gpus_per_node: int | None = None
     ranks_per_agent: int | None = None  # None: one under a launcher, all in a plain run; 0: all
     hosts: tuple[str, ...] | None = None
+    exclude: str | None = None  # names, or a file of them
+    spares: int = 0  # of the hosts that --launch names
     interface: str | None = None
     time_limit_s: float | None = None
     on_lost_host: str | None = None
@@ -167,7 +177,8 @@ def _lead(
         if mistake:
             raise mistake
         assert suite is not None
-        hosts = allocation.only(options.hosts, options.num_nodes if launched(plane) else None)
+        excluded = excluded_hosts(options.exclude, allocation.names)
+        hosts = allocation.only(options.hosts, options.num_nodes if launched(plane) else None, excluded)
         cluster = decide_cluster(options.machine, allocation.found(hosts), suite.cpu.num_ranks)
         interfaces = allocation.interfaces(hosts, options.interface)
         measure_clocks(plane, allocation)
@@ -255,6 +266,26 @@ def _settle(directory: RunFolder, stopped: ClusterbenchError | None, fail_on: tu
 
 
 # Who takes part.
+
+
+def excluded_hosts(text: str | None, hosts: Collection[str]) -> list[str]:
+    """What ``--exclude`` names, after it is said which of ``hosts`` that leaves out, and what is none of them.
+
+    Raises
+    ------
+    SuiteError
+        If it names a file that cannot be read.
+    """
+    if text is None:
+        return []
+    excluded = named_hosts(text)
+    taking_part = not_excluded(hosts, excluded)
+    left_out = [host for host in hosts if host not in taking_part]
+    unknown = not_excluded(excluded, left_out)
+    words = [f"leaves out {few(left_out)}" if left_out else "leaves out no host"]
+    words += [f"{few(unknown)} {'is' if len(unknown) == 1 else 'are'} not in the allocation"] if unknown else []
+    print(f"--exclude {'; '.join(words)}", file=sys.stderr)
+    return excluded
 
 
 def launched(plane: HeadPlane) -> bool:

@@ -29,10 +29,12 @@ import psutil
 from clusterbench import own_copy
 from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import LaunchError, SuiteError
+from clusterbench.launch.allocation import not_excluded
 from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
 from clusterbench.launch.executions import left_to_do
 from clusterbench.launch.launch_command import LaunchCommand
-from clusterbench.launch.run import RunOptions, lock_of
+from clusterbench.launch.places import Loss, Places
+from clusterbench.launch.run import RunOptions, excluded_hosts, lock_of
 from clusterbench.launchers import detect, host_that_ended_first
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.run_folder.lock import NAME as LOCK
@@ -53,6 +55,7 @@ LINES_KEPT = 400
 _PR_SET_CHILD_SUBREAPER = 36
 _ANSWER = "clusterbench can be started here"
 _LOST_HEAD = "the head of the run said nothing"
+_UNREACHED = "no process can be started there any more, and the launcher ended the run"
 
 
 def supervise(command: str, options: RunOptions) -> int:
@@ -69,6 +72,11 @@ def supervise(command: str, options: RunOptions) -> int:
         by = started.launcher.program
         raise LaunchError(f"--launch starts a launcher, but this process was itself started by {by}")
     launch = LaunchCommand.parse(command, os.environ)
+    excluded = excluded_hosts(options.exclude, launch.hosts)
+    places = Places.of(launch, _spares(options), excluded)
+    # A host may have another name there than in the command.
+    unknown = not_excluded(excluded, launch.hosts)
+    options = replace(options, exclude=",".join(unknown) or None)
     if options.resume is None:
         folder = _new_folder(options)
         RunFolder(folder).expect_empty()
@@ -83,45 +91,94 @@ def supervise(command: str, options: RunOptions) -> int:
         scratch_folder("launch") as scratch,
         _Writer(folder, options) as writer,
     ):
-        return _supervise(launch, options, writer, Path(scratch), interruption)
+        return _supervise(launch, places, options, writer, Path(scratch), interruption)
+
+
+def _spares(options: RunOptions) -> int:
+    """How many hosts wait to replace others.
+
+    Raises
+    ------
+    SuiteError
+        If another option says that none can.
+    """
+    if options.spares and options.on_lost_host == "stop":
+        raise SuiteError("--spares has no effect with --on-lost-host stop: no host is replaced when the run ends.")
+    if options.spares and options.hosts:
+        raise SuiteError(
+            "--spares has no effect with --hosts, as a spare is none of those.\n"
+            "hint: name in --launch the hosts that take part, in their order, and the spares behind them"
+        )
+    return options.spares
 
 
 def _supervise(
-    launch: LaunchCommand, options: RunOptions, writer: _Writer, scratch: Path, interruption: Interruption
+    launch: LaunchCommand,
+    places: Places,
+    options: RunOptions,
+    writer: _Writer,
+    scratch: Path,
+    interruption: Interruption,
 ) -> int:
-    folder, hosts = writer.folder, list(launch.hosts)
+    folder = writer.folder
     supervised = _Supervised(interruption)
+    notes = _Notes(dict.fromkeys(places.spares, "was not needed"))
     while True:
-        before = _num_outcomes(folder)
+        before, hosts = _num_outcomes(folder), places.hosts
         with _nothing_left_behind():
             supervised.run(launch.on(hosts, scratch) + _inner(options, folder, hosts), folder)
         writer.take_back()
         if supervised.exit_code == SuiteError.exit_code and not supervised.began:
             return SuiteError.exit_code  # the head has said which mistake it is
-        if not (folder / "plan.jsonl").exists():
-            if interruption.asked:
-                raise Interrupted(f"stopped before the run began: {interruption.why}.")
+        has_begun = (folder / "plan.jsonl").exists()
+        if interruption.asked and not has_begun:
+            raise Interrupted(f"stopped before the run began: {interruption.why}.")
+        if not has_begun and not places.spares:
             raise LaunchError(_why_not_begun(launch, supervised.exit_code))
-        if interruption.asked or _is_over(options, folder):
+        if has_begun and (interruption.asked or _is_over(options, folder)):
+            notes.write(writer)
             return _settle(writer.directory(), supervised.exit_code, options.fail_on)
         with _nothing_left_behind():
-            left = _alive(launch, hosts, scratch)
-        lost = [host for host in hosts if host not in left]
+            loss = places.after(_alive(launch, [*hosts, *places.spares], scratch))
         named = supervised.named(hosts)
-        if lost:
-            why = "no process can be started there any more, and the launcher ended the run"
-            _record_loss(writer.directory(), lost, why)
+        words = f"; it said: {named[1]}" if named else ""
+        print(f"clusterbench: the launcher ended with {supervised.exit_code}{words}; {loss.sentence}", file=sys.stderr)
+        notes.add(loss)
+        if not has_begun:
+            if not loss.replaced or interruption.asked:
+                raise LaunchError(_why_not_begun(launch, supervised.exit_code))
+            places = loss.left
+            continue
+        if loss.lost:
+            _record_loss(writer.directory(), loss.lost, f"{_UNREACHED}{_in_its_place(loss)}")
         elif named:
             _record_loss(writer.directory(), named[:1], f"the launcher ended the run and said: {named[1]}")
-        words = f"; it said: {named[1]}" if named else ""
-        print(
-            f"clusterbench: the launcher ended with {supervised.exit_code}{words}; {_say(lost, left)}",
-            file=sys.stderr,
-        )
-        stuck = _num_outcomes(folder) == before and not lost
-        if stuck or not left or interruption.asked or options.on_lost_host == "stop":
+        notes.write(writer)
+        stuck = _num_outcomes(folder) == before and not loss.lost
+        if stuck or not loss.left.hosts or interruption.asked or options.on_lost_host == "stop":
             return _settle(writer.directory(), supervised.exit_code, options.fail_on)
-        hosts = left
+        places = loss.left
+
+
+class _Notes:
+    """What environment.json is to say of hosts that were lost and of spares, once there is one."""
+
+    def __init__(self, of_spares: dict[str, str]) -> None:
+        self._of_spares = of_spares
+        self._lost: dict[str, str] = {}
+
+    def add(self, loss: Loss) -> None:
+        self._lost.update(dict.fromkeys(loss.lost, "no process could be started there any more"))
+        self._of_spares.update(loss.of_spares)
+
+    def write(self, writer: _Writer) -> None:
+        notes = {"lost hosts": self._lost, "spares": self._of_spares}
+        if known := {heading: of_hosts for heading, of_hosts in notes.items() if of_hosts}:
+            writer.directory().note(known)
+
+
+def _in_its_place(loss: Loss) -> str:
+    return "".join(f"; {spare} takes the place of {host}" for host, spare in loss.replaced.items())
 
 
 class _Writer:
@@ -174,6 +231,7 @@ def _inner(options: RunOptions, folder: Path, hosts: Sequence[str]) -> list[str]
     wanted = [host for host in options.hosts or () if host in hosts]
     given = {
         "--hosts": ",".join(wanted) or None,
+        "--exclude": options.exclude,
         "--num-nodes": options.num_nodes and min(options.num_nodes, len(wanted or hosts)),
         "--device": options.device,
         "--num-ranks": options.num_ranks,
@@ -242,12 +300,6 @@ def _alive(launch: LaunchCommand, hosts: Sequence[str], scratch: Path) -> list[s
             pass
         _kill(process)
     return alive
-
-
-def _say(lost: Sequence[str], left: Sequence[str]) -> str:
-    if not lost:
-        return f"all hosts answer ({', '.join(left)})"
-    return f"no answer from {', '.join(lost)}; " + (f"left are {', '.join(left)}" if left else "none is left")
 
 
 class _Supervised:

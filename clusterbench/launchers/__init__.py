@@ -15,7 +15,8 @@ from typing import ClassVar, Literal
 
 from clusterbench.discover import things
 from clusterbench.errors import LaunchError, SuiteError
-from clusterbench.launchers._options import count, find, replace
+from clusterbench.launchers._hostlist import expand_hosts
+from clusterbench.launchers._options import count, find, lines_of, replace
 
 Kind = Literal["elastic", "by hand", "mpi", "scheduler"]
 
@@ -240,6 +241,26 @@ def of_command(words: Sequence[str]) -> Launcher:
         f"only {', '.join(others)} and {last} can be started again on fewer hosts.\n"
         "hint: --launch 'mpirun -n 8 -host a:4,b:4'; under another launcher start clusterbench itself, without --launch"
     )
+
+
+def named_hosts(text: str) -> list[str]:
+    """The hosts that ``text`` names, each once: a list, or, where a slash is in it, a file of lists.
+
+    Source: Slurm's srun(1), ``--exclude`` and ``--nodelist``.
+
+    Raises
+    ------
+    SuiteError
+        If the file cannot be read, or what stands in brackets is no number.
+
+    >>> named_hosts("cb[1-2],cb1")
+    ['cb1', 'cb2']
+    """
+    lists = ",".join(" ".join(lines_of(text)).split()) if "/" in text else text
+    try:
+        return list(dict.fromkeys(host.strip() for host in expand_hosts(lists) if host.strip()))
+    except ValueError:
+        raise SuiteError(f"{text!r} is no list of hosts: write names as a,b or n[1-4], or a file as ./FILE.") from None
 
 
 def mpi_daemons() -> set[str]:

@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from clusterbench.launchers import named_hosts
 from clusterbench.launchers._hostlist import expand_hosts
-from clusterbench.launchers._options import find, lines_of
+from clusterbench.launchers._options import find
 from clusterbench.launchers._scheduler import Scheduler
 
 
@@ -38,12 +39,11 @@ class Slurm(Scheduler):
         return super().head(environment)
 
     def listed(self, value: str) -> list[str]:
-        named = ",".join(" ".join(lines_of(value)).split()) if "/" in value else value
-        return list(expand_hosts(named))
+        return named_hosts(value)
 
     def allocated(self, words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         excluded = find(words, ("-x", "--exclude"), self.may_be_glued)
-        without = set(expand_hosts(excluded.value)) if excluded else set()
+        without = set(named_hosts(excluded.value)) if excluded else set()
         return [host for host in self.hosts(environment) if host not in without]
 
     def in_full(self, words: Sequence[str], hosts: Sequence[str], environment: Mapping[str, str]) -> list[str]:

@@ -170,6 +170,14 @@ class RunFolder:
         environment["hosts"] = {**environment.get("hosts", {}), **environments}
         self.write("environment.json", json.dumps(environment, indent=1, sort_keys=True) + "\n")
 
+    def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
+        """Adds to environment.json what is known of hosts beside what they say of themselves: by heading, by host."""
+        environment = self.environment()
+        for heading, of_hosts in facts.items():
+            known = environment.get(heading)
+            environment[heading] = {**(known if isinstance(known, dict) else {}), **of_hosts}
+        self.write("environment.json", json.dumps(environment, indent=1, sort_keys=True) + "\n")
+
     def outcomes(self) -> list[Outcome]:
         """How every attempt so far ended, in order of time."""
         return [outcome for _, outcome in self._read("outcomes.jsonl", partial(record_of, Outcome), _outcome)]

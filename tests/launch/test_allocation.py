@@ -11,6 +11,7 @@ from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import allocation
 from clusterbench.launch.allocation import Allocation, gather, hello, measure_clocks, variables_of
 from clusterbench.launch.messages import Hello, Interrupted, PackageCopy, Sign, TellTime, TimeTold
+from clusterbench.launch.run import excluded_hosts
 
 
 class Plane:
@@ -211,6 +212,42 @@ def test_hosts_are_taken_in_the_order_in_which_they_are_named():
     assert FOUR.only(("cb3", "cb2"), 1) == ("cb3",)
     assert FOUR.only(None, 2) == ("cb1", "cb2")
     assert FOUR.only(None, None) == FOUR.names
+
+
+def test_hosts_that_are_excluded_take_no_part_whatever_their_domain_is_called():
+    assert FOUR.only(None, None, ["cb2", "cb7"]) == ("cb1", "cb3", "cb4")
+    assert FOUR.only(None, 1, ["cb1"]) == ("cb2",)
+    assert FOUR.only(("cb3", "cb2"), None, ["cb1"]) == ("cb3", "cb2")
+    assert FOUR.only(None, None, ["cb2.fabric.example", "cb3x"]) == ("cb1", "cb3", "cb4")
+    with pytest.raises(SuiteError, match=r"^--exclude leaves out every host: cb1, cb2, cb3, cb4\.$"):
+        FOUR.only(None, None, FOUR.names)
+    with pytest.raises(SuiteError, match=r"^--hosts names cb2, which --exclude leaves out\.$"):
+        FOUR.only(("cb1", "cb2"), None, ["cb2"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cb2,cb[3-4]", "--exclude leaves out cb2, cb3, cb4\n"),
+        ("cb2,cb9", "--exclude leaves out cb2; cb9 is not in the allocation\n"),
+        ("cb9", "--exclude leaves out no host; cb9 is not in the allocation\n"),
+        ("./bad_hosts.txt", "--exclude leaves out cb2, cb4; cb9 is not in the allocation\n"),
+        ("./empty", "--exclude leaves out no host\n"),
+    ],
+)
+def test_what_is_excluded_is_said_and_may_stand_in_a_file(text, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad_hosts.txt").write_text("cb2\n# since Monday\ncb4,cb9\n\n")
+    (tmp_path / "empty").touch()
+    excluded_hosts(text, FOUR.names)
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("text", ["./none", "cb[1-x]"])
+def test_a_list_of_hosts_that_cannot_be_read_is_a_mistake(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SuiteError, match=r"cannot be read: No such file|is no list of hosts: write names as"):
+        excluded_hosts(text, FOUR.names)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from io import BytesIO, StringIO
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def launcher(tmp_path, monkeypatch):
     def write(*lines: str) -> RunOptions:
         script = tmp_path / "bin" / "mpirun"
         script.parent.mkdir(exist_ok=True)
-        script.write_text("\n".join(["#!/bin/sh", "shift 4", *lines]) + "\n")
+        script.write_text("\n".join(["#!/bin/sh", "hosts=$4; shift 4", *lines]) + "\n")
         script.chmod(0o755)
         monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
         (tmp_path / "s.yaml").write_text(SUITE)
@@ -103,6 +104,64 @@ def test_the_host_that_ended_first_is_known_from_what_the_launcher_said(line, ho
     assert supervised.named(["a", "b"]) == (host, line.strip(" ="))
     assert printed.getvalue() == f"starts\n{line}\nends\n"
     assert supervised.named(["c"]) == (("c", line) if line == LOST_HEAD else None)
+
+
+def test_spares_take_the_places_of_hosts_lost_before_and_after_the_run_began(launcher, tmp_path, monkeypatch, capfd):
+    once, hosts = tmp_path / "once", tmp_path / "hosts"
+    options = launcher(
+        f"echo $hosts >> {hosts}",
+        f"if [ $(wc -l < {hosts}) = 1 ]; then exit 9; fi",
+        f"if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; exit 9; fi",
+        'exec "$@"',
+    )
+    (tmp_path / "s.yaml").write_text(LONG)
+    answering = iter([["b", "c", "d", "e"], ["c", "e"]])
+    monkeypatch.setattr(supervisor, "_alive", lambda *_: next(answering))
+    assert supervise("mpirun -n 5 -host a,b,c,d,e", replace(options, spares=3)) == 0
+    assert hosts.read_text().split() == ["a,b", "c,b", "c,e"]
+    first, lost, again = RunFolder.open(tmp_path / "run").outcomes()
+    assert [first.status, lost.status, again.status] == ["ok", "failed", "ok"]
+    assert (lost.host, lost.lost_hosts, again.attempt) == ("b", ("b",), 2)
+    assert lost.reason == (
+        "host b was lost: no process can be started there any more, and the launcher ended the run; "
+        "e takes the place of b"
+    )
+    environment = RunFolder.open(tmp_path / "run").environment()
+    assert environment["lost hosts"] == dict.fromkeys("ab", "no process could be started there any more")
+    assert environment["spares"] == {
+        "c": "took the place of a",
+        "d": "did not answer when host b had to be replaced",
+        "e": "took the place of b",
+    }
+    said = capfd.readouterr().err
+    assert "the launcher ended with 9; no answer from a; spare c takes the place of a\n" in said
+    assert "no answer from b; nor from spare d; spare e takes the place of b\n" in said
+
+
+def test_a_spare_that_is_not_needed_waits_and_an_excluded_host_gets_nothing(launcher, tmp_path, capfd):
+    options = launcher(f"echo $hosts >> {tmp_path}/hosts", 'exec "$@"')
+    assert supervise("mpirun -n 8 -host a:2,b:2,c:2,d:2", replace(options, spares=1, exclude="b,x")) == 0
+    assert (tmp_path / "hosts").read_text().split() == ["a:2,c:2"]
+    assert RunFolder.open(tmp_path / "run").environment()["spares"] == {"d": "was not needed"}
+    said = capfd.readouterr().err
+    assert "--exclude leaves out b; x is not in the allocation\n" in said
+    assert said.count("--exclude leaves out no host; x is not in the allocation\n") == 1  # of the run itself
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"on_lost_host": "stop"}, "--spares has no effect with --on-lost-host stop: no host is replaced"),
+        (
+            {"hosts": ("a",)},
+            "--spares has no effect with --hosts, as a spare is none of those.\nhint: name",
+        ),
+    ],
+)
+def test_spares_that_could_not_replace_anything_are_a_mistake(launcher, changes, message):
+    with pytest.raises(SuiteError) as caught:
+        supervise(COMMAND, replace(launcher("exit 0"), spares=1, **changes))
+    assert str(caught.value).startswith(message)
 
 
 def test_a_launcher_may_end_with_2_once_its_run_has_begun(launcher, tmp_path):
