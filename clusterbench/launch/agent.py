@@ -11,10 +11,12 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any, assert_never
 
 from clusterbench import own_copy
@@ -75,6 +77,8 @@ from clusterbench.types import PHASES
 
 SECONDS_TO_IMPORT_TORCH = 120.0
 SECONDS_FOR_A_STACK = 0.5
+SECONDS_OF_A_DISK = 2.0
+"""For the disk of the run's folder to answer; longer than one that is well takes."""
 BYTES_OF_A_LOG = 16_384
 """Of a worker's log, how much goes to the head where it cannot see the file."""
 
@@ -91,14 +95,26 @@ class Zygote:
 
 @dataclass
 class Worker:
-    """A forked rank as its agent sees it."""
+    """A forked rank as its agent sees it.
+
+    Attributes
+    ----------
+    shared_log, own_log
+        Its log in the run's folder, and on a disk of this host where it cannot be made there. The agent waits for no
+        other disk than that: one of a network may stall, and the agent would be taken for lost.
+    """
 
     rank: int
     slot: int
     channel: Channel[RankEvent]
-    log: Path
+    shared_log: Path
+    own_log: Path
     pid: int = 0
     exit_code: int | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.own_log if self.own_log.exists() else self.shared_log
 
 
 @dataclass
@@ -204,13 +220,14 @@ class Agent:
         self._oom_kills = oom_kills()
         self._page = ProgressPage.create(len(owned))
         given_ends, places = [], []
-        logs = self._log_folder(Path(start.logs))
+        logs, own_logs = Path(start.logs), self.scratch / "logs"
+        own_logs.mkdir(exist_ok=True)
         for slot, rank in enumerate(owned):
             channel, given = Channel.pair(decode_rank_event)
             given_ends.append(given)
-            log = logs / log_name(start.id, rank)
-            places.append(WorkerPlace(rank, self.local_ranks[slot], slot, str(log)))
-            self._workers[rank] = Worker(rank, slot, channel, log)
+            name = log_name(start.id, rank)
+            places.append(WorkerPlace(rank, self.local_ranks[slot], slot, str(logs / name), str(own_logs / name)))
+            self._workers[rank] = Worker(rank, slot, channel, logs / name, own_logs / name)
             self._selector.register(channel, selectors.EVENT_READ)
         descriptors = (self._page.descriptor, *(end.fileno() for end in given_ends))
         zygote.channel.send(ForkWorkers(start, self.host, self.interface, tuple(places), descriptors))
@@ -226,28 +243,28 @@ class Agent:
             if self._page:
                 self._page.write(worker.slot, PHASES.index("device"), -1)
 
-    def _log_folder(self, wanted: Path) -> Path:
-        """The run's, where this host sees it; else one of its own, of which the head is sent the end of each log."""
-        if os.access(wanted, os.W_OK):
-            return wanted
-        own = self.scratch / "logs"
-        own.mkdir(exist_ok=True)
-        return own
-
-    def _inspect(self, stacks: bool) -> None:
+    def _inspect(self, with_stacks: bool) -> None:
         """Says how far each local rank got, in what state its process is, and where in the code it stands."""
-        sizes = {rank: _size(worker.log) for rank, worker in self._workers.items()}
-        if stacks:
-            for worker in self._workers.values():
-                _signal(worker.pid, signal.SIGUSR1)
-            time.sleep(SECONDS_FOR_A_STACK)
+        stacks = self._stacks() if with_stacks else {}
         ranks = []
         for rank, worker in self._workers.items():
             phase, iteration = self._page.read(worker.slot) if self._page else (0, -1)
-            stack = tuple(_stack(worker.log, sizes[rank])) if stacks else ()
-            state = _state(worker.pid)
+            stack, state = tuple(stacks.get(rank, ())), _state(worker.pid)
             ranks.append(RankPlace(rank, self.host, PHASES[phase], iteration, state, stack, str(worker.log)))
         self._events.append(Inspected(tuple(ranks)))
+
+    def _stacks(self) -> Mapping[int, list[str]]:
+        """Of each local rank, as far as the disk with their logs answers at once."""
+        logs = {rank: worker.log for rank, worker in self._workers.items()}
+        sizes: dict[int, int] = {}
+        _aside(lambda: sizes.update({rank: _size(log) for rank, log in logs.items()}))
+        known = dict(sizes)
+        for rank in known:
+            _signal(self._workers[rank].pid, signal.SIGUSR1)
+        time.sleep(SECONDS_FOR_A_STACK)
+        stacks: dict[int, list[str]] = {}
+        _aside(lambda: stacks.update({rank: _stack(logs[rank], size) for rank, size in known.items()}))
+        return dict(stacks)
 
     def _end(self, order: End) -> None:
         deadline = time.monotonic() + (0.0 if order.kill else 5.0)
@@ -266,9 +283,11 @@ class Agent:
         logs = {}
         for worker in self._workers.values():
             self._forget(worker.channel)
-            _redact(worker.log)
-            if worker.log.is_relative_to(self.scratch):
-                logs[worker.log.name] = _end_of(worker.log)
+            if worker.own_log.exists():
+                _redact(worker.own_log)
+                logs[worker.own_log.name] = _end_of(worker.own_log)
+        shared = [worker.shared_log for worker in self._workers.values() if not worker.own_log.exists()]
+        _aside(partial(_redact, *shared))
         self._workers.clear()
         if self._page:
             self._page.close()
@@ -496,6 +515,13 @@ class Agent:
         self._selector.close()
 
 
+def _aside(work: Callable[[], object]) -> None:
+    """Has a disk read or written that may stall, and goes on after some seconds; the work ends when the disk allows."""
+    thread = Thread(target=work, name="disk")
+    thread.start()
+    thread.join(SECONDS_OF_A_DISK)
+
+
 def _exit_code(process: subprocess.Popen[bytes]) -> int:
     """Of a process that is about to end, or is ended after 5 s."""
     try:
@@ -519,13 +545,14 @@ def _state(pid: int) -> str:
         return ""
 
 
-def _redact(log: Path) -> None:
-    """Takes out of a log what looks like a secret: a program may print its environment, or how it was called."""
+def _redact(*logs: Path) -> None:
+    """Takes out of logs what looks like a secret: a program may print its environment, or how it was called."""
     secrets = [os.fsencode(secret).decode("latin-1") for secret in secrets_of(os.environ)]
-    with suppress(OSError):  # a disk that is full or gone is noticed where it matters
-        text = log.read_bytes().decode("latin-1")  # each byte is one character, so that all others stay
-        if (clean := redacted(text, secrets)) != text:
-            log.write_bytes(clean.encode("latin-1"))
+    for log in logs:
+        with suppress(OSError):  # a disk that is full or gone is noticed where it matters
+            text = log.read_bytes().decode("latin-1")  # each byte is one character, so that all others stay
+            if (clean := redacted(text, secrets)) != text:
+                log.write_bytes(clean.encode("latin-1"))
 
 
 def _end_of(log: Path) -> str:

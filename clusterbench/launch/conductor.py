@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -58,6 +59,8 @@ from clusterbench.words import listed
 
 SECONDS_TO_START = 60.0
 """For torch to be imported and ranks to meet, beside the time limit of the case that waits for it."""
+SECONDS_TO_END = 90.0
+"""For agents to end their ranks: one whose disk stalls for a minute still answers."""
 
 
 WHILE_MEETING = (
@@ -110,9 +113,11 @@ class Conductor:
     _proven: Proven = field(default_factory=Proven, init=False)
     _events: Events = field(init=False)
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
+    _logs: str = field(init=False)
 
     def __post_init__(self) -> None:
         self._events = Events(self.agents, self.run)
+        self._logs = str(self.run.logs.resolve())
         self._with_passes = {observation.hash for observation in self.run.observations() if observation.passes}
         self._scratch = scratch_folder("head")
 
@@ -151,12 +156,16 @@ class Conductor:
         self._expect_time()
         self.progress.begin(number, total, execution)
         outcome, observation = self._execute(execution)
-        self.run.record(outcome, observation)
+        self._events.meanwhile(lambda: self.run.record(outcome, observation))
         self.progress.end(outcome)
         self._expect_all_hosts()
 
-    def _note(self, phase: str) -> None:
-        self.run.under_way({**self._under_way, "phase": phase})
+    def _note(self, phase: str, deadline: Deadline | None = None) -> None:
+        """Says on disk how far the case got. What a disk that stalls takes for it is no rank's fault."""
+        began = time.monotonic()
+        self._events.meanwhile(lambda: self.run.under_way({**self._under_way, "phase": phase}))
+        if deadline is not None:
+            deadline.postpone(time.monotonic() - began)
 
     def _expect_time(self) -> None:
         if self.ends_at is not None and time.monotonic() >= self.ends_at:
@@ -240,15 +249,16 @@ class Conductor:
             if self._start < 0:
                 deadline = self._deadline(SECONDS_TO_START + case.time_limit_s)
                 self._begin_start(case, deadline)
-                self._keep_loaded(self._events.of_all_ranks(RankReady, "ready", case, deadline))
+                ready = self._events.of_all_ranks(RankReady, "ready", case, deadline)
+                self._events.meanwhile(partial(self._keep_loaded, ready))
             deadline = self._deadline(case.time_limit_s)
-            self._note("rendezvous")
+            self._note("rendezvous", deadline)
             self.agents.order(self._for_worker(case))
             self._events.of_all_ranks(RankReached, "prepared", case, deadline)
-            self._note("prepared")
+            self._note("prepared", deadline)
             self.agents.order(GoOn("check"))
             self._events.of_all_ranks(RankReached, "checked", case, deadline)
-            self._note("checked")
+            self._note("checked", deadline)
             self.agents.order(GoOn("time"))
             records = _alike(self._events.of_all_ranks(RankDone, "done", case, deadline))
             return [as_of_its_ranks(record) for record in records] if measures_mpi else records
@@ -265,13 +275,13 @@ class Conductor:
         self.agents.expect_silence(case.time_limit_s)
         numbers = tuple(member.agent for member in ranks), tuple(member.local_ranks[0] for member in ranks)
 
-        self._note("rendezvous")
+        self._note("rendezvous", deadline)
         self.agents.order_mpi(ranks, PrepareMpi(*numbers, case.point, case.iterations, case.warmup, deadline.left_s))
         self._events.of_all_ranks(RankReached, "prepared", case, deadline)
-        self._note("prepared")
+        self._note("prepared", deadline)
         self.agents.order_mpi(ranks, CheckMpi(deadline.left_s))
         self._events.of_all_ranks(RankReached, "checked", case, deadline)
-        self._note("checked")
+        self._note("checked", deadline)
         self.agents.order_mpi(ranks, TimeMpi(deadline.left_s))
         records = _alike(self._events.of_all_ranks(RankDone, "done", case, deadline))
         self._note("done")
@@ -303,8 +313,9 @@ class Conductor:
         store = self._store(case, deadline)
         # Above every deadline: a hang is the conductor's to find, not the transport's.
         timeout_s = 2 * case.time_limit_s + 60
-        logs = str(self.run.logs.resolve())
-        self.agents.order(Start(self._start, case.world_size, case.device, case.environment, store, timeout_s, logs))
+        self.agents.order(
+            Start(self._start, case.world_size, case.device, case.environment, store, timeout_s, self._logs)
+        )
 
     def _store(self, case: Case, deadline: Deadline) -> StorePlace:
         if self.store_host is None:
@@ -329,14 +340,14 @@ class Conductor:
             return
         self.agents.order(End(start, kill))
         ended = 0
-        for event in self._events.until(time.monotonic() + 30):
+        for event in self._events.until(time.monotonic() + SECONDS_TO_END):
             if isinstance(event, Ended) and event.start == start:
                 ended += 1
-                self._keep_logs(event.logs)
+                self._events.meanwhile(partial(self._keep_logs, event.logs))
             if ended >= len(self.agents.present):
                 return
         present = len(self.agents.present)
-        raise LaunchError(f"{present - ended} of {present} agents did not end their ranks within 30 s")
+        raise LaunchError(f"{present - ended} of {present} agents did not end their ranks within {SECONDS_TO_END:g} s")
 
     def _end_mpi(self) -> None:
         """Returns once every rank of a case of MPI is out of it.

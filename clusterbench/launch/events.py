@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import TypeVar
 
 from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
@@ -34,16 +36,22 @@ SECONDS_FOR_THE_CULPRIT = 1.0
 is gone. Peers notice within 20 ms."""
 SECONDS_TO_ANSWER = 5.0
 """For agents that are asked how far their ranks got, or to end a case of MPI."""
+_SECONDS_OF_A_WRITE = 0.05
+"""After which a disk is not waited for without a sign to the other agents."""
 
 Stage = TypeVar("Stage", RankReady, RankReached, RankDone)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Deadline:
     """When something has to be over, by the monotonic clock, and how long it was given in all."""
 
     at_s: float
     limit_s: float
+
+    def postpone(self, seconds: float) -> None:
+        """For what held up this process, and was no rank's fault."""
+        self.at_s += seconds
 
     @property
     def left_s(self) -> float:
@@ -97,6 +105,35 @@ class Events:
                 if isinstance(event, GpusSampled):
                     self.samples.append(event)
                 yield event
+
+    def meanwhile(self, write: Callable[[], object]) -> None:
+        """Has something written to the run's folder, however long that takes, and hears the agents meanwhile.
+
+        A network disk may stall for a minute: agents that got no sign from the head would take it for lost, and the
+        head would find their signs too late. An interruption is raised when the write is over.
+        """
+        written: Future[None] = Future()
+
+        def carry_out() -> None:
+            try:
+                write()
+                written.set_result(None)
+            except BaseException as error:  # noqa: BLE001  raised where it is waited for
+                written.set_exception(error)
+
+        thread = Thread(target=carry_out, name="write", daemon=True)
+        thread.start()
+        interruption: KeyboardInterrupt | None = None
+        while thread.is_alive():
+            try:
+                thread.join(_SECONDS_OF_A_WRITE)
+                if thread.is_alive():
+                    self._unheard.extend(self.agents.events(_SECONDS_OF_A_WRITE))
+            except KeyboardInterrupt as caught:
+                interruption = caught
+        if interruption is not None:
+            raise interruption
+        written.result()
 
     def of_all_ranks(self, kind: type[Stage], stage: str, case: Case, deadline: Deadline) -> list[Stage]:
         """Every rank's message of ``stage``, in rank order; a Trouble as soon as one cannot come."""
@@ -154,8 +191,7 @@ class Events:
         seen = self._inspect(case, True, patience_s)
         if seen.lost:
             return self._named(seen.lost, seen.places, case)
-        for place in seen.places.values():
-            self._keep_stack(place)
+        self.meanwhile(lambda: self._keep_stacks(seen.places.values()))
         gpus = gpus_in_words(self.agents.members, {event.host: event.sample for event in self.samples})
         return late(case, limit_s, seen.places, self.inside_mpi, seen.silent, patience_s, gpus)
 
@@ -183,8 +219,9 @@ class Events:
                 break
         return seen
 
-    def _keep_stack(self, place: RankPlace) -> None:
+    def _keep_stacks(self, places: Iterable[RankPlace]) -> None:
         """The stacks are in the logs already; a rank that could not write its own gets a line that says so."""
-        if place.log and not place.stack:
-            with suppress(OSError), open(self.run.logs / Path(place.log).name, "a") as log:
-                log.write(f"clusterbench: rank {place.rank} did not answer; its process state is {place.state!r}\n")
+        for place in places:
+            if place.log and not place.stack:
+                with suppress(OSError), open(self.run.logs / Path(place.log).name, "a") as log:
+                    log.write(f"clusterbench: rank {place.rank} did not answer; its process state is {place.state!r}\n")

@@ -58,12 +58,21 @@ class StorePlace:
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Which rank a worker is: in the start, on its host, among its agent's ranks; and its log."""
+    """Which rank a worker is: in the start, on its host, among its agent's ranks; and where its log goes.
+
+    Attributes
+    ----------
+    log
+        In the run's folder.
+    own_log
+        On a disk of this host, where that cannot be made.
+    """
 
     rank: int
     local_rank: int
     slot: int
     log: str
+    own_log: str
 
 
 @dataclass(frozen=True)

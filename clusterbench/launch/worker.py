@@ -10,6 +10,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -117,7 +118,11 @@ class _Worker:
             self.run_case(order)
 
     def write_to_log(self) -> None:
-        log = os.open(self.place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            log = os.open(self.place.log, flags, 0o600)
+        except OSError:  # this host does not see the run's folder, or its disk is full: no fault of the case
+            log = os.open(self.place.own_log, flags, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
@@ -215,7 +220,8 @@ class _Worker:
         return lambda iteration: write(slot, index, iteration)
 
     def report_failure(self, error: BaseException) -> None:
-        traceback.print_exc()
+        with suppress(OSError):  # no room for its log
+            traceback.print_exc()
         evidence = dict(getattr(error, "evidence", {}))
         rank, host = self.place.rank, self.order.host
         self.channel.send(RankFailed(rank, host, _status(error), _reason(error), self._phase, evidence))

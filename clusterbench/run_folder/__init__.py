@@ -7,7 +7,6 @@ first line of the plan must be readable: it names the cluster that the plan was 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import DiskError, RunFolderError
+from clusterbench.run_folder.disk import remedy
 from clusterbench.run_folder.fast import FastReader
 from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.run_folder.lock import Lock, is_lock
@@ -288,7 +288,7 @@ class RunFolder:
 
     def _unwritable(self, error: OSError) -> str:
         what = error.strerror or str(error)
-        hint = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it writable"
+        hint = remedy(error, self.path)
         saved = f", then continue with --resume {self.path}" if (self.path / "plan.jsonl").exists() else ""
         return f"{error.filename or self.path} cannot be written: {what}.\nhint: {hint}{saved}"
 

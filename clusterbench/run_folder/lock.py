@@ -28,6 +28,7 @@ from threading import Lock as Mutex
 from typing import Any, Self
 
 from clusterbench.errors import RunFolderError
+from clusterbench.run_folder.disk import remedy
 from clusterbench.run_folder.process import Process
 
 NAME = "alive"
@@ -129,7 +130,7 @@ class Lock:
                 lock._note = {}
         except OSError as error:
             why = error.strerror or str(error)
-            hint = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it writable"
+            hint = remedy(error, folder)
             raise RunFolderError(f"{error.filename or folder} cannot be written: {why}.\nhint: {hint}") from None
         lock._write()  # with what was under way when the one before it ended
         Thread(target=lock._beat, name="heartbeat", daemon=True).start()
@@ -160,9 +161,9 @@ class Lock:
         FolderLost
             If another run has taken over.
         """
-        if not self.folder.is_dir():
-            return  # which is noticed where it matters, when something is written
         try:
+            if not self.folder.is_dir():
+                return  # which is noticed where it matters, when something is written
             found = _read(self._path)
         except OSError:
             return

@@ -1,5 +1,6 @@
 """Who is named when something goes wrong, from events as agents send them."""
 
+import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
@@ -421,3 +422,73 @@ def test_after_a_case_of_mpi_it_is_known_who_is_stuck_and_whether_all_answer(tmp
     conductor_inside_mpi._events.inside_mpi = (Member(0, "a", 0, (0,)), Member(1, "a", 1, (1,)))
     conductor_inside_mpi.conduct([])
     assert (agents.is_stuck, agents.all_answer) == (is_stuck, all_answer)
+
+
+class ListenedTo(ScriptedAgents):
+    """Agents whose head has looked for what they say three times since it was last asked to."""
+
+    def __init__(self, **answers):
+        super().__init__(**answers)
+        self.looks = 0
+        self.were_heard = threading.Event()
+
+    def events(self, timeout_s):
+        self.looks += 1
+        if self.looks == 3:
+            self.were_heard.set()
+        return super().events(timeout_s)
+
+    def are_heard(self):
+        self.looks = 0
+        self.were_heard.clear()
+        return self.were_heard.wait(60)
+
+
+@pytest.mark.parametrize("stalls", ["record", "under_way"])
+def test_agents_are_heard_while_the_disk_stalls_which_is_no_fault_of_the_case(tmp_path, stalls):
+    """As a network disk does: the head says and hears nothing meanwhile, and agents take it for lost."""
+    agents = ListenedTo(**HEALTHY)
+
+    class Stalling(RunFolder):
+        def stall(self):
+            assert agents.are_heard()
+            CLOCK.now_s += 30.0  # more than the case may take
+
+        def record(self, *what):
+            if stalls == "record":
+                self.stall()
+            super().record(*what)
+
+        def under_way(self, what):
+            if stalls == "under_way":
+                self.stall()
+            super().under_way(what)
+
+    run = Stalling.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (case(),), ()), {})
+    Conductor(agents, run, Silent()).conduct([Execution(case(), 0, 1)])
+    assert [outcome.status for outcome in run.outcomes()] == ["ok"]
+
+
+def test_an_interruption_waits_for_what_is_being_written_and_is_raised_then(tmp_path):
+    class Interrupting(ScriptedAgents):
+        is_writing = False
+
+        def events(self, timeout_s):
+            if self.is_writing:
+                self.is_writing = False
+                interrupted.set()
+                raise KeyboardInterrupt
+            return super().events(timeout_s)
+
+    agents, interrupted = Interrupting(**HEALTHY), threading.Event()
+
+    class Stalling(RunFolder):
+        def record(self, *what):
+            agents.is_writing = True
+            assert interrupted.wait(60)
+            super().record(*what)
+
+    run = Stalling.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (case(),), ()), {})
+    with pytest.raises(KeyboardInterrupt):
+        Conductor(agents, run, Silent()).conduct([Execution(case(), 0, 1)])
+    assert [outcome.status for outcome in run.outcomes()] == ["ok"]

@@ -19,7 +19,7 @@ from clusterbench.launch.conductor import Conductor, LostHosts
 from clusterbench.launch.control import Alone
 from clusterbench.launch.executions import Execution, left_to_do
 from clusterbench.launch.members import members_of
-from clusterbench.launch.messages import RankFailed, decode_rank_event
+from clusterbench.launch.messages import End, Ended, RankFailed, decode_rank_event
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Plan
 
@@ -224,7 +224,7 @@ def test_a_zygote_that_is_killed_while_it_imports_does_not_blame_torch(tmp_path,
 
 def test_a_worker_whose_words_cannot_be_read_has_failed(agent, tmp_path):
     channel, worker = Channel.pair(decode_rank_event)
-    agent._workers[0] = Worker(0, 0, channel, tmp_path / "log")
+    agent._workers[0] = Worker(0, 0, channel, tmp_path / "log", tmp_path / "own_log")
     agent._selector.register(channel, selectors.EVENT_READ)
     worker.sendall(b'{"message": "RankReady"}\n')
     try:
@@ -235,6 +235,36 @@ def test_a_worker_whose_words_cannot_be_read_has_failed(agent, tmp_path):
         agent._workers.clear()
         worker.close()
         channel.close()
+
+
+def test_an_agent_waits_for_no_disk_but_its_own(tmp_path, monkeypatch):
+    """A pipe that nobody writes to stands for a log on a network disk that stalls."""
+    monkeypatch.setattr("clusterbench.launch.agent.SECONDS_OF_A_DISK", 0.2)
+    agent = Agent(host="here", scratch=tmp_path)
+    channel, given = Channel.pair(decode_rank_event)
+    os.mkfifo(tmp_path / "log")
+    sleeper = subprocess.Popen(["sleep", "100"])
+    agent._workers[0] = Worker(0, 0, channel, tmp_path / "log", tmp_path / "own_log", sleeper.pid, -9)
+    try:
+        agent.execute(End(7, kill=True))
+        assert agent.events(0.0) == [Ended(7, {})]
+    finally:
+        os.close(os.open(tmp_path / "log", os.O_RDWR))  # the disk is back
+        given.close()
+        agent.close()
+        sleeper.wait()
+
+
+def test_a_log_that_cannot_be_made_costs_no_case(agent, tmp_path):
+    """As on a disk without inodes; what a rank says of its failure is there all the same."""
+    cases = drill(), drill("raise")
+    run, agents = run_and_agents(agent, tmp_path, cases)
+    run.logs.rmdir()
+    run.logs.write_text("no folder")
+    Conductor(agents, run, Silent()).conduct([Execution(case, 0, 1) for case in cases])
+    well, failed = run.outcomes()
+    assert (well.status, failed.status, failed.rank) == ("ok", "failed", 1)
+    assert "RuntimeError: planted by fault_drill" in failed.reason
 
 
 def test_a_cases_variables_reach_its_workers(agent, tmp_path):

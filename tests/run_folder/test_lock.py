@@ -291,3 +291,14 @@ def test_a_folder_in_which_nothing_can_be_written_is_named(tmp_path):
     with pytest.raises(RunFolderError) as caught:
         Lock.take(tmp_path / "file" / "run", "a")
     assert str(caught.value) == f"{tmp_path}/file/run cannot be written: Not a directory.\nhint: make it writable"
+
+
+def test_a_disk_that_fails_is_noticed_where_something_is_written(folder, monkeypatch):
+    """As a network disk does whose server has forgotten the folder; FUSE showed it for every call, stat among them."""
+    held = Lock.take(folder, "a")
+
+    def stale(*_, **__):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr("pathlib.Path.stat", stale)
+    held.expect()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -178,6 +179,32 @@ def test_a_full_disk_is_named_and_leaves_no_half_line(run, monkeypatch):
         f"hint: free space, then continue with --resume {run.path}"
     )
     assert (run.path / "observations.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("number", "left", "words", "hint"),
+    [
+        (errno.EROFS, {}, "Read-only file system", "make it writable"),
+        (errno.ENOSPC, {"f_favail": 0}, "No space left on device",
+         "delete files: the disk has room, but no inode for another file ('df -i' tells)"),
+        (errno.ENOSPC, {"f_bavail": 0}, "No space left on device", "free space"),
+        (errno.ENOSPC, {"f_bavail": 0, "f_favail": 0}, "No space left on device", "free space"),
+        (errno.ENOSPC, {"f_files": 0, "f_favail": 0}, "No space left on device", "free space"),
+        (errno.ESTALE, {}, "Stale file handle", "have the disk mounted again or repaired ('dmesg' tells what failed)"),
+    ],
+)  # fmt: skip
+def test_a_disk_that_takes_nothing_is_named_with_what_to_do(run, monkeypatch, number, left, words, hint):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    disk = SimpleNamespace(**{"f_files": 100, "f_favail": 9, "f_bavail": 9, **left})
+    monkeypatch.setattr(os, "write", refuse)
+    monkeypatch.setattr(os, "statvfs", lambda path: disk)
+    with pytest.raises(DiskError) as caught:
+        run.record(OUTCOME, None)
+    assert str(caught.value) == (
+        f"{run.path} cannot be written: {words}.\nhint: {hint}, then continue with --resume {run.path}"
+    )
 
 
 def test_a_limit_of_the_file_system_is_met_for_real(run):
