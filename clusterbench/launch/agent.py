@@ -39,6 +39,7 @@ from clusterbench.launch.messages import (
     Inspect,
     Inspected,
     Leave,
+    LostStore,
     LostZygote,
     MemberEvent,
     OpenStore,
@@ -79,6 +80,8 @@ SECONDS_TO_IMPORT_TORCH = 120.0
 SECONDS_FOR_A_STACK = 0.5
 SECONDS_OF_A_DISK = 2.0
 """For the disk of the run's folder to answer; longer than one that is well takes."""
+MOST_READERS = 4
+"""Of GPU samples in a run: one that dies is started again, but one that always dies would disturb what is timed."""
 BYTES_OF_A_LOG = 16_384
 """Of a worker's log, how much goes to the head where it cannot see the file."""
 
@@ -150,6 +153,8 @@ class Agent:
     _store: Channel[StoreOpen] | None = None
     _telemetry: Channel[GpuSamples] | None = None
     _sampling: SampleGpus | None = None
+    _num_readers: int = 0
+    _has_samples: bool = False
     _in_use: Zygote | None = None
     _can_start: bool = True
     _is_closed: bool = False
@@ -299,8 +304,10 @@ class Agent:
 
     def _sample_gpus(self, order: SampleGpus) -> None:
         self._sampling = order
-        if not self._expect_spawner():
+        self._has_samples = False
+        if self._num_readers == MOST_READERS or not self._expect_spawner():
             return
+        self._num_readers += 1
         self._telemetry, given = Channel.pair(decode_samples)
         arguments = ("--interval", str(order.interval_s))
         self._spawn("clusterbench.engine.telemetry", arguments, given, {}, self.scratch / "telemetry.log")
@@ -331,6 +338,7 @@ class Agent:
             case StoreOpen() | RankReady() | RankReached() | RankDone() | RankFailed():
                 self._events.append(message)
             case GpuSamples():
+                self._has_samples = bool(message.gpus)
                 self._events.append(GpusSampled(self.host, message))
             case Forked():
                 self._note_pid(message)
@@ -364,6 +372,9 @@ class Agent:
             _signal(forked.pid, signal.SIGKILL)  # its start is over already
 
     def _note_exit(self, exited: ChildExited) -> None:
+        if exited.rank is None and exited.code and self._store:
+            how = death(exited.code)
+            self._events.append(LostStore(self.host, f"the store on host {self.host}, at which ranks meet, {how}"))
         if (worker := self._worker(exited)) is None:
             return
         for message in worker.channel.receive():  # what it said before it went comes first
@@ -398,6 +409,8 @@ class Agent:
         if channel is self._telemetry:
             channel.close()
             self._telemetry = None
+            if self._sampling and self._has_samples:  # without a GPU it ends by itself
+                self._sample_gpus(self._sampling)
 
     def _lose_spawner(self) -> None:
         """Every zygote and every worker of this host ends with it. Another is started where that is allowed."""

@@ -36,6 +36,7 @@ from clusterbench.launch.messages import (
     GoOn,
     GpusSampled,
     LostAgent,
+    LostStore,
     LostZygote,
     MpiEnded,
     OpenStore,
@@ -159,6 +160,8 @@ class Conductor:
         self._events.meanwhile(lambda: self.run.record(outcome, observation))
         self.progress.end(outcome)
         self._expect_all_hosts()
+        if self._events.lost_store:
+            self._end_start(kill=False)  # this case did not need the store any more; the next one may
 
     def _note(self, phase: str, deadline: Deadline | None = None) -> None:
         """Says on disk how far the case got. What a disk that stalls takes for it is no rank's fault."""
@@ -310,6 +313,7 @@ class Conductor:
 
     def _begin_start(self, case: Case, deadline: Deadline) -> None:
         self._start, self._next_start = self._next_start, self._next_start + 1
+        self._events.lost_store = None
         store = self._store(case, deadline)
         # Above every deadline: a hang is the conductor's to find, not the transport's.
         timeout_s = 2 * case.time_limit_s + 60
@@ -325,7 +329,7 @@ class Conductor:
             match event:
                 case StoreOpen():
                     return StorePlace(host=self.store_host, port=event.port, prefix=secrets.token_hex(16))
-                case LostZygote() | LostAgent() if self._events.concerns(event, case):
+                case LostZygote() | LostStore() | LostAgent() if self._events.concerns(event, case):
                     raise self._events.culprit(event, case)
         raise LaunchError("the store on which ranks of different hosts meet did not open")
 

@@ -12,6 +12,7 @@ from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
     GpuSamples,
     LostAgent,
+    LostStore,
     LostZygote,
     RankExited,
     RankFailed,
@@ -35,7 +36,7 @@ _WAITING = re.compile(
 
 _VICTIM = 6
 
-BadEvent = RankFailed | RankExited | LostZygote | LostAgent
+BadEvent = RankFailed | RankExited | LostZygote | LostStore | LostAgent
 """An event after which a case cannot be finished."""
 
 
@@ -72,7 +73,7 @@ def is_victim(event: BadEvent) -> bool:
 def _suspicion(event: BadEvent) -> tuple[int, int]:
     """Smaller is more suspect; a rank that only reports the loss of a peer comes last."""
     match event:
-        case LostAgent() | LostZygote():
+        case LostAgent() | LostZygote() | LostStore():
             return 0, -1
         case RankExited():
             return (1 if event.code < 0 else 2), event.rank
@@ -103,6 +104,9 @@ def named(
             return _lost_agents({**why, **lost}, members, places)
         case LostZygote():
             return Trouble("failed", worst.reason, host=worst.host, phase="spawned")
+        case LostStore():
+            phase = min((place.phase for place in places.values()), key=PHASES.index, default="spawned")
+            return Trouble("failed", worst.reason, host=worst.host, phase=phase)
         case RankExited():
             return _exited(worst, places.get(worst.rank))
         case RankFailed():

@@ -22,6 +22,7 @@ from clusterbench.launch.messages import (
     Inspected,
     InspectMpi,
     LostAgent,
+    LostStore,
     RankDone,
     RankPlace,
     RankReached,
@@ -83,12 +84,15 @@ class Events:
         The agents that are themselves the ranks of the case under way; none where workers are.
     samples
         Of GPUs, since the list was last cleared.
+    lost_store
+        The loss of the store of the start under way. Ranks that have met may need it no more.
     """
 
     agents: Agents
     run: RunFolder
     inside_mpi: tuple[Member, ...] = ()
     samples: list[GpusSampled] = field(default_factory=list)
+    lost_store: LostStore | None = None
     _unheard: deque[Event] = field(default_factory=deque, init=False)
     _gave_sign: float = field(default=0.0, init=False)
 
@@ -104,6 +108,8 @@ class Events:
                 event = self._unheard.popleft()
                 if isinstance(event, GpusSampled):
                     self.samples.append(event)
+                if isinstance(event, LostStore):
+                    self.lost_store = event
                 yield event
 
     def meanwhile(self, write: Callable[[], object]) -> None:
@@ -143,6 +149,8 @@ class Events:
                 heard[event.rank] = event
                 if len(heard) == case.world_size:
                     return [heard[rank] for rank in range(case.world_size)]
+            elif isinstance(event, LostStore) and kind is not RankReady:
+                continue
             elif isinstance(event, BadEvent) and self.concerns(event, case):
                 raise self.culprit(event, case)
         raise self._late(case, deadline.limit_s)
@@ -159,7 +167,7 @@ class Events:
             if len(ranks) >= case.world_size:
                 break
         if all(map(is_victim, bad)):
-            bad += self._losses_in_sight(case)
+            bad += [self.lost_store] if self.lost_store else self._losses_in_sight(case)
         return self._named(bad, self._inspect(case, False).places, case)
 
     def _named(self, bad: Sequence[BadEvent], places: Mapping[int, RankPlace], case: Case) -> Trouble:
@@ -193,7 +201,10 @@ class Events:
             return self._named(seen.lost, seen.places, case)
         self.meanwhile(lambda: self._keep_stacks(seen.places.values()))
         gpus = gpus_in_words(self.agents.members, {event.host: event.sample for event in self.samples})
-        return late(case, limit_s, seen.places, self.inside_mpi, seen.silent, patience_s, gpus)
+        trouble = late(case, limit_s, seen.places, self.inside_mpi, seen.silent, patience_s, gpus)
+        if trouble.is_unexplained and self.lost_store:
+            return self._named([self.lost_store], seen.places, case)
+        return trouble
 
     def _inspect(self, case: Case, stacks: bool, patience_s: float = SECONDS_TO_ANSWER) -> _Seen:
         """How far every rank of the case got, as far as agents answer within ``patience_s``."""

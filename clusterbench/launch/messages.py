@@ -367,6 +367,14 @@ class LostZygote:
 
 
 @dataclass(frozen=True)
+class LostStore:
+    """The process of the store at which ranks of several hosts meet ended before its start did."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Disabled:
     """An agent can start no rank any more, though it answers."""
 
@@ -411,6 +419,7 @@ MemberEvent = (
     | RankEvent
     | RankExited
     | LostZygote
+    | LostStore
     | Disabled
     | Inspected
     | Ended

@@ -22,6 +22,7 @@ from clusterbench.launch.messages import (
     Inspect,
     Inspected,
     LostAgent,
+    LostStore,
     MpiEnded,
     RankDone,
     RankExited,
@@ -492,3 +493,36 @@ def test_an_interruption_waits_for_what_is_being_written_and_is_raised_then(tmp_
     with pytest.raises(KeyboardInterrupt):
         Conductor(agents, run, Silent()).conduct([Execution(case(), 0, 1)])
     assert [outcome.status for outcome in run.outcomes()] == ["ok"]
+
+
+LOST_STORE = LostStore("a", "the store on host a, at which ranks meet, was killed by signal 9 (SIGKILL)")
+
+
+def test_a_store_that_dies_while_ranks_meet_is_named_and_not_whoever_reaches_their_ports(tmp_path):
+    lost = failed(1, "DistNetworkError: Connection reset by peer", phase="device")
+    for number, heard in enumerate(([LOST_STORE], [lost, LOST_STORE])):
+        (outcome,), _, _ = conduct(tmp_path / str(number), [case()], start=heard)
+        assert (outcome.status, outcome.host, outcome.rank) == ("failed", "a", None)
+        assert outcome.reason == LOST_STORE.reason
+
+
+def test_a_store_that_dies_when_ranks_have_met_costs_no_case_and_the_next_gets_another(tmp_path):
+    outcomes, _, orders = conduct(tmp_path, [case("a"), case("b")], case=Turns([LOST_STORE, *reached("prepared")]))
+    assert [outcome.status for outcome in outcomes] == ["ok", "ok"]
+    assert orders.count("start") == 2
+
+
+def test_a_store_that_a_case_still_needed_is_named(tmp_path):
+    lost = failed(1, "DistNetworkError: Connection reset by peer", phase="device")
+    (outcome,), _, _ = conduct(tmp_path, [case()], case=[LOST_STORE, lost])
+    assert (outcome.status, outcome.rank, outcome.reason) == ("failed", None, LOST_STORE.reason)
+    waiting = tuple(
+        seen(rank, "device", stack=['File "/x/torch/distributed/distributed_c10d.py", line 1 in new_group'])
+        for rank in range(4)
+    )
+    inspected = [Inspected(waiting)]
+    (outcome,), _, _ = conduct(tmp_path / "late", [case()], case=[LOST_STORE], inspect=inspected)
+    assert (outcome.status, outcome.rank, outcome.reason) == ("failed", None, LOST_STORE.reason)
+    other = failed(2, "ValueError: planted")
+    (outcome,), _, _ = conduct(tmp_path / "other", [case()], case=[LOST_STORE, other])
+    assert (outcome.rank, outcome.reason) == (2, "rank 2 (host a): ValueError: planted")

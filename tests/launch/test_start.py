@@ -152,6 +152,26 @@ def test_a_killed_zygote_costs_one_case(agent, tmp_path):
     assert at.elapsed_s < 100
 
 
+def test_a_store_that_is_killed_before_ranks_meet_costs_one_case_at_once_and_is_named(agent, tmp_path, monkeypatch):
+    open_store = Agent._open_store
+
+    def and_kill_it(agent, order):
+        monkeypatch.undo()
+        open_store(agent, order)
+        (zygote,) = children_of(agent._spawner_process.pid)
+        while not (stores := children_of(zygote)):
+            time.sleep(0.001)
+        for pid in stores:
+            os.kill(pid, signal.SIGKILL)
+
+    conduct(agent, tmp_path, drill())  # its zygote stays, and has no children
+    monkeypatch.setattr(Agent, "_open_store", and_kill_it)
+    (at, after), _ = conduct(agent, tmp_path / "2", drill(world_size=3), drill(), store_host="127.0.0.1")
+    assert (at.status, at.rank, at.host, after.status) == ("failed", None, "here", "ok")
+    assert at.reason.startswith("the store on host here, at which ranks meet, was killed by signal 9 (SIGKILL): by ")
+    assert at.elapsed_s < 60  # and not when the time for a start is over
+
+
 def kill_while_a_case_hangs(pid, agent):
     """Kills the process ``pid`` once the agent has workers."""
     while not agent._workers or not all(worker.pid for worker in agent._workers.values()):

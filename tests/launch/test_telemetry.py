@@ -1,12 +1,15 @@
 """GPU samples on their way from a process of their own into an observation, with a stand-in for NVML."""
 
+import os
+import signal
 import time
 
 from clusterbench.engine.telemetry import GpuSample
-from clusterbench.launch.agent import Agent
+from clusterbench.launch.agent import MOST_READERS, Agent
 from clusterbench.launch.messages import GpuSamples, GpusSampled, SampleGpus
 from tests.engine.test_telemetry import driver, needs_compiler
 from tests.launch.test_conductor import case, conduct, done, reached
+from tests.launch.test_start import children_of
 
 __all__ = ["driver"]
 
@@ -58,3 +61,24 @@ def test_an_agent_hands_on_what_the_reader_of_nvml_says(driver, tmp_path, monkey
         agent.close()
     assert [type(event) for event in events[:2]] == [GpusSampled, GpusSampled]
     assert len(events[0].sample.gpus) == 8
+
+
+@needs_compiler
+def test_a_reader_that_dies_is_started_again_and_not_without_end(driver, tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver["new"]))
+    agent = Agent(host="here", scratch=tmp_path)
+    killed = set()
+    try:
+        agent.execute(SampleGpus(0.05))
+        deadline = time.monotonic() + 120
+        while len(killed) < MOST_READERS and time.monotonic() < deadline:
+            if agent.events(0.1):
+                reader = children_of(agent._spawner_process.pid)[-1]  # those before it wait to be reaped
+                killed.add(reader)
+                os.kill(reader, signal.SIGKILL)
+        assert len(killed) == MOST_READERS
+        while agent._telemetry and time.monotonic() < deadline:
+            agent.events(0.1)
+        assert agent._telemetry is None
+    finally:
+        agent.close()
