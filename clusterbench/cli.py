@@ -217,10 +217,11 @@ def _ranks_per_agent(text: str | None) -> int | None:
 @main.command(short_help="Make a run's report again, or one of several runs.")
 @click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="New folder for a report of several runs.")
+@click.option("--with-not-judged", is_flag=True, help="Put hosts that are not judged among the good_hosts.")
 @fail_on_option
 @_uncollected()
-def report(folders: tuple[Path, ...], out: Path | None, fail_on: tuple[str, ...] | None) -> None:
-    """Derive rows.csv, verdict.json and index.html of the run in folder RUN again, from what was observed.
+def report(folders: tuple[Path, ...], out: Path | None, with_not_judged: bool, fail_on: tuple[str, ...] | None) -> None:
+    """Derive rows.csv, verdict.json, hosts.json and index.html of the run in folder RUN again, from what was observed.
 
     Of several runs one page is made in the folder --out: as parts of one experiment where they have no case in common,
     such as a run for each number of nodes, and otherwise side by side. A RUN may be a bundle, which is unpacked beside
@@ -237,10 +238,12 @@ def report(folders: tuple[Path, ...], out: Path | None, fail_on: tuple[str, ...]
             if out is None
             else "--out has no effect on the report of one run, which stands in its folder."
         )
+    if with_not_judged and out is not None:
+        raise click.UsageError("--with-not-judged has no effect on a report of several runs, which lists no hosts.")
     opened = [open_bundle(folder, folder.parent) if folder.is_file() else folder for folder in folders]
     runs = [RunFolder.open(folder) for folder in opened]
-    made = render_report(runs[0], fail_on) if out is None else render_together(runs, out, fail_on)
-    click.echo(made.verdict.text(), err=True)
+    made = render_report(runs[0], fail_on, with_not_judged) if out is None else render_together(runs, out, fail_on)
+    click.echo(made.text, err=True)
     click.echo(made.path)
     click.get_current_context().exit(made.verdict.exit_code)
 

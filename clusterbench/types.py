@@ -28,6 +28,12 @@ SAMPLES = "samples"
 Status = Literal["ok", "wrong", "failed", "timeout", "out_of_memory", "skipped", "refused"]
 """How a case ended. ``skipped``: the machine lacks something it needs. ``refused``: the plan says why it cannot be."""
 
+Blame = Literal["", "host", "link", "process", "program", "unknown"]
+"""What an attempt that failed speaks against. ``host``: it is gone, with its agent. ``link``: hosts fell silent, and
+only one is left that says so, whose own link may be cut. ``process``: one there, and not the others; the same program
+may do so on any host. ``program``: ranks of all hosts failed alike. ``unknown``: no rank is known to have begun it.
+Nothing: not recorded."""
+
 FAIL_ON = ("incomplete", "not-proven", "suspect", "not-judged", "unsteady")
 """What may make a run end with exit code 1 beside a wrong result, which always does; docs/verdict.md."""
 
@@ -239,7 +245,8 @@ class Observation:
 class Outcome:
     """How one attempt at a case ended; ``rank`` and ``host`` name the culprit where there is one.
 
-    ``lost_hosts`` are those that went away meanwhile: such an attempt says little about the case.
+    ``lost_hosts`` are those that went away meanwhile: such an attempt says little about the case. ``blame`` is what it
+    says of the culprit, which is ``lost_hosts`` where there are any.
     """
 
     case: str
@@ -255,6 +262,7 @@ class Outcome:
     elapsed_s: float = 0.0
     log: str = ""
     lost_hosts: tuple[str, ...] = ()
+    blame: Blame = ""
 
 
 NO_DETAIL: Mapping[str, str] = MappingProxyType({})

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "clusterbench"
 LAYERS = (
     "cli __main__ api catalogue",
     "launch report compare layout_view importing",
-    "suite planning derive verdict yaml_lines",
+    "suite planning derive verdict hosts yaml_lines",
     "diagnoses charts",
     "cases drawing",
     "benchmarks",
@@ -36,7 +36,18 @@ LAYERS = (
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 
-READING_HALF = ("run_folder", "derive", "compare", "cases", "diagnoses", "verdict", "drawing", "charts", "report")
+READING_HALF = (
+    "run_folder",
+    "derive",
+    "compare",
+    "cases",
+    "diagnoses",
+    "verdict",
+    "hosts",
+    "drawing",
+    "charts",
+    "report",
+)
 """What turns a run's folder into a report, on a laptop without a GPU."""
 
 WITHOUT_TORCH = (

@@ -136,7 +136,8 @@ def test_a_suite_becomes_a_folder_with_a_report(plain):
     folder, _ = plain
     assert statuses(folder) == ["ok"] * 6
     names = (
-        "suite.yaml environment.json plan.jsonl observations.jsonl outcomes.jsonl rows.csv logs index.html verdict.json"
+        "suite.yaml environment.json plan.jsonl observations.jsonl outcomes.jsonl rows.csv logs index.html "
+        "verdict.json hosts.json"
     )
     assert {path.name for path in folder.iterdir()} == {*names.split()}
     environment = json.loads((folder / "environment.json").read_text())

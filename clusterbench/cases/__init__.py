@@ -40,6 +40,12 @@ class Reading:
         """Whether all cases are figures of another tool."""
         return bool(self.histories) and all(history.case.benchmark == "imported" for history in self.histories)
 
+    @cached_property
+    def has_several_hosts(self) -> bool:
+        """Whether there is a host to hold another against."""
+        observed = {host for history in self.histories for seen in history.observations for host in seen.hosts}
+        return self.plan.cluster.num_nodes > 1 or len(observed) > 1
+
     def trained_with(self, *metrics: str) -> list[Trained]:
         """Those with a figure of one of these metrics, or without any figure."""
         cases = set().union(*(self.cases_with(metric) for metric in metrics))

@@ -61,6 +61,13 @@ class Matrix:
         """How far the cells that are held against each other are apart."""
         return spreads(_values(self.cells), self.host_of) if self.is_compared else []
 
+    @cached_property
+    def spreads_without_slow(self) -> list[Spread]:
+        """The same of the cells that are left without the units that are to blame for low ones."""
+        slow = {unit for fault in self.slow for unit in fault.units}
+        left = {cell: value for cell, value in _values(self.cells).items() if slow.isdisjoint(cell)}
+        return spreads(left, self.host_of) if self.is_compared else []
+
 
 def why_not_judged(spread: Spread) -> tuple[str, str] | None:
     """Why cells do not say whether all links are well, and what it would take; None where they do."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from clusterbench.cases import Reading
@@ -33,7 +33,8 @@ class Finding:
     """Something wrong: where it is, what it is, and the figures that show it.
 
     ``where`` is a case, a rank, a host or a GPU, as narrow as the evidence allows; ``brief`` is ``what`` in a few words
-    with the most telling figure, for a title; ``log`` is a file of the run's folder.
+    with the most telling figure, for a title; ``log`` is a file of the run's folder. ``host`` is the one that is at
+    fault; ``among`` are several of which that is not known, of a finding about the machine all where it names none.
     """
 
     where: str
@@ -42,6 +43,8 @@ class Finding:
     evidence: str = ""
     log: str = ""
     brief: str = ""
+    host: str = ""
+    among: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -51,11 +54,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class NotJudged:
-    """What could not be judged, why, and what it would take."""
+    """What could not be judged, why, and what it would take; ``hosts`` where it is of some hosts only."""
 
     what: str
     why: str
     takes: str
+    hosts: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -74,11 +78,15 @@ class Answer:
         What was judged and is in order, with the size of what would have been seen.
     not_judged
         What the run holds, and does not hold enough of to judge.
+    good_hosts
+        Hosts that were held against others and are in order, with what was compared; where the run has one host, its
+        ranks were held against each other.
     """
 
     findings: tuple[Finding, ...] = ()
     healthy: tuple[str, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
+    good_hosts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def state(self) -> State:
@@ -99,10 +107,13 @@ class Diagnosis(ABC):
         What it judges.
     glossary
         Words of the field that it brings.
+    compares_hosts
+        Whether it holds hosts against each other, so that none is good that it has not found in order.
     """
 
     subject: ClassVar[Subject] = "machine"
     glossary: ClassVar[tuple[Word, ...]] = ()
+    compares_hosts: ClassVar[bool] = False
 
     @abstractmethod
     def answer(self, reading: Reading) -> Answer:

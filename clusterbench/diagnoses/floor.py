@@ -130,6 +130,7 @@ def _finding(judged: _Judged) -> Finding:
         "warning",
         f"{asked.side}: {asked.asked}; {asked.basis}",
         brief=f"{figure}, {by} {bound}",
+        among=tuple(row.hosts.split()),
     )
 
 

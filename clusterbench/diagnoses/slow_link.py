@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.matrices import Matrix, spread_in_words, why_not_judged
@@ -45,6 +46,8 @@ class SlowLink(Diagnosis):
     reseat or replace it.
     """
 
+    compares_hosts: ClassVar[bool] = True
+
     def answer(self, reading: Reading) -> Answer:
         records = [observation for history in reading.histories for observation in history.observations]
         nvlinks = [finding for observation in records for finding in _nvlink_findings(observation)]
@@ -59,7 +62,7 @@ class SlowLink(Diagnosis):
         if could and not (findings or healthy or not_judged):
             takes = "link_matrix in the suite, or peer_copy for the GPUs of a host"
             not_judged.append(NotJudged("links", "no link was measured by itself", takes))
-        return Answer(findings, tuple(healthy), tuple(not_judged))
+        return Answer(findings, tuple(healthy), tuple(not_judged), _good_hosts(reading))
 
 
 def _spreads(reading: Reading) -> tuple[list[str], list[NotJudged]]:
@@ -81,6 +84,24 @@ def _spreads(reading: Reading) -> tuple[list[str], list[NotJudged]]:
             continue
         not_judged[_between(matrix, spread)] = NotJudged(f"links {_between(matrix, spread)}", *unknown)
     return list(dict.fromkeys(healthy)), list(not_judged.values())
+
+
+def _good_hosts(reading: Reading) -> dict[str, str]:
+    """Hosts whose links to others are as fast as those of others, once units that are named are left out."""
+    good: dict[str, str] = {}
+    for matrix in reading.matrices:
+        for spread in matrix.spreads_without_slow:
+            hosts = list(dict.fromkeys(matrix.names[unit].partition(":")[0] for unit in spread.units))
+            if not spread.is_judged or (reading.has_several_hosts and len(hosts) < 2):
+                continue
+            assert spread.would_show is not None
+            which = "to other hosts" if len(hosts) > 1 else "inside it"
+            said = (
+                f"links {which} are like their peers in {matrix.case} ({spread_in_words(spread)}; one that carries "
+                f"{100 * spread.would_show:.0f} % less would have shown)"
+            )
+            good |= {host: said for host in hosts if host in matrix.hosts}
+    return good
 
 
 def _between(matrix: Matrix, spread: Spread) -> str:
@@ -109,26 +130,30 @@ def _finding(matrix: Matrix, fault: Slow) -> Finding:
         f"{matrix.case}: measured {format_value(fault.value, 'B/s')}, "
         f"median {format_value(fault.usual, 'B/s')} over {plural(len(matrix.cells), 'cell')}{second}"
     )
-    return Finding(where, what, "warning", evidence, brief=brief)
+    hosts = tuple(dict.fromkeys(name.partition(":")[0] for name in names))
+    is_one = len(hosts) == 1 and fault.kind != "block"
+    return Finding(
+        where, what, "warning", evidence, brief=brief, host=hosts[0] if is_one else "", among=() if is_one else hosts
+    )
 
 
 def _nvlink_findings(observation: Observation) -> Iterator[Finding]:
     """GPUs with fewer links than their neighbours, and links that went down or counted errors; from ``nvlink``."""
     for rank, readings in enumerate(NVLINK.readable(observation)):
-        host = f"host {host_of(observation, rank)}"
+        host = host_of(observation, rank)
         yield from _fewer_links(observation.case, host, readings.before)
         later: defaultdict[tuple[int, int], list[NvLink]] = defaultdict(list)
         for state in (*readings.during, *readings.after):
             later[state.gpu, state.link].append(state)
         for link in readings.before:
-            where = f"{host}, GPU {link.gpu}, NVLink {link.link}"
+            where = f"host {host}, GPU {link.gpu}, NVLink {link.link}"
             states = later[link.gpu, link.link]
             if link.is_active and any(state.is_active is False for state in states):
-                yield Finding(where, "the link went down while it was used", "error", observation.case)
+                yield Finding(where, "the link went down while it was used", "error", observation.case, host=host)
             if counts := _grown(link, states):
                 counted = ", ".join(f"{name.replace('_', ' ')} +{count}" for name, count in counts.items())
                 evidence = f"{observation.case}: {counted}"
-                yield Finding(where, "error counters grew while it was used", "warning", evidence)
+                yield Finding(where, "error counters grew while it was used", "warning", evidence, host=host)
 
 
 def _fewer_links(case: str, host: str, links: Sequence[NvLink]) -> Iterator[Finding]:
@@ -140,7 +165,7 @@ def _fewer_links(case: str, host: str, links: Sequence[NvLink]) -> Iterator[Find
     for gpu, count in active.items():
         if count < most:
             evidence = f"{case}: {count} are up, on other GPUs of this host {most}"
-            yield Finding(f"{host}, GPU {gpu}", "NVLinks are down", "error", evidence)
+            yield Finding(f"host {host}, GPU {gpu}", "NVLinks are down", "error", evidence, host=host)
 
 
 def _grown(before: NvLink, later: Sequence[NvLink]) -> dict[str, int]:

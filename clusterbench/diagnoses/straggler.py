@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from statistics import median
+from typing import ClassVar
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
@@ -76,6 +77,8 @@ class Straggler(Diagnosis):
     node, a PCIe link trained below its width. Replace or drain the host when nothing of this explains it.
     """
 
+    compares_hosts: ClassVar[bool] = True
+
     def answer(self, reading: Reading) -> Answer:
         teams: dict[Work, list[_Evidence]] = defaultdict(list)
         could = False
@@ -96,6 +99,10 @@ class Straggler(Diagnosis):
         for _, finding in findings:
             named.setdefault(finding.where, finding)
         innocent = [team for team in judged if team.ranks and not team.findings]
+        own_ranks = reading.plan.cluster.ranks_per_node
+        comparing = [team for team in judged if team.has_all_ranks_of_hosts(own_ranks)]
+        comparing = [team for team in comparing if team.is_wide or not reading.has_several_hosts]
+        good = {host: said for team in comparing for host, said in team.good_hosts.items()}
         return Answer(
             tuple(named.values()),
             tuple(team.in_order for team in innocent if team.would_show <= WOULD_SHOW),
@@ -103,6 +110,7 @@ class Straggler(Diagnosis):
                 *(team.not_judged for team in innocent if team.would_show > WOULD_SHOW),
                 *(team.without_peers for team in judged if team.alone),
             ),
+            good,
         )
 
 
@@ -248,6 +256,7 @@ class _Team:
             f"between {100 * (rank.longer.low - 1):.0f} and {100 * (rank.longer.high - 1):.0f} % longer over "
             f"{self._of_iterations(self._count(rank))} of {few(compared_in, 3)}",
             brief=slower,
+            host=host,
         )
 
     def _peers_of(self, rank: _Rank) -> str:
@@ -259,6 +268,33 @@ class _Team:
     def would_show(self) -> float:
         """By which fraction any rank would have to be slower to be named."""
         return max(rank.would_show for rank in self.ranks)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether its ranks are on several hosts."""
+        return len(set(self.work[2])) > 1
+
+    def has_all_ranks_of_hosts(self, ranks_per_node: int) -> bool:
+        """Whether no rank of its hosts is left out, of which nothing would be known."""
+        return self.work[1] >= len(set(self.work[2])) * ranks_per_node
+
+    @cached_property
+    def good_hosts(self) -> dict[str, str]:
+        """The hosts none of whose ranks is slow, where one that is would have been named, and what was compared.
+
+        Against a slow rank alone nothing is in order: ranks of another host must be as fast.
+        """
+        slow = {rank.number for rank in self.ranks if rank.is_slow}
+        would_show = max((rank.would_show for rank in self.ranks if not rank.is_slow), default=math.inf)
+        hosts = [host_of(self.cases[0].seen, rank) for rank in range(self.work[1])]
+        as_fast = {host for rank, host in enumerate(hosts) if rank not in slow and self.peers[rank]}
+        if would_show > WOULD_SHOW or (self.is_wide and len(as_fast) < 2):
+            return {}
+        doubtful = {hosts[rank] for rank in (*slow, *self.alone)}
+        said = (
+            f"{self._compared}: none of this host is slower than its peers ({100 * would_show:.0f} % would have shown)"
+        )
+        return {host: said for host in dict.fromkeys(hosts) if host and host not in doubtful}
 
     @property
     def in_order(self) -> str:
@@ -275,9 +311,8 @@ class _Team:
         alone = f"rank{'s' * (len(self.alone) > 1)} {few(self.alone)}"
         who = alone if self.ranks else plural(self.work[1], "rank")
         why = "no other rank does the same work" if self.ranks else "no two of them do the same work"
-        return NotJudged(
-            f"{who} in {self.work[0]}", why, "a layout with dp or tp on these ranks, or matmul in the suite"
-        )
+        takes = "a layout with dp or tp on these ranks, or matmul in the suite"
+        return NotJudged(f"{who} in {self.work[0]}", why, takes, self.work[2])
 
     @property
     def not_judged(self) -> NotJudged:
@@ -288,16 +323,17 @@ class _Team:
             wanted = math.ceil(2 * _FEWEST * count / fewest)
             verb = "is" if count == 1 else "are"
             why = f"{self._of_iterations(count)} {verb} too few to tell a slow rank from noise"
-            return NotJudged(self._compared, why, f"about {self._of_iterations(wanted)}")
+            return NotJudged(self._compared, why, f"about {self._of_iterations(wanted)}", self.work[2])
         # The interval shrinks with the root of the number of iterations.
         usual = max(math.log(rank.usual) for rank in self.ranks)
         why = f"with this noise a rank would have to be {100 * self.would_show:.0f} % slower to be named for sure"
         if usual >= math.log1p(WOULD_SHOW):
-            return NotJudged(self._compared, why, "a quieter machine: ranks differ by more than a straggler would")
+            takes = "a quieter machine: ranks differ by more than a straggler would"
+            return NotJudged(self._compared, why, takes, self.work[2])
         excess = (math.log1p(self.would_show) - usual) / (math.log1p(WOULD_SHOW) - usual)
         wanted = math.ceil(max(1.1, excess) ** 2 * count)
         more = f"about {self._of_iterations(wanted)}" if wanted <= _MOST_WANTED else "a quieter machine"
-        return NotJudged(self._compared, why, more)
+        return NotJudged(self._compared, why, more, self.work[2])
 
 
 def _usual(level: Sequence[float]) -> float:

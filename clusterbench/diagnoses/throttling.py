@@ -56,6 +56,7 @@ class Throttling(Diagnosis):
                 _SEVERITY.get(reason, "warning"),
                 f"in {len(shares)} of {len(reading.histories)} cases; most in {max(shares, key=shares.__getitem__)}, "
                 f"in {100 * max(shares.values()):.0f} % of the samples",
+                host=host,
             )
             for (host, gpu, reason), shares in sorted(cases.items())
         ]

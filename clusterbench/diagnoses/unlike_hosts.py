@@ -53,15 +53,17 @@ class UnlikeHosts(Diagnosis):
     """
 
     def answer(self, reading: Reading) -> Answer:
+        described = sum(bool(host) for host in (reading.environment.get("hosts") or {}).values())
         findings = tuple(
             Finding(
                 f"host{'s' * (len(difference.hosts) > 1)} {_listed(difference.hosts)}",
                 difference.sentence,
                 difference.severity,
+                # Where the odd ones are not the fewer, nothing says which of them are as they should be.
+                among=difference.hosts if 2 * len(difference.hosts) < described else (),
             )
             for difference in differences(reading.environment)
         )
-        described = sum(bool(host) for host in (reading.environment.get("hosts") or {}).values())
         used = {host for history in reading.histories for seen in history.observations for host in seen.hosts}
         if len(used) < 2 or reading.is_imported or findings:
             return Answer(findings)

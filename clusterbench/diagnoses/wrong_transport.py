@@ -123,10 +123,12 @@ class _LoggedCase:
         first = connections[0]
         assert first.source is not None
         assert first.destination is not None
+        ends = [end for each in connections for end in (each.source, each.destination) if end is not None]
+        among = tuple(dict.fromkeys(host_of(self.observation, end) for end in ends))
         hosts = [host_of(self.observation, rank) for rank in (first.source, first.destination)]
         where = f"{self.case.id}, rank {first.source} ({hosts[0]}) -> rank {first.destination} ({hosts[1]})"
         count = sum(connection.num_channels for connection in connections)
-        return Finding(where, what, "warning", f"{count} of {of} {evidence}")
+        return Finding(where, what, "warning", f"{count} of {of} {evidence}", among=among)
 
 
 def _of_case(logged: _LoggedCase) -> Iterator[Finding]:
@@ -206,6 +208,7 @@ def _forbidden(logged: _LoggedCase) -> Iterator[Finding]:
             f"{logged.case.id}, {_few(list(own))}",
             f"{name}={value} is set, and not by the suite: {_FORBIDS[name, value]}",
             "warning",
+            among=tuple(own),
         )
 
 

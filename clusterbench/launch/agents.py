@@ -10,7 +10,7 @@ from typing import Protocol
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agent import Agent
-from clusterbench.launch.control import CLOSED, HEAD, HeadPlane, MemberPlane, MpiPlane
+from clusterbench.launch.control import CLOSED, HEAD, SAID_NOTHING, HeadPlane, MemberPlane, MpiPlane
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
     AgentOrder,
@@ -272,7 +272,7 @@ class Agents:
             self._tell_others(Sign())
         self._silence.heard(heard)
         gone = {
-            **dict.fromkeys(self._silence.longer_than(self._silence_s), f"said nothing for {self._silence_s:g} s"),
+            **dict.fromkeys(self._silence.longer_than(self._silence_s), f"{SAID_NOTHING}{self._silence_s:g} s"),
             **self._plane.lost(),
         }
         new = {agent: why for agent, why in gone.items() if agent not in self.lost}

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agents import Agents
-from clusterbench.launch.culprit import Trouble
+from clusterbench.launch.culprit import Trouble, blame_of_loss
 from clusterbench.launch.events import SECONDS_TO_ANSWER, Deadline, Events
 from clusterbench.launch.executions import Execution, batches, own_steps
 from clusterbench.launch.members import taking_part
@@ -53,7 +53,7 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection
 from clusterbench.launch.proven import Proven
-from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder import LOST_HOSTS, SILENT_HOSTS, RunFolder
 from clusterbench.run_folder.redaction import redacted, secrets_of
 from clusterbench.types import Case, Observation, Outcome
 from clusterbench.words import listed
@@ -159,7 +159,7 @@ class Conductor:
         outcome, observation = self._execute(execution)
         self._events.meanwhile(lambda: self.run.record(outcome, observation))
         self.progress.end(outcome)
-        self._expect_all_hosts()
+        self._expect_all_hosts(outcome.lost_hosts)
         if self._events.lost_store:
             self._end_start(kill=False)  # this case did not need the store any more; the next one may
 
@@ -174,14 +174,26 @@ class Conductor:
         if self.ends_at is not None and time.monotonic() >= self.ends_at:
             raise OutOfTime("the run's time limit was reached")
 
-    def _expect_all_hosts(self) -> None:
+    def _expect_all_hosts(self, recorded: Sequence[str]) -> None:
+        """``recorded`` are hosts of which an outcome says that they were lost."""
         if self._unended:
             raise self._unended
         if without := self.agents.lost | self.agents.disabled:
+            self._note_lost(recorded)
             why = " or ".join(sorted(set(without.values())))
             lost = self.agents.lost_hosts
             were, whose = ("was", "its agent") if len(lost) == 1 else ("were", "each of their agents")
             raise LostHosts(f"{listed('host', lost)} {were} lost: {whose} {why}")
+
+    def _note_lost(self, recorded: Sequence[str]) -> None:
+        """Notes the hosts that went away while a case ran that does not use them."""
+        without = self.agents.lost | self.agents.disabled
+        gone = {member.host: without[member.agent] for member in self.agents.members if member.agent in without}
+        unsaid = {host: f"its agent {why}" for host, why in gone.items() if host not in recorded}
+        if unsaid:
+            heard = {member.host for member in self.agents.present}
+            blame = blame_of_loss(gone.values(), gone, heard)
+            self.run.note(LOST_HOSTS if blame == "host" else SILENT_HOSTS, unsaid)
 
     def _execute(self, execution: Execution) -> tuple[Outcome, Observation | None]:
         case = execution.case
@@ -213,6 +225,7 @@ class Conductor:
             self._was_disturbed = trouble.is_disturbance
             return outcome(
                 lost_hosts=self.agents.lost_hosts,
+                blame=trouble.blame if trouble.status != "skipped" else "",
                 status=trouble.status,
                 reason=redacted(trouble.reason, secrets_of(os.environ))
                 + (WHILE_MEETING if self._was_disturbed else ""),
@@ -411,5 +424,5 @@ def _alike(records: list[RankDone]) -> list[RankDone]:
         if record.passes.keys() != records[0].passes.keys():
             theirs, first = (", ".join(sorted(each.passes)) or "none" for each in (record, records[0]))
             reason = f"rank {record.rank} (host {record.host}) took the passes {theirs}; rank 0 took {first}"
-            raise Trouble("failed", reason, "timed", record.rank, record.host)
+            raise Trouble("failed", reason, "timed", record.rank, record.host, blame="process")
     return records

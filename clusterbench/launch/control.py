@@ -56,6 +56,8 @@ _MOST_STRANGERS = 128
 """Connections beyond those of the members that the head hears at once; less than the files there are for them."""
 
 CLOSED = "closed its connection"
+SAID_NOTHING, TOOK_NOTHING = "said nothing for ", "took no message for "
+"""How it begins why an agent is lost: the far end closes a connection, but silence may be the near end's."""
 
 Sent = TypeVar("Sent", bound=Order | MemberEvent)
 SentTo = TypeVar("SentTo", contravariant=True)
@@ -474,7 +476,7 @@ def _said(error: BadLine | str) -> str:
 
 
 def _why_not_taken(channel: Channel[Received]) -> str:
-    return f"took no message for {_SECONDS_TO_TAKE_A_MESSAGE:g} s" if channel.is_stuck else CLOSED
+    return f"{TOOK_NOTHING}{_SECONDS_TO_TAKE_A_MESSAGE:g} s" if channel.is_stuck else CLOSED
 
 
 def _channel_over(connection: socket.socket, decode: Decoder[Received]) -> Channel[Received]:

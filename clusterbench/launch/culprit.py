@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterbench.launch.control import CLOSED, SAID_NOTHING, TOOK_NOTHING
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
     GpuSamples,
@@ -20,7 +21,7 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.mpi_cases import in_agents, unended_mpirun
 from clusterbench.launch.ranks import name_ranks
-from clusterbench.types import PHASES, Case, Status
+from clusterbench.types import PHASES, Blame, Case, Status
 from clusterbench.words import listed
 
 _PEER_LOST = re.compile(
@@ -44,10 +45,7 @@ BadEvent = RankFailed | RankExited | LostZygote | LostStore | LostAgent
 class Trouble(Exception):
     """Why a case ended before its time; ``rank`` and ``host`` name the culprit where there is one.
 
-    Attributes
-    ----------
-    is_unexplained
-        Whether the ranks only say that they lost or wait for each other, and none of them is known to have begun it.
+    ``blame`` is unknown where the ranks only say that they lost or wait for each other.
     """
 
     status: Status
@@ -57,12 +55,12 @@ class Trouble(Exception):
     host: str = ""
     log: str = ""
     evidence: Sequence[Mapping[str, float]] = ()
-    is_unexplained: bool = False
+    blame: Blame = "unknown"
 
     @property
     def is_disturbance(self) -> bool:
         """Whether ranks could not meet and none is at fault: their ports are open then, without authentication."""
-        return self.is_unexplained and self.phase == "device"
+        return self.blame == "unknown" and self.phase == "device"
 
 
 def is_victim(event: BadEvent) -> bool:
@@ -86,7 +84,11 @@ def _suspicion(event: BadEvent) -> tuple[int, int]:
 
 
 def named(
-    events: Sequence[BadEvent], places: Mapping[int, RankPlace], members: Sequence[Member], lost: Mapping[int, str]
+    events: Sequence[BadEvent],
+    places: Mapping[int, RankPlace],
+    members: Sequence[Member],
+    lost: Mapping[int, str],
+    heard: Collection[str],
 ) -> Trouble:
     """The trouble that began with the most suspect of some events.
 
@@ -96,21 +98,23 @@ def named(
         How far each rank got, as far as their agents answer.
     lost
         All agents that are lost by now, each with the reason: a switch takes many, one by one.
+    heard
+        The hosts whose agents still speak, the head's among them.
     """
     worst = min(events, key=_suspicion)
     match worst:
         case LostAgent():
             why = {event.agent: event.why for event in events if isinstance(event, LostAgent)}
-            return _lost_agents({**why, **lost}, members, places)
+            return _lost_agents({**why, **lost}, members, places, heard)
         case LostZygote():
-            return Trouble("failed", worst.reason, host=worst.host, phase="spawned")
+            return Trouble("failed", worst.reason, host=worst.host, phase="spawned", blame="process")
         case LostStore():
             phase = min((place.phase for place in places.values()), key=PHASES.index, default="spawned")
-            return Trouble("failed", worst.reason, host=worst.host, phase=phase)
+            return Trouble("failed", worst.reason, host=worst.host, phase=phase, blame="process")
         case RankExited():
             return _exited(worst, places.get(worst.rank))
         case RankFailed():
-            return _failed(worst, [event for event in events if isinstance(event, RankFailed)], places)
+            return _failed(worst, [event for event in events if isinstance(event, RankFailed)], places, members)
 
 
 def _exited(event: RankExited, place: RankPlace | None) -> Trouble:
@@ -118,8 +122,10 @@ def _exited(event: RankExited, place: RankPlace | None) -> Trouble:
     where = f"rank {event.rank} (host {event.host})"
     if limit := event.memory_limit_bytes:
         what = f"was killed by the kernel for want of memory: processes there may use {limit / 2**30:.2f} GiB"
-        return Trouble("out_of_memory", f"{where} {what}", phase, event.rank, event.host, _log(place))
-    return Trouble("failed", f"{where} {death(event.code, phase)}", phase, event.rank, event.host, _log(place))
+        status: Status = "out_of_memory"
+    else:
+        status, what = "failed", death(event.code, phase)
+    return Trouble(status, f"{where} {what}", phase, event.rank, event.host, _log(place), blame="process")
 
 
 def death(code: int, phase: str = "") -> str:
@@ -136,7 +142,9 @@ def death(code: int, phase: str = "") -> str:
     return f"was killed by signal {-code} ({name}){where}{why}"
 
 
-def _failed(worst: RankFailed, failures: Sequence[RankFailed], places: Mapping[int, RankPlace]) -> Trouble:
+def _failed(
+    worst: RankFailed, failures: Sequence[RankFailed], places: Mapping[int, RankPlace], members: Sequence[Member]
+) -> Trouble:
     alike = [event for event in failures if event.status == worst.status and event.reason]
     same = sorted({event.rank for event in alike if _suspicion(event)[0] == _suspicion(worst)[0]} - {worst.rank})
     likewise = "likewise" if worst.status == "skipped" else "failed alike"
@@ -151,11 +159,28 @@ def _failed(worst: RankFailed, failures: Sequence[RankFailed], places: Mapping[i
         worst.host,
         _log(places.get(worst.rank)),
         evidence if any(evidence) else (),
-        is_victim(worst),
+        _blame_of_failure(worst, {worst.host, *(event.host for event in alike if event.rank in same)}, members),
     )
 
 
-def _lost_agents(why: Mapping[int, str], members: Sequence[Member], places: Mapping[int, RankPlace]) -> Trouble:
+def _blame_of_failure(worst: RankFailed, hosts: Collection[str], members: Sequence[Member]) -> Blame:
+    """``hosts`` are those of the ranks that failed alike: where these are all of several, it is none of them."""
+    if is_victim(worst):
+        return "unknown"
+    return "program" if len(hosts) > 1 and {member.host for member in members} <= {*hosts} else "process"
+
+
+def blame_of_loss(why: Collection[str], lost: Collection[str], heard: Collection[str]) -> Blame:
+    """A connection is closed by the far end; silence may be the near one's, where nobody else is heard."""
+    silent = [reason for reason in why if reason.startswith((SAID_NOTHING, TOOK_NOTHING))]
+    if any(reason not in (CLOSED, *silent) for reason in why):
+        return "process"  # its agent is there, and can do no more, or has said what no agent says
+    return "link" if silent and len({*heard} - {*lost}) < 2 else "host"
+
+
+def _lost_agents(
+    why: Mapping[int, str], members: Sequence[Member], places: Mapping[int, RankPlace], heard: Collection[str]
+) -> Trouble:
     """Phase is the least advanced of the ranks that are left: the lost ones cannot be asked any more."""
     lost = [member for member in members if member.agent in why]
     ranks = [member.first_rank + slot for member in lost for slot in range(len(member.local_ranks))]
@@ -166,7 +191,8 @@ def _lost_agents(why: Mapping[int, str], members: Sequence[Member], places: Mapp
         f"{name_ranks(ranks)} ({listed('host', hosts)}) {'was' if len(ranks) == 1 else 'were'} lost: {whose} there "
         f"{' or '.join(sorted(set(why.values())))}"
     )
-    return Trouble("failed", reason, phase, ranks[0], hosts[0])
+    blame = blame_of_loss(why.values(), hosts, heard)
+    return Trouble("failed", reason, phase, ranks[0], hosts[0], blame=blame)
 
 
 def late(
@@ -195,7 +221,10 @@ def late(
     if silent:  # the others wait for their ranks
         phase = min((place.phase for place in places.values()), key=PHASES.index)
         who = not_answering(silent, len(places), patience_s)
-        return Trouble("timeout", f"{stopped}: {who}", phase, silent[0].first_rank, silent[0].host)
+        first_silent = silent[0]
+        return Trouble(
+            "timeout", f"{stopped}: {who}", phase, first_silent.first_rank, first_silent.host, blame="process"
+        )
     first = places[min(places)]
     if in_agents(case) and not inside_mpi and first.phase == "prepared":
         reason = f"{stopped}: {unended_mpirun(first.host, case.world_size)}"
@@ -208,7 +237,8 @@ def late(
     others = "; the other rank waits for it" if waiting == 1 else others
     reason = f"{stopped}: {who} {have} {standing(first)}{others}{gpu_of.get(first.rank, '')}"
     all_wait = len(ranks) == case.world_size > 1
-    return Trouble("timeout", reason, first.phase, first.rank, first.host, _log(first), is_unexplained=all_wait)
+    blame: Blame = "unknown" if all_wait else "process"
+    return Trouble("timeout", reason, first.phase, first.rank, first.host, _log(first), blame=blame)
 
 
 def behind(places: Mapping[int, RankPlace]) -> list[int]:

@@ -172,7 +172,8 @@ class Events:
 
     def _named(self, bad: Sequence[BadEvent], places: Mapping[int, RankPlace], case: Case) -> Trouble:
         members = taking_part(self.agents.members, case.world_size)
-        return named(bad, places, members, self.agents.lost | self.agents.disabled)
+        heard = {member.host for member in self.agents.present}
+        return named(bad, places, members, self.agents.lost | self.agents.disabled, heard)
 
     def concerns(self, event: BadEvent, case: Case) -> bool:
         """Whether a case needs what is gone: a host on which it has no rank may be lost, and the case goes on."""
@@ -202,7 +203,7 @@ class Events:
         self.meanwhile(lambda: self._keep_stacks(seen.places.values()))
         gpus = gpus_in_words(self.agents.members, {event.host: event.sample for event in self.samples})
         trouble = late(case, limit_s, seen.places, self.inside_mpi, seen.silent, patience_s, gpus)
-        if trouble.is_unexplained and self.lost_store:
+        if trouble.blame == "unknown" and self.lost_store:
             return self._named([self.lost_store], seen.places, case)
         return trouble
 

@@ -254,7 +254,7 @@ def _settle(directory: RunFolder, stopped: ClusterbenchError | None, fail_on: tu
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
     report = render_report(directory, fail_on)
-    print(f"{report.verdict.text()}\nreport: {report.path}", file=sys.stderr)
+    print(f"{report.text}\nreport: {report.path}", file=sys.stderr)
     if stopped is None:
         return report.verdict.exit_code
     print(

@@ -36,11 +36,11 @@ from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.places import Loss, Places
 from clusterbench.launch.run import RunOptions, excluded_hosts, lock_of
 from clusterbench.launchers import detect, host_that_ended_first
-from clusterbench.run_folder import RunFolder, default_path
+from clusterbench.run_folder import ABSENT_HOSTS, LOST_HOSTS, SPARES, RunFolder, default_path
 from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.run_folder.lock import sign_of_life
 from clusterbench.suite import load_suite
-from clusterbench.types import Outcome
+from clusterbench.types import Blame, Outcome
 from clusterbench.words import listed
 
 SECONDS_TO_BEGIN = 240.0
@@ -143,16 +143,16 @@ def _supervise(
         named = supervised.named(hosts)
         words = f"; it said: {named[1]}" if named else ""
         print(f"clusterbench: the launcher ended with {supervised.exit_code}{words}; {loss.sentence}", file=sys.stderr)
-        notes.add(loss)
+        notes.add(loss, has_begun)
         if not has_begun:
             if not loss.replaced or interruption.asked:
                 raise LaunchError(_why_not_begun(launch, supervised.exit_code))
             places = loss.left
             continue
         if loss.lost:
-            _record_loss(writer.directory(), loss.lost, f"{_UNREACHED}{_in_its_place(loss)}")
+            _record_loss(writer.directory(), loss.lost, f"{_UNREACHED}{_in_its_place(loss)}", "host")
         elif named:
-            _record_loss(writer.directory(), named[:1], f"the launcher ended the run and said: {named[1]}")
+            _record_loss(writer.directory(), named[:1], f"the launcher ended the run and said: {named[1]}", "process")
         notes.write(writer)
         stuck = _num_outcomes(folder) == before and not loss.lost
         if stuck or not loss.left.hosts or interruption.asked or options.on_lost_host == "stop":
@@ -166,15 +166,22 @@ class _Notes:
     def __init__(self, of_spares: dict[str, str]) -> None:
         self._of_spares = of_spares
         self._lost: dict[str, str] = {}
+        self._absent: dict[str, str] = {}
 
-    def add(self, loss: Loss) -> None:
-        self._lost.update(dict.fromkeys(loss.lost, "no process could be started there any more"))
+    def add(self, loss: Loss, has_begun: bool) -> None:
+        """Notes a loss; a host that was lost before the run began was none of those that ran."""
+        if has_begun:
+            self._lost.update(dict.fromkeys(loss.lost, "no process could be started there any more"))
+        else:
+            self._absent.update(dict.fromkeys(loss.lost, "no process could be started there before the run began"))
+        self._absent.update(dict.fromkeys(loss.silent, "no process could be started there when a spare was wanted"))
         self._of_spares.update(loss.of_spares)
 
     def write(self, writer: _Writer) -> None:
-        notes = {"lost hosts": self._lost, "spares": self._of_spares}
-        if known := {heading: of_hosts for heading, of_hosts in notes.items() if of_hosts}:
-            writer.directory().note(known)
+        for heading, of_hosts in ((LOST_HOSTS, self._lost), (ABSENT_HOSTS, self._absent), (SPARES, self._of_spares)):
+            if of_hosts:
+                writer.directory().note(heading, of_hosts)
+            of_hosts.clear()
 
 
 def _in_its_place(loss: Loss) -> str:
@@ -265,12 +272,17 @@ def _num_outcomes(folder: Path) -> int:
     return len(RunFolder.open(folder).outcomes()) if (folder / "plan.jsonl").exists() else 0
 
 
-def _record_loss(directory: RunFolder, lost: Sequence[str], why: str) -> None:
+def _record_loss(directory: RunFolder, lost: Sequence[str], why: str, blame: Blame) -> None:
     """The outcome of the case that was under way, where the launcher ended the head before it could say anything."""
     if cut_off := directory.cut_off():
         which = f"{listed('host', lost)} {'was' if len(lost) == 1 else 'were'}"
         outcome = Outcome(
-            **cut_off, status="failed", reason=f"{which} lost: {why}", host=lost[0], lost_hosts=tuple(lost)
+            **cut_off,
+            status="failed",
+            reason=f"{which} lost: {why}",
+            host=lost[0],
+            lost_hosts=tuple(lost),
+            blame=blame,
         )
         directory.record(outcome, None)
 
@@ -281,7 +293,7 @@ def _settle(directory: RunFolder, said: int, fail_on: tuple[str, ...] | None) ->
 
     report = render_report(directory, fail_on)
     if said != report.verdict.exit_code:
-        print(f"{report.verdict.text()}\nreport: {report.path}", file=sys.stderr)
+        print(f"{report.text}\nreport: {report.path}", file=sys.stderr)
     return report.verdict.exit_code
 
 

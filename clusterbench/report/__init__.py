@@ -25,6 +25,8 @@ from clusterbench.compare.text import HEADER
 from clusterbench.derive import read, write_rows
 from clusterbench.diagnoses import HEADINGS, Answer, Diagnosis, Finding, diagnoses, examine, in_words
 from clusterbench.discover import summary
+from clusterbench.hosts import Hosts, judge_hosts
+from clusterbench.hosts.lists import hosts_in_words, write_lists
 from clusterbench.report.glossary import explainer, figures_in, glossary, words_in
 from clusterbench.report.statements import can_say, cannot_say
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, CaseColumn, case_link, columns, details, facts
@@ -45,10 +47,17 @@ _CAUTION = (
 
 @dataclass(frozen=True)
 class Report:
-    """The page on disk and the verdict it begins with."""
+    """The page on disk, the verdict it begins with, and what a run says of each of its hosts."""
 
     path: Path
     verdict: Verdict
+    hosts: Hosts | None = None
+
+    @property
+    def text(self) -> str:
+        """The last words of a run, for a terminal."""
+        hosts = hosts_in_words(self.hosts, self.path.parent)
+        return f"{self.verdict.text()}\n{hosts}".rstrip("\n")
 
 
 @dataclass(frozen=True)
@@ -74,18 +83,27 @@ def uncollected() -> Iterator[None]:
 
 
 @uncollected()  # of the whole function: once it is back on, the records are gone
-def render_report(run: RunFolder, fail_on: Sequence[str] | None = None) -> Report:
-    """Writes ``verdict.json``, ``index.html`` and ``rows.csv`` into the run's folder, what a reader waits for first.
+def render_report(run: RunFolder, fail_on: Sequence[str] | None = None, with_not_judged: bool = False) -> Report:
+    """Writes ``verdict.json``, ``hosts.json`` and its lists, ``index.html`` and ``rows.csv`` into the run's folder.
 
-    ``fail_on`` is what makes the exit code 1, see :func:`clusterbench.verdict.verdict`.
+    What a reader waits for comes first.
+
+    Parameters
+    ----------
+    fail_on
+        What makes the exit code 1, see :func:`clusterbench.verdict.verdict`.
+    with_not_judged
+        Whether hosts that are not judged stand among the good ones of the lists.
     """
     reading = read(run)
     answers = examine(reading)
     judged = verdict(reading, answers, fail_on)
     run.write("verdict.json", judged.as_json())
+    hosts = judge_hosts(reading, answers)
+    write_lists(run, hosts, with_not_judged)
     path = run.write("index.html", page(reading, answers, judged))
     write_rows(run, reading.rows)
-    return Report(path, judged)
+    return Report(path, judged, hosts)
 
 
 def page(

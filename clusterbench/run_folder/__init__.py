@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from clusterbench.cluster import Cluster
+from clusterbench.cluster import Cluster, is_same_host
 from clusterbench.errors import DiskError, RunFolderError
 from clusterbench.run_folder.disk import remedy
 from clusterbench.run_folder.fast import FastReader
@@ -28,6 +29,12 @@ from clusterbench.run_folder.redaction import REMOVED
 from clusterbench.types import Case, Floor, Observation, Outcome, Plan, Refusal, split_key
 from clusterbench.units import UNITS
 from clusterbench.words import short
+
+LOST_HOSTS, SILENT_HOSTS, ABSENT_HOSTS = "lost hosts", "silent hosts", "absent hosts"
+SPARES, RETURNED_HOSTS = "spares", "returned hosts"
+"""Headings of environment.json under which a host has a sentence: it was lost while no case ran on it; it fell silent
+and no third host was there to say whose link it was; it did not answer when it was to take part; it was named to
+replace others. And how many times a host had been lost that took part again."""
 
 _MOST_LEVELS = 16  # of environment.json; ours has five
 
@@ -165,18 +172,28 @@ class RunFolder:
         return environment
 
     def add_hosts(self, environments: Mapping[str, Any]) -> None:
-        """Adds to environment.json the hosts on which the run goes on."""
+        """Adds to environment.json the hosts on which the run goes on, and which of them were lost before."""
         environment = self.environment()
         environment["hosts"] = {**environment.get("hosts", {}), **environments}
-        self.write("environment.json", json.dumps(environment, indent=1, sort_keys=True) + "\n")
+        losses = Counter(host for outcome in self.outcomes() for host in outcome.lost_hosts)
+        for heading in (LOST_HOSTS, SILENT_HOSTS, ABSENT_HOSTS):
+            known = noted(environment, heading)
+            back = [host for host in known if any(is_same_host(host, name) for name in environments)]
+            losses += Counter(host for host in back if host not in losses)
+            environment[heading] = {host: why for host, why in known.items() if host not in back}
+        returned = {host: count for host, count in losses.items() if any(is_same_host(host, n) for n in environments)}
+        environment[RETURNED_HOSTS] = {**noted(environment, RETURNED_HOSTS), **returned}
+        self._write_environment(environment)
 
-    def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
-        """Adds to environment.json what is known of hosts beside what they say of themselves: by heading, by host."""
+    def note(self, heading: str, facts: Mapping[str, str]) -> None:
+        """Adds to environment.json what is known of hosts beside what they say of themselves."""
         environment = self.environment()
-        for heading, of_hosts in facts.items():
-            known = environment.get(heading)
-            environment[heading] = {**(known if isinstance(known, dict) else {}), **of_hosts}
-        self.write("environment.json", json.dumps(environment, indent=1, sort_keys=True) + "\n")
+        environment[heading] = {**noted(environment, heading), **facts}
+        self._write_environment(environment)
+
+    def _write_environment(self, environment: Mapping[str, Any]) -> None:
+        said = {name: value for name, value in environment.items() if value != {} or name == "hosts"}
+        self.write("environment.json", json.dumps(said, indent=1, sort_keys=True) + "\n")
 
     def outcomes(self) -> list[Outcome]:
         """How every attempt so far ended, in order of time."""
@@ -217,6 +234,14 @@ class RunFolder:
             with suppress(OSError):
                 new.unlink(missing_ok=True)  # half a file must not fill what is left of a full disk
         return target
+
+    def remove(self, name: str) -> None:
+        """Removes a derived file, if it is there."""
+        self._expect_lock()
+        try:
+            (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise DiskError(self._unwritable(error)) from None
 
     def _expect_lock(self) -> None:
         if self.lock is not None:
@@ -367,6 +392,12 @@ class _Head:
     num_cases: int | None = None
     num_refusals: int | None = None
     fail_on: tuple[str, ...] = ()
+
+
+def noted(environment: Mapping[str, Any], heading: str) -> dict[str, Any]:
+    """What environment.json says of hosts under a heading; nothing where it is not there or not readable."""
+    known = environment.get(heading)
+    return dict(known) if isinstance(known, dict) else {}
 
 
 def log_name(start: int, rank: int) -> str:

@@ -23,6 +23,7 @@ from clusterbench.launch.messages import (
     Inspected,
     LostAgent,
     LostStore,
+    LostZygote,
     MpiEnded,
     RankDone,
     RankExited,
@@ -389,6 +390,83 @@ def test_a_host_that_a_case_does_not_use_is_not_named_where_it_fails(tmp_path):
     assert (outcome.rank, outcome.reason) == (1, "rank 1 (host a): ValueError: planted")
     late = two_hosts(tmp_path / "2", time=[], inspect=[AT_A, AT_B, LOST_C])
     assert (late.status, late.rank) == ("timeout", 2)
+
+
+def on_both(reason, status="failed"):
+    return [RankFailed(rank, "ab"[rank // 2], status, reason, "prepared") for rank in range(4)]
+
+
+SILENT_B, STRANGE_B = LOST_B, LostAgent(1, "b", "spoke for rank 0, which is not its own")
+CLOSED_B = LostAgent(1, "b", "closed its connection")
+
+
+@pytest.mark.parametrize(
+    ("time", "blame"),
+    [
+        ([CLOSED_B], "host"),
+        ([SILENT_B], "host"),  # c speaks, too
+        ([STRANGE_B], "process"),
+        ([RankExited(2, "b", -11, "")], "process"),
+        ([RankExited(2, "b", -9, "", memory_limit_bytes=2**30)], "process"),
+        (on_both("ValueError: planted")[:1], "process"),
+        (on_both("ValueError: planted")[:2], "process"),  # both ranks of one host
+        (on_both("ValueError: planted"), "program"),
+        (on_both("CUDA out of memory", "out_of_memory"), "program"),
+        (on_both(RESET), "unknown"),
+        ([LostZygote("b", "the zygote is gone")], "process"),
+    ],
+)
+def test_an_outcome_says_whom_it_speaks_against(tmp_path, time, blame):
+    assert two_hosts(tmp_path, time=time).blame == blame
+
+
+def test_an_outcome_at_the_time_limit_says_so_too(tmp_path):
+    assert two_hosts(tmp_path / "1", time=[], inspect=[AT_A, AT_B, AT_C]).blame == "process"
+    at_b = Inspected(tuple(RankPlace(rank, "b", "warm", -1, "S", tuple(WAITING), "") for rank in (2, 3)))
+    assert two_hosts(tmp_path / "2", time=[], inspect=[AT_A, at_b, AT_C]).blame == "unknown"
+    assert two_hosts(tmp_path / "3").blame == ""
+
+
+class NobodyElse(TwoHosts):
+    """The same without the idle one."""
+
+    members = TwoHosts.members[:2]
+    hosts = ("a", "b")
+
+
+@pytest.mark.parametrize(("event", "blame"), [(SILENT_B, "link"), (CLOSED_B, "host")])
+def test_where_the_head_alone_is_left_silence_may_be_its_own_link(tmp_path, event, blame):
+    late = case()
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
+    Conductor(NobodyElse(**{**HEALTHY, "time": [event]}), run, Silent()).conduct([Execution(late, 0, 1)])
+    assert run.outcomes()[0].blame == blame
+
+
+@pytest.mark.parametrize(
+    ("members", "heading", "why"),
+    [
+        (TwoHosts, "lost hosts", "said nothing for 20 s"),
+        (TwoHosts, "lost hosts", "closed its connection"),
+        (NobodyElse, "lost hosts", "closed its connection"),
+        (NobodyElse, "silent hosts", "said nothing for 20 s"),
+    ],
+)
+def test_a_host_that_is_lost_while_no_case_uses_it_is_noted(tmp_path, members, heading, why):
+    lost = members.members[-1]
+    small = case(world_size=2)
+    answers = {
+        "start": ready()[:2],
+        "case": reached("prepared", range(2)),
+        "check": reached("checked", range(2)),
+        "time": [LostAgent(lost.agent, lost.host, why), *done(range(2))],
+    }
+    agents = members(**answers)
+    agents.lost, agents.lost_hosts, agents.present = {lost.agent: why}, (lost.host,), members.members[:-1]
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (small,), ()), {})
+    with pytest.raises(LostHosts):
+        Conductor(agents, run, Silent()).conduct([Execution(small, 0, 1)])
+    assert [outcome.status for outcome in run.outcomes()] == ["ok"]
+    assert run.environment() == {heading: {lost.host: f"its agent {why}"}}
 
 
 class InsideMpi:

@@ -127,7 +127,11 @@ def test_spares_take_the_places_of_hosts_lost_before_and_after_the_run_began(lau
         "e takes the place of b"
     )
     environment = RunFolder.open(tmp_path / "run").environment()
-    assert environment["lost hosts"] == dict.fromkeys("ab", "no process could be started there any more")
+    assert environment["lost hosts"] == {"b": "no process could be started there any more"}
+    assert environment["absent hosts"] == {
+        "a": "no process could be started there before the run began",
+        "d": "no process could be started there when a spare was wanted",
+    }
     assert environment["spares"] == {
         "c": "took the place of a",
         "d": "did not answer when host b had to be replaced",

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import DiskError, RunFolderError
-from clusterbench.run_folder import RunFolder, default_path
+from clusterbench.run_folder import LOST_HOSTS, SPARES, RunFolder, default_path
 from clusterbench.types import Case, Expected, Observation, Outcome, Plan, Refusal
 
 CASE = Case(
@@ -288,3 +289,21 @@ def test_one_line_is_one_case(run):
     run.record(OUTCOME, OBSERVATION)
     (line,) = (run.path / "observations.jsonl").read_text().splitlines()
     assert json.loads(line)["seconds"] == [[0.1, 0.2], [0.1, 0.3]]
+
+
+def test_hosts_that_take_part_again_are_noted_with_how_often_they_were_lost(run):
+    run.write("environment.json", "{}")
+    run.record(replace(OUTCOME, status="failed", lost_hosts=("n1",)), None)
+    run.note(LOST_HOSTS, {"n2": "it is gone", "n3": "it is gone"})
+    run.note(LOST_HOSTS, {"n4": "it is gone"})
+    run.note(SPARES, {"n5": "was not needed"})
+    run.add_hosts({"n1.fabric.example": {}, "n2": {}})
+    assert run.environment() == {
+        "hosts": {"n1.fabric.example": {}, "n2": {}},
+        "lost hosts": {"n3": "it is gone", "n4": "it is gone"},
+        "returned hosts": {"n1": 1, "n2": 1},
+        "spares": {"n5": "was not needed"},
+    }
+    run.add_hosts({"n3": {}, "n4": {}})
+    assert "lost hosts" not in run.environment()
+    assert run.environment()["returned hosts"] == dict.fromkeys(("n1", "n2", "n3", "n4"), 1)
