@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +189,9 @@ def infiniband_ports(root: Path = Path("/")) -> list[dict[str, Any]]:
 def network_interfaces(root: Path = Path("/")) -> list[dict[str, Any]]:
     """Interfaces, loopback included: on one machine it carries the test.
 
-    ``addresses`` are IPv4 with the length of their prefix (``10.77.0.1/24``), of interfaces that are up. ``physical``
-    ones belong to a device, unlike loopback, bridges and what containers make.
+    ``addresses`` have the length of their prefix (``10.77.0.1/24``, ``fd00::1/64``), of interfaces that are up, without
+    those that hold for one link only. ``physical`` ones belong to a device, unlike loopback, bridges and what
+    containers make.
     """
     addresses = psutil.net_if_addrs()
     return [
@@ -201,14 +202,20 @@ def network_interfaces(root: Path = Path("/")) -> list[dict[str, Any]]:
             # psutil gives 0 where the driver tells no speed (virtio, loopback)
             "speed_bits_per_s": stats.speed * 10**6 or None,
             "mtu_bytes": stats.mtu,
-            "addresses": [
-                str(ip_interface(f"{address.address}/{address.netmask or 32}"))
-                for address in addresses.get(name, ())
-                if address.family == socket.AF_INET and stats.isup
-            ],
+            "addresses": [written for each in addresses.get(name, ()) if stats.isup and (written := _address(each))],
         }
         for name, stats in sorted(psutil.net_if_stats().items())
     ]
+
+
+def _address(found: Any) -> str:
+    """An address as psutil gives it; empty where it is none that other hosts could reach, such as ``fe80::1%eth0``."""
+    if found.family == socket.AF_INET:
+        return str(ip_interface(f"{found.address}/{found.netmask or 32}"))
+    if found.family != socket.AF_INET6 or ip_address(found.address.partition("%")[0]).is_link_local:
+        return ""
+    length = bin(int(ip_address(found.netmask))).count("1") if found.netmask else 128
+    return str(ip_interface(f"{found.address}/{length}"))
 
 
 def _cpu_model(root: Path) -> str | None:

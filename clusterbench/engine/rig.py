@@ -89,11 +89,17 @@ class Rig:
 
     @property
     def address(self) -> str:
-        """IPv4 address where the other ranks reach this host: on Gloo's interface, or its own where all are on one."""
+        """Where the other ranks reach this host: on Gloo's interface, or its own where all are on one; IPv4 first."""
         name = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-        addresses = [entry.address for entry in psutil.net_if_addrs().get(name, ()) if entry.family == socket.AF_INET]
+        entries = psutil.net_if_addrs().get(name, ())
+        addresses = [
+            entry.address
+            for family in (socket.AF_INET, socket.AF_INET6)
+            for entry in entries
+            if entry.family == family and not entry.address.startswith("fe80:")  # which holds for one link only
+        ]
         if not addresses:
-            raise LaunchError(f"interface {name} of {self.host} has no IPv4 address")
+            raise LaunchError(f"interface {name} of {self.host} has no address")
         return addresses[0]
 
     def tell(self, text: str, root: int) -> str:

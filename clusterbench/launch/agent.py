@@ -154,7 +154,7 @@ class Agent:
     _telemetry: Channel[GpuSamples] | None = None
     _sampling: SampleGpus | None = None
     _num_readers: int = 0
-    _has_samples: bool = False
+    _has_gpus: bool = True
     _in_use: Zygote | None = None
     _can_start: bool = True
     _is_closed: bool = False
@@ -304,7 +304,7 @@ class Agent:
 
     def _sample_gpus(self, order: SampleGpus) -> None:
         self._sampling = order
-        self._has_samples = False
+        self._has_gpus = True
         if self._num_readers == MOST_READERS or not self._expect_spawner():
             return
         self._num_readers += 1
@@ -338,7 +338,7 @@ class Agent:
             case StoreOpen() | RankReady() | RankReached() | RankDone() | RankFailed():
                 self._events.append(message)
             case GpuSamples():
-                self._has_samples = bool(message.gpus)
+                self._has_gpus = bool(message.gpus)
                 self._events.append(GpusSampled(self.host, message))
             case Forked():
                 self._note_pid(message)
@@ -409,7 +409,7 @@ class Agent:
         if channel is self._telemetry:
             channel.close()
             self._telemetry = None
-            if self._sampling and self._has_samples:  # without a GPU it ends by itself
+            if self._sampling and self._has_gpus:  # without a GPU it ends by itself
                 self._sample_gpus(self._sampling)
 
     def _lose_spawner(self) -> None:

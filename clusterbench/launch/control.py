@@ -58,6 +58,8 @@ _MOST_STRANGERS = 128
 CLOSED = "closed its connection"
 SAID_NOTHING, TOOK_NOTHING = "said nothing for ", "took no message for "
 """How it begins why an agent is lost: the far end closes a connection, but silence may be the near end's."""
+EVERY_ADDRESS = ""
+"""Of a host, by IPv4 and by IPv6 where it has that."""
 
 Sent = TypeVar("Sent", bound=Order | MemberEvent)
 SentTo = TypeVar("SentTo", contravariant=True)
@@ -237,6 +239,12 @@ class TcpHead:
         host, port = self._listener.getsockname()[:2]
         return host, port
 
+    @property
+    def _where(self) -> str:
+        """The address in words; that of every network says nothing."""
+        host, port = self.address
+        return f"{socket.gethostname() if host in ('::', '0.0.0.0') else host}:{port}"
+
     def gather(self, timeout_s: float) -> None:
         """Waits until every member has come; later connections are not accepted.
 
@@ -246,13 +254,12 @@ class TcpHead:
             With the ranks that have not come after ``timeout_s`` seconds; if this process may not open so many files.
         """
         _allow_connections(self.size)
-        host, port = self.address
         deadline = time.monotonic() + timeout_s
         while len(self._members) < self.size - 1:
             if time.monotonic() > deadline:
                 missing = [rank for rank in range(1, self.size) if rank not in self._members]
                 raise LaunchError(
-                    f"{len(missing)} of {self.size} agents did not come to {host}:{port} within "
+                    f"{len(missing)} of {self.size} agents did not come to {self._where} within "
                     f"{timeout_s:g} s: {few(missing, 16)}"
                 )
             for key, _ in self._selector.select(0.05):
@@ -448,12 +455,23 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def _listen(host: str, port: int, backlog: int) -> socket.socket:
+    both = host == EVERY_ADDRESS and socket.has_dualstack_ipv6() and _has_ipv6()
+    family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), backlog=backlog)
+        listener = socket.create_server((host, port), family=family, backlog=backlog, dualstack_ipv6=both)
     except OSError as error:
         raise LaunchError(f"the head cannot listen at {host}:{port}: {os.strerror(error.errno or 0)}") from None
     listener.setblocking(False)
     return listener
+
+
+def _has_ipv6() -> bool:
+    """Whether this host has it at all: it can be built in and switched off."""
+    try:
+        with socket.create_server(("::", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 def _allow_connections(size: int) -> None:

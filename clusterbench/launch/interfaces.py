@@ -17,7 +17,7 @@ _NOT_FOR_TRAFFIC = re.compile(r"lo\d*$|docker|br-|veth|virbr|cni|flannel|cali|tu
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface of one host and its IPv4 address."""
+    """A network interface of one host and an address of it."""
 
     name: str
     address: str
@@ -25,13 +25,13 @@ class Interface:
 
 
 def interfaces_of(environment: Mapping[str, Any]) -> tuple[Interface, ...]:
-    """Those of a host that are up and have an address, in the order in which it lists them."""
+    """Those of a host that are up and have an address, in the order in which it lists them, by IPv4 before IPv6."""
     interfaces = []
     for described in environment.get("network") or ():
         for written in described.get("addresses") or ():
-            address = ipaddress.IPv4Interface(written)
-            interfaces.append(Interface(described["name"], str(address.ip), str(address.network)))
-    return tuple(interfaces)
+            address = ipaddress.ip_interface(written)
+            interfaces.append((address.version, Interface(described["name"], str(address.ip), str(address.network))))
+    return tuple(interface for _, interface in sorted(interfaces, key=lambda each: each[0]))
 
 
 def choose_interfaces(hosts: Mapping[str, Sequence[Interface]], wanted: str | None) -> dict[str, Interface]:
@@ -70,15 +70,15 @@ def _named(hosts: Mapping[str, Sequence[Interface]], wanted: str) -> dict[str, I
     chosen = {host: _of_name(wanted, own) for host, own in hosts.items()}
     if without := {host: hosts[host] for host, interface in chosen.items() if interface is None}:
         raise SuiteError(
-            f"--interface {wanted}: there is none of this name with an IPv4 address on {_listed(without)}.\n"
-            "hint: 'ip -4 -brief address' on a host lists its own"
+            f"--interface {wanted}: there is none of this name with an address on {_listed(without)}.\n"
+            "hint: 'ip -brief address' on a host lists its own"
         )
     return {host: interface for host, interface in chosen.items() if interface}
 
 
 def _is_for_traffic(interface: Interface) -> bool:
     """Not what leads to containers or, as link-local addresses do, to the board's own controller."""
-    return not _NOT_FOR_TRAFFIC.match(interface.name) and not ipaddress.IPv4Address(interface.address).is_link_local
+    return not _NOT_FOR_TRAFFIC.match(interface.name) and not ipaddress.ip_address(interface.address).is_link_local
 
 
 def _of_name(name: str, interfaces: Sequence[Interface]) -> Interface | None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
+import math
 import os
 import secrets
 import socket
@@ -21,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch.control import HEAD, Alone, TcpHead, TcpMember
+from clusterbench.launch.control import EVERY_ADDRESS, HEAD, Alone, TcpHead, TcpMember
 from clusterbench.launch.handshake import SECONDS_TO_AUTHENTICATE
 from clusterbench.launchers import SECRET_VARIABLE, Started
 
@@ -30,6 +32,8 @@ _SECONDS_BETWEEN_TRIES = 0.1
 _FIRST_PATIENCE_S = 0.5
 """With each port in the first round, and twice as much in each further one: programs that answer slowly on all ports
 before the head's cost 8 s, and a head that is slow is found in a later round."""
+_SECONDS_OF_AN_ANSWER = 10.0
+"""For which what a name service said is used."""
 _SHORTEST_SECRET = 16
 
 
@@ -60,7 +64,7 @@ def meet(started: Started, environment: Mapping[str, str], timeout_s: float) -> 
 def _listen(size: int, ports: tuple[int, ...], secret: bytes) -> TcpHead:
     for port in ports:
         with suppress(LaunchError):  # taken by another program
-            return TcpHead(size, _of_port(secret, port), "0.0.0.0", port)
+            return TcpHead(size, _of_port(secret, port), EVERY_ADDRESS, port)
     raise LaunchError(
         f"the head cannot listen on any of the ports {ports[0]} to {ports[-1]} of {socket.gethostname()}.\n"
         "hint: 'ss -ltnp' shows who does; another run of this job that has not ended, perhaps"
@@ -74,21 +78,60 @@ def _of_port(secret: bytes, port: int) -> bytes:
 def _join(started: Started, host: str, ports: tuple[int, ...], secret: bytes, timeout_s: float) -> TcpMember:
     deadline = time.monotonic() + timeout_s
     patience_s = _FIRST_PATIENCE_S
+    name = _Name(host)
     while True:
+        addresses = name.addresses()
+        said = name.error
         for port in ports:
-            try:
-                return TcpMember((host, port), started.size, started.rank, _of_port(secret, port), patience_s)
-            except LaunchError as error:  # the head is not there yet, or another program has this port
-                said = error
+            for address in addresses:
+                try:
+                    return TcpMember((address, port), started.size, started.rank, _of_port(secret, port), patience_s)
+                except LaunchError as error:  # the head is not there yet, or another program has this port
+                    said = str(error)
             if time.monotonic() > deadline:
                 raise LaunchError(
                     f"agent {started.rank} of {started.size} (host {socket.gethostname()}) did not find the head at "
-                    f"{host}, ports {ports[0]} to {ports[-1]}, within {timeout_s:g} s; the last try said: {said}\n"
-                    f"hint: is {host} the host of rank 0, are those ports open between hosts, and is "
+                    f"{name.in_words()}, ports {ports[0]} to {ports[-1]}, within {timeout_s:g} s; the last try said: "
+                    f"{said}\n{name.hint()}is {host} the host of rank 0, are those ports open between hosts, and is "
                     f"{SECRET_VARIABLE} (or the file {_secret_file()}) the same on all?"
                 )
         time.sleep(_SECONDS_BETWEEN_TRIES)
         patience_s = min(2 * patience_s, SECONDS_TO_AUTHENTICATE)
+
+
+class _Name:
+    """The name of the head's host, asked for once for many tries: a name service may take seconds for each answer."""
+
+    def __init__(self, host: str) -> None:
+        self.error = ""
+        self._host = host
+        self._addresses: tuple[str, ...] = ()
+        self._asked_at = -math.inf
+
+    def addresses(self) -> tuple[str, ...]:
+        """None where it has none so far. An answer may be wrong, or the host's address change: it is asked again."""
+        if time.monotonic() - self._asked_at > _SECONDS_OF_AN_ANSWER:
+            try:
+                found = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)
+                self._addresses = tuple(dict.fromkeys(str(each[4][0]) for each in found))
+            except OSError as error:
+                self._addresses, self.error = (), f"{self._host}: {error.strerror}"
+            self._asked_at = time.monotonic()
+        return self._addresses
+
+    def in_words(self) -> str:
+        """The name with what it stands for on this host."""
+        others = [address for address in self._addresses if address != self._host]
+        return f"{self._host} ({', '.join(others)})" if others else self._host
+
+    def hint(self) -> str:
+        """The beginning of a hint, where the name itself may be the trouble."""
+        if not self._addresses:
+            return f"hint: 'getent hosts {self._host}' should give an address here, and MASTER_ADDR may be one; "
+        named = [address.partition("%")[0] for address in self._addresses if address != self._host]
+        if any(ipaddress.ip_address(address).is_loopback for address in named):
+            return f"hint: the name {self._host} leads back to this host here: is it right in /etc/hosts; "
+        return "hint: "
 
 
 def ports_of(job: str) -> tuple[int, ...]:

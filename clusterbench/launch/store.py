@@ -25,7 +25,8 @@ WAIT = timedelta(seconds=60)
 def serve(descriptor: int, address: str) -> None:
     """Hosts one start's TCPStore at ``address`` and says on which port; ends with its channel. Outlives the ranks."""
     channel = Channel(socket.socket(fileno=descriptor), decode_store_event)  # nothing is said to it
-    listener = socket.create_server((address, 0), backlog=4096)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=4096)
     port = listener.getsockname()[1]
     # Handed a listening socket, the store does not open one of its own, which would be open to every network.
     store = TCPStore(

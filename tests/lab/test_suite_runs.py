@@ -274,15 +274,15 @@ def fabric_on_three(lab):
         ),
         (
             ["--interface", "eth9"],
-            "error: --interface eth9: there is none of this name with an IPv4 address on cb1 (eth0 10.77.0.1, fab0 "
+            "error: --interface eth9: there is none of this name with an address on cb1 (eth0 10.77.0.1, fab0 "
             "10.88.0.1, lo 127.0.0.1), cb2 (eth0 10.77.0.2, fab0 10.88.0.2, lo 127.0.0.1), cb3 (eth0 10.77.0.3, fab0 "
             "10.88.0.3, lo 127.0.0.1), cb4 (eth0 10.77.0.4, lo 127.0.0.1).\n"
-            "hint: 'ip -4 -brief address' on a host lists its own\n",
+            "hint: 'ip -brief address' on a host lists its own\n",
         ),
         (
             ["--interface", "fab0"],
-            "error: --interface fab0: there is none of this name with an IPv4 address on cb4 (eth0 10.77.0.4, lo "
-            "127.0.0.1).\nhint: 'ip -4 -brief address' on a host lists its own\n",
+            "error: --interface fab0: there is none of this name with an address on cb4 (eth0 10.77.0.4, lo "
+            "127.0.0.1).\nhint: 'ip -brief address' on a host lists its own\n",
         ),
     ],
     ids=["unknown host", "unknown interface", "interface of three"],

@@ -65,8 +65,8 @@ def test_one_that_is_missing_is_named_with_its_hosts_and_what_they_have():
     with pytest.raises(SuiteError) as caught:
         choose_interfaces(hosts, "ib0")
     assert str(caught.value) == (
-        "--interface ib0: there is none of this name with an IPv4 address on b (eth0 10.0.0.2).\n"
-        "hint: 'ip -4 -brief address' on a host lists its own"
+        "--interface ib0: there is none of this name with an address on b (eth0 10.0.0.2).\n"
+        "hint: 'ip -brief address' on a host lists its own"
     )
 
 
@@ -82,3 +82,16 @@ def test_hosts_without_anything_in_common_are_refused():
 
 def test_an_interface_without_an_address_is_not_counted():
     assert interfaces_of({"network": [{"name": "ib0", "addresses": []}, {"name": "eth0"}]}) == ()
+
+
+def test_ipv6_is_taken_where_hosts_have_nothing_else_in_common():
+    both = {"a": host(eth0="fd00::1/64", eth1="10.0.0.1/24"), "b": host(eth0="fd00::2/64", eth1="10.0.0.2/24")}
+    assert names(both) == {"a": ("eth1", "10.0.0.1"), "b": ("eth1", "10.0.0.2")}
+    mixed = {"a": host(eth0="fd00::1/64", eth1="10.0.0.1/24"), "b": host(eth0="fd00::2/64")}
+    assert names(mixed) == {"a": ("eth0", "fd00::1"), "b": ("eth0", "fd00::2")}
+    assert names(mixed, "eth0") == {"a": ("eth0", "fd00::1"), "b": ("eth0", "fd00::2")}
+
+
+def test_an_address_that_holds_for_one_link_joins_nobody():
+    with pytest.raises(SuiteError, match="no network in common"):
+        choose_interfaces({"a": host(eth0="fe80::1/64"), "b": host(eth0="fe80::2/64")}, None)

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch import handshake, rendezvous
+from clusterbench.launch import control, handshake, rendezvous
 from clusterbench.launch.control import Alone, TcpHead
 from clusterbench.launch.messages import TimeTold
 from clusterbench.launch.rendezvous import meet, ports_of, shared_secret
@@ -167,7 +167,7 @@ def test_the_head_names_who_did_not_come(job):
     with pytest.raises(LaunchError) as caught:
         meet(agent(0), job, 0.2)
     port = ports_of(job_of(job))[0]
-    assert str(caught.value) == f"2 of 3 agents did not come to 0.0.0.0:{port} within 0.2 s: 1, 2"
+    assert str(caught.value) == f"2 of 3 agents did not come to {socket.gethostname()}:{port} within 0.2 s: 1, 2"
 
 
 def test_a_member_says_where_it_looked_and_what_to_look_at(job):
@@ -180,6 +180,75 @@ def test_a_member_says_where_it_looked_and_what_to_look_at(job):
         f"agent 1 of 3 (host {here}) did not find the head at {where}, within 0.2 s; the last try said:"
     )
     assert hint.startswith("hint: is 127.0.0.1 the host of rank 0, are those ports open between hosts, and is CLUSTERB")
+
+
+def getaddrinfo(answers, asked):
+    """A name service that gives for cb1 each of ``answers``, the last one for ever; an exception is no answer."""
+    really = socket.getaddrinfo
+
+    def answer(host, *how, **more):
+        if host != "cb1":
+            return really(host, *how, **more)
+        asked.append(host)
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(found, OSError):
+            raise found
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in found]
+
+    return answer
+
+
+def test_a_name_is_asked_for_once_and_not_for_each_port(job, monkeypatch):
+    """A name service that takes three seconds for an answer used up all of a member's time."""
+    asked = []
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo([["127.0.0.1"]], asked))
+    with pytest.raises(LaunchError, match=r"did not find the head at cb1 \(127\.0\.0\.1\), ports "):
+        meet(agent(1), {**job, "MASTER_ADDR": "cb1"}, 0.2)
+    assert asked.count("cb1") == 1
+
+
+def test_every_address_of_a_name_is_tried_and_a_name_that_comes_right_is_found(job, monkeypatch):
+    monkeypatch.setattr(rendezvous, "_SECONDS_OF_AN_ANSWER", 0.0)
+    answers = [socket.gaierror(socket.EAI_AGAIN, "no answer"), ["127.9.9.9"], ["127.9.9.9", "127.0.0.1"]]
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo(answers, []))
+    head, came = meet_in_background(agent(0, size=2), job)
+    member = meet(agent(1, size=2), {**job, "MASTER_ADDR": "cb1"}, 60)
+    head.join()
+    member.close()
+    came[0].close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+         "the last try said: cb1: Temporary failure in name resolution\n"
+         "hint: 'getent hosts cb1' should give an address here, and MASTER_ADDR may be one; is cb1 the host of rank 0"),
+        (["127.0.1.1"], "hint: the name cb1 leads back to this host here: is it right in /etc/hosts; is cb1 the host"),
+    ],
+)  # fmt: skip
+def test_a_name_without_an_address_or_with_a_wrong_one_is_said(job, monkeypatch, answer, said):
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo([answer], []))
+    with pytest.raises(LaunchError) as caught:
+        meet(agent(1), {**job, "MASTER_ADDR": "cb1"}, 0.2)
+    assert said in str(caught.value)
+
+
+def test_a_member_comes_by_ipv6_where_the_head_has_it(job):
+    if not control._has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    head, came = meet_in_background(agent(0, size=3), job)
+    members = [meet(agent(1), {**job, "MASTER_ADDR": "::1"}, 60), meet(agent(2), job, 60)]
+    head.join()
+    for plane in (*members, came[0]):
+        plane.close()
+
+
+def test_a_host_without_ipv6_listens_all_the_same(monkeypatch):
+    monkeypatch.setattr(control, "_has_ipv6", lambda: False)
+    head = TcpHead(1, b"secret", control.EVERY_ADDRESS)
+    assert head.address[0] == "0.0.0.0"
+    head.close()
 
 
 def test_an_agent_without_the_secret_is_refused_though_its_rank_is_free(job):
