@@ -297,27 +297,37 @@ def test_a_link_that_comes_back_in_time_costs_nothing_but_time(lab, drill, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("launch", "why_not", "fault", "program"),
-    [(*MPICH, "crash", CLI), (*OPENMPI, "cut", BRISK)],
+    ("launch", "why_not", "fault", "program", "spares", "said"),
+    [
+        (*MPICH, "crash", CLI, ("--spares", "1"), f"no answer from {VICTIM}; spare cb3 takes the place of {VICTIM}"),
+        (*OPENMPI, "cut", BRISK, (), f"no answer from {VICTIM}; left are cb1, cb3"),
+    ],
     ids=["mpich-crash", "openmpi-cut"],
 )
-def test_the_outer_form_goes_on_with_the_hosts_that_are_left(lab, drill, tmp_path, launch, why_not, fault, program):
+def test_the_outer_form_goes_on_with_the_hosts_that_are_left(
+    lab, drill, tmp_path, launch, why_not, fault, program, spares, said
+):
+    """Under MPICH the third is a spare: the launcher is always given two."""
     if reason := why_not():
         pytest.skip(reason)
     launcher = launch(lab, ["cb1", VICTIM, "cb3"], 1)
     folder = tmp_path / "run"
-    run = Run(lab, launcher, drill, "--out", folder, outer=launcher.prefix, program=program)
+    run = Run(lab, launcher, drill, "--out", folder, *spares, outer=launcher.prefix, program=program)
     run.until(DISTURBED)
     getattr(lab, fault)(VICTIM)
     assert run.end(400) == 0, run.text
-    assert f"no answer from {VICTIM}; left are cb1, cb3" in run.text
+    assert said in run.text
     (lost,) = [outcome for outcome in outcomes(folder) if outcome.status != "ok"]
     assert (lost.status, lost.host, lost.lost_hosts, lost.attempt) == ("failed", VICTIM, (VICTIM,), 1)
     silent = f"rank 1 (host {VICTIM}) was lost: the agent there said nothing for 20 s"  # unless a test asks for less
     assert fault != "cut" or lost.reason == silent
+    assert not spares or lost.reason.endswith(f"; cb3 takes the place of {VICTIM}")
     assert_one_run(folder, ALL)
     moved = [observation.hosts for observation in RunFolder.open(folder).observations()][-1]
     assert moved == ("cb1", "cb3")
+    assert (folder / "bad_hosts.txt").read_text() == f"{VICTIM}\n"
+    assert json.loads((folder / "hosts.json").read_text())["not_judged"] == ["cb1", "cb3"]  # a drill compares nothing
+    assert f"hint: --exclude {folder}/bad_hosts.txt leaves the bad ones out" in run.text
     assert_nothing_runs(lab)
 
 
