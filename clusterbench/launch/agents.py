@@ -314,49 +314,83 @@ def follow(agent: Agent, plane: MemberPlane, interruption: Interruption) -> int:
     LostHead
         The agent has to end its ranks and itself.
     """
-    pause, silence, silence_s = Pause(), Silence([HEAD]), SECONDS_WHILE_BUSY
-    told, gave_sign = False, 0.0
-    mpi = MpiRank(agent.host) if isinstance(plane, MpiPlane) else None
-    while True:
-        if mpi and mpi.is_undisturbed() and not interruption.asked:
-            mpi.wait(SECONDS_BETWEEN_LOOKS)
-            continue
-        orders = [message for _, message in plane.receive()]
+    follower = Follower(agent, plane, interruption)
+    while (exit_code := follower.look()) is None:
+        pass
+    return exit_code
+
+
+class Follower:
+    """A member agent under the orders of the head, a look at a time."""
+
+    def __init__(self, agent: Agent, plane: MemberPlane, interruption: Interruption) -> None:
+        self._agent, self._plane, self._interruption = agent, plane, interruption
+        self._mpi = MpiRank(agent.host) if isinstance(plane, MpiPlane) else None
+        self._pause = Pause()
+        self._silence, self._silence_s = Silence([HEAD]), SECONDS_WHILE_BUSY
+        self._told_of_interruption = False
+        self._gave_sign = 0.0
+
+    def look(self) -> int | None:
+        """Does what was ordered since the last look and tells what happened; the exit code, once the head says quit.
+
+        Sleeps a little where nothing happens.
+
+        Raises
+        ------
+        LostHead
+            The head is gone, or has been silent for too long.
+        """
+        if self._mpi and self._mpi.is_undisturbed() and not self._interruption.asked:
+            self._mpi.wait(SECONDS_BETWEEN_LOOKS)
+            return None
+        orders = [message for _, message in self._plane.receive()]
         for order in orders:
-            match order:
-                case Quit():
-                    _leave(agent, plane, order)
-                    return order.exit_code
-                case ExpectSilence():
-                    silence_s = order.seconds
-                case Sign():
-                    pass
-                case PrepareMpi() | CheckMpi() | TimeMpi() | InspectMpi() | EndMpi():
-                    if mpi is None:
-                        plane.drop(HEAD, f"sent {type(order).__name__} where no MPI is")
-                    else:
-                        mpi.execute(order)
-                case _:
-                    agent.execute(order)
-        events = agent.events(pause.seconds) + (mpi.events() if mpi else [])
-        if interruption.asked and not told:
-            events.insert(0, Interrupted())  # a signal to all processes of a job ends its ranks, too
-            told = True
-        if time.monotonic() - gave_sign > SECONDS_BETWEEN_SIGNS:
-            gave_sign = time.monotonic()
-            plane.send(HEAD, Sign())
+            if isinstance(order, Quit):
+                _leave(self._agent, self._plane, order)
+                return order.exit_code
+            self._execute(order)
+        events = self._happened()
         for event in events:
-            plane.send(HEAD, event)
-        silence.heard([HEAD] if orders else [])
-        if why := plane.lost().get(HEAD):
+            self._plane.send(HEAD, event)
+        self._silence.heard([HEAD] if orders else [])
+        self._miss_the_head()
+        self._pause.after(bool(orders or events))
+        return None
+
+    def _execute(self, order: Order) -> None:
+        match order:
+            case Quit() | Sign():
+                pass
+            case ExpectSilence():
+                self._silence_s = order.seconds
+            case PrepareMpi() | CheckMpi() | TimeMpi() | InspectMpi() | EndMpi():
+                if self._mpi is None:
+                    self._plane.drop(HEAD, f"sent {type(order).__name__} where no MPI is")
+                else:
+                    self._mpi.execute(order)
+            case _:
+                self._agent.execute(order)
+
+    def _happened(self) -> list[MemberEvent]:
+        events = self._agent.events(self._pause.seconds) + (self._mpi.events() if self._mpi else [])
+        if self._interruption.asked and not self._told_of_interruption:
+            events.insert(0, Interrupted())  # a signal to all processes of a job ends its ranks, too
+            self._told_of_interruption = True
+        if time.monotonic() - self._gave_sign > SECONDS_BETWEEN_SIGNS:
+            self._gave_sign = time.monotonic()
+            self._plane.send(HEAD, Sign())
+        return events
+
+    def _miss_the_head(self) -> None:
+        if why := self._plane.lost().get(HEAD):
             what = "is gone" if why == CLOSED else why
-            raise LostHead(f"the head of the run {what}; the agent on {agent.host} ends its ranks and itself")
-        if silence.longer_than(silence_s):
+            raise LostHead(f"the head of the run {what}; the agent on {self._agent.host} ends its ranks and itself")
+        if self._silence.longer_than(self._silence_s):
             raise LostHead(
-                f"the head of the run said nothing for {silence_s:g} s; the agent on {agent.host} ends its ranks and "
-                "itself"
+                f"the head of the run said nothing for {self._silence_s:g} s; the agent on {self._agent.host} ends its "
+                "ranks and itself"
             )
-        pause.after(bool(orders or events))
 
 
 def _leave(agent: Agent, plane: MemberPlane, order: Quit) -> None:

@@ -1,9 +1,9 @@
-"""Members of a run without processes and without torch: real planes and the real ``follow``, a stand-in for the agent.
+"""Members of a run without processes or torch: real planes and the real ``Follower``, a stand-in for the agent.
 
-What is a process on a cluster, one per host or per rank, is a thread here, and runs ``follow`` as that process does.
+What is a process on a cluster, one per host or per rank, is an object here, and looks for orders as that process does.
 Two things differ. Ranks are not forked: the stand-in answers each order at once with the events that workers would
-send. And between orders a thread does not look every 20 ms, which a thousand of them could not do on two cores, but
-sleeps until its connection has something, and then as long as an agent sleeps at most between two looks.
+send. And between orders a member does not look every 20 ms, which thousands of them could not do on two cores: it looks
+when its connection has something, 20 ms later, which is as long as an agent sleeps at most between two looks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import random
 import select
 import socket
 import struct
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LaunchError
-from clusterbench.launch.agents import Agents, follow
+from clusterbench.launch.agents import Agents, Follower
 from clusterbench.launch.control import HEAD, TcpMember
 from clusterbench.launch.messages import (
     End,
@@ -53,7 +52,6 @@ TIMEOUT_S = 60.0
 COPY = PackageCopy("/x/clusterbench", "0123456789abcdef")
 _LONGEST_PAUSE_S = 0.02
 _SECONDS_BETWEEN_LOOKS = 0.5
-_BYTES_OF_A_STACK = 256 * 1024
 
 
 class StandIn:
@@ -122,17 +120,12 @@ class StandIn:
 
 
 class Crowd:
-    """Agents ``agents`` of a run of ``size`` on TCP connections of their own, each in a thread of this process.
+    """Agents ``agents`` of a run of ``size`` on TCP connections of their own, all in one thread.
 
     Parameters
     ----------
     environment
         What each host says of itself.
-
-    Attributes
-    ----------
-    ends
-        How many ended in which way: an exit code, or what was the matter.
     """
 
     def __init__(
@@ -144,58 +137,55 @@ class Crowd:
         environment: Mapping[str, Any],
         ranks_per_agent: int = 1,
     ) -> None:
-        self.ends: Counter[str] = Counter()
+        self._agents = agents
         self._member = (address, size, secret)
         self._says = (environment, ranks_per_agent)
-        self._may_come = threading.Event()
-        usual = threading.stack_size(_BYTES_OF_A_STACK)
-        self._threads = [threading.Thread(target=self._live, args=(agent,)) for agent in agents]
-        for thread in self._threads:
-            thread.start()
-        threading.stack_size(usual)
+        self._followers: dict[int, Follower] = {}
+        self._arrived = select.poll()  # a descriptor may be above 1,024, which select() does not take
 
-    def come(self) -> None:
-        """All at once."""
-        self._may_come.set()
+    def live(self) -> Counter[str]:
+        """From the connection of each to its end: how many ended in which way, an exit code or what was the matter."""
+        ends: Counter[str] = Counter()
+        for agent in self._agents:
+            self._come(agent)
+        looked_s = time.monotonic()
+        while self._followers:
+            heard = [descriptor for descriptor, _ in self._arrived.poll(1e3 * _SECONDS_BETWEEN_LOOKS)]
+            time.sleep(_LONGEST_PAUSE_S)
+            if time.monotonic() - looked_s > _SECONDS_BETWEEN_LOOKS:  # for signs of life
+                looked_s, heard = time.monotonic(), list(self._followers)
+            for descriptor in heard:
+                if (end := _end_of(self._followers[descriptor])) is not None:
+                    ends[end] += 1
+                    self._arrived.unregister(descriptor)
+                    del self._followers[descriptor]
+        return ends
 
-    def gone(self) -> Counter[str]:
-        """How they ended, once all have."""
-        for thread in self._threads:
-            thread.join()
-        return self.ends
-
-    def _live(self, agent: int) -> None:
-        self._may_come.wait()
-        try:
-            end = str(self._follow(agent))
-        except LaunchError as error:
-            end = str(error).split(";")[0]
-        except Exception as error:  # noqa: BLE001  whatever it was, it is counted
-            end = repr(error)
-        self.ends[end] += 1
-
-    def _follow(self, agent: int) -> int:
+    def _come(self, agent: int) -> None:
         address, size, secret = self._member
         plane = TcpMember(address, size, agent, secret)
         connection = plane._head.socket
-        arrived = select.poll()  # a descriptor may be above 1,024, which select() does not take
-        arrived.register(connection, select.POLLIN)
-
-        def wait(timeout_s: float) -> None:
-            if arrived.poll(_SECONDS_BETWEEN_LOOKS * 1e3):
-                time.sleep(_LONGEST_PAUSE_S)
 
         def cut() -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no farewell
             plane.close()
 
         own = hello_of(agent, *self._says)
-        stand_in = StandIn(own.host, wait, cut)
         plane.send(HEAD, own)
-        try:
-            return follow(stand_in, plane, SimpleNamespace(asked=False))
-        finally:
-            plane.close()
+        self._arrived.register(connection, select.POLLIN)
+        stand_in = StandIn(own.host, lambda timeout_s: None, cut)
+        self._followers[connection.fileno()] = Follower(stand_in, plane, SimpleNamespace(asked=False))
+
+
+def _end_of(follower: Follower) -> str | None:
+    """How it ended with this look; None where it goes on."""
+    try:
+        exit_code = follower.look()
+    except LaunchError as error:
+        return str(error).split(";")[0]
+    except Exception as error:  # noqa: BLE001  whatever it was, it is counted
+        return repr(error)
+    return None if exit_code is None else str(exit_code)
 
 
 def hello_of(agent: int, environment: Mapping[str, Any], ranks_per_agent: int = 1) -> Hello:

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -33,19 +34,22 @@ class Watch:
 
 
 @pytest.fixture
-def crowd_and_agents():
+def ends_and_agents():
     plane = TcpHead(RANKS + 1, SECRET)
     crowd = Crowd(plane.address, RANKS + 1, range(1, RANKS + 1), SECRET, {"cpu_model": "x"})
-    crowd.come()
+    with ThreadPoolExecutor() as pool:
+        ends = pool.submit(crowd.live)
+        yield ends, _agents(plane)
+        plane.close()
+
+
+def _agents(plane):
     plane.gather(60)
     allocation = gather(plane, hello_of(HEAD, {"cpu_model": "x"}))
     agent = StandIn(allocation.hosts[HEAD])
     measure_clocks(plane, allocation)
     assert all("clock_offset_s" in allocation.environments[host] for host in allocation.names[1:])
-    agents = Agents(agent, plane, members_of(allocation.hosts, [1] * plane.size, allocation.names[1:]))
-    yield crowd, agents
-    plane.close()
-    crowd.gone()
+    return Agents(agent, plane, members_of(allocation.hosts, [1] * plane.size, allocation.names[1:]))
 
 
 def conduct(agents, path, *cases):
@@ -58,8 +62,8 @@ def conduct(agents, path, *cases):
     return directory, said
 
 
-def test_the_samples_of_all_ranks_arrive_in_rank_order(crowd_and_agents, tmp_path):
-    crowd, agents = crowd_and_agents
+def test_the_samples_of_all_ranks_arrive_in_rank_order(ends_and_agents, tmp_path):
+    ends, agents = ends_and_agents
     directory, said = conduct(agents, tmp_path, case_of(RANKS))
     assert said == ""
     assert [outcome.status for outcome in directory.outcomes()] == ["ok"]
@@ -67,11 +71,11 @@ def test_the_samples_of_all_ranks_arrive_in_rank_order(crowd_and_agents, tmp_pat
     assert [len(samples) for samples in observation.seconds] == [SAMPLES] * RANKS
     assert observation.hosts == tuple(f"n{number:04d}" for number in range(RANKS // 8))
     dismiss(agents._plane, 7)
-    assert crowd.gone() == {"7": RANKS}
+    assert ends.result() == {"7": RANKS}
 
 
-def test_connections_cut_in_the_middle_of_a_case_are_all_named(crowd_and_agents, tmp_path):
-    crowd, agents = crowd_and_agents
+def test_connections_cut_in_the_middle_of_a_case_are_all_named(ends_and_agents, tmp_path):
+    ends, agents = ends_and_agents
     directory, said = conduct(agents, tmp_path, case_of(RANKS, "cut", cut=(3, 17, 20)), case_of(RANKS))
     assert said == "hosts n0000, n0002 were lost: each of their agents closed its connection"
     (outcome,) = directory.outcomes()  # the case behind it is left for later
@@ -82,19 +86,19 @@ def test_connections_cut_in_the_middle_of_a_case_are_all_named(crowd_and_agents,
     )
     assert len(agents.present) == RANKS - 3
     dismiss(agents._plane, 0, agents.lost)
-    assert crowd.gone() == {"0": RANKS - 3, "the head of the run is gone": 3}
+    assert ends.result() == {"0": RANKS - 3, "the head of the run is gone": 3}
 
 
-def test_a_run_that_loses_everybody_ends_at_once(crowd_and_agents, tmp_path, monkeypatch):
+def test_a_run_that_loses_everybody_ends_at_once(ends_and_agents, tmp_path, monkeypatch):
     monkeypatch.setattr(events, "SECONDS_TO_ANSWER", 60.0)
-    crowd, agents = crowd_and_agents
+    ends, agents = ends_and_agents
     start_s = time.monotonic()
     directory, said = conduct(agents, tmp_path, case_of(RANKS, "cut", cut=range(RANKS)))
     assert time.monotonic() - start_s < 25  # the head asks nobody who is not there, and waits for nobody
     assert "n0007 were lost" in said
     (outcome,) = directory.outcomes()
     assert len(outcome.lost_hosts) == RANKS // 8
-    assert crowd.gone() == {"the head of the run is gone": RANKS}
+    assert ends.result() == {"the head of the run is gone": RANKS}
 
 
 def test_the_soft_limit_of_open_files_is_raised_as_far_as_needed(monkeypatch):
