@@ -163,7 +163,10 @@ def plan(
 @click.option("--fingerprint", hidden=True, help="Of the run that --launch goes on with.")
 @fail_on_option
 @click.option("--launch", metavar="COMMAND", help="Start this launcher, and again on what is left when a host is lost.")
-def run(suite: Path | None, resume: Path | None, launch: str | None, **options: Any) -> None:
+@click.option(
+    "--bisect", metavar="CASE", help="With --resume and --launch: find the hosts that this failed case needs."
+)
+def run(suite: Path | None, resume: Path | None, launch: str | None, bisect: str | None, **options: Any) -> None:
     """Run SUITE and write a report, alone or in every process that a launcher (mpirun, srun, torchrun ...) starts.
 
     Ends in order on Ctrl-C, SIGTERM, SIGHUP and SIGUSR1; '--resume FOLDER' then does the rest.
@@ -173,13 +176,19 @@ def run(suite: Path | None, resume: Path | None, launch: str | None, **options: 
 
     if (suite is None) == (resume is None):
         raise click.UsageError("give either a SUITE or --resume FOLDER")
-    if resume is not None and options["out"] is not None:
+    if resume is not None and options["out"] is not None and bisect is None:
         raise click.UsageError("--out has no effect with --resume, which continues in its own folder")
     if options["take_over"] and resume is None and options["out"] is None:
         raise click.UsageError("--take-over has no effect on a folder that is new")
     if options["spares"] and launch is None:
         raise click.UsageError("--spares has no effect without --launch, which alone can start a launcher again")
     wanted = RunOptions(suite, resume, **options)
+    if bisect is not None:
+        from clusterbench.launch.bisect import bisect as find_hosts
+
+        if resume is None or launch is None:
+            raise click.UsageError("--bisect needs --resume FOLDER, the run that failed, and --launch COMMAND")
+        click.get_current_context().exit(find_hosts(launch, bisect, wanted))
     if launch is None:
         click.get_current_context().exit(run_suite(wanted))
     from clusterbench.launch.supervisor import supervise

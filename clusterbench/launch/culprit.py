@@ -68,6 +68,11 @@ def is_victim(event: BadEvent) -> bool:
     return _suspicion(event)[0] == _VICTIM
 
 
+def says_that_a_peer_is_gone(reason: str) -> bool:
+    """Whether what a rank raised is the loss of another one."""
+    return _PEER_LOST.search(reason) is not None
+
+
 def _suspicion(event: BadEvent) -> tuple[int, int]:
     """Smaller is more suspect; a rank that only reports the loss of a peer comes last."""
     match event:
@@ -76,7 +81,7 @@ def _suspicion(event: BadEvent) -> tuple[int, int]:
         case RankExited():
             return (1 if event.code < 0 else 2), event.rank
         case RankFailed(status="failed"):
-            return (_VICTIM if _PEER_LOST.search(event.reason) else 4), event.rank
+            return (_VICTIM if says_that_a_peer_is_gone(event.reason) else 4), event.rank
         case RankFailed(status="out_of_memory"):
             return 3, event.rank
         case RankFailed():

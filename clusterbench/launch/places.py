@@ -36,13 +36,8 @@ class Places:
                 f"hint: name {num_spares + 1} hosts or more there, the spares last"
             )
         num_taking_part = len(named) - num_spares
-        num_tasks = launch.launcher.num_tasks(launch.words)
-        if num_taking_part < len(launch.hosts) and num_tasks is not None and num_tasks % len(launch.hosts):
-            raise SuiteError(
-                f"--launch starts {num_tasks} processes, which are not equally many on each of its "
-                f"{len(launch.hosts)} hosts: {', '.join(launch.hosts)}.\n"
-                "hint: count those of spares and of excluded hosts, too; fewer are started without them"
-            )
+        if num_taking_part < len(launch.hosts):
+            expect_equally_many(launch)
         return cls(named[:num_taking_part], named[num_taking_part:])
 
     def after(self, answering: Collection[str]) -> Loss:
@@ -53,6 +48,23 @@ class Places:
         silent = tuple(host for host in self.spares if lost and host not in answering)
         hosts = tuple(replaced.get(host, host) for host in self.hosts if host in answering or host in replaced)
         return Loss(lost, replaced, silent, Places(hosts, tuple(ready[len(replaced) :]) if lost else self.spares))
+
+
+def expect_equally_many(launch: LaunchCommand) -> None:
+    """Makes sure that fewer hosts have fewer processes.
+
+    Raises
+    ------
+    SuiteError
+        If the processes of a command are not equally many on each host that it names.
+    """
+    num_tasks = launch.launcher.num_tasks(launch.words)
+    if num_tasks is not None and num_tasks % len(launch.hosts):
+        raise SuiteError(
+            f"--launch starts {num_tasks} processes, which are not equally many on each of its "
+            f"{len(launch.hosts)} hosts: {', '.join(launch.hosts)}.\n"
+            "hint: count those of spares and of excluded hosts, too; fewer are started without them"
+        )
 
 
 @dataclass(frozen=True)

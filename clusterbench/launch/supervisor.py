@@ -138,8 +138,7 @@ def _supervise(
         if has_begun and (interruption.asked or _is_over(options, folder)):
             notes.write(writer)
             return _settle(writer.directory(), supervised.exit_code, options.fail_on)
-        with _nothing_left_behind():
-            loss = places.after(_alive(launch, [*hosts, *places.spares], scratch))
+        loss = places.after(hosts_that_answer(launch, [*hosts, *places.spares], scratch))
         named = supervised.named(hosts)
         words = f"; it said: {named[1]}" if named else ""
         print(f"clusterbench: the launcher ended with {supervised.exit_code}{words}; {loss.sentence}", file=sys.stderr)
@@ -158,6 +157,23 @@ def _supervise(
         if stuck or not loss.left.hosts or interruption.asked or options.on_lost_host == "stop":
             return _settle(writer.directory(), supervised.exit_code, options.fail_on)
         places = loss.left
+
+
+def start_once(
+    launch: LaunchCommand, hosts: Sequence[str], options: RunOptions, scratch: Path, interruption: Interruption
+) -> int:
+    """Starts the launcher on these hosts for a run's folder that has its plan; returns the launcher's exit code."""
+    assert options.resume is not None
+    supervised = _Supervised(interruption)
+    with _nothing_left_behind():
+        supervised.run(launch.on(hosts, scratch) + _inner(options, options.resume, hosts), options.resume)
+    return supervised.exit_code
+
+
+def hosts_that_answer(launch: LaunchCommand, hosts: Sequence[str], scratch: Path) -> list[str]:
+    """The hosts on which the launcher can start a process."""
+    with _nothing_left_behind():
+        return _alive(launch, hosts, scratch)
 
 
 class _Notes:

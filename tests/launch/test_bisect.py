@@ -1,0 +1,219 @@
+"""The search as a person starts it; in place of a launcher a function writes what planted faults make of each run."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from clusterbench.cli import main
+from clusterbench.cluster import Cluster
+from clusterbench.errors import LaunchError, SuiteError
+from clusterbench.launch import bisect as searching
+from clusterbench.launch.bisect import NAMED, NOT_NAMED, bisect
+from clusterbench.launch.run import RunOptions
+from clusterbench.planning import make_plan
+from clusterbench.run_folder import RunFolder
+from clusterbench.suite import load_suite
+from clusterbench.types import Observation, Outcome
+
+SUITE = """
+suite: s
+benchmarks:
+  - {benchmark: fault_drill, iterations: 2, warmup: 0, at_most: {step_time: 1 s}}
+  - {benchmark: train_step, layouts: [tp4], shape: llama-tiny, seq_len: 32, global_batch_size: 8}
+"""
+DRILL, TP = "fault_drill/4n4/none-in-run", "train_step/4n4/tp4"
+COMMAND = "mpirun -n 4 -host a,b,c,d"
+RAISED = "rank 1 (host b): RuntimeError: it broke after 7 s"
+
+
+def write_outcome(folder, hosts, planted):
+    """What a run on ``hosts`` leaves in its folder, with the faults that are planted."""
+    run = RunFolder.open(folder)
+    (case,) = run.plan().cases
+    assert case.num_nodes == len(hosts) == run.plan().cluster.num_nodes
+    identity = {"case": case.id, "hash": case.hash, "repeat": 0, "attempt": 1}
+    for status, reason, faults in planted["faults"]:
+        if any(set(hosts) >= {*fault} for fault in faults):
+            run.record(Outcome(**identity, status=status, reason=reason), None)
+            return
+    slow = any(set(hosts) >= {*fault} for fault in planted["slow"])
+    seconds = [[2.0 if slow else 0.5] * case.iterations] * case.world_size
+    run.record(
+        Outcome(**identity, status="ok", phase="done"), Observation(**identity, hosts=tuple(hosts), seconds=seconds)
+    )
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """In ``run`` a run of four hosts that failed; gives what plants faults."""
+    (tmp_path / "s.yaml").write_text(SUITE)
+    suite = load_suite(tmp_path / "s.yaml")
+    plan = make_plan(suite, Cluster(4, 1, "cpu", hosts=("a", "b", "c", "d")))
+    run = RunFolder.create(tmp_path / "run", suite.text, plan, {"hosts": {}})
+    assert [case.id for case in plan.cases] == [DRILL, TP]
+    planted = {}
+
+    def start_once(launch, hosts, options, scratch, interruption):
+        if any(set(hosts) >= {*crashing} for crashing in planted["crashes"]):
+            planted["down"] = planted["crashes"][0]
+        if {*hosts} & {*planted["down"]} or any(set(hosts) >= {*stuck} for stuck in planted["stuck"]):
+            return 9
+        write_outcome(options.resume, hosts, planted)
+        return 0
+
+    def hosts_that_answer(launch, hosts, scratch):
+        return [host for host in hosts if host not in planted["down"]]
+
+    monkeypatch.setattr(searching, "start_once", start_once)
+    monkeypatch.setattr(searching, "hosts_that_answer", hosts_that_answer)
+
+    def plant(failed=("failed", RAISED), **what):
+        planted.update({"faults": [], "slow": [], "down": [], "stuck": [], "crashes": [], **what})
+        for case in plan.cases:
+            identity = {"case": case.id, "hash": case.hash, "repeat": 0, "attempt": 1}
+            if failed:
+                run.record(Outcome(**identity, status=failed[0], reason=failed[1]), None)
+            else:
+                seen = Observation(**identity, hosts=plan.cluster.hosts, seconds=[[2.0] * case.iterations] * 4)
+                run.record(Outcome(**identity, status="ok", phase="done"), seen)
+        return RunOptions(None, resume=tmp_path / "run")
+
+    return plant
+
+
+def result(tmp_path):
+    return json.loads((tmp_path / "run-bisect" / "bisect.json").read_text())
+
+
+def test_one_host_is_named_with_its_runs_and_what_to_do(planted, tmp_path, capfd):
+    options = planted(faults=[("failed", "rank 0 (host c): RuntimeError: it broke after 12 s", [["c"]])])
+    assert bisect(COMMAND, DRILL, options) == NAMED == 1
+    said = capfd.readouterr()
+    assert said.out == (
+        f"c: {DRILL} failed in 3 of 3 runs with it. Without c it ended well on a, b, d.\n"
+        "hint: leave out c with --exclude c\n"
+    )
+    lines = [line.rpartition(",")[0] for line in said.err.splitlines()[1:-1]]
+    assert lines == [
+        "bisect: run 1, all 4, try 1 of 3: a, b, c, d: failed",
+        "bisect: run 2, 4 suspects left: a, b: ok",
+        "bisect: run 3, 2 suspects left: a, b, c: failed",
+        "bisect: run 4, c with others: c, d: failed",
+        "bisect: run 5, without c: a, b, d: ok",
+    ]
+    assert said.err.splitlines()[-1] == f"bisect: 5 runs: {tmp_path}/run-bisect/bisect.json"
+    found = result(tmp_path)
+    assert (found["ended"], found["hosts"], found["exit_code"]) == ("host", [["c"]], 1)
+    assert ["".join(run["hosts"]) for run in found["runs"]] == ["abcd", "ab", "abc", "cd", "abd"]
+    folders = [run["folder"] for run in found["runs"]]
+    assert sorted(path.name for path in (tmp_path / "run-bisect").iterdir()) == [*folders, "bisect.json"]
+
+
+def test_two_hosts_that_fail_only_together_are_named(planted, capfd):
+    options = planted(("timeout", "stopped after 5 s"), faults=[("failed", "Connection closed by peer", [["b", "d"]])])
+    assert bisect(COMMAND, DRILL, options) == NAMED
+    assert capfd.readouterr().out.startswith(
+        f"b and d together: {DRILL} failed in 3 of 3 runs with both, and in 0 of 6 with only one of them. Without b"
+    )
+
+
+def test_a_missed_floor_is_a_failure(planted, capfd):
+    assert bisect(COMMAND, DRILL, planted(None, slow=[["a"]])) == NAMED
+    said = capfd.readouterr()
+    assert "failed on a, b, c, d: step_time: 2.000 s, 100 % above the 1.000 s that the suite asks for" in said.err
+    assert said.out.startswith("a: ")
+
+
+def test_what_does_not_come_again_is_not_called_healthy(planted, tmp_path, capfd):
+    assert bisect(COMMAND, DRILL, planted()) == NOT_NAMED == 3
+    assert capfd.readouterr().out.splitlines()[0] == (
+        f"not reproduced: {DRILL} ended well in 3 of 3 runs on a, b, c, d. Whether a host is at fault is not judged."
+    )
+    assert result(tmp_path)["hosts"] == []
+
+
+def test_another_failure_is_said_and_ends_the_search(planted, capfd):
+    options = planted(faults=[("failed", RAISED, [["a", "b", "c"]]), ("out_of_memory", "too little", [["a", "b"]])])
+    assert bisect(COMMAND, DRILL, options) == NOT_NAMED
+    assert capfd.readouterr().out.splitlines()[0] == (
+        f"stopped: on a, b {DRILL} failed in another way (out_of_memory: too little) than the one that is looked for "
+        f"(failed: {RAISED}). No host is named."
+    )
+
+
+def test_a_host_that_does_not_answer_is_said_and_not_blamed(planted, tmp_path, capfd):
+    options = planted(faults=[("failed", RAISED, [["d"]])], down=["b"])
+    assert bisect(COMMAND, DRILL, options) == NAMED
+    said = capfd.readouterr()
+    assert "bisect: no answer from b: left out, and not blamed for the failure of the case\n" in said.err
+    assert said.out.startswith(f"d: {DRILL} failed")
+    assert result(tmp_path)["unreachable"] == ["b"]
+    assert all("b" not in run["hosts"] for run in result(tmp_path)["runs"])
+
+
+def test_a_host_that_is_lost_meanwhile_is_left_out_and_the_search_goes_on(planted, tmp_path, capfd):
+    options = planted(faults=[("failed", RAISED, [["a"]])], crashes=[["d"]])
+    assert bisect(COMMAND, DRILL, options) == NAMED
+    assert result(tmp_path)["unreachable"] == ["d"]
+    assert [run["ended"] for run in result(tmp_path)["runs"]][:2] == ["not run", "failed"]
+    assert capfd.readouterr().out.startswith("a: ")
+
+
+def test_hosts_on_which_it_cannot_be_started_are_said(planted, capfd):
+    options = planted(stuck=[["a", "b"]])
+    assert bisect(COMMAND, DRILL, options) == NOT_NAMED
+    assert capfd.readouterr().out.startswith(f"stopped: {DRILL} could not be run on a, b, c, d, though each of them")
+
+
+def test_a_case_that_fits_no_fewer_hosts_takes_those_that_launch_names_beside_them(planted, capfd):
+    options = planted(faults=[("failed", RAISED, [["b"]])])
+    assert bisect(COMMAND, TP, options) == NOT_NAMED
+    assert capfd.readouterr().out == (
+        f"together: {TP} fails on a, b, c, d, and with the hosts that there are none of them can be told from the "
+        "others. No host is named.\nhint: name more than these 4 hosts in --launch: they take places in turn\n"
+    )
+    assert bisect("mpirun -n 6 -host a,b,c,d,e,f", TP, options) == NAMED
+    assert capfd.readouterr().out.startswith(f"b: {TP} failed")
+
+
+@pytest.mark.parametrize(
+    ("command", "case", "message"),
+    [
+        (
+            COMMAND,
+            "fault_drill/4n4/none",
+            f"--bisect fault_drill/4n4/none: .* has no such case. Did you mean '{DRILL}'",
+        ),
+        ("mpirun -n 3 -host a,b,d", DRILL, "--launch names no c, but the case ran on a, b, c, d."),
+        ("mpirun -n 6 -host a,b,c,d", DRILL, "--launch starts 6 processes, which are not equally many"),
+    ],
+)
+def test_what_cannot_be_searched_is_a_mistake(planted, command, case, message):
+    with pytest.raises(SuiteError, match=message):
+        bisect(command, case, planted())
+
+
+def test_a_case_that_did_not_fail_is_a_mistake(planted):
+    options = planted(None)
+    with pytest.raises(SuiteError, match=f"{TP}: it did not fail, and misses no floor, in .*/run, so there is nothing"):
+        bisect(COMMAND, TP, options)
+
+
+def test_hosts_that_are_too_few_for_the_case_are_an_error(planted):
+    with pytest.raises(LaunchError, match="the 3 hosts that answer are too few for the case"):
+        bisect(COMMAND, TP, planted(down=["b"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["s.yaml", "--bisect", DRILL], "--bisect needs --resume FOLDER, the run that failed, and --launch COMMAND"),
+        (["--resume", "run", "--bisect", DRILL, "--launch", COMMAND, "--hosts", "a,b"], "--hosts has no effect with"),
+    ],
+)
+def test_options_that_do_not_go_with_it_are_refused(planted, tmp_path, monkeypatch, words, message):
+    planted()
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["run", *words])
+    assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
