@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -59,7 +58,7 @@ def executed_by_rank(active: Sequence[Parallelism], job: TrainingJob, cp_rank: i
 
 def executed_by_all(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Work]:
     """FLOPs of one step of all ranks together, from the whole model's shape: whatever the stages of a pipeline have."""
-    whole = replace(job, chunks=(), pp_rank=0, actions=())
+    whole = job.uncut
     flops: Counter[Work] = Counter()
     for cp_rank in range(job.layout.cp):
         flops += executed_by_rank(active, whole, cp_rank)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from math import lcm
 
 from clusterbench.cluster import Accelerator, Cluster
@@ -17,9 +18,10 @@ from clusterbench.job.flops import step_flops
 from clusterbench.parallel import (
     Parallelism,
     active_in,
-    expected_memory,
     expected_traffic,
     part_of,
+    peak_activations,
+    peak_states,
 )
 from clusterbench.parallel.context import ContextParallel, attention_imbalance
 from clusterbench.parallel.pipeline import Pipeline
@@ -60,7 +62,7 @@ def expected_step(
         for name, what in _balance(parallelism, job)
     }
     if (card := cluster.accelerator) is not None and card.memory_bytes and job.layout.uses("cp"):
-        expected["longest_seq_len"] = _longest_sequence(job, active, card)
+        expected["longest_seq_len"] = _longest_sequence(parts, active, card)
     if (peak := cluster.peak_flops_per_s(job.dtype)) is not None:
         bound = Expected(peak[0], "FLOP/s", peak_basis(peak[1]), is_upper_bound=True)
         expected |= {flops_key(convention): bound for convention in CONVENTIONS}
@@ -108,28 +110,69 @@ def _balance(context: ContextParallel, job: TrainingJob) -> Iterator[tuple[str, 
         )
 
 
-def _longest_sequence(job: TrainingJob, active: Sequence[Parallelism], card: Accelerator) -> Expected:
+def _longest_sequence(parts: Sequence[TrainingJob], active: Sequence[Parallelism], card: Accelerator) -> Expected:
     """The longest sequence, in steps of what the layout cuts it into, with which the fullest rank's memory suffices."""
     assert card.memory_bytes is not None
+    job = parts[0]
     unit = lcm(*(parallelism.twin(job).seq_unit for parallelism in active))
+    units: int | None = None
+    for part in parts:
+        states_bytes = sum(peak_states(active, part).values())
 
-    def fits(units: int) -> bool:
-        longer = replace(job, seq_len=units * unit)
-        parts = (part_of(longer, active, pp_rank) for pp_rank in range(job.layout.pp))
-        return all(sum(expected_memory(active, part).values()) <= (card.memory_bytes or 0.0) for part in parts)
+        def held(units: int, part: TrainingJob = part, states_bytes: float = states_bytes) -> float:
+            if not units:
+                return states_bytes
+            return states_bytes + peak_activations(active, replace(part, seq_len=units * unit))
 
-    most = 1
-    while fits(2 * most):
-        most *= 2
-    low, high = most, 2 * most
-    while high - low > max(1, low // 64):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        if units is None or held(units) > card.memory_bytes:
+            units = most_that_fit(held, card.memory_bytes, units or job.seq_len // unit)
     basis = (
         f"parameters, gradients, optimizer state and activations within the {card.memory_bytes / 1e9:g} GB of "
         f"{card.name}, with micro_batch_size {job.micro_batch_size}; to 2 %, without NCCL's and the allocator's share"
     )
-    return Expected(float(low * unit) if fits(low) else 0.0, "tokens", basis)
+    return Expected(float((units or 0) * unit), "tokens", basis)
+
+
+def most_that_fit(held: Callable[[int], float], memory_bytes: float, start: int) -> int:
+    """The most units whose bytes fit into a memory, rounded down to seven binary digits.
+
+    Parameters
+    ----------
+    held
+        Bytes of so many units: more for each further one, and nearly as many more, so that the line through two
+        numbers of units leads close to the one that is looked for.
+    start
+        Where the search begins.
+
+    >>> most_that_fit(lambda units: 1000.0 + 3.0 * units, 4000.0, start=1)
+    1000
+    """
+    other, other_bytes, fits, misses = 0, held(0), 0, None
+    units = max(1, _rounded(start))
+    for look in count():
+        units_bytes = held(units)
+        if units_bytes <= memory_bytes:
+            fits = units
+        else:
+            misses = units
+        if misses == _after(fits):
+            break
+        bytes_of_one = (units_bytes - other_bytes) / (units - other)
+        other, other_bytes = units, units_bytes
+        units = max(_after(fits), _rounded(units + int((memory_bytes - units_bytes) / bytes_of_one)))
+        if misses is not None:
+            units = min(units, _rounded(misses - 1)) if look < 4 else _rounded((fits + misses) // 2)
+    return fits
+
+
+def _rounded(units: int) -> int:
+    """The seven leading binary digits: at most 2 % less."""
+    return units >> (dropped := max(0, units.bit_length() - 7)) << dropped
+
+
+def _after(units: int) -> int:
+    """The next number of seven binary digits."""
+    return units + (1 << max(0, units.bit_length() - 7))
 
 
 def _expected_bubble(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:

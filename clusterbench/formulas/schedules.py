@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from clusterbench.formulas.pipeline import bubble_fraction
@@ -618,6 +619,59 @@ def in_flight(actions: Iterable[Action]) -> dict[int, int]:
         now[stage] += {"F": 1, "I": 0, "B": -1, "W": -1}[kind]
         peaks[stage] = max(peaks.get(stage, 0), now[stage])
     return dict(sorted(peaks.items()))
+
+
+class Full(NamedTuple):
+    """A moment at which a rank may hold most: behind an F, or in another action, whose microbatch is still held.
+
+    Attributes
+    ----------
+    in_flight, begun
+        By stage: how many microbatches it holds activations of, and how many have been through its forward.
+    """
+
+    kind: Kind
+    stage: int
+    in_flight: Mapping[int, int]
+    begun: Mapping[int, int]
+
+
+class RankOrder(tuple[Action, ...]):
+    """What one rank computes, in order. What follows from it is worked out once, for all jobs of the same schedule."""
+
+    @cached_property
+    def in_flight(self) -> Mapping[int, int]:
+        return in_flight(self)
+
+    @cached_property
+    def num_microbatches(self) -> int:
+        return len({microbatch for _, _, microbatch in self})
+
+    @cached_property
+    def backwards(self) -> Mapping[int, tuple[int, int]]:
+        """Stage -> the places of the first and of the last action of its backwards."""
+        places = [(at, stage) for at, (kind, stage, _) in enumerate(self) if kind != "F"]
+        begin, end = {stage: at for at, stage in reversed(places)}, {stage: at for at, stage in places}
+        return {stage: (begin[stage], at) for stage, at in end.items()}
+
+    @cached_property
+    def full(self) -> Sequence[Full]:
+        """Every moment that differs in what is in flight, at its last time: most have been through forward by then.
+
+        >>> [(at.kind, at.in_flight) for at in RankOrder(order("1f1b", 2, 9, 1)[0]).full]
+        [('F', {0: 1}), ('F', {0: 2}), ('B', {0: 2}), ('B', {0: 1})]
+        """
+        now: Counter[int] = Counter()
+        begun: Counter[int] = Counter()
+        moments = {}
+        for kind, stage, _ in self:
+            if kind == "F":
+                now[stage] += 1
+                begun[stage] += 1
+            moments[kind, stage, *now.items()] = Full(kind, stage, dict(now), dict(begun))
+            if kind in "BW":
+                now[stage] -= 1
+        return tuple(moments.values())
 
 
 class Messages(NamedTuple):

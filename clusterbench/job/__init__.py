@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
-from clusterbench.formulas.schedules import Action
+from clusterbench.formulas.schedules import RankOrder
 from clusterbench.job.experts import expert_activations, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
 from clusterbench.shape import ModelShape
@@ -77,9 +77,9 @@ class TrainingJob:
     device: str = "cpu"
     chunks: tuple[Chunk, ...] = ()
     pp_rank: int = 0
-    actions: tuple[Action, ...] = ()
+    actions: RankOrder = field(default_factory=RankOrder)
 
-    @property
+    @cached_property
     def held(self) -> tuple[Chunk, ...]:
         """The chunks this rank has: without pipeline parallelism one, the whole model."""
         return self.chunks or (Chunk(0, range(self.shape.num_layers), first=True, last=True),)
@@ -89,17 +89,17 @@ class TrainingJob:
         """Indices of the layers this rank has."""
         return tuple(layer for chunk in self.held for layer in chunk.layers)
 
-    @property
+    @cached_property
     def num_layers(self) -> int:
         """How many layers this rank has."""
         return sum(len(chunk.layers) for chunk in self.held)
 
-    @property
+    @cached_property
     def embeds(self) -> bool:
         """Whether this rank looks tokens up in the embedding."""
         return any(chunk.first for chunk in self.held)
 
-    @property
+    @cached_property
     def has_head(self) -> bool:
         """Whether this rank computes logits and loss."""
         return any(chunk.last for chunk in self.held)
@@ -161,17 +161,19 @@ class TrainingJob:
             f"{self.global_batch_size / per_forward:.4g}"
         )
 
+    @property
+    def uncut(self) -> TrainingJob:
+        """The same step with the whole model: of no place along pp."""
+        return replace(self, chunks=(), pp_rank=0, actions=RankOrder())
+
     def on_one_rank(self, dtype: str | None = None) -> TrainingJob:
         """The same step without any parallelism, in one forward of the whole batch.
 
         With experts in the same micro-batches: their load-balancing loss is one for each.
         """
         return replace(
-            self,
+            self.uncut,
             layout=ParallelLayout(),
-            chunks=(),
-            pp_rank=0,
-            actions=(),
             micro_batch_size=self.micro_batch_size if self.shape.has_experts else self.global_batch_size,
             dtype=dtype or self.dtype,
         )

@@ -512,9 +512,19 @@ def expected_memory(active: Sequence[Parallelism], job: TrainingJob, load: float
     load
         Rows that the experts of a rank get, as a multiple of an even share.
     """
+    return peak_states(active, job) | {"activations": peak_activations(active, job, load)}
+
+
+def peak_states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
+    """Of :func:`expected_memory` what no batch and no length of a sequence changes: all but the activations."""
     states = _states(active, job)
     for parallelism in active:
         states = parallelism.gathered(states, job)
+    return states
+
+
+def peak_activations(active: Sequence[Parallelism], job: TrainingJob, load: float = 1.0) -> float:
+    """The ``activations`` of :func:`expected_memory`."""
     batch = 2 * job.gradient_accumulation_steps * job.local_tokens * 8  # tokens and labels, int64
     rope = 2 * job.seq_len // job.layout.cp * job.shape.head_dim * job.compute_bytes
 
@@ -528,4 +538,4 @@ def expected_memory(active: Sequence[Parallelism], job: TrainingJob, load: float
     peak = next((peak for peak in schedules if peak is not None), None)
     if peak is None:
         peak = max(sum(held.values()) for held in moments_of(job))
-    return states | {"activations": peak + batch + rope}
+    return peak + batch + rope

@@ -151,8 +151,8 @@ class FullySharded(Parallelism):
             stage: sum(group.padded // group.ranks for group in some) * job.master_bytes
             for stage, some in groups.items()
         }
-        backwards = [(at, action.stage) for at, action in enumerate(job.actions) if action.kind != "F"]
-        begin, end = {stage: at for at, stage in reversed(backwards)}, {stage: at for at, stage in backwards}
+        begin = {stage: first for stage, (first, _) in job.actions.backwards.items()}
+        end = {stage: last for stage, (_, last) in job.actions.backwards.items()}
         kept_from = begin if job.layout.zero == 3 else dict.fromkeys(begin, 0)
         never_sharded = states["gradients"] - sum(shares.values())
         at_once, gradients = 0.0, 0.0

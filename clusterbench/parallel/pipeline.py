@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.formulas import schedules
-from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.formulas.schedules import SCHEDULES, Action, RankOrder
 from clusterbench.job import Chunk, TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
@@ -140,7 +140,7 @@ class Pipeline(Parallelism):
         held = schedules.stages_of(self.schedule, job.layout.pp, self.chunks, pp_rank)
         chunks = (Chunk(at, range(at * each, (at + 1) * each), at == 0, at == stages - 1) for at in held)
         # naive finishes each micro-batch before the next, as if there were no schedule
-        actions = () if self.schedule == "naive" else tuple(self._order(job)[pp_rank])
+        actions = RankOrder() if self.schedule == "naive" else self._order(job)[pp_rank]
         return replace(job, chunks=tuple(chunks), pp_rank=pp_rank, actions=actions)
 
     def twin(self, job: TrainingJob) -> Twin:
@@ -163,10 +163,9 @@ class Pipeline(Parallelism):
         several chunks wait for what they have sent when the step is over, and hold all outputs until then.
         """
         stage = job.held[0].stage
-        actions = job.actions or (schedules.Action("F", stage, 0), schedules.Action("B", stage, 0))
+        actions = job.actions or RankOrder((Action("F", stage, 0), Action("B", stage, 0)))
         holds_sent = SCHEDULES[self.schedule].chunks > 1
-        at_once = len({action.microbatch for action in actions})
-        held = peak = 0.0
+        inputs = 0.0
         kept, in_backward, at_loss, sent = {}, {}, {}, {}
         for chunk in job.held:
             forward, *backward = moments_of(replace(job, chunks=(chunk,)))
@@ -177,20 +176,17 @@ class Pipeline(Parallelism):
             in_backward[chunk.stage] = max([kept[chunk.stage], *again])
             sent[chunk.stage] = 0 if chunk.last else _between(job)
             if not chunk.first and _keeps_input(forward, job):
-                held += at_once * _between(job)
+                inputs += actions.num_microbatches * _between(job)
                 kept[chunk.stage] -= _between(job)
                 in_backward[chunk.stage] -= _between(job)
-        for kind, stage, _ in actions:
-            if kind == "F":
-                held += kept[stage] + sent[stage]
-                peak = max(peak, held + at_loss[stage])
-            else:
-                peak = max(peak, held + in_backward[stage] - kept[stage])
-                if kind != "I":
-                    held -= kept[stage] + sent[stage] * (not holds_sent)
+        peak = 0.0
+        for kind, stage, in_flight, begun in actions.full:
+            outputs = begun if holds_sent else in_flight
+            held = inputs + sum(kept[at] * in_flight[at] + sent[at] * outputs[at] for at in in_flight)
+            peak = max(peak, held + (at_loss[stage] if kind == "F" else in_backward[stage] - kept[stage]))
         return peak
 
-    def _order(self, job: TrainingJob) -> list[list[schedules.Action]]:
+    def _order(self, job: TrainingJob) -> Sequence[RankOrder]:
         return _order(self.schedule, job.layout.pp, job.gradient_accumulation_steps, self.chunks)
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
@@ -264,7 +260,9 @@ def _between(job: TrainingJob) -> int:
     return job.residual_tokens * job.shape.hidden_size * job.compute_bytes
 
 
-_order = cache(schedules.order)  # a plan asks again for every rank and figure
+@cache  # a plan asks again for every rank and figure
+def _order(schedule: str, num_ranks: int, num_microbatches: int, chunks: int) -> Sequence[RankOrder]:
+    return tuple(map(RankOrder, schedules.order(schedule, num_ranks, num_microbatches, chunks)))
 
 
 @cache

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.formulas import schedules
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
@@ -138,7 +137,7 @@ class TensorParallel(Parallelism):
         return {name: size_bytes / self._ranks_sharing(name, job) for name, size_bytes in held.items()}
 
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
-        in_flight = sum(schedules.in_flight(job.actions).values()) or 1
+        in_flight = sum(job.actions.in_flight.values()) or 1
         stream = job.local_tokens * job.shape.hidden_size * job.compute_bytes
         yield Slack(float(in_flight * stream), "DTensor holds the residual stream of each micro-batch once more")
 

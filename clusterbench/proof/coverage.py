@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import prod
 
 import torch
@@ -56,7 +55,7 @@ def copies_of(job: TrainingJob, active: Sequence[Parallelism]) -> Iterator[tuple
     """Every weight of the whole model, and how many ranks have each element of it."""
     layout = job.layout
     ranks_of = {axis: ranks for parallelism in active for axis, ranks in parallelism.ranks_of.items()}
-    uncut = replace(job, chunks=(), pp_rank=0, actions=())
+    uncut = job.uncut
     held = [weight_shapes(part_of(uncut, active, pp_rank)) for pp_rank in range(layout.pp)]
     for name in weight_shapes(job.on_one_rank()):
         on_stages = sum(name in weights for weights in held)

@@ -19,6 +19,7 @@ from clusterbench.formulas.schedules import (
     SCHEDULES,
     Action,
     Messages,
+    RankOrder,
     bubble_formula,
     costs_in_torch,
     default_chunks,
@@ -318,3 +319,30 @@ def test_a_v_needs_no_message_at_its_turn_and_a_loop_goes_round():
 @pytest.mark.parametrize(("p", "m"), [(1, 4), (4, 12), (8, 24)])
 def test_played_through_with_free_sending_1f1b_is_the_closed_form(p, m):
     assert play(order("1f1b", p, m, 1), {"F": 1.0, "B": 2.0}).bubble == pytest.approx(bubble_fraction(p, m))
+
+
+@given(st.sampled_from(sorted(SCHEDULES)), st.integers(2, 5), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_the_moments_of_a_rank_order_peak_where_its_actions_do(schedule: str, p: int, rounds: int, random) -> None:
+    chunks = default_chunks(schedule)
+    for actions in order(schedule, p, 2 * p * rounds, chunks):
+        kept, sent, more = ({stage: random.randint(0, 9) for stage in range(p * chunks)} for _ in range(3))
+        held, begun, peaks = Counter(), Counter(), [0, 0]  # where what was sent goes with the backward, and stays
+        for kind, stage, _ in actions:
+            held[stage] += kind == "F"
+            begun[stage] += kind == "F"
+            for which, outputs in enumerate((held, begun)):
+                now = sum(kept[at] * held[at] + sent[at] * outputs[at] for at in held)
+                peaks[which] = max(peaks[which], now + (more[stage] if kind == "F" else 2 * more[stage]))
+            held[stage] -= kind in "BW"
+        full = RankOrder(actions).full
+        for which, peak in enumerate(peaks):
+            assert peak == max(
+                sum(kept[at] * at_once[at] + sent[at] * (at_once, begun)[which][at] for at in at_once)
+                + (more[stage] if kind == "F" else 2 * more[stage])
+                for kind, stage, at_once, begun in full
+            )
+        assert RankOrder(actions).num_microbatches == 2 * p * rounds
+        backwards = [(stage, at) for at, (kind, stage, _) in enumerate(actions) if kind != "F"]
+        for stage, (first, last) in RankOrder(actions).backwards.items():
+            assert [at for other, at in backwards if other == stage][:: len(backwards)] == [first]
+            assert max(at for other, at in backwards if other == stage) == last
