@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, prod
 from typing import Any, Literal
@@ -219,16 +219,7 @@ class ParallelLayout:
         ...
         clusterbench.errors.LayoutError: layout 'tp2-dp2' is written 'dp2-tp2'.
         """
-        said = _degrees(text)
-        takes_rest = "dp" in said and said["dp"] is None
-        degrees: dict[str, Any] = {
-            name: _ranks_left(text, said, world_size) if degree is None else degree for name, degree in said.items()
-        }
-        layout = cls(**degrees)
-        canonical = layout._text(dp="*" if takes_rest else layout.dp)
-        if text != canonical:
-            raise LayoutError(f"layout '{text}' is written '{canonical}'.")
-        return layout
+        return _parsed(text, world_size)
 
     @classmethod
     def fitting(cls, text: str, world_size: int) -> ParallelLayout:
@@ -502,6 +493,20 @@ def every_layout(world_size: int, num_experts: int = 0) -> Iterator[ParallelLayo
             for values in product(*tried):
                 riders: dict[str, Any] = dict(zip(RIDERS, values, strict=True))
                 yield replace(dense, **riders)
+
+
+@lru_cache(maxsize=2**16)  # plans and reports ask again for every case and figure
+def _parsed(text: str, world_size: int | None) -> ParallelLayout:
+    said = _degrees(text)
+    takes_rest = "dp" in said and said["dp"] is None
+    degrees: dict[str, Any] = {
+        name: _ranks_left(text, said, world_size) if degree is None else degree for name, degree in said.items()
+    }
+    layout = ParallelLayout(**degrees)
+    canonical = layout._text(dp="*" if takes_rest else layout.dp)
+    if text != canonical:
+        raise LayoutError(f"layout '{text}' is written '{canonical}'.")
+    return layout
 
 
 def _degrees(text: str) -> dict[str, int | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks import Benchmark
@@ -198,7 +197,7 @@ class TrainStep(Benchmark):
         return cls(**{name: value for name, value in values.items() if name in names}, shared_by=from_options(values))
 
     def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
-        layouts = [ParallelLayout.parse(str(point["layout"])) for point in self.points(place)]
+        layouts = list(self._layouts_on(place.world_size))
         shape = named_shape(self.shape)
         for parallelism in self._all_parallelisms():
             if not any(parallelism.concerned(layout, shape) for layout in layouts):
@@ -322,7 +321,7 @@ def job_of(point: Point, device: str = "cpu") -> TrainingJob:
     values: Mapping[str, Any] = point
     return TrainingJob(
         shape=named_shape(values["shape"]),
-        layout=_layout(values["layout"]),
+        layout=ParallelLayout.parse(values["layout"]),
         seq_len=values["seq_len"],
         global_batch_size=values["global_batch_size"],
         micro_batch_size=values["micro_batch_size"],
@@ -331,6 +330,3 @@ def job_of(point: Point, device: str = "cpu") -> TrainingJob:
         seed=values["seed"],
         device=device,
     )
-
-
-_layout = cache(ParallelLayout.parse)  # a report asks again for every case

@@ -35,7 +35,12 @@ def executed_by_rank(active: Sequence[Parallelism], job: TrainingJob, cp_rank: i
     Where a router decides how many rows a rank gets (:func:`routed_kind`) they are those of an even load, of which the
     sum over the ranks of a stage is exact: no row is dropped.
     """
-    is_repeated = any(parallelism.repeats == "full" for parallelism in active)
+    return _of_products(active, job) + _of_attention(active, job, cp_rank)
+
+
+def _of_products(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Work]:
+    """All but attention, which is the same on every cp rank."""
+    is_repeated = _repeats_layers(active)
     layers, of_expert, of_rank = job.num_layers, _expert_kind(job), job.residual_tokens
     rows = {"region": job.local_tokens, "rank": of_rank, "experts": of_rank * job.shape.experts_per_token}
     flops: Counter[Work] = Counter()
@@ -44,24 +49,39 @@ def executed_by_rank(active: Sequence[Parallelism], job: TrainingJob, cp_rank: i
         forward = product.flops * rows[product.rows] * (layers if product.in_layers else 1)
         flops[kind, FORWARD] += forward
         flops[kind, BACKWARD] += (3 if is_repeated and product.is_repeated else 2) * forward
+    return _in_step(flops, job)
+
+
+def _of_attention(active: Sequence[Parallelism], job: TrainingJob, cp_rank: int) -> Counter[Work]:
+    is_repeated = _repeats_layers(active)
+    flops: Counter[Work] = Counter()
     heads = job.shape.num_heads
     for parallelism in active:
         heads = parallelism.attention_heads(heads, job)
     for block in _blocks(active, job, cp_rank):
         kind = CAUSAL_ATTENTION if block.causal else ATTENTION
-        pairs = job.micro_batch_size * heads * block.queries * block.keys * layers
+        pairs = job.micro_batch_size * heads * block.queries * block.keys * job.num_layers
         one_product = 2 * pairs * job.shape.head_dim
         flops[kind, FORWARD] += 2 * one_product
         flops[kind, BACKWARD] += (7 if is_repeated else 5) * one_product
-    return Counter({work: number * job.gradient_accumulation_steps for work, number in flops.items() if number})
+    return _in_step(flops, job)
+
+
+def _in_step(of_micro_batch: Counter[Work], job: TrainingJob) -> Counter[Work]:
+    return Counter({work: number * job.gradient_accumulation_steps for work, number in of_micro_batch.items()})
+
+
+def _repeats_layers(active: Sequence[Parallelism]) -> bool:
+    return any(parallelism.repeats == "full" for parallelism in active)
 
 
 def executed_by_all(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Work]:
     """FLOPs of one step of all ranks together, from the whole model's shape: whatever the stages of a pipeline have."""
     whole = job.uncut
-    flops: Counter[Work] = Counter()
+    of_products = _of_products(active, whole)
+    flops = Counter({work: number * job.layout.cp for work, number in of_products.items()})
     for cp_rank in range(job.layout.cp):
-        flops += executed_by_rank(active, whole, cp_rank)
+        flops += _of_attention(active, whole, cp_rank)
     return Counter({work: number * job.layout.dp * job.layout.tp for work, number in flops.items()})
 
 
@@ -80,7 +100,7 @@ def expected_flops(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[
         "that in backward; attention with every query of a block against every key, masked or not, and the scores "
         "once more in backward"
     )
-    if any(parallelism.repeats == "full" for parallelism in active):
+    if _repeats_layers(active):
         basis += "; layers once more up to what backward needs"
     if job.device == "cuda":
         basis = f"{UNVERIFIED}; {basis}"

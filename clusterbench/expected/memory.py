@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from clusterbench.expected.flops import UNVERIFIED
 from clusterbench.formulas.memory import megatron_activation_bytes
@@ -32,16 +32,15 @@ SCALARS_BYTES = 4096
 
 
 def expected_memory_metrics(
-    parts: Sequence[TrainingJob], active: Sequence[Parallelism]
+    parts: Sequence[TrainingJob], held: Sequence[Mapping[str, float]], active: Sequence[Parallelism]
 ) -> Iterator[tuple[str, Expected]]:
     """Metric key -> bytes on the fullest rank, and by category how far a rank may be from what its stage should hold.
 
     Parameters
     ----------
-    parts
-        The job of each stage's ranks.
+    parts, held
+        The job of each stage's ranks, and what they should hold.
     """
-    held = [expected_memory(active, part) for part in parts]
     at_rest = [expected_at_rest(active, part) for part in parts]
     for category, basis in _bases(parts, active).items():
         yield metric_key("peak_memory", category=category), Expected(max(of[category] for of in held), "B", basis)

@@ -9,7 +9,7 @@ from math import lcm
 
 from clusterbench.cluster import Accelerator, Cluster
 from clusterbench.expected.flops import expected_flops
-from clusterbench.expected.memory import expected_memory_metrics
+from clusterbench.expected.memory import ACTIVATIONS, expected_memory_metrics
 from clusterbench.expected.tolerances import allowed_after_timing, allowed_of
 from clusterbench.formulas.schedules import bubble_formula
 from clusterbench.formulas.transformer import CONVENTIONS
@@ -18,10 +18,10 @@ from clusterbench.job.flops import step_flops
 from clusterbench.parallel import (
     Parallelism,
     active_in,
+    expected_memory,
     expected_traffic,
     part_of,
     peak_activations,
-    peak_states,
 )
 from clusterbench.parallel.context import ContextParallel, attention_imbalance
 from clusterbench.parallel.pipeline import Pipeline
@@ -52,7 +52,8 @@ def expected_step(
     active = active_in(job.layout, parallelisms)
     # the ranks of a pipeline have different parts; of each figure the largest is expected
     parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
-    expected = dict(_expected_traffic(parts, active)) | dict(expected_memory_metrics(parts, active))
+    held = [expected_memory(active, part) for part in parts]
+    expected = dict(_expected_traffic(parts, active)) | dict(expected_memory_metrics(parts, held, active))
     expected |= dict(expected_flops(active, job))
     expected |= dict(_expected_bubble(job, parallelisms))
     expected |= {
@@ -62,7 +63,7 @@ def expected_step(
         for name, what in _balance(parallelism, job)
     }
     if (card := cluster.accelerator) is not None and card.memory_bytes and job.layout.uses("cp"):
-        expected["longest_seq_len"] = _longest_sequence(parts, active, card)
+        expected["longest_seq_len"] = _longest_sequence(parts, held, active, card)
     if (peak := cluster.peak_flops_per_s(job.dtype)) is not None:
         bound = Expected(peak[0], "FLOP/s", peak_basis(peak[1]), is_upper_bound=True)
         expected |= {flops_key(convention): bound for convention in CONVENTIONS}
@@ -110,22 +111,25 @@ def _balance(context: ContextParallel, job: TrainingJob) -> Iterator[tuple[str, 
         )
 
 
-def _longest_sequence(parts: Sequence[TrainingJob], active: Sequence[Parallelism], card: Accelerator) -> Expected:
+def _longest_sequence(
+    parts: Sequence[TrainingJob], held: Sequence[dict[str, float]], active: Sequence[Parallelism], card: Accelerator
+) -> Expected:
     """The longest sequence, in steps of what the layout cuts it into, with which the fullest rank's memory suffices."""
     assert card.memory_bytes is not None
     job = parts[0]
     unit = lcm(*(parallelism.twin(job).seq_unit for parallelism in active))
     units: int | None = None
-    for part in parts:
-        states_bytes = sum(peak_states(active, part).values())
+    # most are through with the fullest rank: what fits there fits on the others
+    for part, own in sorted(zip(parts, held, strict=True), key=lambda each: -sum(each[1].values())):
 
-        def held(units: int, part: TrainingJob = part, states_bytes: float = states_bytes) -> float:
-            if not units:
-                return states_bytes
-            return states_bytes + peak_activations(active, replace(part, seq_len=units * unit))
+        def bytes_of(units: int, part: TrainingJob = part, own: dict[str, float] = own) -> float:
+            longer = own[ACTIVATIONS]
+            if units * unit != part.seq_len:
+                longer = peak_activations(active, replace(part, seq_len=units * unit)) if units else 0.0
+            return sum((own | {ACTIVATIONS: longer}).values())
 
-        if units is None or held(units) > card.memory_bytes:
-            units = most_that_fit(held, card.memory_bytes, units or job.seq_len // unit)
+        if units is None or bytes_of(units) > card.memory_bytes:
+            units = most_that_fit(bytes_of, card.memory_bytes, units or job.seq_len // unit)
     basis = (
         f"parameters, gradients, optimizer state and activations within the {card.memory_bytes / 1e9:g} GB of "
         f"{card.name}, with micro_batch_size {job.micro_batch_size}; to 2 %, without NCCL's and the allocator's share"

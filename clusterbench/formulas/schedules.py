@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal, NamedTuple
 
 from clusterbench.formulas.pipeline import bubble_fraction
@@ -366,6 +366,7 @@ def order(schedule: str, num_ranks: int, num_microbatches: int, chunks: int) -> 
     ]
 
 
+@cache  # a plan asks for every case
 def splits_backward(schedule: str) -> bool:
     """Whether gradients of weights are computed apart from those of inputs.
 

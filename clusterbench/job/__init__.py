@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from clusterbench.formulas.schedules import RankOrder
@@ -299,18 +300,22 @@ def activations(job: TrainingJob, load: float = 1.0) -> dict[str, float]:
     if job.has_head:
         held |= {name: float(number * tokens) for name, number in per_token.items()}
     if job.compute_bytes != job.master_bytes:
-        held |= {f"rounded.{name}": float(numbers * size) for name, numbers in _rounded_weights(job).items()}
+        held |= {
+            f"rounded.{name}": float(numbers * size)
+            for name, numbers in _rounded_weights(job.shape, job.num_layers, job.has_head).items()
+        }
     return held
 
 
-def _rounded_weights(job: TrainingJob) -> dict[str, int]:
+@lru_cache(maxsize=4096)  # a plan asks for every length of a sequence
+def _rounded_weights(shape: ModelShape, num_layers: int, has_head: bool) -> Mapping[str, int]:
     """Elements of weights whose rounded copy a product or a norm keeps for backward; a look-up keeps none.
 
     Those of all layers stand under the names of the first.
     """
-    sizes = {name: prod(size) for name, size in weight_shapes(one_of_each(job.shape, job.layout)).items()}
+    sizes = {name: prod(size) for name, size in weight_shapes(one_of_each(shape, ParallelLayout())).items()}
     table = sizes.pop("embedding.weight")
-    if job.shape.tied_embeddings:
+    if shape.tied_embeddings:
         sizes = {"head.weight": table} | sizes
-    numbers = {name: size * how_many(name, job) for name, size in sizes.items()}
+    numbers = {name: size * (num_layers if name.startswith("layers.") else has_head) for name, size in sizes.items()}
     return {name: number for name, number in numbers.items() if number}

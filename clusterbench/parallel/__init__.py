@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from clusterbench.discover import things
 from clusterbench.formulas.collectives import traffic_bytes
-from clusterbench.job import TrainingJob, activations, how_many, one_of_each, weight_shapes
+from clusterbench.job import Chunk, TrainingJob, activations, how_many, one_of_each, weight_shapes
 from clusterbench.layout import SHARD, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.parallel._words import Meaning, PhaseWords, Remark
@@ -423,14 +423,22 @@ class HeldWeight(NamedTuple):
     summed_over: tuple[str, ...]
 
 
-def held_weights(active: Sequence[Parallelism], job: TrainingJob) -> list[tuple[HeldWeight, int]]:
+def held_weights(active: Sequence[Parallelism], job: TrainingJob) -> Sequence[tuple[HeldWeight, int]]:
     """One weight of each kind that a rank holds, and how many it holds of it; the same as :func:`local_weights`."""
-    kinds = _held_kinds(tuple(active), job.shape, job.layout)
-    counted = ((weight, how_many(name, job)) for name, weight in kinds.items())
+    whole = Chunk(0, range(job.num_layers), job.embeds, job.has_head)
+    return _held(tuple(active), job.shape, job.layout, whole)
+
+
+@lru_cache(maxsize=4096)  # a plan asks for every figure
+def _held(
+    active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout, chunk: Chunk
+) -> Sequence[tuple[HeldWeight, int]]:
+    job = TrainingJob(shape, layout, 1, 1, 1, chunks=(chunk,))
+    counted = ((weight, how_many(name, job)) for name, weight in _held_kinds(active, shape, layout).items())
     return [(weight, number) for weight, number in counted if number]
 
 
-@lru_cache(maxsize=4096)  # a plan asks for every stage and figure
+@lru_cache(maxsize=4096)  # a plan asks for every stage
 def _held_kinds(active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout) -> Mapping[str, HeldWeight]:
     like = one_of_each(shape, layout)
     return {
@@ -462,15 +470,14 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
     # each axis,
     weights = held_weights(active, job)
     for axis in SUM_ORDER:
-        parts = sum(number * prod(weight.size) for weight, number in weights if axis in weight.summed_over)
-        yield Traffic(axis, "all_reduce", int(parts > 0), parts * job.master_bytes, during=f"sum_{axis}")
+        if parts := sum(number * prod(weight.size) for weight, number in weights if axis in weight.summed_over):
+            yield Traffic(axis, "all_reduce", 1, parts * job.master_bytes, during=f"sum_{axis}")
     # and of the weights that are split each rank adds up its own squares: a number for each way of being split.
     if job.max_grad_norm is not None:
         ways = {weight.split_over for weight, _ in weights}
         for axis in NORM_ORDER:
-            numbers = sum(axis in way for way in ways)
-            size_bytes = numbers * job.master_bytes
-            yield Traffic(axis, "all_reduce", int(numbers > 0), size_bytes, _ranks(active, axis), during="norm")
+            if numbers := sum(axis in way for way in ways):
+                yield Traffic(axis, "all_reduce", 1, numbers * job.master_bytes, _ranks(active, axis), during="norm")
         if job.layout.uses("pp"):
             yield Traffic("pp", "all_reduce", 1, job.master_bytes, during="norm")
 
@@ -512,15 +519,10 @@ def expected_memory(active: Sequence[Parallelism], job: TrainingJob, load: float
     load
         Rows that the experts of a rank get, as a multiple of an even share.
     """
-    return peak_states(active, job) | {"activations": peak_activations(active, job, load)}
-
-
-def peak_states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
-    """Of :func:`expected_memory` what no batch and no length of a sequence changes: all but the activations."""
     states = _states(active, job)
     for parallelism in active:
         states = parallelism.gathered(states, job)
-    return states
+    return states | {"activations": peak_activations(active, job, load)}
 
 
 def peak_activations(active: Sequence[Parallelism], job: TrainingJob, load: float = 1.0) -> float:

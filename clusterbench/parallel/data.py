@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic, local_weights, without
+from clusterbench.parallel import Parallelism, Traffic, held_weights, without
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords
 from clusterbench.shape import ModelShape
 from clusterbench.words import Word
@@ -151,8 +151,14 @@ class DataParallel(Parallelism):
 
     def _reduced(self, job: TrainingJob) -> list[tuple[int, ...]]:
         """The sizes of the weights whose gradients DDP reduces, in the order in which backward finishes them."""
-        weights = local_weights(without(DataParallel, job.layout), job)
-        return [weights[name] for name in gradient_order(list(weights)) if not is_spread_expert(name, job)]
+        sizes = {weight.name: weight.size for weight, _ in held_weights(without(DataParallel, job.layout), job)}
+        names = [name for name in sizes if not is_spread_expert(name, job)]
+        layer = [name for name in names if name.startswith("layers.")]
+        first = names.index(layer[0])
+        return [
+            sizes[name]
+            for name in gradient_order([*names[:first], *layer * job.num_layers, *names[first + len(layer) :]])
+        ]
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         if job.layout.uses("pp"):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from clusterbench.job import Chunk, TrainingJob
 from clusterbench.layout import REPLICA, SHARD, ParallelLayout
@@ -108,26 +107,20 @@ class FullySharded(Parallelism):
     def gathered(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
         if job.layout.uses("pp"):
             return states | self._gathered_by_stages(states, job)
-        *layers, root = self._groups(job)
-        if job.layout.zero == 2:
-            layers_at_once = sum(layer.padded for layer in layers)
-        else:
-            # on a GPU the next layer is fetched while one computes; on a CPU nothing overlaps
-            by_layer: Counter[str] = Counter()
-            for layer in layers:
-                by_layer[layer.unit] += layer.padded
-            layers_at_once = sum(sorted(by_layer.values())[-2 if job.device == "cuda" else -1 :])
+        layer, num_layers, root = self._groups(job)
+        # stage 3: on a GPU the next layer is fetched while one computes; on a CPU nothing overlaps
+        at_once = num_layers if job.layout.zero == 2 else min(num_layers, 2 if job.device == "cuda" else 1)
+        layers_at_once = at_once * sum(group.padded for group in layer)
         # Norm and head have their gradients first, and wait for the embedding's: they are reduced together. The shares
         # of layers add up meanwhile; from the second micro-batch on all of them are there from the start.
-        largest = max(layers, key=lambda layer: layer.whole, default=None)
-        shares = sum(layer.padded // layer.ranks for layer in layers) * job.master_bytes
-        in_layers = (root.behind_layers + (largest.whole if largest else 0)) * job.compute_bytes
+        largest = max(layer, key=lambda group: group.whole)
+        shares = num_layers * sum(group.share for group in layer) * job.master_bytes
+        in_layers = (root.behind_layers + largest.whole) * job.compute_bytes
         at_root = root.whole * job.compute_bytes
         if job.gradient_accumulation_steps > 1:
             gradients = states["gradients"] + max(in_layers, at_root)
         else:
-            own = largest.padded // largest.ranks * job.master_bytes if largest else 0
-            reduced = root.padded // max(root.ranks, 1) * job.master_bytes
+            own, reduced = largest.share * job.master_bytes, root.share * job.master_bytes
             never_sharded = states["gradients"] - shares - reduced
             # the embedding's gradient, which came last, is let go after the share of it has been made
             last = reduced + (root.whole - root.behind_layers) * job.compute_bytes
@@ -139,30 +132,27 @@ class FullySharded(Parallelism):
 
     def _gathered_by_stages(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
         """With pipeline stages: a schedule gathers for backward, and lets go at a stage's end, when it reduces."""
-        groups = {chunk.stage: list(self._groups(replace(job, chunks=(chunk,)))) for chunk in job.held}
-        gathered = {stage: sum(group.padded for group in some) * job.compute_bytes for stage, some in groups.items()}
-        whole = {stage: sum(group.whole for group in some) * job.master_bytes for stage, some in groups.items()}
+        groups = {chunk.stage: self._groups(replace(job, chunks=(chunk,))) for chunk in job.held}
+        gathered = {stage: of.total(lambda group: group.padded) * job.compute_bytes for stage, of in groups.items()}
+        whole = {stage: of.total(lambda group: group.whole) * job.master_bytes for stage, of in groups.items()}
         if not job.actions:  # naive: one stage, reduced after each micro-batch and added to what is there
             return {
                 "parameters": states["parameters"] + sum(gathered.values()),
                 "gradients": states["gradients"] + sum(whole.values()),
             }
-        shares = {
-            stage: sum(group.padded // group.ranks for group in some) * job.master_bytes
-            for stage, some in groups.items()
-        }
+        shares = {stage: of.total(lambda group: group.share) * job.master_bytes for stage, of in groups.items()}
         begin = {stage: first for stage, (first, _) in job.actions.backwards.items()}
         end = {stage: last for stage, (_, last) in job.actions.backwards.items()}
         kept_from = begin if job.layout.zero == 3 else dict.fromkeys(begin, 0)
         never_sharded = states["gradients"] - sum(shares.values())
         at_once, gradients = 0.0, 0.0
         for stage, at in end.items():
-            *layers, root = groups[stage]  # the root is reduced first, while all is there
-            beside = root.padded // root.ranks * job.master_bytes
+            layer, _, root = groups[stage]  # the root is reduced first, while all is there
+            beside = root.share * job.master_bytes
             if job.compute_bytes != job.master_bytes:
                 # What accumulates is in the precision of the reduction; a layer's gradients are rounded beside it, and
                 # those of norm and head until backward is through.
-                largest = max((layer.whole for layer in layers), default=0)
+                largest = max(group.whole for group in layer)
                 beside = max(beside, (root.behind_layers + largest) * job.compute_bytes)
             at_once = max(at_once, sum(gathered[other] for other in end if kept_from[other] <= at <= end[other]))
             unreduced = sum(whole[other] for other in end if begin[other] <= at <= end[other])
@@ -183,18 +173,20 @@ class FullySharded(Parallelism):
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         for chunk in job.held:
             gathers, reductions = self._rounds(job, chunk.stage)
-            for group in self._groups(replace(job, chunks=(chunk,))):
+            layer, num_layers, root = self._groups(replace(job, chunks=(chunk,)))
+            of_layers = ((group, num_layers * gathers, num_layers * reductions) for group in layer)
+            for group, gathers_of_all, calls in (*of_layers, (root, reductions, reductions)):
                 if not group.padded:
                     continue
-                gathered, reduced = group.padded * job.compute_bytes, group.padded * job.master_bytes
-                times = reductions if group.root else gathers
-                sent = reductions * reduced
-                yield Traffic(group.axis, "all_gather", times, times * gathered, group.ranks, during="gather")
-                yield Traffic(group.axis, "reduce_scatter", reductions, sent, group.ranks, during="reduce")
+                gathered, sent = (
+                    gathers_of_all * group.padded * job.compute_bytes,
+                    calls * group.padded * job.master_bytes,
+                )
+                yield Traffic(group.axis, "all_gather", gathers_of_all, gathered, group.ranks, during="gather")
+                yield Traffic(group.axis, "reduce_scatter", calls, sent, group.ranks, during="reduce")
                 if self.shard_group_size:
                     replicas = job.layout.degree("dp_cp") // self.shard_group_size
-                    own = sent // group.ranks
-                    yield Traffic(REPLICA, "all_reduce", reductions, own, replicas, during="reduce")
+                    yield Traffic(REPLICA, "all_reduce", calls, sent // group.ranks, replicas, during="reduce")
 
     def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
         copies = layout.degree("dp_cp")
@@ -244,10 +236,11 @@ class FullySharded(Parallelism):
                 there = action.kind != "F" or not stage_3
         return gathers, 1
 
-    def _groups(self, job: TrainingJob) -> Sequence[Group]:
-        """What of a chunk is gathered at once: layers in order, each before its experts, then what is around them."""
+    def _groups(self, job: TrainingJob) -> Groups:
+        """What of a chunk is gathered at once."""
         (chunk,) = job.held
-        return _groups(self, job.shape, job.layout, len(chunk.layers), chunk.first, chunk.last)
+        layer, root = _groups(self, job.shape, job.layout, chunk.first, chunk.last)
+        return Groups(layer, len(chunk.layers), root)
 
     def apply(self, assembly: Assembly) -> None:
         import torch
@@ -305,8 +298,6 @@ class Group:
 
     Attributes
     ----------
-    unit
-        The layer it belongs to.
     padded
         What travels: every weight is padded so that its first dimension comes out even.
     whole
@@ -315,40 +306,53 @@ class Group:
         Of it, norm and head.
     """
 
-    unit: str
     axis: str
     ranks: int
     padded: int
     whole: int
     behind_layers: int
-    root: bool
+
+    @property
+    def share(self) -> int:
+        """Of what travels, that of one rank."""
+        return self.padded // self.ranks
+
+
+class Groups(NamedTuple):
+    """Of a chunk: the groups of each of its layers, in order, before its experts, and what is around the layers."""
+
+    layer: Sequence[Group]
+    num_layers: int
+    root: Group
+
+    def total(self, size: Callable[[Group], int]) -> int:
+        return self.num_layers * sum(map(size, self.layer)) + size(self.root)
 
 
 @lru_cache(
     maxsize=4096
 )  # a plan asks for the chunks of every stage, and those between the first and the last are alike
 def _groups(
-    sharded: FullySharded, shape: ModelShape, layout: ParallelLayout, num_layers: int, first: bool, last: bool
-) -> Sequence[Group]:
-    job = TrainingJob(shape, layout, 1, 1, 1, chunks=(Chunk(0, range(num_layers), first, last),))
+    sharded: FullySharded, shape: ModelShape, layout: ParallelLayout, first: bool, last: bool
+) -> tuple[Sequence[Group], Group]:
+    """Those of one layer, and the one around the layers."""
+    job = TrainingJob(shape, layout, 1, 1, 1, chunks=(Chunk(0, range(1), first, last),))
     weights = local_weights(without(FullySharded, layout), job)
-    sharers, experts_on = sharded._sharers(job), layout.degree("edp")
-    members: dict[tuple[str, bool], list[str]] = {}
-    for name in weights:
-        unit, expert = ".".join(name.split(".")[:2]) if name.startswith("layers.") else "", is_spread_expert(name, job)
-        if not expert or experts_on > 1:
-            members.setdefault((unit, expert), []).append(name)
-    groups = []
-    for (unit, expert), names in sorted(members.items(), key=lambda item: item[0][0] == ""):
-        ranks = experts_on if expert else sharers
-        sizes = [weights[name] for name in names]
-        padded = sum(-(-size[0] // ranks) * ranks * prod(size[1:]) for size in sizes)
-        axis = "edp" if expert else SHARD if sharded.shard_group_size else layout.data_axis
-        behind = sum(prod(weights[name]) for name in names if not name.startswith(("layers.", "embedding.")))
-        groups.append(Group(unit, axis, ranks, padded, sum(map(prod, sizes)), behind, root=not unit))
-    if all(unit for unit, _ in members):
-        groups.append(Group("", layout.data_axis, sharers, 0, 0, 0, root=True))
-    return groups
+    experts_on = layout.degree("edp")
+
+    def group(sizes: Mapping[str, tuple[int, ...]], axis: str, ranks: int) -> Group:
+        padded = sum(-(-size[0] // ranks) * ranks * prod(size[1:]) for size in sizes.values())
+        behind = sum(prod(size) for name, size in sizes.items() if not name.startswith(("layers.", "embedding.")))
+        return Group(axis, ranks, padded, sum(map(prod, sizes.values())), behind)
+
+    in_layer = {name: size for name, size in weights.items() if name.startswith("layers.")}
+    experts = {name: size for name, size in in_layer.items() if is_spread_expert(name, job)}
+    axis, sharers = SHARD if sharded.shard_group_size else layout.data_axis, sharded._sharers(job)
+    layer = [group({name: size for name, size in in_layer.items() if name not in experts}, axis, sharers)]
+    if experts and experts_on > 1:
+        layer.append(group(experts, "edp", experts_on))
+    around = {name: size for name, size in weights.items() if name not in in_layer}
+    return layer, group(around, axis, sharers)
 
 
 def _take_share(weight: Weight, rank: int, ranks: int) -> None:

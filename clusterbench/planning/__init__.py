@@ -195,6 +195,8 @@ def _elements(
     item: Item, values: Mapping[str, Any], place: Place, points: Sequence[Point]
 ) -> list[tuple[Written, ...]]:
     """For each point the elements of the item's lists that bring it about: those that do so alone."""
+    if len(listed := list(_listed(item))) == 1:
+        return [tuple(listed)] * len(points)
     bringing: dict[Any, list[Written]] = defaultdict(list)
     for element, brought in _one_by_one(item, values, place):
         for point in brought or ():
@@ -214,16 +216,20 @@ def _one_by_one(
     item: Item, values: Mapping[str, Any], place: Place
 ) -> Iterator[tuple[Written, Sequence[Point] | None]]:
     """Each element of each list, and the points it has alone in its list; None where it cannot be read alone."""
+    for element in _listed(item):
+        try:
+            alone = item.kind.from_options({**values, element.name: (element.value,)})
+            points: Sequence[Point] | None = _all_points(alone, place)
+        except SuiteError:
+            points = None
+        yield element, points
+
+
+def _listed(item: Item) -> Iterator[Written]:
+    """The elements of the item's lists, but of those that all benchmarks share: they bring no points."""
     for setting in item.settings.values():
-        if not setting.is_list or setting.name in Benchmark.options():  # those that all share bring no points
-            continue
-        for element in setting.values:
-            try:
-                alone = item.kind.from_options({**values, setting.name: (element.value,)})
-                points: Sequence[Point] | None = _all_points(alone, place)
-            except SuiteError:
-                points = None
-            yield element, points
+        if setting.is_list and setting.name not in Benchmark.options():
+            yield from setting.values
 
 
 def _all_points(benchmark: Benchmark, place: Place) -> list[Point]:
