@@ -121,7 +121,7 @@ def _supervise(
     interruption: Interruption,
 ) -> int:
     folder = writer.folder
-    supervised = _Supervised(interruption)
+    supervised = _Supervised(launch, interruption)
     notes = _Notes(dict.fromkeys(places.spares, "was not needed"))
     while True:
         before, hosts = _num_outcomes(folder), places.hosts
@@ -164,7 +164,7 @@ def start_once(
 ) -> int:
     """Starts the launcher on these hosts for a run's folder that has its plan; returns the launcher's exit code."""
     assert options.resume is not None
-    supervised = _Supervised(interruption)
+    supervised = _Supervised(launch, interruption)
     with _nothing_left_behind():
         supervised.run(launch.on(hosts, scratch) + _inner(options, options.resume, hosts), options.resume)
     return supervised.exit_code
@@ -314,9 +314,16 @@ def _settle(directory: RunFolder, said: int, fail_on: tuple[str, ...] | None) ->
 
 
 def _alive(launch: LaunchCommand, hosts: Sequence[str], scratch: Path) -> list[str]:
-    """The hosts on which the launcher can start a process, each tried by itself."""
+    """The hosts on which the launcher can start a process, each tried by itself, and again where it did not answer."""
+    first = _answering(launch, hosts, scratch)
+    missing = [host for host in hosts if host not in first]
+    again = _answering(launch, missing, scratch)
+    return [host for host in hosts if host in first or host in again]
+
+
+def _answering(launch: LaunchCommand, hosts: Sequence[str], scratch: Path) -> list[str]:
     program = [sys.executable, "-c", f"print({_ANSWER!r})"]
-    tries = [(host, _start([*launch.alone_on(host, scratch), *program], subprocess.PIPE)) for host in hosts]
+    tries = [(host, _start(launch, [*launch.alone_on(host, scratch), *program])) for host in hosts]
     deadline = time.monotonic() + SECONDS_TO_PROBE
     alive = []
     for host, process in tries:
@@ -333,7 +340,8 @@ def _alive(launch: LaunchCommand, hosts: Sequence[str], scratch: Path) -> list[s
 class _Supervised:
     """The launcher under way."""
 
-    def __init__(self, interruption: Interruption) -> None:
+    def __init__(self, launch: LaunchCommand, interruption: Interruption) -> None:
+        self._launch = launch
         self._interruption = interruption
         self.exit_code = 0
         self.began = False
@@ -360,7 +368,7 @@ class _Supervised:
         """Returns once the launcher is gone, of its own accord or because nothing came from it any more."""
         self._said.clear()
         self.began = False
-        process = _start(words, subprocess.PIPE)
+        process = _start(self._launch, words)
         assert process.stdout is not None
         assert process.stderr is not None
         both = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))  # MPICH says who ended on stdout
@@ -421,14 +429,15 @@ def _nothing_left_behind() -> Iterator[None]:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def _start(words: Sequence[str], output: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+def _start(launch: LaunchCommand, words: Sequence[str]) -> subprocess.Popen[bytes]:
     try:
         # A session of its own: a Ctrl-C at the terminal is for the supervisor to pass on, once.
         return subprocess.Popen(
             words,
+            env={**launch.launcher.beside_others, **os.environ},
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             start_new_session=True,
         )
     except OSError as error:

@@ -57,6 +57,8 @@ class Launcher:
         Programs that it puts between itself and the processes.
     ended_first
         Regular expression of what it prints of the process that ended first; its group is the host.
+    beside_others
+        Variables that have its command start processes where those of an earlier one may not be gone yet.
     """
 
     program: ClassVar[str]
@@ -74,6 +76,7 @@ class Launcher:
     may_be_glued: ClassVar[bool] = False
     daemons: ClassVar[tuple[str, ...]] = ()
     ended_first: ClassVar[str | None] = None
+    beside_others: ClassVar[Mapping[str, str]] = {}
 
     # Of a process that it started.
 

@@ -12,6 +12,7 @@ import pytest
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import supervisor
 from clusterbench.launch.ending import Interruption
+from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.run import RunOptions
 from clusterbench.launch.supervisor import supervise
 from clusterbench.run_folder import RunFolder
@@ -99,7 +100,7 @@ def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(
 
 @pytest.mark.parametrize(("line", "host"), [(MPICH, "b"), (OPEN_MPI, "b"), (LOST_HEAD, "a")])
 def test_the_host_that_ended_first_is_known_from_what_the_launcher_said(line, host):
-    supervised = supervisor._Supervised(Interruption())
+    supervised = supervisor._Supervised(LaunchCommand.parse(COMMAND, {}), Interruption())
     supervised._listen(BytesIO(f"starts\n{line}\nends\n".encode()), printed := StringIO())
     assert supervised.named(["a", "b"]) == (host, line.strip(" ="))
     assert printed.getvalue() == f"starts\n{line}\nends\n"
@@ -221,6 +222,23 @@ def test_a_host_answers_with_a_word_and_not_with_an_exit_code(launcher, tmp_path
     (tmp_path / "s.yaml").write_text(SUITE.replace("[0.01, 0.02]", "[3.0, 3.1]"))
     assert supervise(COMMAND, options) == 1
     assert "no answer from a, b; none is left" in capfd.readouterr().err
+
+
+def test_a_host_that_does_not_answer_at_once_is_tried_again(launcher, tmp_path):
+    """One try may come while the machine is busy, or while what ran there before is still ending."""
+    tries = tmp_path / "tries"
+    first_of_b = f'[ "$(grep -c $hosts {tries})$hosts" = 1b ]'
+    launcher(f"echo $hosts >> {tries}", f"if [ $hosts = c ] || {first_of_b}; then exit 1; fi", 'exec "$@"')
+    launch = LaunchCommand.parse("mpirun -n 3 -host a,b,c", {})
+    assert supervisor._alive(launch, ["a", "b", "c"], tmp_path) == ["a", "b"]
+    assert sorted(tries.read_text().split()) == ["a", "b", "b", "c", "c"]
+
+
+def test_srun_is_started_where_its_last_step_is_not_cleaned_up_yet(launcher, tmp_path, monkeypatch):
+    (launcher("true").out.parent / "bin" / "srun").write_text(f"#!/bin/sh\necho $SLURM_OVERLAP > {tmp_path}/overlap\n")
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    supervisor._alive(LaunchCommand.parse("srun -w a", {}), ["a"], tmp_path)
+    assert (tmp_path / "overlap").read_text() == "1\n"
 
 
 def test_a_launcher_without_a_sign_of_life_is_ended(launcher, monkeypatch, capfd):
