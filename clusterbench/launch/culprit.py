@@ -295,7 +295,9 @@ def not_answering(members: Sequence[Member], others: int, seconds: float) -> str
     )
 
 
-def gpus_in_words(members: Sequence[Member], samples: Mapping[str, GpuSamples]) -> dict[int, str]:
+def gpus_in_words(
+    members: Sequence[Member], samples: Mapping[str, GpuSamples], only_with_errors: bool = False
+) -> dict[int, str]:
     """What the GPU of each rank was last seen doing: a kernel that hangs looks unlike a host that does nothing.
 
     Parameters
@@ -307,7 +309,9 @@ def gpus_in_words(members: Sequence[Member], samples: Mapping[str, GpuSamples]) 
     for member in members:
         gpus = {gpu.index: gpu for gpu in samples[member.host].gpus} if member.host in samples else {}
         for slot, local_rank in enumerate(member.local_ranks):
-            if gpu := gpus.get(local_rank):
+            if (gpu := gpus.get(local_rank)) and gpu.error:
+                words[member.first_rank + slot] = f"; NVML says of its GPU {gpu.index}: {gpu.error}"
+            elif gpu and not only_with_errors:
                 power = "unknown power" if gpu.power_w is None else f"{gpu.power_w:.0f} W"
                 busy = "" if gpu.utilization is None else f" and was busy {100 * gpu.utilization:.0f} % of the time"
                 words[member.first_rank + slot] = f"; its GPU {gpu.index} drew {power}{busy}"

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from typing import TypeVar
@@ -173,7 +173,16 @@ class Events:
     def _named(self, bad: Sequence[BadEvent], places: Mapping[int, RankPlace], case: Case) -> Trouble:
         members = taking_part(self.agents.members, case.world_size)
         heard = {member.host for member in self.agents.present}
-        return named(bad, places, members, self.agents.lost | self.agents.disabled, heard)
+        trouble = named(bad, places, members, self.agents.lost | self.agents.disabled, heard)
+        broken = self._gpus(only_with_errors=True)
+        if trouble.rank is None or trouble.rank not in broken:
+            return trouble
+        return replace(trouble, reason=f"{trouble.reason}{broken[trouble.rank]}")
+
+    def _gpus(self, only_with_errors: bool = False) -> Mapping[int, str]:
+        """What the GPU of each rank was last seen doing in this case, as the end of a sentence."""
+        samples = {event.host: event.sample for event in self.samples}
+        return gpus_in_words(self.agents.members, samples, only_with_errors)
 
     def concerns(self, event: BadEvent, case: Case) -> bool:
         """Whether a case needs what is gone: a host on which it has no rank may be lost, and the case goes on."""
@@ -201,8 +210,7 @@ class Events:
         if seen.lost:
             return self._named(seen.lost, seen.places, case)
         self.meanwhile(lambda: self._keep_stacks(seen.places.values()))
-        gpus = gpus_in_words(self.agents.members, {event.host: event.sample for event in self.samples})
-        trouble = late(case, limit_s, seen.places, self.inside_mpi, seen.silent, patience_s, gpus)
+        trouble = late(case, limit_s, seen.places, self.inside_mpi, seen.silent, patience_s, self._gpus())
         if trouble.blame == "unknown" and self.lost_store:
             return self._named([self.lost_store], seen.places, case)
         return trouble

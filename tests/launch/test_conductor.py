@@ -604,3 +604,29 @@ def test_a_store_that_a_case_still_needed_is_named(tmp_path):
     other = failed(2, "ValueError: planted")
     (outcome,), _, _ = conduct(tmp_path / "other", [case()], case=[LOST_STORE, other])
     assert (outcome.rank, outcome.reason) == (2, "rank 2 (host a): ValueError: planted")
+
+
+def test_a_gpu_that_fell_off_the_bus_is_said_where_its_rank_failed(tmp_path):
+    gpus = (GpuSample(0, power_w=650.0, utilization=1.0), GpuSample(1, error="GPU is lost"), GpuSample(2), GpuSample(3))
+    lost = GpusSampled("a", GpuSamples(1.0, gpus))
+    broken = failed(1, "RuntimeError: CUDA error: unspecified launch failure")
+    for number, (first, words) in enumerate(
+        (
+            (broken, "rank 1 (host a): RuntimeError: CUDA error: unspecified launch failure"),
+            (RankExited(1, "a", -6, ""), "rank 1 (host a) was killed by signal 6 (SIGABRT) after the phase 'warm'"),
+        )
+    ):
+        peer = failed(0, "RuntimeError: Connection reset by peer")
+        (outcome,), _, _ = conduct(tmp_path / str(number), [case()], time=[lost, peer, first])
+        assert (outcome.rank, outcome.reason) == (1, f"{words}; NVML says of its GPU 1: GPU is lost")
+    well = [lost, failed(2, "ValueError: planted")]
+    (outcome,), _, _ = conduct(tmp_path / "other", [case()], time=well)
+    assert (outcome.rank, outcome.reason) == (2, "rank 2 (host a): ValueError: planted")
+
+
+def test_a_gpu_that_fell_off_the_bus_and_hangs_its_rank_is_said(tmp_path):
+    gpus = tuple(GpuSample(index, error="GPU is lost" if index == 2 else None) for index in range(4))
+    ranks = [seen(rank, iteration=3 if rank == 2 else 4) for rank in range(4)]
+    outcome = hang(tmp_path, *ranks, case=[GpusSampled("a", GpuSamples(1.0, gpus)), *reached("prepared")])
+    assert outcome.rank == 2
+    assert outcome.reason.endswith("; the other 3 ranks wait for it; NVML says of its GPU 2: GPU is lost")
