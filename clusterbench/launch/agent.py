@@ -70,7 +70,7 @@ from clusterbench.launch.messages import (
     decode_zygote_event,
 )
 from clusterbench.launch.progress_page import ProgressPage
-from clusterbench.launch.spawner import start_module
+from clusterbench.launch.spawner import end_group, start_module
 from clusterbench.launchers import without_launchers
 from clusterbench.run_folder import log_name
 from clusterbench.run_folder.redaction import redacted, secrets_of, set_by_suite
@@ -275,14 +275,14 @@ class Agent:
         deadline = time.monotonic() + (0.0 if order.kill else 5.0)
         for worker in self._workers.values():
             if order.kill:
-                _signal(worker.pid, signal.SIGKILL)  # a stopped process does not act on SIGTERM
+                _kill(worker)  # a stopped process does not act on SIGTERM
             else:
                 worker.channel.send(Leave())
         while any(worker.exit_code is None for worker in self._workers.values()):
             self._collect(0.05)
             if time.monotonic() > deadline:
                 for worker in self._workers.values():
-                    _signal(worker.pid, signal.SIGKILL)
+                    _kill(worker)
                 if time.monotonic() > deadline + 5:
                     break  # in an uninterruptible wait; the kernel ends it when the wait does
         logs = {}
@@ -439,12 +439,13 @@ class Agent:
             return
         for worker in self._workers.values():
             if worker.exit_code is None:
+                _kill(worker)  # what it started itself, the kernel does not
                 worker.exit_code = -signal.SIGKILL
         self._events.append(LostZygote(self.host, reason))
 
     def _end_nonsense(self, worker: Worker) -> None:
         """A worker whose words cannot be read any more is of no use, and must not be waited for."""
-        _signal(worker.pid, signal.SIGKILL)
+        _kill(worker)
         reason = f"what it sent is no message ({worker.channel.error})"
         phase, _ = self._page.read(worker.slot) if self._page else (0, -1)
         self._events.append(RankFailed(worker.rank, self.host, "failed", reason, PHASES[phase]))
@@ -519,7 +520,7 @@ class Agent:
             return
         self._is_closed = True
         for worker in self._workers.values():
-            _signal(worker.pid, signal.SIGKILL)
+            _kill(worker)
         self._spawner.close()  # the spawner kills the zygotes, the kernel their workers
         _exit_code(self._spawner_process)
         for channel in [key.fileobj for key in self._selector.get_map().values()]:
@@ -548,6 +549,11 @@ def _signal(pid: int, number: int) -> None:
     if pid:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _kill(worker: Worker) -> None:
+    if worker.pid and worker.exit_code is None:
+        end_group(worker.pid)
 
 
 def _state(pid: int) -> str:

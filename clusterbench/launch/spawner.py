@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from clusterbench import own_copy
 from clusterbench.launch.channel import Channel
@@ -27,6 +28,13 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the request was made
         os._exit(1)
+
+
+def end_group(leader: int) -> None:
+    """Kills a process and all that it started: a data loader's children would keep the GPU, ports and memory."""
+    for kill in (os.killpg, os.kill):  # in its first moments it has no group of its own
+        with suppress(ProcessLookupError):
+            kill(leader, signal.SIGKILL)
 
 
 def start_module(

@@ -28,7 +28,7 @@ from clusterbench.launch.messages import (
     ZygoteReady,
     decode_zygote_order,
 )
-from clusterbench.launch.spawner import die_with
+from clusterbench.launch.spawner import die_with, end_group
 
 _Child = tuple[int | None, int | None]
 """The start and the rank of a forked process; a store's has neither."""
@@ -91,6 +91,8 @@ def main() -> None:
             for descriptor in order.descriptors:
                 os.close(descriptor)
         _reap(children, agent)
+    for pid in children:
+        end_group(pid)
     os._exit(0)
 
 
@@ -106,6 +108,7 @@ def _become_child(parent: int, not_its: list[int]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for descriptor in not_its:
         os.close(descriptor)
+    os.setpgid(0, 0)  # with what it may start itself, which must not outlive it: see end_group
     die_with(parent)
 
 
@@ -119,9 +122,11 @@ def _drain(wakeup: socket.socket) -> None:
 
 def _reap(children: dict[int, _Child], agent: Channel[ZygoteOrder]) -> None:
     while children:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
             return
+        end_group(ended.si_pid)  # while its number is its own
+        pid, status = os.waitpid(ended.si_pid, 0)
         child = children.pop(pid, None)
         if child is not None:
             agent.send(ChildExited(*child, os.waitstatus_to_exitcode(status)))

@@ -257,6 +257,44 @@ def test_a_worker_whose_words_cannot_be_read_has_failed(agent, tmp_path):
         channel.close()
 
 
+FORKING = """
+import os, signal, sys, time
+if "clusterbench.launch.zygote" in sys.orig_argv:
+    from clusterbench.benchmarks import fault_drill
+    def go_wrong(fault, rig):
+        if (pid := os.fork()) == 0:  # with all that its parent has open: connections, channel, log
+            time.sleep(1000)
+        with open(os.environ["FORKED"], "a") as forked:
+            print(pid, file=forked)
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+    fault_drill._go_wrong = go_wrong
+"""
+
+
+def test_what_a_worker_forks_ends_with_it_and_hides_neither_its_death_nor_its_end(tmp_path, monkeypatch):
+    """As a data loader does."""
+    (tmp_path / "sitecustomize.py").write_text(FORKING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("FORKED", str(tmp_path / "forked"))
+    agent = Agent(host="here", scratch=tmp_path)
+    try:
+        outcomes, _ = conduct(
+            agent, tmp_path, drill("raise"), drill("kill", iterations=9), drill("raise", iterations=10)
+        )
+    finally:
+        agent.close()
+    assert [(outcome.status, outcome.rank) for outcome in outcomes] == [("ok", None), ("failed", 1), ("ok", None)]
+    assert "was killed by signal 9 (SIGKILL)" in outcomes[1].reason
+    assert max(outcome.elapsed_s for outcome in outcomes) < 60  # its peers see an open connection
+    forked = [int(pid) for pid in (tmp_path / "forked").read_text().split()]
+    assert len(forked) == 3
+    deadline = time.monotonic() + 60
+    while any(map(is_alive, forked)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(is_alive, forked))
+
+
 def test_an_agent_waits_for_no_disk_but_its_own(tmp_path, monkeypatch):
     """A pipe that nobody writes to stands for a log on a network disk that stalls."""
     monkeypatch.setattr("clusterbench.launch.agent.SECONDS_OF_A_DISK", 0.2)
