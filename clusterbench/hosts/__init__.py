@@ -215,15 +215,19 @@ def _of_outcome(run: _Run, history: History, outcome: Outcome, passed_later: boo
         yield _Said(hosts, Evidence("silence", f"{reason}; whose link it is was not seen"), _THIRD_HOST)
     elif outcome.status == "wrong":
         evidence = Evidence("wrong result", f"{reason}; which rank computed it is not known")
-        yield _Said((*run.of_case(history), *culprits), evidence, "a run without wrong results")
+        yield _Said((*run.of_case(history), *culprits), evidence, _finding_it(outcome))
     elif outcome.blame == "program":
         return
     elif outcome.blame == "unknown" or not culprits:
         if not passed_later:
-            yield _Said(run.of_case(history), Evidence("unexplained", reason), _OTHER_ORDER)
+            yield _Said(run.of_case(history), Evidence("unexplained", reason), _finding_it(outcome))
     else:
         what = "memory" if outcome.status == "out_of_memory" else "process"
-        yield _Said(culprits, Evidence(what, f"{reason}; the same program may do so on any host"), _OTHER_ORDER)
+        yield _Said(culprits, Evidence(what, f"{reason}; the same program may do so on any host"), _finding_it(outcome))
+
+
+def _finding_it(outcome: Outcome) -> str:
+    return f"--bisect {outcome.case}, which finds the hosts that it needs in order to fail"
 
 
 def _unknown_names(run: _Run, lost: Iterable[str], reason: str) -> Iterator[_Said]:
