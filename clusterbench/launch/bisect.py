@@ -35,7 +35,7 @@ from clusterbench.planning.same_case import on_cluster
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Case, Plan
-from clusterbench.words import few, plural
+from clusterbench.words import few, plural, short
 
 NAMED, NOT_NAMED = 1, 3
 """Exit codes. Never 0: that a failure does not come again is no sign of health."""
@@ -275,7 +275,7 @@ class Bisection:
             return "ok", "measured, and no floor is missed"
         if symptom.kind == NO_OUTCOME:
             if not run.cut_off():
-                return "not run", f"the launcher ended with {exit_code}, see {folder / _LAUNCHER_SAID}"
+                return "not run", f"the launcher ended with {exit_code}{_last_words(folder / _LAUNCHER_SAID)}"
             symptom = Symptom(LOST_HOST, f"the launcher ended with {exit_code} while the case was under way")
         if symptom.kind == self.failure.symptom.kind:
             return "failed", symptom.sentence
@@ -307,6 +307,13 @@ class Bisection:
         of_run = {"run": str(failure.run.path), "case": failure.case.id, "failure": asdict(failure.symptom)}
         runs = {"unreachable": self.unreachable, "runs": [asdict(ran) for ran in self.ran]}
         RunFolder(self.folder).write(RESULT, json.dumps({**of_run, **runs, **found}, indent=1) + "\n")
+
+
+def _last_words(path: Path) -> str:
+    """What a launcher said of an error; the last line where it named none."""
+    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    return f" and said: {short((errors or lines)[-1], 200)}" if lines else ""
 
 
 def _say(words: str) -> None:

@@ -51,7 +51,8 @@ class Told:
             return (
                 f"stopped: {self.case} could not be run on {on}, though each of them answers: {last.sentence}. No host "
                 "is named.",
-                "start it by hand on these hosts: what the processes say to each other does not get through either",
+                f"see {last.folder}/launcher.txt; where the processes did not find each other, try the launcher there "
+                "by hand",
             )
         return (
             f"stopped: on {on} {self.case} failed in another way ({last.sentence}) than the one that is looked for "

@@ -170,7 +170,8 @@ class _Search:
         if any(asked <= many and count >= enough for many, count in self.passes.items()):
             self.have_passed |= asked
             return False
-        raise _Unknown(Wanted(self._in_order(asked), why))
+        again = ", once more" if any(asked == set(each.hosts) for each in self.tries) else ""
+        raise _Unknown(Wanted(self._in_order(asked), f"{why}{again}"))
 
     def _in_order(self, hosts: frozenset[str]) -> tuple[str, ...]:
         return tuple(host for host in (*self.setting.hosts, *self.setting.spares) if host in hosts)
@@ -299,7 +300,8 @@ class _Search:
             return Found("comes and goes", hosts=self._fewest())  # one host that fails now and then looks like more
         kind: Kind = "several" if len(self.culprits) > 1 else ("host", "pair")[len(self.culprits[0]) - 1]
         without = [hosts for hosts in self.passed if not any(hosts >= set(culprit) for culprit in self.culprits)]
-        most = max(without, key=lambda hosts: (len(hosts), sorted(hosts)), default=frozenset[str]())
+        own = set(self.setting.hosts)
+        most = max(without, key=lambda hosts: (len(hosts), len(hosts & own), sorted(hosts)), default=frozenset[str]())
         return Found(kind, tuple(self.culprits), without_it=self._in_order(most))
 
     def _untold(self) -> Found:

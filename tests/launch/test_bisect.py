@@ -1,6 +1,9 @@
 """The search as a person starts it; in place of a launcher a function writes what planted faults make of each run."""
 
 import json
+import os
+import signal
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -55,9 +58,12 @@ def planted(tmp_path, monkeypatch):
     planted = {}
 
     def start_once(launch, hosts, options, scratch, interruption):
+        if planted["signal"]:
+            os.kill(os.getpid(), planted["signal"])
         if any(set(hosts) >= {*crashing} for crashing in planted["crashes"]):
             planted["down"] = planted["crashes"][0]
         if {*hosts} & {*planted["down"]} or any(set(hosts) >= {*stuck} for stuck in planted["stuck"]):
+            print("error: no way to b\nand more", file=sys.stderr)
             return 9
         write_outcome(options.resume, hosts, planted)
         return 0
@@ -69,7 +75,7 @@ def planted(tmp_path, monkeypatch):
     monkeypatch.setattr(searching, "hosts_that_answer", hosts_that_answer)
 
     def plant(failed=("failed", RAISED), **what):
-        planted.update({"faults": [], "slow": [], "down": [], "stuck": [], "crashes": [], **what})
+        planted.update({"faults": [], "slow": [], "down": [], "stuck": [], "crashes": [], "signal": 0, **what})
         for case in plan.cases:
             identity = {"case": case.id, "hash": case.hash, "repeat": 0, "attempt": 1}
             if failed:
@@ -161,9 +167,35 @@ def test_a_host_that_is_lost_meanwhile_is_left_out_and_the_search_goes_on(plante
 
 
 def test_hosts_on_which_it_cannot_be_started_are_said(planted, capfd):
-    options = planted(stuck=[["a", "b"]])
+    assert bisect(COMMAND, DRILL, planted(stuck=[["a", "b"]])) == NOT_NAMED
+    assert capfd.readouterr().out == (
+        f"stopped: {DRILL} could not be run on a, b, c, d, though each of them answers: the launcher ended with 9 and "
+        "said: error: no way to b. No host is named.\n"
+        "hint: see 01/launcher.txt; where the processes did not find each other, try the launcher there by hand\n"
+    )
+
+
+def test_a_case_that_fails_wherever_it_runs_names_no_host(planted, capfd):
+    assert bisect(COMMAND, DRILL, planted(faults=[("failed", RAISED, [["a"], ["b"], ["c"], ["d"]])])) == NOT_NAMED
+    said = capfd.readouterr().out
+    assert said.startswith(f"everywhere: {DRILL} failed in all ")
+    assert "No host is named.\nhint: look at what all hosts share: " in said
+
+
+def test_two_culprits_are_both_named(planted, tmp_path, capfd):
+    faults = [("failed", RAISED, [["a"], ["d"]])]
+    assert bisect("mpirun -n 6 -host a,b,c,d,e,f", DRILL, planted(faults=faults)) == NAMED
+    assert capfd.readouterr().out.endswith(
+        "Without a and d it ended well on b, c.\nhint: leave out a and d with --exclude a,d\n"
+    )
+    assert sorted(result(tmp_path)["hosts"]) == [["a"], ["d"]]
+
+
+def test_a_signal_ends_it_with_what_was_run(planted, tmp_path, capfd):
+    options = planted(faults=[("failed", RAISED, [["a"]])], signal=signal.SIGTERM)
     assert bisect(COMMAND, DRILL, options) == NOT_NAMED
-    assert capfd.readouterr().out.startswith(f"stopped: {DRILL} could not be run on a, b, c, d, though each of them")
+    assert "bisect: stopped: " in capfd.readouterr().err
+    assert (result(tmp_path)["ended"], len(result(tmp_path)["runs"])) == ("interrupted", 1)
 
 
 def test_a_case_that_fits_no_fewer_hosts_takes_those_that_launch_names_beside_them(planted, capfd):
