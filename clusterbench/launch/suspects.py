@@ -126,8 +126,6 @@ class _Search:
     tries: Sequence[Try]
     passes_after: int
     culprits: list[tuple[str, ...]] = field(default_factory=list, init=False)
-    have_passed: set[str] = field(default_factory=set, init=False)
-    """Hosts that took part where it passed, as far as the search has got: later runs must not change its way."""
 
     def __post_init__(self) -> None:
         self.failed = {frozenset(each.hosts) for each in self.tries if each.answer == "failed"}
@@ -168,7 +166,6 @@ class _Search:
             return True
         enough = max(passes_after, self.passes_after)
         if any(asked <= many and count >= enough for many, count in self.passes.items()):
-            self.have_passed |= asked
             return False
         again = ", once more" if any(asked == set(each.hosts) for each in self.tries) else ""
         raise _Unknown(Wanted(self._in_order(asked), f"{why}{again}"))
@@ -202,22 +199,21 @@ class _Search:
                 passing = frozenset(asked)
                 suspects = _not_in(suspects, asked)
         suspect = suspects[0]
-        return self._alone_or_with(suspect, [host for host in common if host != suspect], passing)
+        return self._alone_or_with(suspect, [host for host in common if host != suspect])
 
     def _half(self, suspects: Sequence[str], failing: Sequence[str], passing: frozenset[str]) -> tuple[str, ...] | None:
         """Half of the suspects, with what passed without them, on as many hosts as the case can run on."""
         kept = [host for host in failing if host in passing]
-        others = self._others((*suspects, *kept), passing)
+        others = self._others((*suspects, *kept))
         for number in _from_the_middle(len(suspects)):
             if asked := self._whole(suspects[:number], kept, others):
                 return asked
         return None
 
-    def _others(self, taken: Sequence[str], passing: frozenset[str] = frozenset()) -> list[str]:
-        """Hosts that may fill up a run, those that have passed first; none that was found to be a culprit."""
+    def _others(self, taken: Sequence[str]) -> list[str]:
+        """Hosts that may fill up a run, spares first; none that was found to be a culprit."""
         accused = {host for culprit in self.culprits for host in culprit}
-        every = _not_in((*self.setting.spares, *self.setting.hosts), {*taken, *accused})
-        return sorted(every, key=lambda host: (host not in passing, host not in self.have_passed))
+        return _not_in((*self.setting.spares, *self.setting.hosts), {*taken, *accused})
 
     def _whole(self, needed: Sequence[str], kept: Sequence[str], others: Sequence[str]) -> tuple[str, ...] | None:
         """Hosts on which the case can run: what is needed, and if possible all that is kept; None if it cannot be."""
@@ -230,21 +226,21 @@ class _Search:
                 return tuple(wanted[:-fewer])
         return None
 
-    def _alone_or_with(self, suspect: str, partners: list[str], passing: frozenset[str]) -> tuple[str, ...] | None:
+    def _alone_or_with(self, suspect: str, partners: list[str]) -> tuple[str, ...] | None:
         """Whether a host fails with others than those it has failed with; otherwise which of these it takes."""
         while partners:
-            asked = self._whole([suspect], [], [*self._others([suspect, *partners], passing), *partners])
+            asked = self._whole([suspect], [], [*self._others([suspect, *partners]), *partners])
             if asked is None or not _not_in(partners, asked):
                 return None
             if not self.fails(asked, f"{suspect} with others"):
-                return self._pair(suspect, _not_in(partners, asked), passing)
+                return self._pair(suspect, _not_in(partners, asked))
             partners = _in(partners, asked)
         return (suspect,)
 
-    def _pair(self, suspect: str, partners: list[str], passing: frozenset[str]) -> tuple[str, ...] | None:
+    def _pair(self, suspect: str, partners: list[str]) -> tuple[str, ...] | None:
         """The host with which alone another fails; None where it takes more than these two."""
         while len(partners) > 1:
-            asked = self._with_half(suspect, partners, passing)
+            asked = self._with_half(suspect, partners)
             if asked is None:
                 return None
             failed = self.fails(asked, f"{suspect} with {len(_in(partners, asked))} of {len(partners)} hosts")
@@ -252,11 +248,11 @@ class _Search:
         if not partners:
             return None
         pair = self._in_order(frozenset([suspect, *partners]))
-        asked = self._whole(pair, [], self._others(pair, passing))
+        asked = self._whole(pair, [], self._others(pair))
         return pair if asked and self._fail_again(asked, " and ".join(pair)) else None
 
-    def _with_half(self, suspect: str, partners: Sequence[str], passing: frozenset[str]) -> tuple[str, ...] | None:
-        others = self._others([suspect, *partners], passing)
+    def _with_half(self, suspect: str, partners: Sequence[str]) -> tuple[str, ...] | None:
+        others = self._others([suspect, *partners])
         wholes = (self._whole([suspect, *partners[:number]], [], others) for number in _from_the_middle(len(partners)))
         return next((asked for asked in wholes if asked), None)
 
@@ -300,8 +296,10 @@ class _Search:
             return Found("comes and goes", hosts=self._fewest())  # one host that fails now and then looks like more
         kind: Kind = "several" if len(self.culprits) > 1 else ("host", "pair")[len(self.culprits[0]) - 1]
         without = [hosts for hosts in self.passed if not any(hosts >= set(culprit) for culprit in self.culprits)]
+        if not without:
+            return self._untold()
         own = set(self.setting.hosts)
-        most = max(without, key=lambda hosts: (len(hosts), len(hosts & own), sorted(hosts)), default=frozenset[str]())
+        most = max(without, key=lambda hosts: (len(hosts), len(hosts & own), sorted(hosts)))
         return Found(kind, tuple(self.culprits), without_it=self._in_order(most))
 
     def _untold(self) -> Found:

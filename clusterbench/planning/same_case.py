@@ -29,8 +29,7 @@ def on_cluster(suite: Suite, case: Case, cluster: Cluster) -> Case | None:
         plan = make_plan(asked, cluster)
     except SuiteError:  # nothing of it can be there
         return None
-    alike = [other for other in plan.cases if _measures(other) == _measures(case)]
-    return alike[0] if len(alike) == 1 else None
+    return next((other for other in plan.cases if _measures(other) == _measures(case)), None)
 
 
 def _measures(case: Case) -> tuple[object, ...]:
@@ -38,5 +37,4 @@ def _measures(case: Case) -> tuple[object, ...]:
     label = case.id.split("/", 2)[-1]
     if case.layout is not None:
         label = re.sub(r"\bdp\d+", "dp*", label)
-    line = case.source.rpartition(":")[2]
-    return case.benchmark, label, line, case.iterations, case.warmup, sorted(case.environment.items())
+    return case.benchmark, label, case.iterations, case.warmup

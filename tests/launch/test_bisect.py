@@ -60,8 +60,7 @@ def planted(tmp_path, monkeypatch):
     def start_once(launch, hosts, options, scratch, interruption):
         if planted["signal"]:
             os.kill(os.getpid(), planted["signal"])
-        if any(set(hosts) >= {*crashing} for crashing in planted["crashes"]):
-            planted["down"] = planted["crashes"][0]
+        planted["down"] += planted["crashes"].get("".join(hosts), [])
         if {*hosts} & {*planted["down"]} or any(set(hosts) >= {*stuck} for stuck in planted["stuck"]):
             print("error: no way to b\nand more", file=sys.stderr)
             return 9
@@ -75,7 +74,7 @@ def planted(tmp_path, monkeypatch):
     monkeypatch.setattr(searching, "hosts_that_answer", hosts_that_answer)
 
     def plant(failed=("failed", RAISED), **what):
-        planted.update({"faults": [], "slow": [], "down": [], "stuck": [], "crashes": [], "signal": 0, **what})
+        planted.update({"faults": [], "slow": [], "down": [], "stuck": [], "crashes": {}, "signal": 0, **what})
         for case in plan.cases:
             identity = {"case": case.id, "hash": case.hash, "repeat": 0, "attempt": 1}
             if failed:
@@ -159,11 +158,18 @@ def test_a_host_that_does_not_answer_is_said_and_not_blamed(planted, tmp_path, c
 
 
 def test_a_host_that_is_lost_meanwhile_is_left_out_and_the_search_goes_on(planted, tmp_path, capfd):
-    options = planted(faults=[("failed", RAISED, [["a"]])], crashes=[["d"]])
+    options = planted(faults=[("failed", RAISED, [["a"]])], crashes={"abcd": ["d"]})
     assert bisect(COMMAND, DRILL, options) == NAMED
     assert result(tmp_path)["unreachable"] == ["d"]
     assert [run["ended"] for run in result(tmp_path)["runs"]][:2] == ["not run", "failed"]
     assert capfd.readouterr().out.startswith("a: ")
+
+
+def test_a_failure_on_a_host_that_is_gone_since_is_not_among_the_fewest(planted, tmp_path, capfd):
+    options = planted(faults=[("failed", RAISED, [["a", "b", "c"], ["c", "d"]])], crashes={"abd": ["d"]})
+    assert bisect(COMMAND, DRILL, options) == NOT_NAMED
+    assert result(tmp_path)["unreachable"] == ["d"]
+    assert capfd.readouterr().out.startswith(f"together: {DRILL} fails on a, b, c, and")
 
 
 def test_hosts_on_which_it_cannot_be_started_are_said(planted, capfd):

@@ -24,6 +24,7 @@ def search(hosts, *faults, spares=0, fits=lambda size: True, shows=lambda: True)
         assert len(step.hosts) == len(set(step.hosts)) >= 2
         assert setting.fits(len(step.hosts))
         assert set(step.hosts) <= {*setting.hosts, *setting.spares}
+        assert not any(each.answer == "failed" and set(each.hosts) < set(step.hosts) for each in tries)  # it is known
         failed = any(set(fault) <= set(step.hosts) for fault in faults) and shows()
         tries.append(Try(step.hosts, "failed" if failed else "ok"))
         assert len(tries) < 500
