@@ -43,7 +43,7 @@ def test_its_page_and_its_table_are_of_today(name: str, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES[name], tmp_path / name)
     made = render_report(RunFolder.open(tmp_path / name))
     assert (made.verdict.measured.word, made.verdict.exit_code) == ("COMPLETE", 0)
-    for file in ("index.html", "rows.csv", "verdict.json"):
+    for file in ("index.html", "rows.csv", "verdict.json", "hosts.json"):
         is_of_today = (tmp_path / name / file).read_bytes() == (EXAMPLES[name] / file).read_bytes()
         assert is_of_today, RENDER.format(name)
     page = made.path.read_text()

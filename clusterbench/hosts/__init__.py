@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, Literal
 
 from clusterbench.cases import Reading
@@ -23,6 +24,7 @@ from clusterbench.types import Outcome
 
 Judged = Literal["good", "bad", "not judged"]
 
+_MOST_SAID = 5
 _OF_HOSTS = (LOST_HOSTS, SILENT_HOSTS, ABSENT_HOSTS, SPARES)
 _OTHER_ORDER = "the same cases with the hosts in another order (--hosts): what moves with a host is the host's"
 _NO_LOSS = "a run that does not lose it"
@@ -99,7 +101,7 @@ def judge_hosts(reading: Reading, answers: Mapping[str, Answer]) -> Hosts | None
 
 
 def _judged(run: _Run, host: str, said: Sequence[_Said], answers: Mapping[str, Answer]) -> Host:
-    against = tuple(dict.fromkeys(each.evidence for each in said))
+    against = tuple(_first_of_each_kind(each.evidence for each in said))
     if any(not each.takes for each in said):
         return Host(host, "bad", against)
     compared, lacking = _compared(host, answers)
@@ -109,9 +111,20 @@ def _judged(run: _Run, host: str, said: Sequence[_Said], answers: Mapping[str, A
     elif not compared and not lacking:
         lacking.append("more ranks, and matmul and link_matrix in the suite")
     count = (Evidence("cases", f"{ended_well:,} of {run.num_ended_well:,} cases that ended well ran here"),)
-    takes = tuple(dict.fromkeys((*(each.takes for each in said), *lacking)))
+    takes = tuple(dict.fromkeys((*islice(dict.fromkeys(each.takes for each in said), _MOST_SAID), *lacking)))
     evidence = (*against, *run.remarks(host), *compared, *(count if ended_well else ()))
     return Host(host, "not judged" if takes else "good", evidence, takes)
+
+
+def _first_of_each_kind(evidence: Iterable[Evidence]) -> Iterator[Evidence]:
+    """The first of each kind, and how many more there are: a thousand cases may fail alike on a thousand hosts."""
+    kinds: dict[str, dict[Evidence, None]] = defaultdict(dict)
+    for each in evidence:
+        kinds[each.kind][each] = None
+    for kind, of_kind in kinds.items():
+        yield from islice(of_kind, _MOST_SAID)
+        if len(of_kind) > _MOST_SAID:
+            yield Evidence(kind, f"and {len(of_kind) - _MOST_SAID:,} more of this kind")
 
 
 def _compared(host: str, answers: Mapping[str, Answer]) -> tuple[list[Evidence], list[str]]:
@@ -143,25 +156,35 @@ class _Run:
     @classmethod
     def of(cls, reading: Reading) -> _Run:
         environment = reading.environment
-        by_case = [{host for seen in history.observations for host in seen.hosts} for history in reading.histories]
-        observed = [seen.hosts for history in reading.histories for seen in history.observations]
+        places = Counter(  # of many cases on many hosts most ran on the same
+            seen[0] if len(seen) == 1 else tuple({host for hosts in seen for host in hosts})
+            for history in reading.histories
+            if (seen := list(dict.fromkeys(observation.hosts for observation in history.observations)))
+        )
         outcomes = [outcome for history in reading.histories for outcome in history.outcomes]
         own = dict.fromkeys((*reading.plan.cluster.hosts, *noted(environment, "hosts")))
-        own |= dict.fromkeys(host for hosts in observed for host in hosts)
+        own |= dict.fromkeys(host for hosts in places for host in hosts)
         others = [host for outcome in outcomes for host in (outcome.host, *outcome.lost_hosts) if host]
         others += [host for heading in _OF_HOSTS for host in noted(environment, heading)]
         hosts = [*own]
-        for other in others:
-            if not any(is_same_host(other, host) for host in hosts):
+        for other in dict.fromkeys(others):
+            if other not in own and not any(is_same_host(other, host) for host in hosts):
                 hosts.append(other)
-        counts = Counter(host for of_case in by_case for host in of_case)
-        return cls(reading, tuple(hosts), counts, sum(map(bool, by_case)))
+        counts: Counter[str] = Counter()
+        for of_cases, count in places.items():
+            counts.update(dict.fromkeys(of_cases, count))
+        return cls(reading, tuple(hosts), counts, places.total())
 
     def known_as(self, name: str) -> str:
         """The run's name of a host that a launcher may call otherwise."""
-        if name in self.hosts:
-            return name
-        return next((host for host in self.hosts if is_same_host(host, name)), name)
+        if name not in self._names:
+            self._names[name] = next((host for host in self.hosts if is_same_host(host, name)), name)
+        return self._names[name]
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """By what each host was called: its own name, and others as they are met."""
+        return {host: host for host in self.hosts}
 
     def remarks(self, host: str) -> Iterator[Evidence]:
         """What there is to say of it that is neither good nor bad."""
@@ -193,11 +216,11 @@ class _Run:
 
 def _of_outcomes(run: _Run) -> Iterator[_Said]:
     for history in run.reading.histories:
-        settled = {outcome.repeat for outcome in history.deciding if outcome.status == "ok"}
         for outcome in history.outcomes:
             expected = outcome.status in history.case.expected_outcomes and not outcome.lost_hosts
             if outcome.status in FAULTS and not expected:
-                yield from _of_outcome(run, history, outcome, outcome.repeat in settled)
+                settled = any(other.repeat == outcome.repeat and other.status == "ok" for other in history.deciding)
+                yield from _of_outcome(run, history, outcome, settled)
 
 
 def _of_outcome(run: _Run, history: History, outcome: Outcome, passed_later: bool) -> Iterator[_Said]:

@@ -281,6 +281,22 @@ def test_a_host_that_a_launcher_calls_by_an_address_may_be_any_of_them() -> None
     assert found["n1"].evidence[0].sentence == "other/4n4/x: it broke; no host calls itself 10.0.0.3"
 
 
+def test_of_very_many_failures_the_first_are_told() -> None:
+    cases = [case(f"x{number}", num_nodes=4) for number in range(50)]
+    found = judged(matmul(), *(ended(of=of, blame="process", **OF_RANK_2) for of in cases), cases=[MATMUL, *cases])
+    told = [evidence.sentence for evidence in found["n2"].evidence if evidence.kind == "process"]
+    assert (len(told), told[-1]) == (6, "and 45 more of this kind")
+    assert len(found["n2"].takes) == 5
+
+
+def test_cases_are_counted_and_not_their_repeats() -> None:
+    again = outcome(MATMUL, repeat=2), observation(MATMUL, repeat=2, hosts=NAMES)
+    two = outcome(OTHER), observation(OTHER, hosts=NAMES[:2])
+    found = judged(matmul(), again, two)
+    counts = [host.evidence[-1].sentence for host in found.values()]
+    assert counts == [f"{count} of 2 cases that ended well ran here" for count in (2, 2, 1, 1)]
+
+
 # Notes of environment.json
 
 

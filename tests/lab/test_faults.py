@@ -192,6 +192,9 @@ def test_every_fault_of_a_worker_costs_its_own_case_and_names_rank_and_host(lab,
     assert found["slow-in-run"].status == "ok"  # measured and found, not killed
     page = (tmp_path / "run" / "index.html").read_text()
     assert f"Straggler: rank 1 on {VICTIM}, " in page
+    judged = json.loads((tmp_path / "run" / "hosts.json").read_text())["hosts"]
+    assert {evidence["kind"] for evidence in judged[VICTIM]["evidence"]} == {"straggler"}  # nothing of what programs do
+    assert {host: said["judged"] for host, said in judged.items()} == {"cb1": "not judged", VICTIM: "bad"}
     assert found["32B-float32"].status == "ok"
     assert_nothing_runs(lab)
 
