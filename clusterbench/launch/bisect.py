@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -46,16 +46,17 @@ _LAUNCHER_SAID = "launcher.txt"
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that failed, in the run that is asked about."""
+    """A case that failed, in the run that is asked about; ``names`` are those of its hosts and of the launcher's."""
 
     run: RunFolder
     suite: Suite
     plan: Plan
     case: Case
     symptom: Symptom
+    names: frozenset[str]
 
     @classmethod
-    def of(cls, folder: Path, case: str) -> Failure:
+    def of(cls, folder: Path, case: str, launched: Iterable[str]) -> Failure:
         """The failure of the case of this name.
 
         Raises
@@ -70,7 +71,8 @@ class Failure:
             raise SuiteError(
                 f"--bisect {case}: {folder} has no such case.{nearest(case, by_id)}\nCases: {few(list(by_id))}."
             )
-        symptom = symptom_of(reading, case)
+        names = frozenset([*launched, *reading.plan.cluster.hosts, *reading.environment.get("hosts", {})])
+        symptom = symptom_of(reading, case, names)
         if symptom is None or symptom.kind == NO_OUTCOME:
             was = "has not run" if symptom else "did not fail, and misses no floor,"
             raise SuiteError(f"--bisect {case}: it {was} in {folder}, so there is nothing to look for.")
@@ -82,7 +84,7 @@ class Failure:
                 f"--bisect {case}: it failed on one host, {hosts[0]}, with no other to tell it "
                 "from.\nhint: run the suite with --hosts and another host, and compare"
             )
-        return cls(run, load_suite(run.path / "suite.yaml"), reading.plan, found, symptom)
+        return cls(run, load_suite(run.path / "suite.yaml"), reading.plan, found, symptom, names)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -116,7 +118,7 @@ def bisect(command: str, case: str, options: RunOptions) -> int:
     _expect_effect(options)
     launch = LaunchCommand.parse(command, os.environ)
     expect_equally_many(launch)
-    failure = Failure.of(options.resume, case)
+    failure = Failure.of(options.resume, case, launch.hosts)
     hosts, spares = _of_command(launch, failure.hosts, excluded_hosts(options.exclude, launch.hosts))
     folder = options.out or _free(options.resume.with_name(f"{failure.run.name}-bisect"))
     RunFolder(folder).expect_empty()
@@ -270,7 +272,7 @@ class Bisection:
 
     def _read(self, folder: Path, case: Case, exit_code: int) -> tuple[Ended, str]:
         run = RunFolder.open(folder)
-        symptom = symptom_of(read(run), case.id)
+        symptom = symptom_of(read(run), case.id, self.failure.names)
         if symptom is None:
             return "ok", "measured, and no floor is missed"
         if symptom.kind == NO_OUTCOME:

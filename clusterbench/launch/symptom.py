@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from clusterbench.cases import Reading
@@ -24,16 +25,17 @@ class Symptom:
     sentence: str
 
 
-def symptom_of(reading: Reading, case: str) -> Symptom | None:
+def symptom_of(reading: Reading, case: str, hosts: Collection[str]) -> Symptom | None:
     """How the case of this name ended, the last repeat that failed before others; None where nothing is amiss.
 
-    A case that was measured and misses a floor of its suite has failed, too.
+    A case that was measured and misses a floor of its suite has failed, too. ``hosts`` are names that reasons may have:
+    the same for all runs that are compared.
     """
     history = next(history for history in reading.histories if history.case.id == case)
     if not history.deciding:
         return Symptom(NO_OUTCOME, "it has no outcome")
     if faults := [outcome for outcome in history.deciding if outcome.status in FAULTS]:
-        return Symptom(_kind(faults[-1]), _sentence(faults[-1]))
+        return Symptom(_kind(faults[-1], hosts), _sentence(faults[-1]))
     if history.pooled is None:
         return Symptom(history.status, _sentence(history.deciding[-1]))
     return _missed_floor(reading, case)
@@ -47,8 +49,8 @@ def _missed_floor(reading: Reading, case: str) -> Symptom | None:
     return None
 
 
-def _kind(outcome: Outcome) -> str:
-    """Which rank says it and what numbers it names differ from run to run, and whether a wait ends by itself, too."""
+def _kind(outcome: Outcome, hosts: Collection[str]) -> str:
+    """Rank, host and numbers differ from run to run, and so does whether a wait ends by itself."""
     if outcome.lost_hosts:
         return LOST_HOST
     if outcome.status == "timeout" or says_that_a_peer_is_gone(outcome.reason):
@@ -56,6 +58,8 @@ def _kind(outcome: Outcome) -> str:
     if outcome.status != "failed":
         return outcome.status
     said = re.sub(r"^ranks? [\d, -]+ \(hosts? [^)]*\):? ?|\(ranks? .*\)$|\(host [^)]*\)", "", _first_line(outcome))
+    for host in sorted(hosts, key=len, reverse=True):
+        said = re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "HOST", said)
     return f"failed: {re.sub(r'[0-9]+', 'N', said).strip()}"
 
 

@@ -17,7 +17,7 @@ def symptom(*outcomes):
         for number, (status, reason, lost) in enumerate(outcomes)
     ]
     plan = Plan("s", "", Cluster(4, 1, "cpu", hosts=("a", "b", "c", "d")), 1, (CASE,), ())
-    return symptom_of(Reading("run", plan, (History(CASE, tuple(written)),), []), CASE.id)
+    return symptom_of(Reading("run", plan, (History(CASE, tuple(written)),), []), CASE.id, ["a", "node", "node-b"])
 
 
 def kind(status, reason, lost=()):
@@ -33,6 +33,7 @@ def kind(status, reason, lost=()):
         ("rank 1 (host cb2): RuntimeError: CUDA error 700", "rank 0 (host cb4): RuntimeError: CUDA error 700"),
         ("rank 3 (host cb2) was killed by signal 9 (SIGKILL)", "rank 1 (host cb3) was killed by signal 9 (SIGKILL)"),
         ("rank 1 (host a): ValueError: x (ranks 2-3 failed alike)", "rank 0 (host a): ValueError: x"),
+        ("rank 0 (host a): /tmp on a has no room", "rank 1 (host node-b): /tmp on node-b has no room"),
         ("ranks 0-1 (hosts a, b): it broke after 7 s", "ranks 2-3 (hosts c, d): it broke after 12 s"),
     ],
 )
