@@ -265,7 +265,7 @@ class Conductor:
             if self._start < 0:
                 deadline = self._deadline(SECONDS_TO_START + case.time_limit_s)
                 self._begin_start(case, deadline)
-                ready = self._events.of_all_ranks(RankReady, "ready", case, deadline)
+                ready = self._ready(case, deadline)
                 self._events.meanwhile(partial(self._keep_loaded, ready))
             deadline = self._deadline(case.time_limit_s)
             self._note("rendezvous", deadline)
@@ -280,6 +280,19 @@ class Conductor:
             return [as_of_its_ranks(record) for record in records] if measures_mpi else records
         except LaunchError as error:
             raise Trouble("failed", str(error), phase="spawned") from None
+
+    def _ready(self, case: Case, deadline: Deadline) -> list[RankReady]:
+        """Every rank's word that it has met the others; where one could not in time, the address is in the reason."""
+        try:
+            return self._events.of_all_ranks(RankReady, "ready", case, deadline)
+        except Trouble as trouble:
+            if self.store_host is None or (trouble.status, trouble.phase) != ("timeout", "device"):
+                raise
+            where = (
+                f". Ranks meet at {self.store_host} of the head's host: where it cannot be reached from "
+                f"{trouble.host}, --interface names another network"
+            )
+            raise replace(trouble, reason=f"{trouble.reason}{where}") from None
 
     def _take_through_mpi(self, case: Case) -> list[RankDone]:
         """The same where the agents themselves are the ranks; nothing is started for it."""

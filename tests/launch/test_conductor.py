@@ -33,6 +33,7 @@ from clusterbench.launch.messages import (
     RankReady,
     RunCase,
     Start,
+    StoreOpen,
 )
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Plan
@@ -630,3 +631,25 @@ def test_a_gpu_that_fell_off_the_bus_and_hangs_its_rank_is_said(tmp_path):
     outcome = hang(tmp_path, *ranks, case=[GpusSampled("a", GpuSamples(1.0, gpus)), *reached("prepared")])
     assert outcome.rank == 2
     assert outcome.reason.endswith("; the other 3 ranks wait for it; NVML says of its GPU 2: GPU is lost")
+
+
+def test_a_rank_that_cannot_reach_the_others_is_named_with_the_address_at_which_they_meet(tmp_path):
+    """As where an interface is up and leads nowhere."""
+
+    class OfTwoHosts(ScriptedAgents):
+        def order_head(self, order):
+            self.waiting.append(StoreOpen(4711))
+
+    waiting = 'File "/x/torch/distributed/distributed_c10d.py", line 1 in init_process_group'
+    joining = 'File "/x/clusterbench/launch/store.py", line 45 in join'
+    places = [seen(rank, "device", stack=[joining if rank == 3 else waiting]) for rank in range(4)]
+    agents = OfTwoHosts(**{**HEALTHY, "start": [], "inspect": [Inspected(tuple(places))]})
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (case(),), ()), {})
+    Conductor(agents, run, Silent(), "10.99.0.1").conduct([Execution(case(), 0, 1)])
+    (outcome,) = run.outcomes()
+    assert (outcome.status, outcome.rank, outcome.phase) == ("timeout", 3, "device")
+    assert outcome.reason == (
+        "stopped after 65 s: rank 3 (host a) has not left the phase after 'device', in join (store.py:45); the other 3 "
+        "ranks wait for it. Ranks meet at 10.99.0.1 of the head's host: where it cannot be reached from a, --interface "
+        "names another network"
+    )
