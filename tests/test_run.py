@@ -352,10 +352,10 @@ def test_gpus_without_a_torch_that_sees_them_are_skipped_with_the_reason(suite, 
     assert "sees no CUDA device; install a CUDA build of torch" in outcomes[0].reason
 
 
-def test_two_processes_that_only_variables_join_are_one_run(suite, tmp_path):
+def said_by_two_agents(command):
+    """What each of two processes that only variables join says, when both have ended well."""
     common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     common |= {"MASTER_PORT": str(secrets.randbelow(2**32)), "CLUSTERBENCH_SECRET": secrets.token_hex(16)}
-    command = [*CLUSTERBENCH, "run", str(suite(sleep_s=0.0)), "--out", str(tmp_path / "run")]
     agents = [
         subprocess.Popen(
             command, env={**common, "RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE, text=True, cwd=ROOT
@@ -364,6 +364,37 @@ def test_two_processes_that_only_variables_join_are_one_run(suite, tmp_path):
     ]
     said = [agent.communicate(timeout=250)[1] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], said
+    return said
+
+
+def test_two_processes_that_only_variables_join_are_one_run(suite, tmp_path):
+    command = [*CLUSTERBENCH, "run", str(suite(sleep_s=0.0)), "--out", str(tmp_path / "run")]
+    said = said_by_two_agents(command)
     assert "cases to run on 2 ranks" in said[0]
     assert said[1] == ""
     assert set(statuses(tmp_path / "run")) == {"ok"}
+
+
+PLANS_SLOWLY = """
+import sys, time
+from pathlib import Path
+from clusterbench.launch import run
+
+def slowly(suite, cluster, plan=run.make_plan):
+    time.sleep(9)
+    return plan(suite, cluster)
+
+run.make_plan = slowly
+sys.exit(run.run(run.RunOptions(Path(sys.argv[1]), out=Path(sys.argv[2]), silence_s=6.0)))
+"""
+
+
+def test_no_agent_is_lost_while_the_head_plans_longer_than_its_silence_may_be(suite, tmp_path):
+    command = [sys.executable, "-c", PLANS_SLOWLY, str(suite(sleep_s=0.0)), str(tmp_path / "run")]
+    started = time.monotonic()
+    said = said_by_two_agents(command)
+    assert time.monotonic() - started > 9.0
+    assert said[1] == ""
+    outcomes = RunFolder.open(tmp_path / "run").outcomes()
+    assert {outcome.status for outcome in outcomes} == {"ok"}
+    assert not any(outcome.lost_hosts for outcome in outcomes)
