@@ -11,7 +11,6 @@ from clusterbench.job.passes import STATES
 from clusterbench.parallel import (
     Parallelism,
     active_in,
-    expected_at_rest,
     expected_memory,
     from_options,
     part_of,
@@ -32,20 +31,22 @@ SCALARS_BYTES = 4096
 
 
 def expected_memory_metrics(
-    parts: Sequence[TrainingJob], held: Sequence[Mapping[str, float]], active: Sequence[Parallelism]
+    parts: Sequence[TrainingJob],
+    states: Sequence[Mapping[str, float]],
+    held: Sequence[Mapping[str, float]],
+    active: Sequence[Parallelism],
 ) -> Iterator[tuple[str, Expected]]:
     """Metric key -> bytes on the fullest rank, and by category how far a rank may be from what its stage should hold.
 
     Parameters
     ----------
-    parts, held
-        The job of each stage's ranks, and what they should hold.
+    parts, states, held
+        The job of each stage's ranks, the states they should hold between steps, and what they should hold at most.
     """
-    at_rest = [expected_at_rest(active, part) for part in parts]
     for category, basis in _bases(parts, active).items():
         yield metric_key("peak_memory", category=category), Expected(max(of[category] for of in held), "B", basis)
         if category in ("parameters", "optimizer_state"):
-            size_bytes = max(of[category] for of in at_rest)
+            size_bytes = max(of[category] for of in states)
             yield metric_key("memory_at_rest", category=category), Expected(size_bytes, "B", basis)
         limit, why = (
             (OF_STATES, "exact but for a step count per tensor")

@@ -18,10 +18,11 @@ from clusterbench.job.flops import step_flops
 from clusterbench.parallel import (
     Parallelism,
     active_in,
-    expected_memory,
+    expected_states,
     expected_traffic,
     part_of,
     peak_activations,
+    peak_memory,
 )
 from clusterbench.parallel.context import ContextParallel, attention_imbalance
 from clusterbench.parallel.pipeline import Pipeline
@@ -52,8 +53,9 @@ def expected_step(
     active = active_in(job.layout, parallelisms)
     # the ranks of a pipeline have different parts; of each figure the largest is expected
     parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
-    held = [expected_memory(active, part) for part in parts]
-    expected = dict(_expected_traffic(parts, active)) | dict(expected_memory_metrics(parts, held, active))
+    states = [expected_states(active, part) for part in parts]
+    held = [peak_memory(active, part, of) for part, of in zip(parts, states, strict=True)]
+    expected = dict(_expected_traffic(parts, active)) | dict(expected_memory_metrics(parts, states, held, active))
     expected |= dict(expected_flops(active, job))
     expected |= dict(_expected_bubble(job, parallelisms))
     expected |= {

@@ -487,7 +487,8 @@ def _ranks(active: Sequence[Parallelism], axis: str) -> int:
     return next((parallelism.ranks_of[axis] for parallelism in active if axis in parallelism.ranks_of), 0)
 
 
-def _states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
+def expected_states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
+    """Bytes on one rank of parameters, gradients and optimizer state, without what is gathered for a while."""
     weights = held_weights(active, job)
     parameters = float(sum(number * prod(weight.size) for weight, number in weights) * job.master_bytes)
     states = {
@@ -503,7 +504,7 @@ def _states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]
 
 def expected_at_rest(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
     """Bytes on one rank between steps of what is always there: parameters and optimizer state."""
-    states = _states(active, job)
+    states = expected_states(active, job)
     return {name: states[name] for name in ("parameters", "optimizer_state")}
 
 
@@ -519,7 +520,13 @@ def expected_memory(active: Sequence[Parallelism], job: TrainingJob, load: float
     load
         Rows that the experts of a rank get, as a multiple of an even share.
     """
-    states = _states(active, job)
+    return peak_memory(active, job, expected_states(active, job), load)
+
+
+def peak_memory(
+    active: Sequence[Parallelism], job: TrainingJob, states: dict[str, float], load: float = 1.0
+) -> dict[str, float]:
+    """:func:`expected_memory` of a job of which :func:`expected_states` is known."""
     for parallelism in active:
         states = parallelism.gathered(states, job)
     return states | {"activations": peak_activations(active, job, load)}

@@ -291,7 +291,8 @@ def is_expert(name: str) -> bool:
 
 def is_of_mixture(name: str) -> bool:
     """Whether a weight belongs to a mixture of experts: router, experts, shared experts."""
-    return is_expert(name) or any(f".feed_forward.{part}." in f".{name}" for part in ("router", "shared"))
+    whole = f".{name}"
+    return is_expert(name) or ".feed_forward.router." in whole or ".feed_forward.shared." in whole
 
 
 def _token_axes(layout: ParallelLayout) -> tuple[str, ...]:
