@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -107,7 +107,7 @@ class FullySharded(Parallelism):
     def gathered(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
         if job.layout.uses("pp"):
             return states | self._gathered_by_stages(states, job)
-        layer, num_layers, root = self._groups(job)
+        layer, num_layers, root = self._groups(job, *job.held)
         # stage 3: on a GPU the next layer is fetched while one computes; on a CPU nothing overlaps
         at_once = num_layers if job.layout.zero == 2 else min(num_layers, 2 if job.device == "cuda" else 1)
         layers_at_once = at_once * sum(group.padded for group in layer)
@@ -132,7 +132,7 @@ class FullySharded(Parallelism):
 
     def _gathered_by_stages(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
         """With pipeline stages: a schedule gathers for backward, and lets go at a stage's end, when it reduces."""
-        groups = {chunk.stage: self._groups(replace(job, chunks=(chunk,))) for chunk in job.held}
+        groups = {chunk.stage: self._groups(job, chunk) for chunk in job.held}
         gathered = {stage: of.total(lambda group: group.padded) * job.compute_bytes for stage, of in groups.items()}
         whole = {stage: of.total(lambda group: group.whole) * job.master_bytes for stage, of in groups.items()}
         if not job.actions:  # naive: one stage, reduced after each micro-batch and added to what is there
@@ -173,7 +173,7 @@ class FullySharded(Parallelism):
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         for chunk in job.held:
             gathers, reductions = self._rounds(job, chunk.stage)
-            layer, num_layers, root = self._groups(replace(job, chunks=(chunk,)))
+            layer, num_layers, root = self._groups(job, chunk)
             of_layers = ((group, num_layers * gathers, num_layers * reductions) for group in layer)
             for group, gathers_of_all, calls in (*of_layers, (root, reductions, reductions)):
                 if not group.padded:
@@ -236,9 +236,8 @@ class FullySharded(Parallelism):
                 there = action.kind != "F" or not stage_3
         return gathers, 1
 
-    def _groups(self, job: TrainingJob) -> Groups:
+    def _groups(self, job: TrainingJob, chunk: Chunk) -> Groups:
         """What of a chunk is gathered at once."""
-        (chunk,) = job.held
         layer, root = _groups(self, job.shape, job.layout, chunk.first, chunk.last)
         return Groups(layer, len(chunk.layers), root)
 

@@ -168,7 +168,7 @@ class Pipeline(Parallelism):
         inputs = 0.0
         kept, in_backward, at_loss, sent = {}, {}, {}, {}
         for chunk in job.held:
-            forward, *backward = moments_of(replace(job, chunks=(chunk,)))
+            forward, *backward = moments_of(job if len(job.held) == 1 else replace(job, chunks=(chunk,)))
             at_loss[chunk.stage] = sum(forward.get(name, 0.0) for name in WHILE_THE_LOSS)
             kept[chunk.stage] = sum(forward.values()) - at_loss[chunk.stage]
             logits = forward.get("loss.logits", 0.0)  # a stage's output, which is held until its backward is through
