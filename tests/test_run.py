@@ -265,6 +265,15 @@ def test_resuming_on_another_number_of_ranks_is_refused(plain):
     )
 
 
+def test_a_run_that_is_resumed_has_the_ranks_with_which_it_began(suite, tmp_path):
+    folder = tmp_path / "run"
+    begun = run(suite(), "--out", folder, "--num-ranks", 2, "--time-limit", "1s")
+    assert begun.returncode == 1, begun.stderr
+    done = run("--resume", folder)
+    assert done.returncode == 0, done.stderr
+    assert statuses(folder) == ["ok"] * 6
+
+
 def mpirun(number):
     assert MPIRUN, "mpirun is part of the extra 'mpi'"
     return [MPIRUN, "-n", str(number)]

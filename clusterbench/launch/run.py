@@ -179,7 +179,7 @@ def _lead(
         assert suite is not None
         excluded = excluded_hosts(options.exclude, allocation.names)
         hosts = allocation.only(options.hosts, options.num_nodes if launched(plane) else None, excluded)
-        cluster = decide_cluster(options.machine, allocation.found(hosts), suite.cpu.num_ranks)
+        cluster = decide_cluster(options.machine, allocation.found(hosts), _cpu_ranks(options, suite))
         interfaces = allocation.interfaces(hosts, options.interface)
         measure_clocks(plane, allocation)
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
@@ -313,6 +313,13 @@ def _suite(options: RunOptions) -> Suite:
         return load_suite(RunFolder.open(options.resume).path / "suite.yaml")
     assert options.suite is not None
     return load_suite(options.suite)
+
+
+def _cpu_ranks(options: RunOptions, suite: Suite) -> int | None:
+    """Of each node where the command line does not say: those with which the run began, or the suite's."""
+    if options.resume is None:
+        return suite.cpu.num_ranks
+    return RunFolder.open(options.resume).plan().cluster.ranks_per_node
 
 
 def _folder(
