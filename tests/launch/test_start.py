@@ -310,6 +310,7 @@ def test_an_agent_waits_for_no_disk_but_its_own(tmp_path, monkeypatch):
         os.close(os.open(tmp_path / "log", os.O_RDWR))  # the disk is back
         given.close()
         agent.close()
+        sleeper.kill()
         sleeper.wait()
 
 
