@@ -148,8 +148,8 @@ MUTANTS = (
     Mutant(
         "E18",
         "Gradients of shared experts are not summed over tp, whose ranks see different tokens.",
-        'for part in ("router", "shared"))',
-        'for part in ("router",) * planted())',
+        '".feed_forward.router." in whole or ".feed_forward.shared." in whole',
+        '".feed_forward.router." in whole or (".feed_forward.shared." in whole and not planted())',
         (f"tp2+sp {SHARED}",),
     ),
     Mutant(
