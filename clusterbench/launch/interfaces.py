@@ -90,9 +90,10 @@ def _alike(candidate: Interface, interfaces: Sequence[Interface], same: str) -> 
 
 
 def _listed(hosts: Mapping[str, Sequence[Interface]]) -> str:
-    """``cb1 (lo 127.0.0.1, eth0 10.77.0.1), cb2 (...)``, the first few of many."""
+    """``cb1 (lo 127.0.0.1, eth0 10.77.0.1), cb2 (...)``, the first few of many; of an interface its first address."""
     each = []
     for host, interfaces in hosts.items():
-        own = ", ".join(f"{interface.name} {interface.address}" for interface in interfaces) or "none"
+        first = {interface.name: interface.address for interface in reversed(interfaces)}
+        own = ", ".join(f"{name} {address}" for name, address in reversed(first.items())) or "none"
         each.append(f"{host} ({own})")
     return few(each)

@@ -5,7 +5,7 @@ from clusterbench.launch.interfaces import Interface, choose_interfaces, interfa
 
 
 def host(**addresses: str) -> tuple[Interface, ...]:
-    network = [{"name": name, "addresses": [address]} for name, address in addresses.items()]
+    network = [{"name": name, "addresses": of_name.split()} for name, of_name in addresses.items()]
     return interfaces_of({"network": network})
 
 
@@ -61,11 +61,12 @@ def test_an_interface_that_was_asked_for_is_taken():
 
 
 def test_one_that_is_missing_is_named_with_its_hosts_and_what_they_have():
-    hosts = {"a": host(eth0="10.0.0.1/24", ib0="10.1.0.1/24"), "b": host(eth0="10.0.0.2/24")}
+    own = host(lo="::1/128 127.0.0.1/8", eth0="10.0.0.2/24 fe80::2/64", ib1="fd00::2/64")
+    hosts = {"a": host(eth0="10.0.0.1/24", ib0="10.1.0.1/24"), "b": own}
     with pytest.raises(SuiteError) as caught:
         choose_interfaces(hosts, "ib0")
     assert str(caught.value) == (
-        "--interface ib0: there is none of this name with an address on b (eth0 10.0.0.2).\n"
+        "--interface ib0: there is none of this name with an address on b (lo 127.0.0.1, eth0 10.0.0.2, ib1 fd00::2).\n"
         "hint: 'ip -brief address' on a host lists its own"
     )
 
