@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks import Benchmark
+from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.tolerances import FACTORS, PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, TrainingJob
@@ -305,7 +307,7 @@ class TrainStep(Benchmark):
 
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
-        return step_metrics(case, job_of(case.point, case.device), observation, place.cluster)
+        return step_metrics(case, formulas_of(case), observation, place.cluster)
 
     @classmethod
     def agreements(cls, histories: Sequence[History]) -> Mapping[str, Agreement]:
@@ -330,3 +332,15 @@ def job_of(point: Point, device: str = "cpu") -> TrainingJob:
         seed=values["seed"],
         device=device,
     )
+
+
+def formulas_of(case: Case) -> StepFormulas:
+    """What the formulas say of a case's step: one object for all cases that differ in their seed alone."""
+    options = {name: value for name, value in case.point.items() if name != "seed"}
+    return _formulas(case.device, tuple(options), *options.values())
+
+
+@lru_cache(maxsize=4096, typed=True)  # typed, as 1 is not True
+def _formulas(device: str, names: tuple[str, ...], *values: Any) -> StepFormulas:
+    point = {**dict(zip(names, values, strict=True)), "seed": 0}
+    return StepFormulas(job_of(point, device), from_options(point), str(point.get("rank_order", "megatron")))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from clusterbench.benchmarks.train_step import job_of
+from clusterbench.benchmarks.train_step import formulas_of
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, Subject
 from clusterbench.expected.flops import METRIC
@@ -53,7 +53,7 @@ class FlopsMismatch(Diagnosis):
 def _of_case(history: History) -> Finding:
     case, seen = history.case, history.pooled
     assert seen is not None, "there is a figure of it"
-    worst, *others = differences(case, job_of(case.point, case.device), EXECUTED.of(seen))
+    worst, *others = differences(case, formulas_of(case), EXECUTED.of(seen))
     more = f"; {plural(len(others), 'other figure')} of this step differ as well" if others else ""
     return Finding(
         f"{case.id}, {worst.where}",

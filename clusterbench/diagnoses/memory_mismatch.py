@@ -4,13 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import ClassVar
 
-from clusterbench.benchmarks.train_step import job_of
+from clusterbench.benchmarks.train_step import formulas_of
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Severity, Subject
-from clusterbench.expected.memory import DEVIATION, is_unverified, not_predicted
+from clusterbench.expected.memory import DEVIATION, is_unverified
 from clusterbench.job.passes import MEMORY
 from clusterbench.measured.memory import deviations, evidence
-from clusterbench.parallel import active_in, from_options
 from clusterbench.run_folder.attempts import History
 from clusterbench.words import few, plural
 
@@ -60,7 +59,7 @@ def _of(history: History) -> Iterator[Finding]:
     case, seen = history.case, history.pooled
     assert seen is not None, "there is a figure of it"
     severity: Severity = "warning" if is_unverified(case) else "error"
-    for each in deviations(case, job_of(case.point, case.device), MEMORY.of(seen)):
+    for each in deviations(case, formulas_of(case), MEMORY.of(seen)):
         if each.is_beyond:
             yield Finding(f"{case.id}, rank {each.rank}", f"{each.what}: {each.by}", severity, evidence(each))
 
@@ -71,8 +70,7 @@ def _not_judged(reading: Reading, judged: set[str]) -> Iterator[NotJudged]:
     for history in reading.histories:
         case = history.case
         if case.id in judged:
-            job = job_of(case.point, case.device)
-            for category, why in not_predicted(job, active_in(job.layout, from_options(case.point))).items():
+            for category, why in formulas_of(case).not_predicted.items():
                 cases[category, why].append(case.id)
     for (category, why), some in cases.items():
         yield NotJudged(f"{category} of {plural(len(some), 'case')}: {few(some, 3)}", why, "a formula for it")

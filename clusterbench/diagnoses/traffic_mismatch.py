@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from clusterbench.benchmarks.train_step import job_of
+from clusterbench.benchmarks.train_step import formulas_of
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, Subject
 from clusterbench.job.passes import TRAFFIC
@@ -53,5 +53,5 @@ class TrafficMismatch(Diagnosis):
 def _of(history: History) -> Iterator[Finding]:
     case, seen = history.case, history.pooled
     if seen is not None and has_formula(case):
-        for found in differences(case, job_of(case.point, case.device), TRAFFIC.of(seen)):
+        for found in differences(case, formulas_of(case), TRAFFIC.of(seen)):
             yield Finding(f"{case.id}, axis {found.axis}, rank {found.rank}", found.by, "error", found.evidence)

@@ -8,21 +8,13 @@ from clusterbench.expected.flops import UNVERIFIED
 from clusterbench.formulas.memory import megatron_activation_bytes
 from clusterbench.job import TrainingJob
 from clusterbench.job.passes import STATES
-from clusterbench.parallel import (
-    Parallelism,
-    active_in,
-    expected_memory,
-    from_options,
-    part_of,
-    peak_activations,
-)
+from clusterbench.parallel import Parallelism, part_of, peak_activations
 from clusterbench.parallel.zero import states_in_the_paper
 from clusterbench.types import Case, Expected, metric_key
 from clusterbench.units import format_bytes
 
 ACTIVATIONS = "activations"
 DEVIATION = "memory_deviation"
-_PEAKS = {category: metric_key("peak_memory", category=category) for category in (*STATES, ACTIVATIONS)}
 OF_STATES, OF_ACTIVATIONS = 0.02, 0.05
 """How far a formula that is exact may be off, as a fraction of it."""
 
@@ -73,17 +65,6 @@ def not_predicted(job: TrainingJob, active: Sequence[Parallelism]) -> dict[str, 
 def is_unverified(case: Case) -> bool:
     """Whether the formulas were never held against a device of this kind."""
     return any(key.startswith(DEVIATION) and UNVERIFIED in what.basis for key, what in case.expected.items())
-
-
-def held_by_stage(case: Case, job: TrainingJob) -> list[dict[str, float]]:
-    """Bytes that the fullest rank of each stage should hold by category, of what the plan expects.
-
-    Without a pipeline these are the plan's own figures.
-    """
-    if not job.layout.uses("pp"):
-        return [{category: case.expected[key].value for category, key in _PEAKS.items() if key in case.expected}]
-    active = active_in(job.layout, from_options(case.point))
-    return [expected_memory(active, part_of(job, active, pp_rank)) for pp_rank in range(job.layout.pp)]
 
 
 def _bases(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> dict[str, str]:

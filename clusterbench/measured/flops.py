@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import chain
 
-from clusterbench.expected.flops import METRIC, UNVERIFIED, Work, executed_by_all, executed_by_rank, routed_kind
-from clusterbench.job import TrainingJob
+from clusterbench.expected.flops import METRIC, UNVERIFIED, Work
+from clusterbench.expected.formulas import StepFormulas
 from clusterbench.job.flops import BATCHED_PRODUCTS, UNKNOWN
 from clusterbench.job.passes import Executed
-from clusterbench.parallel import Parallelism, active_in, from_options, part_of
 from clusterbench.types import Case, Metric, split_key
 from clusterbench.units import format_value
 
@@ -73,7 +71,7 @@ def is_unverified(case: Case) -> bool:
     return any(_is_of_flops(key) and what.basis.startswith(UNVERIFIED) for key, what in case.expected.items())
 
 
-def differences(case: Case, job: TrainingJob, ranks: Sequence[Sequence[Executed]]) -> list[Difference]:
+def differences(case: Case, formulas: StepFormulas, ranks: Sequence[Sequence[Executed]]) -> list[Difference]:
     """Where a case's FLOPs are not the formula's, what has none first; empty for a case without an expectation.
 
     Each rank is compared with the layers that its layout gives it, and the ranks of a pipeline together with the layers
@@ -86,11 +84,10 @@ def differences(case: Case, job: TrainingJob, ranks: Sequence[Sequence[Executed]
     """
     if not ranks or not any(map(_is_of_flops, case.expected)):
         return []
-    active = active_in(job.layout, from_options(case.point))
-    found = [*_without_formula(ranks), *_of_ranks(ranks, active, job, str(case.point["rank_order"]))]
-    if not found and job.layout.uses("pp"):  # without stages each rank was held against the shape
-        total: Counter[Work] = sum((_counted(rank) for rank in ranks), Counter())
-        found = [*_differing("all ranks", total, executed_by_all(active, job), _unjudged(active))]
+    found = [*_without_formula(ranks), *_of_ranks(ranks, formulas)]
+    if not found and formulas.job.layout.uses("pp"):  # without stages each rank was held against the shape
+        total = _sum(map(_counted, ranks))
+        found = [*_differing("all ranks", total, formulas.executed_by_all, _unjudged(formulas))]
     return sorted(found, key=lambda difference: (difference.formula > 0, -abs(difference.counted - difference.formula)))
 
 
@@ -98,8 +95,8 @@ def _is_of_flops(key: str) -> bool:
     return key.startswith(_KEY)
 
 
-def _unjudged(active: Sequence[Parallelism]) -> set[str]:
-    return {BATCHED_PRODUCTS} if any(parallelism.multiplies for parallelism in active) else set()
+def _unjudged(formulas: StepFormulas) -> Set[str]:
+    return {BATCHED_PRODUCTS} if formulas.multiplies_by_itself else set()
 
 
 def _without_formula(ranks: Sequence[Sequence[Executed]]) -> Iterator[Difference]:
@@ -110,46 +107,42 @@ def _without_formula(ranks: Sequence[Sequence[Executed]]) -> Iterator[Difference
                 yield Difference(f"rank {rank}", what, executed.count, 0)
 
 
-def _of_ranks(
-    ranks: Sequence[Sequence[Executed]], active: Sequence[Parallelism], job: TrainingJob, rank_order: str
-) -> Iterator[Difference]:
-    shared, alike = tuple(active), replace(job, seed=0)
-    routed, unjudged = routed_kind(active, job), _unjudged(active)
-    counted_on, formula_of = defaultdict[int, Counter[Work]](Counter), defaultdict[int, Counter[Work]](Counter)
-    for rank, of_rank in enumerate(ranks):
-        at = job.layout.coordinates(rank, rank_order)
-        counted, expected = _counted(of_rank), _formula(shared, alike, at["pp"], at["cp"])
-        if dict(counted) != dict(expected):  # Counter's own comparison is ten times slower
-            yield from _differing(f"rank {rank}", counted, expected, {routed, *unjudged})
-        if routed:
-            counted_on[at["pp"]] += counted
-            formula_of[at["pp"]] += expected
+def _of_ranks(ranks: Sequence[Sequence[Executed]], formulas: StepFormulas) -> Iterator[Difference]:
+    routed, unjudged = formulas.routed_kind, _unjudged(formulas)
+    counted_on = [_counted(of_rank) for of_rank in ranks]
+    for rank, (counted, expected) in enumerate(zip(counted_on, formulas.executed, strict=True)):
+        yield from _differing(f"rank {rank}", counted, expected, {routed, *unjudged})
+    if not routed:
+        return
     # Where the router decides, ranks have more rows or fewer, but no row is lost on the way.
-    for stage in counted_on:
-        where = f"the ranks of pp {stage} together" if job.layout.uses("pp") else "all ranks together"
-        kinds = {kind for kind, _ in (*counted_on[stage], *formula_of[stage])}
-        yield from _differing(where, counted_on[stage], formula_of[stage], kinds - {routed})
+    for stage, own in enumerate(formulas.ranks_of_stages):
+        where = f"the ranks of pp {stage} together" if formulas.job.layout.uses("pp") else "all ranks together"
+        counted, expected = _sum(counted_on[rank] for rank in own), _sum(formulas.executed[rank] for rank in own)
+        yield from _differing(where, counted, expected, {kind for kind, _ in (*counted, *expected)} - {routed})
 
 
-@lru_cache(maxsize=4096)  # cases that differ in seed, machine or repeat share a job
-def _formula(active: tuple[Parallelism, ...], job: TrainingJob, pp_rank: int, cp_rank: int) -> Counter[Work]:
-    return executed_by_rank(active, part_of(job, active, pp_rank), cp_rank)
+def _sum(of_ranks: Iterable[Mapping[Work, int]]) -> Mapping[Work, int]:
+    return sum((Counter(of_rank) for of_rank in of_ranks), Counter[Work]())
 
 
-def _differing(where: str, counted: Counter[Work], formula: Counter[Work], but: set[str]) -> Iterator[Difference]:
+def _differing(
+    where: str, counted: Mapping[Work, int], formula: Mapping[Work, int], but: Set[str]
+) -> Iterator[Difference]:
+    if counted == formula:
+        return
     for kind, during in sorted({*counted, *formula}):
         work = kind, during
-        if kind not in but and counted[work] != formula[work]:
-            yield Difference(where, f"{kind} in {during}", counted[work], formula[work])
+        if kind not in but and counted.get(work, 0) != formula.get(work, 0):
+            yield Difference(where, f"{kind} in {during}", counted.get(work, 0), formula.get(work, 0))
 
 
-def _counted(of_rank: Sequence[Executed]) -> Counter[Work]:
+def _counted(of_rank: Sequence[Executed]) -> Mapping[Work, int]:
     counted: dict[Work, int] = {}
     for executed in of_rank:
         if executed.kind != UNKNOWN:
             work = executed.kind, executed.during
             counted[work] = counted.get(work, 0) + executed.flops
-    return Counter(counted)
+    return counted
 
 
 def evidence(difference: Difference) -> str:

@@ -7,8 +7,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from clusterbench.expected.memory import ACTIVATIONS, DEVIATION, SCALARS_BYTES, held_by_stage, is_unverified
-from clusterbench.job import TrainingJob
+from clusterbench.expected.formulas import StepFormulas
+from clusterbench.expected.memory import ACTIVATIONS, DEVIATION, SCALARS_BYTES, is_unverified
 from clusterbench.job.passes import AT_REST, RETRIES, STATES
 from clusterbench.types import Case, Metric, metric_key
 from clusterbench.units import format_value
@@ -18,7 +18,11 @@ WHOLE = ("total", "allocated", "reserved")
 
 
 _BANDS = {category: metric_key(DEVIATION, category=category) for category in (*STATES, ACTIVATIONS)}
-_AT_REST = {category: metric_key("memory_at_rest", category=category) for category in _BANDS}
+_PLANNED = {
+    **{category: metric_key("peak_memory", category=category) for category in _BANDS},
+    **{category + AT_REST: metric_key("memory_at_rest", category=category) for category in _BANDS},
+}
+"""Category, as ranks call it -> the key of what is expected of it."""
 
 
 class Deviation(NamedTuple):
@@ -65,7 +69,7 @@ class Deviation(NamedTuple):
         return self.category.replace("_", " ")
 
 
-def deviations(case: Case, job: TrainingJob, ranks: Sequence[Mapping[str, int]]) -> list[Deviation]:
+def deviations(case: Case, formulas: StepFormulas, ranks: Sequence[Mapping[str, int]]) -> list[Deviation]:
     """Of each category with a band the rank that is furthest from what its stage should hold, the worst first.
 
     A formula is that of the fullest rank of a stage: where ranks share states unevenly, others hold less. Empty for a
@@ -79,8 +83,8 @@ def deviations(case: Case, job: TrainingJob, ranks: Sequence[Mapping[str, int]])
     limits = {category: case.expected[key].value for category, key in _BANDS.items() if key in case.expected}
     if not ranks or not limits:
         return []
-    stages = list(zip(_ranks_by_stage(case, job, len(ranks)), held_by_stage(case, job), strict=True))
-    found = [_worst(list(_of_stages(case, job, ranks, stages, category, limit))) for category, limit in limits.items()]
+    stages = list(zip(formulas.ranks_of_stages, _held_by_stage(case, formulas), strict=True))
+    found = [_worst(list(_of_stages(ranks, stages, category, limit))) for category, limit in limits.items()]
     return sorted((each for each in found if each), key=lambda each: each.limit - each.fraction)
 
 
@@ -124,28 +128,22 @@ def evidence(each: Deviation) -> str:
     )
 
 
-def _ranks_by_stage(case: Case, job: TrainingJob, num_ranks: int) -> list[list[int]]:
-    order = str(case.point["rank_order"])
-    stages: list[list[int]] = [[] for _ in range(job.layout.pp)]
-    for rank in range(num_ranks):
-        stages[job.layout.coordinates(rank, order)["pp"]].append(rank)
-    return stages
+def _held_by_stage(case: Case, formulas: StepFormulas) -> Sequence[Mapping[str, float]]:
+    """Bytes that the fullest rank of each stage should hold. Without a pipeline these are the plan's own figures."""
+    if formulas.job.layout.uses("pp"):
+        return formulas.held
+    return [{category: case.expected[key].value for category, key in _PLANNED.items() if key in case.expected}]
 
 
 def _of_stages(
-    case: Case,
-    job: TrainingJob,
     ranks: Sequence[Mapping[str, int]],
     stages: Sequence[tuple[Sequence[int], Mapping[str, float]]],
     category: str,
     limit: float,
 ) -> Iterator[Deviation]:
-    at_rest = case.expected.get(_AT_REST[category])
     for own, held in stages:
-        formulas = {category: held.get(category, 0.0)}
-        if at_rest is not None and not job.layout.uses("pp"):
-            formulas[category + AT_REST] = at_rest.value
-        for name, formula in formulas.items():
+        for name in (category, category + AT_REST):
+            formula = held.get(name, 0.0)
             seen = {rank: ranks[rank][name] for rank in own if name in ranks[rank]}
             if seen and formula > 0:
                 fullest = max(seen, key=seen.__getitem__)

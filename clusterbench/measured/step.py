@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from clusterbench.cluster import Cluster
+from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.step import flops_key, peak_basis
 from clusterbench.expected.tolerances import CLIPPING, COPIES, FACTORS, LAST_UPDATE, PARITY_METRICS, UNSENT
 from clusterbench.formulas.schedules import order as orders
@@ -34,7 +35,6 @@ from clusterbench.measured.scaling import scaling
 from clusterbench.measured.step_parts import step_parts
 from clusterbench.measured.traffic import differences as traffic_differences
 from clusterbench.measured.traffic import traffic_metrics
-from clusterbench.parallel import from_options
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.rows import Row
 from clusterbench.shape import named_shape
@@ -56,28 +56,29 @@ EVIDENCE = (
 """What a proof or a timed step leaves that is a metric; ``parity_parameters`` in runs recorded before updates were."""
 
 
-def step_metrics(case: Case, job: TrainingJob, observation: Observation, cluster: Cluster) -> Iterator[Metric]:
-    """The metrics of one case: ``job`` is what its point asks one step to do, ``cluster`` where it ran."""
+def step_metrics(case: Case, formulas: StepFormulas, observation: Observation, cluster: Cluster) -> Iterator[Metric]:
+    """The metrics of one case: ``formulas`` are those of the step that its point asks for, ``cluster`` where it ran."""
+    job = formulas.job
     time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
     yield Metric("step_time", "s", time.value, time.low, time.high, time.n)
     yield _rate("tokens_per_s", "tokens/s", job.tokens_per_step, time)
     yield _rate("tokens_per_s_per_rank", "tokens/s", job.tokens_per_step / case.world_size, time)
     executed = EXECUTED.of(observation)
-    found = differences(case, job, executed)
+    found = differences(case, formulas, executed)
     yield from _utilization(case, job, time, cluster) if not is_void(case, found) else _void(found[0])
     yield from executed_metrics(case, executed, found)
     memory = MEMORY.of(observation)
-    deviating = deviations(case, job, memory)
+    deviating = deviations(case, formulas, memory)
     yield from memory_metrics(case, memory, deviating)
     yield from deviation_metrics(deviating)
     traffic = TRAFFIC.of(observation)
-    yield from traffic_metrics(traffic, traffic_differences(case, job, traffic))
+    yield from traffic_metrics(traffic, traffic_differences(case, formulas, traffic))
     if traced := TRACE.of(observation):
         exposed = _over_ranks("exposed_communication", "s", [step.exposed_s for step in traced])
         step_s = max(step.step_s for step in traced)
         yield exposed._replace(basis=f"in one traced step of {format_value(step_s, 's')}; tracing makes it longer")
     yield from step_parts(case, job.layout, observation, time)
-    yield from _bubble_metrics(case, job, observation)
+    yield from _bubble_metrics(formulas, observation)
     yield from _attention_metrics(observation)
     if "longest_seq_len" in case.expected:
         why = "not measured: the suite's seq_len was"
@@ -173,7 +174,7 @@ def _datasheet_peak(case: Case, job: TrainingJob, cluster: Cluster) -> tuple[flo
     return value, basis
 
 
-def _bubble_metrics(case: Case, job: TrainingJob, observation: Observation) -> Iterator[Metric]:
+def _bubble_metrics(formulas: StepFormulas, observation: Observation) -> Iterator[Metric]:
     """Idle share as it was seen, and as the schedule played with the median times that were seen would have it."""
     timelines = TIMELINE.of(observation)
     if not any(timelines):
@@ -182,7 +183,8 @@ def _bubble_metrics(case: Case, job: TrainingJob, observation: Observation) -> I
     idle = [1 - sum(action.end_s - action.start_s for action in timeline) / end_s for timeline in timelines]
     source = "one step, every rank's time since it left a barrier"
     yield Metric("bubble", "fraction", fmean(idle), min(idle), max(idle), detail={"source": "measured"}, basis=source)
-    pipeline = next(parallelism for parallelism in from_options(case.point) if isinstance(parallelism, Pipeline))
+    job = formulas.job
+    pipeline = next(parallelism for parallelism in formulas.parallelisms if isinstance(parallelism, Pipeline))
     num_stages = job.layout.pp * pipeline.chunks
     costs = {
         kind: [_median_of(timelines, kind, stage) for stage in range(num_stages)]

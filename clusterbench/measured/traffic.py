@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from clusterbench.job import TrainingJob
+from clusterbench.expected.formulas import StepFormulas
 from clusterbench.job.passes import Moved
-from clusterbench.parallel import active_in, expected_traffic, from_options, part_of
 from clusterbench.types import Case, Metric, split_key
 from clusterbench.units import format_value
 
 METRIC = "traffic_bytes"
+_KEY = f"{METRIC}["
 ROUNDING = 0.5
 """Bytes: both are whole, times a bus factor."""
 
@@ -57,10 +57,10 @@ class Difference:
 
 def has_formula(case: Case) -> bool:
     """Whether the plan says what a step sends; none does that was planned without a layout."""
-    return any(key.startswith(f"{METRIC}[") for key in case.expected)
+    return any(key.startswith(_KEY) for key in case.expected)
 
 
-def differences(case: Case, job: TrainingJob, ranks: Sequence[Sequence[Moved]]) -> list[Difference]:
+def differences(case: Case, formulas: StepFormulas, ranks: Sequence[Sequence[Moved]]) -> list[Difference]:
     """Of each axis along which any rank sent other bytes than the formula has, the rank that is furthest from it.
 
     Axes along which a router decides how much is sent are left out. Empty for a case without a formula.
@@ -72,14 +72,11 @@ def differences(case: Case, job: TrainingJob, ranks: Sequence[Sequence[Moved]]) 
     """
     if not ranks or not has_formula(case):
         return []
-    active = active_in(job.layout, from_options(case.point))
-    routed = {axis for parallelism in active for axis in parallelism.traffic_basis(job)}
-    formulas = _by_stage(case, job)
-    order = str(case.point["rank_order"])
+    by_stage = _by_stage(case, formulas)
     worst: dict[str, Difference] = {}
-    for rank, sent in enumerate(ranks):
-        formula = formulas[job.layout.coordinates(rank, order)["pp"]]
-        for axis in sorted({*formula, *(moved.axis for moved in sent)} - routed):
+    for rank, (sent, (stage, _)) in enumerate(zip(ranks, formulas.places, strict=True)):
+        formula = by_stage[stage]
+        for axis in sorted({*formula, *(moved.axis for moved in sent)} - formulas.routed_axes):
             found = _of_rank(rank, axis, [moved for moved in sent if moved.axis == axis], formula.get(axis, 0.0))
             if found and (axis not in worst or _size(found) > _size(worst[axis])):
                 worst[axis] = found
@@ -104,19 +101,12 @@ def traffic_metrics(ranks: Sequence[Sequence[Moved]], found: Sequence[Difference
             yield Metric(METRIC, "B", max(sizes), min(sizes), max(sizes), detail=detail)
 
 
-def _by_stage(case: Case, job: TrainingJob) -> Sequence[Mapping[str, float]]:
+def _by_stage(case: Case, formulas: StepFormulas) -> Sequence[Mapping[str, float]]:
     """Bytes along each axis of a rank of each stage. Without a pipeline these are the plan's own figures."""
-    if not job.layout.uses("pp"):
-        keys = [key for key in case.expected if key.startswith(f"{METRIC}[")]
-        return [{split_key(key)[1]["axis"]: case.expected[key].value for key in keys}]
-    active = active_in(job.layout, from_options(case.point))
-    stages = []
-    for pp_rank in range(job.layout.pp):
-        sizes: dict[str, float] = {}
-        for sent in expected_traffic(active, part_of(job, active, pp_rank)):
-            sizes[sent.axis] = sizes.get(sent.axis, 0.0) + sent.bytes_on_link(job.layout)
-        stages.append(sizes)
-    return stages
+    if formulas.job.layout.uses("pp"):
+        return formulas.sent
+    keys = [key for key in case.expected if key.startswith(_KEY)]
+    return [{split_key(key)[1]["axis"]: case.expected[key].value for key in keys}]
 
 
 def _of_rank(rank: int, axis: str, sent: Sequence[Moved], formula: float) -> Difference | None:

@@ -113,9 +113,9 @@ def seen_on_a_rank(points: Iterable[Point]) -> list[Mapping[str, int]]:
 
 
 def _deviations(case: Case, ranks: Sequence[Mapping[str, int]]) -> list[Deviation]:
-    from clusterbench.benchmarks.train_step import job_of
+    from clusterbench.benchmarks.train_step import formulas_of
 
-    return deviations(case, job_of(case.point), ranks)
+    return deviations(case, formulas_of(case), ranks)
 
 
 def _worst(kind: str, found: Sequence[Deviation], of: str) -> Result:

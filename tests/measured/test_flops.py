@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from clusterbench.benchmarks.train_step import job_of
+from clusterbench.benchmarks.train_step import formulas_of, job_of
 from clusterbench.expected.flops import UNVERIFIED, executed_by_rank
+from clusterbench.expected.formulas import StepFormulas
 from clusterbench.job.flops import UNKNOWN
 from clusterbench.job.passes import Executed
 from clusterbench.measured.flops import differences
@@ -34,7 +35,7 @@ def honest(case: Case) -> Ranks:
 
 
 def found(case: Case, ranks: Ranks) -> list[str]:
-    return [str(difference) for difference in differences(case, job_of(case.point, case.device), ranks)]
+    return [str(difference) for difference in differences(case, formulas_of(case), ranks)]
 
 
 def changed(of_rank: list[Executed], change: Callable[[Executed], int]) -> list[Executed]:
@@ -99,7 +100,8 @@ def test_stages_that_are_cut_wrongly_on_both_sides_show_against_the_shape(monkey
     monkeypatch.setattr(Pipeline, "part", half)
     assert case_of("pp2").expected["executed_flops[part=products]"] == case.expected["executed_flops[part=products]"]
     ranks = honest(case)  # each executes what the layout as it is now gives it
-    assert [line.partition(" are -")[0] for line in found(case, ranks)] == [
+    as_now = StepFormulas(job_of(case.point), from_options(case.point))  # those of formulas_of are kept
+    assert [str(difference).partition(" are -")[0] for difference in differences(case, as_now, ranks)] == [
         f"FLOPs of {kind} in {during} on all ranks"
         for kind in ("products", "causal attention")
         for during in ("backward", "forward")

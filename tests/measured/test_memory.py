@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterbench.benchmarks.train_step import job_of
+from clusterbench.benchmarks.train_step import formulas_of, job_of
 from clusterbench.expected.memory import ACTIVATIONS, SCALARS_BYTES
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.job.passes import AT_REST, STATES
@@ -34,7 +34,7 @@ def honest(case: Case, **factors: float) -> Ranks:
 
 
 def found(case: Case, ranks: Ranks) -> list[str]:
-    return [str(each) for each in deviations(case, job_of(case.point, case.device), ranks) if each.is_beyond]
+    return [str(each) for each in deviations(case, formulas_of(case), ranks) if each.is_beyond]
 
 
 def kinds() -> Iterator[tuple[str, dict[str, Any]]]:

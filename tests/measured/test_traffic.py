@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterbench.benchmarks.train_step import job_of
+from clusterbench.benchmarks.train_step import formulas_of, job_of
 from clusterbench.job.passes import Moved
 from clusterbench.measured.traffic import differences
 from clusterbench.parallel import active_in, expected_traffic, from_options, part_of
@@ -38,7 +38,7 @@ def changed(of_rank: list[Moved], axis: str, factor: float) -> list[Moved]:
 
 
 def found(case: Case, ranks: Ranks) -> list[str]:
-    return [str(difference) for difference in differences(case, job_of(case.point, case.device), ranks)]
+    return [str(difference) for difference in differences(case, formulas_of(case), ranks)]
 
 
 @pytest.mark.parametrize(

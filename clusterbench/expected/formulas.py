@@ -1,0 +1,99 @@
+"""What the formulas say of the ranks of one step: worked out once for all cases that differ in their seed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from clusterbench.expected.flops import Work, executed_by_all, executed_by_rank, routed_kind
+from clusterbench.expected.memory import not_predicted
+from clusterbench.job import TrainingJob
+from clusterbench.parallel import Parallelism, active_in, expected_memory, expected_traffic, part_of
+
+
+@dataclass(frozen=True)
+class StepFormulas:
+    """One step: ``parallelisms`` are all, with their options, of which those count that are active in the job's layout.
+
+    Each figure is worked out when it is asked for.
+    """
+
+    job: TrainingJob
+    parallelisms: tuple[Parallelism, ...]
+    rank_order: str = "megatron"
+
+    @cached_property
+    def active(self) -> tuple[Parallelism, ...]:
+        """The parallelisms that do something, in the order in which they are applied."""
+        return tuple(active_in(self.job.layout, self.parallelisms))
+
+    @cached_property
+    def parts(self) -> Sequence[TrainingJob]:
+        """The job of the ranks of each stage."""
+        return [part_of(self.job, self.active, pp_rank) for pp_rank in range(self.job.layout.pp)]
+
+    @cached_property
+    def places(self) -> Sequence[tuple[int, int]]:
+        """Where each rank sits along pp and cp."""
+        layout = self.job.layout
+        coordinates = (layout.coordinates(rank, self.rank_order) for rank in range(layout.world_size))
+        return [(at["pp"], at["cp"]) for at in coordinates]
+
+    @cached_property
+    def ranks_of_stages(self) -> Sequence[Sequence[int]]:
+        """The ranks of each stage."""
+        return [
+            [rank for rank, (pp_rank, _) in enumerate(self.places) if pp_rank == stage]
+            for stage in range(self.job.layout.pp)
+        ]
+
+    @cached_property
+    def executed(self) -> Sequence[Mapping[Work, int]]:
+        """FLOPs of each rank by kind of operators."""
+        of_place = {
+            (pp_rank, cp_rank): dict(executed_by_rank(self.active, self.parts[pp_rank], cp_rank))
+            for pp_rank, cp_rank in dict.fromkeys(self.places)
+        }
+        return [of_place[place] for place in self.places]
+
+    @cached_property
+    def executed_by_all(self) -> Mapping[Work, int]:
+        """FLOPs of all ranks together, from the whole model's shape."""
+        return dict(executed_by_all(self.active, self.job))
+
+    @cached_property
+    def routed_kind(self) -> str:
+        """The kind of operators of which a router decides how much a rank executes; empty where it is known."""
+        return routed_kind(self.active, self.job)
+
+    @cached_property
+    def multiplies_by_itself(self) -> bool:
+        """Whether a parallelism multiplies batches of matrices of its own, of which no counter sees all."""
+        return any(parallelism.multiplies for parallelism in self.active)
+
+    @cached_property
+    def sent(self) -> Sequence[Mapping[str, float]]:
+        """Bytes times bus factor along each axis of a rank of each stage."""
+        stages = []
+        for part in self.parts:
+            sizes: dict[str, float] = {}
+            for sent in expected_traffic(self.active, part):
+                sizes[sent.axis] = sizes.get(sent.axis, 0.0) + sent.bytes_on_link(self.job.layout)
+            stages.append(sizes)
+        return stages
+
+    @cached_property
+    def routed_axes(self) -> frozenset[str]:
+        """Axes along which a router decides how much is sent."""
+        return frozenset(axis for parallelism in self.active for axis in parallelism.traffic_basis(self.job))
+
+    @cached_property
+    def held(self) -> Sequence[Mapping[str, float]]:
+        """Bytes on the fullest rank of each stage by category."""
+        return [expected_memory(self.active, part) for part in self.parts]
+
+    @cached_property
+    def not_predicted(self) -> Mapping[str, str]:
+        """Categories of memory of which nothing is predicted, each with the reason."""
+        return not_predicted(self.job, self.active)
