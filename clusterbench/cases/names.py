@@ -44,7 +44,8 @@ def choices(rows: Iterable[Row], quiet: Collection[str], without: Collection[str
         for option in values.keys() & row.point.keys():
             values[option].add(row.point[option])
     silent = {option for option, given in values.items() if len(given) < 2} | set(without)
-    return lambda row: list(_choices(row.point, [option for option in sharing() if option not in silent]))
+    said = [option for option in sharing() if option not in silent]
+    return lambda row: list(_choices(row.point, said))
 
 
 def apart(rows: Sequence[Row], without: Collection[str] = ()) -> list[str]:
@@ -89,10 +90,9 @@ def _differing(rows: Sequence[Row]) -> list[str]:
     if len(rows) < 2:
         return []
     points = [row.point for row in rows]
-    options = {option for point in points for option in point} - FOLLOWS_LAYOUT - {"num_ranks"}
-    unlike = {option for point in points[1:] for option, _ in points[0].items() ^ point.items()}
+    options = set().union(*points) - FOLLOWS_LAYOUT - {"num_ranks"}
     # One that is None here and absent there does not differ.
-    differing = {option for option in options & unlike if len({point.get(option) for point in points}) > 1}
+    differing = {option for option in options if len({point.get(option) for point in points}) > 1}
     known = list(_options(rows[0].benchmark))
     ordered = sorted(
         differing, key=lambda option: (option.isupper(), known.index(option) if option in known else -1, option)

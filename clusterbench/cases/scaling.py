@@ -86,7 +86,8 @@ def _against_one(rows: Sequence[Row]) -> list[Row]:
     """The weakly scaled runs and the smallest, which they are held against; nothing where there are none."""
     smallest = min(row.world_size for row in rows)
     weak = [row for row in rows if row.basis.startswith(WEAK)]
-    return [*(row for row in rows if row.world_size == smallest and row not in weak), *weak] if weak else []
+    alone = [row for row in rows if row.world_size == smallest and not row.basis.startswith(WEAK)]
+    return [*alone, *weak] if weak else []
 
 
 def _batch_of_a_rank(row: Row) -> float | None:

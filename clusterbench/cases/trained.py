@@ -19,6 +19,8 @@ TOTAL_MEMORY = ("", "total", "allocated")
 OTHER_VIEWS = ("reserved", "nvml")
 """Categories that measure the same memory another way."""
 
+_ABSENT = object()
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -78,13 +80,19 @@ def groups_of(
     cases: Iterable[Trained], key: Callable[[Trained], tuple[object, ...]], without: Collection[str] = ()
 ) -> list[list[Trained]]:
     """Cases that share ``key``, and every option but ``without`` and what follows from a layout."""
+    cases = list(cases)
+    names = unlike([case.point for case in cases], FOLLOWS_LAYOUT.union(without))
     groups: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
     for case in cases:
-        options = frozenset(
-            (name, value) for name, value in case.point.items() if name not in FOLLOWS_LAYOUT and name not in without
-        )
-        groups[*key(case), options].append(case)
+        groups[*key(case), *[case.point.get(name, _ABSENT) for name in names]].append(case)
     return list(groups.values())
+
+
+def unlike(points: Sequence[Point], without: Collection[str]) -> list[str]:
+    """Options but ``without`` in which points differ, or that only some have: the others tell no two of them apart."""
+    options = set[str]().union(*points).difference(without)
+    values = {name: points[0].get(name, _ABSENT) for name in options}
+    return sorted(name for name, value in values.items() if any(point.get(name, _ABSENT) != value for point in points))
 
 
 def are_most(groups: Iterable[Sequence[Trained]], cases: Sequence[Trained]) -> bool:
@@ -110,11 +118,14 @@ def workloads(rows: Iterable[Row], without: Collection[str] = ()) -> Callable[[R
     An option that only some of the layouts have (one of tensor parallelism, say) does not tell two workloads apart, and
     neither do options in ``without``.
     """
-    common: dict[str, set[str]] = {}
+    by_benchmark: dict[str, list[Point]] = defaultdict(list)
     points = {id(row.point): row for row in rows}
     for row in points.values():
-        common.setdefault(row.benchmark, set(row.point)).intersection_update(row.point)
-    names = {benchmark: sorted(shared - FOLLOWS_LAYOUT - set(without)) for benchmark, shared in common.items()}
+        by_benchmark[row.benchmark].append(row.point)
+    names = {
+        benchmark: [name for name in unlike(own, FOLLOWS_LAYOUT.union(without)) if all(name in point for point in own)]
+        for benchmark, own in by_benchmark.items()
+    }
     # Rows of a case share one point object; what is known of it is looked up by what it is, not by what it holds.
     known = {
         number: (row.benchmark, *(row.point[name] for name in names[row.benchmark])) for number, row in points.items()

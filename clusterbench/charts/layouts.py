@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
 from clusterbench.cases.ranking import percent
-from clusterbench.cases.trained import Trained, said
+from clusterbench.cases.trained import Trained, groups_of, said
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
-from clusterbench.layout import AXES, FOLLOWS_LAYOUT
+from clusterbench.layout import AXES
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
@@ -37,10 +36,8 @@ class Layouts(Chart[list[list[Trained]]]):
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         trained = reading.trained_with("tokens_per_s_per_rank", "parity_loss")
         cases = [case for case in trained if case.row.status != "refused"]
-        groups: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
-        for case in cases:
-            groups[case.layout.world_size, _work(case)].append(case)
-        return list(groups.values()) if any(map(_is_mixed, groups.values())) else None
+        groups = groups_of(cases, lambda case: (case.layout.world_size,), {*sharing(), "micro_batch_size"})
+        return groups if any(map(_is_mixed, groups)) else None
 
     def draw(self, data: list[list[Trained]]) -> list[Panel]:
         mixed = _mixed(data)
@@ -70,11 +67,6 @@ class Layouts(Chart[list[list[Trained]]]):
 def _mixed(groups: Sequence[list[Trained]]) -> list[list[Trained]]:
     """The groups worth a panel; every case counts among those that were compared with one rank."""
     return [group for group in groups if _is_mixed(group)]
-
-
-def _work(case: Trained) -> frozenset[tuple[str, object]]:
-    left_out = FOLLOWS_LAYOUT | sharing().keys() | {"micro_batch_size"}
-    return frozenset((name, value) for name, value in case.point.items() if name not in left_out)
 
 
 def _is_mixed(group: Sequence[Trained]) -> bool:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
@@ -17,13 +19,35 @@ MOST, MOST_SWEEPS = 6, 3
 
 @dataclass(frozen=True)
 class Scaled:
-    """One sweep: curves of its efficiency and of its throughput per rank, by kind of layout."""
+    """One sweep: curves of its efficiency and of its throughput per rank, by kind of layout.
+
+    Of thousands of sweeps a few are drawn: each makes its curves when it is asked for them. ``rates`` are the rows of
+    tokens per second and rank, by case.
+    """
 
     sweep: Sweep
-    efficiency: tuple[Series, ...]
-    throughput: tuple[Series, ...]
-    ideal: float | None
-    """Tokens per second and rank of the smallest run."""
+    rates: Mapping[str, Row]
+
+    @cached_property
+    def efficiency(self) -> tuple[Series, ...]:
+        return tuple(self._curve(kind, runs) for kind, runs in self.sweep.kinds.items())
+
+    @cached_property
+    def throughput(self) -> tuple[Series, ...]:
+        return tuple(
+            self._curve(kind, [self.rates[row.case] for row in runs])
+            for kind, runs in self.sweep.kinds.items()
+            if all(row.case in self.rates for row in runs)
+        )
+
+    def _curve(self, kind: str, runs: Iterable[Row]) -> Series:
+        return Series(kind, tuple(mark(self.sweep.size(row), row._replace(expected=None)) for row in runs))
+
+    @property
+    def ideal(self) -> float | None:
+        """Tokens per second and rank of the smallest run."""
+        smallest = self.rates.get(self.sweep.smallest.case)
+        return None if smallest is None else smallest.value
 
 
 class ScalingEfficiency(Chart[list[Scaled]]):
@@ -43,7 +67,7 @@ class ScalingEfficiency(Chart[list[Scaled]]):
 
     def select(self, reading: Reading) -> list[Scaled] | None:
         rates = {row.case: row for row in reading.rows_of("tokens_per_s_per_rank") if row.value is not None}
-        return [_scaled(sweep, rates) for sweep in sweeps(reading.rows_of("scaling_efficiency"))] or None
+        return [Scaled(sweep, rates) for sweep in sweeps(reading.rows_of("scaling_efficiency"))] or None
 
     def draw(self, data: list[Scaled]) -> list[Panel]:
         panels = []
@@ -83,19 +107,5 @@ class ScalingEfficiency(Chart[list[Scaled]]):
         return f"At {best.x:.0f} {scaled.sweep.sizes} the best layout, {name}, keeps {kept} of the throughput per rank."
 
     def left_out(self, data: list[Scaled]) -> str:
-        curves = sum(len(scaled.efficiency) for scaled in data)
-        return curves_note(curves, sum(len(scaled.efficiency[:MOST]) for scaled in data[:MOST_SWEEPS]), "curves")
-
-
-def _scaled(sweep: Sweep, rates: dict[str, Row]) -> Scaled:
-    efficiency = tuple(
-        Series(kind, tuple(mark(sweep.size(row), row._replace(expected=None)) for row in runs))
-        for kind, runs in sweep.kinds.items()
-    )
-    throughput = tuple(
-        Series(kind, tuple(mark(sweep.size(row), rates[row.case]._replace(expected=None)) for row in runs))
-        for kind, runs in sweep.kinds.items()
-        if all(row.case in rates for row in runs)
-    )
-    smallest = rates.get(sweep.smallest.case)
-    return Scaled(sweep, efficiency, throughput, None if smallest is None else smallest.value)
+        counts = [len(scaled.sweep.kinds) for scaled in data]
+        return curves_note(sum(counts), sum(min(count, MOST) for count in counts[:MOST_SWEEPS]), "curves")
