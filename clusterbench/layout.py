@@ -285,7 +285,7 @@ class ParallelLayout:
         >>> layout.apart_from("tp", "sp") == ParallelLayout.parse("dp2-tp8").apart_from("tp", "sp")
         True
         """
-        return tuple(getattr(self, member.name) for member in fields(self) if member.name not in names)
+        return tuple(getattr(self, name) for name in _MEMBERS if name not in names)
 
     @property
     def sequence_parts(self) -> int:
@@ -461,6 +461,8 @@ class ParallelLayout:
             for pp in range(self.pp)
         ]
 
+
+_MEMBERS = tuple(each.name for each in fields(ParallelLayout))
 
 RIDERS: Mapping[str, Rider] = {
     each.name: each.metadata["rider"] for each in fields(ParallelLayout) if "rider" in each.metadata

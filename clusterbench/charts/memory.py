@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
-from clusterbench.cases.trained import Trained, memory_parts, workloads
+from clusterbench.cases.trained import OTHER_VIEWS, TOTAL_MEMORY, Trained, memory_parts, workloads
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.rows import Row
@@ -20,29 +21,41 @@ if TYPE_CHECKING:
 MOST = 24
 
 
-@dataclass
+@dataclass(frozen=True)
 class Bar:
-    """One case: the most bytes of each category, what was expected of them, and the most of the whole."""
+    """One case: of many few are drawn, and each tells what it holds when it is asked."""
 
-    row: Row
+    trained: Trained
     name: Callable[[Row], str]
-    workload: tuple[object, ...]
-    parts: dict[str, float] = field(default_factory=dict)
-    expected: dict[str, float] = field(default_factory=dict)
-    total: float | None = None
 
     @property
     def case(self) -> str:
-        return self.row.case
+        return self.trained.row.case
 
     @property
     def status(self) -> str:
-        return self.row.status
+        return self.trained.row.status
 
     @property
     def label(self) -> str:
-        """Put into words when it is asked for: of many bars few are drawn."""
-        return self.name(self.row)
+        return self.name(self.trained.row)
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """The most bytes of each category."""
+        sizes = {name: self.trained.value("peak_memory", name) for name in memory_parts([self.trained])}
+        return {name: size for name, size in sizes.items() if size}
+
+    @cached_property
+    def expected(self) -> dict[str, float]:
+        """What was expected of each category."""
+        sizes = {name: self.trained.expected("peak_memory", name) for name in memory_parts([self.trained])}
+        return {name: size for name, size in sizes.items() if size}
+
+    @cached_property
+    def total(self) -> float | None:
+        """The most of all of them at one moment."""
+        return self.trained.whole_memory()
 
 
 @dataclass(frozen=True)
@@ -84,10 +97,14 @@ class Memory(Chart[Held]):
         cases = [case for case in reading.trained_with("peak_memory") if case.row.status != "refused"]
         rows = [case.row for case in cases]
         workload, name = workloads(rows), names(rows)
-        bars = [_bar(case, name, workload(case.row)) for case in cases]
-        drawn = {bar.workload for bar in bars if bar.parts}
+        of_parts = {row.case for row in reading.rows_of("peak_memory") if row.value and _is_part(row)}
+        drawn = {workload(row) for row in rows if row.case in of_parts}
         # A case that ran out of memory keeps its place among the bars.
-        kept = [bar for bar in bars if bar.parts or (bar.workload in drawn and bar.status != "ok")]
+        kept = [
+            Bar(case, name)
+            for case in cases
+            if case.row.case in of_parts or (case.row.status != "ok" and workload(case.row) in drawn)
+        ]
         return Held(kept, _capacity(reading)) if drawn else None
 
     def draw(self, data: Held) -> list[Panel]:
@@ -152,11 +169,5 @@ def _capacity(reading: Reading) -> Capacity | None:
     return Capacity(sheet.memory_bytes, _DATASHEET) if sheet and sheet.memory_bytes else None
 
 
-def _bar(case: Trained, name: Callable[[Row], str], workload: tuple[object, ...]) -> Bar:
-    bar = Bar(case.row, name, workload, total=case.whole_memory())
-    for category in memory_parts([case]):
-        if size := case.value("peak_memory", category):
-            bar.parts[category] = size
-        if expected := case.expected("peak_memory", category):
-            bar.expected[category] = expected
-    return bar
+def _is_part(row: Row) -> bool:
+    return next(iter(row.detail.values()), "") not in (*TOTAL_MEMORY, *OTHER_VIEWS)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,9 +23,14 @@ MOST = 24
 class Bar:
     """The step of one case; without parts where it ended otherwise."""
 
-    label: str
     row: Row
     parts: Mapping[Part, float]
+    name: Callable[[Row], str]
+
+    @property
+    def label(self) -> str:
+        """Put into words when it is asked for: of many bars few are drawn."""
+        return self.name(self.row)
 
 
 class StepBreakdown(Chart[list[Bar]]):
@@ -49,19 +54,19 @@ class StepBreakdown(Chart[list[Bar]]):
     after: ClassVar[str] = "expert_load"
 
     def select(self, reading: Reading) -> list[Bar] | None:
-        trained = reading.trained_with("step_part")
-        parts = parts_of((row for case in trained for row in case.figures.values()), "step_part")
+        parts = parts_of(reading.rows_of("step_part"), "step_part")
         if not parts:
             return None
-        steps = {case.row.case: case.row for case in trained if case.row.status != "refused"}
+        steps = {case.row.case: case.row for case in reading.trained_with("step_part") if case.row.status != "refused"}
         workload, name = workloads(steps.values()), names(steps.values())
         drawn = {workload(row) for case, row in steps.items() if case in parts}
         # A case that ran out of memory keeps its place among the bars.
-        return [
-            Bar(name(row), row, parts.get(case, {}))
+        bars = [
+            Bar(row, parts.get(case, {}), name)
             for case, row in steps.items()
             if case in parts or (workload(row) in drawn and row.status != "ok")
         ]
+        return bars or None
 
     def draw(self, data: list[Bar]) -> list[Panel]:
         shown = data[:MOST]

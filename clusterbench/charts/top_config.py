@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import isfinite
 from statistics import median
 from textwrap import wrap
@@ -25,7 +25,7 @@ from clusterbench.cases.ranking import (
     percent,
     throughput,
 )
-from clusterbench.cases.trained import Trained
+from clusterbench.cases.trained import Trained, unlike
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.charts._stories import mfu_story, speed_story
 from clusterbench.drawing.panel import Area, Column, Entry, Panel, Story
@@ -232,8 +232,9 @@ def _heatmaps(trained: Sequence[Trained], histories: Mapping[str, History]) -> l
     """One for each workload that is a choice; and for a shape with several lengths of sequences one of its own."""
     by_work: dict[Options, list[Trained]] = defaultdict(list)
     left_out = FOLLOWS_LAYOUT | sharing().keys() | CHOSEN | {"shape", "seq_len", "global_batch_size"}
+    telling = unlike([case.point for case in trained], left_out)
     for case in trained:
-        by_work[_options(case, left_out)].append(case)
+        by_work[_options(case, telling)].append(case)
     cells_by_work: dict[Options, tuple[str, dict[Cell, list[Trained]]]] = {}
     for work, cases in by_work.items():
         long = _of_several_lengths(cases)
@@ -247,7 +248,8 @@ def _heatmaps(trained: Sequence[Trained], histories: Mapping[str, History]) -> l
             cells_by_work.setdefault(key, (of, defaultdict(list)))[1][row, case.layout.world_size].append(case)
     heatmaps = {key: _heatmap(of, cells, histories) for key, (of, cells) in cells_by_work.items()}
     choices = {key: heatmap for key, heatmap in heatmaps.items() if _is_a_choice(heatmap.cells)}
-    return [replace(heatmap, name=_name(key, choices)) for key, heatmap in choices.items()]
+    common = frozenset.intersection(*choices) if choices else frozenset()
+    return [replace(heatmap, name=_name(key - common)) for key, heatmap in choices.items()]
 
 
 def _heatmap(shape: str, cells: Mapping[Cell, Sequence[Trained]], histories: Mapping[str, History]) -> Heatmap:
@@ -258,8 +260,8 @@ def _heatmap(shape: str, cells: Mapping[Cell, Sequence[Trained]], histories: Map
     return Heatmap("", drawn, shape, histories, alone)
 
 
-def _options(case: Trained, left_out: Set[str]) -> Options:
-    return frozenset((name, _plain(value)) for name, value in case.point.items() if name not in left_out)
+def _options(case: Trained, names: Sequence[str]) -> Options:
+    return frozenset((name, _plain(case.point[name])) for name in names if name in case.point)
 
 
 def _plain(value: object) -> object:
@@ -267,7 +269,12 @@ def _plain(value: object) -> object:
 
 
 def _text(case: Trained, name: str) -> str:
-    return legible(" ".join(str(case.point.get(name) or "").split()), 48)
+    return _shown(str(case.point.get(name) or ""))
+
+
+@lru_cache
+def _shown(text: str) -> str:
+    return legible(" ".join(text.split()), 48)
 
 
 def _tokens(length: object) -> str:
@@ -298,11 +305,10 @@ def _once(cases: Sequence[Trained]) -> list[Trained]:
     return list(kept.values())
 
 
-def _name(work: Options, workloads: Mapping[Options, object]) -> str:
-    """What tells this workload from the others."""
-    common = frozenset.intersection(*workloads)
-    own = sorted((name, str(value)) for name, value in work - common)
-    return ", ".join(f"{name} {value}" for name, value in own if name != "shape")
+def _name(own: Options) -> str:
+    """What tells a workload from the others, in words."""
+    texts = sorted((name, str(value)) for name, value in own)
+    return ", ".join(f"{name} {value}" for name, value in texts if name != "shape")
 
 
 def _is_a_choice(cells: Mapping[Cell, Sequence[Trained]]) -> bool:
