@@ -21,14 +21,17 @@ Kind = TypeVar("Kind")
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LONG = b"0" * MOST_DIGITS
 _LONG_WHOLE = re.compile(rb"(?<![0-9.])[0-9]{%d}" % MOST_DIGITS)
-_MOST_TEXTS = 1024
+_MOST_TEXTS = 4096
+
+LEFT_BY_RANKS = Mapping[str, Sequence[Any]]
+"""The type of what each rank left, by pass: ranks with the same work mostly leave the same text."""
 
 
 class FastReader(Generic[Kind]):
     """Reads lines that hold one kind of record and, beside its fields, those of ``also``: a type for each name.
 
     Fields named in ``repeated`` have the same text on many lines, such as what the cases of a sweep expect: a text is
-    read once, and its lines share one object.
+    read once, and its lines share one object. So do ranks that left the same (:data:`LEFT_BY_RANKS`).
     """
 
     def __init__(self, kind: type[Kind], also: Mapping[str, Any] | None = None, repeated: Collection[str] = ()) -> None:
@@ -59,7 +62,9 @@ class FastReader(Generic[Kind]):
         except ImportError:
             return None
         decode = msgspec.json.Decoder(_mirror(self.kind, self.also, self.repeated)).decode
-        readers = {name: _text_reader(get_type_hints(self.kind)[name]) for name in self.repeated}
+        hints = get_type_hints(self.kind)
+        readers = {name: _text_reader(hints[name]) for name in self.repeated}
+        of_ranks = {name: _text_reader(Any) for name, hint in hints.items() if hint == LEFT_BY_RANKS}
 
         def decoded(line: bytes) -> Any:
             try:
@@ -67,6 +72,9 @@ class FastReader(Generic[Kind]):
                 for name, read in readers.items():
                     if isinstance(text := getattr(structure, name), msgspec.Raw):
                         setattr(structure, name, read(bytes(text)))
+                for name, read in of_ranks.items():
+                    by_pass = getattr(structure, name).items()
+                    setattr(structure, name, {key: [read(bytes(text)) for text in texts] for key, texts in by_pass})
                 return structure
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
                 return None
@@ -91,14 +99,17 @@ def _text_reader(hint: Any) -> Callable[[bytes], Any]:
 def _mirror(kind: Any, also: Mapping[str, Any], repeated: Collection[str] = ()) -> Any:
     """A structure of msgspec with the fields of a dataclass; other than a dataclass it refuses unknown names.
 
-    Fields named in ``repeated`` are left as text.
+    Fields named in ``repeated`` are left as text, and so is what each rank left.
     """
     import msgspec
 
     hints = get_type_hints(kind)
     members: list[Any] = [*also.items()]
+    left = types.GenericAlias(dict, (str, types.GenericAlias(list, (msgspec.Raw,))))
     for field in fields(kind):
-        member = (field.name, msgspec.Raw if field.name in repeated else _allowed(hints[field.name]))
+        hint = hints[field.name]
+        allowed = msgspec.Raw if field.name in repeated else left if hint == LEFT_BY_RANKS else _allowed(hint)
+        member = (field.name, allowed)
         if field.default is not MISSING:
             members.append((*member, field.default))
         elif field.default_factory is not MISSING:
@@ -148,11 +159,13 @@ def list_reader(kind: Any) -> Callable[[Sequence[Any]], list[Any] | None]:
     record = _inner(kind)
 
     def read(values: Sequence[Any]) -> list[Any] | None:
+        are_one = all(value is values[0] for value in values)
         try:
-            structures: list[Any] = msgspec.convert(values, mirror)
+            structures: list[Any] = msgspec.convert(values[:1] if are_one else values, mirror)
         except (msgspec.ValidationError, RecursionError):
             return None
-        return structures if record is None else list(map(record, structures))
+        records = structures if record is None else list(map(record, structures))
+        return records * len(values) if are_one else records
 
     return read
 
