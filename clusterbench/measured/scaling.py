@@ -12,6 +12,8 @@ from clusterbench.measured.step_parts import detail_of
 from clusterbench.rows import Row
 from clusterbench.words import plural
 
+Work = tuple[object, ...]
+
 
 def scaling(rows: Sequence[Row]) -> Iterator[Row]:
     """Efficiency of each run against the smallest of the same work, and the parts of what was lost on the way.
@@ -23,10 +25,10 @@ def scaling(rows: Sequence[Row]) -> Iterator[Row]:
     for row in rows:
         if row.metric == "step_part":
             parts[row.case][row.detail["part"], row.detail.get("axis", "")] = row
-    smallest_of = _smallest_by_work(rates)
-    for row in rates:
-        kind, smallest = STRONG, smallest_of[_work(row)]
-        weak = smallest_of[_work(row, per_rank=True)]
+    works = [_works(row) for row in rates]
+    smallest_of = _smallest_by_work(rates, works)
+    for row, (total, per_rank) in zip(rates, works, strict=True):
+        kind, smallest, weak = STRONG, smallest_of[total], smallest_of[per_rank]
         if weak.world_size < row.world_size == smallest.world_size:
             kind, smallest = WEAK, weak
         yield _efficiency(row, smallest, kind)
@@ -74,22 +76,25 @@ def _name(row: Row) -> str:
     return f"{row.point['layout']} on {plural(row.world_size, 'rank')}"
 
 
-def _smallest_by_work(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:
+def _smallest_by_work(rows: Sequence[Row], works: Sequence[tuple[Work, Work]]) -> dict[Work, Row]:
     """Work, total and per rank -> the run on the fewest ranks; of several layouts on as many, the fastest."""
-    smallest: dict[tuple[object, ...], Row] = {}
-    for row in rows:
-        for work in (_work(row), _work(row, per_rank=True)):
-            smallest[work] = min(
-                smallest.get(work, row), row, key=lambda candidate: (candidate.world_size, -(candidate.value or 0.0))
-            )
+    smallest: dict[Work, Row] = {}
+    for row, of_row in zip(rows, works, strict=True):
+        for work in of_row:
+            if work not in smallest or _order(row) < _order(smallest[work]):
+                smallest[work] = row
     return smallest
 
 
-def _work(row: Row, per_rank: bool = False) -> tuple[object, ...]:
-    """What two runs share if one is the other on more ranks."""
-    batch = _batch(row)
-    same = tuple(row.point[name] for name in ("shape", "seq_len", "dtype", "recompute"))
-    return (row.device, *same, per_rank, batch / row.world_size if per_rank else batch)
+def _order(row: Row) -> tuple[int, float]:
+    return row.world_size, -(row.value or 0.0)
+
+
+def _works(row: Row) -> tuple[Work, Work]:
+    """What two runs share if one is the other on more ranks: all of the work of a step, or that of one rank."""
+    point, batch = row.point, _batch(row)
+    same = row.device, point["shape"], point["seq_len"], point["dtype"], point["recompute"]
+    return (*same, False, batch), (*same, True, batch / row.world_size)
 
 
 def _batch(row: Row) -> float:
