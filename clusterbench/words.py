@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 
@@ -29,8 +29,8 @@ class Word:
     def anchor(self) -> str:
         return f"word-{re.sub('[^a-z0-9]+', '-', self.name.lower())}"
 
-    def is_written(self, token: str) -> bool:
-        return token == self.name or (bool(self.also) and re.fullmatch(self.also, token) is not None)
+    def is_among(self, tokens: Set[str]) -> bool:
+        return self.name in tokens or (bool(self.also) and any(map(re.compile(self.also).fullmatch, tokens)))
 
 
 _HEADING = re.compile(r"^(?P<title>\S[^\n]*)\n-{3,}$", re.MULTILINE)

@@ -147,7 +147,7 @@ def words_in(markup: str, words: Iterable[Word], texts: Iterable[str] = ()) -> l
     """
     pieces = map(unescape, {*_BETWEEN_TAGS.findall(markup)})
     tokens = {token for piece in chain(pieces, {*texts}) for token in _TOKEN.findall(piece)}
-    return [word for word in words if any(map(word.is_written, tokens))]
+    return [word for word in words if word.is_among(tokens)]
 
 
 def figures_in(rows: Sequence[Row]) -> list[tuple[str, str]]:

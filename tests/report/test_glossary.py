@@ -46,7 +46,7 @@ def visible(page: str) -> str:
 def unexplained(text: str) -> set[str]:
     tokens = re.findall(r"[A-Za-z0-9]+", text)
     explained = {
-        token for word in words_in("", glossary(benchmarks()), [text]) for token in tokens if word.is_written(token)
+        token for word in words_in("", glossary(benchmarks()), [text]) for token in tokens if word.is_among({token})
     }
     found = {word for word in _ABBREVIATION.findall(text) if not {word, word.removesuffix("s")} & explained}
     return found - {*NAMES.split()} - _variables(text)
