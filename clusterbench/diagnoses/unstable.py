@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import ClassVar
 
 from clusterbench.cases import Reading
@@ -52,7 +52,7 @@ class Unstable(Diagnosis):
         order = {history.case.id: number for number, history in enumerate(reading.histories)}
         cases = sorted(evidence, key=lambda case: order.get(case, len(order)))
         measured = [history.case.id for history in reading.histories if history.pooled is not None]
-        few_samples = [case for case in measured if case not in judged and not reading.is_imported]
+        few_samples = {case for case in measured if case not in judged and not reading.is_imported}
         return Answer(
             tuple(_findings(reading, {case: evidence[case] for case in cases}, len(measured))),
             (f"iterations of {plural(len(judged), 'case')} are steady",) if judged and not evidence else (),
@@ -82,11 +82,11 @@ def cores_shared(reading: Reading) -> str:
     return f"{most:,} ranks share {plural(cores, 'core')}" if cores and most > cores else ""
 
 
-def _too_few(reading: Reading, cases: Sequence[str]) -> Iterator[NotJudged]:
+def _too_few(reading: Reading, cases: Set[str]) -> Iterator[NotJudged]:
     """Cases of too few samples, by how many they have."""
     counts: dict[int, list[str]] = defaultdict(list)
     for history in reading.histories:
-        if history.pooled is not None and history.case.id in set(cases):
+        if history.pooled is not None and history.case.id in cases:
             counts[len(history.pooled.seconds[0])].append(history.case.id)
     for count, own in sorted(counts.items()):
         yield NotJudged(
