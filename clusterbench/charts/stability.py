@@ -10,9 +10,9 @@ from clusterbench.cases import Reading
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
-from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median, percentile
+from clusterbench.formulas.statistics import UNSTABLE_CV, median, percentile
 from clusterbench.rows import Row
-from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, host_of, iteration_times
+from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, host_of
 from clusterbench.units import format_value, scale
 from clusterbench.words import legible
 
@@ -171,12 +171,11 @@ def drift(times_s: Sequence[float]) -> float | None:
 
 def _steadiness(history: History) -> Steadiness | None:
     """None where there are too few iterations to say anything of."""
-    times_s = [second for observation in history.observations for second in iteration_times(observation)]
-    if len(times_s) < FEWEST:
+    spread = history.spread
+    if spread is None or spread.num_iterations < FEWEST:
         return None
-    middle_s = median(times_s)
-    cv = coefficient_of_variation(times_s)
-    return Steadiness(history.case.id, len(times_s), middle_s, cv, max(times_s) / middle_s, drift(times_s))
+    change = drift(history.times_s) if spread.num_iterations >= FEWEST_FOR_DRIFT else None
+    return Steadiness(history.case.id, *spread, change)
 
 
 def _main(reading: Reading) -> list[str]:

@@ -24,11 +24,11 @@ from clusterbench.derive.without_secrets import (
     plan_without_secrets,
 )
 from clusterbench.errors import ClusterbenchError
-from clusterbench.formulas.statistics import UNSTABLE_CV, coefficient_of_variation, median
+from clusterbench.formulas.statistics import UNSTABLE_CV
 from clusterbench.measured.bounds import without_impossible
 from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, iteration_times, why_unusable
+from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, why_unusable
 from clusterbench.run_folder.records import MOST
 from clusterbench.types import (
     NO_DETAIL,
@@ -365,7 +365,7 @@ def _case_rows(run: str, history: History, metrics: Sequence[Metric]) -> Iterato
     for metric in metrics:
         key, detail = _named(metric.name, *metric.detail.items())
         yield _metric_row(about, metric, detail, unseen.pop(key, None) or case.expected.get(key))
-    for metric in _steadiness(observation):
+    for metric in _steadiness(history):
         yield _metric_row(about, metric, NO_DETAIL)
     for key, planned in unseen.items():
         yield _expected_row(about, key, planned)
@@ -384,18 +384,18 @@ def _named(name: str, *detail: tuple[str, str]) -> tuple[str, Mapping[str, str]]
     return metric_key(name, **dict(detail)), dict(detail) or NO_DETAIL
 
 
-def _steadiness(observation: Observation) -> Iterator[Metric]:
+def _steadiness(history: History) -> Iterator[Metric]:
     """How far the figures of a case can be trusted; ``expected`` is the limit, not a forecast."""
-    times_s = iteration_times(observation)
-    count = len(times_s)
-    if count > 1:
-        cv, slowest = coefficient_of_variation(times_s), max(times_s) / median(times_s)
-        yield Metric("time_cv", "fraction", cv, iterations=count, expected=UNSTABLE_CV, basis=_LIMIT_BASIS)
+    spread = history.spread
+    if spread is not None and spread.num_iterations > 1:
+        yield Metric(
+            "time_cv", "fraction", spread.cv, iterations=spread.num_iterations, expected=UNSTABLE_CV, basis=_LIMIT_BASIS
+        )
         yield Metric(
             "time_max_over_median",
             "1",
-            slowest,
-            iterations=count,
+            spread.max_over_median,
+            iterations=spread.num_iterations,
             expected=UNSTABLE_MAX_OVER_MEDIAN,
             basis=_LIMIT_BASIS,
         )

@@ -7,8 +7,9 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+from clusterbench.formulas.statistics import coefficient_of_variation, median
 from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.types import PROOF_TIME, SAMPLES, Case, Observation, Outcome
 
@@ -22,6 +23,15 @@ UNSTABLE_MAX_OVER_MEDIAN = 1.5  # nccl-tests' second threshold, beside a coeffic
 
 SHORTEST_S, LONGEST_S = 1e-12, 1e9
 """No iteration is shorter (light travels a third of a millimetre) or longer (thirty years)."""
+
+
+class Spread(NamedTuple):
+    """How far the iterations of a case differ, all repeats together."""
+
+    num_iterations: int
+    median_s: float
+    cv: float
+    max_over_median: float
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,20 @@ class History:
             passes=passes,
             telemetry=last.telemetry,
         )
+
+    @property
+    def times_s(self) -> list[float]:
+        """Seconds of each iteration, repeat after repeat."""
+        return [time_s for observation in self.observations for time_s in iteration_times(observation)]
+
+    @cached_property
+    def spread(self) -> Spread | None:
+        """None where nothing was measured."""
+        times_s = self.times_s
+        if not times_s:
+            return None
+        median_s = median(times_s)
+        return Spread(len(times_s), median_s, coefficient_of_variation(times_s), max(times_s) / median_s)
 
     def _evidence(self) -> Sequence[Mapping[str, float]]:
         """Of each kind that of the last repeat that has it; what proving took is of all of them."""
