@@ -151,7 +151,7 @@ def page(
         has_samples=unfolded is not None and len(reading.histories) <= MOST_SAMPLED,
         explained=explainer(words),
         words_in=lambda markup: words_in(markup, words, _words(table)),
-        metrics=dict(figures_in(reading.rows)),
+        metrics=dict(figures_in(reading.by_metric)),
         most_printed=_MOST_PRINTED,
         set_aside=set_aside[:_MOST_SET_ASIDE],
         set_aside_left_out=_more(len(set_aside), _MOST_SET_ASIDE, "reasons"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from html import unescape
 from itertools import chain
 
@@ -150,16 +151,17 @@ def words_in(markup: str, words: Iterable[Word], texts: Iterable[str] = ()) -> l
     return [word for word in words if word.is_among(tokens)]
 
 
-def figures_in(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """What each metric of these rows means, as its benchmark says it; in the order of the rows."""
+def figures_in(by_metric: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, str]]:
+    """What each metric means, as the first benchmark says it that knows it and has rows of it."""
     known = benchmarks()
-    meanings: dict[str, str] = {}
-    for name, metric in dict.fromkeys((row.benchmark, row.metric) for row in rows):
-        if metric not in meanings and name in known:
-            meaning = {kind.name: kind.meaning for kind in known[name].metrics}
-            if metric in meaning:
-                meanings[metric] = meaning[metric]
-    return list(meanings.items())
+
+    @cache
+    def meanings(benchmark: str) -> Mapping[str, str]:
+        return {kind.name: kind.meaning for kind in known[benchmark].metrics} if benchmark in known else {}
+
+    for metric, rows in by_metric.items():
+        if meaning := next(filter(None, (meanings(row.benchmark).get(metric) for row in rows)), None):
+            yield metric, meaning
 
 
 def explainer(words: Iterable[Word]) -> Callable[[str], Markup]:
