@@ -85,7 +85,8 @@ class ExpertLoad(Chart[Loads]):
     after: ClassVar[str] = "traffic"
 
     def select(self, reading: Reading) -> Loads | None:
-        cases = [case for case in reading.trained if case.details("expert_imbalance")]
+        known = reading.cases_with("expert_imbalance")
+        cases = [case for case in reading.trained if case.row.case in known and case.details("expert_imbalance")]
         if not cases:
             return None
         name = names(case.row for case in cases)

@@ -413,7 +413,8 @@ def _metric_row(about: About, metric: Metric, detail: Mapping[str, str], planned
 def _expected_row(about: About, key: str, planned: Expected) -> Row:
     """A figure that was expected before the run and not measured."""
     name, detail = split_key(key)
-    return _metric_row(about, Metric(name, planned.unit, None, None, None, 0, detail), detail, planned)
+    first, identity = about
+    return Row._make((*first, name, planned.unit, None, None, None, 0, planned.value, planned.basis, detail, identity))
 
 
 def _no_figure(about: About, why: str) -> Row:

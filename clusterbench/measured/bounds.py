@@ -18,8 +18,8 @@ _OF_TIME = ("tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank
 """Figures of a training step that are void together: all are the same time."""
 
 
-_BY_DEVICE = ("mfu", "hfu", "peak_memory")
-"""Figures that a data sheet bounds whatever was planned."""
+_UTILIZATION = ("mfu", "hfu")
+"""Figures that are bounded whatever was planned."""
 
 
 def without_impossible(case: Case, metrics: Sequence[Metric], cluster: Cluster) -> list[Metric]:
@@ -30,7 +30,12 @@ def without_impossible(case: Case, metrics: Sequence[Metric], cluster: Cluster) 
     """
     card = cluster.accelerator
     planned = {key for key, what in case.expected.items() if what.is_upper_bound}
-    bound = [metric for metric in metrics if metric.name in _BY_DEVICE or (planned and metric.key in planned)]
+    by_device = (*_UTILIZATION, "peak_memory") if card is not None and card.memory_bytes else _UTILIZATION
+    bound = [
+        metric
+        for metric in metrics
+        if metric.value is not None and (metric.name in by_device or (planned and metric.key in planned))
+    ]
     beyond = {metric.key: why for metric in bound for why in _why(case, metric, card)}
     if not beyond:
         return list(metrics)
@@ -56,7 +61,7 @@ def _bounds(case: Case, metric: Metric, card: Accelerator | None) -> Iterable[tu
     is_of_peak = metric.detail.get("peak") == "datasheet" or metric.name == "model_flops_per_s_per_rank"
     if is_of_peak and metric.detail.get("flops_convention") != "causal":
         return  # other conventions count what a causal mask leaves out
-    if metric.name in ("mfu", "hfu") and is_of_peak:
+    if metric.name in _UTILIZATION and is_of_peak:
         yield 1.0, metric.basis
     if metric.name == "peak_memory" and card is not None and card.memory_bytes:
         yield card.memory_bytes, f"memory as sold: {card.source}"

@@ -105,11 +105,16 @@ def _evidence(observation: Observation) -> Iterator[Metric]:
             yield Metric(name, "1", max(values[key]), detail=split_key(key)[1])
 
 
+_HELD = ("tokens_per_s_per_rank", "step_part", "model_flops_per_s_per_rank", "flops_per_s_per_rank")
+"""Figures that are held against those of other cases."""
+
+
 def across_cases(rows: Sequence[Row]) -> Iterable[Row]:
     """What needs more than one case: scaling, and utilization against the matrix product measured in the same run."""
-    step_rows = [row for row in rows if row.benchmark == "train_step" and row.value is not None]
+    held = [row for row in rows if row.metric in _HELD and row.value is not None]
+    step_rows = [row for row in held if row.benchmark == "train_step"]
     yield from scaling(step_rows)
-    peaks = _measured_peaks(rows)
+    peaks = _measured_peaks(held)
     for row in step_rows:
         if row.metric == "model_flops_per_s_per_rank":
             yield from _held_against_matmul(row, peaks)
