@@ -15,6 +15,7 @@ from clusterbench.cases.trained import TOTAL_MEMORY
 from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History, iteration_times
+from clusterbench.types import Case, Point
 from clusterbench.units import UNITS, digits, format_value, scale
 
 Value = TypeVar("Value")
@@ -183,17 +184,26 @@ def _text(value: float | None, unit: str) -> str:
 
 def _options(histories: Sequence[History]) -> Iterator[CaseColumn]:
     """Options that differ between cases of one benchmark: what the suite sweeps."""
-    pairs_of: dict[str, set[tuple[str, object]]] = defaultdict(set)
+    points: dict[str, list[Point]] = defaultdict(list)
     for history in histories:
-        for name, value in history.case.point.items():
-            # One that only repeats the number of ranks has its column already.
-            if name not in FOLLOWS_LAYOUT and not (name == "num_ranks" and value == history.case.world_size):
-                pairs_of[name].add((history.case.benchmark, value))
-    swept = [name for name, pairs in pairs_of.items() if len(pairs) > len({benchmark for benchmark, _ in pairs})]
+        points[history.case.benchmark].append(_told(history.case))
+    names = dict.fromkeys(name for history in histories for name in _told(history.case) if name not in FOLLOWS_LAYOUT)
+    swept = [
+        name
+        for name in names
+        if any(len({point[name] for point in own if name in point}) > 1 for own in points.values())
+    ]
     options = {name: [history.case.point.get(name) for history in histories] for name in swept}
     for name, values in _of_many(options, MOST_OPTIONS):
         numbers = all(value is None or type(value) in (int, float) for value in values)
         yield CaseColumn(name, "B" if name.endswith("_bytes") else "", "number" if numbers else "text", values)
+
+
+def _told(case: Case) -> Point:
+    """The options of a case but for one that only repeats the number of ranks, which has its column already."""
+    if case.point.get("num_ranks") != case.world_size:
+        return case.point
+    return {name: value for name, value in case.point.items() if name != "num_ranks"}
 
 
 def _metrics(lines: Sequence[Sequence[Row]]) -> Iterator[CaseColumn]:
@@ -201,14 +211,15 @@ def _metrics(lines: Sequence[Sequence[Row]]) -> Iterator[CaseColumn]:
     figures: dict[str, list[float | None]] = {}
     for line, rows in enumerate(lines):
         for row in rows:
+            values = figures.get(row.metric)
+            if values is not None and values[line] is not None:
+                continue  # the first stands
             if row.metric in _NO_COLUMN or row.value is None or not math.isfinite(row.value) or not _is_headline(row):
                 continue
-            if row.metric not in figures:
-                figures[row.metric] = [None] * len(lines)
-            values = figures[row.metric]
-            if values[line] is None:
-                units[row.metric] = row.unit
-                values[line] = row.value
+            if values is None:
+                values = figures[row.metric] = [None] * len(lines)
+            units[row.metric] = row.unit
+            values[line] = row.value
     for name, values in _of_many(figures, MOST_METRICS):
         of = scale(units[name], [value for value in values if value is not None])
         if of.unit == "" and name.startswith("parity"):
