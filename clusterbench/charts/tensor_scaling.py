@@ -82,8 +82,10 @@ class TensorScaling(Chart[list[Curve]]):
 
     def select(self, reading: Reading) -> list[Curve] | None:
         groups: dict[frozenset[str], tuple[str, list[Step]]] = {}
-        cases = reading.trained_with("tokens_per_s_per_rank", "peak_memory")
-        steps = [Step(case, rows) for case in cases if (rows := list(_wanted(case)))]
+        cases, rows_of = reading.trained_with("tokens_per_s_per_rank", "peak_memory"), _drawn(reading)
+        # A row without metric is a case that ended otherwise: a gap in both panels.
+        drawn = ((case, rows_of.get(case.row.case, ()) if case.figures else [case.row]) for case in cases)
+        steps = [Step(case, rows) for case, rows in drawn if rows]
         workload = workloads(step.case.row for step in steps)
         for alike in (_same_replicas, _same_ranks):
             steps_of: dict[tuple[object, ...], list[Step]] = defaultdict(list)
@@ -110,13 +112,12 @@ class TensorScaling(Chart[list[Curve]]):
         return curves_note(len(data), MOST, "workloads")
 
 
-def _wanted(case: Trained) -> Iterator[Row]:
-    """What is drawn of a case; a row without metric is a case that ended otherwise: a gap in both panels."""
-    if not case.figures:
-        yield case.row
-    for row in case.figures.values():
-        if row.metric == "tokens_per_s_per_rank" or (row.metric == "peak_memory" and _is_total(row)):
-            yield row
+def _drawn(reading: Reading) -> Mapping[str, Sequence[Row]]:
+    """The rows that are drawn, by case."""
+    by_case: dict[str, list[Row]] = defaultdict(list)
+    for row in (*reading.rows_of("tokens_per_s_per_rank"), *filter(_is_total, reading.rows_of("peak_memory"))):
+        by_case[row.case].append(row)
+    return by_case
 
 
 def _is_total(row: Row) -> bool:
