@@ -152,6 +152,10 @@ class Case:
     source: str = ""
     floors: tuple[Floor, ...] = ()
 
+    def expected_of(self, metric: str) -> Sequence[str]:
+        """The keys of what is expected of a metric."""
+        return _by_metric(*self.expected).get(metric, ())
+
     @cached_property
     def hash(self) -> str:
         """Identity of what is measured, whatever it is called and wherever in the suite it stands.
@@ -326,6 +330,14 @@ def metric_key(name: str, **detail: str) -> str:
 def _key(name: str, *detail: tuple[str, str]) -> str:
     inner = ",".join(f"{key}={value}" for key, value in sorted(detail))
     return f"{name}[{inner}]" if inner else name
+
+
+@lru_cache(maxsize=2**12)  # cases of a sweep expect the same figures
+def _by_metric(*keys: str) -> Mapping[str, Sequence[str]]:
+    by_metric: dict[str, list[str]] = {}
+    for key in keys:
+        by_metric.setdefault(key.partition("[")[0], []).append(key)
+    return by_metric
 
 
 @lru_cache(maxsize=2**16)

@@ -45,14 +45,13 @@ class Difference:
         return f"FLOPs of {self.what} on {self.where} are {self.by}"
 
 
-_KEY = f"{METRIC}["
 DIFFERS = "differs: "
 """Begins the basis of the figures of a case whose FLOPs are not the formula's."""
 
 
 def executed_metrics(case: Case, ranks: Sequence[Sequence[Executed]], found: Sequence[Difference]) -> Iterator[Metric]:
     """FLOPs of all ranks together by kind; nothing where none were counted."""
-    flops = dict.fromkeys((split_key(key)[1]["part"] for key in case.expected if _is_of_flops(key)), 0)
+    flops = dict.fromkeys((split_key(key)[1]["part"] for key in case.expected_of(METRIC)), 0)
     for executed in chain.from_iterable(ranks):
         if executed.kind != UNKNOWN:
             flops[executed.kind] = flops.get(executed.kind, 0) + executed.flops
@@ -68,7 +67,7 @@ def is_void(case: Case, found: Sequence[Difference]) -> bool:
 
 def is_unverified(case: Case) -> bool:
     """Whether the formulas were never held against a device of this kind."""
-    return any(_is_of_flops(key) and what.basis.startswith(UNVERIFIED) for key, what in case.expected.items())
+    return any(case.expected[key].basis.startswith(UNVERIFIED) for key in case.expected_of(METRIC))
 
 
 def differences(case: Case, formulas: StepFormulas, ranks: Sequence[Sequence[Executed]]) -> list[Difference]:
@@ -82,17 +81,13 @@ def differences(case: Case, formulas: StepFormulas, ranks: Sequence[Sequence[Exe
     ranks
         What each of them left, in rank order.
     """
-    if not ranks or not any(map(_is_of_flops, case.expected)):
+    if not ranks or not case.expected_of(METRIC):
         return []
     found = [*_without_formula(ranks), *_of_ranks(ranks, formulas)]
     if not found and formulas.job.layout.uses("pp"):  # without stages each rank was held against the shape
         total = _sum(map(_counted, ranks))
         found = [*_differing("all ranks", total, formulas.executed_by_all, _unjudged(formulas))]
     return sorted(found, key=lambda difference: (difference.formula > 0, -abs(difference.counted - difference.formula)))
-
-
-def _is_of_flops(key: str) -> bool:
-    return key.startswith(_KEY)
 
 
 def _unjudged(formulas: StepFormulas) -> Set[str]:

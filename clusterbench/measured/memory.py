@@ -34,20 +34,16 @@ class Deviation(NamedTuple):
         With :data:`clusterbench.job.passes.AT_REST` behind it for what is there between steps.
     measured, formula
         Bytes.
-    limit
-        How far the one may be from the other, as a fraction of the formula.
+    fraction, limit
+        How far they are apart beyond some scalars, as a fraction of the formula, and may be; never negative.
     """
 
     rank: int
     category: str
     measured: float
     formula: float
+    fraction: float
     limit: float
-
-    @property
-    def fraction(self) -> float:
-        """How far they are apart beyond some scalars, as a fraction of the formula; never negative."""
-        return max(0.0, abs(self.measured - self.formula) - SCALARS_BYTES) / self.formula
 
     @property
     def is_beyond(self) -> bool:
@@ -147,7 +143,8 @@ def _of_stages(
             seen = {rank: ranks[rank][name] for rank in own if name in ranks[rank]}
             if seen and formula > 0:
                 fullest = max(seen, key=seen.__getitem__)
-                yield Deviation(fullest, name, seen[fullest], formula, limit)
+                fraction = max(0.0, abs(seen[fullest] - formula) - SCALARS_BYTES) / formula
+                yield Deviation(fullest, name, seen[fullest], formula, fraction, limit)
 
 
 def _worst(of_stages: Sequence[Deviation]) -> Deviation | None:

@@ -73,11 +73,12 @@ def step_metrics(case: Case, formulas: StepFormulas, observation: Observation, c
     yield from deviation_metrics(deviating)
     traffic = TRAFFIC.of(observation)
     yield from traffic_metrics(traffic, traffic_differences(case, formulas, traffic))
-    if traced := TRACE.of(observation):
+    traced = TRACE.of(observation)
+    if traced:
         exposed = _over_ranks("exposed_communication", "s", [step.exposed_s for step in traced])
         step_s = max(step.step_s for step in traced)
         yield exposed._replace(basis=f"in one traced step of {format_value(step_s, 's')}; tracing makes it longer")
-    yield from step_parts(case, job.layout, observation, time)
+    yield from step_parts(case, job.layout, observation, traced, time)
     yield from _bubble_metrics(formulas, observation)
     yield from _attention_metrics(observation)
     if "longest_seq_len" in case.expected:

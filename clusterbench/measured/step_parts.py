@@ -15,14 +15,16 @@ from clusterbench.formulas.attribution import (
     waited_for,
 )
 from clusterbench.formulas.statistics import Summary
-from clusterbench.job.passes import TRACE, TracedStep
+from clusterbench.job.passes import TracedStep
 from clusterbench.layout import GROUPS, ParallelLayout
 from clusterbench.run_folder.attempts import LONGEST_S, host_of
 from clusterbench.types import Case, Metric, Observation
 from clusterbench.units import format_value
 
 
-def step_parts(case: Case, layout: ParallelLayout, observation: Observation, time: Summary) -> Iterator[Metric]:
+def step_parts(
+    case: Case, layout: ParallelLayout, observation: Observation, traced: Sequence[TracedStep], time: Summary
+) -> Iterator[Metric]:
     """Seconds of the step time by part; nothing where the run recorded no transfers.
 
     The mean rank's, with the least and the most of any rank; the parts sum to the step time.
@@ -32,7 +34,6 @@ def step_parts(case: Case, layout: ParallelLayout, observation: Observation, tim
     ValueError
         If a record cannot be that of a step.
     """
-    traced = TRACE.of(observation)
     if not traced or any(step.transfers is None for step in traced):
         return
     place_of = _places(layout, case.rank_order)

@@ -11,7 +11,6 @@ from clusterbench.types import Case, Metric, split_key
 from clusterbench.units import format_value
 
 METRIC = "traffic_bytes"
-_KEY = f"{METRIC}["
 ROUNDING = 0.5
 """Bytes: both are whole, times a bus factor."""
 
@@ -57,7 +56,7 @@ class Difference:
 
 def has_formula(case: Case) -> bool:
     """Whether the plan says what a step sends; none does that was planned without a layout."""
-    return any(key.startswith(_KEY) for key in case.expected)
+    return bool(case.expected_of(METRIC))
 
 
 def differences(case: Case, formulas: StepFormulas, ranks: Sequence[Sequence[Moved]]) -> list[Difference]:
@@ -105,8 +104,7 @@ def _by_stage(case: Case, formulas: StepFormulas) -> Sequence[Mapping[str, float
     """Bytes along each axis of a rank of each stage. Without a pipeline these are the plan's own figures."""
     if formulas.job.layout.uses("pp"):
         return formulas.sent
-    keys = [key for key in case.expected if key.startswith(_KEY)]
-    return [{split_key(key)[1]["axis"]: case.expected[key].value for key in keys}]
+    return [{split_key(key)[1]["axis"]: case.expected[key].value for key in case.expected_of(METRIC)}]
 
 
 def _of_rank(rank: int, axis: str, sent: Sequence[Moved], formula: float) -> Difference | None:

@@ -78,14 +78,14 @@ class History:
         )
         return History(self.case, outcomes)
 
-    @property
-    def faults(self) -> list[Outcome]:
+    @cached_property
+    def faults(self) -> tuple[Outcome, ...]:
         """Repeats that ended badly, and for which the suite did not ask to."""
-        return [
+        return tuple(
             outcome
             for outcome in self.deciding
             if outcome.status in FAULTS and outcome.status not in self.case.expected_outcomes
-        ]
+        )
 
     @property
     def is_complete(self) -> bool:
