@@ -43,6 +43,8 @@ def _differences(alike: Sequence[Mapping[str, Any]]) -> list[str]:
         longer = [suffix + part for suffix, part in zip(suffixes, parts, strict=True)]
         if len(set(longer)) > len(set(suffixes)):
             suffixes = longer
+        if len(set(suffixes)) == len(alike):
+            break
     return suffixes
 
 
