@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice, product
 from math import prod
 from typing import Any
@@ -17,6 +18,7 @@ from clusterbench.benchmarks import Benchmark
 from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.errors import SuiteError
 from clusterbench.floors import Baseline, floors_of
+from clusterbench.garbage import uncollected
 from clusterbench.layout import ParallelLayout
 from clusterbench.planning.names import tidy, unique_names
 from clusterbench.planning.typical import typical_of
@@ -49,6 +51,7 @@ def default_time_limit_s(world_size: int, iterations: int, size_bytes: int = 0, 
     return 60.0 + 2.0 * world_size + min(5.0 * iterations, 600.0) + to_move
 
 
+@uncollected()
 def make_plan(suite: Suite, cluster: Cluster) -> Plan:
     """All that ``suite`` asks for on ``cluster``: fewer nodes first, otherwise in the suite's order.
 
@@ -102,7 +105,7 @@ class _Request:
     elements: tuple[Written, ...]
     objection: str
 
-    @property
+    @cached_property
     def by(self) -> tuple[Written, ...]:
         """All values that ask for it, the most specific first: what is in a list, what was swept last, variables."""
         last_first = self.swept[::-1]
@@ -272,7 +275,7 @@ def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refu
         expected_outcomes=benchmark.expect,
         source=source,
     )
-    return replace(case, floors=tuple(_floors(suite, item, case, place)))
+    return replace(case, floors=tuple(_floors(suite, item, case, place))) if item.floors else case
 
 
 def _floors(suite: Suite, item: Item, case: Case, place: Place) -> Iterator[Floor]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import gc
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +23,7 @@ from clusterbench.compare.text import HEADER
 from clusterbench.derive import read, write_rows
 from clusterbench.diagnoses import HEADINGS, Answer, Diagnosis, Finding, diagnoses, examine, in_words
 from clusterbench.discover import summary
+from clusterbench.garbage import uncollected
 from clusterbench.hosts import Hosts, judge_hosts
 from clusterbench.hosts.lists import hosts_in_words, write_lists
 from clusterbench.report.glossary import explainer, figures_in, glossary, words_in
@@ -68,18 +67,6 @@ class Compared:
     summary: Sequence[str]
     lines: Sequence[Sequence[str]]
     notes: Sequence[str]
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without garbage collection: walking a million live records again and again takes a third of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @uncollected()  # of the whole function: once it is back on, the records are gone

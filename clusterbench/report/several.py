@@ -12,7 +12,8 @@ from clusterbench.derive import read_single, reading_of, write_rows
 from clusterbench.derive.several_runs import as_one, names_of
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
-from clusterbench.report import Compared, Report, machine, page, uncollected, when
+from clusterbench.garbage import uncollected
+from clusterbench.report import Compared, Report, machine, page, when
 from clusterbench.run_folder import RunFolder
 from clusterbench.verdict import verdict
 from clusterbench.words import few
