@@ -7,7 +7,7 @@ sp, ep, zero. There is one spelling per layout, so that a row, a log and a suite
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -242,6 +242,9 @@ class ParallelLayout:
     def __str__(self) -> str:
         return self._canonical
 
+    def __hash__(self) -> int:
+        return hash(self._canonical)
+
     @cached_property
     def _canonical(self) -> str:
         return self._text(dp=self.dp)
@@ -268,8 +271,8 @@ class ParallelLayout:
         """Names of the active riders, in the order they are written."""
         return tuple(name for name, rider in RIDERS.items() if getattr(self, name) != rider.idle)
 
-    @property
-    def columns(self) -> dict[str, bool | int]:
+    @cached_property
+    def columns(self) -> Mapping[str, bool | int]:
         """Degrees and riders by name, as a point of a training case has them.
 
         >>> ParallelLayout.parse("dp2+zero1").columns
@@ -306,6 +309,18 @@ class ParallelLayout:
     def shards_parameters(self) -> bool:
         """Whether they keep no more than that share of the weights beside computing, either."""
         return self.zero == 3
+
+    @cached_property
+    def of_micro_batch(self) -> ParallelLayout:
+        """What of it decides which activations a micro-batch leaves on a rank.
+
+        Not how states are shared, and not how many copies of the model there are, but where they tell which ranks have
+        which experts.
+
+        >>> str(ParallelLayout.parse("pp2-dp4-tp2+sp+zero3").of_micro_batch)
+        'pp2-tp2+sp'
+        """
+        return replace(self, dp=self.dp if self.spreads_experts else 1, zero=0)
 
     @property
     def data_axis(self) -> str:
@@ -476,7 +491,8 @@ _WORDS = ", ".join(f"+{name}{'' if rider.stands_alone else 'N'}" for name, rider
 _ALLOWED = f"Allowed are the axes {', '.join(AXES)} with a degree, then {_WORDS}: 'pp2-dp4-tp8+sp+zero1'."
 
 
-def every_layout(world_size: int, num_experts: int = 0) -> Iterator[ParallelLayout]:
+@lru_cache(maxsize=64)  # a plan asks for every shape
+def every_layout(world_size: int, num_experts: int = 0) -> Sequence[ParallelLayout]:
     """All layouts on exactly so many ranks whose degrees are powers of two (dp takes what is left).
 
     With tp there is +sp, which costs nothing and saves memory; ranks that hold the same weights share them as ZeRO 0,
@@ -488,13 +504,15 @@ def every_layout(world_size: int, num_experts: int = 0) -> Iterator[ParallelLayo
     >>> [str(layout) for layout in every_layout(2, num_experts=8) if layout.ep > 1]
     ['dp2+ep2', 'dp2+ep2+zero1', 'dp2+ep2+zero3', 'tp2+sp+ep2', 'cp2+ep2', 'cp2+ep2+zero1', 'cp2+ep2+zero3']
     """
+    layouts = []
     for pp, cp, tp in product([2**exponent for exponent in range(world_size.bit_length())], repeat=3):
         if world_size % (pp * cp * tp) == 0:
             dense = ParallelLayout(pp=pp, dp=world_size // (pp * cp * tp), cp=cp, tp=tp)
             tried = [rider.tried(dense, num_experts) if rider.tried else [rider.idle] for rider in RIDERS.values()]
             for values in product(*tried):
                 riders: dict[str, Any] = dict(zip(RIDERS, values, strict=True))
-                yield replace(dense, **riders)
+                layouts.append(replace(dense, **riders))
+    return tuple(layouts)
 
 
 @lru_cache(maxsize=2**16)  # plans and reports ask again for every case and figure

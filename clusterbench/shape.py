@@ -61,6 +61,10 @@ class ModelShape:
     experts_per_token: int = 0
     num_shared_experts: int = 0
 
+    def __hash__(self) -> int:
+        """Of its name: a plan looks up a hundred thousand times what is known of a shape."""
+        return hash(self.name)
+
     def __post_init__(self) -> None:
         sizes = ("num_layers", "hidden_size", "ffn_hidden_size", "num_heads", "num_kv_heads", "vocab_size", "head_dim")
         for field in sizes:

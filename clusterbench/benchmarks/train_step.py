@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks import Benchmark
@@ -188,10 +188,7 @@ class TrainStep(Benchmark):
 
     @classmethod
     def options(cls) -> Mapping[str, Option]:
-        options = dict(options_of(cls))
-        for kind in parallelisms().values():
-            options |= options_of(kind)
-        return options
+        return _all_options(cls)
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> Self:
@@ -214,6 +211,11 @@ class TrainStep(Benchmark):
         return self.shared_by or from_options({})
 
     def points(self, place: Place) -> Iterable[Point]:
+        shape = named_shape(self.shape)
+        options = [
+            (parallelism, {name: getattr(parallelism, name) for name in options_of(type(parallelism))})
+            for parallelism in self._all_parallelisms()
+        ]
         for layout in self._layouts_on(place.world_size):
             point: dict[str, Any] = {
                 "layout": str(layout),
@@ -230,9 +232,9 @@ class TrainStep(Benchmark):
             }
             if self.trainer != OURS:
                 point["trainer"] = self.trainer
-            for parallelism in self._all_parallelisms():
-                if parallelism.concerned(layout, named_shape(self.shape)):
-                    point |= {name: getattr(parallelism, name) for name in options_of(type(parallelism))}
+            for parallelism, values in options:
+                if parallelism.concerned(layout, shape):
+                    point |= values
             yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
     def _layouts_on(self, world_size: int) -> Iterator[ParallelLayout]:
@@ -316,6 +318,14 @@ class TrainStep(Benchmark):
     @classmethod
     def across(cls, rows: Sequence[Row]) -> Iterable[Row]:
         return across_cases(rows)
+
+
+@cache  # a plan asks for every point
+def _all_options(kind: type[TrainStep]) -> Mapping[str, Option]:
+    options = dict(options_of(kind))
+    for parallelism in parallelisms().values():
+        options |= options_of(parallelism)
+    return options
 
 
 def job_of(point: Point, device: str = "cpu") -> TrainingJob:

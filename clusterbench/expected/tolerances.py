@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 
 from clusterbench.job import TrainingJob
 from clusterbench.parallel import Parallelism, active_in
@@ -83,16 +84,21 @@ class Comparison:
         """How a figure of this comparison is called."""
         return metric if self.is_own else metric_key(metric, source=self.dtype)
 
-    def allowed(self, job: TrainingJob) -> dict[str, Expected]:
+    def allowed(self, job: TrainingJob) -> Mapping[str, Expected]:
         """Metric -> the largest value that still counts as the same result."""
         active = active_in(job.layout, self.parallelisms)
         rounding = max((parallelism.rounding(self.dtype) for parallelism in active), default=0.0)
-        limits = {}
-        for metric, (value, reason) in _TOLERANCES[self.dtype].items():
-            if rounding and self.dtype != "bfloat16":
-                value, reason = _ROUNDED[metric] * rounding, f"gradients are rounded before they are sent: {rounding:g}"
-            limits[metric] = Expected(value, "1", f"at most; {reason}{self.why}")
-        return limits
+        return _limits(self.dtype, rounding, self.why)
+
+
+@cache  # a plan asks for every case
+def _limits(dtype: str, rounding: float, why: str) -> Mapping[str, Expected]:
+    limits = {}
+    for metric, (value, reason) in _TOLERANCES[dtype].items():
+        if rounding and dtype != "bfloat16":
+            value, reason = _ROUNDED[metric] * rounding, f"gradients are rounded before they are sent: {rounding:g}"
+        limits[metric] = Expected(value, "1", f"at most; {reason}{why}")
+    return limits
 
 
 _ROUNDED = {
@@ -107,20 +113,27 @@ _ROUNDED = {
 
 def comparisons_of(
     job: TrainingJob, parallelisms: Sequence[Parallelism], runs_in_float64: bool = True
-) -> list[Comparison]:
+) -> Sequence[Comparison]:
     """What a layout has to stand: float64, in which nothing hides behind rounding, and the job's own dtype.
 
     Sums in another order can send a token whose experts are nearly equal to another one, which is no mistake. So where
     a router decides, the choice is compared in float64, and the job's own dtype with every expert's share fixed. A
     trainer that does not run in float64 is compared in the job's own dtype alone.
     """
+    return _comparisons(job.dtype, job.shape.has_experts, tuple(parallelisms), runs_in_float64)
+
+
+@lru_cache(maxsize=256)  # a plan asks for every layout
+def _comparisons(
+    dtype: str, has_experts: bool, parallelisms: tuple[Parallelism, ...], runs_in_float64: bool
+) -> Sequence[Comparison]:
     every = tuple(parallelism.for_proof() for parallelism in parallelisms)
     if not runs_in_float64:
-        why = f"; proven in {job.dtype} alone: this trainer's step does not run in float64"
-        return [Comparison(job.dtype, every, True, why)]
+        why = f"; proven in {dtype} alone: this trainer's step does not run in float64"
+        return [Comparison(dtype, every, True, why)]
     exact = Comparison(EXACT, tuple(parallelism.exact() for parallelism in every), False)
-    own = Comparison(job.dtype, every, True)
-    if job.dtype != EXACT and job.shape.has_experts and any(parallelism.routes for parallelism in every):
+    own = Comparison(dtype, every, True)
+    if dtype != EXACT and has_experts and any(parallelism.routes for parallelism in every):
         why = "; with as many tokens for every expert: where a router decides, rounding could send one elsewhere"
         own = replace(own, parallelisms=tuple(parallelism.routed_evenly() for parallelism in every), why=why)
     is_one = (exact.dtype, exact.parallelisms) == (own.dtype, own.parallelisms)
