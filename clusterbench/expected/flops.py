@@ -9,7 +9,7 @@ Norms, rotations, softmax, the look-up of tokens, the loss and the optimizer mul
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from clusterbench.job import Chunk, TrainingJob, weight_shapes
 from clusterbench.job.flops import ATTENTION, BACKWARD, CAUSAL_ATTENTION, FORWARD, GROUPED_PRODUCTS, PRODUCTS
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel import AttentionBlock, Parallelism
+from clusterbench.parallel import AttentionBlock, Parallelism, with_own
 from clusterbench.parallel.expert import is_expert, is_of_mixture
 from clusterbench.shape import ModelShape
 from clusterbench.types import Expected, metric_key
@@ -35,7 +35,7 @@ def executed_by_rank(active: Sequence[Parallelism], job: TrainingJob, cp_rank: i
     Where a router decides how many rows a rank gets (:func:`routed_kind`) they are those of an even load, of which the
     sum over the ranks of a stage is exact: no row is dropped.
     """
-    return _of_products(active, job) + _of_attention(active, job, cp_rank)
+    return _of_products(active, job) + _of_attention(active, job, (cp_rank,))
 
 
 def _of_products(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Work]:
@@ -52,18 +52,21 @@ def _of_products(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Wor
     return _in_step(flops, job)
 
 
-def _of_attention(active: Sequence[Parallelism], job: TrainingJob, cp_rank: int) -> Counter[Work]:
+def _of_attention(active: Sequence[Parallelism], job: TrainingJob, cp_ranks: Iterable[int]) -> Counter[Work]:
+    """Attention, on these ranks of cp together."""
     is_repeated = _repeats_layers(active)
-    flops: Counter[Work] = Counter()
     heads = job.shape.num_heads
     for parallelism in active:
         heads = parallelism.attention_heads(heads, job)
-    for block in _blocks(active, job, cp_rank):
-        kind = CAUSAL_ATTENTION if block.causal else ATTENTION
-        pairs = job.micro_batch_size * heads * block.queries * block.keys * job.num_layers
-        one_product = 2 * pairs * job.shape.head_dim
-        flops[kind, FORWARD] += 2 * one_product
-        flops[kind, BACKWARD] += (7 if is_repeated else 5) * one_product
+    pairs: Counter[str] = Counter()
+    for cp_rank in cp_ranks:
+        for block in _blocks(active, job, cp_rank):
+            pairs[CAUSAL_ATTENTION if block.causal else ATTENTION] += block.times * block.queries * block.keys
+    flops: Counter[Work] = Counter()
+    for kind, of_a_head in pairs.items():
+        one_product = 2 * job.micro_batch_size * heads * of_a_head * job.num_layers * job.shape.head_dim
+        flops[kind, FORWARD] = 2 * one_product
+        flops[kind, BACKWARD] = (7 if is_repeated else 5) * one_product
     return _in_step(flops, job)
 
 
@@ -80,8 +83,7 @@ def executed_by_all(active: Sequence[Parallelism], job: TrainingJob) -> Counter[
     whole = job.uncut
     of_products = _of_products(active, whole)
     flops = Counter({work: number * job.layout.cp for work, number in of_products.items()})
-    for cp_rank in range(job.layout.cp):
-        flops += _of_attention(active, whole, cp_rank)
+    flops += _of_attention(active, whole, range(job.layout.cp))
     return Counter({work: number * job.layout.dp * job.layout.tp for work, number in flops.items()})
 
 
@@ -136,10 +138,10 @@ def _products(
 ) -> tuple[_Product, ...]:
     """All products of one layer, as all are alike, and of the head."""
     like = TrainingJob(shape, layout, 1, 1, 1, chunks=(Chunk(0, range(1), first=False, last=has_head),))
-    products = []
+    cutting, products = with_own(active, "weight", "multiplied"), []
     for name, size in weight_shapes(like).items():
         if len(size) > 1:
-            for parallelism in active:
+            for parallelism in cutting:
                 size = parallelism.multiplied(name, size, like)
             of_experts, in_layers = is_expert(name), name.startswith("layers.")
             rows = "experts" if of_experts else "rank" if is_of_mixture(name) else "region"

@@ -8,7 +8,7 @@ from clusterbench.expected.flops import UNVERIFIED
 from clusterbench.formulas.memory import megatron_activation_bytes
 from clusterbench.job import TrainingJob
 from clusterbench.job.passes import STATES
-from clusterbench.parallel import Parallelism, part_of, peak_activations
+from clusterbench.parallel import Parallelism, held_activations, part_of
 from clusterbench.parallel.zero import states_in_the_paper
 from clusterbench.types import Case, Expected, metric_key
 from clusterbench.units import format_bytes
@@ -95,7 +95,7 @@ def _band(job: TrainingJob, active: Sequence[Parallelism], held: float) -> tuple
             limit += slack.size_bytes / held
             reasons.append(f"{slack.why}, {format_bytes(slack.size_bytes)}")
     if _is_routed(active, job):
-        limit += peak_activations(active, job, load=job.layout.ep) / held - 1
+        limit += max(held_activations(active, job, load=job.layout.ep)) / held - 1
         reasons.append(f"the router may send all rows of {job.layout.ep} ranks to one of them")
     return limit, "; ".join(reasons)
 

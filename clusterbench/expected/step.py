@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from math import lcm
 
 from clusterbench.cluster import Accelerator, Cluster
@@ -20,8 +19,8 @@ from clusterbench.parallel import (
     active_in,
     expected_states,
     expected_traffic,
+    held_activations,
     part_of,
-    peak_activations,
     peak_memory,
 )
 from clusterbench.parallel.context import ContextParallel, attention_imbalance
@@ -89,15 +88,17 @@ def _bounds(job: TrainingJob, peak_flops_per_s: float, source: str) -> dict[str,
 
 
 def _expected_traffic(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
-    sent_by = [expected_traffic(active, part) for part in parts]
+    # the stages between the first and the last send alike
+    sent_by = dict.fromkeys(tuple(expected_traffic(active, part)) for part in parts)
     job = parts[0]
     unsure = {axis: why for parallelism in active for axis, why in parallelism.traffic_basis(job).items()}
     for axis in dict.fromkeys(sent.axis for along in sent_by for sent in along):
         of_rank = [[sent for sent in along if sent.axis == axis] for along in sent_by]
-        most = max(of_rank, key=lambda along: sum(sent.bytes_on_link(job.layout) for sent in along))
+        links = [sum(sent.bytes_on_link(job.layout) for sent in along) for along in of_rank]
+        link = max(links)
+        most = of_rank[links.index(link)]
         words = " + ".join(f"{sent.count} {sent.op} of {format_bytes(sent.size_bytes)} in all" for sent in most)
         basis = f"{words}; {job.equation}"
-        link = sum(sent.bytes_on_link(job.layout) for sent in most)
         count = max(sum(sent.count for sent in along) for along in of_rank)
         about = f"about; {unsure[axis]}; " if axis in unsure else ""
         yield metric_key("traffic_bytes", axis=axis), Expected(link, "B", f"{about}{basis}; x bus factor")
@@ -120,65 +121,31 @@ def _longest_sequence(
     assert card.memory_bytes is not None
     job = parts[0]
     unit = lcm(*(parallelism.twin(job).seq_unit for parallelism in active))
-    units: int | None = None
-    # most are through with the fullest rank: what fits there fits on the others
-    for part, own in sorted(zip(parts, held, strict=True), key=lambda each: -sum(each[1].values())):
-
-        def bytes_of(units: int, part: TrainingJob = part, own: dict[str, float] = own) -> float:
-            longer = own[ACTIVATIONS]
-            if units * unit != part.seq_len:
-                longer = peak_activations(active, replace(part, seq_len=units * unit)) if units else 0.0
-            return sum((own | {ACTIVATIONS: longer}).values())
-
-        if units is None or bytes_of(units) > card.memory_bytes:
-            units = most_that_fit(bytes_of, card.memory_bytes, units or job.seq_len // unit)
+    units = min(
+        _units_that_fit(active, part, unit, card.memory_bytes - sum(own.values()) + own[ACTIVATIONS])
+        for part, own in zip(parts, held, strict=True)
+    )
     basis = (
         f"parameters, gradients, optimizer state and activations within the {card.memory_bytes / 1e9:g} GB of "
         f"{card.name}, with micro_batch_size {job.micro_batch_size}; to 2 %, without NCCL's and the allocator's share"
     )
-    return Expected(float((units or 0) * unit), "tokens", basis)
+    return Expected(float(_rounded(max(0, units)) * unit), "tokens", basis)
 
 
-def most_that_fit(held: Callable[[int], float], memory_bytes: float, start: int) -> int:
-    """The most units whose bytes fit into a memory, rounded down to seven binary digits.
+def _units_that_fit(active: Sequence[Parallelism], part: TrainingJob, unit: int, room_bytes: float) -> int:
+    """The most units of a sequence whose activations have room; negative where not even what never grows has.
 
-    Parameters
-    ----------
-    held
-        Bytes of so many units: more for each further one, and nearly as many more, so that the line through two
-        numbers of units leads close to the one that is looked for.
-    start
-        Where the search begins.
-
-    >>> most_that_fit(lambda units: 1000.0 + 3.0 * units, 4000.0, start=1)
-    1000
+    Two lengths show the lines along which they grow.
     """
-    other, other_bytes, fits, misses = 0, held(0), 0, None
-    units = max(1, _rounded(start))
-    for look in count():
-        units_bytes = held(units)
-        if units_bytes <= memory_bytes:
-            fits = units
-        else:
-            misses = units
-        if misses == _after(fits):
-            break
-        bytes_of_one = (units_bytes - other_bytes) / (units - other)
-        other, other_bytes = units, units_bytes
-        units = max(_after(fits), _rounded(units + int((memory_bytes - units_bytes) / bytes_of_one)))
-        if misses is not None:
-            units = min(units, _rounded(misses - 1)) if look < 4 else _rounded((fits + misses) // 2)
-    return fits
+    units = max(1, part.seq_len // unit)
+    shorter, longer = (held_activations(active, replace(part, seq_len=length * unit)) for length in (units, units + 1))
+    lines = ((less, more - less) for less, more in zip(shorter, longer, strict=True))
+    return min(units + int((room_bytes - less) // of_one) for less, of_one in lines)
 
 
 def _rounded(units: int) -> int:
     """The seven leading binary digits: at most 2 % less."""
     return units >> (dropped := max(0, units.bit_length() - 7)) << dropped
-
-
-def _after(units: int) -> int:
-    """The next number of seven binary digits."""
-    return units + (1 << max(0, units.bit_length() - 7))
 
 
 def _expected_bubble(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:

@@ -636,6 +636,13 @@ class Full(NamedTuple):
     in_flight: Mapping[int, int]
     begun: Mapping[int, int]
 
+    def holds(self, other: Full) -> bool:
+        """Whether it has as many of each stage, or more."""
+        return all(
+            number <= self.in_flight.get(stage, 0) and other.begun[stage] <= self.begun.get(stage, 0)
+            for stage, number in other.in_flight.items()
+        )
+
 
 class RankOrder(tuple[Action, ...]):
     """What one rank computes, in order. What follows from it is worked out once, for all jobs of the same schedule."""
@@ -656,11 +663,27 @@ class RankOrder(tuple[Action, ...]):
         return {stage: (begin[stage], at) for stage, at in end.items()}
 
     @cached_property
+    def behind_forwards(self) -> Mapping[int, int]:
+        """Stage -> how many of its actions are its first or follow a forward of it, and not a backward.
+
+        >>> RankOrder(order("1f1b", 2, 9, 1)[0]).behind_forwards
+        {0: 10}
+        """
+        before: dict[int, Kind] = {}
+        number: Counter[int] = Counter()
+        for kind, stage, _ in self:
+            number[stage] += before.get(stage, "F") == "F"
+            before[stage] = kind
+        return dict(number)
+
+    @cached_property
     def full(self) -> Sequence[Full]:
-        """Every moment that differs in what is in flight, at its last time: most have been through forward by then.
+        """Every moment at which a rank may hold most, whatever its stages hold of a microbatch.
+
+        Of those with the same in flight it is the last: most have been through forward by then.
 
         >>> [(at.kind, at.in_flight) for at in RankOrder(order("1f1b", 2, 9, 1)[0]).full]
-        [('F', {0: 1}), ('F', {0: 2}), ('B', {0: 2}), ('B', {0: 1})]
+        [('F', {0: 2}), ('B', {0: 2})]
         """
         now: Counter[int] = Counter()
         begun: Counter[int] = Counter()
@@ -672,7 +695,17 @@ class RankOrder(tuple[Action, ...]):
             moments[kind, stage, *now.items()] = Full(kind, stage, dict(now), dict(begun))
             if kind in "BW":
                 now[stage] -= 1
-        return tuple(moments.values())
+        return tuple(_fullest(moments.values()))
+
+
+def _fullest(moments: Iterable[Full]) -> list[Full]:
+    """Those beside which no other of the same kind and stage holds as much of every stage."""
+    fullest: defaultdict[tuple[Kind, int], list[Full]] = defaultdict(list)
+    for moment in sorted(moments, key=lambda at: -sum(at.in_flight.values()) - sum(at.begun.values())):
+        others = fullest[moment.kind, moment.stage]
+        if not any(other.holds(moment) for other in others):
+            others.append(moment)
+    return [moment for others in fullest.values() for moment in others]
 
 
 class Messages(NamedTuple):

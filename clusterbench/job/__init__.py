@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
+from typing import NamedTuple
 
 from clusterbench.formulas.schedules import RankOrder
 from clusterbench.job.experts import expert_activations, expert_weight_shapes
@@ -21,8 +22,7 @@ EPSILON = 1e-8
 WEIGHT_DECAY = 0.1
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Consecutive layers that one rank computes: of a model cut into stages, one stage.
 
     Attributes
@@ -80,7 +80,7 @@ class TrainingJob:
     pp_rank: int = 0
     actions: RankOrder = field(default_factory=RankOrder)
 
-    @cached_property
+    @property
     def held(self) -> tuple[Chunk, ...]:
         """The chunks this rank has: without pipeline parallelism one, the whole model."""
         return self.chunks or (Chunk(0, range(self.shape.num_layers), first=True, last=True),)
@@ -91,19 +91,25 @@ class TrainingJob:
         return tuple(layer for chunk in self.held for layer in chunk.layers)
 
     @cached_property
+    def kind(self) -> Chunk:
+        """All that this rank has as one chunk: the same for all with as many layers and the same ends of the model."""
+        _, layers, first, last = zip(*self.held, strict=True)
+        return Chunk(0, range(sum(map(len, layers))), any(first), any(last))
+
+    @property
     def num_layers(self) -> int:
         """How many layers this rank has."""
-        return sum(len(chunk.layers) for chunk in self.held)
+        return len(self.kind.layers)
 
-    @cached_property
+    @property
     def embeds(self) -> bool:
         """Whether this rank looks tokens up in the embedding."""
-        return any(chunk.first for chunk in self.held)
+        return self.kind.first
 
-    @cached_property
+    @property
     def has_head(self) -> bool:
         """Whether this rank computes logits and loss."""
-        return any(chunk.last for chunk in self.held)
+        return self.kind.last
 
     @property
     def gradient_accumulation_steps(self) -> int:
@@ -259,7 +265,7 @@ def activations(job: TrainingJob, load: float = 1.0) -> dict[str, float]:
 
     ``load`` is what :func:`clusterbench.job.experts.expert_activations` says.
     """
-    shape, tokens, size = job.shape, job.tokens_per_micro_batch, job.compute_bytes
+    shape, tokens, size, num_layers = job.shape, job.tokens_per_micro_batch, job.compute_bytes, job.num_layers
     statistic = max(4, size)  # norms, log-sum-exps and the loss are computed in float32 at least
     # CUDA's norm keeps its input. On a CPU it is made of plain operators, which keep the input and the input before the
     # weight is applied, both at the precision they compute in.
@@ -293,16 +299,16 @@ def activations(job: TrainingJob, load: float = 1.0) -> dict[str, float]:
         "loss.logits_in_float32": shape.vocab_size * 4 * (size < 4),
         "loss.log_softmax": shape.vocab_size * statistic,
     }
-    held = {f"layer.{name}": float(number * tokens * job.num_layers) for name, number in per_token_and_layer.items()}
+    held = {f"layer.{name}": float(number * tokens * num_layers) for name, number in per_token_and_layer.items()}
     if shape.has_experts:
         of_experts = expert_activations(shape, tokens, size, job.layout.ep, load)
-        held |= {f"layer.{name}": bytes_of_one * job.num_layers for name, bytes_of_one in of_experts.items()}
+        held |= {f"layer.{name}": bytes_of_one * num_layers for name, bytes_of_one in of_experts.items()}
     if job.has_head:
         held |= {name: float(number * tokens) for name, number in per_token.items()}
     if job.compute_bytes != job.master_bytes:
         held |= {
             f"rounded.{name}": float(numbers * size)
-            for name, numbers in _rounded_weights(job.shape, job.num_layers, job.has_head).items()
+            for name, numbers in _rounded_weights(shape, num_layers, job.has_head).items()
         }
     return held
 

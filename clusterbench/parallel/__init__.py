@@ -79,8 +79,7 @@ TOLD = ("tp", "pp", "cp", "dp", "ep", "")
 """Axes in the order in which parallelisms are explained: slices, stages, parts of sequences, copies, experts."""
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Collectives of one kind along one axis during one step, as one rank takes part in them.
 
     ``size_bytes`` is the sum over the calls of the larger of input and output.
@@ -88,7 +87,7 @@ class Traffic:
 
     axis: str
     op: str
-    count: int
+    count: int  # type: ignore[assignment]  # the tuple's own method is of no use here
     size_bytes: int
     ranks: int = 0
     """In one group, where the layout does not know the axis."""
@@ -136,13 +135,13 @@ class Twin:
     seq_unit: int = 1
 
 
-@dataclass(frozen=True)
-class AttentionBlock:
-    """One call of attention: queries and keys of each sequence, and whether it is under the causal mask."""
+class AttentionBlock(NamedTuple):
+    """Calls of attention that are alike: queries and keys of each sequence, whether under the causal mask, how many."""
 
     queries: int
     keys: int
     causal: bool
+    times: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,15 +288,21 @@ class Parallelism(ABC):
         return {}
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        """What is left on one rank of the entries of :func:`clusterbench.job.activations`."""
+        """What is left on one rank of the entries of :func:`clusterbench.job.activations`.
+
+        Layouts that are alike :attr:`~clusterbench.layout.ParallelLayout.of_micro_batch` share the answer.
+        """
         return held
 
     def moments(self, held: dict[str, float], job: TrainingJob) -> Iterable[dict[str, float]]:
         """What a micro-batch holds when its forward is through, and where backward makes some of it anew also then."""
         yield self.activations(held, job)
 
-    def peak_activations(self, job: TrainingJob, moments_of: Callable[[TrainingJob], Moments]) -> float | None:
-        """Bytes when most micro-batches are in flight; None where this is not its to say."""
+    def full_moments(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> Sequence[float] | None:
+        """Bytes at every time at which a rank may hold most; None where this is not its to say.
+
+        With another ``seq_len`` they are as many, and in the same order.
+        """
         return None
 
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
@@ -395,9 +400,19 @@ def part_of(job: TrainingJob, active: Sequence[Parallelism], pp_rank: int) -> Tr
 def local_weights(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, tuple[int, ...]]:
     """The part of every weight that one rank holds, in the model's order."""
     weights = weight_shapes(job)
-    for parallelism in active:
+    for parallelism in with_own(active, "weight"):
         weights = {name: parallelism.weight(name, size, job) for name, size in weights.items()}
     return weights
+
+
+def with_own(active: Iterable[Parallelism], *methods: str) -> tuple[Parallelism, ...]:
+    """Those with such a method of their own: the others say nothing by it, and need not be asked for every weight."""
+    return tuple([parallelism for parallelism in active if _has_own(type(parallelism), methods)])
+
+
+@cache
+def _has_own(kind: type[Parallelism], methods: tuple[str, ...]) -> bool:
+    return any(getattr(kind, method) is not getattr(Parallelism, method) for method in methods)
 
 
 def split_over(active: Sequence[Parallelism], name: str, job: TrainingJob) -> tuple[str, ...]:
@@ -425,8 +440,7 @@ class HeldWeight(NamedTuple):
 
 def held_weights(active: Sequence[Parallelism], job: TrainingJob) -> Sequence[tuple[HeldWeight, int]]:
     """One weight of each kind that a rank holds, and how many it holds of it; the same as :func:`local_weights`."""
-    whole = Chunk(0, range(job.num_layers), job.embeds, job.has_head)
-    return _held(tuple(active), job.shape, job.layout, whole)
+    return _held(tuple(active), job.shape, job.layout, job.kind)
 
 
 @lru_cache(maxsize=4096)  # a plan asks for every figure
@@ -440,23 +454,34 @@ def _held(
 
 @lru_cache(maxsize=4096)  # a plan asks for every stage
 def _held_kinds(active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout) -> Mapping[str, HeldWeight]:
-    like = one_of_each(shape, layout)
+    like, splitting, summing = one_of_each(shape, layout), with_own(active, "splits"), with_own(active, "sums")
     return {
-        name: HeldWeight(name, size, split_over(active, name, like), summed_over(active, name, like))
-        for name, size in local_weights(active, like).items()
+        name: HeldWeight(name, size, split_over(splitting, name, like), summed_over(summing, name, like))
+        for name, size in _kinds(with_own(active, "weight"), shape, layout).items()
     }
+
+
+def held_sizes(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Name and size of one weight of each kind that a rank holds, and how many: as :func:`held_weights`."""
+    for name, size in _kinds(with_own(active, "weight"), job.shape, job.layout).items():
+        if number := how_many(name, job):
+            yield name, size, number
+
+
+@lru_cache(maxsize=4096)  # whoever cuts no weight is not among the cutting, so that all others share what these leave
+def _kinds(
+    cutting: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout
+) -> Mapping[str, tuple[int, ...]]:
+    return local_weights(cutting, one_of_each(shape, layout))
 
 
 def expected_traffic(active: Sequence[Parallelism], job: TrainingJob) -> list[Traffic]:
     """All collectives of one step of a rank, one entry per axis and op."""
-    of_kind: dict[tuple[str, str], list[Traffic]] = {}
+    totals: dict[tuple[str, str], tuple[int, int, int]] = {}
     for sent in traffic_of_step(active, job):
-        of_kind.setdefault((sent.axis, sent.op), []).append(sent)
-    sums = (
-        Traffic(axis, op, sum(sent.count for sent in some), sum(sent.size_bytes for sent in some), some[-1].ranks)
-        for (axis, op), some in of_kind.items()
-    )
-    return [total for total in sums if total.count]
+        count, size_bytes, _ = totals.get((sent.axis, sent.op), (0, 0, 0))
+        totals[sent.axis, sent.op] = count + sent.count, size_bytes + sent.size_bytes, sent.ranks
+    return [Traffic(axis, op, *total) for (axis, op), total in totals.items() if total[0]]
 
 
 def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[Traffic]:
@@ -468,18 +493,30 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
             yield from parallelism.forward_traffic(job)
     # What training/step.py does itself, after the last backward: gradients that are parts travel in one flat buffer for
     # each axis,
-    weights = held_weights(active, job)
-    for axis in SUM_ORDER:
-        if parts := sum(number * prod(weight.size) for weight, number in weights if axis in weight.summed_over):
-            yield Traffic(axis, "all_reduce", 1, parts * job.master_bytes, during=f"sum_{axis}")
+    parts, ways = _of_gradients(tuple(active), job.shape, job.layout, job.kind)
+    for axis, numel in parts.items():
+        yield Traffic(axis, "all_reduce", 1, numel * job.master_bytes, during=f"sum_{axis}")
     # and of the weights that are split each rank adds up its own squares: a number for each way of being split.
     if job.max_grad_norm is not None:
-        ways = {weight.split_over for weight, _ in weights}
-        for axis in NORM_ORDER:
-            if numbers := sum(axis in way for way in ways):
-                yield Traffic(axis, "all_reduce", 1, numbers * job.master_bytes, _ranks(active, axis), during="norm")
+        for axis, numbers in ways.items():
+            yield Traffic(axis, "all_reduce", 1, numbers * job.master_bytes, _ranks(active, axis), during="norm")
         if job.layout.uses("pp"):
             yield Traffic("pp", "all_reduce", 1, job.master_bytes, during="norm")
+
+
+@lru_cache(maxsize=256)  # the stages of a pipeline are of three kinds at most
+def _of_gradients(
+    active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout, chunk: Chunk
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Axis -> elements of the gradients that are summed over it, and in how many ways it takes part in splitting."""
+    weights = _held(active, shape, layout, chunk)
+    parts = {
+        axis: sum(number * prod(weight.size) for weight, number in weights if axis in weight.summed_over)
+        for axis in SUM_ORDER
+    }
+    each_way = {weight.split_over for weight, _ in weights}
+    ways = {axis: sum(axis in way for way in each_way) for axis in NORM_ORDER}
+    return {axis: numel for axis, numel in parts.items() if numel}, {axis: of for axis, of in ways.items() if of}
 
 
 def _ranks(active: Sequence[Parallelism], axis: str) -> int:
@@ -489,6 +526,14 @@ def _ranks(active: Sequence[Parallelism], axis: str) -> int:
 
 def expected_states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
     """Bytes on one rank of parameters, gradients and optimizer state, without what is gathered for a while."""
+    return _states(tuple(active), job.shape, job.layout, job.dtype, job.kind)
+
+
+@lru_cache(maxsize=256)  # the stages of a pipeline are of three kinds at most
+def _states(
+    active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout, dtype: str, chunk: Chunk
+) -> dict[str, float]:
+    job = TrainingJob(shape, layout, 1, 1, 1, dtype, chunks=(chunk,))
     weights = held_weights(active, job)
     parameters = float(sum(number * prod(weight.size) for weight, number in weights) * job.master_bytes)
     states = {
@@ -529,22 +574,48 @@ def peak_memory(
     """:func:`expected_memory` of a job of which :func:`expected_states` is known."""
     for parallelism in active:
         states = parallelism.gathered(states, job)
-    return states | {"activations": peak_activations(active, job, load)}
+    return states | {"activations": max(held_activations(active, job, load))}
 
 
-def peak_activations(active: Sequence[Parallelism], job: TrainingJob, load: float = 1.0) -> float:
-    """The ``activations`` of :func:`expected_memory`."""
+def held_activations(active: Sequence[Parallelism], job: TrainingJob, load: float = 1.0) -> list[float]:
+    """Bytes at every time at which most may be held, of which the largest are those of :func:`expected_memory`.
+
+    Each grows along a line with the sequence: whatever the length, they are as many, in the same order.
+    """
     batch = 2 * job.gradient_accumulation_steps * job.local_tokens * 8  # tokens and labels, int64
     rope = 2 * job.seq_len // job.layout.cp * job.shape.head_dim * job.compute_bytes
+    layout = job.layout.of_micro_batch
+    keeping = with_own(active, "activations", "moments")
+    of_any = (keeping, job.shape, layout, job.seq_len, job.micro_batch_size, job.dtype, job.device, load)
 
-    def moments_of(job: TrainingJob) -> Moments:
-        moments = [activations(job, load)]
-        for parallelism in active:
-            moments = [after for held in moments for after in parallelism.moments(held, job)]
-        return [{name: size for name, size in held.items() if not name.startswith(RESULT)} for held in moments]
+    def moments_of(chunk: Chunk) -> Moments:
+        # a look-up keeps nothing: the first stage of several is like those behind it
+        return _moments(*of_any, Chunk(0, range(len(chunk.layers)), chunk.first and chunk.last, chunk.last))
 
-    schedules = [parallelism.peak_activations(job, moments_of) for parallelism in active]
-    peak = next((peak for peak in schedules if peak is not None), None)
-    if peak is None:
-        peak = max(sum(held.values()) for held in moments_of(job))
-    return peak + batch + rope
+    by_schedule = (parallelism.full_moments(job, moments_of) for parallelism in active)
+    held = next((moments for moments in by_schedule if moments is not None), None)
+    if held is None:
+        held = [sum(moment.values()) for moment in moments_of(job.held[0])]
+    return [size_bytes + batch + rope for size_bytes in held]
+
+
+@lru_cache(maxsize=4096)  # layouts that differ in dp hold the same, and so do stages but the last
+def _moments(
+    active: tuple[Parallelism, ...],
+    shape: ModelShape,
+    layout: ParallelLayout,
+    seq_len: int,
+    micro_batch_size: int,
+    dtype: str,
+    device: str,
+    load: float,
+    chunk: Chunk,
+) -> Moments:
+    """What one micro-batch holds of these layers."""
+    job = TrainingJob(
+        shape, layout, seq_len, micro_batch_size * layout.dp, micro_batch_size, dtype, device=device, chunks=(chunk,)
+    )
+    moments = [activations(job, load)]
+    for parallelism in active:
+        moments = [after for held in moments for after in parallelism.moments(held, job)]
+    return [{name: size for name, size in held.items() if not name.startswith(RESULT)} for held in moments]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import lcm
 from typing import TYPE_CHECKING, ClassVar
 
@@ -119,19 +120,7 @@ class ContextParallel(Parallelism):
         return heads // job.layout.cp if self.context == "ulysses" else heads
 
     def attention_blocks(self, job: TrainingJob, cp_rank: int) -> list[AttentionBlock]:
-        cp, own = job.layout.cp, job.seq_len // job.layout.cp
-        if self.context == "ulysses":
-            return [AttentionBlock(job.seq_len, job.seq_len, causal=True)]
-        if self.context == "all_gather":  # each of two chunks against itself, and against all that lies before it
-            half, chunks = own // 2, (cp_rank, 2 * cp - 1 - cp_rank)
-            before = [AttentionBlock(half, chunk * half, causal=False) for chunk in chunks if chunk]
-            return [AttentionBlock(half, half, causal=True)] * 2 + before
-        diagonal = AttentionBlock(own, own, causal=True)
-        if self.context == "ring":
-            return [diagonal] + [AttentionBlock(own, own, causal=False)] * cp_rank
-        # All queries see the first half of an earlier rank's keys; their second half sees all of a later rank's.
-        earlier, later = AttentionBlock(own, own // 2, causal=False), AttentionBlock(own // 2, own, causal=False)
-        return [diagonal] + [earlier] * cp_rank + [later] * (cp - 1 - cp_rank)
+        return _attention_blocks(self.context, job.seq_len, job.layout.cp, cp_rank)
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         cp = job.layout.cp
@@ -144,12 +133,9 @@ class ContextParallel(Parallelism):
             local |= {name: local[name] * repeated for name in keys if name in held}
             # attention keeps the output of its heads, the projection after it that of its tokens
             local["layer.attention.output_of_heads"] = local["layer.attention.output"]
-        # each block has a result, of which one has the place of the output that all are joined in
-        blocks = max(sum(block.queries for block in self.attention_blocks(job, rank)) for rank in range(cp))
-        others = blocks * cp / job.seq_len - 1 if self.context != "ulysses" else 0.0
         for name in ("layer.attention.output", "layer.attention.logsumexp"):
             if name in local:
-                local[f"{RESULT}{name}"] = local[name] * others
+                local[f"{RESULT}{name}"] = local[name] * _other_results(self.context, cp)
         return local
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
@@ -213,6 +199,32 @@ def attention_imbalance(kind: str, degree: int) -> float:
     (1.75, 1.0)
     """
     return (2 * degree - 1) / degree if kind == "ring" else 1.0
+
+
+def _attention_blocks(kind: str, seq_len: int, cp: int, cp_rank: int) -> list[AttentionBlock]:
+    own = seq_len // cp
+    if kind == "ulysses":
+        return [AttentionBlock(seq_len, seq_len, causal=True)]
+    if kind == "all_gather":  # each of two chunks against itself, and against all that lies before it
+        half, chunks = own // 2, (cp_rank, 2 * cp - 1 - cp_rank)
+        before = [AttentionBlock(half, chunk * half, causal=False) for chunk in chunks if chunk]
+        return [AttentionBlock(half, half, causal=True, times=2), *before]
+    diagonal = AttentionBlock(own, own, causal=True)
+    if kind == "ring":
+        return [diagonal, AttentionBlock(own, own, causal=False, times=cp_rank)]
+    # All queries see the first half of an earlier rank's keys; their second half sees all of a later rank's.
+    earlier = AttentionBlock(own, own // 2, causal=False, times=cp_rank)
+    return [diagonal, earlier, AttentionBlock(own // 2, own, causal=False, times=cp - 1 - cp_rank)]
+
+
+@cache  # a plan asks for every stage and length
+def _other_results(kind: str, cp: int) -> float:
+    """Each block has a result: as how many outputs, beside the one that all are joined in; on the busiest rank."""
+    if kind == "ulysses":
+        return 0.0
+    own = 2  # tokens of a rank: it is the same for any
+    blocks = (_attention_blocks(kind, own * cp, cp, rank) for rank in range(cp))
+    return max(sum(block.times * block.queries for block in of_rank) for of_rank in blocks) / own - 1
 
 
 def _attentions(job: TrainingJob) -> int:

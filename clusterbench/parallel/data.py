@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic, held_weights, without
+from clusterbench.parallel import Parallelism, Traffic, held_sizes, without
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords
 from clusterbench.shape import ModelShape
 from clusterbench.words import Word
@@ -141,34 +141,35 @@ class DataParallel(Parallelism):
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         if self.compress != "powersgd":
             return held
-        weights = self._reduced(job)
-        factors = [factor_numel(size, self.powersgd_rank) for size in weights]
-        sent_as_factors = sum(numel for numel, size in zip(factors, weights, strict=True) if numel < prod(size))
+        whole = self._in_order(job, prod)
+        factors = self._in_order(job, self._numel_sent)
+        sent_as_factors = sum(numel for numel, of_weight in zip(factors, whole, strict=True) if numel < of_weight)
         return held | {
-            "powersgd.error": float(sum(map(prod, weights)) * job.master_bytes),
+            "powersgd.error": float(sum(whole) * job.master_bytes),
             "powersgd.factors": float(sent_as_factors * job.master_bytes),
         }
 
-    def _reduced(self, job: TrainingJob) -> list[tuple[int, ...]]:
-        """The sizes of the weights whose gradients DDP reduces, in the order in which backward finishes them."""
-        sizes = {weight.name: weight.size for weight, _ in held_weights(without(DataParallel, job.layout), job)}
-        names = [name for name in sizes if not is_spread_expert(name, job)]
-        layer = [name for name in names if name.startswith("layers.")]
+    def _numel_sent(self, size: tuple[int, ...]) -> int:
+        return factor_numel(size, self.powersgd_rank)
+
+    def _in_order(self, job: TrainingJob, numel_of: Callable[[tuple[int, ...]], int]) -> list[int]:
+        """A number by the size of each weight that DDP reduces, in the order in which backward finishes them."""
+        sizes = held_sizes(without(DataParallel, job.layout), job)
+        numel = {name: numel_of(size) for name, size, _ in sizes if not is_spread_expert(name, job)}
+        names, layer = list(numel), [name for name in numel if name.startswith("layers.")]
         first = names.index(layer[0])
-        return [
-            sizes[name]
-            for name in gradient_order([*names[:first], *layer * job.num_layers, *names[first + len(layer) :]])
-        ]
+        order = gradient_order([*names[:first], *layer * job.num_layers, *names[first + len(layer) :]])
+        return [numel[name] for name in order]
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         if job.layout.uses("pp"):
             return
-        weights = self._reduced(job)
-        sizes = [prod(size) * job.master_bytes for size in weights]
+        master_bytes = job.master_bytes
+        sizes = self._in_order(job, lambda size: prod(size) * master_bytes)
         axis, buckets = job.layout.data_axis, num_buckets(sizes)
         if self.compress == "powersgd":
             # in one bucket what is not worth it, and two factors of what is
-            numbers = sum(factor_numel(size, self.powersgd_rank) for size in weights)
+            numbers = sum(self._in_order(job, self._numel_sent))
             yield Traffic(axis, "all_reduce", 3, numbers * job.master_bytes, during="reduce")
         elif self.compress == "bf16":
             yield Traffic(axis, "all_reduce", buckets, sum(sizes) * 2 // job.master_bytes, during="reduce")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 from clusterbench.job import TrainingJob
@@ -174,17 +175,13 @@ class ExpertParallel(Parallelism):
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         if not job.shape.has_experts:
             return held
-        return {name: size / self._ranks_sharing(name, job) for name, size in held.items()}
+        ep, tp = job.layout.ep, job.layout.tp
+        return {name: size / _ranks_sharing(name, ep, tp) for name, size in held.items()}
 
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
         if job.shape.has_experts and job.layout.spreads_experts and job.device == "cpu":
             rows = job.residual_tokens * job.shape.experts_per_token
             yield Slack(float(rows * job.shape.hidden_size * job.compute_bytes), "a message that Gloo lets go late")
-
-    def _ranks_sharing(self, name: str, job: TrainingJob) -> int:
-        if name == "layer.expert_counts" or (name.startswith("rounded.") and is_expert(name)):
-            return job.layout.ep
-        return job.layout.tp if name.startswith(TOKENWISE) else 1
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         yield from self.forward_traffic(job)
@@ -293,6 +290,14 @@ def is_of_mixture(name: str) -> bool:
     """Whether a weight belongs to a mixture of experts: router, experts, shared experts."""
     whole = f".{name}"
     return is_expert(name) or ".feed_forward.router." in whole or ".feed_forward.shared." in whole
+
+
+@cache  # a plan asks for every name ten thousand times
+def _ranks_sharing(name: str, ep: int, tp: int) -> int:
+    """Among how many ranks an entry of :func:`clusterbench.job.activations` is cut."""
+    if name == "layer.expert_counts" or (name.startswith("rounded.") and is_expert(name)):
+        return ep
+    return tp if name.startswith(TOKENWISE) else 1
 
 
 def _token_axes(layout: ParallelLayout) -> tuple[str, ...]:

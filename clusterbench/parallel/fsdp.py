@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from clusterbench.job import Chunk, TrainingJob
 from clusterbench.layout import REPLICA, SHARD, ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic, local_weights, without
+from clusterbench.parallel import Parallelism, Traffic, held_sizes, without
 from clusterbench.parallel._words import PhaseWords, Remark
 from clusterbench.parallel.data import AVERAGED, is_spread_expert
 from clusterbench.shape import ModelShape
@@ -229,12 +229,7 @@ class FullySharded(Parallelism):
             return (2 * forwards if stage_3 else forwards), forwards
         # torch's schedules reduce once, after the last backward. What a backward has gathered stays for what comes
         # next; in stage 3 a forward frees it.
-        gathers, there = 0, False
-        for action in job.actions:
-            if action.stage == stage:
-                gathers += not there
-                there = action.kind != "F" or not stage_3
-        return gathers, 1
+        return (job.actions.behind_forwards[stage] if stage_3 else 1), 1
 
     def _groups(self, job: TrainingJob, chunk: Chunk) -> Groups:
         """What of a chunk is gathered at once."""
@@ -336,7 +331,7 @@ def _groups(
 ) -> tuple[Sequence[Group], Group]:
     """Those of one layer, and the one around the layers."""
     job = TrainingJob(shape, layout, 1, 1, 1, chunks=(Chunk(0, range(1), first, last),))
-    weights = local_weights(without(FullySharded, layout), job)
+    weights = {name: size for name, size, _ in held_sizes(without(FullySharded, layout), job)}
     experts_on = layout.degree("edp")
 
     def group(sizes: Mapping[str, tuple[int, ...]], axis: str, ranks: int) -> Group:

@@ -156,8 +156,8 @@ class Pipeline(Parallelism):
     def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         return ("ends",) if name == "embedding.weight" and job.shape.tied_embeddings else ()
 
-    def peak_activations(self, job: TrainingJob, moments_of: Callable[[TrainingJob], Moments]) -> float:
-        """Bytes when the schedule holds most: what micro-batches in flight keep, and one of them in backward.
+    def full_moments(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> list[float]:
+        """Bytes whenever the schedule may hold most: what micro-batches in flight keep, and one of them in backward.
 
         torch makes a buffer for the input of each micro-batch when it prepares a stage, and they stay. Its schedules of
         several chunks wait for what they have sent when the step is over, and hold all outputs until then.
@@ -168,23 +168,22 @@ class Pipeline(Parallelism):
         inputs = 0.0
         kept, in_backward, at_loss, sent = {}, {}, {}, {}
         for chunk in job.held:
-            forward, *backward = moments_of(job if len(job.held) == 1 else replace(job, chunks=(chunk,)))
+            forward, *backward = moments_of(chunk)
             at_loss[chunk.stage] = sum(forward.get(name, 0.0) for name in WHILE_THE_LOSS)
             kept[chunk.stage] = sum(forward.values()) - at_loss[chunk.stage]
             logits = forward.get("loss.logits", 0.0)  # a stage's output, which is held until its backward is through
-            again = [sum(moment.values()) + logits for moment in backward]
-            in_backward[chunk.stage] = max([kept[chunk.stage], *again])
+            again = (sum(moment.values()) + logits for moment in backward)
+            in_backward[chunk.stage] = [0.0, *(size_bytes - kept[chunk.stage] for size_bytes in again)]
             sent[chunk.stage] = 0 if chunk.last else _between(job)
             if not chunk.first and _keeps_input(forward, job):
                 inputs += actions.num_microbatches * _between(job)
                 kept[chunk.stage] -= _between(job)
-                in_backward[chunk.stage] -= _between(job)
-        peak = 0.0
+        full = []
         for kind, stage, in_flight, begun in actions.full:
             outputs = begun if holds_sent else in_flight
             held = inputs + sum(kept[at] * in_flight[at] + sent[at] * outputs[at] for at in in_flight)
-            peak = max(peak, held + (at_loss[stage] if kind == "F" else in_backward[stage] - kept[stage]))
-        return peak
+            full += [held + at_loss[stage]] if kind == "F" else [held + more for more in in_backward[stage]]
+        return full
 
     def _order(self, job: TrainingJob) -> Sequence[RankOrder]:
         return _order(self.schedule, job.layout.pp, job.gradient_accumulation_steps, self.chunks)

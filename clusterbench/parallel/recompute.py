@@ -16,19 +16,21 @@ from clusterbench.shape import ModelShape
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
 
-KEPT_BY_SELECTIVE = (
-    "layer.attention.query",
-    "layer.attention.key",
-    "layer.attention.value",
-    "layer.attention.output",
-    "layer.attention.logsumexp",
-    "layer.feed_forward.gate",
-    "layer.feed_forward.up",
-    "layer.experts.gate",
-    "layer.experts.up",
-    "layer.experts.output",
-    "layer.shared.gate",
-    "layer.shared.up",
+KEPT_BY_SELECTIVE = frozenset(
+    (
+        "layer.attention.query",
+        "layer.attention.key",
+        "layer.attention.value",
+        "layer.attention.output",
+        "layer.attention.logsumexp",
+        "layer.feed_forward.gate",
+        "layer.feed_forward.up",
+        "layer.experts.gate",
+        "layer.experts.up",
+        "layer.experts.output",
+        "layer.shared.gate",
+        "layer.shared.up",
+    )
 )
 
 

@@ -16,13 +16,15 @@ from clusterbench.words import Word
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
 
-SPLIT_ACTIVATIONS = (
-    "layer.attention_norm.input",
-    "layer.attention_norm.rstd",
-    "layer.feed_forward_norm.input",
-    "layer.feed_forward_norm.rstd",
-    "norm.input",
-    "norm.rstd",
+SPLIT_ACTIVATIONS = frozenset(
+    (
+        "layer.attention_norm.input",
+        "layer.attention_norm.rstd",
+        "layer.feed_forward_norm.input",
+        "layer.feed_forward_norm.rstd",
+        "norm.input",
+        "norm.rstd",
+    )
 )
 
 

@@ -31,16 +31,18 @@ SPLIT_DIM = {
     "feed_forward.down": 1,
     "head": 0,
 }
-SPLIT_ACTIVATIONS = (
-    "layer.attention.query",
-    "layer.attention.key",
-    "layer.attention.value",
-    "layer.attention.output",
-    "layer.attention.logsumexp",
-    "layer.feed_forward.gate",
-    "layer.feed_forward.silu",
-    "layer.feed_forward.up",
-    "layer.feed_forward.product",
+SPLIT_ACTIVATIONS = frozenset(
+    (
+        "layer.attention.query",
+        "layer.attention.key",
+        "layer.attention.value",
+        "layer.attention.output",
+        "layer.attention.logsumexp",
+        "layer.feed_forward.gate",
+        "layer.feed_forward.silu",
+        "layer.feed_forward.up",
+        "layer.feed_forward.product",
+    )
 )
 
 
@@ -134,22 +136,16 @@ class TensorParallel(Parallelism):
         if self.loss_parallel and job.has_head:
             # the logits minus their maximum, which live while their exponentials are summed over tp
             held = held | {"loss.shifted": held["loss.log_softmax"]}
-        return {name: size_bytes / self._ranks_sharing(name, job) for name, size_bytes in held.items()}
+        tp, num_kv_heads = job.layout.tp, job.shape.num_kv_heads
+        return {
+            name: size_bytes / _ranks_sharing(name, tp, num_kv_heads, self.loss_parallel)
+            for name, size_bytes in held.items()
+        }
 
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
         in_flight = sum(job.actions.in_flight.values()) or 1
         stream = job.local_tokens * job.shape.hidden_size * job.compute_bytes
         yield Slack(float(in_flight * stream), "DTensor holds the residual stream of each micro-batch once more")
-
-    def _ranks_sharing(self, name: str, job: TrainingJob) -> int:
-        if name.startswith("loss."):
-            return job.layout.tp if self.loss_parallel else 1
-        if name in ("layer.attention.key", "layer.attention.value") or _is_kv(name):
-            # also the rounded weights: of those kept whole, a rank rounds the head it uses
-            return min(job.layout.tp, job.shape.num_kv_heads)
-        if name.startswith("rounded."):
-            return 1 if self._split_dim(name, job) is None else job.layout.tp
-        return job.layout.tp if name in SPLIT_ACTIVATIONS else 1
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         forwards, tokens = job.gradient_accumulation_steps * job.has_head, job.local_tokens
@@ -305,6 +301,19 @@ def crossing_bytes(job: TrainingJob) -> int:
     (one all_reduce in backward).
     """
     return job.local_tokens * job.shape.hidden_size * job.compute_bytes
+
+
+@cache  # a plan asks for every name ten thousand times
+def _ranks_sharing(name: str, tp: int, num_kv_heads: int, loss_parallel: bool) -> int:
+    """Among how many ranks of tp an entry of :func:`clusterbench.job.activations` is cut."""
+    if name.startswith("loss."):
+        return tp if loss_parallel else 1
+    if name in ("layer.attention.key", "layer.attention.value") or _is_kv(name):
+        # also the rounded weights: of those kept whole, a rank rounds the head it uses
+        return min(tp, num_kv_heads)
+    if name.startswith("rounded."):
+        return 1 if _split_dim_of(name) is None else tp
+    return tp if name in SPLIT_ACTIVATIONS else 1
 
 
 def _replicates_kv(job: TrainingJob) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heapreplace
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel import Parallelism, Traffic, held_weights, without
+from clusterbench.parallel import Parallelism, Traffic, held_sizes, without
 from clusterbench.parallel._words import PhaseWords, Remark
 from clusterbench.parallel.data import is_spread_expert
 from clusterbench.words import Word
@@ -58,11 +59,10 @@ class ZeroOptimizer(Parallelism):
         return None
 
     def states(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        shares = [shares_of(weights, ranks) for _, weights, ranks in self._sharers(job)]
-        fullest = sum(max(map(sum, of_ranks)) for of_ranks in shares)
+        most = [_most_of_a_rank(tuple(weights), ranks) for _, weights, ranks in self._sharers(job)]
         # the step counts stay with the weights: a few bytes, of the rank with most weights
-        counts = sum(max(map(len, of_ranks)) for of_ranks in shares)
-        return states | {"optimizer_state": 2.0 * fullest * job.master_bytes + 4 * counts}
+        numel, counts = (sum(of_axes) for of_axes in zip(*most, strict=True))
+        return states | {"optimizer_state": 2.0 * numel * job.master_bytes + 4 * counts}
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         for axis, weights, ranks in self._sharers(job):
@@ -91,9 +91,9 @@ class ZeroOptimizer(Parallelism):
     def _sharers(self, job: TrainingJob) -> Iterator[tuple[str, list[int], int]]:
         """Axis, sizes of the weights that are shared out along it, and among how many ranks."""
         experts, dense = list[int](), list[int]()
-        for weight, number in held_weights(without(ZeroOptimizer, job.layout), job):
-            sizes = experts if is_spread_expert(weight.name, job) else dense
-            sizes += [prod(weight.size)] * number
+        for name, size, number in held_sizes(without(ZeroOptimizer, job.layout), job):
+            sizes = experts if is_spread_expert(name, job) else dense
+            sizes += [prod(size)] * number
         yield job.layout.data_axis, dense, job.layout.degree("dp_cp")
         if experts:
             yield "edp", experts, job.layout.degree("edp")
@@ -130,6 +130,13 @@ def shares_of(sizes: Iterable[int], ranks: int) -> list[list[int]]:
         shares[rank].append(size)
         heapreplace(totals, (total + size, rank))
     return shares
+
+
+@lru_cache(maxsize=4096)  # in a plan many layouts leave a rank the same weights
+def _most_of_a_rank(sizes: tuple[int, ...], ranks: int) -> tuple[int, int]:
+    """The most elements that one rank updates, and the most weights."""
+    shares = shares_of(sizes, ranks)
+    return max(map(sum, shares)), max(map(len, shares))
 
 
 def _optimizer(assembly: Assembly, parameters: Sequence[nn.Parameter], axis: str) -> Optimizer:

@@ -76,7 +76,8 @@ def test_every_query_meets_every_key_before_it_exactly_once(kind: str) -> None:
     (context,) = (parallelism for parallelism in active if parallelism.axis == "cp")
     heads = context.attention_heads(8, job) / 8
     blocks = [block for rank in range(4) for block in context.attention_blocks(job, rank) or ()]
-    seen = sum(block.queries * block.keys / (2 if block.causal else 1) for block in blocks) * heads
+    pairs = (block.times * block.queries * block.keys / (2 if block.causal else 1) for block in blocks)
+    seen = sum(pairs) * heads
     assert seen == SEQ_LEN**2 / 2
 
 

@@ -346,3 +346,6 @@ def test_the_moments_of_a_rank_order_peak_where_its_actions_do(schedule: str, p:
         for stage, (first, last) in RankOrder(actions).backwards.items():
             assert [at for other, at in backwards if other == stage][:: len(backwards)] == [first]
             assert max(at for other, at in backwards if other == stage) == last
+        for stage, number in RankOrder(actions).behind_forwards.items():
+            kinds = [action.kind for action in actions if action.stage == stage]
+            assert number == sum(before == "F" for before in ["F", *kinds[:-1]])

@@ -94,7 +94,7 @@ def test_stages_that_are_cut_wrongly_on_both_sides_show_against_the_shape(monkey
 
     def half(self: Pipeline, job: Any, pp_rank: int) -> Any:
         part = honest_part(self, job, pp_rank)
-        chunks = tuple(replace(chunk, layers=chunk.layers[: len(chunk.layers) // 2]) for chunk in part.chunks)
+        chunks = tuple(chunk._replace(layers=chunk.layers[: len(chunk.layers) // 2]) for chunk in part.chunks)
         return replace(part, chunks=chunks)
 
     monkeypatch.setattr(Pipeline, "part", half)
