@@ -312,7 +312,7 @@ class ParallelLayout:
 
     @cached_property
     def of_micro_batch(self) -> ParallelLayout:
-        """What of it decides which activations a micro-batch leaves on a rank.
+        """What of it decides what a rank computes of a micro-batch, and which activations that leaves.
 
         Not how states are shared, and not how many copies of the model there are, but where they tell which ranks have
         which experts.

@@ -80,11 +80,27 @@ def _repeats_layers(active: Sequence[Parallelism]) -> bool:
 
 def executed_by_all(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Work]:
     """FLOPs of one step of all ranks together, from the whole model's shape: whatever the stages of a pipeline have."""
-    whole = job.uncut
-    of_products = _of_products(active, whole)
-    flops = Counter({work: number * job.layout.cp for work, number in of_products.items()})
-    flops += _of_attention(active, whole, range(job.layout.cp))
-    return Counter({work: number * job.layout.dp * job.layout.tp for work, number in flops.items()})
+    layout, micro_batches = job.layout.of_micro_batch, job.gradient_accumulation_steps * job.layout.dp
+    computing = with_own(active, "multiplied", "weight", "attention_heads", "attention_blocks", "repeats")
+    flops = _of_micro_batch(computing, job.shape, layout, job.seq_len, job.micro_batch_size, job.dtype)
+    return Counter({work: number * micro_batches for work, number in flops.items()})
+
+
+@lru_cache(maxsize=4096)  # in a plan many layouts differ in dp alone
+def _of_micro_batch(
+    active: tuple[Parallelism, ...],
+    shape: ModelShape,
+    layout: ParallelLayout,
+    seq_len: int,
+    micro_batch_size: int,
+    dtype: str,
+) -> Counter[Work]:
+    """FLOPs of one micro-batch of all ranks that share it."""
+    job = TrainingJob(shape, layout, seq_len, micro_batch_size * layout.dp, micro_batch_size, dtype)
+    of_products = _of_products(active, job)
+    flops = Counter({work: number * layout.cp for work, number in of_products.items()})
+    flops += _of_attention(active, job, range(layout.cp))
+    return Counter({work: number * layout.tp for work, number in flops.items()})
 
 
 def routed_kind(active: Sequence[Parallelism], job: TrainingJob) -> str:

@@ -48,6 +48,8 @@ PHASES = (
 Which layers a rank has at all (pipeline parallelism) is known before the first of these: only they are built.
 """
 
+_TURN = {phase: turn for turn, phase in enumerate(PHASES)}
+
 SUM_ORDER = ("tp", "edp", "dp", "cp", "dp_cp", "ends")
 """The order in which gradients are summed over axes after the last backward; ``ends`` needs whole ones."""
 
@@ -256,7 +258,10 @@ class Parallelism(ABC):
         return size
 
     def multiplied(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
-        """What one rank multiplies with of a weight that has ``size`` before: what it keeps, unless it says."""
+        """What one rank multiplies with of a weight that has ``size`` before: what it keeps, unless it says.
+
+        Layouts that are alike :attr:`~clusterbench.layout.ParallelLayout.of_micro_batch` share the answer.
+        """
         return self.weight(name, size, job)
 
     def attention_heads(self, heads: int, job: TrainingJob) -> int:
@@ -370,7 +375,7 @@ def active_in(layout: ParallelLayout, parallelisms: Iterable[Parallelism]) -> li
     """Those that do something in ``layout``, in the order in which they are applied."""
     return sorted(
         (parallelism for parallelism in parallelisms if parallelism.active(layout)),
-        key=lambda parallelism: PHASES.index(parallelism.phase),
+        key=lambda parallelism: _TURN[parallelism.phase],
     )
 
 

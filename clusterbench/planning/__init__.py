@@ -239,8 +239,8 @@ def _all_points(benchmark: Benchmark, place: Place) -> list[Point]:
     return list(islice(benchmark.points(place), MOST_CASES + 1))  # one too many is enough to see
 
 
-def _key(point: Point) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(point.items()))
+def _key(point: Point) -> frozenset[tuple[str, Any]]:
+    return frozenset(point.items())
 
 
 # Cases and refusals
