@@ -88,8 +88,13 @@ def mfus(case: Trained) -> dict[Mfu, float]:
 
 def configuration(case: Trained) -> tuple[object, ...]:
     """What was chosen, whatever attempt it was."""
-    batch = (case.point.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps"))
-    return str(case.layout), *(size if isinstance(size, int) else None for size in batch)
+    point = case.row.point
+    micro_batch_size, steps = point.get("micro_batch_size"), point.get("gradient_accumulation_steps")
+    return (
+        str(case.layout),
+        micro_batch_size if isinstance(micro_batch_size, int) else None,
+        steps if isinstance(steps, int) else None,
+    )
 
 
 def named(case: Trained) -> str:

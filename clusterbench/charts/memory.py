@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
 MOST = 24
+_NOT_PARTS = frozenset((*TOTAL_MEMORY, *OTHER_VIEWS))
 
 
 @dataclass(frozen=True)
@@ -170,4 +171,4 @@ def _capacity(reading: Reading) -> Capacity | None:
 
 
 def _is_part(row: Row) -> bool:
-    return next(iter(row.detail.values()), "") not in (*TOTAL_MEMORY, *OTHER_VIEWS)
+    return next(iter(row.detail.values()), "") not in _NOT_PARTS

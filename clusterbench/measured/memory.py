@@ -18,6 +18,7 @@ WHOLE = ("total", "allocated", "reserved")
 
 
 _BANDS = {category: metric_key(DEVIATION, category=category) for category in (*STATES, ACTIVATIONS)}
+_NAMES = {category: (category, category + AT_REST) for category in _BANDS}
 _PLANNED = {
     **{category: metric_key("peak_memory", category=category) for category in _BANDS},
     **{category + AT_REST: metric_key("memory_at_rest", category=category) for category in _BANDS},
@@ -80,8 +81,8 @@ def deviations(case: Case, formulas: StepFormulas, ranks: Sequence[Mapping[str, 
     if not ranks or not limits:
         return []
     stages = list(zip(formulas.ranks_of_stages, _held_by_stage(case, formulas), strict=True))
-    found = [_worst(list(_of_stages(ranks, stages, category, limit))) for category, limit in limits.items()]
-    return sorted((each for each in found if each), key=lambda each: each.limit - each.fraction)
+    found = [_worst(ranks, stages, category, limit) for category, limit in limits.items()]
+    return sorted(filter(None, found), key=lambda each: each.limit - each.fraction)
 
 
 def deviation_metrics(found: Sequence[Deviation]) -> Iterator[Metric]:
@@ -131,21 +132,21 @@ def _held_by_stage(case: Case, formulas: StepFormulas) -> Sequence[Mapping[str, 
     return [{category: case.expected[key].value for category, key in _PLANNED.items() if key in case.expected}]
 
 
-def _of_stages(
+def _worst(
     ranks: Sequence[Mapping[str, int]],
     stages: Sequence[tuple[Sequence[int], Mapping[str, float]]],
     category: str,
     limit: float,
-) -> Iterator[Deviation]:
+) -> Deviation | None:
+    """Of a category the stage whose fullest rank is furthest from what it should hold."""
+    worst: Deviation | None = None
     for own, held in stages:
-        for name in (category, category + AT_REST):
+        for name in _NAMES[category]:
             formula = held.get(name, 0.0)
-            seen = {rank: ranks[rank][name] for rank in own if name in ranks[rank]}
-            if seen and formula > 0:
-                fullest = max(seen, key=seen.__getitem__)
-                fraction = max(0.0, abs(seen[fullest] - formula) - SCALARS_BYTES) / formula
-                yield Deviation(fullest, name, seen[fullest], formula, fraction, limit)
-
-
-def _worst(of_stages: Sequence[Deviation]) -> Deviation | None:
-    return max(of_stages, key=lambda each: each.fraction, default=None)
+            seen = [(ranks[rank][name], -rank) for rank in own if name in ranks[rank]] if formula > 0 else ()
+            if seen:
+                measured, rank = max(seen)
+                fraction = max(0.0, abs(measured - formula) - SCALARS_BYTES) / formula
+                if worst is None or fraction > worst.fraction:
+                    worst = Deviation(-rank, name, measured, formula, fraction, limit)
+    return worst
