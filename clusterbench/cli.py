@@ -99,6 +99,7 @@ fail_on_option = click.option(
 @click.argument("suite", type=click.Path())
 @cluster_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@_uncollected()
 def plan(
     suite: str,
     device: str | None,
