@@ -5,34 +5,20 @@ What a verb needs is imported when it runs, so that ``--help`` answers at once a
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from clusterbench.errors import ClusterbenchError, SuiteError
+from clusterbench.garbage import uncollected
 
 if TYPE_CHECKING:
     from clusterbench.types import Plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """What a command makes is needed until it ends: looking for garbage would take a fifth of its time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()  # or the end of the process would look through all of it
-        if was_on:
-            gc.enable()
 
 
 class _Commands(click.Group):
@@ -99,7 +85,7 @@ fail_on_option = click.option(
 @click.argument("suite", type=click.Path())
 @cluster_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@_uncollected()
+@uncollected(to_the_end=True)
 def plan(
     suite: str,
     device: str | None,
@@ -229,7 +215,7 @@ def _ranks_per_agent(text: str | None) -> int | None:
 @click.option("--out", type=click.Path(path_type=Path), help="New folder for a report of several runs.")
 @click.option("--with-not-judged", is_flag=True, help="Put hosts that are not judged among the good_hosts.")
 @fail_on_option
-@_uncollected()
+@uncollected(to_the_end=True)
 def report(folders: tuple[Path, ...], out: Path | None, with_not_judged: bool, fail_on: tuple[str, ...] | None) -> None:
     """Derive rows.csv, verdict.json, hosts.json and index.html of the run in folder RUN again, from what was observed.
 

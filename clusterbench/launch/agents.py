@@ -169,6 +169,11 @@ class Agents:
         """Whether an agent is silent that should have given a sign by now."""
         return bool(self._silence.longer_than(2 * SECONDS_BETWEEN_SIGNS))
 
+    def speaking_hosts(self) -> set[str]:
+        """Those of which an agent gives its signs of life, this one's among them."""
+        silent = self._silence.longer_than(2 * SECONDS_BETWEEN_SIGNS)
+        return {member.host for member in self.present if member.agent not in silent}
+
     def order(self, order: AgentOrder) -> None:
         """The same order to every agent; of a start, each is told which rank is its first."""
         for member in self.present:

@@ -191,8 +191,7 @@ class Conductor:
         gone = {member.host: without[member.agent] for member in self.agents.members if member.agent in without}
         unsaid = {host: f"its agent {why}" for host, why in gone.items() if host not in recorded}
         if unsaid:
-            heard = {member.host for member in self.agents.present}
-            blame = blame_of_loss(gone.values(), gone, heard)
+            blame = blame_of_loss(gone.values(), gone, self.agents.speaking_hosts())
             self.run.note(LOST_HOSTS if blame == "host" else SILENT_HOSTS, unsaid)
 
     def _execute(self, execution: Execution) -> tuple[Outcome, Observation | None]:

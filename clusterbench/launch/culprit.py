@@ -94,6 +94,7 @@ def named(
     members: Sequence[Member],
     lost: Mapping[int, str],
     heard: Collection[str],
+    num_hosts: int,
 ) -> Trouble:
     """The trouble that began with the most suspect of some events.
 
@@ -105,12 +106,14 @@ def named(
         All agents that are lost by now, each with the reason: a switch takes many, one by one.
     heard
         The hosts whose agents still speak, the head's among them.
+    num_hosts
+        Of the run, with those that the case does not use.
     """
     worst = min(events, key=_suspicion)
     match worst:
         case LostAgent():
             why = {event.agent: event.why for event in events if isinstance(event, LostAgent)}
-            return _lost_agents({**why, **lost}, members, places, heard)
+            return _lost_agents({**why, **lost}, members, places, heard, num_hosts)
         case LostZygote():
             return Trouble("failed", worst.reason, host=worst.host, phase="spawned", blame="process")
         case LostStore():
@@ -184,9 +187,16 @@ def blame_of_loss(why: Collection[str], lost: Collection[str], heard: Collection
 
 
 def _lost_agents(
-    why: Mapping[int, str], members: Sequence[Member], places: Mapping[int, RankPlace], heard: Collection[str]
+    why: Mapping[int, str],
+    members: Sequence[Member],
+    places: Mapping[int, RankPlace],
+    heard: Collection[str],
+    num_hosts: int,
 ) -> Trouble:
-    """Phase is the least advanced of the ranks that are left: the lost ones cannot be asked any more."""
+    """Phase is the least advanced of the ranks that are left: the lost ones cannot be asked any more.
+
+    Where several hosts fall silent and none is left but the head's, none is named: its own link is the likelier cause.
+    """
     lost = [member for member in members if member.agent in why]
     ranks = [member.first_rank + slot for member in lost for slot in range(len(member.local_ranks))]
     hosts = list(dict.fromkeys(member.host for member in lost))
@@ -197,6 +207,10 @@ def _lost_agents(
         f"{' or '.join(sorted(set(why.values())))}"
     )
     blame = blame_of_loss(why.values(), hosts, heard)
+    if blame == "link" and num_hosts > 2:
+        own = "".join(f", {host}" for host in heard)
+        reason += f"; no other host is heard either, so it may be the link of the head's own{own}"
+        return Trouble("failed", reason, phase, blame=blame)
     return Trouble("failed", reason, phase, ranks[0], hosts[0], blame=blame)
 
 

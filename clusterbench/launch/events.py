@@ -172,8 +172,8 @@ class Events:
 
     def _named(self, bad: Sequence[BadEvent], places: Mapping[int, RankPlace], case: Case) -> Trouble:
         members = taking_part(self.agents.members, case.world_size)
-        heard = {member.host for member in self.agents.present}
-        trouble = named(bad, places, members, self.agents.lost | self.agents.disabled, heard)
+        lost = self.agents.lost | self.agents.disabled
+        trouble = named(bad, places, members, lost, self.agents.speaking_hosts(), len(self.agents.hosts))
         broken = self._gpus(only_with_errors=True)
         if trouble.rank is None or trouble.rank not in broken:
             return trouble

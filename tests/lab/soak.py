@@ -26,6 +26,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from clusterbench.launch.conductor import SECONDS_TO_START
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Outcome
 from tests.lab import launchers
@@ -209,7 +210,8 @@ class Soak:
 
     def names_in_words(self, host: str) -> bool:
         """Between two cases a loss belongs to none of them; then what the supervisor says names the host."""
-        return any(re.search(rf"(no answer from|it said:|lost:) [^;]*\b{host}\b", line) for line in self.said)
+        words = rf"(no answer from|it said:|lost:) [^;]*\b{host}\b|hosts? [^:;]*\b{host}\b[^:;]* (was|were) lost:"
+        return any(re.search(words, line) for line in self.said)
 
     def workers(self) -> list[tuple[int, int]]:
         """Process and rank of every worker, by the log it writes to."""
@@ -274,7 +276,8 @@ class Soak:
         for outcome in run.outcomes():
             if outcome.status == "ok" and not observed[outcome.hash, outcome.repeat]:
                 self.fail("lost", f"{outcome.case} repeat {outcome.repeat} has an outcome and no observation")
-            if outcome.elapsed_s > CASE_LIMIT_S + 25:
+            to_meet_s = SECONDS_TO_START if outcome.phase in ("", "spawned", "device") else 0
+            if outcome.elapsed_s > CASE_LIMIT_S + to_meet_s + 25:
                 self.fail("hang", f"{outcome.case} took {outcome.elapsed_s:.0f} s of {CASE_LIMIT_S}")
         if run.problems:
             self.fail("lost", "; ".join(run.problems))

@@ -91,12 +91,16 @@ class ScriptedAgents:
     lost: ClassVar = {}
     disabled: ClassVar = {}
     lost_hosts = ()
+    silent_hosts: ClassVar = frozenset()
 
     def __init__(self, **answers):
         self.present = self.members
         self.answers = answers
         self.waiting = deque()
         self.orders = []
+
+    def speaking_hosts(self):
+        return {member.host for member in self.present} - self.silent_hosts
 
     def order(self, order):
         name = {Start: "start", RunCase: "case", Inspect: "inspect", End: "end"}.get(type(order))
@@ -441,6 +445,24 @@ def test_where_the_head_alone_is_left_silence_may_be_its_own_link(tmp_path, even
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
     Conductor(NobodyElse(**{**HEALTHY, "time": [event]}), run, Silent()).conduct([Execution(late, 0, 1)])
     assert run.outcomes()[0].blame == blame
+
+
+class CutOff(TwoHosts):
+    """The head hears nobody any more, of whom one is not yet counted as lost."""
+
+    silent_hosts = frozenset({"b", "c"})
+
+
+def test_where_all_others_fall_silent_at_once_none_of_them_is_named(tmp_path):
+    late = case()
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
+    Conductor(CutOff(**{**HEALTHY, "time": [SILENT_B]}), run, Silent()).conduct([Execution(late, 0, 1)])
+    (outcome,) = run.outcomes()
+    assert (outcome.status, outcome.rank, outcome.host, outcome.blame) == ("failed", None, "", "link")
+    assert outcome.reason == (
+        "ranks 2-3 (host b) were lost: the agent there said nothing for 20 s; no other host is heard either, so it may "
+        "be the link of the head's own, a"
+    )
 
 
 @pytest.mark.parametrize(
