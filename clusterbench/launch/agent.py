@@ -521,11 +521,10 @@ class Agent:
         self._is_closed = True
         for worker in self._workers.values():
             _kill(worker)
-        self._spawner.close()  # the spawner kills the zygotes, the kernel their workers
-        _exit_code(self._spawner_process)
         for channel in [key.fileobj for key in self._selector.get_map().values()]:
             assert isinstance(channel, Channel)
-            channel.close()
+            channel.close()  # zygotes end with theirs, and with the spawner's the spawner, after them
+        _exit_code(self._spawner_process)
         self._selector.close()
 
 

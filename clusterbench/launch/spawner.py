@@ -2,7 +2,7 @@
 
 It exists because the agent may be an MPI rank, and forking one of those is forbidden on many fabrics. The spawner is
 started before MPI is, with an environment free of launchers; it imports nothing heavy and owns no state. When its agent
-goes, however that happens, so does it, and so do its children.
+goes, however that happens, so does it, and so do its children, each of which ends with its own channel to the agent.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from clusterbench import own_copy
 from clusterbench.launch.channel import Channel
 from clusterbench.launch.messages import decode_spawn
+
+SECONDS_TO_LEAVE = 2.0
+"""For zygotes to end what their workers started, once the agent is gone."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -28,6 +32,11 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the request was made
         os._exit(1)
+
+
+def wake_when_it_dies() -> None:
+    """Takes back :func:`die_with`: the parent's end only wakes this process, should it be stopped (SIGSTOP)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def end_group(leader: int) -> None:
@@ -66,8 +75,12 @@ def main() -> None:
                 children.append(start_module(order.module, order.arguments, channel, errors, environment))
             os.close(errors)
         children = [child for child in children if child.poll() is None]
+    deadline = time.monotonic() + SECONDS_TO_LEAVE
     for child in children:
-        child.kill()
+        try:
+            child.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from clusterbench.launch.messages import (
     ZygoteReady,
     decode_zygote_order,
 )
-from clusterbench.launch.spawner import die_with, end_group
+from clusterbench.launch.spawner import die_with, end_group, wake_when_it_dies
 
 _Child = tuple[int | None, int | None]
 """The start and the rank of a forked process; a store's has neither."""
@@ -45,6 +45,7 @@ def main() -> None:
     except Exception as error:
         agent.send(ImportFailed(f"{type(error).__name__}: {error}"))
         raise
+    wake_when_it_dies()  # from here on it ends with its channel, once it has ended what its workers started
     threads = len(os.listdir("/proc/self/task"))
     agent.send(ZygoteReady(threads, PackageCopy(str(own_copy.FOLDER), own_copy.digest())))
 

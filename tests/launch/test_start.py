@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -295,6 +296,40 @@ def test_what_a_worker_forks_ends_with_it_and_hides_neither_its_death_nor_its_en
     assert not any(map(is_alive, forked))
 
 
+@pytest.mark.parametrize("killed", ["agent", "agent while the zygote is stopped", "spawner", "zygote"])
+def test_what_a_worker_forked_ends_where_what_started_it_is_killed(tmp_path, monkeypatch, killed):
+    (tmp_path / "sitecustomize.py").write_text(FORKING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("FORKED", str(tmp_path / "forked"))
+    (tmp_path / "suite.yaml").write_text(
+        "suite: forking\nbenchmarks: [{benchmark: fault_drill, sleep_s: 0.5, iterations: 100}]\ncpu: {num_ranks: 2}\n"
+    )
+    words = [sys.executable, "-m", "clusterbench.cli", "run", str(tmp_path / "suite.yaml"), "--out", "run"]
+    agent = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not (said := tmp_path / "forked").exists() or not said.read_text().endswith("\n"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (spawner,) = children_of(agent.pid)
+        (zygote,) = children_of(spawner)
+        if killed == "agent while the zygote is stopped":
+            os.kill(zygote, signal.SIGSTOP)
+        victim = {"spawner": spawner, "zygote": zygote}.get(killed, agent.pid)
+        forked, family = int(said.read_text()), descendants_of(victim)
+        assert forked in family
+        os.kill(victim, signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while any(map(is_alive, family)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not any(map(is_alive, family))
+    finally:
+        agent.kill()
+        agent.wait()
+        with suppress(ProcessLookupError):
+            os.kill(forked, signal.SIGKILL)
+
+
 def test_an_agent_waits_for_no_disk_but_its_own(tmp_path, monkeypatch):
     """A pipe that nobody writes to stands for a log on a network disk that stalls."""
     monkeypatch.setattr("clusterbench.launch.agent.SECONDS_OF_A_DISK", 0.2)
@@ -335,6 +370,7 @@ def test_a_cases_variables_reach_its_workers(agent, tmp_path):
 def test_nothing_survives_the_death_of_an_agent(tmp_path):
     program = f"""
 import time
+from contextlib import suppress
 from pathlib import Path
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.messages import Own, RankReady, Start, StorePlace
