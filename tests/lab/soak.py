@@ -288,7 +288,12 @@ class Soak:
 
 
 def _verdict(outcome: Outcome, target: str, rank: int) -> str:
-    """Whether an outcome names what was hit: the host ``target``, or the worker of ``rank``."""
+    """Whether an outcome names what was hit: the host ``target``, or the worker of ``rank``.
+
+    Where a cut link blames none of those that fell silent, its words name the one host whose own link it may be.
+    """
+    if rank < 0 and (may_be := re.search(r"link of the head's own, (\S+)$", outcome.reason)):
+        return "named" if target == may_be[1] else "wrong name"
     if outcome.rank == rank if rank >= 0 else target in (outcome.host, *outcome.lost_hosts):
         return "named"
     return "wrong name" if outcome.rank is not None or outcome.host or outcome.lost_hosts else "unnamed"
