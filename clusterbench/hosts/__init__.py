@@ -1,8 +1,9 @@
 """What a run says of each host: good, bad or not judged, each with its evidence.
 
-A host is bad where something was found that no program does to a healthy one: it was lost and has not come back, or a
-diagnosis of the machine names it. It is good where every diagnosis that compares hosts found it in order, cases ended
-well on it, and nothing speaks against it. What lies between, such as a rank that raised an exception, is not judged.
+A host is bad where something was found that no program does to a healthy one: it was lost and has not come back, its
+link went down, or a diagnosis of the machine names it. It is good where every diagnosis that compares hosts found it
+in order, cases ended well on it, and nothing speaks against it. What lies between, such as a rank that raised an
+exception, is not judged.
 """
 
 from __future__ import annotations
@@ -18,14 +19,22 @@ from typing import Any, Literal
 from clusterbench.cases import Reading
 from clusterbench.cluster import is_same_host
 from clusterbench.diagnoses import Answer, Finding, diagnoses, in_words
-from clusterbench.run_folder import ABSENT_HOSTS, LOST_HOSTS, RETURNED_HOSTS, SILENT_HOSTS, SPARES, noted
+from clusterbench.run_folder import (
+    ABSENT_HOSTS,
+    HOSTS_WITHOUT_LINK,
+    LOST_HOSTS,
+    RETURNED_HOSTS,
+    SILENT_HOSTS,
+    SPARES,
+    noted,
+)
 from clusterbench.run_folder.attempts import FAULTS, History
 from clusterbench.types import Outcome
 
 Judged = Literal["good", "bad", "not judged"]
 
 _MOST_SAID = 5
-_OF_HOSTS = (LOST_HOSTS, SILENT_HOSTS, ABSENT_HOSTS, SPARES)
+_OF_HOSTS = (LOST_HOSTS, SILENT_HOSTS, HOSTS_WITHOUT_LINK, ABSENT_HOSTS, SPARES)
 _OTHER_ORDER = "the same cases with the hosts in another order (--hosts): what moves with a host is the host's"
 _NO_LOSS = "a run that does not lose it"
 _THIRD_HOST = "a third host, or --launch, which tries every host by itself"
@@ -233,6 +242,8 @@ def _of_outcome(run: _Run, history: History, outcome: Outcome, passed_later: boo
             evidence = Evidence("lost", f"{reason}; it took part again later" if back else reason)
             yield _Said((host,), evidence, _NO_LOSS if back else "")
         yield from _unknown_names(run, culprits, reason)
+    elif outcome.blame == "link" and outcome.host and outcome.host not in outcome.lost_hosts:
+        yield _Said((outcome.host,), Evidence("link down", reason))
     elif outcome.blame == "link":
         hosts = (*run.of_case(history), *culprits)
         yield _Said(hosts, Evidence("silence", f"{reason}; whose link it is was not seen"), _THIRD_HOST)
@@ -268,6 +279,8 @@ def _of_notes(run: _Run) -> Iterator[_Said]:
     for heading in (LOST_HOSTS, ABSENT_HOSTS):
         for host, why in noted(environment, heading).items():
             yield _Said((host,), Evidence("lost", str(why)))
+    for host, why in noted(environment, HOSTS_WITHOUT_LINK).items():
+        yield _Said((host,), Evidence("link down", str(why)))
     for host, why in noted(environment, LOST_HOSTS).items():
         yield from _unknown_names(run, (host,), str(why))
     for host, why in noted(environment, SILENT_HOSTS).items():

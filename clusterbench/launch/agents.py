@@ -11,6 +11,7 @@ from typing import Protocol
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.control import CLOSED, HEAD, SAID_NOTHING, HeadPlane, MemberPlane, MpiPlane
+from clusterbench.launch.culprit import Heard
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
     AgentOrder,
@@ -36,6 +37,7 @@ from clusterbench.launch.messages import (
     TimeMpi,
 )
 from clusterbench.launch.mpi_cases import MpiRank
+from clusterbench.launch.own_links import OwnLinks
 
 SECONDS_BETWEEN_SIGNS = 2.0
 SECONDS_OF_SILENCE = 20.0
@@ -139,6 +141,7 @@ class Agents:
         self.silence_s = self._silence_s = silence_s
         self._pause = Pause()
         self._silence = Silence(agent for agent in range(plane.size) if agent != HEAD)
+        self._links = OwnLinks()
         self._gave_sign = 0.0
         self._hosts = {member.agent: member.host for member in self.members}
         self._ranks = {
@@ -169,10 +172,11 @@ class Agents:
         """Whether an agent is silent that should have given a sign by now."""
         return bool(self._silence.longer_than(2 * SECONDS_BETWEEN_SIGNS))
 
-    def speaking_hosts(self) -> set[str]:
-        """Those of which an agent gives its signs of life, this one's among them."""
+    def heard(self) -> Heard:
+        """The hosts of which an agent gives its signs of life, and how this host's own links are."""
         silent = self._silence.longer_than(2 * SECONDS_BETWEEN_SIGNS)
-        return {member.host for member in self.present if member.agent not in silent}
+        speaking = {member.host for member in self.present if member.agent not in silent}
+        return Heard(self._agent.host, speaking, len(self.hosts), self._links.down())
 
     def order(self, order: AgentOrder) -> None:
         """The same order to every agent; of a start, each is told which rank is its first."""

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agents import Agents
-from clusterbench.launch.culprit import Trouble, blame_of_loss
+from clusterbench.launch.culprit import Heard, Trouble, blame_of_loss, own_link
 from clusterbench.launch.events import SECONDS_TO_ANSWER, Deadline, Events
 from clusterbench.launch.executions import Execution, batches, own_steps
 from clusterbench.launch.members import taking_part
@@ -53,9 +53,9 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection
 from clusterbench.launch.proven import Proven
-from clusterbench.run_folder import LOST_HOSTS, SILENT_HOSTS, RunFolder
+from clusterbench.run_folder import HOSTS_WITHOUT_LINK, LOST_HOSTS, SILENT_HOSTS, RunFolder
 from clusterbench.run_folder.redaction import redacted, secrets_of
-from clusterbench.types import Case, Observation, Outcome
+from clusterbench.types import Blame, Case, Observation, Outcome
 from clusterbench.words import listed
 
 SECONDS_TO_START = 60.0
@@ -179,20 +179,24 @@ class Conductor:
         if self._unended:
             raise self._unended
         if without := self.agents.lost | self.agents.disabled:
-            self._note_lost(recorded)
+            heard = self.agents.heard()
+            blame = self._note_lost(without, heard, recorded)
             why = " or ".join(sorted(set(without.values())))
             lost = self.agents.lost_hosts
             were, whose = ("was", "its agent") if len(lost) == 1 else ("were", "each of their agents")
-            raise LostHosts(f"{listed('host', lost)} {were} lost: {whose} {why}")
+            own = own_link(heard) if blame == "link" else ""
+            raise LostHosts(f"{listed('host', lost)} {were} lost: {whose} {why}{own}")
 
-    def _note_lost(self, recorded: Sequence[str]) -> None:
-        """Notes the hosts that went away while a case ran that does not use them."""
-        without = self.agents.lost | self.agents.disabled
+    def _note_lost(self, without: Mapping[int, str], heard: Heard, recorded: Sequence[str]) -> Blame:
+        """Notes the hosts that went away while a case ran that does not use them, and what that speaks against."""
         gone = {member.host: without[member.agent] for member in self.agents.members if member.agent in without}
+        blame = blame_of_loss(gone.values(), gone, heard)
         unsaid = {host: f"its agent {why}" for host, why in gone.items() if host not in recorded}
-        if unsaid:
-            blame = blame_of_loss(gone.values(), gone, self.agents.speaking_hosts())
+        if unsaid and blame == "link" and heard.links_down:
+            self.run.note(HOSTS_WITHOUT_LINK, {heard.own: f"{listed('interface', heard.links_down)} went down"})
+        elif unsaid:
             self.run.note(LOST_HOSTS if blame == "host" else SILENT_HOSTS, unsaid)
+        return blame
 
     def _execute(self, execution: Execution) -> tuple[Outcome, Observation | None]:
         case = execution.case

@@ -42,6 +42,28 @@ BadEvent = RankFailed | RankExited | LostZygote | LostStore | LostAgent
 
 
 @dataclass(frozen=True)
+class Heard:
+    """Whom the head hears.
+
+    Attributes
+    ----------
+    own
+        The head's host.
+    hosts
+        Those whose agents still speak, the head's among them.
+    num_hosts
+        Of the run, with those that a case does not use.
+    links_down
+        Interfaces of the head's host that were up when the run began.
+    """
+
+    own: str
+    hosts: Collection[str]
+    num_hosts: int
+    links_down: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Trouble(Exception):
     """Why a case ended before its time; ``rank`` and ``host`` name the culprit where there is one.
 
@@ -93,8 +115,7 @@ def named(
     places: Mapping[int, RankPlace],
     members: Sequence[Member],
     lost: Mapping[int, str],
-    heard: Collection[str],
-    num_hosts: int,
+    heard: Heard,
 ) -> Trouble:
     """The trouble that began with the most suspect of some events.
 
@@ -104,16 +125,12 @@ def named(
         How far each rank got, as far as their agents answer.
     lost
         All agents that are lost by now, each with the reason: a switch takes many, one by one.
-    heard
-        The hosts whose agents still speak, the head's among them.
-    num_hosts
-        Of the run, with those that the case does not use.
     """
     worst = min(events, key=_suspicion)
     match worst:
         case LostAgent():
             why = {event.agent: event.why for event in events if isinstance(event, LostAgent)}
-            return _lost_agents({**why, **lost}, members, places, heard, num_hosts)
+            return _lost_agents({**why, **lost}, members, places, heard)
         case LostZygote():
             return Trouble("failed", worst.reason, host=worst.host, phase="spawned", blame="process")
         case LostStore():
@@ -178,24 +195,37 @@ def _blame_of_failure(worst: RankFailed, hosts: Collection[str], members: Sequen
     return "program" if len(hosts) > 1 and {member.host for member in members} <= {*hosts} else "process"
 
 
-def blame_of_loss(why: Collection[str], lost: Collection[str], heard: Collection[str]) -> Blame:
+def blame_of_loss(why: Collection[str], lost: Collection[str], heard: Heard) -> Blame:
     """A connection is closed by the far end; silence may be the near one's, where nobody else is heard."""
     silent = [reason for reason in why if reason.startswith((SAID_NOTHING, TOOK_NOTHING))]
     if any(reason not in (CLOSED, *silent) for reason in why):
         return "process"  # its agent is there, and can do no more, or has said what no agent says
-    return "link" if silent and len({*heard} - {*lost}) < 2 else "host"
+    return "link" if silent and len({*heard.hosts} - {*lost}) < 2 else "host"
+
+
+def own_link(heard: Heard) -> str:
+    """What it says of the head's own link that no other host is heard, as the end of a sentence that names these.
+
+    Of two hosts one is silent, and neither is likelier to have lost its link; nothing is said then.
+    """
+    if heard.links_down:
+        down = listed("interface", heard.links_down)
+        return f"; no other host is heard, and {down} of {heard.own} went down since the run began"
+    if heard.num_hosts > 2:
+        return f"; no other host is heard either, so it may be the link of the head's own, {heard.own}"
+    return ""
 
 
 def _lost_agents(
     why: Mapping[int, str],
     members: Sequence[Member],
     places: Mapping[int, RankPlace],
-    heard: Collection[str],
-    num_hosts: int,
+    heard: Heard,
 ) -> Trouble:
     """Phase is the least advanced of the ranks that are left: the lost ones cannot be asked any more.
 
-    Where several hosts fall silent and none is left but the head's, none is named: its own link is the likelier cause.
+    Where none speaks any more but the head's own host, that one is named if its link is down. Otherwise, of several
+    that fall silent none is named: the link of the head's own is the likelier cause.
     """
     lost = [member for member in members if member.agent in why]
     ranks = [member.first_rank + slot for member in lost for slot in range(len(member.local_ranks))]
@@ -207,10 +237,8 @@ def _lost_agents(
         f"{' or '.join(sorted(set(why.values())))}"
     )
     blame = blame_of_loss(why.values(), hosts, heard)
-    if blame == "link" and num_hosts > 2:
-        own = "".join(f", {host}" for host in heard)
-        reason += f"; no other host is heard either, so it may be the link of the head's own{own}"
-        return Trouble("failed", reason, phase, blame=blame)
+    if blame == "link" and (own := own_link(heard)):
+        return Trouble("failed", reason + own, phase, host=heard.own if heard.links_down else "", blame=blame)
     return Trouble("failed", reason, phase, ranks[0], hosts[0], blame=blame)
 
 

@@ -31,10 +31,11 @@ from clusterbench.units import UNITS
 from clusterbench.words import short
 
 LOST_HOSTS, SILENT_HOSTS, ABSENT_HOSTS = "lost hosts", "silent hosts", "absent hosts"
+HOSTS_WITHOUT_LINK = "hosts without link"
 SPARES, RETURNED_HOSTS = "spares", "returned hosts"
 """Headings of environment.json under which a host has a sentence: it was lost while no case ran on it; it fell silent
-and no third host was there to say whose link it was; it did not answer when it was to take part; it was named to
-replace others. And how many times a host had been lost that took part again."""
+and no third host was there to say whose link it was; it did not answer when it was to take part; its own link went
+down; it was named to replace others. And how many times a host had been lost that took part again."""
 
 _MOST_LEVELS = 16  # of environment.json; ours has five
 

@@ -225,6 +225,7 @@ OF_RANK_2 = {"rank": 2, "host": "n2"}
         (ended(blame="host", lost_hosts=("n2", "n3"), **OF_RANK_2), {"n2": "bad", "n3": "bad"}, "lost"),
         (ended(blame="host", lost_hosts=("n2.fabric.example",), host="n2.fabric.example"), {"n2": "bad"}, "lost"),
         (ended(blame="link", lost_hosts=("n2",), **OF_RANK_2), NONE_JUDGED, "silence"),
+        (ended(blame="link", lost_hosts=("n0", "n2", "n3"), host="n1"), {"n1": "bad"}, "link down"),
         (ended(blame="process", **OF_RANK_2), {"n2": "not judged"}, "process"),
         (ended(blame="process", lost_hosts=("n2",), **OF_RANK_2), {"n2": "not judged"}, "process"),
         (ended("timeout", blame="process", **OF_RANK_2), {"n2": "not judged"}, "process"),

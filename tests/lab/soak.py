@@ -210,7 +210,10 @@ class Soak:
 
     def names_in_words(self, host: str) -> bool:
         """Between two cases a loss belongs to none of them; then what the supervisor says names the host."""
-        words = rf"(no answer from|it said:|lost:) [^;]*\b{host}\b|hosts? [^:;]*\b{host}\b[^:;]* (was|were) lost:"
+        words = (
+            rf"(no answer from|it said:|lost:) [^;]*\b{host}\b|hosts? [^:;]*\b{host}\b[^:;]* (was|were) lost:"
+            rf"|interface \S+ of {host} went down"
+        )
         return any(re.search(words, line) for line in self.said)
 
     def workers(self) -> list[tuple[int, int]]:

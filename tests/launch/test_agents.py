@@ -1,8 +1,11 @@
+from types import SimpleNamespace
+
 import pytest
 
 from clusterbench.errors import LaunchError
-from clusterbench.launch.agents import Agents
+from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
 from clusterbench.launch.control import Alone
+from clusterbench.launch.culprit import Heard
 from clusterbench.launch.members import Member, members_of
 from clusterbench.launch.messages import (
     Disabled,
@@ -98,6 +101,20 @@ def test_an_agent_is_lost_after_as_long_a_silence_as_was_said(monkeypatch, silen
     clock[0] += 1.0
     (event,) = agents.events(0.0)
     assert (event.host, event.why) == ("b", f"said nothing for {silence_s:g} s")
+
+
+def test_heard_is_who_misses_no_sign_and_what_the_own_links_are(monkeypatch):
+    clock, up = [0.0], {"lo": True, "ib0": True, "ib1": False}
+    monkeypatch.setattr("clusterbench.launch.agents.time.monotonic", lambda: clock[0])
+    seen = {name: SimpleNamespace(isup=True) for name in up}
+    monkeypatch.setattr("psutil.net_if_stats", lambda: {name: seen[name] for name in up if up[name]})
+    agents = Agents(StandIn("a"), Mute(), members_of(["a", "b"], [1, 1]))
+    assert agents.heard() == Heard("a", {"a", "b"}, 2)
+    while clock[0] <= 2 * SECONDS_BETWEEN_SIGNS:
+        clock[0] += 1.0
+        agents.events(0.0)
+    up |= {"ib0": False, "ib1": True}  # another that comes up is none that was there
+    assert agents.heard() == Heard("a", {"a"}, 2, ("ib0",))
 
 
 PLACE = RankPlace(0, "a", "warm", 3, "S", (), "")

@@ -11,6 +11,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.engine.telemetry import GpuSample
 from clusterbench.launch import conductor, events
 from clusterbench.launch.conductor import Conductor, LostHosts, OutOfTime
+from clusterbench.launch.culprit import Heard
 from clusterbench.launch.executions import Execution
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
@@ -92,6 +93,7 @@ class ScriptedAgents:
     disabled: ClassVar = {}
     lost_hosts = ()
     silent_hosts: ClassVar = frozenset()
+    links_down = ()
 
     def __init__(self, **answers):
         self.present = self.members
@@ -99,8 +101,9 @@ class ScriptedAgents:
         self.waiting = deque()
         self.orders = []
 
-    def speaking_hosts(self):
-        return {member.host for member in self.present} - self.silent_hosts
+    def heard(self):
+        speaking = {member.host for member in self.present} - self.silent_hosts
+        return Heard("a", speaking, len({member.host for member in self.members}), self.links_down)
 
     def order(self, order):
         name = {Start: "start", RunCase: "case", Inspect: "inspect", End: "end"}.get(type(order))
@@ -463,6 +466,64 @@ def test_where_all_others_fall_silent_at_once_none_of_them_is_named(tmp_path):
         "ranks 2-3 (host b) were lost: the agent there said nothing for 20 s; no other host is heard either, so it may "
         "be the link of the head's own, a"
     )
+
+
+class Unplugged(NobodyElse):
+    """The head hears nobody any more, because its own cable was pulled."""
+
+    links_down = ("ib0",)
+
+
+class UnpluggedOfThree(CutOff):
+    """The same of three."""
+
+    links_down = ("ib0",)
+
+
+@pytest.mark.parametrize("members", [Unplugged, UnpluggedOfThree])
+def test_where_nobody_is_heard_and_the_own_link_went_down_it_is_the_own_host(tmp_path, members):
+    late = case()
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
+    Conductor(members(**{**HEALTHY, "time": [SILENT_B]}), run, Silent()).conduct([Execution(late, 0, 1)])
+    (outcome,) = run.outcomes()
+    assert (outcome.status, outcome.rank, outcome.host, outcome.blame) == ("failed", None, "a", "link")
+    assert outcome.reason == (
+        "ranks 2-3 (host b) were lost: the agent there said nothing for 20 s; no other host is heard, and interface "
+        "ib0 of a went down since the run began"
+    )
+
+
+class OneCableFewer(TwoHosts):
+    """An interface of the head went down that nobody needs: other hosts are heard."""
+
+    links_down = ("docker0",)
+
+
+def test_a_link_that_is_down_is_not_to_blame_while_another_host_is_heard(tmp_path):
+    late = case()
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
+    Conductor(OneCableFewer(**{**HEALTHY, "time": [SILENT_B]}), run, Silent()).conduct([Execution(late, 0, 1)])
+    (outcome,) = run.outcomes()
+    assert (outcome.rank, outcome.host, outcome.blame) == (2, "b", "host")
+
+
+def test_a_link_that_went_down_between_two_cases_is_noted_and_said(tmp_path):
+    small = case(world_size=2)
+    lost = LostAgent(1, "b", "said nothing for 20 s")
+    answers = {
+        "start": ready()[:2],
+        "case": reached("prepared", range(2)),
+        "check": reached("checked", range(2)),
+        "time": [lost, *done(range(2))],
+    }
+    agents = Unplugged(**answers)
+    agents.lost, agents.lost_hosts, agents.present = {1: lost.why}, ("b",), Unplugged.members[:1]
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (small,), ()), {})
+    with pytest.raises(
+        LostHosts, match=r"host b was lost: .*; no other host is heard, and interface ib0 of a went down"
+    ):
+        Conductor(agents, run, Silent()).conduct([Execution(small, 0, 1)])
+    assert run.environment() == {"hosts without link": {"a": "interface ib0 went down"}}
 
 
 @pytest.mark.parametrize(
