@@ -44,7 +44,16 @@ class Stages:
         self.job, self.device = job, device
         num_stages = job.layout.pp * len(job.held)
         self.stages = [
-            PipelineStage(decoder, decoder.chunk.stage, num_stages, device, group=group) for decoder in decoders
+            PipelineStage(
+                decoder,
+                decoder.chunk.stage,
+                num_stages,
+                device,
+                input_args=_tokens(job) if decoder.chunk.first else _between(job, decoder.dtype),
+                output_args=_between(job, decoder.dtype),  # the last stage sends none, and is not asked for its logits
+                group=group,
+            )
+            for decoder in decoders
         ]
         kind: Any = getattr(pipelining, properties.torch_class or "ScheduleGPipe")
         self.at_once = job.gradient_accumulation_steps if properties.torch_class else 1
@@ -84,6 +93,20 @@ class Stages:
             at += seconds
             ends.append(at)
         return [Computed(*action, ends[2 * n], ends[2 * n + 1]) for n, action in enumerate(actions)]
+
+
+def _tokens(job: TrainingJob) -> Tensor:
+    """One micro-batch as the first stage gets it: a tensor without data."""
+    return torch.empty(job.micro_batch_size, job.local_tokens // job.micro_batch_size, dtype=torch.int64, device="meta")
+
+
+def _between(job: TrainingJob, dtype: torch.dtype) -> Tensor:
+    """What a stage hands the next of one micro-batch, without data.
+
+    torch takes shapes from here and asks no stage for them, which would run each once more forward and backward.
+    """
+    size = job.micro_batch_size, job.residual_tokens // job.micro_batch_size, job.shape.hidden_size
+    return torch.empty(size, dtype=dtype, device="meta", requires_grad=True)
 
 
 @contextmanager
