@@ -192,14 +192,15 @@ class TrainingStep:
                 by_way[weight.split_over].append(weight.gradient)
             else:
                 by_way[weight.split_over] = by_way[weight.split_over]
-        squares = torch.stack([torch.nn.utils.get_total_norm(gradients) ** 2 for gradients in by_way.values()])
+        squares = {way: torch.nn.utils.get_total_norm(gradients) ** 2 for way, gradients in by_way.items()}
         for axis in NORM_ORDER:
-            there = [index for index, way in enumerate(by_way) if axis in way]
-            if there:
-                summed = squares[there]
+            ways = [way for way in squares if axis in way]
+            if ways:
+                # stacked and taken apart again: an index would come from the host, which then waits for the device
+                summed = torch.stack([squares[way] for way in ways])
                 self._all_reduce(summed, axis)
-                squares[there] = summed
-        total = squares.sum()
+                squares |= dict(zip(ways, summed.unbind(), strict=True))
+        total = torch.stack(list(squares.values())).sum()
         if self.job.layout.uses("pp"):
             self._all_reduce(total, "pp")
         return total.sqrt()
