@@ -6,33 +6,35 @@ the suite has it on so many nodes, the launcher is started once, and what the ru
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 from clusterbench.cluster import Cluster, is_same_host
 from clusterbench.derive import read
 from clusterbench.engine.scratch import scratch_folder
-from clusterbench.errors import LaunchError, RunFolderError, SuiteError, nearest
+from clusterbench.errors import LaunchError, SuiteError, nearest
 from clusterbench.launch.allocation import not_excluded
+from clusterbench.launch.bisect_record import INTERRUPTED, NAME, Searched, cut_short
 from clusterbench.launch.bisect_words import Ended, Ran, Told
 from clusterbench.launch.ending import EndingSignals, Interruption, output_that_may_close
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.places import expect_equally_many
-from clusterbench.launch.run import RunOptions, excluded_hosts
+from clusterbench.launch.run import RunOptions, excluded_hosts, lock_of
 from clusterbench.launch.supervisor import hosts_that_answer, start_once
 from clusterbench.launch.suspects import FEWEST_HOSTS, Found, Setting, Try, Wanted, next_step
 from clusterbench.launch.symptom import LOST_HOST, NO_OUTCOME, Symptom, symptom_of
 from clusterbench.launchers import detect
 from clusterbench.planning.same_case import on_cluster
 from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Case, Plan
 from clusterbench.words import few, plural, short
@@ -40,7 +42,6 @@ from clusterbench.words import few, plural, short
 NAMED, NOT_NAMED = 1, 3
 """Exit codes. Never 0: that a failure does not come again is no sign of health."""
 
-RESULT = "bisect.json"
 _LAUNCHER_SAID = "launcher.txt"
 
 
@@ -120,13 +121,49 @@ def bisect(command: str, case: str, options: RunOptions) -> int:
     expect_equally_many(launch)
     failure = Failure.of(options.resume, case, launch.hosts)
     hosts, spares = _of_command(launch, failure.hosts, excluded_hosts(options.exclude, launch.hosts))
-    folder = options.out or _free(options.resume.with_name(f"{failure.run.name}-bisect"))
-    RunFolder(folder).expect_empty()
+    wanted = Searched(
+        str(failure.run.path.resolve()), case, failure.symptom, launch.launcher.program, options.interface
+    )
+    folder = RunFolder(_place(options, failure, wanted))
     interruption = Interruption()
     interruption.only_noted()
     with EndingSignals(interruption), output_that_may_close(interruption), scratch_folder("launch") as scratch:
-        search = Bisection(launch, failure, _of_the_run(options, failure), folder, Path(scratch), interruption)
-        return search.conduct(hosts, spares)
+        folder.lock = lock_of(folder.path, options)
+        try:
+            searched = _gone_on(folder.path, wanted, options)
+            inner = _of_the_run(options, failure)
+            search = Bisection(launch, failure, inner, folder, searched, Path(scratch), interruption)
+            return search.conduct(hosts, spares)
+        finally:
+            folder.release()
+
+
+def _place(options: RunOptions, failure: Failure, wanted: Searched) -> Path:
+    """The folder of a search for the same that was cut short, or one in which there is nothing yet."""
+    if options.out:
+        if not cut_short(options.out, wanted):
+            RunFolder(options.out).expect_empty()
+        return options.out
+    first = failure.run.path.with_name(f"{failure.run.name}-bisect")
+    *_, last = first, *takewhile(Path.exists, _numbered(first))
+    return last if cut_short(last, wanted) else _free(first)
+
+
+def _gone_on(folder: Path, wanted: Searched, options: RunOptions) -> Searched:
+    """The search in ``folder`` so far, once nothing of it is under way any more: a launcher may outlive who started it.
+
+    Raises
+    ------
+    FolderHeld
+        If one of its runs is.
+    """
+    if (searched := cut_short(folder, wanted)) is None:
+        return wanted
+    for held in sorted(folder.glob(f"*/{LOCK}")):
+        lock_of(held.parent, options).release()
+    num_answers = sum(ran.is_answer for ran in searched.runs)
+    _say(f"goes on after the {plural(num_answers, 'run')} of {folder}; --out FOLDER begins anew")
+    return replace(searched, ended="")
 
 
 def _expect_effect(options: RunOptions) -> None:
@@ -137,7 +174,6 @@ def _expect_effect(options: RunOptions) -> None:
         "--time-limit": options.time_limit_s,
         "--on-lost-host": options.on_lost_host,
         "--fail-on": options.fail_on,
-        "--take-over": options.take_over,
     }
     if without := [name for name, value in given.items() if value]:
         raise SuiteError(
@@ -169,11 +205,14 @@ def _of_the_run(options: RunOptions, failure: Failure) -> RunOptions:
     return replace(options, device="cpu", num_ranks=options.num_ranks or cluster.ranks_per_node)
 
 
+def _numbered(path: Path) -> Iterator[Path]:
+    """The path, and the same with -2, -3 and so on."""
+    yield path
+    yield from (path.with_name(f"{path.name}-{number}") for number in count(2))
+
+
 def _free(path: Path) -> Path:
-    number = 1
-    while (free := path if number == 1 else path.with_name(f"{path.name}-{number}")).exists():
-        number += 1
-    return free
+    return next(each for each in _numbered(path) if not each.exists())
 
 
 @dataclass
@@ -183,21 +222,15 @@ class Bisection:
     launch: LaunchCommand
     failure: Failure
     options: RunOptions
-    folder: Path
+    folder: RunFolder
+    searched: Searched
     scratch: Path
     interruption: Interruption
-    ran: list[Ran] = field(default_factory=list, init=False)
-    unreachable: list[str] = field(default_factory=list, init=False)
     _sizes: dict[int, Case | None] = field(default_factory=dict, init=False)
 
     def conduct(self, hosts: tuple[str, ...], spares: tuple[str, ...]) -> int:
         """Makes one run after the other, each with a line, and says what was found."""
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(
-                f"{self.folder} cannot be written: {error.strerror}.\nhint: name another --out"
-            ) from None
+        self.searched.write(self.folder)
         _say(f"{self.failure.case.id} failed on {', '.join(hosts)}: {self.failure.symptom.sentence}")
         setting = self._reachable(hosts, spares)
         while True:
@@ -210,9 +243,9 @@ class Bisection:
             if ran.ended == "failed otherwise":
                 return self._finish(setting, ran)
             if ran.ended == "not run":
-                before = len(self.unreachable)
+                before = setting
                 setting = self._reachable(setting.hosts, setting.spares)
-                if len(self.unreachable) == before:
+                if setting == before:
                     return self._finish(setting, ran)
 
     def _tries(self, setting: Setting) -> list[Try]:
@@ -220,7 +253,7 @@ class Bisection:
         there = {*setting.hosts, *setting.spares}
         return [
             Try(ran.hosts, ran.ended)
-            for ran in self.ran
+            for ran in self.searched.runs
             if ran.ended == "ok" or (ran.ended == "failed" and there.issuperset(ran.hosts))
         ]
 
@@ -228,7 +261,8 @@ class Bisection:
         """The search among the hosts that answer; spares take the places of the others where the case needs them."""
         answer = set(hosts_that_answer(self.launch, [*hosts, *spares], self.scratch))
         if silent := [host for host in (*hosts, *spares) if host not in answer]:
-            self.unreachable += silent
+            unreachable = tuple(dict.fromkeys([*self.searched.unreachable, *silent]))
+            self._note(unreachable=unreachable)
             _say(f"no answer from {', '.join(silent)}: left out, and not blamed for the failure of the case")
         left, more = [host for host in hosts if host in answer], [host for host in spares if host in answer]
         for number in range(len(more) + 1):
@@ -251,8 +285,8 @@ class Bisection:
     # One run
 
     def _make(self, step: Wanted) -> Ran:
-        number, began = len(self.ran) + 1, time.monotonic()
-        folder = self.folder / f"{number:02d}"
+        number, began = len(self.searched.runs) + 1, time.monotonic()
+        folder = _free(self.folder.path / f"{number:02d}")
         case = self._case_on(len(step.hosts))
         assert case is not None
         plan = replace(
@@ -263,10 +297,11 @@ class Bisection:
         with open(folder / _LAUNCHER_SAID, "w", errors="replace") as said, redirect_stdout(said), redirect_stderr(said):
             exit_code = start_once(self.launch, step.hosts, options, self.scratch, self.interruption)
         ended, sentence = self._read(folder, case, exit_code)
+        if self.interruption.asked:  # what it came to may be what the signal made of it
+            ended, sentence = "not run", self.interruption.why
         ran = Ran(number, step.hosts, step.why, ended, sentence, folder.name, round(time.monotonic() - began, 1))
-        self.ran.append(ran)
-        self._write({})
-        note = "" if ended in ("failed", "ok") else f" ({sentence})"
+        self._note(runs=(*self.searched.runs, ran))
+        note = "" if ran.is_answer else f" ({sentence})"
         _say(f"run {number}, {step.why}: {', '.join(step.hosts)}: {ended}{note}, {ran.elapsed_s:.0f} s")
         return ran
 
@@ -288,27 +323,26 @@ class Bisection:
     # The end
 
     def _finish(self, setting: Setting, end: Found | Ran) -> int:
-        told = Told(self.failure.case.id, self.failure.symptom.sentence, setting.hosts, self.ran)
+        answers = [ran for ran in self.searched.runs if ran.is_answer]
+        told = Told(self.failure.case.id, self.failure.symptom.sentence, setting.hosts, answers)
         sentence, hint = told.found(end) if isinstance(end, Found) else told.stopped(end)
         named = end.culprits if isinstance(end, Found) else ()
         exit_code = NAMED if named else NOT_NAMED
         kind = end.kind if isinstance(end, Found) else end.ended
-        self._write({"ended": kind, "hosts": named, "sentence": sentence, "hint": hint, "exit_code": exit_code})
+        self._note(ended=kind, hosts=named, sentence=sentence, hint=hint, exit_code=exit_code)
         print(f"{sentence}\nhint: {hint}")
-        _say(f"{plural(len(self.ran), 'run')}: {self.folder / RESULT}")
+        _say(f"{plural(len(self.searched.runs), 'run')}: {self.folder.path / NAME}")
         return exit_code
 
     def _interrupted(self) -> int:
         sentence = f"stopped: {self.interruption.why}; no host is named"
-        self._write({"ended": "interrupted", "hosts": (), "sentence": sentence, "exit_code": NOT_NAMED})
-        _say(f"{sentence}. What was run is in {self.folder / RESULT}")
+        self._note(ended=INTERRUPTED, sentence=sentence, exit_code=NOT_NAMED)
+        _say(f"{sentence}. The same command goes on; what was run is in {self.folder.path / NAME}")
         return NOT_NAMED
 
-    def _write(self, found: dict[str, Any]) -> None:
-        failure = self.failure
-        of_run = {"run": str(failure.run.path), "case": failure.case.id, "failure": asdict(failure.symptom)}
-        runs = {"unreachable": self.unreachable, "runs": [asdict(ran) for ran in self.ran]}
-        RunFolder(self.folder).write(RESULT, json.dumps({**of_run, **runs, **found}, indent=1) + "\n")
+    def _note(self, **more: Any) -> None:
+        self.searched = replace(self.searched, **more)
+        self.searched.write(self.folder)
 
 
 def _last_words(path: Path) -> str:

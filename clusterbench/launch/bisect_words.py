@@ -24,6 +24,11 @@ class Ran:
     folder: str
     elapsed_s: float
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether it shows that the case fails with these hosts, or that it does not."""
+        return self.ended in ("failed", "ok")
+
 
 @dataclass(frozen=True)
 class Told:
@@ -37,6 +42,8 @@ class Told:
         How it failed in the run that was asked about.
     hosts
         Among which the search was.
+    ran
+        The runs that are answers.
     """
 
     case: str

@@ -4,18 +4,20 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from clusterbench.cli import main
 from clusterbench.cluster import Cluster
-from clusterbench.errors import LaunchError, SuiteError
+from clusterbench.errors import LaunchError, RunFolderError, SuiteError
 from clusterbench.launch import bisect as searching
 from clusterbench.launch.bisect import NAMED, NOT_NAMED, bisect
 from clusterbench.launch.run import RunOptions
 from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.lock import FolderHeld, Lock
 from clusterbench.suite import load_suite
 from clusterbench.types import Observation, Outcome
 
@@ -28,6 +30,10 @@ benchmarks:
 DRILL, TP = "fault_drill/4n4/none-in-run", "train_step/4n4/tp4"
 COMMAND = "mpirun -n 4 -host a,b,c,d"
 RAISED = "rank 1 (host b): RuntimeError: it broke after 7 s"
+
+
+class Killed(BaseException):
+    """In place of kill -9, after which nothing more is written."""
 
 
 def write_outcome(folder, hosts, planted):
@@ -58,8 +64,15 @@ def planted(tmp_path, monkeypatch):
     planted = {}
 
     def start_once(launch, hosts, options, scratch, interruption):
-        if planted["signal"]:
-            os.kill(os.getpid(), planted["signal"])
+        if planted["killed_at"] == "".join(hosts):
+            raise Killed
+        if planted["signal_at"] == "".join(hosts):
+            os.kill(os.getpid(), signal.SIGTERM)
+            if planted["in_a_case"]:
+                Lock.take(options.resume, "head").note(
+                    {"case": DRILL, "hash": "0", "repeat": 0, "attempt": 1, "phase": "warm"}
+                )
+            return 1
         planted["down"] += planted["crashes"].get("".join(hosts), [])
         if {*hosts} & {*planted["down"]} or any(set(hosts) >= {*stuck} for stuck in planted["stuck"]):
             print("error: no way to b\nand more", file=sys.stderr)
@@ -74,8 +87,9 @@ def planted(tmp_path, monkeypatch):
     monkeypatch.setattr(searching, "hosts_that_answer", hosts_that_answer)
 
     def plant(failed=("failed", RAISED), **what):
-        planted.update({"faults": [], "slow": [], "down": [], "stuck": [], "crashes": {}, "signal": 0, **what})
-        for case in plan.cases:
+        planted.update({"faults": [], "slow": [], "down": [], "stuck": [], "crashes": {}, **what})
+        planted.update({"signal_at": "", "killed_at": "", "in_a_case": False, **what})
+        for case in plan.cases if not run.outcomes() else ():
             identity = {"case": case.id, "hash": case.hash, "repeat": 0, "attempt": 1}
             if failed:
                 run.record(Outcome(**identity, status=failed[0], reason=failed[1]), None)
@@ -197,11 +211,84 @@ def test_two_culprits_are_both_named(planted, tmp_path, capfd):
     assert sorted(result(tmp_path)["hosts"]) == [["a"], ["d"]]
 
 
-def test_a_signal_ends_it_with_what_was_run(planted, tmp_path, capfd):
-    options = planted(faults=[("failed", RAISED, [["a"]])], signal=signal.SIGTERM)
-    assert bisect(COMMAND, DRILL, options) == NOT_NAMED
-    assert "bisect: stopped: " in capfd.readouterr().err
-    assert (result(tmp_path)["ended"], len(result(tmp_path)["runs"])) == ("interrupted", 1)
+@pytest.mark.parametrize("how", ["signal_at", "killed_at"])
+def test_a_search_that_was_cut_short_goes_on(planted, tmp_path, capfd, how):
+    faults = [("failed", RAISED, [["c"]])]
+    options = planted(faults=faults, **{how: "abc"})
+    if how == "signal_at":
+        assert bisect(COMMAND, DRILL, options) == NOT_NAMED
+        assert "bisect: stopped: it was interrupted by SIGTERM; no host is named. The same command goes on" in (
+            capfd.readouterr().err
+        )
+        assert (result(tmp_path)["ended"], len(result(tmp_path)["runs"])) == ("interrupted", 3)
+    else:
+        with pytest.raises(Killed):
+            bisect(COMMAND, DRILL, options)
+    capfd.readouterr()
+    assert bisect(COMMAND, DRILL, planted(faults=faults)) == NAMED
+    said = capfd.readouterr()
+    assert said.out.startswith(f"c: {DRILL} failed in 3 of 3 runs with it. Without c it ended well on a, b, d.\n")
+    assert f"bisect: goes on after the 2 runs of {tmp_path}/run-bisect; --out FOLDER begins anew\n" in said.err
+    runs = [("".join(run["hosts"]), run["ended"]) for run in result(tmp_path)["runs"] if run["ended"] != "not run"]
+    assert runs == [("abcd", "failed"), ("ab", "ok"), ("abc", "failed"), ("cd", "failed"), ("abd", "ok")]
+    assert len({run["folder"] for run in result(tmp_path)["runs"]}) == len(result(tmp_path)["runs"])
+
+
+def test_a_run_that_was_interrupted_is_no_loss_of_a_host(planted, tmp_path):
+    lost = planted(("failed", "rank 1 (host b) was lost: the agent there said nothing for 20 s"))
+    run = RunFolder.open(tmp_path / "run")
+    last = next(outcome for outcome in run.outcomes() if outcome.case == DRILL)
+    run.record(replace(last, attempt=2, lost_hosts=("b",)), None)
+    planted(signal_at="abcd", in_a_case=True)
+    assert bisect(COMMAND, DRILL, lost) == NOT_NAMED
+    assert [run["ended"] for run in result(tmp_path)["runs"]] == ["not run"]
+
+
+@pytest.mark.parametrize(
+    ("command", "case", "more"),
+    [
+        ("mpirun -n 5 -host a,b,c,d,e", DRILL, {"interface": "eth1"}),
+        ("srun -w a,b,c,d --ntasks-per-node=1", DRILL, {}),
+        ("mpirun -n 6 -host a,b,c,d,e,f", TP, {}),
+    ],
+    ids=["interface", "launcher", "case"],
+)
+def test_what_was_asked_otherwise_is_no_part_of_a_search(planted, tmp_path, command, case, more):
+    assert bisect(COMMAND, DRILL, planted(faults=[("failed", RAISED, [["c"]])], signal_at="abc")) == NOT_NAMED
+    before = result(tmp_path)
+    options = replace(planted(faults=[("failed", RAISED, [["c"]])]), **more)
+    assert bisect(command, case, options) == NAMED
+    assert result(tmp_path) == before
+    again = json.loads((tmp_path / "run-bisect-2" / "bisect.json").read_text())
+    assert again["runs"][0]["hosts"] == ["a", "b", "c", "d"]
+
+
+def test_a_search_that_came_to_an_end_begins_anew(planted, tmp_path):
+    options = planted(faults=[("failed", RAISED, [["c"]])])
+    assert bisect(COMMAND, DRILL, options) == NAMED
+    assert bisect(COMMAND, DRILL, options) == NAMED
+    assert (tmp_path / "run-bisect-2" / "05").exists()
+
+
+def test_a_record_that_is_damaged_is_not_gone_on_with(planted, tmp_path):
+    assert bisect(COMMAND, DRILL, planted(faults=[("failed", RAISED, [["c"]])], signal_at="abc")) == NOT_NAMED
+    record = tmp_path / "run-bisect" / "bisect.json"
+    record.write_text(record.read_text().replace('"ok"', '"fine"'))
+    options = planted(faults=[("failed", RAISED, [["c"]])])
+    with pytest.raises(RunFolderError, match=r"run-bisect exists and is not empty"):
+        bisect(COMMAND, DRILL, replace(options, out=tmp_path / "run-bisect"))
+    assert bisect(COMMAND, DRILL, options) == NAMED
+    assert (tmp_path / "run-bisect-2" / "05").exists()
+
+
+@pytest.mark.parametrize("where", [".", "03"])
+def test_a_search_of_which_anything_is_under_way_is_not_gone_on_with(planted, tmp_path, where):
+    assert bisect(COMMAND, DRILL, planted(faults=[("failed", RAISED, [["c"]])], signal_at="abc")) == NOT_NAMED
+    lock = Lock.take(tmp_path / "run-bisect" / where, "another")
+    with pytest.raises(FolderHeld, match="is being written by another run: process"):
+        bisect(COMMAND, DRILL, planted(faults=[("failed", RAISED, [["c"]])]))
+    lock.release()
+    assert bisect(COMMAND, DRILL, planted(faults=[("failed", RAISED, [["c"]])])) == NAMED
 
 
 def test_a_case_that_fits_no_fewer_hosts_takes_those_that_launch_names_beside_them(planted, capfd):
