@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from clusterbench.errors import nearest
@@ -21,13 +21,14 @@ Reference = Literal["expected", "typical", "baseline"]
 SIDES: tuple[Side, ...] = get_args(Side)
 _BETTER: Mapping[str, Side] = {"higher": "at_least", "lower": "at_most"}
 _SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?) +of +([a-z]+)")
+_BEST = "best "
 _KEY = re.compile(r"([A-Za-z0-9_]+)(\[[a-z_]+=[^][,=]+(?:,[a-z_]+=[^][,=]+)*\])?")
 _MOST = 100.0  # times a reference
 
 
 @dataclass(frozen=True)
 class AskedFloor:
-    """A floor as a suite has it: a value of its own, or a share of a reference."""
+    """A floor as a suite has it: a value of its own, or a share of a reference, of each case or of the best."""
 
     metric: str
     side: Side
@@ -36,6 +37,7 @@ class AskedFloor:
     value: float
     of: Reference | None = None
     line: int = 0
+    best: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,13 @@ class Baseline:
 
 
 def read_floor(
-    side: Side, metric: str, written: object, kinds: Collection[MetricKind], predicts: Collection[str], line: int = 0
+    side: Side,
+    metric: str,
+    written: object,
+    kinds: Collection[MetricKind],
+    predicts: Collection[str],
+    line: int = 0,
+    has_choices: bool = False,
 ) -> AskedFloor:
     """A line under ``at_least`` or ``at_most``.
 
@@ -57,6 +65,8 @@ def read_floor(
         Metrics of the benchmark.
     predicts
         Names of those that it may have an expectation of.
+    has_choices
+        Whether it has several ways to do the same work, of which one is the best.
 
     Raises
     ------
@@ -72,8 +82,16 @@ def read_floor(
         raise ValueError(
             f"'{kind.name}' under '{side}', but its better side is {kind.better}: write it under '{right}'."
         )
+    if best := text.startswith(_BEST):
+        text = text.removeprefix(_BEST)
+        if not has_choices:
+            raise ValueError(
+                f"'{kind.name}: {_BEST}{short(text)}', but it has no two ways to do the same work, of which one is the "
+                f"best: write '{short(text)}'."
+            )
     if share := _SHARE.fullmatch(text):
-        return _share(side, metric, kind, text, float(share[1]), share[2], predicts, line)
+        asked = _share(side, metric, kind, text, float(share[1]), share[2], predicts, line)
+        return replace(asked, best=best)
     is_plain = isinstance(written, (str, int, float)) and not isinstance(written, bool)
     try:
         value = parse_value(text if is_plain else "", kind.unit)
@@ -82,7 +100,7 @@ def read_floor(
             f"'{kind.name}: {short(text)}', which is in {UNITS[kind.unit]}: write {error}, or a share such as "
             f"'0.8 of {'expected' if kind.name in predicts else 'baseline'}'."
         ) from None
-    return AskedFloor(metric, side, text, kind.unit, value, None, line)
+    return AskedFloor(metric, side, text, kind.unit, value, None, line, best)
 
 
 def _share(
@@ -118,7 +136,15 @@ def floors_of(
         In words, for the reason where nothing is known.
     """
     if asked.of is None:
-        yield Floor(asked.metric, asked.side, asked.text, asked.unit, asked.value, basis="the suite's own figure")
+        yield Floor(
+            asked.metric,
+            asked.side,
+            asked.text,
+            asked.unit,
+            asked.value,
+            basis="the suite's own figure",
+            best=asked.best,
+        )
         return
     references = {
         "expected": {key: (what.value, 0.0, what.basis) for key, what in expected.items()},
@@ -132,10 +158,10 @@ def floors_of(
             "typical": f"no published figure of it on {machine} is on record",
             "baseline": f"run {run} has no such figure of this case",
         }[asked.of]
-        yield Floor(asked.metric, asked.side, asked.text, asked.unit, None, basis=why)
+        yield Floor(asked.metric, asked.side, asked.text, asked.unit, None, basis=why, best=asked.best)
     for key, (value, doubt, basis) in meant.items():
         bound, about = asked.value * value, f"{format_value(value, asked.unit)}: {basis}"
-        yield Floor(key, asked.side, asked.text, asked.unit, bound, asked.value * doubt, about)
+        yield Floor(key, asked.side, asked.text, asked.unit, bound, asked.value * doubt, about, asked.best)
 
 
 def is_meant(asked: str, key: str) -> bool:

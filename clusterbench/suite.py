@@ -376,7 +376,9 @@ class _SuiteReader:
                 line = asked.lines[metric]
                 written = node.value if isinstance(node, Scalar) else None
                 try:
-                    floor = read_floor(side, metric, written, kind.metrics, kind.predicts, line)
+                    floor = read_floor(
+                        side, metric, written, kind.metrics, kind.predicts, line, has_choices=kind.has_choices()
+                    )
                 except ValueError as error:
                     raise self.mistake(line, f"benchmark '{benchmark}': {side}: {error}") from None
                 yield (side, metric), floor

@@ -91,6 +91,8 @@ class Floor:
         How far the bound itself may be off: what it is a share of was measured, too.
     basis
         What it is a share of, and its source.
+    best
+        Whether it is asked of the best of the cases that do the same work on as many nodes, and not of each.
     """
 
     metric: str
@@ -100,11 +102,12 @@ class Floor:
     bound: float | None
     doubt: float = 0.0
     basis: str = ""
+    best: bool = False
 
     @property
     def words(self) -> str:
-        """``busbw at least 0.7 of typical``."""
-        return f"{self.metric} {self.side.replace('_', ' ')} {self.asked}"
+        """``busbw at least 0.7 of typical``, ``best mfu at least 40 %``."""
+        return f"{'best ' if self.best else ''}{self.metric} {self.side.replace('_', ' ')} {self.asked}"
 
 
 @dataclass(frozen=True)

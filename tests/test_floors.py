@@ -113,6 +113,10 @@ SENTENCES = {
     "at_least: {rate: 0.8 of typicl}": (
         "at_least: 'rate: 0.8 of typicl': a share is one of expected, typical, baseline. Did you mean 'typical'?"
     ),
+    "at_least: {rate: best 200 GB/s}": (
+        "at_least: 'rate: best 200 GB/s', but it has no two ways to do the same work, of which one is the best: write "
+        "'200 GB/s'."
+    ),
     "at_least: {rate: 0 of typical}": (
         "at_least: 'rate: 0 of typical': the share must be above 0 and at most 100."
     ),
@@ -201,6 +205,24 @@ def test_a_run_keeps_its_floors(tmp_path: Path) -> None:
     assert older.problems == []
 
 
+def test_a_run_keeps_what_is_asked_of_the_best(tmp_path: Path) -> None:
+    text = TRAINED.format("best 0.6 of typical")
+    plan = planned(tmp_path, text, kinds=benchmarks())
+    path = RunFolder.create(tmp_path / "run", b"suite: s\n", plan, {}).path / "plan.jsonl"
+    assert [case.floors for case in RunFolder.open(tmp_path / "run").plan().cases] == [
+        case.floors for case in plan.cases
+    ]
+    assert all(floor.best for case in plan.cases for floor in case.floors)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for fields in lines[1:]:
+        for floor in fields["floors"]:
+            del floor["best"]
+    path.write_text("".join(json.dumps(fields) + "\n" for fields in lines))
+    older = RunFolder.open(tmp_path / "run")
+    assert [floor.best for case in older.plan().cases for floor in case.floors] == [False] * len(plan.cases)
+    assert older.problems == []
+
+
 @pytest.mark.parametrize("damage", [{"metric": "rate[part"}, {"unit": "furlong"}])
 def test_a_damaged_floor_is_named_and_its_case_left_out(tmp_path: Path, damage: dict[str, str]) -> None:
     plan = planned(tmp_path, ITEM + "    at_least: {rate: 1 GB/s}\n")
@@ -222,6 +244,49 @@ def test_the_plan_shows_what_is_asked(tmp_path: Path) -> None:
     assert "rated/1n8/8B latency at most 2 of expected 16.00 us [2]" in shown
     assert "# [1] no published figure of it on 1 node x 8 GPUs (unknown GPU) is on record" in shown
     assert "# [2] 8.00 us: one microsecond a rank" in shown
+
+
+TRAINED = (
+    "suite: s\nbenchmarks:\n  - benchmark: train_step\n    layouts: [dp8, tp8]\n    at_least: {{mfu: {}}}\n"
+    "    shape: llama-8b\n    seq_len: 4096\n    dtype: bfloat16\n    global_batch_size: [8, 32]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "words", "bounds"),
+    [
+        ("best 0.6 of typical", "best mfu at least 0.6 of typical", (None, 0.6 * 0.4042)),
+        ("best 40 %", "best mfu at least 40 %", (0.4, 0.4)),
+        ("0.6 of typical", "mfu at least 0.6 of typical", (None, 0.6 * 0.4042)),
+    ],
+)
+def test_a_floor_of_the_best_is_one_line_of_the_plan_for_all_that_train_the_same(
+    tmp_path: Path, written: str, words: str, bounds: tuple[float | None, float]
+) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(TRAINED.format(written))
+    plan = make_plan(load_suite(path), Cluster(1, 8, "cuda", H100))
+    asked = {case.point["global_batch_size"]: case.floors[0] for case in plan.cases}
+    assert [asked[8].bound, asked[32].bound] == [bound and pytest.approx(bound) for bound in bounds]
+    assert asked[8].words == (words if bounds[0] is None else asked[32].words)
+    lines = [" ".join(line.split()) for line in plan_text(plan).splitlines() if " at least " in line]
+    if asked[8].best:
+        (first, second) = lines
+        assert first.startswith(f"train_step/1n8/dp8-global_batch_size=8 and 1 more {asked[8].words} ")
+        assert second.startswith(f"train_step/1n8/dp8-global_batch_size=32 and 1 more {asked[32].words} ")
+    else:
+        assert len(lines) == 4
+
+
+def test_the_best_is_one_of_each_number_of_nodes(tmp_path: Path) -> None:
+    text = TRAINED.format("best 40 %").replace("dp8, tp8", "dp*, dp*-tp8") + "num_nodes: [1, 2]\n"
+    lines = plan_text(planned(tmp_path, text, num_nodes=2, kinds=benchmarks())).splitlines()
+    assert [line.split()[0] for line in lines if " at least 40 % " in line] == [
+        "train_step/1n8/dp8-global_batch_size=8",
+        "train_step/1n8/dp8-global_batch_size=32",
+        "train_step/2n16/dp2-tp8-global_batch_size=8",
+        "train_step/2n16/dp16-global_batch_size=32",
+    ]
 
 
 # A baseline run

@@ -99,6 +99,11 @@ class Benchmark(ABC):
         return options_of(cls)
 
     @classmethod
+    def has_choices(cls) -> bool:
+        """Whether the same work can be done in several ways."""
+        return any(option.alters == "nothing" for option in cls.options().values())
+
+    @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> Self:
         """The benchmark with these values; sweeps are already resolved to one value each."""
         return cls(**values)
@@ -194,3 +199,12 @@ class Benchmark(ABC):
 def benchmarks() -> Mapping[str, type[Benchmark]]:
     """All benchmarks by name."""
     return things("clusterbench.benchmarks", Benchmark)
+
+
+def same_work(case: Case) -> object:
+    """Equal for cases on as many nodes that do the same work in ways of their own: what alters a result is the same."""
+    kind = benchmarks().get(case.benchmark)
+    if kind is None:
+        return case.id
+    altering = [(name, option.default) for name, option in kind.options().items() if option.alters != "nothing"]
+    return case.benchmark, case.num_nodes, tuple(case.point.get(name, default) for name, default in altering)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+from clusterbench.benchmarks import same_work
 from clusterbench.cluster import Cluster, nodes_and_ranks
-from clusterbench.types import Case, Plan, Refusal
+from clusterbench.types import Case, Floor, Plan, Refusal
 from clusterbench.units import format_value
 from clusterbench.words import aligned, comment, few, plural
 
@@ -70,17 +71,20 @@ def _expected(cases: Iterable[Case]) -> list[str]:
 
 
 def _asked(cases: Iterable[Case]) -> list[str]:
-    """Every floor, with its bound or why there is none."""
+    """Every floor, with its bound or why there is none; what is asked of the best of several cases is one line."""
     notes: dict[str, int] = {}
+    cases_of: dict[tuple[Floor, object], list[str]] = defaultdict(list)
+    for case in cases:
+        for floor in case.floors:
+            cases_of[floor, same_work(case) if floor.best else case.id].append(case.id)
     rows = [
         [
-            case.id,
+            f"{ids[0]} and {len(ids) - 1} more" if len(ids) > 1 else ids[0],
             floor.words,
             "not judged" if floor.bound is None else format_value(floor.bound, floor.unit),
             _note(notes, floor.basis),
         ]
-        for case in cases
-        for floor in case.floors
+        for (floor, _), ids in cases_of.items()
     ]
     return [*aligned(["case", "asked", "bound", "basis"], rows), *_notes(notes)]
 

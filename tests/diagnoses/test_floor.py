@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -149,6 +150,105 @@ def test_a_name_alone_means_every_figure_and_a_key_one() -> None:
         assert [found.where for found in answer.findings] == [
             f"planted/1n4/a, {metric_key('median_bandwidth', **detail)}" for detail in both[:titles]
         ]
+
+
+# Of the best
+
+
+def best_of(
+    *speeds: float | str,
+    bounds: float | list[float | None] | None = 0.24,
+    side: str = "at_least",
+    expected: tuple[str, ...] = ("out_of_memory", "timeout"),
+    took_s: float = 2.5,
+    spreads: Sequence[float] = (0.01,) * 9,
+    **options: Any,
+) -> Answer:
+    """The answer on cases of one job in several layouts: each has a figure, or the status with which it ended."""
+    bounds = bounds if isinstance(bounds, list) else [bounds] * len(speeds)
+    cases, rows, ends = [], [], []
+    for number, (speed, bound) in enumerate(zip(speeds, bounds, strict=True)):
+        floor = asked(bound, metric="mfu", unit="fraction", asked="0.6 of typical", best=True, side=side)
+        point = {"shape": "llama-8b", "layout": f"layout{number}", **{name: of[number] for name, of in options.items()}}
+        one = case(f"{number}", benchmark="train_step", floors=(floor,), point=point, expected_outcomes=expected)
+        cases.append(one)
+        if isinstance(speed, str):
+            ends += [(outcome(one, speed, reason=f"it was {speed}."), None)] if speed != "not_run" else []
+            continue
+        ends.append((outcome(one, elapsed_s=took_s), observation(one)))
+        low, high = speed * (1 - spreads[number]), speed * (1 + spreads[number])
+        rows.append(row(one, "mfu", speed, unit="fraction", low=low, high=high, iterations=20))
+    return Floor().answer(reading(*ends, cases=cases, rows=rows))
+
+
+def test_where_one_meets_it_what_is_asked_of_the_best_is_met() -> None:
+    answer = best_of(0.05, 0.30, 0.2, "out_of_memory")
+    assert (answer.findings, answer.not_judged) == ((), ())
+    assert answer.healthy == ("1 floor of train_step is met (the nearest is mfu of planted/1n4/1, by 25 %)",)
+
+
+def test_where_all_miss_it_the_best_is_named() -> None:
+    answer = best_of(0.05, 0.18, "out_of_memory", 0.1, "skipped")
+    (finding,) = answer.findings
+    assert finding.title == "planted/1n4/1, mfu, 18.0 %, 25 % below 24.0 %, and the best of 3 cases"
+    assert finding.what == "18.0 %, 25 % below the 24.0 % that the suite asks of the best of 3 cases"
+    assert finding.evidence == f"at_least: best 0.6 of typical; {BASIS}"
+    assert (answer.healthy, answer.not_judged) == ((), ())
+
+
+def test_at_most_the_best_is_the_lowest() -> None:
+    assert best_of(0.9, 0.2, side="at_most").state == "healthy"
+    (finding,) = best_of(0.9, 0.3, 0.4, side="at_most").findings
+    assert finding.title == "planted/1n4/1, mfu, 30.0 %, 25 % above 24.0 %, and the best of 3 cases"
+
+
+@pytest.mark.parametrize("status", ["not_run", "failed", "timeout", "out_of_memory"])
+def test_the_best_is_not_known_while_one_may_be_better(status: str) -> None:
+    answer = best_of(0.18, status, expected=())
+    (part,) = answer.not_judged
+    assert answer.findings == ()
+    assert part.sentence.startswith("planted/1n4/0, best mfu at least 0.6 of typical (18.0 %, 25 % below 24.0 %, but ")
+    assert "1 other case may be better (planted/1n4/1: it was " in part.sentence
+    assert best_of(0.3, status, expected=()).state == "healthy", "one that meets it is enough"
+
+
+@pytest.mark.parametrize(("took_s", "state"), [(10.0, "found"), (29.9, "found"), (31.0, "not judged")])
+def test_what_was_stopped_at_its_limit_is_slower_than_what_needed_half_of_it(took_s: float, state: str) -> None:
+    """The limit is 60 s, and being stopped there is expected."""
+    assert best_of(0.18, "timeout", took_s=took_s).state == state
+
+
+def test_noise_may_leave_the_best_open() -> None:
+    for best in (0.2401, 0.2399):
+        answer = best_of(best, 0.1)
+        assert answer.state == "not judged"
+        assert "on both sides of 24.0 %" in answer.not_judged[0].why
+    assert best_of(0.2401, 0.3).state == "healthy"
+    assert best_of(0.26, 0.25, spreads=[0.5, 0.01]).state == "healthy", "a lower figure that is certain decides"
+    assert best_of(0.22, 0.21, spreads=[0.01, 0.5]).state == "not judged", "a lower one may be above the floor"
+
+
+def test_only_cases_that_train_the_same_are_held_against_each_other() -> None:
+    assert best_of(0.3, 0.18, global_batch_size=[32, 64]).state == "found"
+    assert best_of(0.3, 0.18, recompute=["none", "full"]).state == "healthy"
+    assert best_of(0.3, 0.18, micro_batch_size=[1, 2]).state == "healthy"
+
+
+def test_the_strictest_bound_is_that_of_the_best() -> None:
+    """Of a baseline run each case has its own: then the best of now is held against the best of then."""
+    assert best_of(0.3, 0.2, bounds=[0.1, 0.4]).state == "found"
+    assert best_of(0.3, 0.5, bounds=[0.1, 0.4]).state == "healthy"
+    assert best_of(0.3, 0.5, bounds=[0.1, None]).state == "healthy"
+    assert best_of(0.3, 0.15, bounds=[0.2, 0.1], side="at_most").state == "found"
+    assert best_of(0.3, 0.09, bounds=[0.2, 0.1], side="at_most").state == "healthy"
+
+
+def test_without_any_figure_or_bound_the_best_is_not_judged() -> None:
+    (part,) = best_of("out_of_memory", "out_of_memory").not_judged
+    assert part.what == "train_step on 1 node: best mfu at least 0.6 of typical"
+    assert part.why == "planted/1n4/0: it was out_of_memory"
+    (part,) = best_of(0.1, 0.2, bounds=None).not_judged
+    assert part.takes == "a figure with its source in clusterbench/hardware/typical"
 
 
 def test_the_worst_miss_comes_first() -> None:
