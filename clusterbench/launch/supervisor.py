@@ -46,6 +46,8 @@ from clusterbench.words import listed
 SECONDS_TO_BEGIN = 240.0
 SECONDS_WITHOUT_A_SIGN = 90.0
 """After the first sign. Longer than an agent's silence and than the report of a large run."""
+SECONDS_UNHEARD = 30.0
+"""In which a run got further, and its launcher passed on no word of it."""
 SECONDS_TO_PROBE = 20.0
 SECONDS_TO_LEAVE = 15.0
 SECONDS_TO_END = 5.0
@@ -346,6 +348,7 @@ class _Supervised:
         self.exit_code = 0
         self.began = False
         self._said: deque[str] = deque(maxlen=LINES_KEPT)
+        self._heard_at = 0.0
 
     def named(self, hosts: Sequence[str]) -> tuple[str, str] | None:
         """The host on which the launcher says that a process ended first, and its words."""
@@ -362,6 +365,7 @@ class _Supervised:
             for data in stream:
                 line = data.decode(errors="replace").rstrip("\n")
                 self._said.append(line)
+                self._heard_at = time.monotonic()
                 print(line, file=own, flush=True)
 
     def run(self, words: Sequence[str], folder: Path) -> None:
@@ -376,11 +380,17 @@ class _Supervised:
         for listener in listeners:
             listener.start()
         last_sign, seen = time.monotonic() + SECONDS_TO_BEGIN - SECONDS_WITHOUT_A_SIGN, _sign(folder)
-        end_by, was_alive = None, False
+        self._heard_at = time.monotonic()
+        end_by, was_alive, is_unheard = None, False, False
         while process.poll() is None:
             time.sleep(0.1)
             if (now := _sign(folder)) != seen:
                 seen, last_sign, self.began = now, time.monotonic(), True
+                if not is_unheard and last_sign > self._heard_at + SECONDS_UNHEARD:
+                    is_unheard = True
+                    print(
+                        f"clusterbench: the launcher passes on no word of the run, {_further(folder)}", file=sys.stderr
+                    )
             is_alive = (folder / LOCK).exists()
             if was_alive and not is_alive and end_by is None:
                 end_by = time.monotonic() + SECONDS_TO_LEAVE  # the run has ended in order; only the launcher has not
@@ -400,6 +410,10 @@ class _Supervised:
 def _sign(folder: Path) -> tuple[object, float]:
     """Changes when the run shows that it gets further."""
     return sign_of_life(folder), _modified(folder / "outcomes.jsonl")
+
+
+def _further(folder: Path) -> str:
+    return f"which goes on in {folder}: {_num_outcomes(folder)} outcomes are there"
 
 
 def _modified(path: Path) -> float:

@@ -62,6 +62,16 @@ def test_a_run_that_ends_in_order_is_started_once(launcher, tmp_path, capfd):
     assert said.count("started") == 1
     assert said.count("measured  COMPLETE") == 1
     assert statuses(tmp_path / "run") == ["ok", "ok"]
+    assert "passes on no word" not in said
+
+
+def test_a_run_that_goes_on_unheard_is_said_once_and_finished(launcher, tmp_path, monkeypatch, capfd):
+    """As it is where the launcher's own link to the last host that is left is cut."""
+    monkeypatch.setattr(supervisor, "SECONDS_UNHEARD", 0.2)
+    assert supervise(COMMAND, launcher(f'"$@" > {tmp_path}/unheard 2>&1')) == 0
+    said = capfd.readouterr().err
+    assert said.count("clusterbench: the launcher passes on no word of the run, which goes on in ") == 1
+    assert statuses(tmp_path / "run") == ["ok", "ok"]
 
 
 def test_a_head_that_is_killed_without_a_word_is_started_again(launcher, tmp_path, capfd):
