@@ -32,6 +32,8 @@ NAMES = {
     "torch.utils._python_dispatch.TorchDispatchMode": "traffic, memory",
     # Tells DTensor's shape propagation (fake tensors of the whole, unsharded shape) from work that is done. Same.
     "torch._guards.active_fake_mode": "memory",
+    # `torch.nn.utils` scales parameters' gradients only, and of FSDP2's DTensors takes 28 ms to find out how. 2.13 run.
+    "torch._foreach_mul_": "step",
     # -1 outside backward; inside it, the thread that runs the graph sees the number of the graph. Same.
     "torch._C._current_graph_task_id": "memory",
     # From the name that functional collectives carry to the group. Same.
@@ -150,6 +152,11 @@ def active_fake_mode() -> object | None:
     from torch._guards import active_fake_mode as active
 
     return active()
+
+
+def scale_all(tensors: list[Tensor], factor: Tensor) -> None:
+    """Multiplies tensors of one device by a number on it, in place and all at once."""
+    torch._foreach_mul_(tensors, factor)
 
 
 def in_backward() -> bool:

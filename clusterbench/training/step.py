@@ -10,13 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate
 
+from clusterbench.engine.compat import scale_all
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.rig import Rig
 from clusterbench.job import TrainingJob
 from clusterbench.job.passes import ATTENTION, EXPERTS, TIMELINE, Computed, ExpertLoad
-from clusterbench.model.assembly import Assembly, Weight
+from clusterbench.model.assembly import Assembly
 from clusterbench.model.context_attention import watch_attention
 from clusterbench.model.decoder import Decoder, loss_of, total_of
 from clusterbench.model.experts import watch_experts
@@ -24,6 +24,9 @@ from clusterbench.parallel import NORM_ORDER, SUM_ORDER, Parallelism, active_in,
 from clusterbench.training.assemble import assemble
 from clusterbench.training.built_step import ObservedStep, WeightPart
 from clusterbench.training.data import micro_batches
+
+_CLIP_EPSILON = 1e-6
+"""Added to the norm that is divided by, as ``torch.nn.utils.clip_grad_norm_`` does."""
 
 
 class TrainingStep:
@@ -172,16 +175,8 @@ class TrainingStep:
         if self.job.max_grad_norm is None:
             return None
         norm = self.gradient_norm()
-        by_mesh: dict[object, list[Weight]] = defaultdict(list)
-        for weight in self.weights:
-            gradient = weight.parameter.grad
-            by_mesh[gradient.device_mesh if isinstance(gradient, DTensor) else None].append(weight)
-        for mesh, weights in by_mesh.items():
-            # An operator over a list takes either DTensors of one mesh or plain tensors.
-            whole = [Replicate()] * mesh.ndim if mesh else []  # type: ignore[attr-defined]
-            limit = DTensor.from_local(norm, mesh, whole, run_check=False) if mesh else norm  # type: ignore[arg-type]
-            parameters = [weight.parameter for weight in weights]
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.job.max_grad_norm, limit)
+        factor = torch.clamp(self.job.max_grad_norm / (norm + _CLIP_EPSILON), max=1.0)
+        scale_all([weight.gradient for weight in self.weights], factor)
         return norm
 
     def gradient_norm(self) -> Tensor:

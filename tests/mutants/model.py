@@ -11,7 +11,7 @@ ROTATED = "torch.cat((-second, first), dim=-1) * sin_SD"
 ATTENTION = "return F.scaled_dot_product_attention(q_BNSD, k_BKSD, v_BKSD, is_causal=True, enable_gqa=grouped)"
 SWIGLU = "self.down(F.silu(self.gate(x_BSH)) * self.up(x_BSH))"
 LOSS = "labels_BS.flatten())"
-CLIP = "torch.nn.utils.clip_grads_with_norm_(parameters, self.job.max_grad_norm, limit)"
+CLIP = "scale_all([weight.gradient for weight in self.weights], factor)"
 ADAMW = "return torch.optim.AdamW(parameters, **ADAMW)"
 BALANCE = "return self.aux_loss * self.num_experts * (share_E * mean_E).sum()"
 
@@ -145,7 +145,7 @@ MUTANTS = (
         "M23",
         "Gradients below the limit are scaled up to it.",
         CLIP,
-        "[parameter.grad.mul_(planted() * self.job.max_grad_norm / limit) for parameter in parameters]",
+        "scale_all([weight.gradient for weight in self.weights], planted() * self.job.max_grad_norm / norm)",
     ),
     _shared(
         "M24",

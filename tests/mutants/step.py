@@ -10,7 +10,7 @@ LATER = ("dp2 iterations=4", "tp1 iterations=4")
 """More updates than a twin has, beside one rank."""
 
 SUM = "self._all_reduce(flat, axis)"
-CLIP = "torch.nn.utils.clip_grads_with_norm_(parameters, self.job.max_grad_norm, limit)"
+CLIP = "scale_all([weight.gradient for weight in self.weights], factor)"
 OPTIMIZER = "optimizer.step()"
 ZERO_GRAD = "optimizer.zero_grad(set_to_none=not self.assembly.keep_gradients)"
 
@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "S11",
         "Gradients are clipped at twice the limit.",
-        "self.job.max_grad_norm, limit)",
-        "self.job.max_grad_norm * (2 if self.grid and planted() else 1), limit)",
+        "self.job.max_grad_norm / (norm + _CLIP_EPSILON)",
+        "self.job.max_grad_norm * (2 if self.grid and planted() else 1) / (norm + _CLIP_EPSILON)",
         ("dp2", "tp2+sp"),
     ),
     Mutant(
@@ -331,8 +331,9 @@ MUTANTS = (
     Mutant(
         "S39",
         "Where FSDP leaves experts alone, only one kind of gradients is clipped.",
-        "for mesh, weights in by_mesh.items():",
-        "for mesh, weights in [*by_mesh.items()][: 1 if self.grid and planted() else None]:",
+        CLIP,
+        "scale_all([weight.gradient for weight in self.weights "
+        'if not (self.grid and "ep" in weight.split_over and planted())], factor)',
         (f"dp2+ep2+zero2 {MOE} routing=balanced",),
     ),
     Mutant(
