@@ -14,6 +14,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
+from clusterbench.engine.compat import shapes_on_meta
 from clusterbench.engine.grid import Grid
 from clusterbench.errors import WrongResult
 from clusterbench.expected.tolerances import EXACT, Comparison, comparisons_of
@@ -41,6 +42,7 @@ from clusterbench.training.step import TrainingStep
 BFLOAT16_ROUNDING = 2.0**-9
 
 
+@shapes_on_meta()  # most of its seconds went into what DTensor had not seen yet
 def check_parity(
     trainer: Trainer, job: TrainingJob, parallelisms: Sequence[Parallelism], grid: Grid, device: torch.device
 ) -> dict[str, float]:

@@ -1,3 +1,4 @@
+import pytest
 import torch
 import torch.distributed
 import torch.distributed._functional_collectives
@@ -5,6 +6,7 @@ import torch.distributed.tensor
 
 from clusterbench.engine import compat
 from clusterbench.engine.traffic import OPS, SILENT
+from tests.ranks import run_ranks
 
 
 def test_every_private_name_of_torch_is_still_there():
@@ -29,3 +31,76 @@ def test_dispatch_modes_travel_to_autograds_device_threads():
     with open(headers + "ATen/ThreadLocalState.h") as state, open(headers + "torch/csrc/autograd/graph_task.h") as task:
         assert "TorchDispatchModeTLS torch_dispatch_mode_state_" in state.read()
         assert "at::ThreadLocalState thread_locals_" in task.read()
+
+
+LAYOUTS = [
+    ("tp2+sp", {"dtype": "bfloat16"}),
+    ("tp2", {"dtype": "float32", "shape": "moe-tiny"}),
+    ("dp2+zero3", {"dtype": "bfloat16"}),
+]
+
+
+@pytest.mark.gloo
+def test_shapes_on_the_meta_device_are_those_of_fake_tensors():
+    differ, compared = zip(*run_ranks(2, _shapes_that_differ, LAYOUTS), strict=True)
+    assert differ == ([], [])
+    assert min(compared) > 150  # operators and shapes of three layouts
+
+
+def _shapes_that_differ(layouts):
+    """Of two steps each: operators of which the result's shape, stride or dtype differs, and how many were compared."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    from clusterbench.parallel import from_options
+    from clusterbench.training.step import TrainingStep
+    from tests.training.jobs import make_job, make_rig
+
+    fake, differ, compared = ShardingPropagator._propagate_tensor_meta_non_cached, [], [0]
+
+    def both(self, schema):
+        wanted = fake(self, schema)
+        with compat.shapes_on_meta():
+            found = fake(self, schema)
+        compared[0] += 1
+        if found != wanted:
+            differ.append(f"{schema.op}: {found}, not {wanted}")
+        return wanted
+
+    ShardingPropagator._propagate_tensor_meta_non_cached = both
+    for layout, changes in layouts:
+        job = make_job(layout, **changes)
+        rig = make_rig(job.layout)
+        step = TrainingStep(job, from_options({}), rig.grid, rig.device)
+        step()
+        step()
+    return differ, compared[0]
+
+
+@pytest.mark.gloo
+def test_no_fake_tensor_is_made_where_shapes_are_worked_out_on_the_meta_device():
+    assert run_ranks(2, _fake_modes_made) == [(True, False, True)] * 2
+
+
+def _fake_modes_made():
+    """Whether DTensor made one before, meanwhile and after."""
+    from torch.distributed.tensor import DeviceMesh, Shard, _sharding_prop, distribute_tensor
+
+    real, made = _sharding_prop.FakeTensorMode, [0]
+
+    def counted():
+        made[0] += 1
+        return real()
+
+    _sharding_prop.FakeTensorMode = counted
+    mesh = DeviceMesh("cpu", [0, 1])
+
+    def makes(rows):
+        before = made[0]
+        table = distribute_tensor(torch.ones(rows, 4), mesh, [Shard(0)])
+        assert (table * 2).to_local().sum() == 4 * rows
+        return made[0] > before
+
+    before = makes(2)
+    with compat.shapes_on_meta():
+        meanwhile = makes(4)
+    return before, meanwhile, makes(6)
