@@ -291,10 +291,12 @@ class Conductor:
         except Trouble as trouble:
             if self.store_host is None or (trouble.status, trouble.phase) != ("timeout", "device"):
                 raise
-            where = (
-                f". Ranks meet at {self.store_host} of the head's host: where it cannot be reached from "
-                f"{trouble.host}, --interface names another network"
-            )
+            where = f". Ranks meet at {self.store_host} of the head's host"
+            if trouble.host:
+                where += f": where it cannot be reached from {trouble.host}, --interface names another network"
+            else:  # all have, and wait for connections to each other
+                where += ", and then connect to each other: where that network does not join all of them, --interface "
+                where += "names another"
             raise replace(trouble, reason=f"{trouble.reason}{where}") from None
 
     def _take_through_mpi(self, case: Case) -> list[RankDone]:

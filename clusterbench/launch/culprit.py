@@ -283,9 +283,9 @@ def late(
     others = f"; the other {waiting} ranks wait for {'it' if len(ranks) == 1 else 'them'}" if waiting > 1 else ""
     others = "; the other rank waits for it" if waiting == 1 else others
     reason = f"{stopped}: {who} {have} {standing(first)}{others}{gpu_of.get(first.rank, '')}"
-    all_wait = len(ranks) == case.world_size > 1
-    blame: Blame = "unknown" if all_wait else "process"
-    return Trouble("timeout", reason, first.phase, first.rank, first.host, _log(first), blame=blame)
+    if len(ranks) == case.world_size > 1:  # each may be the one, as may what lies between two of them
+        return Trouble("timeout", reason, first.phase, log=_log(first), blame="unknown")
+    return Trouble("timeout", reason, first.phase, first.rank, first.host, _log(first), blame="process")
 
 
 def behind(places: Mapping[int, RankPlace]) -> list[int]:

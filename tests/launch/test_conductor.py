@@ -431,7 +431,9 @@ def test_an_outcome_says_whom_it_speaks_against(tmp_path, time, blame):
 def test_an_outcome_at_the_time_limit_says_so_too(tmp_path):
     assert two_hosts(tmp_path / "1", time=[], inspect=[AT_A, AT_B, AT_C]).blame == "process"
     at_b = Inspected(tuple(RankPlace(rank, "b", "warm", -1, "S", tuple(WAITING), "") for rank in (2, 3)))
-    assert two_hosts(tmp_path / "2", time=[], inspect=[AT_A, at_b, AT_C]).blame == "unknown"
+    all_wait = two_hosts(tmp_path / "2", time=[], inspect=[AT_A, at_b, AT_C])
+    assert (all_wait.blame, all_wait.rank, all_wait.host) == ("unknown", None, "")  # as where two of them are apart
+    assert "ranks 0-3 (hosts a, b) have not left the phase after 'warm', in " in all_wait.reason
     assert two_hosts(tmp_path / "3").blame == ""
 
 
@@ -716,20 +718,39 @@ def test_a_gpu_that_fell_off_the_bus_and_hangs_its_rank_is_said(tmp_path):
     assert outcome.reason.endswith("; the other 3 ranks wait for it; NVML says of its GPU 2: GPU is lost")
 
 
-def test_a_rank_that_cannot_reach_the_others_is_named_with_the_address_at_which_they_meet(tmp_path):
-    """As where an interface is up and leads nowhere."""
+class OfTwoHosts(ScriptedAgents):
+    def order_head(self, order):
+        self.waiting.append(StoreOpen(4711))
 
-    class OfTwoHosts(ScriptedAgents):
-        def order_head(self, order):
-            self.waiting.append(StoreOpen(4711))
 
-    waiting = 'File "/x/torch/distributed/distributed_c10d.py", line 1 in init_process_group'
-    joining = 'File "/x/clusterbench/launch/store.py", line 45 in join'
-    places = [seen(rank, "device", stack=[joining if rank == 3 else waiting]) for rank in range(4)]
-    agents = OfTwoHosts(**{**HEALTHY, "start": [], "inspect": [Inspected(tuple(places))]})
+def meeting(tmp_path, stacks):
+    """The first outcome of a case whose ranks do not meet, each of them waiting there."""
+    places = [seen(rank, "device", stack=[stack]) for rank, stack in enumerate(stacks)]
+    inspected = Inspected(tuple(places))
+    agents = OfTwoHosts(**{**HEALTHY, "start": [], "inspect": [inspected]})
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (case(),), ()), {})
     Conductor(agents, run, Silent(), "10.99.0.1").conduct([Execution(case(), 0, 1)])
-    (outcome,) = run.outcomes()
+    return run.outcomes()[0]
+
+
+IN_INIT = 'File "/x/torch/distributed/distributed_c10d.py", line 1 in init_process_group'
+JOINING = 'File "/x/clusterbench/launch/store.py", line 45 in join'
+
+
+def test_of_ranks_that_all_wait_for_each_other_while_they_meet_none_is_named(tmp_path):
+    """As where two of several hosts do not reach each other."""
+    outcome = meeting(tmp_path, [IN_INIT] * 4)
+    assert (outcome.status, outcome.rank, outcome.host, outcome.blame) == ("timeout", None, "", "unknown")
+    assert outcome.reason.startswith(
+        "stopped after 65 s: ranks 0-3 (host a) have not left the phase after 'device', in init_process_group "
+        "(distributed_c10d.py:1). Ranks meet at 10.99.0.1 of the head's host, and then connect to each other: where "
+        "that network does not join all of them, --interface names another. No rank is known to have caused this: "
+    )
+
+
+def test_a_rank_that_cannot_reach_the_others_is_named_with_the_address_at_which_they_meet(tmp_path):
+    """As where an interface is up and leads nowhere."""
+    outcome = meeting(tmp_path, [IN_INIT] * 3 + [JOINING])
     assert (outcome.status, outcome.rank, outcome.phase) == ("timeout", 3, "device")
     assert outcome.reason == (
         "stopped after 65 s: rank 3 (host a) has not left the phase after 'device', in join (store.py:45); the other 3 "
