@@ -27,10 +27,11 @@ from clusterbench.launch.bisect_words import Ended, Ran, Told
 from clusterbench.launch.ending import EndingSignals, Interruption, output_that_may_close
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.places import expect_equally_many
+from clusterbench.launch.rendezvous import waited_in_vain
 from clusterbench.launch.run import RunOptions, excluded_hosts, lock_of
 from clusterbench.launch.supervisor import hosts_that_answer, start_once
 from clusterbench.launch.suspects import FEWEST_HOSTS, Found, Setting, Try, Wanted, next_step
-from clusterbench.launch.symptom import LOST_HOST, NO_OUTCOME, Symptom, symptom_of
+from clusterbench.launch.symptom import LOST_HOST, NO_END, NO_OUTCOME, Symptom, symptom_of
 from clusterbench.launchers import detect
 from clusterbench.planning.same_case import on_cluster
 from clusterbench.run_folder import RunFolder
@@ -311,9 +312,15 @@ class Bisection:
         if symptom is None:
             return "ok", "measured, and no floor is missed"
         if symptom.kind == NO_OUTCOME:
-            if not run.cut_off():
-                return "not run", f"the launcher ended with {exit_code}{_last_words(folder / _LAUNCHER_SAID)}"
-            symptom = Symptom(LOST_HOST, f"the launcher ended with {exit_code} while the case was under way")
+            said = (folder / _LAUNCHER_SAID).read_text(errors="replace")
+            if run.cut_off():
+                symptom = Symptom(LOST_HOST, f"the launcher ended with {exit_code} while the case was under way")
+            elif not (apart := waited_in_vain(said)):
+                return "not run", f"the launcher ended with {exit_code}{_last_words(said)}"
+            elif not any(ran.is_answer for ran in self.searched.runs):  # they never met: it may be how they are started
+                return "not run", apart
+            else:
+                symptom = Symptom(NO_END, apart)
         if symptom.kind == self.failure.symptom.kind:
             return "failed", symptom.sentence
         if symptom.kind == LOST_HOST:
@@ -345,9 +352,9 @@ class Bisection:
         self.searched.write(self.folder)
 
 
-def _last_words(path: Path) -> str:
+def _last_words(said: str) -> str:
     """What a launcher said of an error; the last line where it named none."""
-    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
     return f" and said: {short((errors or lines)[-1], 200)}" if lines else ""
 

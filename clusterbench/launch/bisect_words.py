@@ -55,11 +55,21 @@ class Told:
         """Of a search that a run ended which shows nothing of the failure."""
         on = ", ".join(last.hosts)
         if last.ended == "not run":
-            return (
-                f"stopped: {self.case} could not be run on {on}, though each of them answers: {last.sentence}. No host "
-                "is named.",
+            apart = ""
+            hint = (
                 f"see {last.folder}/launcher.txt; where the processes did not find each other, try the launcher there "
-                "by hand",
+                "by hand"
+            )
+            if len(last.hosts) == 2 and all(any(host in ran.hosts for ran in self.ran) for host in last.hosts):
+                apart = "Both ran with other hosts, so the way between the two is suspect. "
+                hint = (
+                    f"look at cables, ports and routes between {' and '.join(last.hosts)}; {last.folder}/launcher.txt "
+                    "has what the launcher said"
+                )
+            return (
+                f"stopped: {self.case} could not be run on {on}, though each of them answers: {last.sentence}. "
+                f"{apart}No host is named.",
+                hint,
             )
         return (
             f"stopped: on {on} {self.case} failed in another way ({last.sentence}) than the one that is looked for "

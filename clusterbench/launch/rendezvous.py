@@ -14,6 +14,7 @@ import hmac
 import ipaddress
 import math
 import os
+import re
 import secrets
 import socket
 import stat
@@ -59,6 +60,22 @@ def meet(started: Started, environment: Mapping[str, str], timeout_s: float) -> 
             raise
         return head
     return _join(started, started.launcher.head(environment), ports, secret, timeout_s)
+
+
+def waited_in_vain(said: str) -> str:
+    """Which processes of a run did not find each other, as a sentence; empty where not both sides say so in ``said``.
+
+    That the head waited shows that it was there, and that the others looked for it that they were.
+    """
+    head = re.search(r"agents did not come to (\S+):\d+ within", said)
+    others = re.findall(r"\(host (\S+)\) did not find the head at", said)
+    if head is None or not others:
+        return ""
+    process = "process" if len(others) == 1 else "processes"
+    return (
+        f"the {process} on {' and '.join(sorted(set(others)))} did not find the head of the run on {head[1]}, and each "
+        "waited for the other"
+    )
 
 
 def _listen(size: int, ports: tuple[int, ...], secret: bytes) -> TcpHead:

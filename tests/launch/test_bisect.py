@@ -74,7 +74,16 @@ def planted(tmp_path, monkeypatch):
                 )
             return 1
         planted["down"] += planted["crashes"].get("".join(hosts), [])
-        if {*hosts} & {*planted["down"]} or any(set(hosts) >= {*stuck} for stuck in planted["stuck"]):
+        for head, other in planted["apart"]:
+            if hosts[0] == head and other in hosts:
+                print(f"error: 1 of 2 agents did not come to {head}:29391 within 60 s: 1\nhint: ...", file=sys.stderr)
+                print(f"error: agent 1 of 2 (host {other}) did not find the head at {head}, ports ...", file=sys.stderr)
+                return 1
+        if (
+            "".join(hosts) == planted["never"]
+            or {*hosts} & {*planted["down"]}
+            or any(set(hosts) >= {*stuck} for stuck in planted["stuck"])
+        ):
             print("error: no way to b\nand more", file=sys.stderr)
             return 9
         write_outcome(options.resume, hosts, planted)
@@ -87,7 +96,9 @@ def planted(tmp_path, monkeypatch):
     monkeypatch.setattr(searching, "hosts_that_answer", hosts_that_answer)
 
     def plant(failed=("failed", RAISED), **what):
-        planted.update({"faults": [], "slow": [], "down": [], "stuck": [], "crashes": {}, **what})
+        planted.update(
+            {"faults": [], "slow": [], "down": [], "stuck": [], "crashes": {}, "apart": [], "never": "", **what}
+        )
         planted.update({"signal_at": "", "killed_at": "", "in_a_case": False, **what})
         for case in plan.cases if not run.outcomes() else ():
             identity = {"case": case.id, "hash": case.hash, "repeat": 0, "attempt": 1}
@@ -192,6 +203,43 @@ def test_hosts_on_which_it_cannot_be_started_are_said(planted, capfd):
         f"stopped: {DRILL} could not be run on a, b, c, d, though each of them answers: the launcher ended with 9 and "
         "said: error: no way to b. No host is named.\n"
         "hint: see 01/launcher.txt; where the processes did not find each other, try the launcher there by hand\n"
+    )
+
+
+def test_hosts_that_do_not_find_each_other_fail_as_ranks_do_that_wait_for_each_other(planted, tmp_path, capfd):
+    """A link that is cut for good: where one end of it is the head, no run begins at all."""
+    waited = ("timeout", "stopped after 5 s: rank 1 (host b) has not left the phase after 'device'")
+    assert bisect(COMMAND, DRILL, planted(waited, faults=[(*waited, [["b", "c"]])], apart=["bc"])) == NAMED
+    assert capfd.readouterr().out.startswith(f"b and c together: {DRILL} failed in 4 of 4 runs with both, and in 0 of")
+    (two,) = {run["sentence"] for run in result(tmp_path)["runs"] if run["hosts"] == ["b", "c"]}
+    assert two == "the process on c did not find the head of the run on b, and each waited for the other"
+
+
+def test_hosts_that_do_not_find_each_other_are_named_where_something_else_is_looked_for(planted, capfd):
+    assert bisect(COMMAND, DRILL, planted(faults=[("failed", RAISED, [["b", "c"]])], apart=["bc"])) == NOT_NAMED
+    assert capfd.readouterr().out.splitlines()[0] == (
+        f"stopped: on b, c {DRILL} failed in another way (the process on c did not find the head of the run on b, and "
+        f"each waited for the other) than the one that is looked for (failed: {RAISED}). No host is named."
+    )
+
+
+def test_that_processes_did_not_find_each_other_is_no_failure_before_they_once_did(planted, capfd):
+    """Another secret or a firewall would be the hosts' fault otherwise."""
+    waited = ("timeout", "stopped after 5 s: rank 1 (host b) has not left the phase after 'device'")
+    assert bisect(COMMAND, DRILL, planted(waited, apart=["ab"])) == NOT_NAMED
+    assert capfd.readouterr().out.splitlines()[0] == (
+        f"stopped: {DRILL} could not be run on a, b, c, d, though each of them answers: the process on b did not find "
+        "the head of the run on a, and each waited for the other. No host is named."
+    )
+
+
+def test_two_hosts_that_run_with_others_but_not_together_are_evidence_and_no_proof(planted, capfd):
+    """As under MPI, whose libraries say nothing that can be read when hosts do not reach each other."""
+    assert bisect(COMMAND, DRILL, planted(faults=[("failed", RAISED, [["b", "c"]])], never="bc")) == NOT_NAMED
+    assert capfd.readouterr().out == (
+        f"stopped: {DRILL} could not be run on b, c, though each of them answers: the launcher ended with 9 and said: "
+        "error: no way to b. Both ran with other hosts, so the way between the two is suspect. No host is named.\n"
+        "hint: look at cables, ports and routes between b and c; 06/launcher.txt has what the launcher said\n"
     )
 
 

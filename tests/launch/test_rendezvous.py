@@ -16,7 +16,7 @@ from clusterbench.errors import LaunchError
 from clusterbench.launch import control, handshake, rendezvous
 from clusterbench.launch.control import Alone, TcpHead
 from clusterbench.launch.messages import TimeTold
-from clusterbench.launch.rendezvous import meet, ports_of, shared_secret
+from clusterbench.launch.rendezvous import meet, ports_of, shared_secret, waited_in_vain
 from clusterbench.launchers import Started, launchers
 
 SECRET = {"CLUSTERBENCH_SECRET": "0123456789abcdef"}
@@ -180,6 +180,19 @@ def test_a_member_says_where_it_looked_and_what_to_look_at(job):
         f"agent 1 of 3 (host {here}) did not find the head at {where}, within 0.2 s; the last try said:"
     )
     assert hint.startswith("hint: is 127.0.0.1 the host of rank 0, are those ports open between hosts, and is CLUSTERB")
+
+
+def test_of_two_that_waited_for_each_other_both_words_tell_which(job, monkeypatch):
+    said = []
+    for rank, environment in ((0, job), (1, {**job, "MASTER_ADDR": "127.9.9.9"})):
+        with pytest.raises(LaunchError) as caught:
+            meet(agent(rank, size=2), environment, 0.2)
+        said.append(f"error: {caught.value}")
+    here = socket.gethostname()
+    assert waited_in_vain("\n".join(said)) == (
+        f"the process on {here} did not find the head of the run on {here}, and each waited for the other"
+    )
+    assert [waited_in_vain(words) for words in said] == ["", ""]  # one alone may have waited for what never began
 
 
 def getaddrinfo(answers, asked):
