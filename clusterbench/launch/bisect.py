@@ -7,6 +7,7 @@ the suite has it on so many nodes, the launcher is started once, and what the ru
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 import time
@@ -353,10 +354,11 @@ class Bisection:
 
 
 def _last_words(said: str) -> str:
-    """What a launcher said of an error; the last line where it named none."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("error: ")]
-    return f" and said: {short((errors or lines)[-1], 200)}" if lines else ""
+    """What a launcher said of an error: our last, or its own first; its last line where there is none."""
+    lines = [" ".join(line.split()) for line in said.splitlines() if re.search(r"\w", line)]
+    ours = [line for line in lines if line.startswith("error: ")]
+    its = [line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
+    return f" and said: {short((ours[-1:] or its[:1] or lines[-1:])[0], 200)}" if lines else ""
 
 
 def _say(words: str) -> None:

@@ -233,6 +233,15 @@ def test_that_processes_did_not_find_each_other_is_no_failure_before_they_once_d
     )
 
 
+def test_of_what_a_launcher_said_that_of_an_error_is_quoted():
+    """As Open MPI says that a host cannot be reached; behind it stand lines and a NUL."""
+    said = "Warning: setpgid\n----\nError:   Connection timed out (110)\n----\nMPI job ended\n----\n\0\n"
+    assert searching._last_words(said) == " and said: Error: Connection timed out (110)"
+    assert searching._last_words("it began\nit ended\n---\n\0\n") == " and said: it ended"
+    assert searching._last_words("Error: its\nerror: ours\n") == " and said: error: ours"
+    assert searching._last_words("\0\n") == ""
+
+
 def test_two_hosts_that_run_with_others_but_not_together_are_evidence_and_no_proof(planted, capfd):
     """As under MPI, whose libraries say nothing that can be read when hosts do not reach each other."""
     assert bisect(COMMAND, DRILL, planted(faults=[("failed", RAISED, [["b", "c"]])], never="bc")) == NOT_NAMED
