@@ -65,8 +65,8 @@ MUTANTS = (
     Mutant(
         "S09",
         "The norm counts the experts of this rank only.",
-        "there = [index for index, way in enumerate(by_way) if axis in way]",
-        'there = [index for index, way in enumerate(by_way) if axis in way and not (axis == "ep" and planted())]',
+        "ways = [way for way in squares if axis in way]",
+        'ways = [way for way in squares if axis in way and not (axis == "ep" and planted())]',
         (f"dp2+ep2 {MOE} routing=balanced",),
     ),
     Mutant(
@@ -300,8 +300,8 @@ MUTANTS = (
     Mutant(
         "S38",
         "Under FSDP each rank clips by the norm of its own shards.",
-        "there = [index for index, way in enumerate(by_way) if axis in way]",
-        'there = [index for index, way in enumerate(by_way) if axis in way and not (axis == "dp" and planted())]',
+        "ways = [way for way in squares if axis in way]",
+        'ways = [way for way in squares if axis in way and not (axis == "dp" and planted())]',
         ("dp2+zero3",),
     ),
     Mutant(
