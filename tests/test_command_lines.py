@@ -42,7 +42,7 @@ def command_lines():
         spans = re.findall(r"(?<!`)`([^`]+)`(?!`)", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
         for line in [*"\n".join(blocks).splitlines(), *spans]:
             words = shlex.split(line, comments=True) if line.count("'") % 2 == 0 else []
-            while words and re.match(r"[A-Z_]+=", words[0]):
+            while words and re.match(r"[A-Z_]+=|exec$", words[0]):
                 words = words[1:]
             if words[:1] == ["flux"] and words[1] != "run":
                 continue

@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from clusterbench.run_folder import RunFolder
 from tests.lab import launchers
+from tests.lab.hosts import LOGIN
 
 pytestmark = [
     pytest.mark.lab,
@@ -23,6 +25,7 @@ pytestmark = [
 ]
 
 VICTIM = "cb2"
+LAUNCHING = Path(__file__).parents[2] / "docs" / "launching.md"
 
 DRILL = """
 suite: drill
@@ -369,6 +372,32 @@ def test_ending_srun_keeps_what_is_finished(lab, slurm, drill, tmp_path):
     again = Run(lab, launcher, "--resume", tmp_path / "run")
     assert again.end(200) == 0, again.text
     assert_one_run(tmp_path / "run", ALL)
+
+
+def test_the_batch_script_of_the_docs_ends_in_order_before_its_limit(lab, slurm, tmp_path):
+    """With the limit and the time before it made short."""
+    (script,) = re.findall(r"^```sh\n(#!/bin/sh\n#SBATCH.*?)^```", LAUNCHING.read_text(), re.DOTALL | re.MULTILINE)
+    (tmp_path / "s.yaml").write_text(DRILL.replace("0.4", "20.0").replace("time_limit_s: 40", "time_limit_s: 900"))
+    python = shlex.quote(sys.executable)
+    for written, here in (
+        ("--ntasks-per-node=4", "--ntasks-per-node=1"),
+        ("--time=1:00:00", "--time=1"),
+        ("USR1@120", "USR1@20"),
+        ("clusterbench-%j.txt", f"{tmp_path}/said"),
+        ("clusterbench run", f"{python} -m clusterbench.cli run"),
+        ("suites/tp_scale.yaml", f"{tmp_path}/s.yaml --out {tmp_path}/run"),
+    ):
+        assert script.count(written) == 1
+        script = script.replace(written, here)
+    (tmp_path / "script").write_text(script)
+    done = lab.run(LOGIN, ["sbatch", "--wait", str(tmp_path / "script")], timeout=200)
+    said = (tmp_path / "said").read_text()
+    assert done.returncode == 1, said
+    assert f"stopped before the end: it was interrupted by SIGUSR1; everything finished is in {tmp_path}/run.\n" in said
+    assert "TIME LIMIT" not in said
+    assert len(measured(tmp_path / "run")) == BEFORE
+    assert (tmp_path / "run" / "index.html").exists()
+    assert "clusterbench.cli" not in json.dumps(lab.left_running())
 
 
 def test_a_lost_connection_between_agents_is_a_lost_host_under_srun(lab, slurm, drill, tmp_path):
