@@ -24,6 +24,7 @@ from clusterbench.engine.host_memory import memory_limit_bytes, oom_kills
 from clusterbench.launch.channel import Channel
 from clusterbench.launch.culprit import death
 from clusterbench.launch.messages import (
+    AddressTried,
     AgentOrder,
     ChildExited,
     Disabled,
@@ -59,6 +60,7 @@ from clusterbench.launch.messages import (
     StoreOpen,
     TellTime,
     TimeTold,
+    TryAddress,
     Warm,
     WorkerPlace,
     ZygoteEvent,
@@ -70,6 +72,7 @@ from clusterbench.launch.messages import (
     decode_zygote_event,
 )
 from clusterbench.launch.progress_page import ProgressPage
+from clusterbench.launch.reach import why_not_reached
 from clusterbench.launch.spawner import end_group, start_module
 from clusterbench.launchers import without_launchers
 from clusterbench.run_folder import log_name
@@ -203,6 +206,8 @@ class Agent:
                 self._sample_gpus(order)
             case TellTime():
                 self._events.append(TimeTold(time.time()))
+            case TryAddress():
+                self._events.append(AddressTried(order.port, why_not_reached(order.address, order.port)))
             case _:
                 assert_never(order)
 

@@ -47,6 +47,10 @@ class Allocation:
         """The hosts, each once, in that order."""
         return tuple(dict.fromkeys(self.hosts))
 
+    def first_agents(self, hosts: Iterable[str]) -> dict[int, str]:
+        """Of each of these hosts but the head's the first agent, and the host."""
+        return {self.hosts.index(host): host for host in hosts if host != self.hosts[HEAD]}
+
     def only(
         self, hosts: Sequence[str] | None, num_nodes: int | None, excluded: Collection[str] = ()
     ) -> tuple[str, ...]:
@@ -96,8 +100,12 @@ class Allocation:
         agents = Counter(self.hosts)
         return [ranks_per_node // agents[host] for host in self.hosts]
 
-    def interfaces(self, hosts: Sequence[str], wanted: str | None) -> dict[str, Interface]:
+    def interfaces(
+        self, hosts: Sequence[str], wanted: str | None, without: Collection[str] = ()
+    ) -> dict[str, Interface]:
         """Over which interface each host that takes part, and the head's, talks to the others; noted in what they are.
+
+        The head's host is the first. ``without`` are addresses of it that others did not reach.
 
         Raises
         ------
@@ -107,7 +115,7 @@ class Allocation:
         every = tuple(dict.fromkeys((self.hosts[HEAD], *hosts)))
         if len(every) == 1 and wanted is None:
             return {}
-        chosen = choose_interfaces({host: interfaces_of(self.environments[host]) for host in every}, wanted)
+        chosen = choose_interfaces({host: interfaces_of(self.environments[host]) for host in every}, wanted, without)
         for host, interface in chosen.items():
             self.environments[host]["interface"] = interface.name
         return chosen
@@ -141,7 +149,7 @@ def gather(plane: HeadPlane, own: Hello) -> Allocation:
         If some say nothing, two hosts go by one name, or run different copies of the package.
     """
     hellos = {HEAD: own}
-    for sender, message in _messages(plane, SECONDS_TO_GATHER):
+    for sender, message in messages_of(plane, SECONDS_TO_GATHER):
         if isinstance(message, Hello):
             hellos[sender] = message
         if len(hellos) == plane.size:
@@ -191,15 +199,14 @@ def measure_clocks(plane: HeadPlane, allocation: Allocation) -> None:
 
     Nothing here compares times of two hosts; people who read logs side by side do.
     """
-    first_agent = {host: allocation.hosts.index(host) for host in allocation.names}
-    others = {rank: host for host, rank in first_agent.items() if host != allocation.hosts[HEAD]}
+    others = allocation.first_agents(allocation.names)
     best: dict[str, tuple[float, float]] = {}
     for _ in range(_ROUNDS_OF_CLOCKS if others else 0):
         asked = time.time()
         for rank in others:
             plane.send(rank, TellTime())
         waiting = set(others)
-        for sender, message in _messages(plane, _SECONDS_FOR_CLOCKS):
+        for sender, message in messages_of(plane, _SECONDS_FOR_CLOCKS):
             if isinstance(message, TimeTold) and sender in waiting:
                 host, answered = others[sender], time.time()
                 offset = message.time_s - (asked + answered) / 2
@@ -211,7 +218,8 @@ def measure_clocks(plane: HeadPlane, allocation: Allocation) -> None:
         allocation.environments[host]["clock_offset_s"] = round(offset, 3)
 
 
-def _messages(plane: HeadPlane, timeout_s: float) -> Iterator[tuple[int, MemberEvent]]:
+def messages_of(plane: HeadPlane, timeout_s: float) -> Iterator[tuple[int, MemberEvent]]:
+    """What other agents say, each with the rank of its agent, until that time is over or an agent is lost."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         arrived = plane.receive()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,9 @@ def interfaces_of(environment: Mapping[str, Any]) -> tuple[Interface, ...]:
     return tuple(interface for _, interface in sorted(interfaces, key=lambda each: each[0]))
 
 
-def choose_interfaces(hosts: Mapping[str, Sequence[Interface]], wanted: str | None) -> dict[str, Interface]:
+def choose_interfaces(
+    hosts: Mapping[str, Sequence[Interface]], wanted: str | None, without: Collection[str] = ()
+) -> dict[str, Interface]:
     """One interface for each host.
 
     Parameters
@@ -45,6 +47,8 @@ def choose_interfaces(hosts: Mapping[str, Sequence[Interface]], wanted: str | No
         Name of the interface to take on all of them; None takes the first of the first host's on whose network all
         others have an address too, and where there is none (each host on a network of its own) the first of a name
         that all have. An address that two hosts have is a bridge inside each, or both are one machine: the last resort.
+    without
+        Addresses of the first host over which others did not reach it.
 
     Raises
     ------
@@ -53,7 +57,8 @@ def choose_interfaces(hosts: Mapping[str, Sequence[Interface]], wanted: str | No
     """
     if wanted is not None:
         return _named(hosts, wanted)
-    first = [interface for interface in next(iter(hosts.values())) if _is_for_traffic(interface)]
+    own = next(iter(hosts.values()))
+    first = [interface for interface in own if _is_for_traffic(interface) and interface.address not in without]
     for same, apart in (("network", True), ("name", True), ("network", False)):
         for candidate in first:
             chosen = {host: alike for host, own in hosts.items() if (alike := _alike(candidate, own, same))}

@@ -200,6 +200,14 @@ class TellTime:
     """Asks what time it is there; a :class:`TimeTold` follows."""
 
 
+@dataclass(frozen=True)
+class TryAddress:
+    """Asks whether a connection to there can be made; an :class:`AddressTried` follows, in some seconds at most."""
+
+    address: str
+    port: int
+
+
 # Orders to agents that are the ranks of a case of MPI.
 
 
@@ -258,7 +266,7 @@ class Quit:
     leaving: Leaving
 
 
-AgentOrder = Own | Warm | OpenStore | Start | RunCase | GoOn | Inspect | End | SampleGpus | TellTime
+AgentOrder = Own | Warm | OpenStore | Start | RunCase | GoOn | Inspect | End | SampleGpus | TellTime | TryAddress
 MpiOrder = PrepareMpi | CheckMpi | TimeMpi | InspectMpi | EndMpi
 Order = AgentOrder | MpiOrder | Sign | ExpectSilence | Quit
 
@@ -281,6 +289,14 @@ class TimeTold:
     """Seconds since 1970 by the host's clock."""
 
     time_s: float
+
+
+@dataclass(frozen=True)
+class AddressTried:
+    """``why_not`` is empty where the address with this port was reached."""
+
+    port: int
+    why_not: str
 
 
 @dataclass(frozen=True)
@@ -413,6 +429,7 @@ MemberEvent = (
     Hello
     | Sign
     | TimeTold
+    | AddressTried
     | Interrupted
     | Goodbye
     | StoreOpen

@@ -37,6 +37,7 @@ from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import Hello, SampleGpus
 from clusterbench.launch.mpi_cases import in_agents
 from clusterbench.launch.progress import progress_on
+from clusterbench.launch.reach import reached_interfaces
 from clusterbench.launch.rendezvous import meet
 from clusterbench.launchers import Started, detect, named_hosts
 from clusterbench.planning import make_plan
@@ -180,7 +181,7 @@ def _lead(
         excluded = excluded_hosts(options.exclude, allocation.names)
         hosts = allocation.only(options.hosts, options.num_nodes if launched(plane) else None, excluded)
         cluster = decide_cluster(options.machine, allocation.found(hosts), _cpu_ranks(options, suite))
-        interfaces = allocation.interfaces(hosts, options.interface)
+        interfaces = reached_interfaces(plane, allocation, hosts, options.interface)
         measure_clocks(plane, allocation)
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
             print(f"{difference.severity}: {difference.sentence}", file=sys.stderr)

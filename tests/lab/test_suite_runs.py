@@ -308,6 +308,45 @@ def test_a_mistake_ends_every_rank_within_seconds(
     assert left_running(lab) == []
 
 
+@pytest.fixture
+def interface_that_leads_nowhere(lab):
+    """The first in the list, up, with a network of its own on both hosts."""
+    for index, host in enumerate(HOSTS[:2], 1):
+        for words in (
+            "link add aaa0 type veth peer name aaa1",
+            f"address add 10.99.0.{index}/24 dev aaa0",
+            "link set aaa1 up",
+            "link set aaa0 up",
+        ):
+            lab.run(host, ["ip", *words.split()], check=True)
+    yield
+    for host in HOSTS[:2]:
+        lab.run(host, ["ip", "link", "del", "aaa0"], check=True)
+
+
+def test_an_interface_that_leads_nowhere_is_passed_over_once(lab, suite, tmp_path, interface_that_leads_nowhere):
+    launcher, out = launchers.torchrun(lab, HOSTS[:2], 1), tmp_path / "out"
+    said = run(lab, launcher, suite(SUITE, [1, 2]), out)
+    assert re.search(r"^warning: cb2 does not reach 10\.99\.0\.1 of cb1 \(aaa0\) within 20 s: ", said, re.MULTILINE)
+    assert "warning: ranks talk over eth0, 10.77.0.1 of cb1, which all hosts reach\n" in said
+    assert {each.status for each in RunFolder.open(out).outcomes()} == {"ok"}
+    hosts = RunFolder.open(out).environment()["hosts"]
+    assert [hosts[host]["interface"] for host in HOSTS[:2]] == ["eth0", "eth0"]
+
+
+def test_an_interface_that_was_asked_for_and_leads_nowhere_ends_the_run_before_it_begins(
+    lab, suite, tmp_path, interface_that_leads_nowhere
+):
+    launcher, out = launchers.torchrun(lab, HOSTS[:2], 1), tmp_path / "out"
+    said = run(lab, launcher, suite(SUITE, [1, 2]), out, "--interface", "aaa0", exit_code=1)  # torchrun's own
+    assert re.search(
+        r"^error: --interface aaa0: cb2 does not reach 10\.99\.0\.1 of cb1 over it within 20 s: .*\.\nhint: 'ping ",
+        said,
+        re.MULTILINE,
+    )
+    assert not out.exists()
+
+
 # What hosts are like
 
 

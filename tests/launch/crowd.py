@@ -23,6 +23,7 @@ from clusterbench.errors import LaunchError
 from clusterbench.launch.agents import Agents, Follower
 from clusterbench.launch.control import HEAD, TcpMember
 from clusterbench.launch.messages import (
+    AddressTried,
     End,
     Ended,
     GoOn,
@@ -43,6 +44,7 @@ from clusterbench.launch.messages import (
     StorePlace,
     TellTime,
     TimeTold,
+    TryAddress,
 )
 from clusterbench.types import Case, Plan
 
@@ -81,6 +83,8 @@ class StandIn:
                 self._local_ranks = order.local_ranks
             case TellTime():
                 self._events.append(TimeTold(time.time()))
+            case TryAddress():
+                self._events.append(AddressTried(order.port, ""))
             case OpenStore():
                 self._events.append(StoreOpen(1))
             case Start():

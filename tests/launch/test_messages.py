@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from clusterbench.engine.telemetry import GpuSample
 from clusterbench.launch import messages
 from clusterbench.launch.messages import (
+    AddressTried,
     BadLine,
     CheckMpi,
     ChildExited,
@@ -57,6 +58,7 @@ from clusterbench.launch.messages import (
     TellTime,
     TimeMpi,
     TimeTold,
+    TryAddress,
     Warm,
     WorkerPlace,
     ZygoteReady,
@@ -80,6 +82,7 @@ ORDERS = [
         End(3, False),
         SampleGpus(0.5),
         TellTime(),
+        TryAddress("10.0.0.1", 29500),
         PrepareMpi((0, 2), (0, 0), {"op": "bcast"}, 5, 1, 9.5),
     ),
     *(CheckMpi(9.5), TimeMpi(9.5), InspectMpi(), EndMpi(), Sign(), ExpectSilence(20.0), Quit(1, "aborted")),
@@ -96,6 +99,7 @@ EVENTS = [
         Disabled("can start no worker"),
     ),
     Inspected((RankPlace(1, "a", "warm", 7, "S", ('File "x.py", line 3 in f',), "/logs/x"),)),
+    AddressTried(29500, "No route to host"),
     *(Ended(3, {"start-0003-rank-0001.log": "said"}), MpiEnded("a", True)),
     GpusSampled("a", GpuSamples(1.5, (GpuSample(0, throttle_reasons=["sw_thermal"]), GpuSample(1, error="lost")))),
 ]
