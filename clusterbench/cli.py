@@ -330,6 +330,40 @@ def layout(
         click.echo(f"page: {out}", err=True)
 
 
+@main.command(name="dry-run", short_help="Run a training step without a machine: does it fit?")
+@click.argument("layout")
+@click.option("--shape", required=True, help="A model, as 'clusterbench list shapes' names it.")
+@click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Nodes.  [default: what the layout needs]")
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), default=8, show_default=True, help="GPUs of each node.")
+@click.option("--rank", "ranks", type=click.IntRange(0), multiple=True, help="[default: one of each pipeline stage]")
+@click.option("--seq-len", type=click.IntRange(2), default=4096, show_default=True, help="Tokens of a sequence.")
+@click.option(
+    "--micro-batch-size", type=click.IntRange(1), default=1, show_default=True, help="Sequences of a forward."
+)
+@click.option(
+    "--global-batch-size",
+    type=click.IntRange(1),
+    help="Sequences of a step.  [default: the fewest micro-batches that the layout takes]",
+)
+@click.option("--dtype", type=click.Choice(["bfloat16", "float32", "float64"]), default="bfloat16", show_default=True)
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cuda", show_default=True, help="Whose operators."
+)
+@click.option("--rank-order", default="megatron", show_default=True, help="Which ranks are neighbours.")
+@click.option("--gpu", help="The card, as a datasheet's name in the tables, such as 'NVIDIA H100 80GB HBM3'.")
+@click.option(
+    "--set", "options", metavar="NAME=VALUE", multiple=True, help="An option of a parallelism, as schedule=zbv."
+)
+def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], **asked: Any) -> None:
+    """Run one step of LAYOUT (as dp128-tp8+sp+zero3) on tensors without data, of any rank, on this machine.
+
+    Nothing is computed or sent: what is told is what the step that a run would time holds, sends and launches.
+    """
+    from clusterbench.dry.verb import dry_run_text
+
+    click.echo(dry_run_text(layout, gpu, options, **asked))
+
+
 @main.command(short_help="Make one file of a run, to send.")
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The archive.  [default: RUN.clusterbench.tar.gz]")

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "clusterbench"
 
 LAYERS = (
     "cli __main__ api catalogue",
-    "launch report compare layout_view importing",
+    "launch report compare layout_view importing dry",
     "suite planning derive verdict hosts yaml_lines",
     "diagnoses charts",
     "cases drawing",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -217,6 +217,15 @@ def scale_all(tensors: list[Tensor], factor: Tensor) -> None:
     torch._foreach_mul_(tensors, factor)
 
 
+def without_fake_tensors() -> AbstractContextManager[object]:
+    """Tensors that are made within are real, in a dry run too."""
+    if active_fake_mode() is None:
+        return nullcontext()
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    return unset_fake_temporarily()  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
+
+
 def in_backward() -> bool:
     """Whether the calling thread is inside autograd's backward. True during recomputation too."""
     return torch._C._current_graph_task_id() != -1
@@ -404,3 +413,92 @@ def start_sum(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
 def wait_for(started: Tensor) -> Tensor:
     """The same tensor, complete: a CPU waits here, a CUDA stream is made to."""
     return torch.ops._c10d_functional.wait_tensor(started)  # type: ignore[no-any-return]
+
+
+# A dry run: the step on tensors without data, in a group of which only one rank is there.
+NAMES |= {
+    "torch._subclasses.fake_tensor.FakeTensorMode": "dry",
+    "torch._subclasses.fake_tensor.unset_fake_temporarily": "training.assemble",
+    "torch.testing._internal.distributed.fake_pg.FakeStore": "dry",
+    # Infers the shapes of DTensors on fake tensors of the whole array, in the fake mode that is active. 2.13 run.
+    "torch.distributed.tensor._sharding_prop.ShardingPropagator._propagate_tensor_meta_non_cached": "dry",
+    # DDP's assignment of gradients to buckets.
+    "torch.distributed._compute_bucket_assignment_by_size": "model.buckets",
+}
+
+
+def fake_store() -> Any:
+    """What the fake process group is begun with."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
+def reduce_scatter_names() -> tuple[str, ...]:
+    """Names under which a group sums one tensor into parts; 2.13 has a second one."""
+    return tuple(name for name in ("_reduce_scatter_base", "reduce_scatter_single") if hasattr(dist.ProcessGroup, name))
+
+
+@contextmanager
+def fake_tensors() -> Iterator[None]:
+    """Tensors that are made within have no data.
+
+    DTensor infers shapes on whole arrays, and meshes have indices that are read: both outside.
+    """
+    from torch._subclasses.fake_impls import op_implementations_dict, register_op_impl
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    for operator, implementation in _ON_FAKES.items():
+        if operator not in op_implementations_dict:
+            register_op_impl(operator)(implementation)  # type: ignore[arg-type]
+    kind: Any = ShardingPropagator
+    infer = kind._propagate_tensor_meta_non_cached
+
+    def inferred(*arguments: Any, **options: Any) -> Any:
+        with without_fake_tensors():
+            return infer(*arguments, **options)
+
+    kind._propagate_tensor_meta_non_cached = inferred
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield
+    finally:
+        kind._propagate_tensor_meta_non_cached = infer
+
+
+def _waited_for(mode: Any, operator: Any, started: Tensor) -> Tensor:
+    """The same tensor, as where it is real; torch's own way makes a second one."""
+    return started
+
+
+def _grouped_product(mode: Any, operator: Any, x: Tensor, matrices: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    """For every floating type; torch's own way takes bfloat16 alone, as CUDA's kernel did once."""
+    size = [*x.shape[:-1], matrices.shape[-1]]
+    if x.dim() == matrices.dim() == 2:  # groups of what is summed over
+        groups = options["offs"] if "offs" in options else arguments[0]
+        size = [groups.shape[0], *size]
+    elif x.dim() == 3 and matrices.dim() == 2:  # groups of columns
+        size = size[1:]
+    with mode:
+        return x.new_empty(size)
+
+
+_ON_FAKES = {
+    torch.ops._c10d_functional.wait_tensor.default: _waited_for,
+    torch.ops.aten._grouped_mm.default: _grouped_product,
+}
+"""What operators do with fake tensors where torch's own answer is not what the real ones do."""
+
+
+def skip_warm_up(schedule: Any) -> None:
+    """Takes from a pipeline's schedule the messages by which stages agree, from 2.13 on, that all know their shapes."""
+    if not hasattr(schedule, "_warmup_p2p"):
+        return
+    from torch.distributed.pipelining._utils import InferenceMode
+
+    def agreed(stages: list[Any], *arguments: Any) -> None:
+        for stage in stages:
+            stage._inference_mode = InferenceMode.STATIC
+
+    schedule._warmup_p2p = agreed

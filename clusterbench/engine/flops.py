@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
@@ -57,12 +57,21 @@ def _grouped_product(x: Any, matrices: Any, offs: Any = None, *arguments: Any, *
     """
     if offs is None:  # as many matrices on both sides
         return int(2 * x.shape[0] * x.shape[1] * x.shape[2] * matrices.shape[-1])
-    in_groups = int(offs[-1]) if len(offs) else 0
+    in_groups = _rows_in_groups(x, matrices, offs)
     if x.dim() == 2 and matrices.dim() == 2:  # groups of what is summed over
         return int(2 * x.shape[0] * in_groups * matrices.shape[1])
     if x.dim() == 2:  # groups of rows
         return int(2 * in_groups * x.shape[1] * matrices.shape[-1])
     return int(2 * x.shape[1] * x.shape[2] * in_groups)  # groups of columns
+
+
+def _rows_in_groups(x: Any, matrices: Any, offs: Any) -> int:
+    """Up to the last group's end; all of them in a dry run, which has no data and spreads rows evenly."""
+    if active_fake_mode() is not None:
+        return int(
+            x.shape[-1] if x.dim() == matrices.dim() == 2 else x.shape[0] if x.dim() == 2 else matrices.shape[-1]
+        )
+    return int(offs[-1]) if len(offs) else 0
 
 
 OWN: dict[str, Formula] = {
@@ -93,14 +102,19 @@ class FlopCounter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self._fake_mode: object | None = None
         self._sums: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+
+    def __enter__(self) -> Self:
+        self._fake_mode = active_fake_mode()
+        return super().__enter__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(is_wrapper_type(kind) for kind in types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        # DTensor asks for shapes with operators that compute nothing
-        if _counts(func) and active_fake_mode() is None:
+        # DTensor asks for shapes with operators that compute nothing, on fakes that are not those of a dry run
+        if _counts(func) and active_fake_mode() is self._fake_mode:
             self._record(func, args, kwargs or {}, result)
         return result
 

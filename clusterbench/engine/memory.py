@@ -22,6 +22,7 @@ context. :func:`cuda_memory_stats` and telemetry have their own, larger figures 
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from clusterbench.engine.compat import (
     TorchDispatchMode,
     accumulated_gradients,
     active_fake_mode,
+    in_backward,
     is_sharded,
     is_wrapper_type,
     on_gradient,
@@ -70,10 +72,11 @@ class MemoryPeak:
 class _Allocation:
     """One storage, from its first sight to its end."""
 
-    __slots__ = ("before_bytes", "label", "reference", "size_bytes")
+    __slots__ = ("before_bytes", "label", "made_in", "reference", "size_bytes")
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, made_in: str) -> None:
         self.label = label
+        self.made_in = made_in
         self.size_bytes = 0
         self.before_bytes = 0  # of what was there when the tracker was entered, however late it came into sight
         self.reference: weakref.ref[torch.UntypedStorage] | None = None
@@ -121,12 +124,14 @@ class MemoryTracker(TorchDispatchMode):
         self._optimizers = list(every_optimizer(optimizer))
         first = next((p for m in self._models for p in m.parameters()), torch.empty(0))
         self._device = _with_index(torch.device(device) if device is not None else first.device)
-        self._log: list[tuple[_Allocation, int]] = []
+        self._log: list[tuple[_Allocation, int, str]] = []
         self._before: list[_Allocation] = []
         self._known: dict[int, _Allocation] = {}
         self._hooked: dict[int, Tensor] = {}
         self._sharded: list[nn.Module] = []
-        self._forwards = 0
+        self._names = {module: name for model in self._models for name, module in model.named_modules()}
+        self._forwards: list[str] = []
+        self._backward_of = ""
         self._in_optimizer = False
         self._waiting = False
         self._fake_mode: object | None = None
@@ -152,7 +157,7 @@ class MemoryTracker(TorchDispatchMode):
             self._undo(optimizer.register_step_post_hook(self._after_optimizer).remove)
         self._follow_resize()
         self._follow_wait()
-        self._cleanup.enter_context(torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved))
+        self._cleanup.enter_context(torch.autograd.graph.saved_tensors_hooks(self._save, self._use_saved))
         super().__enter__()
         return self
 
@@ -182,7 +187,7 @@ class MemoryTracker(TorchDispatchMode):
             live[allocation.category] += allocation.before_bytes
         total = sum(live.values())
         peak_total, at_peak, own_peak = total, dict(live), dict(live)
-        for allocation, change in self._log:
+        for allocation, change, _ in self._log:
             category = allocation.category
             live[category] += change
             total += change
@@ -190,6 +195,24 @@ class MemoryTracker(TorchDispatchMode):
             if total > peak_total:
                 peak_total, at_peak = total, dict(live)
         return MemoryPeak(peak_total, at_peak, own_peak, live)
+
+    def at_peak(self) -> tuple[str, Mapping[tuple[str, str], int]]:
+        """When most bytes were alive, and what they were: bytes by category and by where they were made.
+
+        Places are modules in forward or in backward, the loss for what is in no module, or the optimizer; empty for
+        what was there before the step.
+        """
+        held = Counter[tuple[str, str]]()
+        for allocation in self._before:
+            held[allocation.category, ""] += allocation.before_bytes
+        total = most = held.total()
+        when, kept = "", dict(held)
+        for allocation, change, moment in self._log:
+            held[allocation.category, allocation.made_in] += change
+            total += change
+            if total > most:
+                most, when, kept = total, moment, dict(held)
+        return when, {what: size_bytes for what, size_bytes in kept.items() if size_bytes}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(is_wrapper_type(kind) for kind in types):
@@ -216,7 +239,15 @@ class MemoryTracker(TorchDispatchMode):
         # Recomputation is a forward within backward: it enters modules, or at least enables gradients. The forward of
         # an autograd.Function disables them, so gradients alone do not tell. Behind the backwards of a pipeline FSDP
         # packs gradients into buffers, in no module and without gradients.
-        return "made" if self._forwards > 0 or torch.is_grad_enabled() else "temporary"
+        return "made" if self._forwards or torch.is_grad_enabled() else "temporary"
+
+    def _moment(self) -> str:
+        if self._in_optimizer:
+            return "the optimizer"
+        if in_backward():
+            again = f", {self._forwards[-1]} computed again" if self._forwards else ""
+            return f"backward of {self._backward_of or 'the loss'}{again}"
+        return f"forward of {self._forwards[-1] or 'the model'}" if self._forwards else "the loss"
 
     def _communicated(self, func: Any, args: Any, result: Any) -> None:
         name: str = func._schema.name
@@ -252,7 +283,7 @@ class MemoryTracker(TorchDispatchMode):
         key = id(storage)  # the Python object of a storage lives as long as the storage
         allocation = self._known.get(key)
         if allocation is None:
-            allocation = self._known[key] = _Allocation(label)
+            allocation = self._known[key] = _Allocation(label, "" if existed else self._moment())
             allocation.reference = weakref.ref(storage, lambda _: self._released(key))
             if existed:
                 allocation.before_bytes = allocation.size_bytes = storage.nbytes()
@@ -262,7 +293,7 @@ class MemoryTracker(TorchDispatchMode):
 
     def _resized(self, allocation: _Allocation, size_bytes: int) -> None:
         if size_bytes != allocation.size_bytes:
-            self._log.append((allocation, size_bytes - allocation.size_bytes))
+            self._log.append((allocation, size_bytes - allocation.size_bytes, self._moment()))
             allocation.size_bytes = size_bytes
 
     def _released(self, key: int) -> None:
@@ -299,19 +330,23 @@ class MemoryTracker(TorchDispatchMode):
 
     # Hooks
 
-    def _save(self, tensor: Tensor) -> Tensor:
+    def _save(self, tensor: Tensor) -> tuple[Tensor, str]:
         self._call([tensor], "saved")
+        return tensor, self._forwards[-1] if self._forwards else ""
+
+    def _use_saved(self, saved: tuple[Tensor, str]) -> Tensor:
+        tensor, self._backward_of = saved
         return tensor
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
-        self._forwards += 1
+        self._forwards.append(self._names.get(module, ""))
         # Under FSDP a module's parameters are the gathered ones from here on.
         for parameter in module.parameters(recurse=False):
             self._call([parameter], "parameters")
             self._hook_parameter(parameter)
 
     def _after_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        self._forwards -= 1
+        self._forwards.pop()
 
     def _hook_parameter(self, parameter: Tensor) -> None:
         if id(parameter) in self._hooked or not (parameter.is_leaf and parameter.requires_grad):
@@ -371,8 +406,9 @@ def cuda_memory_stats(device: torch.device | int | None = None) -> CudaMemory:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors with storage in a value; a wrapper's own storage, as that of a result under way, has no memory."""
     if isinstance(value, Tensor):
-        yield value
+        yield from plain_tensors(value)
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from _tensors(item)

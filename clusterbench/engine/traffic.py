@@ -9,7 +9,7 @@ passes through the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -144,7 +144,7 @@ class TrafficCounter(TorchDispatchMode):
         name: str = func._schema.name.split("::")[1]
         if name in SILENT:
             return
-        axis, group_size = self._axis([*args, *kwargs.values()])
+        axis, group_size = self.axis_of(args, kwargs)
         if name == "batch_p2p_ops":  # (op_list, peer_list, tag_list, tensors, group_name)
             for kind, tensor in zip(args[0], args[3], strict=True):
                 self.collectives.append(Collective(OPS[kind], axis, *_size([tensor]), group_size))
@@ -154,8 +154,9 @@ class TrafficCounter(TorchDispatchMode):
         # The tensor of a barrier is a dummy that tells the backend its device.
         self.collectives.append(Collective(op, axis, 0 if op == "barrier" else size_bytes, dtype, group_size))
 
-    def _axis(self, arguments: list[object]) -> tuple[str, int]:
-        group = next((group for group in map(group_of, arguments) if group is not None), None)
+    def axis_of(self, args: Iterable[object], kwargs: Mapping[str, object]) -> tuple[str, int]:
+        """Along which axis a call of an operator communicates, and how many ranks its group has."""
+        group = next((group for group in map(group_of, (*args, *kwargs.values())) if group is not None), None)
         if group is None:
             return UNKNOWN, 0
         default = dist.distributed_c10d.GroupMember.WORLD

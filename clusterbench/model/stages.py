@@ -13,6 +13,7 @@ from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 
 from clusterbench.engine.clock import clock_for
+from clusterbench.engine.compat import active_fake_mode, skip_warm_up
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.job import TrainingJob
 from clusterbench.job.passes import Computed
@@ -64,6 +65,8 @@ class Stages:
             loss_fn=lambda logits, labels: loss_of(logits, labels) / job.gradient_accumulation_steps,
             scale_grads=False,
         )
+        if active_fake_mode() is not None:
+            skip_warm_up(self.schedule)
 
     def forward_backward(self, micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Runs a step's forwards and backwards; returns the sum of the losses, zero on a rank that has none."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
     from clusterbench.model.assembly import Assembly
+    from clusterbench.model.buckets import BucketedModel
+    from clusterbench.model.decoder import Decoder
 
 ONE_BUCKET_MB = 2**20
 # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES and the default of DDP's bucket_cap_mb.
@@ -182,8 +184,6 @@ class DataParallel(Parallelism):
         yield PhaseWords(f"sum_{layout.data_axis}", title, AFTER_BACKWARD, AVERAGED)
 
     def apply(self, assembly: Assembly) -> None:
-        from torch.nn.parallel import DistributedDataParallel
-
         from clusterbench.engine.compat import leave_to_others
 
         job = assembly.job
@@ -193,22 +193,36 @@ class DataParallel(Parallelism):
         leave_to_others(
             decoder, [weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job)]
         )
-        model = DistributedDataParallel(
-            decoder,
-            process_group=assembly.grid.group(job.layout.data_axis),
-            init_sync=False,  # the weights come from the seed on every rank
-            gradient_as_bucket_view=True,
-            # PowerSGD reduces from callbacks. Those of several buckets come in another order on each rank over Gloo,
-            # and ranks then take each other's messages for their own.
-            bucket_cap_mb=ONE_BUCKET_MB if self.compress == "powersgd" else self.bucket_mb,
-        )
-        self._compress(model, assembly, assembly.grid.group(job.layout.data_axis))
+        group = assembly.grid.group(job.layout.data_axis)
+        model = self._replicated(decoder, group)
+        self._compress(model, assembly, group)
         assembly.model = model
         assembly.accumulating.append(model.no_sync)
         # Dropping gradients between steps would let no_sync build a second set outside the buckets.
         assembly.keep_gradients = True
 
-    def _compress(self, model: DistributedDataParallel, assembly: Assembly, group: ProcessGroup) -> None:
+    def _replicated(self, decoder: Decoder, group: ProcessGroup) -> DistributedDataParallel | BucketedModel:
+        from torch.nn.parallel import DistributedDataParallel
+
+        from clusterbench.engine.compat import active_fake_mode
+        from clusterbench.model.buckets import BucketedModel
+
+        # PowerSGD reduces from callbacks. Those of several buckets come in another order on each rank over Gloo, and
+        # ranks then take each other's messages for their own.
+        bucket_mb = ONE_BUCKET_MB if self.compress == "powersgd" else self.bucket_mb
+        if active_fake_mode() is not None:
+            return BucketedModel(decoder, group, bucket_mb)
+        return DistributedDataParallel(
+            decoder,
+            process_group=group,
+            init_sync=False,  # the weights come from the seed on every rank
+            gradient_as_bucket_view=True,
+            bucket_cap_mb=bucket_mb,
+        )
+
+    def _compress(
+        self, model: DistributedDataParallel | BucketedModel, assembly: Assembly, group: ProcessGroup
+    ) -> None:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 
+from clusterbench.engine.compat import active_fake_mode, without_fake_tensors
 from clusterbench.engine.grid import Grid
 from clusterbench.job import TrainingJob
 from clusterbench.model.assembly import COMPUTE_DTYPES, MASTER_DTYPES, Assembly, Weight
@@ -41,11 +42,21 @@ def assemble(
     -----
     The model is built on the meta device, so a rank allocates the parts it keeps and nothing else.
     """
-    with torch.device("meta"):
-        dtype = MASTER_DTYPES[job.dtype]
-        decoders = [Decoder(job.shape, COMPUTE_DTYPES[job.dtype], positions, chunk).to(dtype) for chunk in job.held]
-    assembly = Assembly(decoders, grid, job, device)  # type: ignore[arg-type]
-    for phase in PHASES:
+    with without_fake_tensors():  # a dry run needs them for what takes memory, and until then nothing does
+        with torch.device("meta"):
+            dtype = MASTER_DTYPES[job.dtype]
+            decoders = [Decoder(job.shape, COMPUTE_DTYPES[job.dtype], positions, chunk).to(dtype) for chunk in job.held]
+        assembly = Assembly(decoders, grid, job, device)  # type: ignore[arg-type]
+        _apply(parallelisms, assembly, PHASES[:_TOUCHES_MEMORY])
+    _apply(parallelisms, assembly, PHASES[_TOUCHES_MEMORY:])
+    return assembly
+
+
+_TOUCHES_MEMORY = PHASES.index(MATERIALIZE)
+
+
+def _apply(parallelisms: Sequence[Parallelism], assembly: Assembly, phases: Sequence[str]) -> None:
+    for phase in phases:
         if phase == LOCALIZE:
             assembly.weights = [*localize(assembly, parallelisms)]
         if phase == MATERIALIZE:
@@ -53,7 +64,6 @@ def assemble(
         for parallelism in parallelisms:
             if parallelism.phase == phase:
                 parallelism.apply(assembly)
-    return assembly
 
 
 def localize(assembly: Assembly, parallelisms: Sequence[Parallelism]) -> Iterator[Weight]:
@@ -103,11 +113,13 @@ def _view_later(module: nn.Module, leaf: str, part: str, whole: DTensor, wanted:
 def materialize(assembly: Assembly) -> None:
     """Allocates this rank's part of every weight, fills it, and puts the views where modules look for them.
 
+    Fake tensors have nothing that could be filled.
+
     A view is made once: its backward keeps nothing, so it serves every step.
     """
     for decoder in assembly.decoders:
         decoder.to_empty(device=assembly.home or assembly.device)
-    for weight in assembly.weights:
+    for weight in assembly.weights if active_fake_mode() is None else ():
         offset = tuple(part.start for part in weight.place)
         fill_weight(weight.value, assembly.job.seed, weight.name, offset, weight.whole)
     for decoder in assembly.decoders:

@@ -1,0 +1,126 @@
+"""A dry run in words: first whether it fits, then what holds the memory, what is sent, and what is launched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from clusterbench.dry import DryRank
+from clusterbench.job import TrainingJob
+from clusterbench.job.passes import STATES
+from clusterbench.parallel import Parallelism, active_in, expected_memory, part_of
+from clusterbench.words import aligned
+
+CARDS_GB = (24, 80, 141, 192)
+"""Memories of cards that are asked about where none is named: RTX 4090, H100, H200, MI300X."""
+
+NOT_SEEN = (
+    "Not seen: the allocator's rounding and fragmentation, workspaces of kernels, buffers of NCCL, the CUDA context."
+)
+CLOSE = 0.9
+"""Of a card's memory: what is above may not fit for want of what is not seen."""
+
+LARGEST = 8
+"""Things at the peak that are told apart."""
+
+_STATES_WORDS = {"parameters": "parameters", "gradients": "gradients", "optimizer_state": "optimizer state"}
+
+
+def dry_text(
+    ranks: Sequence[DryRank],
+    job: TrainingJob,
+    every: Sequence[Parallelism],
+    places: Mapping[int, str],
+    memory_gb: float,
+) -> str:
+    """All that a person reads.
+
+    Parameters
+    ----------
+    places
+        What each rank is called.
+    memory_gb
+        Of the card; 0 where none is named.
+    """
+    fullest = max(ranks, key=lambda each: each.memory["total"])
+    unit = "GB" if fullest.memory["total"] >= 1e9 else "MB"
+    lines = [*_verdict(fullest, places, memory_gb)]
+    if memory_gb and fullest.memory["total"] > CLOSE * memory_gb * 1e9:
+        lines += [*_what_would_fit(job, every, fullest, memory_gb)]
+    for each in ranks:
+        lines += ["", *_of_rank(each, places[each.rank], unit)]
+    return "\n".join([*lines, "", NOT_SEEN])
+
+
+def _verdict(fullest: DryRank, places: Mapping[int, str], memory_gb: float) -> Iterator[str]:
+    needed = fullest.memory["total"] / 1e9
+    which = f"rank {fullest.rank} ({places[fullest.rank]}) needs {needed:.3g} GB"
+    if not memory_gb:
+        fits = [f"{card} GB: {_fits(needed, card)}" for card in CARDS_GB]
+        yield f"{which}. {'; '.join(fits)}."
+        return
+    yield f"{which} of {memory_gb:g} GB: {_fits(needed, memory_gb)}."
+
+
+def _fits(needed_gb: float, memory_gb: float) -> str:
+    over = needed_gb - memory_gb
+    if over > 0:
+        return f"does not fit, {over:.1f} GB too much"
+    return f"{'close, measure it' if needed_gb > CLOSE * memory_gb else 'fits'}, {-over:.1f} GB left"
+
+
+def _what_would_fit(
+    job: TrainingJob, every: Sequence[Parallelism], fullest: DryRank, memory_gb: float
+) -> Iterator[str]:
+    from clusterbench.dry.advice import changes
+
+    now = _formula(job, every)
+    found = []
+    for change, changed_job, changed in changes(job, every):
+        needed = fullest.memory["total"] - now + _formula(changed_job, changed)
+        if needed <= CLOSE * memory_gb * 1e9:
+            found.append((needed, change))
+    if not found:
+        yield "No single change of recomputation, ZeRO, sequence parallelism, micro batch or offload makes it fit."
+        return
+    yield "By formula, to be dry-run, it fits with:"
+    for needed, change in found:
+        yield f"  {change}: about {needed / 1e9:.1f} GB"
+
+
+def _formula(job: TrainingJob, every: Sequence[Parallelism]) -> float:
+    """Bytes of the fullest stage, by the formulas: sums of peaks that need not coincide."""
+    active = active_in(job.layout, every)
+    return max(sum(expected_memory(active, part_of(job, active, stage)).values()) for stage in range(job.layout.pp))
+
+
+def _of_rank(each: DryRank, place: str, unit: str) -> Iterator[str]:
+    def size(size_bytes: float) -> str:
+        return f"{size_bytes / (1e9 if unit == 'GB' else 1e6):.3f}"
+
+    yield f"rank {each.rank}, {place}: {size(each.memory['total'])} {unit} at most, in {each.peak_at or 'the step'}"
+    at_peak = Counter[str]()
+    for held in each.held:
+        at_peak[held.category] += held.size_bytes
+    rows = [
+        [category.replace("_", " "), size(each.memory[category]), size(at_peak[category])]
+        for category in each.memory
+        if category != "total"
+    ]
+    yield from aligned(["memory", "its own peak", "at the peak"], rows, ["", f"({unit})", f"({unit})"])
+    largest = [held for held in each.held if held.category not in STATES][:LARGEST]
+    if largest:
+        rows = [[held.category, held.made_in or "before the step", size(held.size_bytes)] for held in largest]
+        yield from aligned(["largest at the peak", "made in", "size"], rows, ["", "", f"({unit})"])
+    totals: dict[tuple[str, str], list[int]] = {}
+    for sent in each.sent:
+        total = totals.setdefault((sent.axis, sent.op), [0, 0])
+        total[0] += sent.count
+        total[1] += sent.count * sent.size_bytes
+    if totals:
+        rows = [[axis, op, str(count), size(of_all)] for (axis, op), (count, of_all) in totals.items()]
+        yield from aligned(["axis", "sent in a step", "calls", "size"], rows, ["", "", "", f"({unit})"])
+        chain = " + ".join(f"{count} on {axis}" for axis, count in each.chain.items())
+        yield f"longest chain of collectives that wait for one another: {sum(each.chain.values())} ({chain})"
+    flops = sum(executed.flops for executed in each.executed)
+    yield f"{flops / 1e12:.2f} TFLOP of products and attention; {each.operators:,} operators launched a micro-batch"

@@ -1,0 +1,118 @@
+"""What ``clusterbench dry-run`` is asked, as a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+import yaml
+
+from clusterbench.cluster import accelerators, find_accelerator
+from clusterbench.dry import objection, stage_ranks
+from clusterbench.dry.processes import dry_ranks
+from clusterbench.dry.text import dry_text
+from clusterbench.errors import SuiteError, nearest
+from clusterbench.job import TrainingJob
+from clusterbench.layout import AXES, ParallelLayout
+from clusterbench.options import options_of
+from clusterbench.parallel import Parallelism, active_in, from_options, parallelisms
+from clusterbench.shape import named_shape
+from clusterbench.trainers.ours import Ours
+
+MOST_MICRO_BATCHES = 1024
+
+
+def dry_run_text(
+    layout: str,
+    gpu: str | None,
+    options: Sequence[str],
+    *,
+    shape: str,
+    num_nodes: int | None,
+    gpus_per_node: int,
+    ranks: Sequence[int],
+    seq_len: int,
+    micro_batch_size: int,
+    global_batch_size: int | None,
+    dtype: str,
+    device: str,
+    rank_order: str,
+) -> str:
+    """Runs what is asked and tells it.
+
+    Raises
+    ------
+    SuiteError
+        If what is asked is mistaken, or cannot be dry-run.
+    """
+    memory_gb = _memory_gb(gpu)
+    wanted = (
+        ParallelLayout.parse(layout) if num_nodes is None else ParallelLayout.fitting(layout, num_nodes * gpus_per_node)
+    )
+    if num_nodes is not None and wanted.world_size != num_nodes * gpus_per_node:
+        raise SuiteError(
+            f"{wanted} has {wanted.world_size} ranks, and {num_nodes} nodes of {gpus_per_node} GPUs have "
+            f"{num_nodes * gpus_per_node}.\nhint: dp* takes all that are left"
+        )
+    every = from_options(_values(options))
+    job = TrainingJob(named_shape(shape), wanted, seq_len, 0, micro_batch_size, dtype, device=device)
+    job = _with_batch(job, every, global_batch_size)
+    if reason := objection(job, every):
+        raise SuiteError(f"{wanted} of {shape} cannot be dry-run: {reason}.")
+    for rank in ranks:
+        if rank >= wanted.world_size:
+            raise SuiteError(f"--rank {rank}: {wanted} has the ranks 0 to {wanted.world_size - 1}.")
+    chosen = list(dict.fromkeys(ranks)) or stage_ranks(job, rank_order)
+    places = {rank: _place(wanted.coordinates(rank, rank_order)) for rank in chosen}
+    done = []
+    for each in dry_ranks(Ours(), job, every, rank_order, chosen):
+        done.append(each)
+        if len(chosen) > 1:
+            click.echo(f"rank {each.rank}: {len(done)} of {len(chosen)} done", err=True)
+    told = dry_text(sorted(done, key=lambda each: each.rank), job, every, places, memory_gb)
+    return f"{wanted} of {shape}, {dtype}, seq_len {seq_len}; {job.equation}\n{told}"
+
+
+def _with_batch(job: TrainingJob, every: Sequence[Parallelism], global_batch_size: int | None) -> TrainingJob:
+    """The job with the batch that is asked, or with the fewest micro-batches that the layout takes."""
+    if global_batch_size is not None:
+        return replace(job, global_batch_size=global_batch_size)
+    each = job.micro_batch_size * job.layout.dp
+    active = active_in(job.layout, every)
+    jobs = (replace(job, global_batch_size=number * each) for number in range(1, MOST_MICRO_BATCHES + 1))
+    first = replace(job, global_batch_size=each)
+    if not job.layout.uses("pp"):
+        return first
+    reasons_of = ((candidate, [each.objection(candidate) for each in active]) for candidate in jobs)
+    return next((candidate for candidate, reasons in reasons_of if not any(reasons)), first)
+
+
+def _values(options: Sequence[str]) -> Mapping[str, Any]:
+    """``schedule=zbv`` as an option of a parallelism, read as a suite would."""
+    known = {name: option for kind in parallelisms().values() for name, option in options_of(kind).items()}
+    values = {}
+    for text in options:
+        name, equals, value = text.partition("=")
+        if not equals or name not in known:
+            raise SuiteError(f"--set {text}: NAME=VALUE is wanted, of {', '.join(known)}.{nearest(name, known)}")
+        try:
+            values[name] = known[name].parse(yaml.safe_load(value))
+        except (ValueError, yaml.YAMLError) as error:
+            raise SuiteError(f"--set {text}: option '{name}' {error}") from None
+    return values
+
+
+def _memory_gb(gpu: str | None) -> float:
+    if gpu is None:
+        return 0.0
+    card = accelerators().get(gpu) or find_accelerator(gpu)
+    if card is None or not card.memory_bytes:
+        names = accelerators()
+        raise SuiteError(f"--gpu {gpu!r} is not in the tables.{nearest(gpu, names)}\nCards: {', '.join(names)}.")
+    return card.memory_bytes / 1e9
+
+
+def _place(coordinates: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis} {coordinates[axis]}" for axis in AXES)

@@ -1,0 +1,77 @@
+"""Dry ranks hold and send what ranks of Gloo do: peak by category, and every collective in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from clusterbench.dry.processes import dry_ranks
+from clusterbench.dry.rank import in_order
+from clusterbench.engine.grid import Grid
+from clusterbench.engine.memory import MemoryTracker
+from clusterbench.engine.traffic import TrafficCounter
+from clusterbench.job import TrainingJob
+from clusterbench.parallel import from_options
+from clusterbench.trainers.ours import Ours
+from clusterbench.training.passes import STEPS_TO_SETTLE
+from tests.ranks import run_ranks
+from tests.training.jobs import Case, make_job, name_of
+
+HALF, MOE, EVEN = {"dtype": "bfloat16"}, {"shape": "moe-tiny"}, {"routing": "balanced"}
+EIGHT = {"micro_batch_size": 1, "global_batch_size": 8}
+
+CASES: list[Case] = [
+    ("dp2", {}, {}),
+    ("dp2", {"compress": "bf16"}, {}),
+    ("dp2+zero1", {}, {}),
+    ("dp2+zero2", {}, HALF),
+    ("dp2+zero3", {}, {}),
+    ("dp2+zero3", {"recompute": "selective"}, HALF),
+    ("tp2", {}, HALF),
+    ("tp2+sp", {"recompute": "full"}, {}),
+    *(("cp2", {"context": kind}, HALF) for kind in ("zigzag", "ring", "all_gather", "ulysses")),
+    *(("pp2", {"schedule": kind}, EIGHT) for kind in ("gpipe", "1f1b", "interleaved_1f1b", "zbv")),
+    ("dp2+ep2", EVEN, MOE),
+    ("dp4+zero3", {"shard_group_size": 2}, {}),
+    ("dp2-tp2+sp+zero3", {}, HALF),
+    ("pp2-dp2+zero2", {}, {"micro_batch_size": 1, "global_batch_size": 8}),
+    ("pp2-tp2+sp", {"recompute": "full"}, EIGHT),
+    ("cp2-tp2", {}, {}),
+    ("dp4+ep2+zero3", EVEN, {**MOE, "global_batch_size": 8, "micro_batch_size": 1}),
+]
+
+
+def job_of(case: Case) -> TrainingJob:
+    layout, _, changes = case
+    return make_job(layout, **{"dtype": "float32", "seq_len": 64, **changes})
+
+
+def seen_for_real(case: Case) -> tuple[dict[str, int], list[Any]]:
+    """What this rank holds at most by category, and what it sends."""
+    job, every, device = job_of(case), from_options(case[1]), torch.device("cpu")
+    grid = Grid(job.layout, "megatron", device.type)
+    step = Ours().build(job, every, grid, device)
+    while step.num_steps < STEPS_TO_SETTLE:
+        step()
+    traffic = TrafficCounter(grid.names())
+    with MemoryTracker(step.modules, step.optimizers, device) as tracker:
+        step()
+    with traffic:
+        step()
+    peak = tracker.peak()
+    return {"total": peak.total_bytes, **peak.peak_by_category}, [vars(each) for each in in_order(traffic.collectives)]
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_a_dry_rank_holds_and_sends_what_a_real_one_does(case: Case) -> None:
+    job = job_of(case)
+    real = run_ranks(job.layout.world_size, seen_for_real, case)
+    for dry in dry_ranks(Ours(), job, from_options(case[1]), "megatron", [0, job.layout.world_size - 1]):
+        memory, sent = real[dry.rank]
+        # Scalars of a step's end may live for a moment longer on one side.
+        off = {name: (size, dry.memory[name]) for name, size in memory.items() if size != dry.memory[name]}
+        assert abs(dry.memory["total"] - memory["total"]) <= 1e-3 * memory["total"], off
+        assert [vars(each) for each in dry.sent] == sent

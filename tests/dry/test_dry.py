@@ -1,0 +1,168 @@
+"""What is refused, how a process that dies is told, what waits for what, and the words for it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from click.testing import CliRunner
+
+from clusterbench.cli import main
+from clusterbench.dry import DryRank, Held, Sent, objection, stage_ranks
+from clusterbench.dry.advice import changes
+from clusterbench.dry.fake_group import fake_group
+from clusterbench.dry.launches import Launches
+from clusterbench.dry.processes import DryRunFailed, dry_ranks
+from clusterbench.dry.text import dry_text
+from clusterbench.engine.compat import fake_tensors
+from clusterbench.parallel import active_in, expected_memory, from_options
+from clusterbench.trainers.ours import Ours
+from tests.ranks import run_ranks
+from tests.training.jobs import make_job
+
+RANK = DryRank(
+    rank=3,
+    memory={"total": 90_000_000_000, "parameters": 30_000_000_000, "activations": 70_000_000_000},
+    peak_at="backward of layers.7",
+    held=[
+        Held("activations", "forward of layers.1", 60_000_000_000),
+        Held("parameters", "", 30_000_000_000),
+    ],
+    sent=[Sent("tp", "all_reduce", 1_000_000_000, "bfloat16", 8, 4), Sent("dp", "all_gather", 10, "float32", 2, 1)],
+    chain={"dp": 1, "tp": 3},
+    executed=[],
+    operators=1234,
+    spent_s=1.0,
+    process_bytes=1,
+)
+
+
+def words(memory_gb: float, layout: str = "dp2-tp2", **changes: Any) -> str:
+    job = make_job(layout, shape="llama-8b", seq_len=4096, dtype="bfloat16", **changes)
+    return dry_text([RANK], job, from_options({}), {3: "pp 0, dp 1"}, memory_gb)
+
+
+def test_the_first_line_says_whether_it_fits() -> None:
+    assert words(141).startswith("rank 3 (pp 0, dp 1) needs 90 GB of 141 GB: fits, 51.0 GB left.\n")
+    assert words(96).startswith("rank 3 (pp 0, dp 1) needs 90 GB of 96 GB: close, measure it, 6.0 GB left.\n")
+    assert words(80).startswith("rank 3 (pp 0, dp 1) needs 90 GB of 80 GB: does not fit, 10.0 GB too much.\n")
+    each = "24 GB: does not fit, 66.0 GB too much; 80 GB: does not fit, 10.0 GB too much; 141 GB: fits, 51.0 GB left; "
+    assert words(0).startswith(f"rank 3 (pp 0, dp 1) needs 90 GB. {each}192 GB: fits, 102.0 GB left.\n")
+
+
+def test_what_would_make_it_fit_follows_where_it_does_not() -> None:
+    assert "By formula, to be dry-run, it fits with:\n" in words(80)
+    assert "  +zero3: about " in words(80)
+    assert "fits with" not in words(141)
+    assert "No single change" in words(24)
+
+
+def test_what_is_sent_and_launched_is_summed_up() -> None:
+    lines = words(0).splitlines()
+    assert any(line.split() == ["tp", "all_reduce", "4", "4.000"] for line in lines)
+    assert "longest chain of collectives that wait for one another: 4 (1 on dp + 3 on tp)" in lines
+    assert any(line.endswith("1,234 operators launched a micro-batch") for line in lines)
+
+
+def test_changes_are_only_those_that_are_possible() -> None:
+    job = make_job("dp2-tp2", shape="llama-8b", seq_len=4096, dtype="bfloat16")
+    found = [change for change, _, _ in changes(job, from_options({}))]
+    assert found == ["+sp", "+zero1", "+zero2", "+zero3", "micro_batch_size 1", "recompute selective", "recompute full"]
+    alone = make_job("tp1", micro_batch_size=1)
+    assert [change for change, _, _ in changes(alone, from_options({"recompute": "full"}))] == ["recompute selective"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "job", "why"),
+    [
+        ("dp2+ep2", {}, {"shape": "moe-tiny"}, "depends on data"),
+        ("dp2", {"compress": "powersgd"}, {}, "compress powersgd"),
+        ("dp2+zero3", {"offload": True}, {}, "offload"),
+        ("tp3", {}, {}, "does not divide the 8 attention heads"),
+    ],
+)
+def test_what_cannot_be_dry_run_is_refused_with_the_reason(
+    layout: str, options: dict[str, Any], job: dict[str, Any], why: str
+) -> None:
+    assert why in str(objection(make_job(layout, **job), from_options(options)))
+    assert objection(make_job("dp2+ep2", shape="moe-tiny"), from_options({"routing": "balanced"})) is None
+
+
+def test_one_rank_of_each_stage_is_run() -> None:
+    assert stage_ranks(make_job("pp2-dp2"), "megatron") == [0, 2]
+    assert stage_ranks(make_job("dp4"), "megatron") == [0]
+
+
+class Dies(Ours):
+    def build(self, *_: Any) -> Any:
+        os._exit(7)
+
+
+class Raises(Ours):
+    def build(self, *_: Any) -> Any:
+        raise RuntimeError("no such operator\n  on fakes")
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [(Dies, "its process ended with 7"), (Raises, r"RuntimeError: no such operator on fakes \(.*test_dry\.py:\d+\)")],
+)
+def test_a_process_that_fails_is_told_in_one_sentence(trainer: type[Ours], said: str) -> None:
+    with pytest.raises(DryRunFailed, match=f"the dry run of rank 1 failed: {said}"):
+        list(dry_ranks(trainer(), make_job("dp2"), from_options({}), "megatron", [1]))
+
+
+@pytest.mark.gloo
+def test_a_gpus_step_holds_what_the_formulas_say_of_one() -> None:
+    job = make_job("tp2+sp", shape="llama-1b", seq_len=512, dtype="bfloat16", global_batch_size=2, device="cuda")
+    (found,) = dry_ranks(Ours(), job, from_options({}), "megatron", [1])
+    expected = expected_memory(active_in(job.layout, from_options({})), job)
+    for category, size_bytes in expected.items():
+        assert found.memory[category] == pytest.approx(size_bytes, rel=1e-3), category
+    on_cpu = replace(job, device="cpu")
+    (found_on_cpu,) = dry_ranks(Ours(), on_cpu, from_options({}), "megatron", [1])
+    assert found_on_cpu.memory["activations"] > 1.05 * found.memory["activations"]
+
+
+def chains(_: object = None) -> list[dict[str, int]]:
+    """Of all-reduces one after the other, and of as many that do not wait for one another."""
+    found = []
+    dist.destroy_process_group()
+    with fake_group(0, 4), fake_tensors():
+        for depends in (True, False):
+            launches = Launches({dist.group.WORLD.group_name: "dp"})  # type: ignore[union-attr]
+            with launches:
+                tensor = torch.ones(8)
+                for _step in range(3):
+                    tensor = tensor * 2 if depends else torch.ones(8)
+                    dist.all_reduce(tensor)
+            found.append(dict(launches.chain))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # what the end of a rank takes down
+    return found
+
+
+@pytest.mark.gloo
+def test_a_chain_is_what_waits_for_one_another() -> None:
+    assert run_ranks(1, chains) == [[{"dp": 3}, {"dp": 1}]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tp2", "--shape", "llama-tiny", "--rank", "2"], "--rank 2: tp2 has the ranks 0 to 1."),
+        (["tp2", "--shape", "llama-tiny", "--gpu", "h100"], "--gpu 'h100' is not in the tables."),
+        (["tp2", "--shape", "llama-tiny", "--set", "schedule=zz"], "option 'schedule' must be one of"),
+        (["tp2", "--shape", "llama-tiny", "--set", "shedule=zbv"], "Did you mean 'schedule'?"),
+        (["dp2", "--shape", "llama-tiny", "--num-nodes", "2"], "dp2 has 2 ranks, and 2 nodes of 8 GPUs have 16."),
+        (["tp3", "--shape", "llama-tiny"], "tp3 of llama-tiny cannot be dry-run: tp3 does not divide"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_2(words: list[str], said: str) -> None:
+    answer = CliRunner().invoke(main, ["dry-run", *words])
+    assert answer.exit_code == 2
+    assert said in answer.output
