@@ -151,7 +151,9 @@ def _supervise(
             places = loss.left
             continue
         if loss.lost:
-            _record_loss(writer.directory(), loss.lost, f"{_UNREACHED}{_in_its_place(loss)}", "host")
+            first = named[:1] if named and named[0] not in loss.lost else ()
+            why = f"{_UNREACHED}{_in_its_place(loss)}{words if first else ''}"
+            _record_loss(writer.directory(), loss.lost, why, "host", first)
         elif named:
             _record_loss(writer.directory(), named[:1], f"the launcher ended the run and said: {named[1]}", "process")
         notes.write(writer)
@@ -290,16 +292,19 @@ def _num_outcomes(folder: Path) -> int:
     return len(RunFolder.open(folder).outcomes()) if (folder / "plan.jsonl").exists() else 0
 
 
-def _record_loss(directory: RunFolder, lost: Sequence[str], why: str, blame: Blame) -> None:
-    """The outcome of the case that was under way, where the launcher ended the head before it could say anything."""
+def _record_loss(directory: RunFolder, lost: Sequence[str], why: str, blame: Blame, first: Sequence[str] = ()) -> None:
+    """The outcome of the case that was under way, where the launcher ended the head before it could say anything.
+
+    ``first`` is where a process ended before hosts were found to be lost.
+    """
     if cut_off := directory.cut_off():
         which = f"{listed('host', lost)} {'was' if len(lost) == 1 else 'were'}"
         outcome = Outcome(
             **cut_off,
             status="failed",
             reason=f"{which} lost: {why}",
-            host=lost[0],
-            lost_hosts=tuple(lost),
+            host=(*first, *lost)[0],
+            lost_hosts=(*first, *lost),
             blame=blame,
         )
         directory.record(outcome, None)

@@ -282,9 +282,9 @@ class Soak:
         for outcome in run.outcomes():
             if outcome.status == "ok" and not observed[outcome.hash, outcome.repeat]:
                 self.fail("lost", f"{outcome.case} repeat {outcome.repeat} has an outcome and no observation")
-            to_meet_s = SECONDS_TO_START if outcome.phase in ("", "spawned", "device") else 0
-            if outcome.elapsed_s > CASE_LIMIT_S + to_meet_s + 25:
-                self.fail("hang", f"{outcome.case} took {outcome.elapsed_s:.0f} s of {CASE_LIMIT_S}")
+            if outcome.elapsed_s > SECONDS_TO_START + CASE_LIMIT_S + 25:  # a case may begin with a start
+                ended = f"{outcome.status} after '{outcome.phase}': {outcome.reason}"
+                self.fail("hang", f"{outcome.case} took {outcome.elapsed_s:.0f} s of {CASE_LIMIT_S}, {ended}")
         if run.problems:
             self.fail("lost", "; ".join(run.problems))
 

@@ -108,6 +108,25 @@ def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(
     assert lost.reason == "host b was lost: the launcher ended the run and said: PID 33 RUNNING AT b"
 
 
+def test_beside_a_host_that_does_not_answer_the_one_that_the_launcher_names_is_the_culprit(
+    launcher, tmp_path, monkeypatch
+):
+    once = tmp_path / "once"
+    options = launcher(
+        f'if [ ! -e {once} ]; then touch {once}; {killed_in_the_second_case(tmp_path)}; echo "{MPICH}"; exit 9; fi',
+        'exec "$@"',
+    )
+    (tmp_path / "s.yaml").write_text(LONG)
+    monkeypatch.setattr(supervisor, "_alive", lambda *_: ["a", "b"])
+    assert supervise("mpirun -n 3 -host a,b,c", options) == 0
+    _, lost, _ = RunFolder.open(tmp_path / "run").outcomes()
+    assert (lost.host, lost.lost_hosts) == ("b", ("b", "c"))
+    assert lost.reason == (
+        "host c was lost: no process can be started there any more, and the launcher ended the run; "
+        "it said: PID 33 RUNNING AT b"
+    )
+
+
 @pytest.mark.parametrize(("line", "host"), [(MPICH, "b"), (OPEN_MPI, "b"), (LOST_HEAD, "a")])
 def test_the_host_that_ended_first_is_known_from_what_the_launcher_said(line, host):
     supervised = supervisor._Supervised(LaunchCommand.parse(COMMAND, {}), Interruption())
