@@ -19,14 +19,10 @@ from clusterbench.engine.grid import Grid
 from clusterbench.engine.memory import MemoryTracker
 from clusterbench.engine.traffic import Collective, TrafficCounter
 from clusterbench.job import TrainingJob
-from clusterbench.parallel import Parallelism
+from clusterbench.parallel import Parallelism, active_in
+from clusterbench.parallel.data import DataParallel
 from clusterbench.trainers import Trainer
 from clusterbench.training.built_step import BuiltStep
-
-STEPS_BEFORE = 2
-"""After the first the optimizer has its state, and DDP builds its buckets anew in the second."""
-LARGEST = 12
-"""Things at the peak that are told apart."""
 
 
 def dry_rank(trainer: Trainer, job: TrainingJob, every: Sequence[Parallelism], rank_order: str, rank: int) -> DryRank:
@@ -39,7 +35,7 @@ def dry_rank(trainer: Trainer, job: TrainingJob, every: Sequence[Parallelism], r
             step = trainer.build(job, every, grid, device)
             if job.device == "cuda":
                 use_cuda_operators(step.modules)
-            while step.num_steps < STEPS_BEFORE:
+            for _ in range(_steps_to_settle(job, every)):
                 step()
             return _measured(step, grid, device, rank, started_s)
 
@@ -63,6 +59,11 @@ def _measured(step: BuiltStep, grid: Grid, device: torch.device, rank: int, star
         spent_s=time.process_time() - started_s,
         process_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     )
+
+
+def _steps_to_settle(job: TrainingJob, every: Sequence[Parallelism]) -> int:
+    """After the first the optimizer has its state; DDP builds its buckets anew in the second."""
+    return 2 if any(isinstance(each, DataParallel) for each in active_in(job.layout, every)) else 1
 
 
 def in_order(collectives: Sequence[Collective]) -> Iterator[Sent]:
