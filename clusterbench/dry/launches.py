@@ -16,7 +16,7 @@ from clusterbench.engine.compat import (
     TorchDispatchMode,
     active_fake_mode,
     is_wrapper_type,
-    plain_tensors,
+    tensors_in,
 )
 from clusterbench.engine.traffic import SILENT, TrafficCounter
 
@@ -70,7 +70,7 @@ class Launches(TorchDispatchMode):
         result = func(*args, **kwargs)
         if active_fake_mode() is not self._fake_mode:  # DTensor asks for shapes
             return result
-        inputs = [self._behind[key] for key in map(_key, _tensors([args, kwargs])) if key in self._behind]
+        inputs = [self._behind[key] for key in map(_key, tensors_in([args, kwargs])) if key in self._behind]
         link = max(inputs, key=lambda each: each.length, default=None)
         if getattr(func, "namespace", None) in COMMUNICATION_NAMESPACES:
             link = self._communicated(func, args, kwargs, result, link)
@@ -114,29 +114,18 @@ def _computes(func: Any) -> bool:
 
 def _results(func: Any, args: Any, kwargs: Any, result: Any) -> Iterator[Tensor]:
     """What an operator has written to: its result, and arguments that it changes; of a collective all of them."""
-    yield from _tensors(result)
+    yield from tensors_in(result)
     schema = getattr(func, "_schema", None)
     if schema is None:
         return
     in_place = schema.name.startswith("c10d::")
     for argument, value in zip(schema.arguments, args, strict=False):
         if in_place or (argument.alias_info is not None and argument.alias_info.is_write):
-            yield from _tensors(value)
+            yield from tensors_in(value)
     for argument in schema.arguments:
         if argument.name in kwargs and argument.alias_info is not None and argument.alias_info.is_write:
-            yield from _tensors(kwargs[argument.name])
+            yield from tensors_in(kwargs[argument.name])
 
 
 def _key(tensor: Tensor) -> int:
     return id(tensor.untyped_storage())
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield from plain_tensors(value)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)

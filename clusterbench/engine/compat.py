@@ -9,7 +9,7 @@ along.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +136,21 @@ def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
         inner = getattr(tensor, name)
         if isinstance(inner, Tensor):  # since 2.13 DTensor lists its mesh, too
             yield from plain_tensors(inner)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors with storage in arguments or results of an operator, in lists and mappings too.
+
+    A wrapper's own storage, as that of a result under way, has no memory.
+    """
+    if isinstance(value, Tensor):
+        yield from plain_tensors(value)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
 
 
 def is_sharded(module: torch.nn.Module) -> bool:

@@ -44,6 +44,7 @@ from clusterbench.engine.compat import (
     is_wrapper_type,
     on_gradient,
     plain_tensors,
+    tensors_in,
 )
 
 CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "communication", "temporary")
@@ -218,13 +219,13 @@ class MemoryTracker(TorchDispatchMode):
         if any(is_wrapper_type(kind) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
-        for tensor in _tensors([args, kwargs]):
+        for tensor in tensors_in([args, kwargs]):
             # While a collective is waited for, what comes into sight is its own: Gloo's reduce_scatter sums a copy of
             # the input that a thread of its own has made.
             self._allocation(tensor, "communication" if self._waiting else "made", existed=not self._waiting)
         result = func(*args, **kwargs)
         label = self._label()
-        for tensor in _tensors(result):
+        for tensor in tensors_in(result):
             self._allocation(tensor, label)
         if getattr(func, "namespace", None) in COMMUNICATION_NAMESPACES:
             self._communicated(func, args, result)
@@ -254,10 +255,10 @@ class MemoryTracker(TorchDispatchMode):
         if name == "c10d::send":  # the activation or gradient that is sent has another purpose
             return
         if not name.startswith("c10d::"):
-            self._call(_tensors(result), "communication")
+            self._call(tensors_in(result), "communication")
             return
         for argument, value in zip(func._schema.arguments, args, strict=False):
-            for tensor in _tensors(value):
+            for tensor in tensors_in(value):
                 allocation = self._allocation(tensor, "communication", existed=True)
                 # What goes in may be an activation; made in backward, it is a buffer packed for this call.
                 if allocation and ("input" not in argument.name or allocation.label == "temporary"):
@@ -371,7 +372,7 @@ class MemoryTracker(TorchDispatchMode):
     def _find_optimizer_state(self) -> None:
         for optimizer in self._optimizers:
             for state in optimizer.state.values():
-                self._call(_tensors(state), "optimizer_state")
+                self._call(tensors_in(state), "optimizer_state")
 
 
 @dataclass(frozen=True)
@@ -403,18 +404,6 @@ def cuda_memory_stats(device: torch.device | int | None = None) -> CudaMemory:
         stats.get("num_alloc_retries"),
         stats.get("num_ooms", 0),
     )
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors with storage in a value; a wrapper's own storage, as that of a result under way, has no memory."""
-    if isinstance(value, Tensor):
-        yield from plain_tensors(value)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
 
 
 def every_optimizer(optimizers: Optimizer | Iterable[Optimizer] | None) -> Iterator[Optimizer]:

@@ -9,13 +9,11 @@ passes through the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from clusterbench.engine.compat import (
     COMMUNICATION_NAMESPACES,
@@ -23,6 +21,7 @@ from clusterbench.engine.compat import (
     group_of,
     has_dispatch_mode,
     is_wrapper_type,
+    tensors_in,
 )
 from clusterbench.formulas.collectives import BUS_FACTOR
 from clusterbench.layout import UNKNOWN, WORLD
@@ -214,16 +213,8 @@ def _size(values: list[Any]) -> tuple[int, str]:
     """Bytes of the largest of some arguments (a list of tensors counts as one), and the dtype of its tensors."""
     largest, dtype = 0, ""
     for value in values:
-        tensors = list(_tensors(value))
+        tensors = list(tensors_in(value))
         size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if tensors and (size_bytes > largest or not dtype):
             largest, dtype = size_bytes, str(tensors[0].dtype).removeprefix("torch.")
     return largest, dtype
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
