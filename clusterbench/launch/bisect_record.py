@@ -20,7 +20,7 @@ INTERRUPTED = "interrupted"
 class Searched:
     """A search as far as it got.
 
-    Parameters
+    Attributes
     ----------
     run, case, failure
         What is looked for: how the case failed in the folder of the run.

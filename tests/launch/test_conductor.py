@@ -444,12 +444,18 @@ class NobodyElse(TwoHosts):
     hosts = ("a", "b")
 
 
-@pytest.mark.parametrize(("event", "blame"), [(SILENT_B, "link"), (CLOSED_B, "host")])
-def test_where_the_head_alone_is_left_silence_may_be_its_own_link(tmp_path, event, blame):
+def outcome_with(tmp_path, members, event):
+    """Of a case on hosts a and b during whose timing this happens."""
     late = case()
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
-    Conductor(NobodyElse(**{**HEALTHY, "time": [event]}), run, Silent()).conduct([Execution(late, 0, 1)])
-    assert run.outcomes()[0].blame == blame
+    Conductor(members(**{**HEALTHY, "time": [event]}), run, Silent()).conduct([Execution(late, 0, 1)])
+    (outcome,) = run.outcomes()
+    return outcome
+
+
+@pytest.mark.parametrize(("event", "blame"), [(SILENT_B, "link"), (CLOSED_B, "host")])
+def test_where_the_head_alone_is_left_silence_may_be_its_own_link(tmp_path, event, blame):
+    assert outcome_with(tmp_path, NobodyElse, event).blame == blame
 
 
 class CutOff(TwoHosts):
@@ -459,10 +465,7 @@ class CutOff(TwoHosts):
 
 
 def test_where_all_others_fall_silent_at_once_none_of_them_is_named(tmp_path):
-    late = case()
-    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
-    Conductor(CutOff(**{**HEALTHY, "time": [SILENT_B]}), run, Silent()).conduct([Execution(late, 0, 1)])
-    (outcome,) = run.outcomes()
+    outcome = outcome_with(tmp_path, CutOff, SILENT_B)
     assert (outcome.status, outcome.rank, outcome.host, outcome.blame) == ("failed", None, "", "link")
     assert outcome.reason == (
         "ranks 2-3 (host b) were lost: the agent there said nothing for 20 s; no other host is heard either, so it may "
@@ -484,10 +487,7 @@ class UnpluggedOfThree(CutOff):
 
 @pytest.mark.parametrize("members", [Unplugged, UnpluggedOfThree])
 def test_where_nobody_is_heard_and_the_own_link_went_down_it_is_the_own_host(tmp_path, members):
-    late = case()
-    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
-    Conductor(members(**{**HEALTHY, "time": [SILENT_B]}), run, Silent()).conduct([Execution(late, 0, 1)])
-    (outcome,) = run.outcomes()
+    outcome = outcome_with(tmp_path, members, SILENT_B)
     assert (outcome.status, outcome.rank, outcome.host, outcome.blame) == ("failed", None, "a", "link")
     assert outcome.reason == (
         "ranks 2-3 (host b) were lost: the agent there said nothing for 20 s; no other host is heard, and interface "
@@ -502,10 +502,7 @@ class OneCableFewer(TwoHosts):
 
 
 def test_a_link_that_is_down_is_not_to_blame_while_another_host_is_heard(tmp_path):
-    late = case()
-    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
-    Conductor(OneCableFewer(**{**HEALTHY, "time": [SILENT_B]}), run, Silent()).conduct([Execution(late, 0, 1)])
-    (outcome,) = run.outcomes()
+    outcome = outcome_with(tmp_path, OneCableFewer, SILENT_B)
     assert (outcome.rank, outcome.host, outcome.blame) == (2, "b", "host")
 
 
