@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from clusterbench.job import TrainingJob
 from clusterbench.job.passes import Executed
 from clusterbench.parallel import Parallelism, active_in, objection_to
-from clusterbench.parallel.data import DataParallel
-from clusterbench.parallel.fsdp import FullySharded
 
 
 @dataclass(frozen=True)
@@ -78,16 +76,8 @@ class DryRank:
 def objection(job: TrainingJob, every: Sequence[Parallelism]) -> str | None:
     """Why a step cannot be dry-run, or not be run at all; None when it can."""
     active = active_in(job.layout, every)
-    if reason := objection_to(job, active):
-        return reason
-    for parallelism in active:
-        if parallelism.routes and job.shape.has_experts:
-            return "what the router sends where depends on data, which a dry run has not; routing balanced does not"
-        if isinstance(parallelism, DataParallel) and parallelism.compress == "powersgd":
-            return "compress powersgd reduces in callbacks of other reductions, which a dry run does not reach"
-        if isinstance(parallelism, FullySharded) and parallelism.offload:
-            return "offload keeps states in host memory, which a dry run does not yet tell from a device's"
-    return None
+    reasons = (parallelism.needs_data(job) for parallelism in active)
+    return objection_to(job, active) or next(filter(None, reasons), None)
 
 
 def stage_ranks(job: TrainingJob, rank_order: str) -> list[int]:

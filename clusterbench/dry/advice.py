@@ -32,11 +32,9 @@ def _candidates(job: TrainingJob, every: Sequence[Parallelism]) -> Iterator[Chan
     for kind in ("selective", "full"):
         if options := _with(every, "recompute", kind):
             yield f"recompute {kind}", job, options
-    if layout.shards_gradients and (options := _with(every, "offload", True)):
-        yield "offload", job, options
 
 
-def _with(every: Sequence[Parallelism], option: str, value: object) -> Sequence[Parallelism] | None:
+def _with(every: Sequence[Parallelism], option: str, value: str) -> Sequence[Parallelism] | None:
     """The same with one option changed; None where it has that value already."""
     changed = [
         replace(each, **{option: value})

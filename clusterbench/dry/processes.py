@@ -41,7 +41,9 @@ def dry_ranks(
     while waiting or under_way:
         while waiting and len(under_way) < at_once:
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_say, args=(theirs, trainer, job, every, rank_order, waiting[0]))
+            process = context.Process(
+                target=_say, args=(theirs, trainer, job, every, rank_order, waiting[0]), daemon=True
+            )
             process.start()
             theirs.close()
             under_way[ours] = (process, waiting.pop(0))

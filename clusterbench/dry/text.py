@@ -81,7 +81,7 @@ def _what_would_fit(
         if needed <= CLOSE * memory_gb * 1e9:
             found.append((needed, change))
     if not found:
-        yield "No single change of recomputation, ZeRO, sequence parallelism, micro batch or offload makes it fit."
+        yield "No single change of recomputation, ZeRO, sequence parallelism or micro_batch_size makes it fit."
         return
     yield "By formula, to be dry-run, it fits with:"
     for needed, change in found:
@@ -124,3 +124,4 @@ def _of_rank(each: DryRank, place: str, unit: str) -> Iterator[str]:
         yield f"longest chain of collectives that wait for one another: {sum(each.chain.values())} ({chain})"
     flops = sum(executed.flops for executed in each.executed)
     yield f"{flops / 1e12:.2f} TFLOP of products and attention; {each.operators:,} operators launched a micro-batch"
+    yield f"dry-run in {each.spent_s:.1f} CPU seconds and {each.process_bytes / 1e6:.0f} MB"

@@ -12,9 +12,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 
-FIRST_BUCKET_BYTES = 2**20
-BUCKET_MB = 25.0
-
 
 class Bucket:
     """Gradients that travel together, as a hook that compresses them sees them."""
@@ -48,17 +45,22 @@ class Bucket:
 class BucketedModel(nn.Module):
     """Holds and sends what DDP does with ``gradient_as_bucket_view``; nothing it sums has a value.
 
+    Parameters
+    ----------
+    limits
+        Bytes at which the first bucket is full, and the others.
+
     Notes
     -----
     Buckets are assigned by torch's own function: one of all parameters at first, and after the first backward in the
     order in which gradients came.
     """
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup, bucket_cap_mb: float | None) -> None:
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup, limits: Sequence[int]) -> None:
         super().__init__()
         self.module = module
         self._group = process_group
-        self._limit_bytes = int((BUCKET_MB if bucket_cap_mb is None else bucket_cap_mb) * 2**20)
+        self._limits = limits
         ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
         self._parameters_in_buckets = [p for name, p in module.named_parameters() if name not in ignored]
         self._came: list[nn.Parameter] = []
@@ -72,7 +74,7 @@ class BucketedModel(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         if self._came and not self._is_rebuilt:
-            self._assign(self._came, [FIRST_BUCKET_BYTES, self._limit_bytes])
+            self._assign(self._came, self._limits)
             self._is_rebuilt = True
         return self.module(*inputs)
 

@@ -241,6 +241,10 @@ class Parallelism(ABC):
         """Why what is kept for backward cannot be told: none is better than a wrong expectation. Empty where it can."""
         return ""
 
+    def needs_data(self, job: TrainingJob) -> str:
+        """Why its step cannot be run on tensors without data; empty where it can."""
+        return ""
+
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
         """The job of a rank at this place along pp, with the layers it has."""
         return job

@@ -53,6 +53,9 @@ class Compile(Parallelism):
                 return f"compile and {other.schedule}: it splits backward, which compiled layers have in one piece"
         return None
 
+    def needs_data(self, job: TrainingJob) -> str:
+        return "torch.compile decides what a layer keeps when it first runs; without compile it can be dry-run"
+
     def hides_activations(self, job: TrainingJob) -> str:
         return "torch.compile decides what a layer keeps"
 

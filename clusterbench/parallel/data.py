@@ -114,6 +114,11 @@ class DataParallel(Parallelism):
             return f"compress {self.compress} is a hook of DDP, without which pp{job.layout.pp} reduces gradients"
         return None
 
+    def needs_data(self, job: TrainingJob) -> str:
+        if self.compress == "powersgd":
+            return "compress powersgd reduces in callbacks of other reductions, which a dry run does not reach"
+        return ""
+
     def rounding(self, dtype: str) -> float:
         if self.compress == "powersgd":
             # measured: making as many columns as a matrix has orthogonal, one after the other, loses half of the digits
@@ -207,17 +212,16 @@ class DataParallel(Parallelism):
         from clusterbench.engine.compat import active_fake_mode
         from clusterbench.model.buckets import BucketedModel
 
-        # PowerSGD reduces from callbacks. Those of several buckets come in another order on each rank over Gloo, and
-        # ranks then take each other's messages for their own.
-        bucket_mb = ONE_BUCKET_MB if self.compress == "powersgd" else self.bucket_mb
         if active_fake_mode() is not None:
-            return BucketedModel(decoder, group, bucket_mb)
+            return BucketedModel(decoder, group, [FIRST_BUCKET_BYTES, BUCKET_BYTES])
         return DistributedDataParallel(
             decoder,
             process_group=group,
             init_sync=False,  # the weights come from the seed on every rank
             gradient_as_bucket_view=True,
-            bucket_cap_mb=bucket_mb,
+            # PowerSGD reduces from callbacks. Those of several buckets come in another order on each rank over Gloo,
+            # and ranks then take each other's messages for their own.
+            bucket_cap_mb=ONE_BUCKET_MB if self.compress == "powersgd" else self.bucket_mb,
         )
 
     def _compress(

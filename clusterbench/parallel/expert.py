@@ -103,6 +103,11 @@ class ExpertParallel(Parallelism):
     def routes(self) -> bool:
         return self.routing == "real"
 
+    def needs_data(self, job: TrainingJob) -> str:
+        if job.shape.has_experts and self.routes:
+            return "routing real sends what the router decides, which takes data; routing balanced can be dry-run"
+        return ""
+
     def active(self, layout: ParallelLayout) -> bool:
         # Whether there are experts, the shape says; without, nothing here does anything.
         return True

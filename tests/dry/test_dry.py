@@ -37,7 +37,7 @@ RANK = DryRank(
     executed=[],
     operators=1234,
     spent_s=1.0,
-    process_bytes=1,
+    process_bytes=360_000_000,
 )
 
 
@@ -66,6 +66,7 @@ def test_what_is_sent_and_launched_is_summed_up() -> None:
     assert any(line.split() == ["tp", "all_reduce", "4", "4.000"] for line in lines)
     assert "longest chain of collectives that wait for one another: 4 (1 on dp + 3 on tp)" in lines
     assert any(line.endswith("1,234 operators launched a micro-batch") for line in lines)
+    assert "dry-run in 1.0 CPU seconds and 360 MB" in lines
 
 
 def test_changes_are_only_those_that_are_possible() -> None:
@@ -79,9 +80,10 @@ def test_changes_are_only_those_that_are_possible() -> None:
 @pytest.mark.parametrize(
     ("layout", "options", "job", "why"),
     [
-        ("dp2+ep2", {}, {"shape": "moe-tiny"}, "depends on data"),
+        ("dp2+ep2", {}, {"shape": "moe-tiny"}, "routing real sends what the router decides"),
         ("dp2", {"compress": "powersgd"}, {}, "compress powersgd"),
         ("dp2+zero3", {"offload": True}, {}, "offload"),
+        ("dp2", {"compile": True}, {}, "torch.compile decides what a layer keeps"),
         ("tp3", {}, {}, "does not divide the 8 attention heads"),
     ],
 )
