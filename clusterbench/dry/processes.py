@@ -1,4 +1,4 @@
-"""Dry runs of several ranks, each in a process of its own, as many at once as there are cores."""
+"""Dry runs of ranks, each in a process of its own, as many at once as there are cores."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import multiprocessing
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from clusterbench.dry import DryRank
 from clusterbench.errors import ClusterbenchError
 from clusterbench.job import TrainingJob
+from clusterbench.job.dry import DryRank
 from clusterbench.parallel import Parallelism
 from clusterbench.run_folder.records import parsed, record_of
 from clusterbench.trainers import Trainer
@@ -22,6 +22,17 @@ from clusterbench.trainers import Trainer
 
 class DryRunFailed(ClusterbenchError):
     """A step that cannot even be run without data; the message ends with where."""
+
+
+@dataclass(frozen=True)
+class DryTask:
+    """One rank of one step; equal ones have equal answers. ``every`` are all parallelisms with their options."""
+
+    trainer: Trainer
+    job: TrainingJob
+    every: tuple[Parallelism, ...]
+    rank_order: str
+    rank: int
 
 
 def dry_ranks(
@@ -34,26 +45,32 @@ def dry_ranks(
     DryRunFailed
         If one of them fails.
     """
+    for _, answer in dry_answers(DryTask(trainer, job, tuple(every), rank_order, rank) for rank in ranks):
+        if isinstance(answer, DryRunFailed):
+            raise answer
+        yield answer
+
+
+def dry_answers(tasks: Iterable[DryTask]) -> Iterator[tuple[DryTask, DryRank | DryRunFailed]]:
+    """What came of each task, in the order in which they are done."""
     import clusterbench.dry.rank  # noqa: F401  # torch is imported once, before the processes are forked
 
     context, at_once = multiprocessing.get_context("fork"), os.cpu_count() or 1
-    waiting, under_way = list(ranks), dict[Connection, Any]()
+    waiting, under_way = list(tasks)[::-1], dict[Connection, Any]()
     while waiting or under_way:
         while waiting and len(under_way) < at_once:
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_say, args=(theirs, trainer, job, every, rank_order, waiting[0]), daemon=True
-            )
+            process = context.Process(target=_say, args=(theirs, waiting[-1]), daemon=True)
             process.start()
             theirs.close()
-            under_way[ours] = (process, waiting.pop(0))
+            under_way[ours] = (process, waiting.pop())
         for ended in wait(list(under_way)):
             assert isinstance(ended, Connection)
-            process, rank = under_way.pop(ended)
-            yield _heard(ended, process, rank)
+            process, task = under_way.pop(ended)
+            yield task, _heard(ended, process, task.rank)
 
 
-def _heard(said: Connection, process: Any, rank: int) -> DryRank:
+def _heard(said: Connection, process: Any, rank: int) -> DryRank | DryRunFailed:
     try:
         with said:
             text = said.recv_bytes()
@@ -62,22 +79,20 @@ def _heard(said: Connection, process: Any, rank: int) -> DryRank:
     process.join()
     answer = parsed(text) if text else {"error": f"its process ended with {process.exitcode}"}
     if "error" in answer:
-        raise DryRunFailed(f"the dry run of rank {rank} failed: {answer['error']}")
+        return DryRunFailed(f"the dry run of rank {rank} failed: {answer['error']}")
     return record_of(DryRank, answer)
 
 
-def _say(
-    answer: Connection, trainer: Trainer, job: TrainingJob, every: Sequence[Parallelism], rank_order: str, rank: int
-) -> None:
+def _say(answer: Connection, task: DryTask) -> None:
     from clusterbench.dry.rank import dry_rank
 
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's of itself, whatever this process was told
-    answer.send_bytes(json.dumps(_said(lambda: asdict(dry_rank(trainer, job, every, rank_order, rank)))).encode())
+    answer.send_bytes(json.dumps(_said(lambda: dry_rank(**vars(task)))).encode())
 
 
-def _said(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _said(run: Callable[[], DryRank]) -> dict[str, Any]:
     try:
-        return run()
+        return asdict(run())
     except Exception as error:  # noqa: BLE001  # whatever it is, it is what a person has to know
         place = traceback.extract_tb(error.__traceback__)[-1]
         words = " ".join(str(error).split()) or "no word"

@@ -9,7 +9,6 @@ from itertools import groupby
 
 import torch
 
-from clusterbench.dry import DryRank, Held, Sent
 from clusterbench.dry.cuda_operators import use_cuda_operators
 from clusterbench.dry.fake_group import fake_group
 from clusterbench.dry.launches import Launches
@@ -19,6 +18,7 @@ from clusterbench.engine.grid import Grid
 from clusterbench.engine.memory import MemoryTracker
 from clusterbench.engine.traffic import Collective, TrafficCounter
 from clusterbench.job import TrainingJob
+from clusterbench.job.dry import DryRank, Held, Sent
 from clusterbench.parallel import Parallelism, active_in
 from clusterbench.parallel.data import DataParallel
 from clusterbench.trainers import Trainer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from clusterbench.dry import DryRank
 from clusterbench.job import TrainingJob
+from clusterbench.job.dry import DryRank
 from clusterbench.job.passes import STATES
 from clusterbench.parallel import Parallelism, active_in, expected_memory, part_of
 from clusterbench.words import aligned

@@ -12,13 +12,14 @@ import torch.distributed as dist
 from click.testing import CliRunner
 
 from clusterbench.cli import main
-from clusterbench.dry import DryRank, Held, Sent, objection, stage_ranks
+from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.advice import changes
 from clusterbench.dry.fake_group import fake_group
 from clusterbench.dry.launches import Launches
 from clusterbench.dry.processes import DryRunFailed, dry_ranks
 from clusterbench.dry.text import dry_text
 from clusterbench.engine.compat import fake_tensors
+from clusterbench.job.dry import DryRank, Held, Sent
 from clusterbench.parallel import active_in, expected_memory, from_options
 from clusterbench.trainers.ours import Ours
 from tests.ranks import run_ranks
