@@ -78,11 +78,12 @@ class Soak:
     process: subprocess.Popen[str] | None = None
     last_progress: float = 0.0
     said: list[str] = field(default_factory=list)
+    is_ending: bool = False
 
     def run(self, number: int) -> None:
         while sum(self.faults.values()) < number:
             self.begin()
-            while self.is_running() and sum(self.faults.values()) < number:
+            while self.is_running() and not self.is_ending and sum(self.faults.values()) < number:
                 if not self.wait_for_progress():
                     break
                 time.sleep(self.chance.uniform(0.0, 2.0))
@@ -111,7 +112,7 @@ class Soak:
             "--launch",
             shlex.join(self.launcher.prefix),
         ]
-        self.said = []
+        self.said, self.is_ending = [], False
         self.process = self.lab.login(words, env=self.launcher.environment, stderr=subprocess.PIPE, text=True)
         self.last_progress = time.monotonic()
         threading.Thread(target=self.listen, args=(self.process,), daemon=True).start()
@@ -173,6 +174,7 @@ class Soak:
         if kind == "terminate run":
             assert self.process
             self.process.send_signal(signal.SIGTERM)
+            self.is_ending = True  # what is hit from here on has nobody left to name it
             return "supervisor", -1
         host = self.chance.choice([host for host in self.lab.hosts if self.agents(host)] or [""])
         if not host:
@@ -206,6 +208,8 @@ class Soak:
                 return "named"  # it died between two cases: nothing was lost
             if rank < 0 and self.names_in_words(target):
                 return "named"
+            if rank >= 0 and not self.is_running() and any("shows no sign of life" in line for line in self.said):
+                return "named"  # meanwhile the supervisor ended the run for what had been hit before
             if not self.is_running() and time.monotonic() > deadline - LONGEST_WAIT_S + 5:
                 return "unnamed"
             time.sleep(0.2)
