@@ -23,7 +23,7 @@ from clusterbench.engine.compat import (
     is_wrapper_type,
     tensors_in,
 )
-from clusterbench.formulas.collectives import BUS_FACTOR
+from clusterbench.formulas.collectives import link_bytes
 from clusterbench.layout import UNKNOWN, WORLD
 
 OPS = {
@@ -188,7 +188,7 @@ def totals(collectives: list[Collective]) -> dict[tuple[str, str], Total]:
     for collective in collectives:
         key = collective.axis, collective.op
         before = sums.get(key, Total(0, 0, 0.0))
-        traffic_bytes = traffic_of(collective)
+        traffic_bytes = link_bytes(collective.op, collective.size_bytes, collective.group_size)
         is_known = traffic_bytes is not None and before.traffic_bytes is not None
         sums[key] = Total(
             before.count + 1,
@@ -196,17 +196,6 @@ def totals(collectives: list[Collective]) -> dict[tuple[str, str], Total]:
             before.traffic_bytes + traffic_bytes if is_known else None,  # type: ignore[operator]
         )
     return sums
-
-
-def traffic_of(collective: Collective) -> float | None:
-    """Bytes the busiest link has to carry for one call, or None where the factor is unknown."""
-    if collective.size_bytes == 0 or collective.group_size == 1:
-        return 0.0
-    # The two halves of what nccl-tests calls send_recv; each is one message of this rank.
-    factor = BUS_FACTOR.get("send_recv" if collective.op in ("send", "recv") else collective.op)
-    if factor is None or collective.group_size == 0:
-        return None
-    return collective.size_bytes * factor(collective.group_size)
 
 
 def _size(values: list[Any]) -> tuple[int, str]:

@@ -91,6 +91,20 @@ def traffic_bytes(op: str, size_bytes: float, world_size: int) -> float:
     return size_bytes * BUS_FACTOR[op](world_size)
 
 
+def link_bytes(op: str, size_bytes: int, ranks: int) -> float | None:
+    """The same of a call that was counted: None where the factor is unknown, or ``ranks`` is (0).
+
+    ``send`` and ``recv`` are the two halves of what nccl-tests calls send_recv; each is one message of a rank.
+
+    >>> link_bytes("send", 1024, 2), link_bytes("c10d::other", 1024, 2)
+    (1024.0, None)
+    """
+    if size_bytes == 0 or ranks == 1:
+        return 0.0
+    factor = BUS_FACTOR.get("send_recv" if op in ("send", "recv") else op)
+    return None if factor is None or ranks == 0 else size_bytes * factor(ranks)
+
+
 Algorithm = Callable[[float, int, float, float], float]
 """Seconds from size in bytes, ranks, seconds of a message without content, and bytes per second of a link."""
 
