@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from clusterbench.errors import ClusterbenchError, SuiteError
 from clusterbench.garbage import uncollected
@@ -53,6 +54,7 @@ def cluster_options(command: Command) -> Command:
             "--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]"
         ),
         click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there are GPUs]"),
+        click.option("--gpu", help="Card of a machine elsewhere, such as 'NVIDIA H200'; 8 a node, unless said."),
     ):
         command = decorate(command)
     return command
@@ -92,6 +94,7 @@ def plan(
     num_ranks: int | None,
     num_nodes: int | None,
     gpus_per_node: int | None,
+    gpu: str | None,
     as_json: bool,
 ) -> None:
     """Show the cases of SUITE, what is expected of each, and what is refused and why. Runs nothing."""
@@ -102,7 +105,7 @@ def plan(
     from clusterbench.suite import load_suite
 
     asked = load_suite(suite)
-    machine = MachineOptions(device, num_ranks, num_nodes, gpus_per_node)
+    machine = MachineOptions(device, num_ranks, num_nodes, gpus_per_node, gpu=gpu)
     made = make_plan(asked, decide_cluster(machine, found_here(), asked.cpu.num_ranks))
     click.echo(_plan_as_json(made) if as_json else plan_text(made))
 
@@ -149,15 +152,29 @@ def plan(
 @click.option("--take-over", is_flag=True, help="Write into the folder though a run that is gone seems to hold it.")
 @click.option("--fingerprint", hidden=True, help="Of the run that --launch goes on with.")
 @fail_on_option
+@click.option("--dry", is_flag=True, help="Run its training steps on tensors without data: who fits, what is sent.")
+@click.option("--gpu", help="With --dry: the card, such as 'NVIDIA H200'; 8 a node, unless --gpus-per-node says.")
 @click.option("--launch", metavar="COMMAND", help="Start this launcher, and again on what is left when a host is lost.")
 @click.option(
     "--bisect", metavar="CASE", help="With --resume and --launch: find the hosts that this failed case needs."
 )
-def run(suite: Path | None, resume: Path | None, launch: str | None, bisect: str | None, **options: Any) -> None:
+def run(
+    suite: Path | None,
+    resume: Path | None,
+    dry: bool,
+    gpu: str | None,
+    launch: str | None,
+    bisect: str | None,
+    **options: Any,
+) -> None:
     """Run SUITE and write a report, alone or in every process that a launcher (mpirun, srun, torchrun ...) starts.
 
     Ends in order on Ctrl-C, SIGTERM, SIGHUP and SIGUSR1; '--resume FOLDER' then does the rest.
     """
+    if dry:
+        click.get_current_context().exit(_run_dry(suite, gpu))
+    if gpu is not None:
+        raise click.UsageError("--gpu has no effect without --dry: a run has the GPUs that it finds")
     from clusterbench.launch.run import RunOptions
     from clusterbench.launch.run import run as run_suite
 
@@ -181,6 +198,26 @@ def run(suite: Path | None, resume: Path | None, launch: str | None, bisect: str
     from clusterbench.launch.supervisor import supervise
 
     click.get_current_context().exit(supervise(launch, wanted))
+
+
+_OF_DRY_RUNS = ("suite", "dry", "gpu", "out", "device", "num_ranks", "gpus_per_node", "num_nodes", "fail_on")
+
+
+def _run_dry(suite: Path | None, gpu: str | None) -> int:
+    """``run --dry``, which takes what says what to plan for, and nothing that says how to run."""
+    from clusterbench.cluster import MachineOptions
+    from clusterbench.launch.dry import run_dry
+
+    context = click.get_current_context()
+    said = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    for name in said:
+        if name not in _OF_DRY_RUNS:
+            raise click.UsageError(f"--{name.removesuffix('_s').replace('_', '-')} has no effect with --dry")
+    if suite is None:
+        raise click.UsageError("--dry needs a SUITE")
+    given = context.params
+    machine = MachineOptions(given["device"], given["num_ranks"], given["num_nodes"], given["gpus_per_node"], gpu=gpu)
+    return run_dry(suite, machine, given["out"], given["fail_on"])
 
 
 def _seconds(text: str | None) -> float | None:

@@ -15,10 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from clusterbench.errors import SuiteError
+from clusterbench.errors import SuiteError, nearest
 from clusterbench.words import plural
 
 _HARDWARE = Path(__file__).parent / "hardware"
+
+GPUS_OF_A_NODE = 8
+"""Of a machine elsewhere of which only the card is named."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,21 @@ def find_accelerator(nvml_name: str) -> Accelerator | None:
     True
     """
     return next((accelerator for accelerator in accelerators().values() if nvml_name in accelerator.nvml_names), None)
+
+
+def named_accelerator(name: str) -> Accelerator:
+    """The accelerator that a person names, as ``clusterbench list gpus`` or as its driver has it.
+
+    Raises
+    ------
+    SuiteError
+        If nobody has recorded the name.
+    """
+    card = accelerators().get(name) or find_accelerator(name)
+    if card is None:
+        names = accelerators()
+        raise SuiteError(f"--gpu {name!r} is not in the tables.{nearest(name, names)}\nCards: {', '.join(names)}.")
+    return card
 
 
 def nearest_accelerator(name: str) -> str | None:
@@ -208,6 +226,8 @@ class MachineOptions:
         CPU ranks of each node.
     ranks_per_agent
         Ranks that each process of a launcher owns; 0 is all of its host.
+    gpu
+        The card of a machine elsewhere, by its name in the tables.
     """
 
     device: str | None = None
@@ -215,6 +235,7 @@ class MachineOptions:
     num_nodes: int | None = None
     gpus_per_node: int | None = None
     ranks_per_agent: int | None = None
+    gpu: str | None = None
 
 
 @dataclass(frozen=True)
@@ -258,12 +279,16 @@ def decide_cluster(asked: MachineOptions, found: Found, num_ranks: int | None) -
     >>> decide_cluster(MachineOptions(num_nodes=2, gpus_per_node=8), Found(), None)
     Cluster(num_nodes=2, ranks_per_node=8, device='cuda', gpu_name=None, cpu_name=None, hosts=())
     """
+    if asked.gpu is not None:
+        found = Found((named_accelerator(asked.gpu).nvml_names[0],) * GPUS_OF_A_NODE)
     num_gpus, is_run = len(found.gpu_names), bool(found.hosts)
     device: Literal["cpu", "cuda"] = "cuda" if num_gpus or asked.gpus_per_node else "cpu"
     if asked.device is not None:
         device = "cpu" if asked.device == "cpu" else "cuda"
     if device == "cpu" and asked.gpus_per_node is not None:
         raise SuiteError("--gpus-per-node has no effect with --device cpu. Say --num-ranks.")
+    if device == "cpu" and asked.gpu is not None:
+        raise SuiteError("--gpu has no effect with --device cpu.")
     if device == "cuda" and asked.num_ranks is not None:
         raise SuiteError("--num-ranks counts CPU ranks and has no effect on GPUs. Say --gpus-per-node or --device cpu.")
     if device == "cuda" and not num_gpus and (is_run or not asked.gpus_per_node):

@@ -22,6 +22,9 @@ Point = Mapping[str, Any]
 PROOF_TIME = "proof_time"
 """Among a rank's evidence: seconds in which it was proven what a step computes."""
 
+DRY_RUN = "dry run"
+"""The ``source`` of figures that were worked out on tensors without data, and not measured."""
+
 SAMPLES = "samples"
 """The pass whose figures vary from repeat to repeat: ``{metric key: [value, ...]}`` on each rank."""
 

@@ -144,18 +144,17 @@ def _measured(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
     unsteady = len(reading.unsteady)
     is_incomplete = bool(faults or waiting or partly or reading.problems)
     few_samples = sum(history.pooled is not None and len(history.pooled.seconds[0]) <= TOO_FEW for history in histories)
-    imported = reading.is_imported
     missing = _missing(faults, waiting, partly, len(reading.problems))
     parts = [
         f"{have_figure:,} of {plural(wanted, 'case')}" if histories else "no cases",
         *([f"wrong: {few(wrong, _NAMED)}"] if wrong else []),
         *missing,
-        *([] if imported else _as_expected(histories)),
-        *_crashed_in_the_source(histories if imported else ()),
+        *([] if reading.is_imported else _as_expected(histories)),
+        *_crashed_in_the_source(histories if reading.is_imported else ()),
         *_set_aside(reading),
         *_unsteady(reading, unsteady, have_figure, few_samples),
     ]
-    word, tone = _measured_word(bool(wrong), is_incomplete, imported, have_figure)
+    word, tone = _measured_word(bool(wrong), is_incomplete, reading, have_figure)
     conditions = (
         *([ALWAYS_FAILS] if wrong else []),
         *(["incomplete"] if is_incomplete else []),
@@ -165,13 +164,15 @@ def _measured(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
     return Statement("measured", word, "; ".join(parts), tone, conditions, counts, {"wrong": wrong, "missing": missing})
 
 
-def _measured_word(is_wrong: bool, is_incomplete: bool, is_imported: bool, have_figure: int) -> tuple[str, Tone]:
+def _measured_word(is_wrong: bool, is_incomplete: bool, reading: Reading, have_figure: int) -> tuple[str, Tone]:
     if is_wrong:
         return _WRONG
     if is_incomplete:
         return "INCOMPLETE", "bad"
-    if is_imported:
+    if reading.is_imported:
         return "IMPORTED", "imported"
+    if reading.is_dry:
+        return "DRY RUN", "imported"
     return ("COMPLETE", "good") if have_figure else ("NOTHING MEASURED", "open")
 
 
@@ -224,7 +225,7 @@ def _unsteady(reading: Reading, unsteady: int, have_figure: int, few_samples: in
     if unsteady:
         shared = cores_shared(reading)
         yield f"{unsteady:,} of {have_figure:,} unsteady" + (f" ({shared})" if shared else "")
-    if few_samples and not reading.is_imported:
+    if few_samples and reading.ran_here:
         yield f"{few_samples:,} with {TOO_FEW} iterations or fewer, too few to tell how steady"
 
 
@@ -292,6 +293,8 @@ def _nothing_to_prove(reading: Reading) -> str:
         return "nothing was measured"
     if reading.is_imported:
         return "figures were taken over; whatever their source proved is not in them"
+    if reading.is_dry:
+        return "nothing was computed: a run on a machine holds each step against one rank"
     return "no case trains: a probe checks its own result and proves nothing of a training step"
 
 
@@ -334,6 +337,8 @@ def _first(sentences: Sequence[str]) -> str:
 def _nothing_to_judge(reading: Reading) -> str:
     if reading.is_imported:
         return "an import holds no samples of ranks; it takes a run on the machine"
+    if reading.is_dry:
+        return "a dry run uses none; it takes a run on the machine"
     if not any(history.pooled is not None for history in reading.histories):
         return "nothing was measured; it takes a case that ends well"
     return "one rank has no peer; it takes more ranks, and matmul or link_matrix in the suite"

@@ -32,13 +32,23 @@ class Reading:
 
     @cached_property
     def trained(self) -> list[Trained]:
-        """Training cases with all their figures, each once; those without a figure too, and refusals."""
-        return trained(self.rows)
+        """Training cases with all their figures, each once; those without a figure too, and refusals. No dry ones."""
+        return trained(row for row in self.rows if row.benchmark != "dry_step")
 
     @property
     def is_imported(self) -> bool:
         """Whether all cases are figures of another tool."""
         return bool(self.histories) and all(history.case.benchmark == "imported" for history in self.histories)
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether all cases were worked out on tensors without data."""
+        return bool(self.histories) and all(history.case.benchmark == "dry_step" for history in self.histories)
+
+    @property
+    def ran_here(self) -> bool:
+        """Whether a machine was used, of which something could be said."""
+        return not self.histories or any(history.ran_here for history in self.histories)
 
     @cached_property
     def has_several_hosts(self) -> bool:

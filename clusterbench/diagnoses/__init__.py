@@ -135,5 +135,6 @@ def in_words(name: str) -> str:
 
 
 def examine(reading: Reading) -> dict[str, Answer]:
-    """What every diagnosis says, by its name."""
-    return {name: kind().answer(reading) for name, kind in diagnoses().items()}
+    """What every diagnosis says, by its name; of a dry run none of a machine."""
+    kinds = {name: kind for name, kind in diagnoses().items() if kind.subject == "cases" or not reading.is_dry}
+    return {name: kind().answer(reading) for name, kind in kinds.items()}

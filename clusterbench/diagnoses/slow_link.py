@@ -56,9 +56,7 @@ class SlowLink(Diagnosis):
         healthy, not_judged = _spreads(reading)
         if not nvlinks and any(links.before for seen in records for links in NVLINK.readable(seen)):
             healthy.append("NVLinks are up and counted no errors")
-        could = any(
-            history.case.world_size > 1 and history.case.benchmark != "imported" for history in reading.histories
-        )
+        could = any(history.case.world_size > 1 and history.ran_here for history in reading.histories)
         if could and not (findings or healthy or not_judged):
             takes = "link_matrix in the suite, or peer_copy for the GPUs of a host"
             not_judged.append(NotJudged("links", "no link was measured by itself", takes))

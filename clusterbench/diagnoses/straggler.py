@@ -83,7 +83,7 @@ class Straggler(Diagnosis):
         teams: dict[Work, list[_Evidence]] = defaultdict(list)
         could = False
         for history in reading.histories:
-            could |= history.case.world_size > 1 and history.case.benchmark != "imported"
+            could |= history.case.world_size > 1 and history.ran_here
             if history.pooled is not None and (seconds := _own_work(history)):
                 work = history.case.benchmark, len(seconds), history.pooled.hosts
                 groups = ranks_of_same_work(history.case, history.pooled)

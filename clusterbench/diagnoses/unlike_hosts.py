@@ -65,7 +65,7 @@ class UnlikeHosts(Diagnosis):
             for difference in differences(reading.environment)
         )
         used = {host for history in reading.histories for seen in history.observations for host in seen.hosts}
-        if len(used) < 2 or reading.is_imported or findings:
+        if len(used) < 2 or not reading.ran_here or findings:
             return Answer(findings)
         if described < 2:
             takes = "environment.json with every host, as 'clusterbench run' writes it"

@@ -52,7 +52,7 @@ class Unstable(Diagnosis):
         order = {history.case.id: number for number, history in enumerate(reading.histories)}
         cases = sorted(evidence, key=lambda case: order.get(case, len(order)))
         measured = [history.case.id for history in reading.histories if history.pooled is not None]
-        few_samples = {case for case in measured if case not in judged and not reading.is_imported}
+        few_samples = {case for case in measured if case not in judged and reading.ran_here}
         return Answer(
             tuple(_findings(reading, {case: evidence[case] for case in cases}, len(measured))),
             (f"iterations of {plural(len(judged), 'case')} are steady",) if judged and not evidence else (),

@@ -90,7 +90,7 @@ class WrongTransport(Diagnosis):
         uses_nccl = any(
             history.case.device == "cuda" and history.case.world_size > 1 and history.observations
             for history in reading.histories
-            if history.case.benchmark != "imported"
+            if history.ran_here
         )
         if findings or not uses_nccl:
             return Answer(findings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -86,6 +87,8 @@ def _heard(said: Connection, process: Any, rank: int) -> DryRank | DryRunFailed:
 def _say(answer: Connection, task: DryTask) -> None:
     from clusterbench.dry.rank import dry_rank
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all: who asked ends this one
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's of itself, whatever this process was told
     answer.send_bytes(json.dumps(_said(lambda: dry_rank(**vars(task)))).encode())
 

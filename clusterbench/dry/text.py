@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from clusterbench.expected.fits import CLOSE, NOT_SEEN, fit_words
 from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank
 from clusterbench.job.passes import STATES
@@ -13,12 +14,6 @@ from clusterbench.words import aligned
 
 CARDS_GB = (24, 80, 141, 192)
 """Memories of cards that are asked about where none is named: RTX 4090, H100, H200, MI300X."""
-
-NOT_SEEN = (
-    "Not seen: the allocator's rounding and fragmentation, workspaces of kernels, buffers of NCCL, the CUDA context."
-)
-CLOSE = 0.9
-"""Of a card's memory: what is above may not fit for want of what is not seen."""
 
 LARGEST = 8
 """Things at the peak that are told apart."""
@@ -56,17 +51,10 @@ def _verdict(fullest: DryRank, places: Mapping[int, str], memory_gb: float) -> I
     needed = fullest.memory["total"] / 1e9
     which = f"rank {fullest.rank} ({places[fullest.rank]}) needs {needed:.3g} GB"
     if not memory_gb:
-        fits = [f"{card} GB: {_fits(needed, card)}" for card in CARDS_GB]
+        fits = [f"{card} GB: {fit_words(needed * 1e9, card * 1e9)}" for card in CARDS_GB]
         yield f"{which}. {'; '.join(fits)}."
         return
-    yield f"{which} of {memory_gb:g} GB: {_fits(needed, memory_gb)}."
-
-
-def _fits(needed_gb: float, memory_gb: float) -> str:
-    over = needed_gb - memory_gb
-    if over > 0:
-        return f"does not fit, {over:.1f} GB too much"
-    return f"{'close, measure it' if needed_gb > CLOSE * memory_gb else 'fits'}, {-over:.1f} GB left"
+    yield f"{which} of {memory_gb:g} GB: {fit_words(needed * 1e9, memory_gb * 1e9)}."
 
 
 def _what_would_fit(

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import yaml
 
-from clusterbench.cluster import accelerators, find_accelerator
+from clusterbench.cluster import named_accelerator
 from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.processes import dry_ranks
 from clusterbench.dry.text import dry_text
@@ -105,12 +105,16 @@ def _values(options: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _memory_gb(gpu: str | None) -> float:
+    """Of the card; 0 where none is named.
+
+    >>> _memory_gb(None), _memory_gb("NVIDIA H200")
+    (0.0, 141.0)
+    """
     if gpu is None:
         return 0.0
-    card = accelerators().get(gpu) or find_accelerator(gpu)
-    if card is None or not card.memory_bytes:
-        names = accelerators()
-        raise SuiteError(f"--gpu {gpu!r} is not in the tables.{nearest(gpu, names)}\nCards: {', '.join(names)}.")
+    card = named_accelerator(gpu)
+    if not card.memory_bytes:
+        raise SuiteError(f"--gpu {gpu!r}: the tables have no memory of it.")
     return card.memory_bytes / 1e9
 
 

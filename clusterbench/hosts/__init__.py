@@ -90,14 +90,14 @@ class _Said:
 
 
 def judge_hosts(reading: Reading, answers: Mapping[str, Answer]) -> Hosts | None:
-    """What a run says of its hosts; None of an import, which has none.
+    """What a run says of its hosts; None of an import or a dry run, which have none.
 
     Parameters
     ----------
     answers
         Of every diagnosis, see :func:`clusterbench.diagnoses.examine`.
     """
-    if reading.is_imported:
+    if not reading.ran_here:
         return None
     run = _Run.of(reading)
     said: dict[str, list[_Said]] = defaultdict(list)

@@ -43,6 +43,7 @@ from clusterbench.launchers import Started, detect, named_hosts
 from clusterbench.planning import make_plan
 from clusterbench.planning.text import idle_sentence
 from clusterbench.run_folder import RunFolder, default_path
+from clusterbench.run_folder.attempts import WITHOUT_MACHINE
 from clusterbench.run_folder.lock import FolderHeld, Lock
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Plan
@@ -334,6 +335,8 @@ def _folder(
         return _new_folder(options, make_plan(suite, cluster), suite, allocation, interruption)
     directory = RunFolder.open(options.resume)
     plan = directory.plan()
+    if any(case.benchmark in WITHOUT_MACHINE for case in plan.cases):
+        raise SuiteError(f"{options.resume} is no run on a machine: nothing of it is left to measure.")
     there, here = _size(plan.cluster), _size(cluster)
     is_part = (cluster.ranks_per_node, cluster.device) == (plan.cluster.ranks_per_node, plan.cluster.device)
     fewer = is_part and cluster.num_nodes < plan.cluster.num_nodes

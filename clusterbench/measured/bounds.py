@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from clusterbench.cluster import Accelerator, Cluster
-from clusterbench.types import Case, Metric
+from clusterbench.types import DRY_RUN, Case, Metric
 from clusterbench.units import format_value
 
 BEYOND = "void: beyond a physical bound"
@@ -63,7 +63,8 @@ def _bounds(case: Case, metric: Metric, card: Accelerator | None) -> Iterable[tu
         return  # other conventions count what a causal mask leaves out
     if metric.name in _UTILIZATION and is_of_peak:
         yield 1.0, metric.basis
-    if metric.name == "peak_memory" and card is not None and card.memory_bytes:
+    is_dry = metric.detail.get("source") == DRY_RUN  # no device had to hold it
+    if metric.name == "peak_memory" and card is not None and card.memory_bytes and not is_dry:
         yield card.memory_bytes, f"memory as sold: {card.source}"
     if planned is not None and planned.is_upper_bound:
         yield planned.value, planned.basis

@@ -123,7 +123,7 @@ def page(
         most_compared=_MOST,
         answer=answer,
         unsteady=_unsteady(reading, rests_on),
-        caution=_CAUTION if reading.plan.cluster.device == "cpu" else "",
+        caution=_CAUTION if reading.plan.cluster.device == "cpu" and not reading.is_dry else "",
         verdict=judged,
         summary=list(_summary(reading)),
         findings=[_group(name, found, places) for name, found in _worst_first(answers)],
@@ -236,7 +236,7 @@ def _unsteady(reading: Reading, rests_on: set[str]) -> str:
     if unsteady:
         of = f"{len(unsteady):,} of the {plural(len(rests_on), 'case')} behind this"
         words.append(f"Unsteady: {of} {'has' if len(unsteady) == 1 else 'have'} iterations that differ too much.")
-    if short and not reading.is_imported:
+    if short and reading.ran_here:
         of = f"{len(short):,} of the {plural(len(rests_on), 'case')} behind this"
         words.append(f"{of} {'has' if len(short) == 1 else 'have'} {TOO_FEW} iterations or fewer, too few to tell.")
     return " ".join(words)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import cores_of
+from clusterbench.expected.fits import NOT_SEEN
 
 
 def can_say(reading: Reading) -> list[str]:
@@ -26,6 +27,13 @@ def _can(reading: Reading) -> Iterator[str]:
         return
     if reading.is_imported:
         yield "What its source says: figures were taken over as they stand there, and nothing was run or checked here."
+        return
+    if reading.is_dry:
+        yield (
+            "Memory: what is alive in a step of each layout, by category and at its peak; the step is the one that a "
+            "run would time, on tensors that have a shape and no data."
+        )
+        yield "Traffic: every collective of a step with its bytes, and how many wait for one another."
         return
     if metrics & {"parity_loss", "parity_gradients"}:
         yield (
@@ -51,6 +59,11 @@ def _can(reading: Reading) -> Iterator[str]:
 
 def _cannot(reading: Reading) -> Iterator[str]:
     cluster = reading.plan.cluster
+    if reading.is_dry:
+        yield "Speed: nothing was computed and nothing sent."
+        yield "That each step computes the right thing: a run on a machine proves it before it is timed."
+        yield NOT_SEEN.replace("Not seen: t", "T")
+        return
     layouts = " ".join(str(history.case.layout or "") for history in reading.histories)
     if cluster.device == "cpu":
         yield (

@@ -16,6 +16,9 @@ from clusterbench.types import PROOF_TIME, SAMPLES, Case, Observation, Outcome
 FAULTS = ("wrong", "failed", "timeout", "out_of_memory")
 """Ways to end that are a failure of the run, unless the suite expected them."""
 
+WITHOUT_MACHINE = ("imported", "dry_step")
+"""Benchmarks whose figures come from elsewhere than the machine of their run."""
+
 NOT_RUN = "not_run"
 """The status of a case without any outcome yet."""
 
@@ -65,6 +68,11 @@ class History:
         """Outcome of the case as a whole: of a good repeat if there is one, otherwise the last fault."""
         good = tuple(outcome for outcome in self.deciding if outcome.status == "ok")
         return (good or self.deciding or (None,))[-1]
+
+    @property
+    def ran_here(self) -> bool:
+        """Whether the machine of the run did anything for it, of which something could be said."""
+        return self.case.benchmark not in WITHOUT_MACHINE
 
     @property
     def status(self) -> str:

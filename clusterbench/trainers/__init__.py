@@ -39,9 +39,12 @@ class Trainer(ABC):
     runs_in_float64
         Whether its step can be proven in float64. One that cannot is proven in the dtype of the job, and the basis of
         its tolerance says so.
+    needs_data
+        Why its step cannot be run on tensors without data; empty where it can.
     """
 
     runs_in_float64: ClassVar[bool] = True
+    needs_data: ClassVar[str] = ""
 
     @abstractmethod
     def objection(self, job: TrainingJob, active: Sequence[Parallelism]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.job import TrainingJob
 from clusterbench.parallel import Parallelism
@@ -24,6 +24,8 @@ class PlainDDP(Trainer):
     -----
     With its defaults DDP keeps gradients and buckets apart, so gradients are in memory twice; ours has them once.
     """
+
+    needs_data: ClassVar[str] = "the reducer of trainer plain_ddp reads data, which a dry run has not"
 
     def objection(self, job: TrainingJob, active: Sequence[Parallelism]) -> str | None:
         if job.shape.has_experts:

@@ -1,0 +1,167 @@
+"""The verb ``run --dry``: the training cases of a suite on tensors without data, as an ordinary run folder."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+
+from clusterbench.benchmarks.dry_step import DryStep, expected_of_dry
+from clusterbench.benchmarks.train_step import job_of
+from clusterbench.cluster import MachineOptions, decide_cluster
+from clusterbench.dry import objection, stage_ranks
+from clusterbench.dry.processes import DryRunFailed, DryTask, dry_answers
+from clusterbench.engine.telemetry import found_here
+from clusterbench.errors import SuiteError
+from clusterbench.job.dry import DRY, DryRank
+from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
+from clusterbench.launch.executions import Execution
+from clusterbench.launch.progress import ClosingProgress, progress_on
+from clusterbench.parallel import from_options
+from clusterbench.planning import make_plan
+from clusterbench.run_folder import RunFolder, default_path
+from clusterbench.run_folder.passes import as_json
+from clusterbench.suite import load_suite
+from clusterbench.trainers import trainer_of
+from clusterbench.types import Case, Observation, Outcome, Plan, Refusal
+from clusterbench.words import plural
+
+NO_HOST = "no host"
+"""On which a dry run's ranks ran."""
+
+Answers = Mapping[DryTask, DryRank | DryRunFailed]
+
+
+def run_dry(
+    path: Path, machine: MachineOptions, out: Path | None = None, fail_on: tuple[str, ...] | None = None
+) -> int:
+    """Runs the training cases of a suite dry, writes the report, and returns the exit code.
+
+    Parameters
+    ----------
+    machine
+        What is planned for; as many nodes as the suite asks for, where it does not say.
+
+    Raises
+    ------
+    SuiteError
+        For what ``clusterbench plan`` objects to, and where no case trains.
+    RunFolderError
+        If ``out`` is not empty or cannot be written.
+    """
+    from clusterbench.report import render_report  # pandas and matplotlib, and not for an agent
+
+    suite = load_suite(path)
+    machine = replace(machine, num_nodes=machine.num_nodes or max(suite.num_nodes or (1,)))
+    plan = dry_plan(make_plan(suite, decide_cluster(machine, found_here(), suite.cpu.num_ranks)))
+    if not plan.cases:
+        raise SuiteError(f"{path}: nothing of it can be run dry: {_first_reason(plan)}")
+    folder = RunFolder.create(
+        out or default_path(Path("reports"), plan.suite, datetime.now()), suite.text, plan, {"dry run": {}}
+    )
+    tasks = {case.hash: tasks_of(case) for case in plan.cases}
+    num_ranks = len(set(chain.from_iterable(tasks.values())))
+    words = f"{plural(len(plan.cases), 'case')} to run dry, {plural(num_ranks, 'rank')} in all"
+    print(f"{folder.path}: {words}", file=sys.stderr)
+    interruption, stopped = Interruption(), ""
+    with EndingSignals(interruption), output_that_may_close(interruption):
+        progress = progress_on(sys.stderr)
+        try:
+            _conduct(folder, plan.cases, tasks, progress)
+        except KeyboardInterrupt:
+            stopped = interruption.why
+        finally:
+            interruption.only_noted()  # the report is written in any case
+            progress.close()
+        report = render_report(folder, fail_on)
+    print(f"{report.text}\nreport: {report.path}", file=sys.stderr)
+    if not stopped:
+        return report.verdict.exit_code
+    print(f"stopped before the end: {stopped}; everything finished is in {folder.path}.", file=sys.stderr)
+    return report.verdict.exit_code or Interrupted.exit_code
+
+
+def dry_plan(plan: Plan) -> Plan:
+    """The same with training cases as dry ones, and a refusal for whatever else there is."""
+    planned = [_dry(case) for case in plan.cases]
+    return replace(
+        plan,
+        repeats=1,
+        cases=tuple(each for each in planned if isinstance(each, Case)),
+        refusals=(*plan.refusals, *(each for each in planned if isinstance(each, Refusal))),
+    )
+
+
+def tasks_of(case: Case) -> Sequence[DryTask]:
+    """One rank of each place along pp."""
+    job, every = job_of(case.point, case.device), from_options(case.point)
+    # Neither a seed nor a proof changes what a step holds or sends: cases that differ in them have the same tasks.
+    same = replace(job, seed=0)
+    ranks = stage_ranks(same, case.rank_order)
+    return [DryTask(trainer_of(case.point), same, every, case.rank_order, rank) for rank in ranks]
+
+
+def _dry(case: Case) -> Case | Refusal:
+    reason = f"{case.benchmark} measures a machine, and a dry run has none: it is of train_step"
+    if case.benchmark == "train_step":
+        trainer, job = trainer_of(case.point), job_of(case.point, case.device)
+        reason = trainer.needs_data or objection(job, from_options(case.point)) or ""
+    if reason:
+        return Refusal(case.id, case.benchmark, case.point, case.num_nodes, f"{reason}.", case.source)
+    return replace(
+        case,
+        id=case.id.replace("train_step/", "dry_step/", 1),
+        benchmark="dry_step",
+        version=DryStep.version,
+        iterations=1,
+        warmup=0,
+        repeats=1,
+        expected=expected_of_dry(case),
+        expected_outcomes=(),
+        floors=(),
+    )
+
+
+def _first_reason(plan: Plan) -> str:
+    return plan.refusals[0].reason if plan.refusals else "it has no case."
+
+
+def _conduct(
+    folder: RunFolder, cases: Sequence[Case], tasks: Mapping[str, Sequence[DryTask]], progress: ClosingProgress
+) -> None:
+    """Puts each case on disk when all of its ranks are known, in the order of the plan."""
+    waiting, answers = deque(enumerate(cases, 1)), dict[DryTask, DryRank | DryRunFailed]()
+    progress.begin(1, len(cases), Execution(cases[0], 0, 1))
+    for task, answer in dry_answers(dict.fromkeys(chain.from_iterable(tasks.values()))):
+        answers[task] = answer
+        while waiting and all(each in answers for each in tasks[waiting[0][1].hash]):
+            _, case = waiting.popleft()
+            outcome, observation = _recorded(case, tasks[case.hash], answers)
+            folder.record(outcome, observation)
+            progress.end(outcome)
+            for number, following in list(waiting)[:1]:
+                progress.begin(number, len(cases), Execution(following, 0, 1))
+
+
+def _recorded(case: Case, tasks: Sequence[DryTask], answers: Answers) -> tuple[Outcome, Observation | None]:
+    failed = [answer for answer in map(answers.__getitem__, tasks) if isinstance(answer, DryRunFailed)]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    if failed:
+        return Outcome(case.id, case.hash, 0, 1, "failed", str(failed[0]), started=now), None
+    ranks = {rank.rank: rank for rank in _known(tasks, answers)}
+    spent_s = sum(rank.spent_s for rank in ranks.values())
+    records = [as_json(ranks.get(rank)) for rank in range(case.world_size)]
+    observation = Observation(
+        case.id, case.hash, 0, 1, (NO_HOST,), [[spent_s]] * case.world_size, passes={DRY.name: records}
+    )
+    return Outcome(case.id, case.hash, 0, 1, "ok", started=now, elapsed_s=spent_s), observation
+
+
+def _known(tasks: Sequence[DryTask], answers: Answers) -> Iterator[DryRank]:
+    for answer in map(answers.__getitem__, tasks):
+        if isinstance(answer, DryRank):
+            yield answer
