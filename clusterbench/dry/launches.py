@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from clusterbench.engine.compat import (
-    COMMUNICATION_NAMESPACES,
-    TorchDispatchMode,
-    active_fake_mode,
-    is_wrapper_type,
-    tensors_in,
-)
+from clusterbench.engine.compat import COMMUNICATION_NAMESPACES, tensors_in
 from clusterbench.engine.traffic import SILENT, TrafficCounter
 
-_ALLOCATES = frozenset({"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::detach"})
+_LAUNCHES_NOTHING = frozenset(
+    {
+        "aten::empty",
+        "aten::empty_like",
+        "aten::empty_strided",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::detach",
+        "aten::_unsafe_view",
+        "aten::_reshape_alias",
+    }
+)
+
+_READS_BACK = frozenset({"aten::_local_scalar_dense", "aten::equal"})
+"""Give a number to the host, which waits for it."""
 
 
 @dataclass(frozen=True)
@@ -32,27 +41,21 @@ class _Link:
     before: _Link | None
 
 
-class Launches(TorchDispatchMode):
+class Launches:
     """Counts operators that compute, and follows through storages which collective needs the result of which.
 
     Parameters
     ----------
-    axes
-        Name of a process group -> axis, as :meth:`clusterbench.engine.grid.Grid.names` has them.
+    traffic
+        Knows the axis of a collective.
     """
 
-    def __init__(self, axes: Mapping[str, str]) -> None:
-        super().__init__()
+    def __init__(self, traffic: TrafficCounter) -> None:
         self.operators = 0
-        self._traffic = TrafficCounter(axes)
+        self._traffic = traffic
         self._behind: dict[int, _Link] = {}
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._longest: _Link | None = None
-        self._fake_mode: object | None = None
-
-    def __enter__(self) -> Self:
-        self._fake_mode = active_fake_mode()
-        return super().__enter__()
 
     @property
     def chain(self) -> Mapping[str, int]:
@@ -63,24 +66,18 @@ class Launches(TorchDispatchMode):
             link = link.before
         return dict(sorted(counts.items()))
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(is_wrapper_type(kind) for kind in types):
-            return NotImplemented
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if active_fake_mode() is not self._fake_mode:  # DTensor asks for shapes
-            return result
+    def saw(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Takes in one operator."""
         inputs = [self._behind[key] for key in map(_key, tensors_in([args, kwargs])) if key in self._behind]
         link = max(inputs, key=lambda each: each.length, default=None)
         if getattr(func, "namespace", None) in COMMUNICATION_NAMESPACES:
-            link = self._communicated(func, args, kwargs, result, link)
-        elif _computes(func):
+            link = self._communicated(func, args, kwargs, link)
+        elif computes(func):
             self.operators += 1
         if link is not None:
             self._note(_results(func, args, kwargs, result), link)
-        return result
 
-    def _communicated(self, func: Any, args: Any, kwargs: Any, result: Any, before: _Link | None) -> _Link | None:
+    def _communicated(self, func: Any, args: Any, kwargs: Any, before: _Link | None) -> _Link | None:
         if func._schema.name.split("::")[1] in SILENT:
             return before
         axis, _ = self._traffic.axis_of(args, kwargs)
@@ -89,7 +86,7 @@ class Launches(TorchDispatchMode):
             self._longest = link
         return link
 
-    def _note(self, tensors: Iterator[Tensor], link: _Link) -> None:
+    def _note(self, tensors: Iterable[Tensor], link: _Link) -> None:
         for tensor in tensors:
             storage = tensor.untyped_storage()
             key = id(storage)  # the Python object of a storage lives as long as the storage
@@ -103,28 +100,41 @@ class Launches(TorchDispatchMode):
         self._behind.pop(key, None)
 
 
-def _computes(func: Any) -> bool:
-    """Whether an operator starts work on a device: not views, not allocations."""
+@cache
+def computes(func: Any) -> bool:
+    """Whether an operator starts work on a device: not views, not allocations, not questions about a tensor."""
     schema = getattr(func, "_schema", None)
-    if schema is None or schema.name in _ALLOCATES or schema.name.startswith(("prim::", "profiler::", "fsdp::")):
+    if schema is None or schema.name in _LAUNCHES_NOTHING or schema.name.startswith(("prim::", "profiler::")):
         return False
-    is_view = any(out.alias_info is not None and not out.alias_info.is_write for out in schema.returns)
-    return not is_view
+    if any(out.alias_info is not None and not out.alias_info.is_write for out in schema.returns):
+        return False
+    makes_tensors = any("Tensor" in str(out.type) for out in schema.returns)
+    return makes_tensors or schema.name in _READS_BACK or bool(written_arguments(func))
 
 
-def _results(func: Any, args: Any, kwargs: Any, result: Any) -> Iterator[Tensor]:
+def _results(func: Any, args: Any, kwargs: Any, result: Any) -> list[Tensor]:
     """What an operator has written to: its result, and arguments that it changes; of a collective all of them."""
-    yield from tensors_in(result)
+    return tensors_in([result, [argument_of(args, kwargs, each) for each in written_arguments(func)]])
+
+
+@cache
+def written_arguments(func: Any) -> Sequence[tuple[int, str]]:
+    """The arguments to which an operator writes, each by its place and its name."""
     schema = getattr(func, "_schema", None)
     if schema is None:
-        return
+        return ()
     in_place = schema.name.startswith("c10d::")
-    for argument, value in zip(schema.arguments, args, strict=False):
-        if in_place or (argument.alias_info is not None and argument.alias_info.is_write):
-            yield from tensors_in(value)
-    for argument in schema.arguments:
-        if argument.name in kwargs and argument.alias_info is not None and argument.alias_info.is_write:
-            yield from tensors_in(kwargs[argument.name])
+    return [
+        (place, argument.name)
+        for place, argument in enumerate(schema.arguments)
+        if in_place or (argument.alias_info is not None and argument.alias_info.is_write)
+    ]
+
+
+def argument_of(args: Any, kwargs: Any, place_and_name: tuple[int, str]) -> Any:
+    """One argument of a call, given by place or by name."""
+    place, name = place_and_name
+    return args[place] if place < len(args) else kwargs.get(name)
 
 
 def _key(tensor: Tensor) -> int:

@@ -8,19 +8,23 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import torch
+import torch._dynamo
+import torch.distributed.fsdp
+import torch.distributed.pipelining
 
+import clusterbench.training.step  # noqa: F401  # with torch's own above: ranks are forked when all is imported
 from clusterbench.dry.cuda_operators import use_cuda_operators
 from clusterbench.dry.fake_group import fake_group
-from clusterbench.dry.launches import Launches
+from clusterbench.dry.watch import StepWatch
 from clusterbench.engine.compat import fake_tensors
-from clusterbench.engine.flops import FlopCounter
 from clusterbench.engine.grid import Grid
-from clusterbench.engine.memory import MemoryTracker
-from clusterbench.engine.traffic import Collective, TrafficCounter
+from clusterbench.engine.traffic import Collective
 from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank, Held, Sent
+from clusterbench.model.decoder import Decoder
 from clusterbench.parallel import Parallelism, active_in
 from clusterbench.parallel.data import DataParallel
+from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.trainers import Trainer
 from clusterbench.training.built_step import BuiltStep
 
@@ -35,35 +39,50 @@ def dry_rank(trainer: Trainer, job: TrainingJob, every: Sequence[Parallelism], r
             step = trainer.build(job, every, grid, device)
             if job.device == "cuda":
                 use_cuda_operators(step.modules)
-            for _ in range(_steps_to_settle(job, every)):
-                step()
+            _settle(step, job, every)
             return _measured(step, grid, device, rank, started_s)
 
 
 def _measured(step: BuiltStep, grid: Grid, device: torch.device, rank: int, started_s: float) -> DryRank:
-    tracker = MemoryTracker(step.modules, step.optimizers, device)
-    traffic, flops, launches = TrafficCounter(grid.names()), FlopCounter(), Launches(grid.names())
-    with tracker, traffic, flops, launches:
+    watch = StepWatch(step, device, grid.names())
+    with watch:
         step()
-    peak, (peak_at, held) = tracker.peak(), tracker.at_peak()
+    peak, (peak_at, held) = watch.peak(), watch.at_peak()
     of_all = sorted((Held(*what, size_bytes) for what, size_bytes in held.items()), key=lambda each: -each.size_bytes)
     return DryRank(
         rank=rank,
         memory={"total": peak.total_bytes, **peak.peak_by_category},
         peak_at=peak_at,
         held=of_all,
-        sent=list(in_order(traffic.collectives)),
-        chain=launches.chain,
-        executed=flops.executed(),
-        operators=launches.operators // step.job.gradient_accumulation_steps,
+        sent=list(in_order(watch.traffic.collectives)),
+        chain=watch.launches.chain,
+        executed=watch.flops.executed(),
+        operators=watch.launches.operators // step.job.gradient_accumulation_steps,
+        work=watch.work.rows(),
         spent_s=time.process_time() - started_s,
         process_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     )
 
 
-def _steps_to_settle(job: TrainingJob, every: Sequence[Parallelism]) -> int:
-    """After the first the optimizer has its state; DDP builds its buckets anew in the second."""
-    return 2 if any(isinstance(each, DataParallel) for each in active_in(job.layout, every)) else 1
+def _settle(step: BuiltStep, job: TrainingJob, every: Sequence[Parallelism]) -> None:
+    """Brings a step to where it is from then on: its optimizer has state, and DDP its buckets.
+
+    DDP builds them anew in the second step, and the schedules of pipelines hold what an earlier step has left. Of the
+    others the first step is like those that follow once there are states and the tables of positions.
+    """
+    kinds = {type(each) for each in active_in(job.layout, every)}
+    if kinds & {DataParallel, Pipeline} or not all(isinstance(module, Decoder) for module in step.modules):
+        for _ in range(2 if DataParallel in kinds else 1):
+            step()
+        return
+    for module in step.modules:
+        assert isinstance(module, Decoder)
+        module.tables()
+    for each in step.optimizers:
+        for parameter in [parameter for group in each.param_groups for parameter in group["params"]]:
+            parameter.grad = torch.empty_like(parameter)  # each alone: of all at once DTensor asks n x n questions
+            each.step()
+            parameter.grad = None
 
 
 def in_order(collectives: Sequence[Collective]) -> Iterator[Sent]:

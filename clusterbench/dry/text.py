@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from clusterbench.cluster import Accelerator
+from clusterbench.dry.work_text import work_text
 from clusterbench.expected.fits import CLOSE, NOT_SEEN, fit_words
 from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank
@@ -27,6 +29,7 @@ def dry_text(
     every: Sequence[Parallelism],
     places: Mapping[int, str],
     memory_gb: float,
+    card: Accelerator | None = None,
 ) -> str:
     """All that a person reads.
 
@@ -36,6 +39,8 @@ def dry_text(
         What each rank is called.
     memory_gb
         Of the card; 0 where none is named.
+    card
+        Whose roofline bounds the time.
     """
     fullest = max(ranks, key=lambda each: each.memory["total"])
     unit = "GB" if fullest.memory["total"] >= 1e9 else "MB"
@@ -44,6 +49,7 @@ def dry_text(
         lines += [*_what_would_fit(job, every, fullest, memory_gb)]
     for each in ranks:
         lines += ["", *_of_rank(each, places[each.rank], unit)]
+        lines += [*work_text(each.work, card, job.dtype), _took(each)]
     return "\n".join([*lines, "", NOT_SEEN])
 
 
@@ -112,4 +118,7 @@ def _of_rank(each: DryRank, place: str, unit: str) -> Iterator[str]:
         yield f"longest chain of collectives that wait for one another: {sum(each.chain.values())} ({chain})"
     flops = sum(executed.flops for executed in each.executed)
     yield f"{flops / 1e12:.2f} TFLOP of products and attention; {each.operators:,} operators launched a micro-batch"
-    yield f"dry-run in {each.spent_s:.1f} CPU seconds and {each.process_bytes / 1e6:.0f} MB"
+
+
+def _took(each: DryRank) -> str:
+    return f"dry-run in {each.spent_s:.1f} CPU seconds and {each.process_bytes / 1e6:.0f} MB"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import yaml
 
-from clusterbench.cluster import named_accelerator
+from clusterbench.cluster import Accelerator, named_accelerator
 from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.processes import dry_ranks
 from clusterbench.dry.text import dry_text
@@ -47,7 +47,7 @@ def dry_run_text(
     SuiteError
         If what is asked is mistaken, or cannot be dry-run.
     """
-    memory_gb = _memory_gb(gpu)
+    card = _card(gpu)
     wanted = (
         ParallelLayout.parse(layout) if num_nodes is None else ParallelLayout.fitting(layout, num_nodes * gpus_per_node)
     )
@@ -71,7 +71,14 @@ def dry_run_text(
         done.append(each)
         if len(chosen) > 1:
             click.echo(f"rank {each.rank}: {len(done)} of {len(chosen)} done", err=True)
-    told = dry_text(sorted(done, key=lambda each: each.rank), job, every, places, memory_gb)
+    told = dry_text(
+        sorted(done, key=lambda each: each.rank),
+        job,
+        every,
+        places,
+        (card.memory_bytes or 0) / 1e9 if card else 0.0,
+        card,
+    )
     return f"{wanted} of {shape}, {dtype}, seq_len {seq_len}; {job.equation}\n{told}"
 
 
@@ -104,18 +111,12 @@ def _values(options: Sequence[str]) -> Mapping[str, Any]:
     return values
 
 
-def _memory_gb(gpu: str | None) -> float:
-    """Of the card; 0 where none is named.
-
-    >>> _memory_gb(None), _memory_gb("NVIDIA H200")
-    (0.0, 141.0)
-    """
-    if gpu is None:
-        return 0.0
-    card = named_accelerator(gpu)
-    if not card.memory_bytes:
+def _card(gpu: str | None) -> Accelerator | None:
+    """None where none is named; otherwise one whose memory is known."""
+    card = named_accelerator(gpu) if gpu is not None else None
+    if card is not None and not card.memory_bytes:
         raise SuiteError(f"--gpu {gpu!r}: the tables have no memory of it.")
-    return card.memory_bytes / 1e9
+    return card
 
 
 def _place(coordinates: Mapping[str, int]) -> str:

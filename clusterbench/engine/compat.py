@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,6 +111,7 @@ def _exists(dotted: str) -> bool:
     return thing is not None
 
 
+@cache
 def is_wrapper_type(kind: type) -> bool:
     """Whether tensors of this type hold other tensors (DTensor, AsyncCollectiveTensor, quantized weights).
 
@@ -138,19 +140,31 @@ def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
             yield from plain_tensors(inner)
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     """The tensors with storage in arguments or results of an operator, in lists and mappings too.
 
     A wrapper's own storage, as that of a result under way, has no memory.
     """
+    found: list[Tensor] = []
+    _gather_tensors(value, found)
+    return found
+
+
+_HOLD_NO_TENSOR = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.Size})
+
+
+def _gather_tensors(value: Any, found: list[Tensor]) -> None:
+    kind = type(value)
+    if kind in _HOLD_NO_TENSOR:  # most of what there is
+        return
     if isinstance(value, Tensor):
-        yield from plain_tensors(value)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
+        found.extend(plain_tensors(value))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from tensors_in(item)
+            _gather_tensors(item, found)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            _gather_tensors(item, found)
 
 
 def is_sharded(module: torch.nn.Module) -> bool:
@@ -433,6 +447,13 @@ def wait_for(started: Tensor) -> Tensor:
 # A dry run: the step on tensors without data, in a group of which only one rank is there.
 NAMES |= {
     "torch._subclasses.fake_tensor.FakeTensorMode": "dry",
+    # Its cache is replaced. 2.13 run.
+    "torch._subclasses.fake_tensor.FakeTensorMode._cached_dispatch_impl": "quick_fakes",
+    "torch._subclasses.fake_tensor.FakeTensorMode._dispatch_impl": "quick_fakes",
+    "torch._subclasses.fake_tensor.FakeTensorMode._validate_cache_key": "quick_fakes",
+    "torch._subclasses.fake_tensor._BypassDispatchCache": "quick_fakes",
+    # The first operator under a dispatch mode imports it, which takes a second: once, before ranks are forked.
+    "torch._dynamo": "dry",
     "torch._subclasses.fake_tensor.unset_fake_temporarily": "training.assemble",
     "torch.testing._internal.distributed.fake_pg.FakeStore": "dry",
     # Infers the shapes of DTensors on fake tensors of the whole array, in the fake mode that is active. 2.13 run.
@@ -461,8 +482,9 @@ def fake_tensors() -> Iterator[None]:
     DTensor infers shapes on whole arrays, and meshes have indices that are read: both outside.
     """
     from torch._subclasses.fake_impls import op_implementations_dict, register_op_impl
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    from clusterbench.engine.quick_fakes import QuickFakes
 
     for operator, implementation in _ON_FAKES.items():
         if operator not in op_implementations_dict:
@@ -476,7 +498,7 @@ def fake_tensors() -> Iterator[None]:
 
     kind._propagate_tensor_meta_non_cached = inferred
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with QuickFakes():
             yield
     finally:
         kind._propagate_tensor_meta_non_cached = infer

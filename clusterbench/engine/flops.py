@@ -82,8 +82,17 @@ OWN: dict[str, Formula] = {
 """Formulas of operators for which torch.utils.flop_counter has none; attention is counted as it counts that of CUDA:
 every query against every key of a block, masked or not, and the scores once more in backward."""
 
-WITHOUT_PRODUCTS = COMMUNICATION_NAMESPACES | {"prim", "prims", "profiler", "fsdp", "inductor", "rngprims", "streams"}
-"""Namespaces of torch whose operators multiply no matrices."""
+WITHOUT_PRODUCTS = COMMUNICATION_NAMESPACES | {
+    "prim",
+    "prims",
+    "profiler",
+    "fsdp",
+    "inductor",
+    "rngprims",
+    "streams",
+    "clusterbench",
+}
+"""Namespaces of torch, and our own, whose operators multiply no matrices."""
 
 _WORDS = re.compile(
     r"(?:^|_)(?:\w*matmul|(?:sspadd|hsp|s|add|b|baddb|addb)?mm|\w*gemm\w*|(?:add)?mv|dot|vdot|vecdot|inner|tensordot|einsum"
@@ -114,17 +123,21 @@ class FlopCounter(TorchDispatchMode):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         # DTensor asks for shapes with operators that compute nothing, on fakes that are not those of a dry run
-        if _counts(func) and active_fake_mode() is self._fake_mode:
-            self._record(func, args, kwargs or {}, result)
+        if active_fake_mode() is self._fake_mode:
+            self.saw(func, args, kwargs or {}, result)
         return result
 
-    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def saw(self, func: Any, args: Any, kwargs: Any, result: Any) -> tuple[str, int] | None:
+        """Counts one operator: its kind and FLOPs; None where it multiplies nothing."""
+        if not _counts(func):
+            return None
         name, formula = name_of(func), formula_of(func)
         flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
         kind = UNKNOWN if formula is None else _kind(name, func, args, kwargs)
         total = self._sums[name, kind, BACKWARD if in_backward() else FORWARD]
         total[0] += 1
         total[1] += flops
+        return kind, flops
 
     def executed(self) -> list[Executed]:
         """What was counted, in the order of names."""

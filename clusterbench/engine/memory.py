@@ -46,6 +46,10 @@ from clusterbench.engine.compat import (
     plain_tensors,
     tensors_in,
 )
+from clusterbench.job.flops import BACKWARD, FORWARD
+
+OPTIMIZER, LOSS, GRADIENTS = "the optimizer", "the loss", "gradients"
+"""Where a step is when it is in no module."""
 
 CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "communication", "temporary")
 # A label is replaced only by a stronger one. `made in a forward` is weaker than `communication`, which is weaker than
@@ -134,6 +138,7 @@ class MemoryTracker(TorchDispatchMode):
         self._forwards: list[str] = []
         self._backward_of = ""
         self._in_optimizer = False
+        self._is_behind_backward = False
         self._waiting = False
         self._fake_mode: object | None = None
         self._cleanup = ExitStack()
@@ -241,6 +246,22 @@ class MemoryTracker(TorchDispatchMode):
         # an autograd.Function disables them, so gradients alone do not tell. Behind the backwards of a pipeline FSDP
         # packs gradients into buffers, in no module and without gradients.
         return "made" if self._forwards or torch.is_grad_enabled() else "temporary"
+
+    def where(self) -> tuple[str, str]:
+        """The module whose operators run now, by its path, and ``forward`` or ``backward``.
+
+        What is computed again runs in backward. In place of a module stands ``the optimizer``, or ``the loss`` for what
+        is in no module, or ``gradients`` for what follows a backward: sums over ranks, the norm, clipping.
+        """
+        if self._in_optimizer:
+            return OPTIMIZER, FORWARD
+        if in_backward():
+            self._is_behind_backward = True
+            return self._forwards[-1] if self._forwards else self._backward_of or LOSS, BACKWARD
+        if self._forwards:
+            self._is_behind_backward = False
+            return self._forwards[-1] or "the model", FORWARD
+        return GRADIENTS if self._is_behind_backward else LOSS, FORWARD
 
     def _moment(self) -> str:
         if self._in_optimizer:

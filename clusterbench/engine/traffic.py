@@ -134,12 +134,14 @@ class TrafficCounter(TorchDispatchMode):
         if any(is_wrapper_type(kind) for kind in types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        # Higher-order operators have no namespace and never communicate themselves.
-        if getattr(func, "namespace", None) in COMMUNICATION_NAMESPACES:
-            self._record(func, args, kwargs or {}, result)
+        self.saw(func, args, kwargs or {}, result)
         return result
 
-    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def saw(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Records a call if it communicates."""
+        # Higher-order operators have no namespace and never communicate themselves.
+        if getattr(func, "namespace", None) not in COMMUNICATION_NAMESPACES:
+            return
         name: str = func._schema.name.split("::")[1]
         if name in SILENT:
             return
@@ -202,7 +204,7 @@ def _size(values: list[Any]) -> tuple[int, str]:
     """Bytes of the largest of some arguments (a list of tensors counts as one), and the dtype of its tensors."""
     largest, dtype = 0, ""
     for value in values:
-        tensors = list(tensors_in(value))
+        tensors = tensors_in(value)
         size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if tensors and (size_bytes > largest or not dtype):
             largest, dtype = size_bytes, str(tensors[0].dtype).removeprefix("torch.")

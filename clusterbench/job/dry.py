@@ -30,6 +30,42 @@ class Held:
     size_bytes: int
 
 
+NORMS, LOOK_UPS, COPIES, ELEMENTWISE, UPDATE = "norms", "look-ups", "copies", "elementwise and sums", "update"
+SHARDS = "FSDP's buffers"
+"""Kinds of operators that multiply no matrices; the others are those of :mod:`clusterbench.job.flops`.
+
+What FSDP gathers and reduces it packs into buffers, and takes out again.
+"""
+
+
+@dataclass(frozen=True)
+class Work:
+    """All operators of one kind that compute in one part of the model, in forward or in backward.
+
+    Attributes
+    ----------
+    where
+        ``layers.*.attention`` stands for the layers that do alike. What is in no module is ``the loss``, ``gradients``
+        (their sums over ranks, norm and clipping) or ``the optimizer``.
+    flops
+        Of products and attention; others count none.
+    read_bytes, written_bytes
+        Each operand and each result once, as if no cache held anything.
+    """
+
+    where: str
+    during: str
+    kind: str
+    count: int
+    flops: int
+    read_bytes: int
+    written_bytes: int
+
+    @property
+    def moved_bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+
 @dataclass(frozen=True)
 class DryRank:
     """One step of one rank, after its optimizer has its state.
@@ -52,6 +88,8 @@ class DryRank:
         Operators that multiply, with their FLOPs.
     operators
         What the host launches for one micro-batch: operators that compute, of forward and backward.
+    work
+        FLOPs and bytes by part of the model and kind of operator; the FLOPs are those of ``executed``.
     spent_s, process_bytes
         What the dry run itself took.
     """
@@ -66,6 +104,7 @@ class DryRank:
     operators: int
     spent_s: float
     process_bytes: int
+    work: Sequence[Work] = ()
 
 
 DRY: Pass[DryRank | None] = Pass("dry", DryRank | None)

@@ -98,14 +98,19 @@ class Decoder(nn.Module):
         self.rope: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.rope is None:  # once, and not on the meta device
-            self.rope = rope_tables(self.shape, self.positions, self.dtype)
+        cosine_and_sine = self.tables()
         x_BSH = self.embedding(x) if self.chunk.first and self.embedding is not None else x
         for layer in self.layers.values():
-            x_BSH = layer(x_BSH, *self.rope)
+            x_BSH = layer(x_BSH, *cosine_and_sine)
         if self.norm is None or self.head is None:
             return x_BSH
         return cast(Tensor, self.head(self.norm(x_BSH)))
+
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """Of the rotary positions, which every layer reads: made once, and not on the meta device."""
+        if self.rope is None:
+            self.rope = rope_tables(self.shape, self.positions, self.dtype)
+        return self.rope
 
 
 def rope_tables(shape: ModelShape, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

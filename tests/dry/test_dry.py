@@ -18,7 +18,8 @@ from clusterbench.dry.fake_group import fake_group
 from clusterbench.dry.launches import Launches
 from clusterbench.dry.processes import DryRunFailed, dry_ranks
 from clusterbench.dry.text import dry_text
-from clusterbench.engine.compat import fake_tensors
+from clusterbench.engine.compat import TorchDispatchMode, fake_tensors
+from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.job.dry import DryRank, Held, Sent
 from clusterbench.parallel import active_in, expected_memory, from_options
 from clusterbench.trainers.ours import Ours
@@ -132,14 +133,25 @@ def test_a_gpus_step_holds_what_the_formulas_say_of_one() -> None:
     assert found_on_cpu.memory["activations"] > 1.05 * found.memory["activations"]
 
 
+class _Watched(TorchDispatchMode):
+    def __init__(self, launches: Launches) -> None:
+        super().__init__()
+        self._launches = launches
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._launches.saw(func, args, kwargs or {}, result)
+        return result
+
+
 def chains(_: object = None) -> list[dict[str, int]]:
     """Of all-reduces one after the other, and of as many that do not wait for one another."""
     found = []
     dist.destroy_process_group()
     with fake_group(0, 4), fake_tensors():
         for depends in (True, False):
-            launches = Launches({dist.group.WORLD.group_name: "dp"})  # type: ignore[union-attr]
-            with launches:
+            launches = Launches(TrafficCounter({dist.group.WORLD.group_name: "dp"}))  # type: ignore[union-attr]
+            with _Watched(launches):
                 tensor = torch.ones(8)
                 for _step in range(3):
                     tensor = tensor * 2 if depends else torch.ones(8)
