@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clusterbench.benchmarks.dry_step import DryStep, expected_of_dry
 from clusterbench.benchmarks.train_step import job_of
-from clusterbench.cluster import MachineOptions, decide_cluster
+from clusterbench.cluster import Found, MachineOptions, decide_cluster
 from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.processes import DryRunFailed, DryTask, dry_answers
 from clusterbench.engine.telemetry import found_here
@@ -25,7 +25,7 @@ from clusterbench.parallel import from_options
 from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.run_folder.passes import as_json
-from clusterbench.suite import load_suite
+from clusterbench.suite import Suite, load_suite
 from clusterbench.trainers import trainer_of
 from clusterbench.types import Case, Observation, Outcome, Plan, Refusal
 from clusterbench.words import plural
@@ -56,8 +56,7 @@ def run_dry(
     from clusterbench.report import render_report  # pandas and matplotlib, and not for an agent
 
     suite = load_suite(path)
-    machine = replace(machine, num_nodes=machine.num_nodes or max(suite.num_nodes or (1,)))
-    plan = dry_plan(make_plan(suite, decide_cluster(machine, found_here(), suite.cpu.num_ranks)))
+    plan = plan_of(suite, machine, found_here())
     if not plan.cases:
         raise SuiteError(f"{path}: nothing of it can be run dry: {_first_reason(plan)}")
     folder = RunFolder.create(
@@ -83,6 +82,13 @@ def run_dry(
         return report.verdict.exit_code
     print(f"stopped before the end: {stopped}; everything finished is in {folder.path}.", file=sys.stderr)
     return report.verdict.exit_code or Interrupted.exit_code
+
+
+def plan_of(suite: Suite, machine: MachineOptions, found: Found) -> Plan:
+    """The training cases of a suite on as many nodes as it asks for, where ``machine`` does not say."""
+    cluster = decide_cluster(machine, found, suite.cpu.num_ranks)
+    num_nodes = machine.num_nodes or max(suite.on(cluster.device).num_nodes or (1,))
+    return dry_plan(make_plan(suite, replace(cluster, num_nodes=num_nodes)))
 
 
 def dry_plan(plan: Plan) -> Plan:

@@ -1,0 +1,42 @@
+"""Every training step of the shipped suites on GPUs, run dry: ``python -m tests.dry_all [kinds | layouts | whole]``.
+
+Of ``whole`` each is what a run would run, which takes most of a day. Of ``layouts`` each has as few layers, copies and
+micro-batches as its schedule takes, and those that then are alike are run once; of ``kinds``, the default, degrees
+above one count as alike, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from clusterbench.dry.processes import DryRunFailed, DryTask, dry_answers
+from tests.dry.shipped import of_each_kind, tasks_of_suites
+
+
+def chosen_of(first: Mapping[DryTask, str], which: str) -> dict[DryTask, str]:
+    """What to run, each with the case that asks for it."""
+    if which == "whole":
+        return dict(first)
+    return {few: first[task] for task, few in of_each_kind(first, smallest=which == "kinds")}
+
+
+def main(which: str) -> int:
+    first = tasks_of_suites()
+    chosen = chosen_of(first, which)
+    print(f"{len(first):,} ranks of the shipped suites, {len(chosen):,} to run", flush=True)
+    spent_s, failed = 0.0, 0
+    for number, (task, answer) in enumerate(dry_answers(chosen), 1):
+        if isinstance(answer, DryRunFailed):
+            failed += 1
+            print(f"{chosen[task]}: {answer}", flush=True)
+        else:
+            spent_s += answer.spent_s
+        if number % 100 == 0:
+            print(f"{number:,} done, {failed} failed, {spent_s:.0f} CPU seconds", flush=True)
+    print(f"{len(chosen) - failed:,} ran, {failed} failed, {spent_s:.0f} CPU seconds")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "kinds"))
