@@ -61,6 +61,14 @@ class DryStep(Benchmark):
         MetricKind(
             "executed_flops_per_rank", "FLOP", "neither", "of products and attention, in a step of one rank", exact=True
         ),
+        MetricKind("operator_flops", "FLOP", "neither", "of it, by part of the model and kind of operator", exact=True),
+        MetricKind(
+            "operator_bytes",
+            "B",
+            "lower",
+            "read and written by these, as if no cache held any",
+            exact=True,
+        ),
         MetricKind("dry_run_time", "s", "neither", "CPU seconds that running it dry took, all its ranks"),
     )
 
@@ -108,9 +116,24 @@ def _figures(ranks: Sequence[DryRank], place: Place) -> Iterator[Metric]:
     for axis, count in longest.chain.items():
         yield Metric("collective_chain", "1", count, detail={"axis": axis}, basis=f"rank {longest.rank}")
     yield Metric("operators", "1", max(rank.operators for rank in ranks))
-    flops = max(sum(executed.flops for executed in rank.executed) for rank in ranks)
-    yield Metric("executed_flops_per_rank", "FLOP", float(flops))
+    busiest = max(ranks, key=_flops)
+    yield Metric("executed_flops_per_rank", "FLOP", float(_flops(busiest)), basis=f"rank {busiest.rank}")
+    yield from _work(busiest)
     yield Metric("dry_run_time", "s", sum(rank.spent_s for rank in ranks))
+
+
+def _flops(rank: DryRank) -> int:
+    return sum(executed.flops for executed in rank.executed)
+
+
+def _work(rank: DryRank) -> Iterator[Metric]:
+    """What is computed, and what is read and written for it, by part of the model and kind of operator."""
+    for work in rank.work:
+        detail = {"category": work.where, "part": f"{work.kind}, {work.during}"}
+        basis = f"rank {rank.rank}, {work.count:,} operators"
+        if work.flops:
+            yield Metric("operator_flops", "FLOP", float(work.flops), detail=detail, basis=basis)
+        yield Metric("operator_bytes", "B", float(work.moved_bytes), detail=detail, basis=basis)
 
 
 def _moved(rank: DryRank) -> list[Moved]:

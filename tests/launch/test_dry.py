@@ -14,7 +14,7 @@ from clusterbench.cluster import Cluster, MachineOptions
 from clusterbench.derive import derive_rows, read
 from clusterbench.dry.processes import DryRunFailed, DryTask
 from clusterbench.errors import SuiteError
-from clusterbench.job.dry import DryRank, Held, Sent
+from clusterbench.job.dry import DryRank, Held, Sent, Work
 from clusterbench.launch import dry
 from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder
@@ -76,6 +76,7 @@ def known(rank: int, total: int) -> DryRank:
         operators=70,
         spent_s=0.5,
         process_bytes=1,
+        work=[Work("layers.*.attention", "forward", "products", 4, 1000 * (1 + rank), 30, 10)],
     )
 
 
@@ -103,6 +104,9 @@ def test_rows_are_those_of_the_fullest_rank_and_say_that_they_are_dry(run: RunFo
     assert figures["traffic_bytes", "dp", "dry run"].value == 512
     assert figures["collective_chain", "pp", "dry run"].value == 4
     assert figures["operators", "dry run"].value == 70
+    of_attention = ("layers.*.attention", "products, forward", "dry run")
+    assert figures["operator_bytes", *of_attention].value == 40
+    assert figures["operator_flops", *of_attention].value in (1000, 2000)
     assert figures["dry_run_time", "dry run"].value == 1.0
     assert all(row.detail["source"] == "dry run" for row in rows if row.value is not None and "time_" not in row.metric)
     assert not [row for row in rows if "tokens_per_s" in row.metric or row.metric in ("mfu", "step_time")]
