@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import torch
@@ -32,15 +33,17 @@ from clusterbench.training.built_step import BuiltStep
 def dry_rank(trainer: Trainer, job: TrainingJob, every: Sequence[Parallelism], rank_order: str, rank: int) -> DryRank:
     """One step of ``rank`` as it will be once the step has settled. Leaves this process unfit for another."""
     started_s = time.process_time()
+    run, left_out = zip(*(parallelism.without_data() for parallelism in every), strict=True)
     device = torch.device("cpu")
     with fake_group(rank, job.layout.world_size):
         grid = Grid(job.layout, rank_order, device.type)
         with fake_tensors():
-            step = trainer.build(job, every, grid, device)
+            step = trainer.build(job, run, grid, device)
             if job.device == "cuda":
                 use_cuda_operators(step.modules)
-            _settle(step, job, every)
-            return _measured(step, grid, device, rank, started_s)
+            _settle(step, job, run)
+            seen = _measured(step, grid, device, rank, started_s)
+    return replace(seen, left_out=[words for words in left_out if words])
 
 
 def _measured(step: BuiltStep, grid: Grid, device: torch.device, rank: int, started_s: float) -> DryRank:

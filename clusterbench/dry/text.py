@@ -47,6 +47,7 @@ def dry_text(
     lines = [*_verdict(fullest, places, memory_gb)]
     if memory_gb and fullest.memory["total"] > CLOSE * memory_gb * 1e9:
         lines += [*_what_would_fit(job, every, fullest, memory_gb)]
+    lines += [f"{what}." for what in dict.fromkeys(what for each in ranks for what in each.left_out)]
     for each in ranks:
         lines += ["", *_of_rank(each, places[each.rank], unit)]
         lines += [*work_text(each.work, card, job.dtype), _took(each)]

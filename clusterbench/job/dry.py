@@ -90,6 +90,8 @@ class DryRank:
         What the host launches for one micro-batch: operators that compute, of forward and backward.
     work
         FLOPs and bytes by part of the model and kind of operator; the FLOPs are those of ``executed``.
+    left_out
+        What the real step has and this one has not, and what that means for the figures, in words.
     spent_s, process_bytes
         What the dry run itself took.
     """
@@ -105,6 +107,7 @@ class DryRank:
     spent_s: float
     process_bytes: int
     work: Sequence[Work] = ()
+    left_out: Sequence[str] = ()
 
 
 DRY: Pass[DryRank | None] = Pass("dry", DryRank | None)

@@ -245,6 +245,13 @@ class Parallelism(ABC):
         """Why its step cannot be run on tensors without data; empty where it can."""
         return ""
 
+    def without_data(self) -> tuple[Self, str]:
+        """What stands in its place in a step on tensors without data, and what that means for the figures.
+
+        Itself, and nothing, unless it says.
+        """
+        return self, ""
+
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
         """The job of a rank at this place along pp, with the layers it has."""
         return job

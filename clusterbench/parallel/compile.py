@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
@@ -53,8 +53,9 @@ class Compile(Parallelism):
                 return f"compile and {other.schedule}: it splits backward, which compiled layers have in one piece"
         return None
 
-    def needs_data(self, job: TrainingJob) -> str:
-        return "torch.compile decides what a layer keeps when it first runs; without compile it can be dry-run"
+    def without_data(self) -> tuple[Self, str]:
+        words = "this step is not compiled: a compiled layer may keep less for backward and launch fewer operators"
+        return (replace(self, compile=False), words) if self.compile else (self, "")
 
     def hides_activations(self, job: TrainingJob) -> str:
         return "torch.compile decides what a layer keeps"

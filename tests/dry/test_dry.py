@@ -85,7 +85,6 @@ def test_changes_are_only_those_that_are_possible() -> None:
         ("dp2+ep2", {}, {"shape": "moe-tiny"}, "routing real sends what the router decides"),
         ("dp2", {"compress": "powersgd"}, {}, "compress powersgd"),
         ("dp2+zero3", {"offload": True}, {}, "offload"),
-        ("dp2", {"compile": True}, {}, "torch.compile decides what a layer keeps"),
         ("tp3", {}, {}, "does not divide the 8 attention heads"),
     ],
 )
@@ -94,6 +93,19 @@ def test_what_cannot_be_dry_run_is_refused_with_the_reason(
 ) -> None:
     assert why in str(objection(make_job(layout, **job), from_options(options)))
     assert objection(make_job("dp2+ep2", shape="moe-tiny"), from_options({"routing": "balanced"})) is None
+
+
+@pytest.mark.gloo
+def test_a_compiled_step_is_run_without_compile_and_says_so() -> None:
+    job, compiled = make_job("dp2", dtype="float32"), from_options({"compile": True})
+    assert objection(job, compiled) is None
+    (found,) = dry_ranks(Ours(), job, compiled, "megatron", [1])
+    (plain,) = dry_ranks(Ours(), job, from_options({}), "megatron", [1])
+    assert plain.left_out == []
+    assert replace(found, left_out=[], spent_s=0, process_bytes=0) == replace(plain, spent_s=0, process_bytes=0)
+    said = dry_text([found], job, compiled, {1: "dp 1"}, 0).splitlines()
+    what = "this step is not compiled: a compiled layer may keep less for backward and launch fewer operators."
+    assert said[1] == what
 
 
 def test_one_rank_of_each_stage_is_run() -> None:
