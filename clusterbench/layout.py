@@ -397,11 +397,8 @@ class ParallelLayout:
         for axis, coordinate in coordinates.items():
             if not 0 <= coordinate < self.degree(axis):
                 raise self._error(f"has {axis} coordinates 0 to {self.degree(axis) - 1}, not {coordinate}.")
-        rank, stride = 0, 1
-        for axis in _order(rank_order):
-            rank += stride * coordinates.get(axis, 0)
-            stride *= self.degree(axis)
-        return rank
+        strides = zip(AXES, self._strides(rank_order), strict=True)
+        return sum(stride * coordinates.get(axis, 0) for axis, stride in strides)
 
     def groups(self, axis: str, rank_order: str = "megatron") -> list[list[int]]:
         """Ranks that share all coordinates but one, each group in the order of that axis, groups by their first rank.
@@ -423,12 +420,10 @@ class ParallelLayout:
         if axis == "ends":
             return sorted([pipeline[0], pipeline[-1]] for pipeline in self.groups("pp", rank_order))
         if axis == "dp_cp":
+            of_pp, of_dp, of_cp, of_tp = self._strides(rank_order)
+            first = [dp * of_dp + cp * of_cp for dp, cp in product(range(self.dp), range(self.cp))]
             return sorted(
-                [
-                    self.rank_of({"pp": pp, "dp": dp, "cp": cp, "tp": tp}, rank_order)
-                    for dp, cp in product(range(self.dp), range(self.cp))
-                ]
-                for pp, tp in product(range(self.pp), range(self.tp))
+                [rank + pp * of_pp + tp * of_tp for rank in first] for pp, tp in product(range(self.pp), range(self.tp))
             )
         degree = self.degree(axis)
         stride = 1
@@ -451,9 +446,10 @@ class ParallelLayout:
         [[0, 1, 2, 3], [4, 5, 6, 7]]
         """
         groups = []
+        of_pp, of_dp, of_cp, of_tp = self._strides(rank_order)
         for stage in range(self.pp):
             places = product(range(self.dp), range(self.cp), range(self.tp))
-            ranks = [self.rank_of({"pp": stage, "dp": dp, "cp": cp, "tp": tp}, rank_order) for dp, cp, tp in places]
+            ranks = [stage * of_pp + dp * of_dp + cp * of_cp + tp * of_tp for dp, cp, tp in places]
             groups += [ranks[start : start + self.ep] for start in range(0, len(ranks), self.ep)]
         return sorted(groups)
 
@@ -467,14 +463,23 @@ class ParallelLayout:
         >>> ParallelLayout(pp=2, tp=2).mesh_ranks()
         [[[[0, 1]]], [[[2, 3]]]]
         """
+        of_pp, of_dp, of_cp, of_tp = self._strides(rank_order)
 
-        def rank(pp: int, dp: int, cp: int, tp: int) -> int:
-            return self.rank_of({"pp": pp, "dp": dp, "cp": cp, "tp": tp}, rank_order)
+        def along_tp(first: int) -> list[int]:
+            return [first + tp * of_tp for tp in range(self.tp)]
 
         return [
-            [[[rank(pp, dp, cp, tp) for tp in range(self.tp)] for cp in range(self.cp)] for dp in range(self.dp)]
+            [[along_tp(pp * of_pp + dp * of_dp + cp * of_cp) for cp in range(self.cp)] for dp in range(self.dp)]
             for pp in range(self.pp)
         ]
+
+    def _strides(self, rank_order: str) -> tuple[int, ...]:
+        """How far ranks are apart that are neighbours on each of ``AXES``."""
+        strides, stride = {}, 1
+        for axis in _order(rank_order):
+            strides[axis] = stride
+            stride *= self.degree(axis)
+        return tuple(strides[axis] for axis in AXES)
 
 
 _MEMBERS = tuple(each.name for each in fields(ParallelLayout))

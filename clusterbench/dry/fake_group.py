@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import device_mesh
 from torch.futures import Future
 
 from clusterbench.engine.compat import fake_store, reduce_scatter_names
@@ -26,6 +27,8 @@ def fake_group(rank: int, world_size: int) -> Iterator[None]:
     dist.init_process_group("fake", store=fake_store(), rank=rank, world_size=world_size)
     kind: Any = dist.ProcessGroup
     replaced = {(kind, "send"): _held(kind.send), (dist, "all_reduce"): _with_result(dist.all_reduce)}
+    for owner in (dist, device_mesh):
+        replaced[owner, "new_group"] = _if_member(dist.new_group, rank)
     for name in reduce_scatter_names():
         replaced[kind, name] = _copying(getattr(kind, name))
     before = {(owner, name): getattr(owner, name) for owner, name in replaced}
@@ -64,6 +67,17 @@ def _held(send: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
         return _Held(send(group, tensors, *arguments), tensors)
 
     return held
+
+
+def _if_member(new_group: Callable[..., Any], rank: int) -> Callable[..., Any]:
+    """Groups of others are not made: a mesh of 131,072 ranks has a hundred thousand."""
+
+    def if_member(ranks: Sequence[int] | None = None, *arguments: Any, **options: Any) -> Any:
+        if ranks is not None and rank not in ranks:
+            return dist.GroupMember.NON_GROUP_MEMBER
+        return new_group(ranks, *arguments, **options)
+
+    return if_member
 
 
 def _with_result(all_reduce: Callable[..., dist.Work | None]) -> Callable[..., dist.Work | None]:

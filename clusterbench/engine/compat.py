@@ -452,6 +452,8 @@ NAMES |= {
     "torch._subclasses.fake_tensor.FakeTensorMode._dispatch_impl": "quick_fakes",
     "torch._subclasses.fake_tensor.FakeTensorMode._validate_cache_key": "quick_fakes",
     "torch._subclasses.fake_tensor._BypassDispatchCache": "quick_fakes",
+    # Makes the groups of a mesh, those of other ranks too. Patched.
+    "torch.distributed.device_mesh.new_group": "dry",
     # The first operator under a dispatch mode imports it, which takes a second: once, before ranks are forked.
     "torch._dynamo": "dry",
     "torch._subclasses.fake_tensor.unset_fake_temporarily": "training.assemble",
