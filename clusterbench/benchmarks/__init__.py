@@ -50,6 +50,8 @@ class Benchmark(ABC):
         True for what never touches a GPU: its ranks are CPU ranks, also where there are GPUs.
     in_agents
         True for what agents under an MPI launcher run themselves, because a worker cannot be a rank of their MPI.
+    is_timed
+        False where the seconds of a case are not those of what it tells.
     ranks_work_alone
         True where all ranks do the same in an iteration and none waits for another, so that a slow rank shows in it.
     variables
@@ -71,6 +73,7 @@ class Benchmark(ABC):
     own_start: ClassVar[bool] = False
     on_host: ClassVar[bool] = False
     in_agents: ClassVar[bool] = False
+    is_timed: ClassVar[bool] = True
     ranks_work_alone: ClassVar[bool] = False
     variables: ClassVar[Mapping[str, str]] = {}
     modules: ClassVar[tuple[str, ...]] = ()

@@ -43,6 +43,7 @@ class DryStep(Benchmark):
     or busiest of the ranks that were run dry, one of each pipeline stage.
     """
 
+    is_timed: ClassVar[bool] = False
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind(
             "peak_memory", "B", "lower", "most bytes in live tensors during a step, on the fullest rank", exact=True
@@ -129,7 +130,7 @@ def _flops(rank: DryRank) -> int:
 def _work(rank: DryRank) -> Iterator[Metric]:
     """What is computed, and what is read and written for it, by part of the model and kind of operator."""
     for work in rank.work:
-        detail = {"category": work.where, "part": f"{work.kind}, {work.during}"}
+        detail = {"category": work.where, "part": f"{work.during} {work.kind}"}
         basis = f"rank {rank.rank}, {work.count:,} operators"
         if work.flops:
             yield Metric("operator_flops", "FLOP", float(work.flops), detail=detail, basis=basis)

@@ -86,7 +86,7 @@ def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -
     timed = next((figure for figure in found if figure.how == "repeats" and _are_of_same_samples(figure, time)), None)
     if timed is not None:
         found = [replace(figure, iterations=time.iterations) if figure is timed else figure for figure in found]
-    elif not any(figure.how == "repeats" for figure in found):
+    elif (benchmark is None or benchmark.is_timed) and not any(figure.how == "repeats" for figure in found):
         found.insert(0, time)  # of a program with figures of its own these are compared, and not how long it ran
     return found, [*(key for key in first if key not in second), *(key for key in second if key not in first)]
 

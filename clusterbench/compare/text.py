@@ -66,7 +66,7 @@ def _verdict(comparing: Comparing) -> str:
         else:
             timed[difference.samples] = difference.verdict(comparing.margin)
     told = ["the run as a whole is worse"] if comparing.whole_verdict == "worse" else []
-    told.append(_tally(list(timed.values())) or "nothing was compared")
+    told.append(_tally(list(timed.values())) or _nothing_timed(counted))
     if changed := _tally([verdict for verdict in counted if verdict != "same"]):
         told.append(f"of what is counted {changed}")
     for cases, what in ((comparing.broken, "failed"), (comparing.untold, "not measured")):
@@ -76,6 +76,13 @@ def _verdict(comparing: Comparing) -> str:
     if worst is not None:
         told.append(f"worst: {worst.quantity} of {worst.case}, {_ratio(worst)}")
     return f"{_WORDS[comparing.exit_code].format(margin=margin)}: {'; '.join(told)}."
+
+
+def _nothing_timed(counted: Sequence[str]) -> str:
+    if not counted:
+        return "nothing was compared"
+    alike = all(verdict == "same" for verdict in counted)
+    return f"nothing is timed, and all {len(counted):,} counted figures are the same" if alike else "nothing is timed"
 
 
 def _tally(verdicts: Sequence[str]) -> str:

@@ -104,7 +104,7 @@ def test_rows_are_those_of_the_fullest_rank_and_say_that_they_are_dry(run: RunFo
     assert figures["traffic_bytes", "dp", "dry run"].value == 512
     assert figures["collective_chain", "pp", "dry run"].value == 4
     assert figures["operators", "dry run"].value == 70
-    of_attention = ("layers.*.attention", "products, forward", "dry run")
+    of_attention = ("layers.*.attention", "forward products", "dry run")
     assert figures["operator_bytes", *of_attention].value == 40
     assert figures["operator_flops", *of_attention].value in (1000, 2000)
     assert figures["dry_run_time", "dry run"].value == 1.0
@@ -144,6 +144,12 @@ def test_a_card_is_held_against_what_is_needed(suite: Path, tmp_path: Path, monk
     assert shares["dry_step/1n1/tp1-seed=0"].basis == "of the 141 GB of NVIDIA H200"
     page = (run.path / "index.html").read_text()
     assert "0 of 6 cases fit the 141 GB of NVIDIA H200, 4 close, to be measured, 2 too large" in page
+
+
+def test_of_two_dry_runs_what_is_counted_is_compared_and_not_what_they_took(run: RunFolder) -> None:
+    result = CliRunner().invoke(main, ["compare", str(run.path), str(run.path)])
+    assert "nothing is timed, and all 40 counted figures are the same" in result.output
+    assert "time of an iteration" not in result.output
 
 
 def test_a_suite_in_which_nothing_trains_is_refused(tmp_path: Path) -> None:
