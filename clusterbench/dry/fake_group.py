@@ -19,17 +19,22 @@ from clusterbench.engine.compat import fake_store, reduce_scatter_names
 
 
 @contextmanager
-def fake_group(rank: int, world_size: int) -> Iterator[None]:
+def fake_group(rank: int, world_size: int, device_type: str) -> Iterator[None]:
     """The default group of this process is that of one rank of many, none of which is there.
 
     One a process: torch resolves groups of a second one to those of the first.
+
+    Parameters
+    ----------
+    device_type
+        Of the job: ``cpu`` holds what Gloo holds, ``cuda`` what NCCL does.
     """
     dist.init_process_group("fake", store=fake_store(), rank=rank, world_size=world_size)
     kind: Any = dist.ProcessGroup
     replaced = {(kind, "send"): _held(kind.send), (dist, "all_reduce"): _with_result(dist.all_reduce)}
     for owner in (dist, device_mesh):
         replaced[owner, "new_group"] = _if_member(dist.new_group, rank)
-    for name in reduce_scatter_names():
+    for name in reduce_scatter_names() if device_type == "cpu" else ():
         replaced[kind, name] = _copying(getattr(kind, name))
     before = {(owner, name): getattr(owner, name) for owner, name in replaced}
     for (owner, name), function in replaced.items():
@@ -93,8 +98,6 @@ def _copying(reduce_scatter: Callable[..., dist.Work]) -> Callable[..., dist.Wor
 
     def copying(group: dist.ProcessGroup, output: Tensor, whole: Tensor, *arguments: Any) -> dist.Work:
         work = reduce_scatter(group, output, whole, *arguments)
-        if whole.device.type != "cpu":
-            return work
         copy = torch.ops._c10d_functional.wait_tensor(whole.clone())  # an operator of communication: it is a buffer
         return _Held(work, [output, copy])
 

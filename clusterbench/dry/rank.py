@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 
@@ -14,7 +15,7 @@ import torch.distributed.fsdp
 import torch.distributed.pipelining
 
 import clusterbench.training.step  # noqa: F401  # with torch's own above: ranks are forked when all is imported
-from clusterbench.dry.cuda_operators import use_cuda_operators
+from clusterbench.dry.cuda_operators import cuda_operators
 from clusterbench.dry.fake_group import fake_group
 from clusterbench.dry.watch import StepWatch
 from clusterbench.engine.compat import fake_tensors
@@ -30,19 +31,32 @@ from clusterbench.trainers import Trainer
 from clusterbench.training.built_step import BuiltStep
 
 
-def dry_rank(trainer: Trainer, job: TrainingJob, every: Sequence[Parallelism], rank_order: str, rank: int) -> DryRank:
-    """One step of ``rank`` as it will be once the step has settled. Leaves this process unfit for another."""
+def dry_rank(
+    trainer: Trainer,
+    job: TrainingJob,
+    every: Sequence[Parallelism],
+    rank_order: str,
+    rank: int,
+    device: str = "cpu",
+) -> DryRank:
+    """One step of ``rank`` as it will be once the step has settled. Leaves this process unfit for another.
+
+    Parameters
+    ----------
+    device
+        Where the tensors say that they are. On a CPU they get by without a driver, and a job for GPUs has CUDA's
+        operators put in.
+    """
     started_s = time.process_time()
     run, left_out = zip(*(parallelism.without_data() for parallelism in every), strict=True)
-    device = torch.device("cpu")
-    with fake_group(rank, job.layout.world_size):
-        grid = Grid(job.layout, rank_order, device.type)
+    place = torch.device(device)
+    as_on_cuda = cuda_operators() if job.device != place.type else nullcontext()
+    with fake_group(rank, job.layout.world_size, job.device), as_on_cuda:
+        grid = Grid(job.layout, rank_order, place.type)
         with fake_tensors():
-            step = trainer.build(job, run, grid, device)
-            if job.device == "cuda":
-                use_cuda_operators(step.modules)
+            step = trainer.build(job, run, grid, place)
             _settle(step, job, run)
-            seen = _measured(step, grid, device, rank, started_s)
+            seen = _measured(step, grid, place, rank, started_s)
     return replace(seen, left_out=[words for words in left_out if words])
 
 

@@ -460,6 +460,8 @@ NAMES |= {
     "torch.testing._internal.distributed.fake_pg.FakeStore": "dry",
     # Infers the shapes of DTensors on fake tensors of the whole array, in the fake mode that is active. 2.13 run.
     "torch.distributed.tensor._sharding_prop.ShardingPropagator._propagate_tensor_meta_non_cached": "dry",
+    # Registers kernels and takes them away again; public is what registers them for good.
+    "torch.library._scoped_library": "dry",
     # DDP's assignment of gradients to buckets.
     "torch.distributed._compute_bucket_assignment_by_size": "model.buckets",
 }
@@ -533,6 +535,18 @@ _ON_FAKES = {
     torch.ops.aten._grouped_mm.default: _grouped_product,
 }
 """What operators do with fake tensors where torch's own answer is not what the real ones do."""
+
+
+@contextmanager
+def undivided_on_cpu(name: str) -> Iterator[None]:
+    """Meanwhile an operator of aten is one on fake tensors of a CPU: what has a kernel there is not taken apart."""
+
+    def never(*_: Any) -> None:
+        raise AssertionError(f"{name} is undivided on a CPU for tensors without data only")
+
+    with torch.library._scoped_library("aten", "IMPL", "CPU") as operators:  # type: ignore[no-untyped-call,unused-ignore]
+        operators.impl(name, never)  # type: ignore[no-untyped-call,unused-ignore]
+        yield
 
 
 def skip_warm_up(schedule: Any) -> None:

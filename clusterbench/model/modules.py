@@ -6,7 +6,6 @@ autocast does, without its cache and its thread-local state, so recomputation an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -64,16 +63,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(width))
         self.eps = eps
 
-        # A dry run on a machine without GPUs puts here what a GPU's operator allocates and keeps.
-        self.normalize: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
-
     def forward(self, x: Tensor) -> Tensor:
-        return self.normalize(x, self.weight.to(x.dtype), self.eps)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """``x`` over the root of its mean square along the last dimension, times ``weight``."""
-    return F.rms_norm(x, weight.shape, weight, eps)
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
 class FeedForward(nn.Module):

@@ -40,7 +40,7 @@ from clusterbench.layout import ParallelLayout
 
 layout = ParallelLayout.parse("pp16-dp512-cp2-tp8+sp")
 started_s = time.process_time()
-with fake_group(layout.world_size - 1, layout.world_size):
+with fake_group(layout.world_size - 1, layout.world_size, "cuda"):
     Grid(layout, "megatron", "cpu")
     print(json.dumps([time.process_time() - started_s, layout.world_size]))
 """

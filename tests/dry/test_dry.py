@@ -160,7 +160,7 @@ def chains(_: object = None) -> list[dict[str, int]]:
     """Of all-reduces one after the other, and of as many that do not wait for one another."""
     found = []
     dist.destroy_process_group()
-    with fake_group(0, 4), fake_tensors():
+    with fake_group(0, 4, "cpu"), fake_tensors():
         for depends in (True, False):
             launches = Launches(TrafficCounter({dist.group.WORLD.group_name: "dp"}))  # type: ignore[union-attr]
             with _Watched(launches):
