@@ -19,11 +19,11 @@ REGISTER_CUDA_HOOKS(CUDAHooks)
 
 namespace native {
 
-// Which kernel takes attention: on every card since Ampere, flash for halves, and for float32 the one that is efficient.
+// Which kernel takes attention: flash takes halves on every card since Ampere. No other type was looked at.
 static int64_t choice(const Tensor& query, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool,
                       std::optional<double>, bool) {
-  bool is_half = query.scalar_type() == kHalf || query.scalar_type() == kBFloat16;
-  return static_cast<int64_t>(is_half ? sdp::SDPBackend::flash_attention : sdp::SDPBackend::efficient_attention);
+  TORCH_CHECK(query.scalar_type() == kHalf || query.scalar_type() == kBFloat16, "not of 16 bits");
+  return static_cast<int64_t>(sdp::SDPBackend::flash_attention);
 }
 
 REGISTER_CUDA_DISPATCH(_fused_sdp_choice_stub, &choice)
