@@ -29,12 +29,14 @@ def _candidates(job: TrainingJob, every: Sequence[Parallelism]) -> Iterator[Chan
     if job.micro_batch_size > 1:
         half = job.micro_batch_size // 2
         yield f"micro_batch_size {half}", replace(job, micro_batch_size=half), every
+    if layout.shards_gradients and (options := _with(every, "offload", True)):
+        yield "offload", job, options
     for kind in ("selective", "full"):
         if options := _with(every, "recompute", kind):
             yield f"recompute {kind}", job, options
 
 
-def _with(every: Sequence[Parallelism], option: str, value: str) -> Sequence[Parallelism] | None:
+def _with(every: Sequence[Parallelism], option: str, value: str | bool) -> Sequence[Parallelism] | None:
     """The same with one option changed; None where it has that value already."""
     changed = [
         replace(each, **{option: value})

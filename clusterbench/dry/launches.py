@@ -66,13 +66,13 @@ class Launches:
             link = link.before
         return dict(sorted(counts.items()))
 
-    def saw(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Takes in one operator."""
+    def saw(self, func: Any, args: Any, kwargs: Any, result: Any, *, on_host: bool = False) -> None:
+        """Takes in one operator; one that the host computes itself is not launched."""
         inputs = [self._behind[key] for key in map(_key, tensors_in([args, kwargs])) if key in self._behind]
         link = max(inputs, key=lambda each: each.length, default=None)
         if getattr(func, "namespace", None) in COMMUNICATION_NAMESPACES:
             link = self._communicated(func, args, kwargs, link)
-        elif computes(func):
+        elif computes(func) and not on_host:
             self.operators += 1
         if link is not None:
             self._note(_results(func, args, kwargs, result), link)

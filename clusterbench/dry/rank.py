@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
@@ -17,8 +17,8 @@ import torch.distributed.pipelining
 import clusterbench.training.step  # noqa: F401  # with torch's own above: ranks are forked when all is imported
 from clusterbench.dry.cuda_operators import cuda_operators
 from clusterbench.dry.fake_group import fake_group
-from clusterbench.dry.watch import StepWatch
-from clusterbench.engine.compat import fake_tensors
+from clusterbench.dry.watch import CARD, CARD_BESIDE_HOST, HostTracker, StepWatch
+from clusterbench.engine.compat import fake_tensors, sharding_on
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.traffic import Collective
 from clusterbench.job import TrainingJob
@@ -49,19 +49,31 @@ def dry_rank(
     """
     started_s = time.process_time()
     run, left_out = zip(*(parallelism.without_data() for parallelism in every), strict=True)
-    place = torch.device(device)
+    has_host, place = any(each.keeps_on_host for each in active_in(job.layout, run)), torch.device(device)
+    if has_host and place == CARD:
+        place = CARD_BESIDE_HOST
     as_on_cuda = cuda_operators() if job.device != place.type else nullcontext()
     with fake_group(rank, job.layout.world_size, job.device), as_on_cuda:
         grid = Grid(job.layout, rank_order, place.type)
-        with fake_tensors():
+        with fake_tensors(), sharding_on(place) if has_host else nullcontext():
             step = trainer.build(job, run, grid, place)
             _settle(step, job, run)
-            seen = _measured(step, grid, place, rank, started_s)
-    return replace(seen, left_out=[words for words in left_out if words])
+            seen = _measured(step, grid, place, rank, has_host)
+            host = _in_host_memory(step) if has_host else {}
+    took_s, peak_bytes = time.process_time() - started_s, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    words = [words for words in left_out if words]
+    return replace(seen, left_out=words, host=host, spent_s=took_s, process_bytes=peak_bytes)
 
 
-def _measured(step: BuiltStep, grid: Grid, device: torch.device, rank: int, started_s: float) -> DryRank:
-    watch = StepWatch(step, device, grid.names())
+def _in_host_memory(step: BuiltStep) -> Mapping[str, int]:
+    tracker = HostTracker(step)
+    with tracker:
+        step()
+    return tracker.by_category()
+
+
+def _measured(step: BuiltStep, grid: Grid, device: torch.device, rank: int, has_host: bool) -> DryRank:
+    watch = StepWatch(step, device, grid.names(), has_host)
     with watch:
         step()
     peak, (peak_at, held) = watch.peak(), watch.at_peak()
@@ -76,8 +88,8 @@ def _measured(step: BuiltStep, grid: Grid, device: torch.device, rank: int, star
         executed=watch.flops.executed(),
         operators=watch.launches.operators // step.job.gradient_accumulation_steps,
         work=watch.work.rows(),
-        spent_s=time.process_time() - started_s,
-        process_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        spent_s=0.0,
+        process_bytes=0,
     )
 
 

@@ -11,11 +11,16 @@ from clusterbench.expected.fits import CLOSE, NOT_SEEN, fit_words
 from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank
 from clusterbench.job.passes import STATES
-from clusterbench.parallel import Parallelism, active_in, expected_memory, part_of
+from clusterbench.parallel import Parallelism, active_in, expected_memory, expected_states, part_of
 from clusterbench.words import aligned
 
 CARDS_GB = (24, 80, 141, 192)
 """Memories of cards that are asked about where none is named: RTX 4090, H100, H200, MI300X."""
+
+HOST_WORDS = (
+    "host memory: the states are exact; copies of gradients on their way to it were held against no real rank, and "
+    "that torch rounds pinned memory up is not seen"
+)
 
 LARGEST = 8
 """Things at the peak that are told apart."""
@@ -86,7 +91,14 @@ def _what_would_fit(
 def _formula(job: TrainingJob, every: Sequence[Parallelism]) -> float:
     """Bytes of the fullest stage, by the formulas: sums of peaks that need not coincide."""
     active = active_in(job.layout, every)
-    return max(sum(expected_memory(active, part_of(job, active, stage)).values()) for stage in range(job.layout.pp))
+    stages = [part_of(job, active, stage) for stage in range(job.layout.pp)]
+    return max(sum(expected_memory(active, each).values()) - _on_host(active, each) for each in stages)
+
+
+def _on_host(active: Sequence[Parallelism], job: TrainingJob) -> float:
+    """Bytes of states that are not on the card."""
+    keeps_on_host = any(each.keeps_on_host for each in active)
+    return sum(expected_states(active, job).values()) if keeps_on_host else 0.0
 
 
 def _of_rank(each: DryRank, place: str, unit: str) -> Iterator[str]:
@@ -103,6 +115,10 @@ def _of_rank(each: DryRank, place: str, unit: str) -> Iterator[str]:
         if category != "total"
     ]
     yield from aligned(["memory", "its own peak", "at the peak"], rows, ["", f"({unit})", f"({unit})"])
+    if each.host:
+        rows = [[category.replace("_", " "), size(size_bytes)] for category, size_bytes in each.host.items()]
+        yield from aligned(["in host memory, not on the card", "its own peak"], rows, ["", f"({unit})"])
+        yield HOST_WORDS
     largest = [held for held in each.held if held.category not in STATES][:LARGEST]
     if largest:
         rows = [[held.category, held.made_in or "before the step", size(held.size_bytes)] for held in largest]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from clusterbench.cluster import Accelerator
-from clusterbench.job.dry import Work
+from clusterbench.job.dry import HOST, Work
 from clusterbench.words import aligned
 
 LINES = 11
@@ -25,8 +25,8 @@ class Roofline:
     bytes_per_s: float
 
     def bound_s(self, work: Work) -> float:
-        """Seconds that work takes at least."""
-        return max(work.flops / self.flops_per_s, work.moved_bytes / self.bytes_per_s)
+        """Seconds that work takes at least; none on the card for what the host does."""
+        return 0.0 if work.where == HOST else max(work.flops / self.flops_per_s, work.moved_bytes / self.bytes_per_s)
 
 
 def roofline_of(card: Accelerator | None, dtype: str) -> Roofline | None:
@@ -64,7 +64,7 @@ def work_text(work: Sequence[Work], card: Accelerator | None, dtype: str) -> Ite
         yield (
             f"at least: the bound of {card.name}'s roofline, no prediction: each operator at the data sheet's "
             f"{roofline.flops_per_s / 1e12:.0f} TFLOP/s or {roofline.bytes_per_s / 1e12:.2f} TB/s, whichever takes "
-            "longer, one after the other, every operand from memory, and nothing sent"
+            "longer, one after the other, every operand from memory, nothing sent, and without what the host does"
         )
     elif card:
         yield f"no bound: the tables have no FLOP/s of {card.name} in {dtype}, or no memory bandwidth"

@@ -452,6 +452,8 @@ NAMES |= {
     "torch._subclasses.fake_tensor.FakeTensorMode._dispatch_impl": "quick_fakes",
     "torch._subclasses.fake_tensor.FakeTensorMode._validate_cache_key": "quick_fakes",
     "torch._subclasses.fake_tensor._BypassDispatchCache": "quick_fakes",
+    # What FSDP2 gathers has to be on another device than what it keeps. Patched. 2.13 run.
+    "torch.distributed.fsdp._fully_shard._fully_shard._get_device_from_mesh": "dry",
     # Makes the groups of a mesh, those of other ranks too. Patched.
     "torch.distributed.device_mesh.new_group": "dry",
     # The first operator under a dispatch mode imports it, which takes a second: once, before ranks are forked.
@@ -506,6 +508,20 @@ def fake_tensors() -> Iterator[None]:
             yield
     finally:
         kind._propagate_tensor_meta_non_cached = infer
+
+
+@contextmanager
+def sharding_on(device: torch.device) -> Iterator[None]:
+    """Meanwhile FSDP2 gathers on this device, and not on the one that it takes from the type of a mesh."""
+    from torch.distributed.fsdp._fully_shard import _fully_shard as module
+
+    kind: Any = module
+    before = kind._get_device_from_mesh
+    kind._get_device_from_mesh = lambda mesh: device
+    try:
+        yield
+    finally:
+        kind._get_device_from_mesh = before
 
 
 def _waited_for(mode: Any, operator: Any, started: Tensor) -> Tensor:

@@ -90,9 +90,8 @@ WITHOUT_PRODUCTS = COMMUNICATION_NAMESPACES | {
     "inductor",
     "rngprims",
     "streams",
-    "clusterbench",
 }
-"""Namespaces of torch, and our own, whose operators multiply no matrices."""
+"""Namespaces of torch whose operators multiply no matrices."""
 
 _WORDS = re.compile(
     r"(?:^|_)(?:\w*matmul|(?:sspadd|hsp|s|add|b|baddb|addb)?mm|\w*gemm\w*|(?:add)?mv|dot|vdot|vecdot|inner|tensordot|einsum"

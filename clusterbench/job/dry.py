@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clusterbench.job.passes import Executed
 from clusterbench.run_folder.passes import Pass
@@ -38,6 +38,10 @@ What FSDP gathers and reduces it packs into buffers, and takes out again.
 """
 
 
+HOST = "the host"
+"""Where what is kept in host memory is worked on."""
+
+
 @dataclass(frozen=True)
 class Work:
     """All operators of one kind that compute in one part of the model, in forward or in backward.
@@ -46,7 +50,8 @@ class Work:
     ----------
     where
         ``layers.*.attention`` stands for the layers that do alike. What is in no module is ``the loss``, ``gradients``
-        (their sums over ranks, norm and clipping) or ``the optimizer``.
+        (their sums over ranks, norm and clipping) or ``the optimizer``; with states in host memory these two are
+        ``the host``.
     flops
         Of products and attention; others count none.
     read_bytes, written_bytes
@@ -90,6 +95,9 @@ class DryRank:
         What the host launches for one micro-batch: operators that compute, of forward and backward.
     work
         FLOPs and bytes by part of the model and kind of operator; the FLOPs are those of ``executed``.
+    host
+        Peak bytes in host memory of a step that keeps its states there, by category, each at a moment of its own;
+        ``copies`` are gradients on their way. Empty where a step keeps nothing there.
     left_out
         What the real step has and this one has not, and what that means for the figures, in words.
     spent_s, process_bytes
@@ -108,6 +116,7 @@ class DryRank:
     process_bytes: int
     work: Sequence[Work] = ()
     left_out: Sequence[str] = ()
+    host: Mapping[str, int] = field(default_factory=dict)
 
 
 DRY: Pass[DryRank | None] = Pass("dry", DryRank | None)

@@ -192,6 +192,11 @@ class Parallelism(ABC):
         """Whether it multiplies batches of matrices of its own, of which no counter sees all."""
         return False
 
+    @property
+    def keeps_on_host(self) -> bool:
+        """Whether weights, their gradients and optimizer state are in host memory between uses."""
+        return False
+
     def rounding(self, dtype: str) -> float:
         """What its messages lose of a gradient in this dtype, relative to the largest element."""
         return 0.0

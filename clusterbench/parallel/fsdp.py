@@ -86,10 +86,9 @@ class FullySharded(Parallelism):
             return f"shard_group_size {size} and +ep{layout.ep}: the expert grid has its own copies, of another size"
         return None
 
-    def needs_data(self, job: TrainingJob) -> str:
-        return (
-            "offload keeps states in host memory, which a dry run does not tell from a device's" if self.offload else ""
-        )
+    @property
+    def keeps_on_host(self) -> bool:
+        return self.offload
 
     def _sharers(self, job: TrainingJob) -> int:
         return self.shard_group_size or job.layout.degree("dp_cp")

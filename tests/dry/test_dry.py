@@ -84,7 +84,6 @@ def test_changes_are_only_those_that_are_possible() -> None:
     [
         ("dp2+ep2", {}, {"shape": "moe-tiny"}, "routing real sends what the router decides"),
         ("dp2", {"compress": "powersgd"}, {}, "compress powersgd"),
-        ("dp2+zero3", {"offload": True}, {}, "offload"),
         ("tp3", {}, {}, "does not divide the 8 attention heads"),
     ],
 )

@@ -50,7 +50,6 @@ VALUES: dict[str, tuple[Any, ...]] = {
 REFUSED = {
     ("compress", "powersgd"): "callbacks",
     ("routing", "real"): "routing balanced can be dry-run",
-    ("offload", True): "offload keeps states in host memory",
 }
 
 MIXTURES: list[Case] = [

@@ -38,6 +38,8 @@ CASES: list[Case] = [
     ("dp8+zero2", 0, {}, 2, 2),
     ("dp8+zero3", 0, {"recompute": "selective"}, 3, 1),
     ("dp8+zero3", 3, {"shard_group_size": 4}, 3, 1),
+    ("dp8+zero3", 3, {"offload": True}, 3, 1),
+    ("dp4-tp2+sp+zero2", 3, {"offload": True, "recompute": "full"}, 3, 2),
     ("dp128-tp8+sp+zero3", 1023, {}, 3, 1),
     ("tp8", 7, {}, 2, 1),
     ("tp8", 7, {"loss_parallel": False}, 2, 1),
@@ -110,6 +112,7 @@ def test_cpu_tensors_with_cudas_operators_stand_for_cuda_tensors(case: Case, on_
     assert isinstance(true, DryRank), true
     assert isinstance(dry, DryRank), dry
     assert dry.memory == pytest.approx(true.memory, rel=1e-3)
+    assert dry.host == pytest.approx(true.host, rel=1e-3)
     assert dry.sent == true.sent
     assert (dry.chain, dry.peak_at) == (true.chain, true.peak_at)
     assert flops_of(dry) == flops_of(true)
