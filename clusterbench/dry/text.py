@@ -18,8 +18,8 @@ CARDS_GB = (24, 80, 141, 192)
 """Memories of cards that are asked about where none is named: RTX 4090, H100, H200, MI300X."""
 
 HOST_WORDS = (
-    "host memory: the states are exact; copies of gradients on their way to it were held against no real rank, and "
-    "that torch rounds pinned memory up is not seen"
+    "host memory: the states are those of real ranks; copies of gradients on their way to it were held against fake "
+    "CUDA tensors alone, and that torch rounds pinned memory up is not seen"
 )
 
 LARGEST = 8

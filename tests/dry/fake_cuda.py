@@ -76,6 +76,8 @@ def use_cuda_module() -> None:
     cuda.get_device_capability = lambda device: (9, 0)  # `broadcast` asks which cards send float8
     cuda.get_rng_state, cuda.set_rng_state = (lambda device: None), (lambda state, device: None)
     cuda._lazy_init = lambda: None
+    tensor: Any = torch.Tensor
+    tensor.pin_memory, tensor.is_pinned = (lambda whole: whole.clone()), (lambda whole: True)  # fake tensors cannot
 
 
 def use_cuda_operators() -> Any:

@@ -120,4 +120,6 @@ def test_cpu_tensors_with_cudas_operators_stand_for_cuda_tensors(case: Case, on_
         sum(work.moved_bytes for work in true.work), rel=1e-3
     )
     # Under cp a CUDA rank copies its log-sum-exps together, which a CPU's operator takes as they lie.
-    assert dry.operators == pytest.approx(true.operators, rel=0.03 if "cp" in case[0] else 0)
+    # Beside a host a number that a loss on parts of the vocabulary puts into a tensor is one of its own.
+    rel = 0.03 if "cp" in case[0] else 0.02 if dry.host and "tp" in case[0] else 0
+    assert dry.operators == pytest.approx(true.operators, rel=rel)

@@ -51,7 +51,7 @@ def test_a_layer_is_what_a_count_by_hand_gives() -> None:
     norm = work["layers.*.attention_norm", NORMS, FORWARD]
     assert (norm.read_bytes, norm.written_bytes) == (
         layers * (tokens + 1) * width * each,
-        layers * tokens * width * each,
+        layers * tokens * (width + 1) * each,  # and a number for each token, for backward
     )
     rows = work["embedding", LOOK_UPS, FORWARD]
     assert (rows.read_bytes, rows.written_bytes) == (tokens * (8 + width * each), tokens * width * each)
