@@ -128,7 +128,7 @@ def _supervise(
     while True:
         before, hosts = _num_outcomes(folder), places.hosts
         with _nothing_left_behind():
-            supervised.run(launch.on(hosts, scratch) + _inner(options, folder, hosts), folder)
+            supervised.run(launch.on(hosts, scratch) + _inner(options, folder, hosts), hosts, folder)
         writer.take_back()
         if supervised.exit_code == SuiteError.exit_code and not supervised.began:
             return SuiteError.exit_code  # the head has said which mistake it is
@@ -170,7 +170,7 @@ def start_once(
     assert options.resume is not None
     supervised = _Supervised(launch, interruption)
     with _nothing_left_behind():
-        supervised.run(launch.on(hosts, scratch) + _inner(options, options.resume, hosts), options.resume)
+        supervised.run(launch.on(hosts, scratch) + _inner(options, options.resume, hosts), hosts, options.resume)
     return supervised.exit_code
 
 
@@ -373,7 +373,7 @@ class _Supervised:
                 self._heard_at = time.monotonic()
                 print(line, file=own, flush=True)
 
-    def run(self, words: Sequence[str], folder: Path) -> None:
+    def run(self, words: Sequence[str], hosts: Sequence[str], folder: Path) -> None:
         """Returns once the launcher is gone, of its own accord or because nothing came from it any more."""
         self._said.clear()
         self.began = False
@@ -393,9 +393,8 @@ class _Supervised:
                 seen, last_sign, self.began = now, time.monotonic(), True
                 if not is_unheard and last_sign > self._heard_at + SECONDS_UNHEARD:
                     is_unheard = True
-                    print(
-                        f"clusterbench: the launcher passes on no word of the run, {_further(folder)}", file=sys.stderr
-                    )
+                    unheard = f"the launcher passes on no word of the run on {listed('host', hosts)}"
+                    print(f"clusterbench: {unheard}, {_further(folder)}", file=sys.stderr)
             is_alive = (folder / LOCK).exists()
             if was_alive and not is_alive and end_by is None:
                 end_by = time.monotonic() + SECONDS_TO_LEAVE  # the run has ended in order; only the launcher has not

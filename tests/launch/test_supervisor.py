@@ -70,7 +70,7 @@ def test_a_run_that_goes_on_unheard_is_said_once_and_finished(launcher, tmp_path
     monkeypatch.setattr(supervisor, "SECONDS_UNHEARD", 0.2)
     assert supervise(COMMAND, launcher(f'"$@" > {tmp_path}/unheard 2>&1')) == 0
     said = capfd.readouterr().err
-    assert said.count("clusterbench: the launcher passes on no word of the run, which goes on in ") == 1
+    assert said.count("clusterbench: the launcher passes on no word of the run on hosts a, b, which goes on in ") == 1
     assert statuses(tmp_path / "run") == ["ok", "ok"]
 
 
