@@ -157,13 +157,17 @@ class TrainingStep:
         for axis in SUM_ORDER:
             parts = [weight.gradient for weight in self.weights if axis in weight.sum_over]
             if parts:
-                flat = torch.cat([part.flatten() for part in parts])
-                self._all_reduce(flat, axis)
-                for part, summed in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
-                    part.copy_(summed.view_as(part))
+                self._sum(parts, axis)
         for weight in self.weights:
             if weight.scale != 1:
                 weight.gradient.mul_(weight.scale)
+
+    def _sum(self, parts: Sequence[Tensor], axis: str) -> None:
+        # a method of its own, so that the buffer is gone when that of the next axis is made
+        flat = torch.cat([part.flatten() for part in parts])
+        self._all_reduce(flat, axis)
+        for part, summed in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
+            part.copy_(summed.view_as(part))
 
     def clip(self) -> Tensor | None:
         """Scales all gradients so that their norm over the whole model is at most ``max_grad_norm``.
