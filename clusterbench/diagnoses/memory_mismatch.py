@@ -19,10 +19,10 @@ class MemoryMismatch(Diagnosis):
 
     What it looks for
     -----------------
-    Cases in which parameters, gradients, optimizer state or activations, followed storage by storage in one untimed
-    step, are further from the formula than it allows: states 2 %, activations 5 %, and what the formula itself says of
-    buffers and routers. Each stage of a pipeline is judged by its fullest rank. The tracker knows nothing of the
-    formula.
+    Cases in which parameters, gradients, optimizer state, activations or all that is held at one moment, followed
+    storage by storage in one untimed step, are further from the formula than it allows: states 2 %, activations 5 %,
+    the total 3 %, and what the formula itself says of buffers and routers. Each stage of a pipeline is judged by its
+    fullest rank. The tracker knows nothing of the formula.
 
     Why it matters
     --------------

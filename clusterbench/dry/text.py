@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from clusterbench.cluster import Accelerator
 from clusterbench.dry.work_text import work_text
 from clusterbench.expected.fits import CLOSE, NOT_SEEN, fit_words
+from clusterbench.expected.total import fullest_moment
 from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank
 from clusterbench.job.passes import STATES
-from clusterbench.parallel import Parallelism, active_in, expected_memory, expected_states, part_of
+from clusterbench.parallel import Parallelism, active_in, expected_states, part_of
 from clusterbench.words import aligned
 
 CARDS_GB = (24, 80, 141, 192)
@@ -89,10 +90,10 @@ def _what_would_fit(
 
 
 def _formula(job: TrainingJob, every: Sequence[Parallelism]) -> float:
-    """Bytes of the fullest stage, by the formulas: sums of peaks that need not coincide."""
+    """Bytes of the fullest stage, by the formulas."""
     active = active_in(job.layout, every)
     stages = [part_of(job, active, stage) for stage in range(job.layout.pp)]
-    return max(sum(expected_memory(active, each).values()) - _on_host(active, each) for each in stages)
+    return max(fullest_moment(active, each).held - _on_host(active, each) for each in stages)
 
 
 def _on_host(active: Sequence[Parallelism], job: TrainingJob) -> float:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from clusterbench.expected.flops import Work, executed_by_all, executed_by_rank, routed_kind
-from clusterbench.expected.memory import not_predicted
+from clusterbench.expected.memory import held_memory, not_predicted
 from clusterbench.job import TrainingJob
-from clusterbench.parallel import Parallelism, active_in, expected_memory, expected_traffic, part_of
+from clusterbench.parallel import Parallelism, active_in, expected_traffic, part_of
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class StepFormulas:
 
     @cached_property
     def held(self) -> Sequence[Mapping[str, float]]:
-        """Bytes on the fullest rank of each stage by category."""
-        return [expected_memory(self.active, part) for part in self.parts]
+        """Bytes on the fullest rank of each stage by category, and in all."""
+        return [held_memory(self.active, part) for part in self.parts]
 
     @cached_property
     def not_predicted(self) -> Mapping[str, str]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from clusterbench.expected.flops import UNVERIFIED
+from clusterbench.expected.total import fullest_moment
 from clusterbench.formulas.memory import megatron_activation_bytes
 from clusterbench.job import TrainingJob
+from clusterbench.job.backward import Moment
 from clusterbench.job.passes import STATES
-from clusterbench.parallel import Parallelism, held_activations, part_of
+from clusterbench.parallel import Parallelism, expected_memory, held_activations, part_of, peak_memory
 from clusterbench.parallel.zero import states_in_the_paper
 from clusterbench.types import Case, Expected, metric_key
 from clusterbench.units import format_bytes
 
-ACTIVATIONS = "activations"
+ACTIVATIONS, TOTAL = "activations", "total"
 DEVIATION = "memory_deviation"
-OF_STATES, OF_ACTIVATIONS = 0.02, 0.05
-"""How far a formula that is exact may be off, as a fraction of it."""
+OF_STATES, OF_ACTIVATIONS, OF_TOTAL = 0.02, 0.05, 0.03
+"""How far a formula may be off, as a fraction of it: the first two are exact but for what is small."""
 
 SCALARS_BYTES = 4096
 """Losses, step counts and the like, of which no formula speaks."""
@@ -24,18 +26,22 @@ SCALARS_BYTES = 4096
 
 def expected_memory_metrics(
     parts: Sequence[TrainingJob],
-    states: Sequence[Mapping[str, float]],
-    held: Sequence[Mapping[str, float]],
+    states: Sequence[dict[str, float]],
+    fullest: Sequence[Moment],
     active: Sequence[Parallelism],
 ) -> Iterator[tuple[str, Expected]]:
     """Metric key -> bytes on the fullest rank, and by category how far a rank may be from what its stage should hold.
 
     Parameters
     ----------
-    parts, states, held
-        The job of each stage's ranks, the states they should hold between steps, and what they should hold at most.
+    parts, states, fullest
+        The job of each stage's ranks, the states they should hold between steps, and when they should hold most.
     """
-    for category, basis in _bases(parts, active).items():
+    held = [
+        {**peak_memory(active, part, of), TOTAL: moment.held}
+        for part, of, moment in zip(parts, states, fullest, strict=True)
+    ]
+    for category, basis in _bases(parts, fullest, active).items():
         yield metric_key("peak_memory", category=category), Expected(max(of[category] for of in held), "B", basis)
         if category in ("parameters", "optimizer_state"):
             size_bytes = max(of[category] for of in states)
@@ -43,11 +49,22 @@ def expected_memory_metrics(
         limit, why = (
             (OF_STATES, "exact but for a step count per tensor")
             if category in STATES
-            else max(_band(part, active, of[ACTIVATIONS]) for part, of in zip(parts, held, strict=True))
+            else max(_band(part, active, category, of) for part, of in zip(parts, held, strict=True))
         )
         if parts[0].device == "cuda":
             why = f"{why}; {UNVERIFIED}"
         yield metric_key(DEVIATION, category=category), Expected(limit, "1", f"at most; {why}")
+
+
+def held_memory(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
+    """Bytes on one rank by category, each at its own peak, and ``total`` at the moment at which all together are most.
+
+    Parameters
+    ----------
+    job
+        Of the rank, with the layers it has: see :func:`clusterbench.parallel.part_of`.
+    """
+    return {**expected_memory(active, job), TOTAL: fullest_moment(active, job).held}
 
 
 def not_predicted(job: TrainingJob, active: Sequence[Parallelism]) -> dict[str, str]:
@@ -59,6 +76,8 @@ def not_predicted(job: TrainingJob, active: Sequence[Parallelism]) -> dict[str, 
     if job.layout.shards_gradients and is_rounded and job.layout.uses("pp") and not part_of(job, active, 0).actions:
         # naive: measured is 5 to 8 % less than the formula
         reasons["gradients"] = "FSDP reduces after each micro-batch, and adds in another precision"
+    if why := reasons.get(ACTIVATIONS) or next(filter(None, (each.hides_total(job) for each in active)), ""):
+        reasons[TOTAL] = why
     return reasons
 
 
@@ -67,16 +86,18 @@ def is_unverified(case: Case) -> bool:
     return any(key.startswith(DEVIATION) and UNVERIFIED in what.basis for key, what in case.expected.items())
 
 
-def _bases(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> dict[str, str]:
+def _bases(parts: Sequence[TrainingJob], fullest: Sequence[Moment], active: Sequence[Parallelism]) -> dict[str, str]:
     job = parts[0]
     bases = {
         "parameters": f"{job.shape.num_parameters:,} of {job.master_bytes} B at rest, {_sharing(job)}",
         "gradients": "as parameters",
         "optimizer_state": "two moments as large as the parameters, and a step count per tensor",
         ACTIVATIONS: _activations_basis(job),
+        TOTAL: _total_basis(fullest),
     }
     if _is_routed(active, job):
-        bases[ACTIVATIONS] = f"about; of an even load, which the router decides; {bases[ACTIVATIONS]}"
+        even = "about; of an even load, which the router decides"
+        bases |= {category: f"{even}; {bases[category]}" for category in (ACTIVATIONS, TOTAL)}
     if paper := states_in_the_paper(job):
         bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}
     unknown = not_predicted(job, active)
@@ -87,15 +108,27 @@ def _is_routed(active: Sequence[Parallelism], job: TrainingJob) -> bool:
     return any("ep" in parallelism.traffic_basis(job) for parallelism in active)
 
 
-def _band(job: TrainingJob, active: Sequence[Parallelism], held: float) -> tuple[float, str]:
-    """How far the activations of a stage may be from what it should hold in bytes, as a fraction of it, and why."""
-    limit, reasons = OF_ACTIVATIONS, ["exact but for small buffers"]
+def _total_basis(fullest: Sequence[Moment]) -> str:
+    when = max(fullest, key=lambda moment: moment.held).when
+    return f"all that is alive at one moment, when most is: {when}; not the sum of each at its own peak"
+
+
+def _band(
+    job: TrainingJob, active: Sequence[Parallelism], category: str, held: Mapping[str, float]
+) -> tuple[float, str]:
+    """How far what a stage holds of a category may be from what it should, as a fraction of it, and why."""
+    limit, why = {
+        ACTIVATIONS: (OF_ACTIVATIONS, "exact but for small buffers"),
+        TOTAL: (OF_TOTAL, "exact but for small temporaries"),
+    }[category]
+    reasons = [why]
     for parallelism in active:
         for slack in parallelism.slack(job):
-            limit += slack.size_bytes / held
+            limit += slack.size_bytes / held[category]
             reasons.append(f"{slack.why}, {format_bytes(slack.size_bytes)}")
     if _is_routed(active, job):
-        limit += max(held_activations(active, job, load=job.layout.ep)) / held - 1
+        most = max(held_activations(active, job, load=job.layout.ep))
+        limit += (most - held[ACTIVATIONS]) / held[category]
         reasons.append(f"the router may send all rows of {job.layout.ep} ranks to one of them")
     return limit, "; ".join(reasons)
 

@@ -8,8 +8,9 @@ from math import lcm
 
 from clusterbench.cluster import Accelerator, Cluster
 from clusterbench.expected.flops import expected_flops
-from clusterbench.expected.memory import ACTIVATIONS, expected_memory_metrics
+from clusterbench.expected.memory import expected_memory_metrics
 from clusterbench.expected.tolerances import allowed_after_timing, allowed_of
+from clusterbench.expected.total import fullest_moment, moments
 from clusterbench.formulas.schedules import bubble_formula
 from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
@@ -19,9 +20,7 @@ from clusterbench.parallel import (
     active_in,
     expected_states,
     expected_traffic,
-    held_activations,
     part_of,
-    peak_memory,
 )
 from clusterbench.parallel.context import ContextParallel, attention_imbalance
 from clusterbench.parallel.pipeline import Pipeline
@@ -53,8 +52,8 @@ def expected_step(
     # the ranks of a pipeline have different parts; of each figure the largest is expected
     parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
     states = [expected_states(active, part) for part in parts]
-    held = [peak_memory(active, part, of) for part, of in zip(parts, states, strict=True)]
-    expected = dict(_expected_traffic(parts, active)) | dict(expected_memory_metrics(parts, states, held, active))
+    fullest = [fullest_moment(active, part) for part in parts]
+    expected = dict(_expected_traffic(parts, active)) | dict(expected_memory_metrics(parts, states, fullest, active))
     expected |= dict(expected_flops(active, job))
     expected |= dict(_expected_bubble(job, parallelisms))
     expected |= {
@@ -64,7 +63,7 @@ def expected_step(
         for name, what in _balance(parallelism, job)
     }
     if (card := cluster.accelerator) is not None and card.memory_bytes and job.layout.uses("cp"):
-        expected["longest_seq_len"] = _longest_sequence(parts, held, active, card)
+        expected["longest_seq_len"] = _longest_sequence(parts, active, card)
     if (peak := cluster.peak_flops_per_s(job.dtype)) is not None:
         bound = Expected(peak[0], "FLOP/s", peak_basis(peak[1]), is_upper_bound=True)
         expected |= {flops_key(convention): bound for convention in CONVENTIONS}
@@ -114,33 +113,29 @@ def _balance(context: ContextParallel, job: TrainingJob) -> Iterator[tuple[str, 
         )
 
 
-def _longest_sequence(
-    parts: Sequence[TrainingJob], held: Sequence[dict[str, float]], active: Sequence[Parallelism], card: Accelerator
-) -> Expected:
+def _longest_sequence(parts: Sequence[TrainingJob], active: Sequence[Parallelism], card: Accelerator) -> Expected:
     """The longest sequence, in steps of what the layout cuts it into, with which the fullest rank's memory suffices."""
     assert card.memory_bytes is not None
     job = parts[0]
     unit = lcm(*(parallelism.twin(job).seq_unit for parallelism in active))
-    units = min(
-        _units_that_fit(active, part, unit, card.memory_bytes - sum(own.values()) + own[ACTIVATIONS])
-        for part, own in zip(parts, held, strict=True)
-    )
+    units = min(_units_that_fit(active, part, unit, card.memory_bytes) for part in parts)
     basis = (
-        f"parameters, gradients, optimizer state and activations within the {card.memory_bytes / 1e9:g} GB of "
+        f"all that is held at one moment within the {card.memory_bytes / 1e9:g} GB of "
         f"{card.name}, with micro_batch_size {job.micro_batch_size}; to 2 %, without NCCL's and the allocator's share"
     )
     return Expected(float(_rounded(max(0, units)) * unit), "tokens", basis)
 
 
 def _units_that_fit(active: Sequence[Parallelism], part: TrainingJob, unit: int, room_bytes: float) -> int:
-    """The most units of a sequence whose activations have room; negative where not even what never grows has.
+    """The most units of a sequence that have room; negative where not even what never grows has.
 
-    Two lengths show the lines along which they grow.
+    Two lengths show the lines along which what is held at each moment grows.
     """
     units = max(1, part.seq_len // unit)
-    shorter, longer = (held_activations(active, replace(part, seq_len=length * unit)) for length in (units, units + 1))
-    lines = ((less, more - less) for less, more in zip(shorter, longer, strict=True))
-    return min(units + int((room_bytes - less) // of_one) for less, of_one in lines)
+    shorter, longer = (moments(active, replace(part, seq_len=length * unit)) for length in (units, units + 1))
+    lines = [(less, more - less) for less, more in zip(shorter, longer, strict=True)]
+    fits = (units + int((room_bytes - less) // of_one) for less, of_one in lines if of_one)
+    return min(fits) if all(less <= room_bytes for less, of_one in lines if not of_one) else -1
 
 
 def _rounded(units: int) -> int:

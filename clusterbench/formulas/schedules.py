@@ -11,7 +11,7 @@ the stage before waits for) and W (the rest of it, the weights' gradients, which
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Literal, NamedTuple
@@ -629,18 +629,29 @@ class Full(NamedTuple):
     ----------
     in_flight, begun
         By stage: how many microbatches it holds activations of, and how many have been through its forward.
+    graded, over
+        The stages that have gradients by then, of microbatches before; and of those the ones that will get no more.
+    behind
+        The stages of which the last thing was a backward, not a forward.
     """
 
     kind: Kind
     stage: int
     in_flight: Mapping[int, int]
     begun: Mapping[int, int]
+    graded: frozenset[int] = frozenset()
+    over: frozenset[int] = frozenset()
+    behind: frozenset[int] = frozenset()
 
     def holds(self, other: Full) -> bool:
-        """Whether it has as many of each stage, or more."""
-        return all(
-            number <= self.in_flight.get(stage, 0) and other.begun[stage] <= self.begun.get(stage, 0)
-            for stage, number in other.in_flight.items()
+        """Whether it has as many of each stage, or more, and all gradients."""
+        return (
+            other.graded <= self.graded
+            and self.over <= other.over
+            and all(
+                number <= self.in_flight.get(stage, 0) and other.begun[stage] <= self.begun.get(stage, 0)
+                for stage, number in other.in_flight.items()
+            )
         )
 
 
@@ -685,23 +696,47 @@ class RankOrder(tuple[Action, ...]):
         >>> [(at.kind, at.in_flight) for at in RankOrder(order("1f1b", 2, 9, 1)[0]).full]
         [('F', {0: 2}), ('B', {0: 2})]
         """
+        moments = {
+            (at.kind, at.stage, at.graded, at.over, at.behind, *at.in_flight.items()): at for at in self._moments()
+        }
+        return tuple(_fullest(moments.values()))
+
+    @cached_property
+    def ends(self) -> Sequence[Full]:
+        """The moment of the last backward of each stage, its microbatch still held."""
+        last = {at.stage: at for at in self._moments() if at.kind != "F"}
+        return tuple(last.values())
+
+    def _moments(self) -> Iterator[Full]:
+        """One for each action: behind an F, or in another."""
         now: Counter[int] = Counter()
         begun: Counter[int] = Counter()
-        moments = {}
-        for kind, stage, _ in self:
+        graded, over, behind = frozenset[int](), frozenset[int](), frozenset[int]()
+        for at, (kind, stage, _) in enumerate(self):
             if kind == "F":
                 now[stage] += 1
                 begun[stage] += 1
-            moments[kind, stage, *now.items()] = Full(kind, stage, dict(now), dict(begun))
+            yield Full(kind, stage, dict(now), dict(begun), graded, over, behind)
+            behind = behind - {stage} if kind == "F" else behind | {stage}
             if kind in "BW":
                 now[stage] -= 1
-        return tuple(_fullest(moments.values()))
+                graded |= {stage}
+            if at == self.backwards.get(stage, (0, -1))[1]:
+                over |= {stage}
+
+
+def _number_held(moment: Full) -> tuple[int, int]:
+    return sum(moment.in_flight.values()) + sum(moment.begun.values()), len(moment.graded) + len(moment.behind) - len(
+        moment.over
+    )
 
 
 def _fullest(moments: Iterable[Full]) -> list[Full]:
     """Those beside which no other of the same kind and stage holds as much of every stage."""
     fullest: defaultdict[tuple[Kind, int], list[Full]] = defaultdict(list)
-    for moment in sorted(moments, key=lambda at: -sum(at.in_flight.values()) - sum(at.begun.values())):
+    for moment in sorted(
+        moments, key=lambda at: (-sum(at.in_flight.values()) - sum(at.begun.values()), -len(at.graded))
+    ):
         others = fullest[moment.kind, moment.stage]
         if not any(other.holds(moment) for other in others):
             others.append(moment)

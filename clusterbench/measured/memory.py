@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from clusterbench.expected.formulas import StepFormulas
-from clusterbench.expected.memory import ACTIVATIONS, DEVIATION, SCALARS_BYTES, is_unverified
+from clusterbench.expected.memory import ACTIVATIONS, DEVIATION, SCALARS_BYTES, TOTAL, is_unverified
 from clusterbench.job.passes import AT_REST, RETRIES, STATES
 from clusterbench.types import Case, Metric, metric_key
 from clusterbench.units import format_value
@@ -17,7 +17,7 @@ WHOLE = ("total", "allocated", "reserved")
 """Categories that hold all others, so that they are void with one of them."""
 
 
-_BANDS = {category: metric_key(DEVIATION, category=category) for category in (*STATES, ACTIVATIONS)}
+_BANDS = {category: metric_key(DEVIATION, category=category) for category in (*STATES, ACTIVATIONS, TOTAL)}
 _NAMES = {category: (category, category + AT_REST) for category in _BANDS}
 _PLANNED = {
     **{category: metric_key("peak_memory", category=category) for category in _BANDS},

@@ -106,6 +106,9 @@ RESULT = "result."
 """Begins the name of what only selective recomputation keeps: the result of an operator that nothing in backward needs.
 """
 
+SENT = "sent."
+"""In the name of what is kept of a message as it came: the tracker of memory counts it as communication."""
+
 Moments = Sequence[Mapping[str, float]]
 """What one micro-batch holds of the layers of a job, by what it is: at the end of forward, then in backward."""
 
@@ -244,6 +247,10 @@ class Parallelism(ABC):
 
     def hides_activations(self, job: TrainingJob) -> str:
         """Why what is kept for backward cannot be told: none is better than a wrong expectation. Empty where it can."""
+        return ""
+
+    def hides_total(self, job: TrainingJob) -> str:
+        """Why the most that is held at one moment cannot be told though each category can; empty where it can."""
         return ""
 
     def needs_data(self, job: TrainingJob) -> str:
@@ -603,21 +610,43 @@ def held_activations(active: Sequence[Parallelism], job: TrainingJob, load: floa
 
     Each grows along a line with the sequence: whatever the length, they are as many, in the same order.
     """
-    batch = 2 * job.gradient_accumulation_steps * job.local_tokens * 8  # tokens and labels, int64
-    rope = 2 * job.seq_len // job.layout.cp * job.shape.head_dim * job.compute_bytes
-    layout = job.layout.of_micro_batch
-    keeping = with_own(active, "activations", "moments")
-    of_any = (keeping, job.shape, layout, job.seq_len, job.micro_batch_size, job.dtype, job.device, load)
-
-    def moments_of(chunk: Chunk) -> Moments:
-        # a look-up keeps nothing: the first stage of several is like those behind it
-        return _moments(*of_any, Chunk(0, range(len(chunk.layers)), chunk.first and chunk.last, chunk.last))
-
+    moments_of = moments_by_chunk(active, job, load)
     by_schedule = (parallelism.full_moments(job, moments_of) for parallelism in active)
     held = next((moments for moments in by_schedule if moments is not None), None)
     if held is None:
         held = [sum(moment.values()) for moment in moments_of(job.held[0])]
-    return [size_bytes + batch + rope for size_bytes in held]
+    of_step = held_all_step(job)
+    return [size_bytes + of_step for size_bytes in held]
+
+
+def held_all_step(job: TrainingJob) -> float:
+    """Bytes of activations that are there from before the step to its end: the batch, and the rotary angles."""
+    batch = 2 * job.gradient_accumulation_steps * job.local_tokens * 8  # tokens and labels, int64
+    rope = 2 * job.seq_len // job.layout.cp * job.shape.head_dim * job.compute_bytes
+    return float(batch + rope)
+
+
+def moments_by_chunk(
+    active: Sequence[Parallelism], job: TrainingJob, load: float = 1.0, messages: bool = False
+) -> Callable[[Chunk], Moments]:
+    """What says, of each chunk of a job, what one micro-batch holds of it; with ``messages`` what is kept of those."""
+    of_any = (
+        with_own(active, "activations", "moments"),
+        job.shape,
+        job.layout.of_micro_batch,
+        job.seq_len,
+        job.micro_batch_size,
+        job.dtype,
+        job.device,
+        load,
+    )
+
+    def moments_of(chunk: Chunk) -> Moments:
+        # a look-up keeps nothing: the first stage of several is like those behind it
+        like = Chunk(0, range(len(chunk.layers)), chunk.first and chunk.last, chunk.last)
+        return _moments(*of_any, like)[messages]
+
+    return moments_of
 
 
 @lru_cache(maxsize=4096)  # layouts that differ in dp hold the same, and so do stages but the last
@@ -631,12 +660,13 @@ def _moments(
     device: str,
     load: float,
     chunk: Chunk,
-) -> Moments:
-    """What one micro-batch holds of these layers."""
+) -> tuple[Moments, Moments]:
+    """What one micro-batch holds of these layers: without what is kept of messages, and with it."""
     job = TrainingJob(
         shape, layout, seq_len, micro_batch_size * layout.dp, micro_batch_size, dtype, device=device, chunks=(chunk,)
     )
     moments = [activations(job, load)]
     for parallelism in active:
         moments = [after for held in moments for after in parallelism.moments(held, job)]
-    return [{name: size for name, size in held.items() if not name.startswith(RESULT)} for held in moments]
+    kept = [{name: size for name, size in held.items() if not name.startswith(RESULT)} for held in moments]
+    return [{name: size for name, size in held.items() if SENT not in name} for held in kept], kept

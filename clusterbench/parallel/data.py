@@ -114,6 +114,9 @@ class DataParallel(Parallelism):
             return f"compress {self.compress} is a hook of DDP, without which pp{job.layout.pp} reduces gradients"
         return None
 
+    def hides_total(self, job: TrainingJob) -> str:
+        return "powersgd makes factors and errors in buffers of its own" if self.compress == "powersgd" else ""
+
     def needs_data(self, job: TrainingJob) -> str:
         if self.compress == "powersgd":
             return "compress powersgd reduces in callbacks of other reductions, which a dry run does not reach"
@@ -182,6 +185,13 @@ class DataParallel(Parallelism):
             yield Traffic(axis, "all_reduce", buckets, sum(sizes) * 2 // job.master_bytes, during="reduce")
         else:
             yield Traffic(axis, "all_reduce", buckets, sum(sizes), during="reduce")
+
+    def largest_buffer(self, job: TrainingJob) -> float:
+        """Bytes of the largest copy in which gradients travel, where they are compressed; else they travel in place."""
+        if self.compress != "bf16":
+            return 0.0
+        sizes = self._in_order(job, lambda size: prod(size) * job.master_bytes)
+        return max(buckets(sizes)) * 2 / job.master_bytes
 
     def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
         title, when = "Gradients are averaged", "while the last backward runs, in buckets"
@@ -283,16 +293,26 @@ def gradient_order(names: list[str]) -> list[str]:
 
 
 def num_buckets(sizes: Iterable[int]) -> int:
-    """All-reduces DDP makes of gradients of these sizes in bytes: one when a bucket has reached its limit.
-
-    Source: ``compute_bucket_assignment_by_size`` in torch/csrc/distributed/c10d/reducer.cpp.
+    """All-reduces DDP makes of gradients of these sizes in bytes.
 
     >>> num_buckets([2**19, 2**19, 30 * 2**20, 10, 10])
     3
     """
-    buckets, filled, limit = 0, 0, FIRST_BUCKET_BYTES
+    return len(buckets(sizes))
+
+
+def buckets(sizes: Iterable[int]) -> list[int]:
+    """Bytes of the buckets of gradients of these sizes: one is closed when it has reached its limit.
+
+    Source: ``compute_bucket_assignment_by_size`` in torch/csrc/distributed/c10d/reducer.cpp.
+
+    >>> buckets([2**19, 2**19, 10, 10])
+    [1048576, 20]
+    """
+    closed, filled, limit = list[int](), 0, FIRST_BUCKET_BYTES
     for size in sizes:
         filled += size
         if filled >= limit:
-            buckets, filled, limit = buckets + 1, 0, BUCKET_BYTES
-    return buckets + (filled > 0)
+            closed.append(filled)
+            filled, limit = 0, BUCKET_BYTES
+    return [*closed, filled] if filled else closed

@@ -11,7 +11,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.job.experts import INDEX_BYTES, even_tokens, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Slack, Traffic, Twin
+from clusterbench.parallel import RESULT, SENT, Parallelism, Slack, Traffic, Twin
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark, in_layers
 from clusterbench.shape import SHAPES, ModelShape
 from clusterbench.words import Word
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
     from clusterbench.model.experts import MixtureOfExperts
 
-TOKENWISE = ("layer.feed_forward.input", "layer.router.", "layer.experts.", "layer.shared.")
+TOKENWISE = (f"{RESULT}{SENT}rows", "layer.feed_forward.input", "layer.router.", "layer.experts.", "layer.shared.")
 """Activations of a mixture of experts of which sequence parallelism leaves a rank its own tokens' part."""
 
 
@@ -138,19 +138,20 @@ class ExpertParallel(Parallelism):
                 f"expert_overlap computes in two halves, and with +zero{layout.zero} experts on "
                 f"{layout.degree('edp')} ranks would be gathered for each; +zero1 keeps them"
             )
-        if self.routing == "balanced" and job.residual_tokens % (even_tokens(shape) * self._parts(job)):
+        if self.routing == "balanced" and job.residual_tokens % (even_tokens(shape) * self.parts(job)):
             rows = job.residual_tokens * shape.experts_per_token
             each = f"{rows} rows over {shape.num_experts} experts"
-            if self._parts(job) > 1:
+            if self.parts(job) > 1:
                 each = f"two halves of {each}"
             return (
                 "balanced routing does not come out even: micro_batch_size and seq_len give a rank "
                 f"{job.residual_tokens} tokens, which are {each}; a multiple of "
-                f"{even_tokens(shape) * self._parts(job)} tokens would"
+                f"{even_tokens(shape) * self.parts(job)} tokens would"
             )
         return None
 
-    def _parts(self, job: TrainingJob) -> int:
+    def parts(self, job: TrainingJob) -> int:
+        """In how many parts a micro-batch goes through the experts."""
         return 2 if self.expert_overlap and job.layout.spreads_experts else 1
 
     def routed_evenly(self) -> Self:
@@ -181,6 +182,8 @@ class ExpertParallel(Parallelism):
         if not job.shape.has_experts:
             return held
         ep, tp = job.layout.ep, job.layout.tp
+        if job.layout.spreads_experts:  # as they came there, and as they came back
+            held = held | {f"{RESULT}{SENT}rows": held["layer.experts.input"] + held["layer.experts.output"]}
         return {name: size / _ranks_sharing(name, ep, tp) for name, size in held.items()}
 
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
@@ -203,7 +206,7 @@ class ExpertParallel(Parallelism):
         forwards, counts = passes(job), job.shape.num_experts * INDEX_BYTES
         if job.layout.spreads_experts:
             if self.routing == "real":  # how many rows there will be
-                size_bytes = forwards * self._parts(job) * counts
+                size_bytes = forwards * self.parts(job) * counts
                 yield Traffic("ep", "all_to_all", forwards, size_bytes, during="forward_ep")
             yield self._rows_there_and_back(job, "forward_ep")
         if self.aux_loss:
@@ -213,7 +216,7 @@ class ExpertParallel(Parallelism):
     def _rows_there_and_back(self, job: TrainingJob, during: str) -> Traffic:
         rows = job.residual_tokens * job.shape.experts_per_token
         size_bytes = rows * job.shape.hidden_size * job.compute_bytes
-        calls = 2 * self._parts(job) * passes(job)
+        calls = 2 * self.parts(job) * passes(job)
         return Traffic("ep", "all_to_all", calls, 2 * passes(job) * size_bytes, during=during)
 
     def traffic_basis(self, job: TrainingJob) -> dict[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clusterbench.formulas import schedules
-from clusterbench.formulas.schedules import SCHEDULES, Action, RankOrder
+from clusterbench.formulas.schedules import SCHEDULES, Action, Full, RankOrder
 from clusterbench.job import Chunk, TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
@@ -157,33 +157,60 @@ class Pipeline(Parallelism):
         return ("ends",) if name == "embedding.weight" and job.shape.tied_embeddings else ()
 
     def full_moments(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> list[float]:
-        """Bytes whenever the schedule may hold most: what micro-batches in flight keep, and one of them in backward.
+        """Bytes whenever the schedule may hold most: what micro-batches in flight keep, and one of them in backward."""
+        full = []
+        beside = self.beside(job, moments_of)
+        for at in self.actions(job).full:
+            forward, *backward = moments_of(next(chunk for chunk in job.held if chunk.stage == at.stage))
+            if at.kind == "F":
+                full.append(beside(at) + sum(forward.values()))
+                continue
+            kept = sum(forward.values()) - sum(forward.get(name, 0.0) for name in WHILE_THE_LOSS)
+            logits = forward.get("loss.logits", 0.0)  # a stage's output, which is held until its backward is through
+            full += [beside(at) + kept, *(beside(at) + sum(moment.values()) + logits for moment in backward)]
+        return full
+
+    def actions(self, job: TrainingJob) -> RankOrder:
+        """What a rank computes; of naive, which finishes each micro-batch before the next, no more than two."""
+        stage, number = job.held[0].stage, min(2, job.gradient_accumulation_steps)
+        kinds: tuple[Literal["F", "B"], ...] = ("F", "B")
+        return job.actions or RankOrder(Action(kind, stage, at) for at in range(number) for kind in kinds)
+
+    def beside(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> Callable[[Full], float]:
+        """What says how many bytes are held at a moment, without those of the micro-batch under way.
 
         torch makes a buffer for the input of each micro-batch when it prepares a stage, and they stay. Its schedules of
         several chunks wait for what they have sent when the step is over, and hold all outputs until then.
         """
-        stage = job.held[0].stage
-        actions = job.actions or RankOrder((Action("F", stage, 0), Action("B", stage, 0)))
         holds_sent = SCHEDULES[self.schedule].chunks > 1
-        inputs = 0.0
-        kept, in_backward, at_loss, sent = {}, {}, {}, {}
+        inputs = self.kept_inputs(job, moments_of)
+        kept, received, sent = {}, {}, {}
         for chunk in job.held:
-            forward, *backward = moments_of(chunk)
-            at_loss[chunk.stage] = sum(forward.get(name, 0.0) for name in WHILE_THE_LOSS)
-            kept[chunk.stage] = sum(forward.values()) - at_loss[chunk.stage]
-            logits = forward.get("loss.logits", 0.0)  # a stage's output, which is held until its backward is through
-            again = (sum(moment.values()) + logits for moment in backward)
-            in_backward[chunk.stage] = [0.0, *(size_bytes - kept[chunk.stage] for size_bytes in again)]
+            forward = moments_of(chunk)[0]
+            kept[chunk.stage] = sum(size for name, size in forward.items() if name not in WHILE_THE_LOSS)
+            received[chunk.stage] = 0 if chunk.first or not _keeps_input(forward, job) else _between(job)
             sent[chunk.stage] = 0 if chunk.last else _between(job)
-            if not chunk.first and _keeps_input(forward, job):
-                inputs += actions.num_microbatches * _between(job)
-                kept[chunk.stage] -= _between(job)
-        full = []
-        for kind, stage, in_flight, begun in actions.full:
-            outputs = begun if holds_sent else in_flight
-            held = inputs + sum(kept[at] * in_flight[at] + sent[at] * outputs[at] for at in in_flight)
-            full += [held + at_loss[stage]] if kind == "F" else [held + more for more in in_backward[stage]]
-        return full
+
+        def held(at: Full) -> float:
+            outputs = at.begun if holds_sent else at.in_flight
+            in_flight = at.in_flight.items()
+            of_stages = sum((kept[of] - received[of]) * number + sent[of] * outputs[of] for of, number in in_flight)
+            return inputs + of_stages - kept[at.stage]
+
+        return held
+
+    def kept_inputs(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> float:
+        """Bytes of the buffers of inputs that backward reads: as activations they are there all the time."""
+        keeping = [chunk for chunk in job.held if not chunk.first and _keeps_input(moments_of(chunk)[0], job)]
+        return float(len(keeping) * self._at_once(job) * _between(job))
+
+    def buffers(self, job: TrainingJob) -> float:
+        """Bytes of the buffers that torch makes for inputs of micro-batches and for gradients of what is sent on."""
+        messages = sum((not chunk.first) + (not chunk.last) for chunk in job.held)
+        return float(messages * self._at_once(job) * _between(job))
+
+    def _at_once(self, job: TrainingJob) -> int:
+        return job.actions.num_microbatches if job.actions else 1
 
     def _order(self, job: TrainingJob) -> Sequence[RankOrder]:
         return _order(self.schedule, job.layout.pp, job.gradient_accumulation_steps, self.chunks)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import RESULT, Parallelism
+from clusterbench.parallel import RESULT, SENT, Parallelism
 from clusterbench.parallel.pipeline import Pipeline
+from clusterbench.parallel.sequence import GATHERED
 from clusterbench.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -92,9 +93,16 @@ class Recompute(Parallelism):
         if self.recompute == "selective":
             kept |= self._results(held, job)
         again = {name: size / job.num_layers for name, size in inside.items() if name not in kept}
+        for name in self._received(job):
+            size_bytes = again.pop(name)
+            if self.recompute == "full":  # selective has kept it as it came
+                again[f"{SENT}{name}"] = size_bytes
         if not self._norms_copy(job):  # the layer's input is the input its norm keeps
             again["layer.attention_norm.input"] -= residual
-        return kept | outside, kept | again | self._in_experts(job)
+        last = kept | again | self._passing(job)
+        if self.recompute == "selective":  # what attention has given to the residual stream is used up
+            last["layer.products"] -= job.local_tokens * job.shape.hidden_size * job.compute_bytes
+        return kept | outside, last
 
     def _results(self, held: Mapping[str, float], job: TrainingJob) -> dict[str, float]:
         """What selective recomputation keeps: the results of products, attention and collectives."""
@@ -111,21 +119,35 @@ class Recompute(Parallelism):
                 products |= {"layer.shared.products": residual / job.layout.sequence_parts * job.num_layers}
         return kept | products
 
+    def _received(self, job: TrainingJob) -> Iterable[str]:
+        """Activations that are a message as it came, which no operator changes.
+
+        What autograd saves of a forward is an activation, whatever it came from; what is computed again is not saved
+        where anybody sees it.
+        """
+        if job.layout.sp:
+            yield from GATHERED[: 1 if job.shape.has_experts else 2]
+        if job.layout.ep == job.shape.num_experts > 1:  # rows of one expert keep their order
+            yield "layer.experts.input"
+
     def _norms_copy(self, job: TrainingJob) -> bool:
         """Whether a norm keeps its input in another precision than it came in."""
         return job.device != "cuda" and job.compute_bytes < 4
 
-    def _in_experts(self, job: TrainingJob) -> dict[str, float]:
-        """What lives while a mixture of experts is computed again, of which all is needed, to the last sum.
+    def _passing(self, job: TrainingJob) -> dict[str, float]:
+        """What else lives while the last part of a layer is computed again.
 
-        Its rows times their weights, before they are summed; the result of shared experts, which waits for them; and
-        what the residual stream is before the mixture, where the norm keeps a copy of that.
+        What the residual stream is before it, where the norm keeps a copy of that; in a selective one that is not there
+        on top of the results that are kept. With experts, of which all is needed, to the last sum: their rows times
+        their weights, before they are summed; and the result of shared ones.
         """
-        if not job.shape.has_experts:
-            return {}
         residual = float(job.residual_tokens * job.shape.hidden_size * job.compute_bytes)
-        streams = job.shape.experts_per_token + bool(job.shape.num_shared_experts) + self._norms_copy(job)
-        return {"again.experts": residual * streams}
+        is_beside = self._norms_copy(job) and (self.recompute == "full" or job.shape.has_experts)
+        passing = {"again.stream": residual} if is_beside else {}
+        if job.shape.has_experts:
+            streams = job.shape.experts_per_token + bool(job.shape.num_shared_experts)
+            passing["again.experts"] = residual * streams
+        return passing
 
     @property
     def repeats(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel import Parallelism, Traffic, Twin
+from clusterbench.parallel import RESULT, SENT, Parallelism, Traffic, Twin
 from clusterbench.parallel._words import PhaseWords, Remark
 from clusterbench.parallel.tensor import crossing_bytes, crossing_traffic, slices_work_together
 from clusterbench.words import Word
@@ -26,6 +26,9 @@ SPLIT_ACTIVATIONS = frozenset(
         "norm.rstd",
     )
 )
+
+GATHERED = ("layer.attention.input", "layer.feed_forward.input")
+"""Activations of which the ranks of tp have a part each until a region is entered; experts take theirs as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,8 @@ class SequenceParallel(Parallelism):
         return ("tp",) if name.endswith("norm.weight") else ()  # each rank has seen its own tokens only
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        gathered = sum(held.get(name, 0.0) for name in GATHERED[: 1 if job.shape.has_experts else 2])
+        held = held | {f"{RESULT}{SENT}gathered": gathered}
         return {name: size / job.layout.tp if name in SPLIT_ACTIVATIONS else size for name, size in held.items()}
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Slack, Traffic
+from clusterbench.parallel import RESULT, SENT, Parallelism, Slack, Traffic
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark, in_layers
 from clusterbench.words import Word
 
@@ -137,6 +137,7 @@ class TensorParallel(Parallelism):
             # the logits minus their maximum, which live while their exponentials are summed over tp
             held = held | {"loss.shifted": held["loss.log_softmax"]}
         tp, num_kv_heads = job.layout.tp, job.shape.num_kv_heads
+        held = held | {f"{RESULT}{SENT}sums": float(job.num_layers * _sums_of_a_layer(job))}
         return {
             name: size_bytes / _ranks_sharing(name, tp, num_kv_heads, self.loss_parallel)
             for name, size_bytes in held.items()
@@ -294,6 +295,12 @@ def crossings(job: TrainingJob) -> int:
     return 2 * regions * job.num_layers + job.embeds + job.has_head
 
 
+def _sums_of_a_layer(job: TrainingJob) -> int:
+    """Bytes of what one rank receives where a layer's regions are left: whole, or with +sp its part."""
+    regions = 1 if job.shape.has_experts else 2
+    return regions * crossing_bytes(job) // job.layout.sequence_parts
+
+
 def crossing_bytes(job: TrainingJob) -> int:
     """The residual stream of one micro-batch: what each crossing sends.
 
@@ -322,6 +329,11 @@ def _replicates_kv(job: TrainingJob) -> bool:
 
 def _is_kv(name: str) -> bool:
     return name.endswith(("attention.key.weight", "attention.value.weight"))
+
+
+def is_cut_by_tp(name: str) -> bool:
+    """Whether a weight of this name is cut over tp where its shape allows it."""
+    return _split_dim_of(name) is not None
 
 
 @cache

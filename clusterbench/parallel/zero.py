@@ -59,13 +59,13 @@ class ZeroOptimizer(Parallelism):
         return None
 
     def states(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        most = [_most_of_a_rank(tuple(weights), ranks) for _, weights, ranks in self._sharers(job)]
+        most = [_most_of_a_rank(tuple(weights), ranks) for _, weights, ranks in self.sharers(job)]
         # the step counts stay with the weights: a few bytes, of the rank with most weights
         numel, counts = (sum(of_axes) for of_axes in zip(*most, strict=True))
         return states | {"optimizer_state": 2.0 * numel * job.master_bytes + 4 * counts}
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
-        for axis, weights, ranks in self._sharers(job):
+        for axis, weights, ranks in self.sharers(job):
             if ranks > 1:
                 yield Traffic(axis, "broadcast", len(weights), sum(weights) * job.master_bytes, during="share")
 
@@ -88,7 +88,7 @@ class ZeroOptimizer(Parallelism):
     def keeps(self, layout: ParallelLayout) -> str:
         return "the optimizer states"
 
-    def _sharers(self, job: TrainingJob) -> Iterator[tuple[str, list[int], int]]:
+    def sharers(self, job: TrainingJob) -> Iterator[tuple[str, list[int], int]]:
         """Axis, sizes of the weights that are shared out along it, and among how many ranks."""
         experts, dense = list[int](), list[int]()
         for name, size, number in held_sizes(without(ZeroOptimizer, job.layout), job):

@@ -67,7 +67,8 @@ def test_on_a_gpu_it_is_a_warning():
 def test_what_is_not_predicted_is_not_judged_with_the_reason():
     said = answer(ZBV, honest(ZBV, activations=3.0))
     assert said.findings == ()
-    (part,) = said.not_judged
+    part, total = said.not_judged
+    assert total.sentence == part.sentence.replace("activations", "total", 1)
     assert part.sentence == (
         "activations of 1 case: c (zbv splits backward, and torch then lets go of a micro-batch at no fixed time; it "
         "takes a formula for it)"
@@ -98,6 +99,10 @@ def test_states_gradients_recomputation_and_micro_batches_are_found_by_the_comma
         ("dp2-seq_len=128", "activations"): "differs: activations on rank 0: +161 %",
         ("pp2", "activations"): "differs: activations on rank 1: +614 %",  # logits of all eight
         ("pp2", "gradients"): "differs: gradients on rank 1: +100 %",
+        ("dp2+zero1", "total"): "differs: total on rank 0: +25.8 %",
+        ("tp1", "total"): "differs: total on rank 0: +20.5 %",
+        ("dp2-seq_len=128", "total"): "differs: total on rank 0: +25.1 %",
+        ("pp2", "total"): "differs: total on rank 1: +125 %",
     }
     whole = [row for row in rows if row["metric"] == "peak_memory" and row["category"] == "total"]
     assert [row["basis"].startswith("void: ") for row in whole] == [True] * 4 + [False]

@@ -339,7 +339,7 @@ def test_the_moments_of_a_rank_order_peak_where_its_actions_do(schedule: str, p:
             assert peak == max(
                 sum(kept[at] * at_once[at] + sent[at] * (at_once, begun)[which][at] for at in at_once)
                 + (more[stage] if kind == "F" else 2 * more[stage])
-                for kind, stage, at_once, begun in full
+                for kind, stage, at_once, begun, *_ in full
             )
         assert RankOrder(actions).num_microbatches == 2 * p * rounds
         backwards = [(stage, at) for at, (kind, stage, _) in enumerate(actions) if kind != "F"]

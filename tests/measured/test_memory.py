@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterbench.benchmarks.train_step import formulas_of, job_of
-from clusterbench.expected.memory import ACTIVATIONS, SCALARS_BYTES
+from clusterbench.expected.memory import ACTIVATIONS, SCALARS_BYTES, held_memory
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.job.passes import AT_REST, STATES
 from clusterbench.measured.memory import deviations
@@ -26,10 +26,10 @@ def honest(case: Case, **factors: float) -> Ranks:
     active, ranks = active_in(job.layout, from_options(case.point)), []
     for rank in range(case.world_size):
         part = part_of(job, active, job.layout.coordinates(rank, str(case.point["rank_order"]))["pp"])
-        held = expected_memory(active, part)
+        held = held_memory(active, part)
         at_rest = {f"{name}{AT_REST}": size for name, size in expected_at_rest(active, part).items()}
         seen = {name: int(size * factors.get(name, 1.0)) for name, size in {**held, **at_rest}.items()}
-        ranks.append({"total": sum(seen[name] for name in held), **seen})
+        ranks.append(seen)
     return ranks
 
 
@@ -156,5 +156,5 @@ def test_runs_planned_before_there_were_bands_are_not_judged() -> None:
 
 def test_a_category_that_no_rank_recorded_is_not_judged() -> None:
     case = case_of("dp2")
-    assert found(case, [{"total": 7}, {"total": 5}]) == []
+    assert found(case, [{"reserved": 7}, {"reserved": 5}]) == []
     assert len(found(case, honest(case, optimizer_state=0.0))) == 1  # none is there, which is another thing

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterbench.expected.memory import OF_TOTAL, TOTAL, not_predicted
 from clusterbench.formulas.schedules import SCHEDULES, splits_backward
 from clusterbench.parallel import active_in, expected_memory, from_options
 from clusterbench.parallel.context import KINDS
@@ -121,6 +122,9 @@ def test_memory_is_the_formulas(case: Case, less: float, more: float) -> None:
     held = formula["activations"]
     least, most = held * (1 + less) - SCALARS_BYTES, held * (1 + more) + SCALARS_BYTES
     assert least <= tracked["activations"] <= most, tracked["activations"] / held
+    job = make_job(layout, **with_size(changes))
+    if TOTAL not in not_predicted(job, active_in(job.layout, from_options(options))):
+        assert tracked[TOTAL] == pytest.approx(formula[TOTAL], rel=OF_TOTAL), tracked[TOTAL] / formula[TOTAL]
 
 
 def expected(layout: str, **changes: Any) -> dict[str, float]:

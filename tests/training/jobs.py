@@ -11,9 +11,10 @@ from typing import Any
 
 from clusterbench import parallel
 from clusterbench.expected.flops import executed_by_rank
+from clusterbench.expected.memory import TOTAL, held_memory
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel import Parallelism, active_in, expected_memory, expected_traffic, from_options, part_of
+from clusterbench.parallel import Parallelism, active_in, expected_traffic, from_options, part_of
 from clusterbench.shape import named_shape
 from clusterbench.trainers import trainers
 from tests.ranks import run_ranks
@@ -198,7 +199,9 @@ SCALARS_BYTES = 512
 
 
 def memory_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
-    """Tracked and expected peaks of one step, by category: the least of three, as Gloo may let go of a buffer late.
+    """Tracked and expected peaks of one step, by category and in all.
+
+    The least of three, as Gloo may let go of a buffer late.
 
     Fewer than three where every rank held what is expected to the byte, but for scalars, or the same twice.
     """
@@ -214,13 +217,15 @@ def memory_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> 
     step = TrainingStep(job, every, rig.grid, rig.device)
     for _ in range(STEPS_TO_SETTLE):
         step()
-    formula = expected_memory(active_in(job.layout, every), step.job)
+    formula = held_memory(active_in(job.layout, every), step.job)
     peaks: list[dict[str, int]] = []
     for _ in range(3):
         with MemoryTracker(step.assembly.decoders, step.optimizers) as tracker:
             step()
-        peak = tracker.peak().peak_by_category
-        is_sure = peak in peaks or all(abs(peak[name] - held) <= SCALARS_BYTES for name, held in formula.items())
+        seen = tracker.peak()
+        peak = {**seen.peak_by_category, TOTAL: seen.total_bytes}
+        categories = [name for name in formula if name != TOTAL]
+        is_sure = peak in peaks or all(abs(peak[name] - formula[name]) <= SCALARS_BYTES for name in categories)
         peaks.append(peak)
         unsure = torch.tensor(int(not is_sure))
         dist.all_reduce(unsure)

@@ -1,0 +1,267 @@
+"""What a rank holds when it holds most: all categories at one moment, not each at a moment of its own; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from clusterbench.formulas.schedules import Full, Kind
+from clusterbench.job import Chunk, TrainingJob
+from clusterbench.job.backward import OF_FORWARD, Group, Moment, Sharding, Weight, moments_of_backward
+from clusterbench.layout import ParallelLayout
+from clusterbench.parallel import (
+    SUM_ORDER,
+    Parallelism,
+    expected_states,
+    held_all_step,
+    held_sizes,
+    held_weights,
+    moments_by_chunk,
+    with_own,
+)
+from clusterbench.parallel.data import DataParallel, is_spread_expert
+from clusterbench.parallel.expert import ExpertParallel
+from clusterbench.parallel.fsdp import FullySharded
+from clusterbench.parallel.pipeline import Pipeline
+from clusterbench.parallel.tensor import is_cut_by_tp
+from clusterbench.shape import ModelShape
+
+
+def fullest_moment(active: Sequence[Parallelism], job: TrainingJob) -> Moment:
+    """When a rank holds most, and how many bytes of all categories that is.
+
+    Parameters
+    ----------
+    job
+        Of the rank: see :func:`clusterbench.parallel.part_of`.
+    """
+    when, held = max(_of_step(active, job, _Way.fullest), key=_held)
+    return Moment(when, held + _between_steps(active, job))
+
+
+def moments(active: Sequence[Parallelism], job: TrainingJob) -> list[float]:
+    """Bytes of all categories at every moment at which most may be held.
+
+    Each grows along a line with the sequence: whatever the length, they are as many, in the same order.
+    """
+    there = _between_steps(active, job)
+    return [there + moment.held for moment in _of_step(active, job, _Way.every)]
+
+
+class _Way(NamedTuple):
+    """The moments of one micro-batch on its way through some layers: of its forward, and of its backward."""
+
+    forward: Sequence[Moment]
+    backward: Sequence[Moment]
+    most_in_forward: Moment
+    most_in_backward: Moment
+
+    def every(self, kind: Kind) -> Sequence[Moment]:
+        """Those of an action."""
+        return self.forward if kind == "F" else self.backward
+
+    def fullest(self, kind: Kind) -> Sequence[Moment]:
+        """Of those of an action the one at which most is held, whatever else there is."""
+        return [self.most_in_forward if kind == "F" else self.most_in_backward]
+
+
+Chosen = Callable[[_Way, Kind], Sequence[Moment]]
+
+
+def _between_steps(active: Sequence[Parallelism], job: TrainingJob) -> float:
+    states = expected_states(active, job)
+    return states["parameters"] + states["optimizer_state"] + held_all_step(job)
+
+
+def _of_step(active: Sequence[Parallelism], job: TrainingJob, chosen: Chosen) -> Iterator[Moment]:
+    pipeline = next((each for each in active if isinstance(each, Pipeline)), None)
+    if pipeline is not None:
+        yield from _of_schedule(active, job, pipeline, chosen)
+        return
+    gradients = _gradients(active, job)
+    yield Moment("the sum of gradients over ranks", gradients + _largest_sum(active, job))
+    # DDP never lets go of gradients; else the second micro-batch is the first that finds some
+    replicated = next((each for each in active if isinstance(each, DataParallel)), None)
+    if replicated is not None:
+        yield Moment("the last bucket of gradients", gradients + replicated.largest_buffer(job))
+    adds_up = job.gradient_accumulation_steps > 1 or replicated is not None
+    way = _of_micro_batch(active, job, job.held[0], adds_up)
+    for moment in (*chosen(way, "F"), *chosen(way, "B")):
+        yield Moment(moment.when, moment.held + gradients * adds_up)
+
+
+def _gradients(active: Sequence[Parallelism], job: TrainingJob) -> float:
+    return expected_states(active, job)["gradients"]
+
+
+def _of_schedule(
+    active: Sequence[Parallelism], job: TrainingJob, pipeline: Pipeline, chosen: Chosen
+) -> Iterator[Moment]:
+    """Moments of a rank of a pipeline: what waits, what the stages have beside it, and one micro-batch on its way."""
+    stages = {chunk.stage: _stage(active, replace(job, chunks=(chunk,))) for chunk in job.held}
+    ways = {
+        (chunk.stage, adds_up): _of_micro_batch(active, job, chunk, adds_up)
+        for chunk in job.held
+        for adds_up in (False, True)
+    }
+    moments_of = moments_by_chunk(active, job, messages=True)
+    held, actions = pipeline.beside(job, moments_of), pipeline.actions(job)
+    unread = pipeline.buffers(job) - pipeline.kept_inputs(job, moments_of)
+
+    def beside(at: Full) -> float:
+        return unread + held(at) + sum(of.beside(at, at.stage == stage) for stage, of in stages.items())
+
+    for at in actions.full:
+        adds_up = at.stage in at.graded and not stages[at.stage].unreduced
+        way, more = ways[at.stage, adds_up], beside(at)
+        for moment in chosen(way, at.kind):
+            yield Moment(moment.when, more + moment.held)
+    for at in actions.ends:
+        if (sharding := stages[at.stage].sharding) is not None:
+            of_stage = stages[at.stage].unreduced + _of_reduction(sharding, job.num_layers // len(job.held))
+            yield Moment("the reduction of a stage", beside(at) + of_stage)
+    gradients = sum(of.reduced for of in stages.values()) + _largest_sum(active, job)
+    yield Moment("the sum of gradients over ranks", gradients + pipeline.buffers(job))
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Bytes of one stage beside what micro-batches hold of it.
+
+    Attributes
+    ----------
+    stage
+        Its place among all.
+    gathered
+        Weights, where they are gathered for it.
+    gradients, reduced
+        While they add up, and when all are there.
+    unreduced
+        Gradients of one micro-batch, where each is reduced alone.
+    """
+
+    stage: int
+    sharding: Sharding | None
+    gathered: float
+    gradients: float
+    reduced: float
+    unreduced: float
+
+    def beside(self, at: Full, is_own: bool) -> float:
+        """At a moment at which it is under way itself, or another."""
+        gradients = self.reduced if self.stage in at.over else self.gradients * (self.stage in at.graded)
+        if self.sharding is None or self.stage in at.over:
+            return gradients
+        if is_own:  # a micro-batch on its way has what is gathered for it
+            return gradients
+        if self.sharding.frees:  # by a forward, and what is around the layers stays
+            return gradients + (self.gathered if self.stage in at.behind else self.sharding.root.gathered)
+        return gradients + self.gathered * (at.begun.get(self.stage, 0) > 0)
+
+
+def _of_reduction(sharding: Sharding, num_layers: int) -> float:
+    """Bytes beside the gradients of a stage, while its groups are reduced one after the other.
+
+    Of each the weights go first; then there is the buffer, before the gradients go, and then the share and Gloo's copy.
+    """
+    groups = [sharding.root, *(group for _ in range(num_layers) for group in sharding.layer)]
+    alive, most = sum(group.gathered for group in groups), 0.0
+    for group in groups:
+        alive -= group.gathered
+        reduced = alive + group.packed * (1 + sharding.copies) + group.share
+        most = max(most, alive + group.packed, reduced - (group.gradients - group.last) * sharding.growth)
+        alive += group.share - group.gradients * sharding.growth
+    return most
+
+
+def _stage(active: Sequence[Parallelism], job: TrainingJob) -> _Stage:
+    (chunk,) = job.held
+    reduced = _gradients(active, job)
+    sharding = next((each.sharding(job, chunk) for each in active if isinstance(each, FullySharded)), None)
+    if sharding is None:
+        return _Stage(chunk.stage, None, 0.0, reduced, reduced, 0.0)
+
+    def total(size: Callable[[Group], float]) -> float:
+        return job.num_layers * sum(map(size, sharding.layer)) + size(sharding.root)
+
+    gathered, whole = total(lambda group: group.gathered), total(lambda group: group.gradients) * sharding.growth
+    if not job.actions:
+        return _Stage(chunk.stage, sharding, gathered, reduced, reduced, whole)
+    never_sharded = reduced - total(lambda group: group.share)
+    return _Stage(chunk.stage, sharding, gathered, whole + never_sharded, reduced, 0.0)
+
+
+def _of_micro_batch(active: Sequence[Parallelism], job: TrainingJob, chunk: Chunk, adds_up: bool) -> _Way:
+    is_sharded = any(isinstance(each, FullySharded) for each in active)
+    layout = job.layout if is_sharded else job.layout.of_micro_batch
+    like = Chunk(0, range(len(chunk.layers)), chunk.first, chunk.last)
+    acting = with_own(active, "activations", "moments", "weight")
+    return _walked(acting, job.shape, layout, job.seq_len, job.micro_batch_size, job.dtype, job.device, like, adds_up)
+
+
+@lru_cache(maxsize=4096)  # layouts that differ in dp have the same, and so do the stages between the first and the last
+def _walked(
+    active: tuple[Parallelism, ...],
+    shape: ModelShape,
+    layout: ParallelLayout,
+    seq_len: int,
+    micro_batch_size: int,
+    dtype: str,
+    device: str,
+    chunk: Chunk,
+    adds_up: bool,
+) -> _Way:
+    job = TrainingJob(
+        shape, layout, seq_len, micro_batch_size * layout.dp, micro_batch_size, dtype, device=device, chunks=(chunk,)
+    )
+    forward, *again = moments_by_chunk(active, job, messages=True)(chunk)
+    sharding = next((each.sharding(job, chunk) for each in active if isinstance(each, FullySharded)), None)
+    repeated = again[0] if again else {}
+    prefix = "rounded."
+    copies = {name.removeprefix(prefix): size for name, size in repeated.items() if name.startswith(prefix)}
+    for name, size in forward.items():
+        if name.startswith(prefix):
+            copies[name.removeprefix(prefix)] = size / (job.num_layers if ".layers." in name else 1)
+    weights = _weights(active, shape, layout, dtype, chunk, tuple(copies.items()))
+    parts = next((each.parts(job) for each in active if isinstance(each, ExpertParallel)), 1)
+    found = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, parts)
+    of_forward, backward = found[:OF_FORWARD], found[OF_FORWARD:]
+    return _Way(of_forward, backward, max(of_forward, key=_held), max(backward, key=_held))
+
+
+def _held(moment: Moment) -> float:
+    return moment.held
+
+
+def _largest_sum(active: Sequence[Parallelism], job: TrainingJob) -> float:
+    """The largest of the flat buffers in which gradients are summed when backward is over."""
+    sizes = dict.fromkeys(SUM_ORDER, 0)
+    for weight, number in held_weights(active, job):
+        for axis in weight.summed_over:
+            sizes[axis] += number * prod(weight.size)
+    return float(max(sizes.values()) * job.master_bytes)
+
+
+@lru_cache(maxsize=4096)  # they do not grow with the sequence
+def _weights(
+    active: tuple[Parallelism, ...],
+    shape: ModelShape,
+    layout: ParallelLayout,
+    dtype: str,
+    chunk: Chunk,
+    rounded: tuple[tuple[str, float], ...],
+) -> Mapping[str, Weight]:
+    """One weight of each kind as a rank multiplies with it; ``rounded`` are the sizes of their copies."""
+    job = TrainingJob(shape, layout, 1, 1, 1, dtype, chunks=(chunk,))
+    cutting = [each for each in active if not isinstance(each, FullySharded)]
+    is_sharded, copies, weights = len(cutting) < len(active), dict(rounded), {}
+    for name, size, _ in held_sizes(cutting, job):
+        alone = is_spread_expert(name, job) and job.layout.degree("edp") == 1
+        gradient, master = float(prod(size) * job.compute_bytes), float(prod(size) * job.master_bytes)
+        # A view as a DTensor that is made once comes last in backward, as autograd goes by age.
+        waits = not is_sharded and job.layout.uses("tp") and is_cut_by_tp(name)
+        weights[name] = Weight(copies.get(name, 0.0), gradient, master, is_sharded and not alone, waits)
+    return weights

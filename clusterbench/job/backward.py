@@ -1,0 +1,444 @@
+"""What is alive while a micro-batch goes backward through the layers of a rank, moment by moment. No torch.
+
+Backward makes gradients and lets go of what forward kept, operator by operator. Most is alive somewhere between: the
+gradient of a product's input and that of its weight are there before what the product kept is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from clusterbench.job import TrainingJob
+
+
+class Operator(NamedTuple):
+    """One operator's backward.
+
+    Attributes
+    ----------
+    weights
+        Those of which it makes the gradient.
+    makes
+        The activations of which it makes the gradient: each is as large as what is kept of it.
+    frees
+        Kept activations that nothing before it needs.
+    drops
+        Gradients of activations that it has used up.
+    """
+
+    weights: tuple[str, ...]
+    makes: tuple[str, ...]
+    frees: tuple[str, ...]
+    drops: tuple[str, ...]
+
+
+def _within(module: str, kept: str, *operators: Operator) -> tuple[Operator, ...]:
+    """Operators of a module, with the names that weights and activations have in the model."""
+    return tuple(
+        Operator(
+            tuple(f"layers.0.{module}.{name}" for name in operator.weights),
+            *(tuple(f"layer.{kept}.{name}" for name in names) for names in operator[1:]),
+        )
+        for operator in operators
+    )
+
+
+_SWIGLU = (
+    Operator(("down.weight",), ("product",), ("product",), ()),
+    Operator((), ("silu", "up"), ("silu", "up"), ("product",)),
+    Operator(("up.weight",), ("input",), (), ("up",)),
+    Operator((), ("gate",), ("gate",), ("silu",)),
+    Operator(("gate.weight",), ("input",), ("input",), ("gate", "input", "input")),
+)
+"""Of ``down(silu(gate(x)) * up(x))``. What comes behind it reads the residual stream's gradient, which stays."""
+
+FEED_FORWARD = _within("feed_forward", "feed_forward", *_SWIGLU)
+SHARED_EXPERTS = _within("feed_forward.shared", "shared", *_SWIGLU)
+EXPERTS = _within(
+    "feed_forward.experts",
+    "experts",
+    Operator((), ("output", "output"), ("output",), ("output",)),
+    Operator(("down",), ("product",), ("product",), ("output",)),
+    Operator((), ("silu", "up"), ("silu", "up"), ("product",)),
+    Operator((), ("gate",), ("gate",), ("silu",)),
+    Operator(("up",), ("input",), (), ("up",)),
+    Operator(("gate",), ("input",), ("input",), ("gate", "input", "input")),
+)
+"""Of routed experts: first the rows, weighted and added up, then the same network."""
+
+ATTENTION = _within(
+    "attention",
+    "attention",
+    Operator(("output.weight",), ("output",), (), ()),
+    Operator((), ("query", "key", "value"), ("output", "logsumexp", "query", "key", "value"), ("output",)),
+    Operator(("value.weight",), ("input",), (), ("value",)),
+    Operator(("key.weight",), ("input",), (), ("key", "input")),
+    Operator(("query.weight",), ("input",), ("input",), ("query", "input", "input")),
+)
+
+OF_FORWARD = 2
+"""How many of the moments of a micro-batch lie in its forward: the first ones."""
+
+OF_THE_LOSS = ("loss.logits_in_float32", "loss.log_softmax", "loss.shifted")
+"""What there is of the logits beside themselves."""
+
+
+class Moment(NamedTuple):
+    """A time at which most may be alive.
+
+    Attributes
+    ----------
+    when
+        In words.
+    held
+        Bytes beside what is there between steps: activations, gradients of both kinds, buffers.
+    """
+
+    when: str
+    held: float
+
+
+class Group(NamedTuple):
+    """Bytes of weights that are gathered and reduced at once.
+
+    Attributes
+    ----------
+    gathered
+        What every rank has of them while they are used.
+    gradients
+        Of all of them, before they are reduced.
+    packed
+        The buffer in which they are reduced.
+    share
+        Of it, what one rank keeps.
+    last
+        Of the gradients, that of the last weight, which FSDP lets go of only when the group is reduced.
+    """
+
+    gathered: float
+    gradients: float
+    packed: float
+    share: float
+    last: float
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How weights are gathered for the layers and gradients reduced behind them.
+
+    Attributes
+    ----------
+    layer
+        Groups of one layer, in the order in which they are gathered.
+    root
+        What is around the layers, gathered first and reduced last.
+    frees
+        Whether a layer's weights are let go of after its forward and gathered again.
+    copies
+        Whether a reduction works on a copy of its buffer, as Gloo's does.
+    by_stage
+        Whether a schedule gathers and reduces whole stages, and gradients add up between.
+    growth
+        By how much the gradients grow when they are added up: in the dtype of the reduction.
+    """
+
+    layer: Sequence[Group]
+    root: Group
+    frees: bool
+    copies: bool
+    by_stage: bool
+    growth: float
+
+    @property
+    def every(self) -> tuple[Group, ...]:
+        """One group of each kind."""
+        return (*self.layer, self.root)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Bytes of one weight of a layer, or around the layers, as a rank multiplies with it.
+
+    Attributes
+    ----------
+    rounded
+        The copy in the dtype of the arithmetic, which a forward keeps; 0 where there is none.
+    gradient, master
+        Its gradient as a product makes it, and in the dtype of the parameter; the same where that is one.
+    sharded
+        Whether its gradient waits for its group, in the dtype in which it was made.
+    waits
+        Whether its gradient is added to what is there only when backward is over.
+    """
+
+    rounded: float
+    gradient: float
+    master: float
+    sharded: bool = False
+    waits: bool = False
+
+
+@dataclass
+class Backward:
+    """One micro-batch going backward.
+
+    Attributes
+    ----------
+    alive
+        Bytes now.
+    adds_up
+        Whether gradients are there already, to which new ones are added, or stay as they come.
+    moments
+        The times so far at which most was alive.
+    """
+
+    alive: float
+    adds_up: bool
+    moments: list[Moment] = field(default_factory=list)
+    packed: float = 0.0
+    freed: float = 0.0
+
+    def mark(self, when: str, more: float = 0.0) -> None:
+        self.moments.append(Moment(when, self.alive + more))
+
+    def operator(
+        self,
+        when: str,
+        operator: Operator,
+        sizes: Mapping[str, float],
+        weights: Mapping[str, Weight],
+        casts: bool = True,
+    ) -> None:
+        """Lets an operator go backward; without ``casts`` the gradients of its weights are left as it made them."""
+        own = [weights[name] for name in operator.weights if name in weights]
+        made = sum([sizes[name] for name in operator.makes if name in sizes])
+        freed = sum([sizes[name] for name in operator.frees if name in sizes])
+        dropped = sum([sizes[name] for name in operator.drops if name in sizes])
+        for weight in own:
+            made += weight.gradient
+            freed += weight.rounded
+        self.alive += made
+        self.mark(when)
+        self.alive -= freed + dropped
+        self.freed += freed
+        for weight in own if casts else ():
+            self.cast(when, weight)
+
+    def cast(self, when: str, weight: Weight) -> None:
+        """The gradient of a weight is rounded to the dtype of the parameter, and stays or is added to what is there."""
+        if weight.sharded:
+            return
+        if weight.gradient != weight.master:
+            self.alive += weight.master
+            self.mark(when)
+            self.alive -= weight.gradient
+        if self.adds_up and not weight.waits:
+            self.alive -= weight.master
+
+    def reduce(self, when: str, group: Group, sharding: Sharding) -> None:
+        """Packs the gradients of a group and keeps this rank's share; the buffer stays until the next.
+
+        Or, in a pipeline, adds them to those of the micro-batches before.
+        """
+        if sharding.by_stage:
+            self.alive += group.gradients * ((0.0 if self.adds_up else sharding.growth) - 1)
+            return
+        self.alive -= group.gathered + self.packed
+        self.mark(when, group.packed)
+        self.alive += group.packed + group.share - group.gradients
+        self.mark(when, group.packed * sharding.copies + group.last)
+        self.packed = group.packed
+        if self.adds_up:
+            self.alive -= group.share
+
+
+def moments_of_backward(
+    job: TrainingJob,
+    forward: Mapping[str, float],
+    again: Mapping[str, float],
+    weights: Mapping[str, Weight],
+    sharding: Sharding | None,
+    adds_up: bool,
+    expert_parts: int = 1,
+) -> list[Moment]:
+    """The times of a micro-batch, from the end of its forward on, at which most may be alive on a rank.
+
+    Parameters
+    ----------
+    job
+        With the layers that one forward goes through.
+    forward
+        What is held when the forward is through, by what it is: of all layers.
+    again
+        The same when the last layer has been computed again; empty where none is.
+    weights
+        By the names of :func:`clusterbench.job.one_of_each`.
+    adds_up
+        Whether gradients are there already.
+    expert_parts
+        In how many parts the micro-batch goes through the experts.
+    """
+    walk = Backward(sum(forward.values()), adds_up)
+    residual = float(job.residual_tokens * job.shape.hidden_size * job.compute_bytes)
+    of_layers = 0.0
+    if sharding is not None:
+        walk.alive += sharding.root.gathered
+        of_layers = job.num_layers * sum(group.gathered for group in sharding.layer)
+        walk.alive += 0.0 if sharding.frees else of_layers
+    walk.mark("the loss")
+    walk.mark("the end of forward", _gathered_last(sharding) - sum(forward.get(name, 0.0) for name in OF_THE_LOSS))
+    if sharding is not None and sharding.frees and sharding.by_stage and adds_up:
+        walk.alive += of_layers  # the backwards before have gathered them
+    if job.has_head:
+        _loss_and_head(walk, job, forward, weights)
+    walk.alive += residual if job.has_head else 0.0  # else it came in a buffer that is there all the time
+    _layers(walk, job, _one_layer(job, forward, again, weights, expert_parts), sharding)
+    if job.embeds:
+        _embedding(walk, job, weights["embedding.weight"])
+    if sharding is not None and sharding.by_stage:
+        walk.alive += sharding.root.gradients * (sharding.growth - 1)
+    elif sharding is not None and sharding.root.packed:
+        walk.alive -= residual
+        walk.reduce("the reduction of what is around the layers", sharding.root, sharding)
+    return walk.moments
+
+
+def _gathered_last(sharding: Sharding | None) -> float:
+    """What came last through a gather is there twice until forward is over: as it came, and taken apart."""
+    if sharding is None or not sharding.layer:
+        return 0.0
+    kept = sum(group.gathered for group in sharding.layer) if sharding.frees else 0.0
+    return kept + sharding.layer[-1].gathered
+
+
+def _embedding(walk: Backward, job: TrainingJob, table: Weight) -> None:
+    """DTensor makes the gradient of a table that is cut over tp as if it were whole, and then takes its part."""
+    when, whole = "backward of embedding", job.layout.tp * table.gradient
+    walk.mark(when, whole)
+    if table.sharded:
+        walk.mark(when, whole + table.gradient * job.layout.uses("tp"))
+        walk.alive += table.gradient
+    else:
+        walk.alive += whole
+        walk.cast(when, replace(table, gradient=whole, master=job.layout.tp * table.master))
+
+
+def _loss_and_head(
+    walk: Backward, job: TrainingJob, forward: Mapping[str, float], weights: Mapping[str, Weight]
+) -> None:
+    softmax, logits = forward["loss.log_softmax"], forward["loss.logits"]
+    is_split = "loss.shifted" in forward
+    keeps_output = job.layout.uses("pp")
+    walk.alive -= forward["loss.logits_in_float32"] + forward.get("loss.shifted", 0.0) + logits * (not keeps_output)
+    # of the loss with respect to the softmax, and to the logits; over split logits the exponentials are there, too
+    walk.mark("backward of the loss", (3 if is_split else 2) * softmax)
+    walk.alive += logits - softmax
+    inside = Operator(("head.weight",), ("head.input",), ("head.input",), ("logits", "head.input"))
+    sizes = {"head.input": forward["head.input"], "logits": logits}
+    head = weights.get("head.weight") or weights["embedding.weight"]
+    walk.operator("backward of head", inside, sizes, {"head.weight": head})
+    walk.alive -= forward["norm.input"] + forward["norm.rstd"]
+
+
+def _layers(walk: Backward, job: TrainingJob, layer: _OneLayer, sharding: Sharding | None) -> None:
+    """The first two and the last layer; between them as much comes and goes with each.
+
+    Only behind the first layer there is a buffer of a reduction, and only before the last a layer that is fetched.
+    """
+    if sharding is None:
+        _alike(walk, job.num_layers, layer)
+        return
+    behind = min(job.num_layers, 3)
+    for at in range(behind):
+        start = walk.alive
+        _layer(walk, layer, sharding, is_last=at == behind - 1)
+        if at == 1:
+            walk.alive += (job.num_layers - behind) * (walk.alive - start)
+
+
+def _alike(walk: Backward, num_layers: int, layer: _OneLayer) -> None:
+    """Layers of which the last is as the first, but for what has come and gone before it."""
+    start, before = walk.alive, len(walk.moments)
+    _layer(walk, layer, None, is_last=True)
+    gone = (num_layers - 1) * (walk.alive - start)
+    if num_layers > 1:
+        walk.moments += [Moment(when, held + gone) for when, held in walk.moments[before:]]
+    walk.alive += gone
+
+
+class _OneLayer(NamedTuple):
+    """Bytes of one layer: by what they are, of all that is kept of it, of all that is computed again, and of what of
+    the latter is gone when its backward begins."""
+
+    sizes: Mapping[str, float]
+    kept: float
+    again: float
+    unkept: float
+    weights: Mapping[str, Weight]
+    expert_parts: int
+
+
+def _one_layer(
+    job: TrainingJob,
+    forward: Mapping[str, float],
+    again: Mapping[str, float],
+    weights: Mapping[str, Weight],
+    expert_parts: int,
+) -> _OneLayer:
+    of_layers = ("layer.", "rounded.layers.")
+    kept = {name: size / job.num_layers for name, size in forward.items() if name.startswith(of_layers)}
+    repeated = {name: size for name, size in again.items() if name not in forward}
+    unkept = sum(size for name, size in repeated.items() if name.startswith("again."))
+    sizes = {name.removeprefix("sent."): size for name, size in repeated.items()} | kept
+    return _OneLayer(sizes, sum(kept.values()), sum(repeated.values()), unkept, weights, expert_parts)
+
+
+def _layer(walk: Backward, layer: _OneLayer, sharding: Sharding | None, is_last: bool) -> None:
+    ahead = 0.0
+    if sharding is not None and sharding.frees and not (sharding.by_stage and walk.adds_up):
+        ahead = 0.0 if is_last else sharding.layer[0].gathered
+        walk.alive += sum(group.gathered for group in sharding.layer) + ahead
+    walk.alive += layer.again
+    walk.mark("the last operator of a layer that is computed again" if layer.again else "backward of a layer")
+    walk.alive -= layer.unkept
+    walk.freed = layer.unkept
+    if EXPERTS[1].weights[0] in layer.weights:
+        _experts(walk, layer)
+        if sharding is not None and len(sharding.layer) > 1:
+            walk.reduce("the reduction of experts", sharding.layer[1], sharding)
+    for when, operators in (
+        ("backward of shared experts", SHARED_EXPERTS),
+        ("backward of a feed-forward", FEED_FORWARD),
+        ("backward of attention", ATTENTION),
+    ):
+        if operators[0].weights[0] in layer.weights:
+            for operator in operators:
+                walk.operator(when, operator, layer.sizes, layer.weights)
+    walk.alive -= layer.kept + layer.again - walk.freed
+    if sharding is not None:
+        walk.reduce("the reduction of a layer", sharding.layer[0], sharding)
+    walk.alive -= ahead
+
+
+def _experts(walk: Backward, layer: _OneLayer) -> None:
+    """Part by part; the gradients of all parts of a weight are added up before they are cast."""
+    when, parts = "backward of experts", layer.expert_parts
+    sizes = {name: size / parts for name, size in layer.sizes.items() if name.startswith("layer.experts.")}
+    weights = {name: layer.weights[name] for operator in EXPERTS for name in operator.weights}
+    whole = {name: replace(weight, rounded=0.0) for name, weight in weights.items()}
+    for part in range(parts):
+        is_last = part == parts - 1
+        for operator in EXPERTS:
+            walk.operator(when, operator, sizes, weights if is_last else whole, casts=False)
+            own = [weights[name] for name in operator.weights]
+            for weight in own if part else ():
+                walk.mark(when, weight.gradient)
+                walk.alive -= weight.gradient
+            for weight in own if is_last else ():
+                if weight.gradient == weight.master:
+                    walk.cast(when, weight)
+    for weight in weights.values():  # those that are rounded are rounded in one place for all
+        if weight.gradient != weight.master:
+            walk.cast(when, weight)

@@ -1,0 +1,65 @@
+"""The most a rank holds at one moment, against dry runs of llama-8b, and when that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterbench.expected.memory import TOTAL, held_memory, not_predicted
+from clusterbench.expected.total import fullest_moment
+from clusterbench.job import TrainingJob
+from clusterbench.layout import ParallelLayout
+from clusterbench.parallel import Parallelism, active_in, from_options, part_of
+from clusterbench.shape import named_shape
+
+
+def step(layout: str, shape: str = "llama-8b", **options: Any) -> tuple[list[Parallelism], TrainingJob]:
+    """One micro-batch of 4,096 tokens for each dp rank, in bfloat16 on a GPU; of a pipeline's last stage."""
+    parsed = ParallelLayout.parse(layout)
+    micro_batches = options.pop("micro_batches", 1)
+    job = TrainingJob(named_shape(shape), parsed, 4096, parsed.dp * micro_batches, 1, "bfloat16", device="cuda")
+    active = active_in(parsed, from_options(options))
+    return active, part_of(job, active, parsed.pp - 1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "dry_gb", "when"),
+    [
+        ("tp1", {}, 139.776, "backward of the loss"),
+        ("tp1", {"recompute": "full"}, 129.537, "backward of embedding"),
+        ("dp128-tp8+sp+zero3", {}, 6.082, "backward of the loss"),
+    ],
+)
+def test_llama_8b_holds_what_dry_runs_say(layout: str, options: dict[str, Any], dry_gb: float, when: str) -> None:
+    fullest = fullest_moment(*step(layout, **options))
+    assert fullest.held / 1e9 == pytest.approx(dry_gb, rel=1e-3)
+    assert fullest.when == when
+
+
+def test_peaks_of_categories_that_do_not_coincide_are_not_added_up() -> None:
+    held = held_memory(*step("tp1"))
+    total = held.pop(TOTAL)
+    assert sum(held.values()) > 1.2 * total
+    assert total > max(held.values())
+
+
+def test_from_the_second_micro_batch_on_gradients_are_there() -> None:
+    once, twice = (fullest_moment(*step("tp1", micro_batches=number)).held for number in (1, 2))
+    assert twice - once == pytest.approx(held_memory(*step("tp1"))["gradients"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "why"),
+    [
+        ("dp2+zero3", {"offload": True}, "offload moves states"),
+        ("dp2", {"compress": "powersgd"}, "powersgd makes factors"),
+        ("pp2", {"schedule": "zbv", "micro_batches": 4}, "zbv splits backward"),
+        ("dp2", {"compile": True}, "torch.compile decides"),
+    ],
+)
+def test_what_cannot_be_told_is_not(layout: str, options: dict[str, Any], why: str) -> None:
+    active, job = step(layout, **options)
+    assert why in not_predicted(job, active)[TOTAL]
+    sharded, step_of_it = step("dp2+zero3")
+    assert TOTAL not in not_predicted(step_of_it, sharded)
