@@ -1,0 +1,42 @@
+"""Formulas of memory and traffic against dry runs of a few drawn mixes; ``python -m tests.dry.formulas`` has more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.dry.formulas import Apart, Kept, compared, dry_ranks_of, mixes, table
+
+SEED, NUMBER = 1, 10
+
+
+@pytest.fixture(scope="module")
+def found() -> Sequence[Apart]:
+    drawn, kept = mixes(NUMBER, SEED), Kept()
+    dry_ranks_of(drawn, kept)
+    return list(compared(drawn, kept))
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("what", ["parameters", "gradients", "optimizer_state", "total", "traffic"])
+def test_ranks_hold_and_send_what_the_formulas_say(found: Sequence[Apart], what: str) -> None:
+    of_these = [each for each in found if each.what.startswith(what)]
+    assert len(of_these) >= NUMBER // 2
+    assert not [str(each) for each in of_these if each.is_beyond]
+
+
+def test_a_deviation_is_told_with_its_mix() -> None:
+    (mix,) = mixes(1, SEED)
+    off, within = Apart(mix, 3, "gradients", 2e6, 1e6), Apart(mix, 3, "activations", 1.01e6, 1e6, 0.02)
+    assert off.is_beyond
+    assert not within.is_beyond
+    *_, count, line = table([off, within], largest=5)
+    assert count == "\n1 of 2 figures are beyond their band, the largest first:"
+    assert line == f"  +99.95 %  gradients: measured 2,000,000, formula 1,000,000; rank 3 of {mix}"
+
+
+def test_the_same_seed_draws_the_same_mixes() -> None:
+    assert mixes(5, SEED) == mixes(NUMBER, SEED)[:5]
+    assert mixes(5, SEED) != mixes(5, SEED + 1)
