@@ -86,8 +86,8 @@ class DryRun(Chart[Dry]):
     def draw(self, data: Dry) -> list[Panel]:
         shown = data.cases[:MOST]
         parts = [case.parts for case in shown]
-        own = dict.fromkeys(category for case in shown for category in case.peaks)
-        categories = dict.fromkeys(category for of_case in parts for category in of_case)
+        # in one order, so that a category has one colour in both
+        categories = dict.fromkeys(category for case in shown for category in case.peaks)
         return [
             Bars(
                 "Memory of the fullest rank at its peak",
@@ -101,9 +101,9 @@ class DryRun(Chart[Dry]):
             Bars(
                 "Each category at its own peak, any rank",
                 [case.label for case in shown],
-                {name.replace("_", " "): [_value(case, name) for case in shown] for name in own},
+                {name.replace("_", " "): [_value(case, name) for case in shown] for name in categories},
                 "B",
-                expected={name.replace("_", " "): [_expected(case, name) for case in shown] for name in own},
+                expected={name.replace("_", " "): [_expected(case, name) for case in shown] for name in categories},
                 cases=[case.case for case in shown],
             ).panel(),
         ]
