@@ -48,6 +48,7 @@ class DryStep(Benchmark):
         MetricKind(
             "peak_memory", "B", "lower", "most bytes in live tensors during a step, on the fullest rank", exact=True
         ),
+        MetricKind("host_memory", "B", "lower", "most bytes of it in the host's memory, by category", exact=True),
         MetricKind("memory_share", "fraction", "lower", "the whole of them over the memory of the card", exact=True),
         MetricKind(
             "traffic_bytes", "B", "lower", "bytes x bus factor one rank moves along an axis in a step", exact=True
@@ -105,8 +106,11 @@ def _figures(ranks: Sequence[DryRank], place: Place) -> Iterator[Metric]:
     for category in ranks[0].memory:
         fullest = max(ranks, key=lambda rank: rank.memory[category])
         peak_at = fullest.peak_at or "the step"
-        basis = f"rank {fullest.rank}, in {peak_at}" if category == "total" else ""
+        basis = "; ".join([f"rank {fullest.rank}, in {peak_at}", *fullest.left_out]) if category == "total" else ""
         yield Metric("peak_memory", "B", fullest.memory[category], detail={"category": category}, basis=basis)
+    for category in ranks[0].host:
+        most = max(rank.host.get(category, 0) for rank in ranks)
+        yield Metric("host_memory", "B", float(most), detail={"category": category})
     card = place.cluster.accelerator
     if card is not None and card.memory_bytes:
         basis = f"of the {card.memory_bytes / 1e9:g} GB of {place.cluster.gpu_name}"

@@ -6,10 +6,13 @@ tests.dry_all`` runs all.
 
 from __future__ import annotations
 
+import pytest
+
 from clusterbench.dry.processes import DryRunFailed, dry_answers
 from tests.dry.shipped import of_each_kind, pairwise, tasks_of_suites
 
 
+@pytest.mark.timeout(900)
 def test_steps_in_which_each_two_things_come_together_run() -> None:
     first = tasks_of_suites()
     kinds = {few: first[task] for task, few in of_each_kind(first, smallest=True)}

@@ -76,6 +76,8 @@ def known(rank: int, total: int) -> DryRank:
         operators=70,
         spent_s=0.5,
         process_bytes=1,
+        host={"optimizer_state": 64},
+        left_out=["compile is left out"],
         work=[Work("layers.*.attention", "forward", "products", 4, 1000 * (1 + rank), 30, 10)],
     )
 
@@ -98,7 +100,8 @@ def test_rows_are_those_of_the_fullest_rank_and_say_that_they_are_dry(run: RunFo
     rows = derive_rows(run)
     figures = {(row.metric, *row.detail.values()): row for row in rows if row.case == "dry_step/2n2/pp2-seed=0"}
     total = figures["peak_memory", "total", "dry run"]
-    assert (total.value, total.basis) == (2000, "rank 1, in backward of the loss")
+    assert (total.value, total.basis) == (2000, "rank 1, in backward of the loss; compile is left out")
+    assert figures["host_memory", "optimizer_state", "dry run"].value == 64
     assert figures["peak_memory", "parameters", "dry run"].expected is not None
     assert figures["traffic_bytes", "pp", "dry run"].value == 3 * 1024
     assert figures["traffic_bytes", "dp", "dry run"].value == 512
@@ -148,7 +151,7 @@ def test_a_card_is_held_against_what_is_needed(suite: Path, tmp_path: Path, monk
 
 def test_of_two_dry_runs_what_is_counted_is_compared_and_not_what_they_took(run: RunFolder) -> None:
     result = CliRunner().invoke(main, ["compare", str(run.path), str(run.path)])
-    assert "nothing is timed, and all 40 counted figures are the same" in result.output
+    assert "nothing is timed, and all 44 counted figures are the same" in result.output
     assert "time of an iteration" not in result.output
 
 
