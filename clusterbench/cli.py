@@ -323,6 +323,7 @@ def compare(base: Path, new: Path, threshold: float, markdown: bool) -> None:
 @click.option(
     "--micro-batch-size", type=click.IntRange(1), default=1, show_default=True, help="Sequences of a forward."
 )
+@click.option("--gpu", help="With --shape: the card that it should fit, such as 'NVIDIA H200'.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write a page, too: every axis drawn, and a step played.")
 def layout(
     layout: str,
@@ -332,12 +333,13 @@ def layout(
     seq_len: int,
     global_batch_size: int | None,
     micro_batch_size: int,
+    gpu: str | None,
     out: Path | None,
 ) -> None:
     """Show which ranks of LAYOUT (as pp2-dp2-tp2) share weights, hold slices or pass activations, and over which link.
 
-    Then why its axes go together, and the messages of one step in their order. Bytes are those of bfloat16 training
-    with the default of every other option.
+    Then why its axes go together, the messages of one step in their order, and with --shape whether its memory fits.
+    Bytes are those of bfloat16 training with the default of every other option.
     """
     import shutil
 
@@ -352,11 +354,22 @@ def layout(
     job = None
     if shape is not None:
         sequences = global_batch_size or 4 * wanted.pp * wanted.dp * micro_batch_size
-        job = TrainingJob(named_shape(shape), wanted, seq_len, sequences, micro_batch_size, dtype="bfloat16")
+        job = TrainingJob(
+            named_shape(shape), wanted, seq_len, sequences, micro_batch_size, dtype="bfloat16", device="cuda"
+        )
+    elif gpu is not None:
+        raise SuiteError("--gpu has no effect without --shape.")
     elif global_batch_size is not None:
         raise SuiteError("--global-batch-size has no effect without --shape.")
     view = view_layout(wanted, num_nodes, rank_order, job)
     click.echo(layout_text(view, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)))
+    if job is not None:
+        from clusterbench.cluster import named_accelerator
+        from clusterbench.layout_view.memory import memory_text
+        from clusterbench.parallel import from_options
+
+        card = None if gpu is None else named_accelerator(gpu)
+        click.echo("\n".join(["#", *memory_text(job, from_options({}), card)]))
     if out is not None:
         from clusterbench.report.layout_page import layout_page
 

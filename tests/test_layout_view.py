@@ -251,3 +251,26 @@ def test_a_page_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(main, ["layout", "tp2", "--out", str(out)])
     assert wrong.exit_code == 2
     assert f"--out {out} cannot be written: No such file or directory." in wrong.output
+
+
+def test_a_layout_of_a_shape_says_whether_its_memory_fits() -> None:
+    """8B on one H200, as a dry run on fake CUDA tensors had it: 139.8 GB, of which 42.4 GB are activations."""
+    alone = ["layout", "tp1", "--shape", "llama-8b", "--global-batch-size", "1", "--gpu"]
+    said = CliRunner().invoke(main, [*alone, "NVIDIA H200"]).output
+    line = next(line.split() for line in said.splitlines() if line.startswith("  any rank"))
+    assert float(line[-6]) == pytest.approx(42.4, rel=0.02)
+    assert float(line[-5]) == pytest.approx(139.8, rel=0.03)
+    assert "141 GB of h200-sxm-141gb: close, measure it" in said
+    assert "does not fit" in CliRunner().invoke(main, [*alone, "rtx-4090"]).output
+
+
+def test_a_pipeline_says_it_of_its_first_and_its_last_stage() -> None:
+    said = CliRunner().invoke(main, ["layout", "pp4-tp2", "--shape", "llama-8b"]).output
+    assert [line.split()[0] for line in said.splitlines() if " stage  " in line] == ["first", "last"]
+    assert "24 GB: does not fit" in said
+    assert "192 GB: fits" in said
+
+
+def test_a_card_needs_a_shape() -> None:
+    said = CliRunner().invoke(main, ["layout", "tp1", "--gpu", "NVIDIA H200"])
+    assert (said.exit_code, "--gpu has no effect without --shape" in said.output) == (2, True)

@@ -7,16 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from clusterbench.cluster import Accelerator
 from clusterbench.dry.work_text import work_text
-from clusterbench.expected.fits import CLOSE, NOT_SEEN, fit_words
+from clusterbench.expected.fits import CARDS_GB, CLOSE, NOT_SEEN, fit_words
 from clusterbench.expected.total import fullest_moment
 from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank
 from clusterbench.job.passes import STATES
 from clusterbench.parallel import Parallelism, active_in, expected_states, part_of
 from clusterbench.words import aligned
-
-CARDS_GB = (24, 80, 141, 192)
-"""Memories of cards that are asked about where none is named: RTX 4090, H100, H200, MI300X."""
 
 HOST_WORDS = (
     "host memory: the states are those of real ranks; copies of gradients on their way to it were held against fake "

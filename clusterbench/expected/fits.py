@@ -11,6 +11,9 @@ NOT_SEEN = (
     "Not seen: the allocator's rounding and fragmentation, workspaces of kernels, buffers of NCCL, the CUDA context."
 )
 
+CARDS_GB = (24, 80, 141, 192)
+"""Memories of cards that are asked about where none is named: RTX 4090, H100, H200, MI300X."""
+
 Fit = Literal["fits", "close, measure it", "does not fit"]
 
 

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from clusterbench.benchmarks import same_work
 from clusterbench.cluster import Cluster, nodes_and_ranks
-from clusterbench.types import Case, Floor, Plan, Refusal
+from clusterbench.expected.fits import NOT_SEEN, fit_words
+from clusterbench.types import Case, Floor, Plan, Refusal, metric_key
 from clusterbench.units import format_value
 from clusterbench.words import aligned, comment, few, plural
+
+WHOLE = metric_key("peak_memory", category="total")
 
 
 def plan_text(plan: Plan) -> str:
@@ -17,6 +20,8 @@ def plan_text(plan: Plan) -> str:
     lines = [*_head(plan), "#", *_cases(plan.cases)]
     if any(case.expected for case in plan.cases):
         lines += ["#", *_expected(plan.cases)]
+    if fits := _fits(plan):
+        lines += ["#", *fits]
     if any(case.floors for case in plan.cases):
         lines += ["#", *_asked(plan.cases)]
     if plan.refusals:
@@ -68,6 +73,20 @@ def _expected(cases: Iterable[Case]) -> list[str]:
         for metric, expected in case.expected.items()
     ]
     return [*aligned(["case", "metric", "expected", "basis"], rows), *_notes(notes)]
+
+
+def _fits(plan: Plan) -> list[str]:
+    """Whether each training case fits the card, where its memory and what a case needs are known."""
+    card = plan.cluster.accelerator
+    needed = {case.id: case.expected[WHOLE].value for case in plan.cases if WHOLE in case.expected}
+    if card is None or not card.memory_bytes or not needed:
+        return []
+    rows = [[case, f"{size / 1e9:.1f}", fit_words(size, card.memory_bytes)] for case, size in needed.items()]
+    about = f"of the {card.memory_bytes / 1e9:g} GB of {plan.cluster.gpu_name}"
+    return [
+        *aligned(["case", "at most", about], rows, ["", "(GB)", ""]),
+        *comment(f"By formula, on the fullest rank; 'clusterbench run --dry' runs the steps themselves. {NOT_SEEN}"),
+    ]
 
 
 def _asked(cases: Iterable[Case]) -> list[str]:

@@ -3,7 +3,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+from click.testing import CliRunner
 
+from clusterbench.cli import main
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LayoutError, SuiteError
 from clusterbench.planning import MOST_CASES, default_time_limit_s, make_plan
@@ -340,3 +342,18 @@ def test_a_plan_reads_well_and_fits_120_columns(tmp_path):
 # hint: ask for 2 nodes
   train/1n16/tp16  s.yaml:4"""
     )
+
+
+def test_a_plan_for_a_card_says_which_training_cases_fit(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        HEAD + "  - benchmark: train_step\n    shape: llama-8b\n    dtype: bfloat16\n    seq_len: 4096\n"
+        "    layouts: [dp8, dp8+zero3]\n"
+    )
+    shown = CliRunner().invoke(main, ["plan", str(path), "--gpu", "NVIDIA H100 80GB HBM3"]).output
+    fits = shown[shown.index("of the 80 GB of NVIDIA H100 80GB HBM3") :].splitlines()
+    answers = {line.split()[0]: line for line in fits if line.startswith("  train_step")}
+    assert "does not fit" in answers["train_step/1n8/dp8"]
+    assert "  fits, " in answers["train_step/1n8/dp8+zero3"]
+    without = CliRunner().invoke(main, ["plan", str(path), "--gpus-per-node", "8"]).output
+    assert "fits, " not in without
