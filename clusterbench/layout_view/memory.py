@@ -59,8 +59,9 @@ def memory_text(job: TrainingJob, every: Sequence[Parallelism], card: Accelerato
     sizes = {f"{gb} GB": gb * 1e9 for gb in CARDS_GB}
     if card is not None and card.memory_bytes:
         sizes = {f"the {card.memory_bytes / 1e9:g} GB of {card.name}": card.memory_bytes}
-    fits = "; ".join(f"{name}: {fit_words(max(totals), size)}" for name, size in sizes.items())
-    yield from comment(f"{fits}. {NOT_SEEN}")
+    for name, size in sizes.items():
+        yield f"# {name}: {fit_words(max(totals), size)}"
+    yield from comment(NOT_SEEN)
 
 
 def _gigabytes(size_bytes: float | None) -> str:
