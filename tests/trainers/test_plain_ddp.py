@@ -8,9 +8,11 @@ import pytest
 
 import clusterbench
 from clusterbench.cli import main
+from clusterbench.cluster import Cluster
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import active_in, from_options
 from clusterbench.trainers import trainer_of, trainers
+from clusterbench.trainers.ours import Ours
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, make_rig, parity_of
 
@@ -113,6 +115,12 @@ benchmarks:
     warmup: 1
 cpu: {num_ranks: 2}
 """
+
+
+def test_the_whole_memory_is_not_predicted_as_gradients_are_there_twice():
+    asked = make_job("dp2"), from_options({}), Cluster(1, 2, "cpu"), False
+    plain, ours = trainers()[PLAIN]().predict(*asked), Ours().predict(*asked)
+    assert ours.keys() - plain.keys() == {"peak_memory[category=total]", "memory_deviation[category=total]"}
 
 
 @pytest.mark.gloo

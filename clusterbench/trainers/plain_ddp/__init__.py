@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from clusterbench.cluster import Cluster
+from clusterbench.expected.memory import TOTAL
 from clusterbench.job import TrainingJob
 from clusterbench.parallel import Parallelism
 from clusterbench.parallel.data import DataParallel
 from clusterbench.trainers import Trainer
+from clusterbench.types import Expected, split_key
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +39,13 @@ class PlainDDP(Trainer):
             needs = ", ".join(others)
             return f"trainer plain_ddp shares a step over dp alone, with no option; this {job.layout} needs {needs}"
         return job.objection()
+
+    def predict(
+        self, job: TrainingJob, every: Sequence[Parallelism], cluster: Cluster, parity: bool
+    ) -> Mapping[str, Expected]:
+        """That of ours but for the whole memory, of which the second copy of gradients is a part without a formula."""
+        expected = super().predict(job, every, cluster, parity)
+        return {key: what for key, what in expected.items() if split_key(key)[1].get("category") != TOTAL}
 
     def build(
         self, job: TrainingJob, every: Sequence[Parallelism], grid: Grid | None, device: torch.device
