@@ -63,3 +63,14 @@ def test_what_cannot_be_told_is_not(layout: str, options: dict[str, Any], why: s
     assert why in not_predicted(job, active)[TOTAL]
     sharded, step_of_it = step("dp2+zero3")
     assert TOTAL not in not_predicted(step_of_it, sharded)
+
+
+def test_gradients_of_experts_in_two_precisions_and_several_chunks_are_not_told() -> None:
+    """In float32, with one chunk or without experts they are the formula's to the byte; so only this is left out."""
+    moe = {"shape": "moe-tiny", "routing": "balanced", "micro_batches": 4}
+    active, job = step("pp2-dp2+ep2+zero3", schedule="interleaved_1f1b", **moe)
+    assert "in two precisions" in not_predicted(job, active)["gradients"]
+    one_chunk, job_of_it = step("pp2-dp2+ep2+zero3", schedule="1f1b", **moe)
+    assert "gradients" not in not_predicted(job_of_it, one_chunk)
+    dense, dense_job = step("pp2-dp2+zero3", schedule="interleaved_1f1b", micro_batches=4)
+    assert "gradients" not in not_predicted(dense_job, dense)
