@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -24,6 +24,9 @@ COMPUTE, EXPOSED, BUBBLE, IMBALANCE, REST = PARTS = (
     "rest",
 )
 """The parts of a step. Exposed communication has an axis as well."""
+
+Seconds = dict[int, float]
+"""By rank."""
 
 Part = tuple[str, str]
 """One of :data:`PARTS`, and the axis where it is exposed communication."""
@@ -168,21 +171,52 @@ def attribute(ranks: Sequence[RankStep]) -> list[dict[Part, float]]:
 
 
 def waited_for(ranks: Sequence[RankStep]) -> list[float]:
-    """Seconds that ranks with the same work spent in exposed waiting for each rank: the last to come to a transfer.
+    """Seconds that ranks with the same work spent in exposed waiting, for each rank that held them up.
+
+    That is the last to come to a transfer. What it had itself waited for other stages longer than the rank of its stage
+    that waited least was not its doing: so much counts for the ranks that it waited for, and so on up the pipeline.
 
     >>> late, early = [Carried(1.0, 1.0)], [Carried(4.0, 4.0)]
     >>> waited_for([RankStep(0, 6.0, 2.0, {Line("dp", 0): late}), RankStep(0, 6.0, 2.0, {Line("dp", 0): early})])
     [3.0, 0.0]
     """
-    seconds = [0.0] * len(ranks)
+    peers: list[Seconds] = [defaultdict(float) for _ in ranks]  # what each was waited for, by the rank that waited
+    stages: list[Seconds] = [defaultdict(float) for _ in ranks]  # what each waited for other stages, by whom it was for
     for line, members in _members(ranks).items():
-        transfers_of = {rank: ranks[rank].transfers[line] for rank in members}
-        if _is_comparable(transfers_of) and len({ranks[rank].place for rank in members}) == 1:
-            for together in zip(*transfers_of.values(), strict=True):
-                last = min(range(len(together)), key=lambda place: together[place].duration_s)
-                least_s = together[last].duration_s
-                seconds[members[last]] += sum(max(0.0, transfer.exposed_s - least_s) for transfer in together)
-    return seconds
+        same_work = len({ranks[rank].place for rank in members}) == 1
+        for rank, last, waiting_s in _waits(members, [ranks[rank].transfers[line] for rank in members]):
+            if same_work:
+                peers[last][rank] += waiting_s
+            else:
+                stages[rank][last] += waiting_s
+    return _passed_on(peers, stages, [rank.place for rank in ranks])
+
+
+def _waits(members: Sequence[int], transfers_of: Sequence[Sequence[Carried]]) -> Iterator[tuple[int, int, float]]:
+    """``(rank, last to come, seconds of exposed waiting for it)`` of every transfer of one line."""
+    if not _is_comparable(transfers_of):
+        return
+    for together in zip(*transfers_of, strict=True):
+        last = min(range(len(together)), key=lambda place: together[place].duration_s)
+        for rank, transfer in zip(members, together, strict=True):
+            yield rank, members[last], max(0.0, transfer.exposed_s - together[last].duration_s)
+
+
+def _passed_on(peers: Sequence[Seconds], stages: Sequence[Seconds], places: Sequence[int]) -> list[float]:
+    """Seconds for which ranks were waited for; each rank's share that was not its doing at those it waited for."""
+    waits = [sum(by_rank.values()) for by_rank in stages]
+    least = {place: min(wait for wait, at in zip(waits, places, strict=True) if at == place) for place in places}
+    seconds, arrived = [0.0] * len(peers), [sum(by_rank.values()) for by_rank in peers]
+    for _ in least:
+        passed = [0.0] * len(peers)
+        for rank, arrived_s in enumerate(arrived):
+            beyond_s, late_s = waits[rank] - least[places[rank]], max(peers[rank].values(), default=0.0)
+            share = beyond_s / max(beyond_s, late_s) if beyond_s else 0.0
+            seconds[rank] += (1 - share) * arrived_s
+            for other, waiting_s in stages[rank].items() if share else ():
+                passed[other] += share * arrived_s * waiting_s / waits[rank]
+        arrived = passed
+    return [kept + last for kept, last in zip(seconds, arrived, strict=True)]
 
 
 def mean_share(parts: Sequence[Mapping[Part, float]]) -> dict[Part, tuple[float, float, float]]:
@@ -253,7 +287,7 @@ def _split(
 ) -> None:
     """Adds what each rank saw of one line: what was waiting to its part, the rest to exposed communication."""
     waited = IMBALANCE if len({ranks[rank].place for rank in transfers_of}) == 1 else BUBBLE
-    comparable = _is_comparable(transfers_of)
+    comparable = _is_comparable(transfers_of.values())
     shortest = [
         min(transfer.duration_s for transfer in together) for together in zip(*transfers_of.values(), strict=comparable)
     ]
@@ -266,8 +300,8 @@ def _split(
         parts[rank][waited, ""] += exposed_s - moving_s
 
 
-def _is_comparable(transfers_of: Mapping[int, Sequence[Carried]]) -> bool:
-    return len(transfers_of) > 1 and len({len(transfers) for transfers in transfers_of.values()}) == 1
+def _is_comparable(transfers_of: Collection[Sequence[Carried]]) -> bool:
+    return len(transfers_of) > 1 and len({len(transfers) for transfers in transfers_of}) == 1
 
 
 def _level(same_work: Sequence[dict[Part, float]]) -> None:

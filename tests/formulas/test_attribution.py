@@ -22,6 +22,7 @@ from clusterbench.formulas.attribution import (
     loss_by_part,
     mean_share,
     shared_out,
+    waited_for,
 )
 from clusterbench.formulas.intervals import exposed_communication
 
@@ -101,6 +102,31 @@ def test_a_slow_rank_of_one_stage_is_imbalance_also_where_the_next_stage_waits_f
     for parts in attribute(ranks):
         assert parts[IMBALANCE, ""] == pytest.approx(3.0)
         assert parts[BUBBLE, ""] == pytest.approx(0.0)
+
+
+def staged(place: int, replica: int, dp_s: float, received_s: float = 0.5) -> RankStep:
+    """A rank of dp2 and so many stages, which sends to the next and waits for its row of the one before."""
+    lines = {Line("dp", 2 * place): shown(dp_s), Line("pp", replica, f"{place}>{place + 1}"): shown(0.5)}
+    if place:
+        lines[Line("pp", replica, f"{place - 1}>{place}")] = shown(received_s)
+    return RankStep(place, 10.0, 3.0, lines)
+
+
+def test_a_rank_that_came_late_since_it_waited_for_a_stage_is_not_the_one_that_was_waited_for() -> None:
+    slow, slowed, slowed_too = staged(0, 1, 1.0), staged(1, 1, 1.0, 3.5), staged(2, 1, 1.0, 3.5)
+    ranks = [staged(0, 0, 4.0), slow, staged(1, 0, 4.0), slowed, staged(2, 0, 4.0), slowed_too]
+    assert waited_for(ranks) == pytest.approx([0, 9.0, 0, 0, 0, 0])
+
+
+def test_a_delay_that_several_replicas_wait_for_is_passed_on_whole() -> None:
+    first = [staged(0, 0, 4.0), staged(0, 1, 1.0), staged(0, 2, 4.0), staged(0, 3, 4.0)]
+    ranks = [*first, staged(1, 0, 4.0), staged(1, 1, 1.0, 3.5), staged(1, 2, 4.0), staged(1, 3, 4.0)]
+    assert waited_for(ranks) == pytest.approx([0, 18.0, *[0] * 6])
+
+
+def test_what_a_later_stage_was_late_by_itself_stays_with_it() -> None:
+    ranks = [staged(0, 0, 4.0), staged(0, 1, 1.0), staged(1, 0, 6.0), staged(1, 1, 1.0, 3.5)]
+    assert waited_for(ranks) == pytest.approx([0, 6.0, 0, 2.0])
 
 
 def test_what_compute_hid_of_a_wait_is_nobodys_loss() -> None:

@@ -308,6 +308,8 @@ def test_ranks_of_tp_and_ep_share_what_is_kept() -> None:
     held = {f"layer.{name}": size for name, size in expert_activations(job.shape, 32, 8).items()}
     held |= {"rounded.layers.0.feed_forward.experts.up": 8.0, "layer.attention.input": 8.0}
     left = ExpertParallel().activations(held, job)
+    rows = left.pop("result.sent.rows")  # as they came there, and as they came back
+    assert rows == (held["layer.experts.input"] + held["layer.experts.output"]) / 2
     whole = {"layer.attention.input"}
     assert {name for name, size in left.items() if size == held[name] and size} == whole
     assert all(left[name] == size / 2 for name, size in held.items() if name not in whole)
