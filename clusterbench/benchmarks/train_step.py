@@ -126,6 +126,8 @@ class TrainStep(Benchmark):
         MetricKind("loss", "1", "neither", "mean over the global batch in the last timed step"),
         MetricKind("norm", "1", "neither", "of all gradients in the last timed step, before clipping"),
         MetricKind("num_updates", "1", "neither", "optimizer steps up to the end of the last timed one"),
+        MetricKind("compiled_frames", "1", "neither", "functions that torch.compile made of the timed step on a rank"),
+        MetricKind("graph_breaks", "1", "lower", "how often a compiled function had to be left for Python", exact=True),
         MetricKind("agreement", "1", "lower", "how far is a loss or norm from that of cases that compute the same"),
         MetricKind(
             "last_update", "1", "lower", "roundings between the last update of a weight and the optimizer's formula"

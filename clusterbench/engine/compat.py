@@ -71,6 +71,9 @@ NAMES = {
     "torch._C._autograd._KinetoEvent.correlation_id": "trace",
     "torch._C._autograd._KinetoEvent.linked_correlation_id": "trace",
     "torch._C._autograd._KinetoEvent.device_resource_id": "trace",
+    # How many functions Dynamo compiled, and how often it left one for Python; what `Module.compile` leaves. 2.13 run.
+    "torch._dynamo.utils.counters": "proof.compiled",
+    "torch.nn.Module._compiled_call_impl": "proof.compiled",
     # Messages and what is sent together go past every operator. Patched for one step, to list them.
     "torch.distributed.ProcessGroup.send": "transfers",
     "torch.distributed.ProcessGroup.recv": "transfers",
@@ -253,6 +256,18 @@ def without_fake_tensors() -> AbstractContextManager[object]:
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     return unset_fake_temporarily()  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
+
+
+def is_to_be_compiled(module: torch.nn.Module) -> bool:
+    """Whether ``module.compile()`` was called."""
+    return module._compiled_call_impl is not None
+
+
+def compiler_counts() -> tuple[int, int]:
+    """Functions that Dynamo has compiled in this process, and graph breaks."""
+    from torch._dynamo.utils import counters
+
+    return counters["frames"]["ok"], sum(counters["graph_break"].values())
 
 
 def in_backward() -> bool:

@@ -49,6 +49,8 @@ EVIDENCE = (
     "routing_margin",
     *(statistic.name for statistic in STATISTICS),
     "num_updates",
+    "compiled_frames",
+    "graph_breaks",
     LAST_UPDATE,
     COPIES,
     CLIPPING,

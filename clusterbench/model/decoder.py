@@ -32,6 +32,8 @@ class Attention(nn.Module):
         self.value = Linear(shape.hidden_size, shape.num_kv_heads * shape.head_dim)
         self.output = Linear(shape.num_heads * shape.head_dim, shape.hidden_size)
 
+        # Whether a compiler can have all of this as one function.
+        self.in_one_piece = True
         # What mixes the tokens: context parallelism puts its own here.
         self.attend: Callable[[Tensor, Tensor, Tensor], Tensor] = causal_attention
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -10,19 +10,27 @@ from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism
+from clusterbench.parallel.context import ContextParallel
 from clusterbench.parallel.pipeline import Pipeline
+from clusterbench.parallel.recompute import Recompute
 from clusterbench.shape import ModelShape
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from clusterbench.model.assembly import Assembly
+    from clusterbench.model.decoder import Layer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compile(Parallelism):
     """Compiles the layers, one by one, as torchtitan does (torch.compile with its own compiler).
 
-    Layers are alike, so the first one's code serves all. On a CPU a C++ compiler is needed. The first step compiles:
-    give the case a warm-up. What a compiled layer keeps for backward is the compiler's choice: no memory is predicted.
+    Layers are alike, so the first one's code serves all. Routed experts and ring attention are not compiled, and what
+    is beside them in a layer is: how many rows an expert gets is for the host to read, and keys and values go around as
+    messages. On a CPU a C++ compiler is needed. The first step compiles: give the case a warm-up. A step of which
+    nothing was compiled is wrong. What a compiled layer keeps for backward is the compiler's choice: no memory is
+    predicted.
 
     Source
     ------
@@ -48,9 +56,15 @@ class Compile(Parallelism):
         return None
 
     def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
+        parts = _in_parts(job, others)
         for other in others:
             if isinstance(other, Pipeline) and other.splits_backward:
                 return f"compile and {other.schedule}: it splits backward, which compiled layers have in one piece"
+            if parts and isinstance(other, Recompute) and other.recompute == "selective":
+                return (
+                    f"compile and recompute selective with {parts}: layers are then compiled in parts, of which single "
+                    "results cannot be kept; recompute full can be compiled"
+                )
         return None
 
     def without_data(self) -> tuple[Self, str]:
@@ -62,4 +76,30 @@ class Compile(Parallelism):
 
     def apply(self, assembly: Assembly) -> None:
         for layer in assembly.layers():
-            layer.compile()
+            for part in compiled_parts(layer):
+                part.compile()
+
+
+def _in_parts(job: TrainingJob, others: Sequence[Parallelism]) -> str:
+    """What of a layer is not compiled; empty where it is compiled whole."""
+    if job.shape.has_experts:
+        return "experts"
+    ring = next((other for other in others if isinstance(other, ContextParallel) and other.passes_keys), None)
+    return f"context {ring.context}" if ring else ""
+
+
+def compiled_parts(layer: Layer) -> Iterator[nn.Module]:
+    """The modules of a layer that are compiled, each whole: the layer where that can be, else what of it can."""
+    from clusterbench.model.experts import MixtureOfExperts
+
+    experts = layer.feed_forward if isinstance(layer.feed_forward, MixtureOfExperts) else None
+    if layer.attention.in_one_piece and experts is None:
+        yield layer
+        return
+    yield from (layer.attention_norm, layer.feed_forward_norm)
+    if layer.attention.in_one_piece:
+        yield layer.attention
+    if experts is None:
+        yield layer.feed_forward
+    elif experts.shared is not None:
+        yield experts.shared

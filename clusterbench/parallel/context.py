@@ -79,6 +79,11 @@ class ContextParallel(Parallelism):
         alters="nothing",
     )
 
+    @property
+    def passes_keys(self) -> bool:
+        """Whether keys and values go from rank to rank, block by block, as messages."""
+        return self.context in ("ring", "zigzag")
+
     def active(self, layout: ParallelLayout) -> bool:
         return layout.uses("cp")
 
@@ -188,6 +193,7 @@ class ContextParallel(Parallelism):
         attention = attend(self.context, assembly.grid.group("cp"))
         for layer in assembly.layers():
             layer.attention.attend = attention
+            layer.attention.in_one_piece = not self.passes_keys
 
 
 def attention_imbalance(kind: str, degree: int) -> float:

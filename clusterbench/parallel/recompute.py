@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -156,16 +156,24 @@ class Recompute(Parallelism):
     def apply(self, assembly: Assembly) -> None:
         from functools import partial
 
-        from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+        from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-        context_fn = noop_context_fn
+        options: dict[str, Any] = {}
         if self.recompute == "selective":
-            context_fn = partial(create_selective_checkpoint_contexts, _keep_what_costs)
+            options["context_fn"] = partial(create_selective_checkpoint_contexts, _keep_what_costs)
         for layer in assembly.layers():
-            # preserve_rng_state: nothing here is random
-            layer.forward = partial(  # type: ignore[method-assign]
-                checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False, context_fn=context_fn
-            )
+            layer.forward = _checkpointed(layer.forward, options)  # type: ignore[method-assign]
+
+
+def _checkpointed(forward: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """A function of its own: of a layer whose forward is torch's checkpoint itself torch.compile compiles nothing."""
+    from torch.utils.checkpoint import checkpoint
+
+    def checkpointed(*arguments: Any) -> Any:
+        # preserve_rng_state: nothing here is random
+        return checkpoint(forward, *arguments, use_reentrant=False, preserve_rng_state=False, **options)
+
+    return checkpointed
 
 
 def _keep_what_costs(context: Any, operator: Any, *arguments: Any, **options: Any) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
+from clusterbench.proof.compiled import FRAMES, CompiledStep
 from clusterbench.proof.last_update import check_last_update
 from clusterbench.training.built_step import BuiltStep
 from clusterbench.words import plural
@@ -21,8 +22,11 @@ class TimedStep:
     def __init__(self, step: BuiltStep) -> None:
         self.step = step
         self._first: tuple[Tensor, Tensor | None] | None = None
+        self._compiled: CompiledStep | None = None
 
     def __call__(self) -> None:
+        if self._compiled is None:
+            self._compiled = CompiledStep(self.step)
         loss = self.step()
         if self._first is None:
             self._first = loss, self.step.last_norm
@@ -42,20 +46,25 @@ class TimedStep:
         -------
         ``first_loss`` and ``first_norm`` are of the weights that the seed gives, ``loss`` and ``norm`` of those after
         all but one of ``num_updates``. Without clipping there are no norms. In the first repeat also what
-        :func:`~clusterbench.proof.last_update.check_last_update` found.
+        :func:`~clusterbench.proof.last_update.check_last_update` found. Of a compiled step also how many functions were
+        compiled, and graph breaks.
 
         Raises
         ------
         WrongResult
-            On every rank, if any is not finite, or the weights are not those that the optimizer should have made.
+            On every rank, if any is not finite, the weights are not those that the optimizer should have made, or a
+            rank that was to compile compiled nothing.
         """
         step = self.step
         assert self._first is not None
+        assert self._compiled is not None
         assert step.last_loss is not None
         seen = {"first_loss": step.global_loss(self._first[0]), "loss": step.global_loss(step.last_loss)}
         seen |= {
             name: norm for name, norm in (("first_norm", self._first[1]), ("norm", step.last_norm)) if norm is not None
         }
+        made = self._compiled.found()
+        seen |= {name: torch.tensor(count) for name, count in made.items()}
         values = torch.zeros(rig.world_size, len(seen), dtype=torch.float64, device=rig.device)
         values[rig.rank] = torch.stack([value.detach().double().reshape(()) for value in seen.values()])
         dist.all_reduce(values)
@@ -68,6 +77,8 @@ class TimedStep:
                     f"rank {not_finite[0]} after {plural(updates, 'step')}. The time of such a step is not that of "
                     "training."
                 )
+            if name == FRAMES:
+                self._compiled.judge(of_ranks)
         own = dict(zip(seen, values[rig.rank].tolist(), strict=True))
         own["num_updates"] = float(step.num_steps)
         return own | check_last_update(step, rig) if is_first else own
