@@ -74,6 +74,8 @@ NAMES = {
     # How many functions Dynamo compiled, and how often it left one for Python; what `Module.compile` leaves. 2.13 run.
     "torch._dynamo.utils.counters": "proof.compiled",
     "torch.nn.Module._compiled_call_impl": "proof.compiled",
+    # Whether Dynamo cuts what it compiles under DDP where a bucket ends. Set.
+    "torch._dynamo.config.optimize_ddp": "parallel.compile",
     # Messages and what is sent together go past every operator. Patched for one step, to list them.
     "torch.distributed.ProcessGroup.send": "transfers",
     "torch.distributed.ProcessGroup.recv": "transfers",
@@ -261,6 +263,17 @@ def without_fake_tensors() -> AbstractContextManager[object]:
 def is_to_be_compiled(module: torch.nn.Module) -> bool:
     """Whether ``module.compile()`` was called."""
     return module._compiled_call_impl is not None
+
+
+def compile_across_buckets() -> None:
+    """Dynamo is not to cut a layer in two where one of DDP's buckets ends.
+
+    Layers are compiled one by one, so the buckets of a layer are sent when its backward is through. It wants a first
+    bucket that is no larger than the others, too, and stops the step where it is not.
+    """
+    import torch._dynamo.config
+
+    torch._dynamo.config.optimize_ddp = False
 
 
 def compiler_counts() -> tuple[int, int]:

@@ -75,6 +75,9 @@ class Compile(Parallelism):
         return "torch.compile decides what a layer keeps"
 
     def apply(self, assembly: Assembly) -> None:
+        from clusterbench.engine.compat import compile_across_buckets
+
+        compile_across_buckets()
         for layer in assembly.layers():
             for part in compiled_parts(layer):
                 part.compile()

@@ -10,6 +10,7 @@ import pytest
 
 import clusterbench.parallel.recompute
 from clusterbench.job import TrainingJob
+from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, from_options
 from clusterbench.parallel.compile import Compile
 from clusterbench.parallel.context import ContextParallel
@@ -101,9 +102,11 @@ def test_a_compiled_step_equals_a_plain_one(recompute: str) -> None:
 
 @pytest.mark.gloo
 @needs_compiler
-def test_a_compiled_step_with_experts_equals_a_plain_one() -> None:
-    evidence = run_ranks(1, parity_of, "tp1", COMPILED, {**MOE, "dtype": "float32"}, timeout_s=300)[0]
-    assert evidence["parity_gradients"] < 1e-5
+@pytest.mark.parametrize(("layout", "changes"), [("tp1", MOE), ("dp2", {})], ids=["experts", "several buckets of DDP"])
+def test_compiled_steps_of_other_kinds_equal_plain_ones(layout: str, changes: dict[str, Any]) -> None:
+    world_size = ParallelLayout.parse(layout).world_size
+    for evidence in run_ranks(world_size, parity_of, layout, COMPILED, {**changes, "dtype": "float32"}, timeout_s=300):
+        assert evidence["parity_gradients"] < 1e-5
 
 
 def test_what_cannot_be_compiled_is_said() -> None:
