@@ -117,6 +117,7 @@ def plan(
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there are GPUs]")
 @click.option("--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: those found]")
+@click.option("--ranks-per-gpu", type=click.IntRange(1, 64), help="Ranks that share each GPU: proofs, but no rates.")
 @click.option(
     "--ranks-per-agent",
     metavar="N|all",

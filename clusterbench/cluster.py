@@ -165,6 +165,8 @@ class Cluster:
         Product name as the driver reports it; None on a CPU.
     hosts
         Names in the order of ``node_rank``.
+    ranks_per_gpu
+        More than one where ranks share each GPU: what they compute and hold is real, and no time is.
 
     Examples
     --------
@@ -179,6 +181,19 @@ class Cluster:
     gpu_name: str | None = None
     cpu_name: str | None = None
     hosts: tuple[str, ...] = ()
+    ranks_per_gpu: int = 1
+
+    @property
+    def size(self) -> str:
+        """In words.
+
+        >>> Cluster(1, 4, "cuda", ranks_per_gpu=2).size
+        '1 node x 2 GPUs with 2 ranks each'
+        """
+        if self.ranks_per_gpu == 1:
+            return nodes_and_ranks(self.num_nodes, self.ranks_per_node, self.device)
+        gpus = nodes_and_ranks(self.num_nodes, -(-self.ranks_per_node // self.ranks_per_gpu), self.device)
+        return f"{gpus} with {self.ranks_per_gpu} ranks each"
 
     @property
     def world_size(self) -> int:
@@ -228,6 +243,8 @@ class MachineOptions:
         Ranks that each process of a launcher owns; 0 is all of its host.
     gpu
         The card of a machine elsewhere, by its name in the tables.
+    ranks_per_gpu
+        That share each GPU; None for one.
     """
 
     device: str | None = None
@@ -236,6 +253,7 @@ class MachineOptions:
     gpus_per_node: int | None = None
     ranks_per_agent: int | None = None
     gpu: str | None = None
+    ranks_per_gpu: int | None = None
 
 
 @dataclass(frozen=True)
@@ -277,7 +295,7 @@ def decide_cluster(asked: MachineOptions, found: Found, num_ranks: int | None) -
     Examples
     --------
     >>> decide_cluster(MachineOptions(num_nodes=2, gpus_per_node=8), Found(), None)
-    Cluster(num_nodes=2, ranks_per_node=8, device='cuda', gpu_name=None, cpu_name=None, hosts=())
+    Cluster(num_nodes=2, ranks_per_node=8, device='cuda', gpu_name=None, cpu_name=None, hosts=(), ranks_per_gpu=1)
     """
     if asked.gpu is not None:
         found = Found((named_accelerator(asked.gpu).nvml_names[0],) * GPUS_OF_A_NODE)
@@ -287,6 +305,8 @@ def decide_cluster(asked: MachineOptions, found: Found, num_ranks: int | None) -
         device = "cpu" if asked.device == "cpu" else "cuda"
     if device == "cpu" and asked.gpus_per_node is not None:
         raise SuiteError("--gpus-per-node has no effect with --device cpu. Say --num-ranks.")
+    if device == "cpu" and asked.ranks_per_gpu is not None:
+        raise SuiteError("--ranks-per-gpu has no effect on CPU ranks. Say --num-ranks.")
     if device == "cpu" and asked.gpu is not None:
         raise SuiteError("--gpu has no effect with --device cpu.")
     if device == "cuda" and asked.num_ranks is not None:
@@ -302,15 +322,17 @@ def decide_cluster(asked: MachineOptions, found: Found, num_ranks: int | None) -
             f"--num-nodes {asked.num_nodes} needs a launcher that starts clusterbench on as many hosts; this is one "
             "process on one host.\nhint: 'mpirun -n 2 -host a,b clusterbench run SUITE --ranks-per-agent all'"
         )
-    ranks_per_node = (asked.gpus_per_node or num_gpus) if device == "cuda" else (asked.num_ranks or num_ranks or 2)
+    per_gpu, gpus_per_node = asked.ranks_per_gpu or 1, asked.gpus_per_node or num_gpus
+    ranks_per_node = gpus_per_node * per_gpu if device == "cuda" else (asked.num_ranks or num_ranks or 2)
     if found.agents_per_node is not None:
         per_agent = 1 if asked.ranks_per_agent is None else asked.ranks_per_agent or ranks_per_node
         ranks_per_node = per_agent * found.agents_per_node
-    if is_run and device == "cuda" and ranks_per_node > num_gpus:
+    if is_run and device == "cuda" and ranks_per_node > num_gpus * per_gpu:
+        each = f", with {per_gpu} ranks each" if per_gpu > 1 else ""
         raise SuiteError(
-            f"{ranks_per_node} ranks on a node need as many GPUs, but {found.hosts[0]} has {num_gpus}.\n"
-            "hint: start fewer processes per node"
+            f"{ranks_per_node} ranks on a node need as many GPUs, but {found.hosts[0]} has {num_gpus}{each}.\n"
+            "hint: start fewer processes per node, or let ranks share a GPU, without rates, by --ranks-per-gpu"
         )
     gpu_name = found.gpu_names[0] if device == "cuda" and num_gpus else None
     num_nodes = len(found.hosts) or asked.num_nodes or 1
-    return Cluster(num_nodes, ranks_per_node, device, gpu_name, found.cpu_name, found.hosts)
+    return Cluster(num_nodes, ranks_per_node, device, gpu_name, found.cpu_name, found.hosts, per_gpu)

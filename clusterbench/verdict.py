@@ -339,6 +339,8 @@ def _nothing_to_judge(reading: Reading) -> str:
         return "an import holds no samples of ranks; it takes a run on the machine"
     if reading.is_dry:
         return "a dry run uses none; it takes a run on the machine"
+    if reading.shares_gpus:
+        return "ranks share a GPU, so no time is that of a machine; it takes a run with one rank a GPU"
     if not any(history.pooled is not None for history in reading.histories):
         return "nothing was measured; it takes a case that ends well"
     return "one rank has no peer; it takes more ranks, and matmul or link_matrix in the suite"

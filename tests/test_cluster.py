@@ -192,6 +192,15 @@ def test_every_gpu_that_is_found_has_a_rank() -> None:
         assert decided(found, device="cpu") == Cluster(1, 3, "cpu", None, found.cpu_name, found.hosts)
 
 
+def test_ranks_may_share_a_gpu() -> None:
+    for found in (Found(H200[:1]), a_run("a", gpu_names=H200[:1])):
+        cluster = decided(found, ranks_per_gpu=4)
+        assert (cluster.world_size, cluster.ranks_per_gpu, cluster.size) == (4, 4, "1 node x 1 GPU with 4 ranks each")
+    assert decided(a_run("a", gpu_names=H200), ranks_per_gpu=1).size == "1 node x 8 GPUs"
+    launched = a_run("a", "b", gpu_names=H200[:2], agents_per_node=4)
+    assert decided(launched, ranks_per_gpu=2).world_size == 8
+
+
 def test_a_plan_may_be_for_a_machine_elsewhere() -> None:
     assert decided(Found(), num_nodes=4, gpus_per_node=8) == Cluster(4, 8, "cuda")
     assert decided(Found(H200[:1]), num_nodes=4, gpus_per_node=8) == Cluster(4, 8, "cuda", "NVIDIA H200")
@@ -231,6 +240,12 @@ def test_under_a_launcher_each_process_owns_one_rank_unless_told_otherwise() -> 
             {},
             "9 ranks on a node need as many GPUs, but a has 8.\nhint: start fewer processes per node",
         ),
+        (
+            a_run("a", gpu_names=H200[:2], agents_per_node=5),
+            {"ranks_per_gpu": 2},
+            "5 ranks on a node need as many GPUs, but a has 2, with 2 ranks each.\nhint: start fewer processes",
+        ),
+        (a_run("a"), {"ranks_per_gpu": 2}, "--ranks-per-gpu has no effect on CPU ranks. Say --num-ranks."),
     ],
 )
 def test_what_cannot_be_is_said_in_the_same_words_for_a_plan_and_for_a_run(

@@ -46,8 +46,15 @@ class Reading:
         return bool(self.histories) and all(history.case.benchmark == "dry_step" for history in self.histories)
 
     @property
+    def shares_gpus(self) -> bool:
+        """Whether several ranks had each GPU, so that no time says anything."""
+        return self.plan.cluster.ranks_per_gpu > 1
+
+    @property
     def ran_here(self) -> bool:
         """Whether a machine was used, of which something could be said."""
+        if self.shares_gpus:
+            return False
         return not self.histories or any(history.ran_here for history in self.histories)
 
     @cached_property

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from clusterbench.benchmarks import benchmarks
+from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.cluster import Cluster
 from clusterbench.compare.repeats import Change, Repeats
 from clusterbench.derive import repeat_metrics
@@ -86,9 +86,14 @@ def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -
     timed = next((figure for figure in found if figure.how == "repeats" and _are_of_same_samples(figure, time)), None)
     if timed is not None:
         found = [replace(figure, iterations=time.iterations) if figure is timed else figure for figure in found]
-    elif (benchmark is None or benchmark.is_timed) and not any(figure.how == "repeats" for figure in found):
+    elif _has_time(benchmark, clusters) and not any(figure.how == "repeats" for figure in found):
         found.insert(0, time)  # of a program with figures of its own these are compared, and not how long it ran
     return found, [*(key for key in first if key not in second), *(key for key in second if key not in first)]
+
+
+def _has_time(benchmark: type[Benchmark] | None, clusters: Sequence[Cluster]) -> bool:
+    is_timed = benchmark is None or benchmark.is_timed
+    return is_timed and all(cluster.ranks_per_gpu == 1 for cluster in clusters)
 
 
 def independent(found: Sequence[Figure]) -> list[list[Figure]]:

@@ -26,6 +26,7 @@ from clusterbench.derive.without_secrets import (
 from clusterbench.errors import ClusterbenchError
 from clusterbench.formulas.statistics import UNSTABLE_CV
 from clusterbench.measured.bounds import without_impossible
+from clusterbench.measured.shared_gpus import without_shared_time
 from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, why_unusable
@@ -291,6 +292,7 @@ def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str
     try:
         place = Place(cluster, history.case.num_nodes)
         metrics = without_impossible(history.case, list(benchmark.derive(history.case, history.pooled, place)), cluster)
+        metrics = without_shared_time(metrics, cluster)
         for metric in metrics:
             for value in (metric.value, metric.low, metric.high):
                 if value is not None and not abs(value) < MOST:
@@ -310,7 +312,7 @@ def read_single(run: RunFolder) -> SingleRun:
     outcomes = outcomes_without_secrets(run.outcomes())
     histories = _histories(plan, list(outcomes), run.observations(), problems)
     derived = _held_together([_figures(history, plan.cluster, problems) for history in histories])
-    rows = [row for history, metrics in derived for row in _case_rows(name, history, metrics)]
+    rows = [row for history, metrics in derived for row in _case_rows(name, history, metrics, plan.cluster)]
     histories = tuple(history for history, _ in derived)
     environment = environment_without_secrets(run.environment())
     return SingleRun(name, plan, histories, rows, environment, (*run.problems, *problems))
@@ -347,7 +349,7 @@ def refusal_rows(run: SingleRun) -> Iterator[Row]:
     return (_refusal_row(run.name, run.plan, refusal) for refusal in run.plan.refusals)
 
 
-def _case_rows(run: str, history: History, metrics: Sequence[Metric]) -> Iterator[Row]:
+def _case_rows(run: str, history: History, metrics: Sequence[Metric], cluster: Cluster) -> Iterator[Row]:
     case, observation = history.case, history.pooled
     if observation is None:
         yield _no_figure(_about(run, history, ""), _why_no_figure(history))
@@ -359,7 +361,10 @@ def _case_rows(run: str, history: History, metrics: Sequence[Metric]) -> Iterato
     unseen = dict(case.expected)
     first, identity = about
     # A tuple out of tuples, without calls between: a large run has a million rows, and each call costs a tenth of it.
-    for name, unit, value, low, high, iterations, own_detail, expected, basis in (*metrics, *_steadiness(history)):
+    for name, unit, value, low, high, iterations, own_detail, expected, basis in (
+        *metrics,
+        *_steadiness(history, cluster),
+    ):
         key, detail = _named(name, *own_detail.items())
         planned = unseen.pop(key, None) or case.expected.get(key)
         if expected is None and planned is not None:
@@ -385,10 +390,10 @@ def _named(name: str, *detail: tuple[str, str]) -> tuple[str, Mapping[str, str]]
     return metric_key(name, **dict(detail)), dict(detail) or NO_DETAIL
 
 
-def _steadiness(history: History) -> Iterator[Metric]:
+def _steadiness(history: History, cluster: Cluster) -> Iterator[Metric]:
     """How far the figures of a case can be trusted; ``expected`` is the limit, not a forecast."""
     spread = history.spread
-    if spread is not None and spread.num_iterations > 1:
+    if spread is not None and spread.num_iterations > 1 and cluster.ranks_per_gpu == 1:
         yield Metric(
             "time_cv", "fraction", spread.cv, iterations=spread.num_iterations, expected=UNSTABLE_CV, basis=_LIMIT_BASIS
         )

@@ -135,6 +135,7 @@ def in_words(name: str) -> str:
 
 
 def examine(reading: Reading) -> dict[str, Answer]:
-    """What every diagnosis says, by its name; of a dry run none of a machine."""
-    kinds = {name: kind for name, kind in diagnoses().items() if kind.subject == "cases" or not reading.is_dry}
+    """What every diagnosis says, by its name; of a dry run and of shared GPUs none of a machine."""
+    without = reading.is_dry or reading.shares_gpus
+    kinds = {name: kind for name, kind in diagnoses().items() if kind.subject == "cases" or not without}
     return {name: kind().answer(reading) for name, kind in kinds.items()}

@@ -96,6 +96,8 @@ class Conductor:
         Address at which workers of other hosts reach this one; None when all ranks share a host.
     ends_at
         When the whole run has to be over, by the monotonic clock; None for no limit.
+    ranks_per_gpu
+        That share each GPU.
     """
 
     agents: Agents
@@ -103,6 +105,7 @@ class Conductor:
     progress: Progress
     store_host: str | None = None
     ends_at: float | None = None
+    ranks_per_gpu: int = 1
     _start: int = field(default=-1, init=False)
     _next_start: int = field(default=0, init=False)
     _with_passes: set[str] = field(init=False)
@@ -348,9 +351,8 @@ class Conductor:
         store = self._store(case, deadline)
         # Above every deadline: a hang is the conductor's to find, not the transport's.
         timeout_s = 2 * case.time_limit_s + 60
-        self.agents.order(
-            Start(self._start, case.world_size, case.device, case.environment, store, timeout_s, self._logs)
-        )
+        start = Start(self._start, case.world_size, case.device, case.environment, store, timeout_s, self._logs)
+        self.agents.order(replace(start, ranks_per_gpu=self.ranks_per_gpu))
 
     def _store(self, case: Case, deadline: Deadline) -> StorePlace:
         if self.store_host is None:

@@ -139,6 +139,7 @@ class Start:
     timeout_s: float
     logs: str
     first_rank: int = 0
+    ranks_per_gpu: int = 1
 
 
 @dataclass(frozen=True)

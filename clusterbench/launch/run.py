@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import cast
 
-from clusterbench.cluster import Cluster, MachineOptions, decide_cluster, nodes_and_ranks
+from clusterbench.cluster import Cluster, MachineOptions, decide_cluster
 from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
@@ -63,6 +63,7 @@ class RunOptions:
     num_ranks: int | None = None
     num_nodes: int | None = None
     gpus_per_node: int | None = None
+    ranks_per_gpu: int | None = None  # None: one
     ranks_per_agent: int | None = None  # None: one under a launcher, all in a plain run; 0: all
     hosts: tuple[str, ...] | None = None
     exclude: str | None = None  # names, or a file of them
@@ -78,7 +79,14 @@ class RunOptions:
 
     @property
     def machine(self) -> MachineOptions:
-        return MachineOptions(self.device, self.num_ranks, self.num_nodes, self.gpus_per_node, self.ranks_per_agent)
+        return MachineOptions(
+            self.device,
+            self.num_ranks,
+            self.num_nodes,
+            self.gpus_per_node,
+            self.ranks_per_agent,
+            ranks_per_gpu=self.ranks_per_gpu,
+        )
 
 
 def run(options: RunOptions) -> int:
@@ -239,7 +247,7 @@ def _conduct(
     stopped: ClusterbenchError | None = None
     try:
         interruption.raised_again()
-        Conductor(agents, directory, progress, store_host, ends_at).conduct(executions)
+        Conductor(agents, directory, progress, store_host, ends_at, cluster.ranks_per_gpu).conduct(executions)
     except LaunchError as error:
         stopped = error
     except KeyboardInterrupt:
@@ -337,7 +345,7 @@ def _folder(
     plan = directory.plan()
     if any(case.benchmark in WITHOUT_MACHINE for case in plan.cases):
         raise SuiteError(f"{options.resume} is no run on a machine: nothing of it is left to measure.")
-    there, here = _size(plan.cluster), _size(cluster)
+    there, here = plan.cluster.size, cluster.size
     is_part = (cluster.ranks_per_node, cluster.device) == (plan.cluster.ranks_per_node, plan.cluster.device)
     fewer = is_part and cluster.num_nodes < plan.cluster.num_nodes
     if there != here and not (fewer and options.on_lost_host == "continue"):
@@ -382,10 +390,6 @@ def lock_of(folder: Path, options: RunOptions) -> Lock:
     """The right to write into ``folder``, which is said to wait for."""
     run = options.fingerprint or secrets.token_hex(8)
     return Lock.take(folder, run, options.take_over, lambda words: print(words, file=sys.stderr, flush=True))
-
-
-def _size(cluster: Cluster) -> str:
-    return nodes_and_ranks(cluster.num_nodes, cluster.ranks_per_node, cluster.device)
 
 
 def _say_why() -> None:

@@ -263,6 +263,7 @@ def _inner(options: RunOptions, folder: Path, hosts: Sequence[str]) -> list[str]
         "--device": options.device,
         "--num-ranks": options.num_ranks,
         "--gpus-per-node": options.gpus_per_node,
+        "--ranks-per-gpu": options.ranks_per_gpu,
         "--ranks-per-agent": "all" if options.ranks_per_agent == 0 else options.ranks_per_agent,
         "--interface": options.interface,
         "--fingerprint": options.fingerprint,

@@ -101,6 +101,8 @@ class _Worker:
         os.environ.update(set_by_suite(self.start.environment))
         for name, value in self.order.interface.items():
             os.environ.setdefault(name, value)  # the suite's and the user's own word comes first
+        if self.start.ranks_per_gpu > 1:
+            self.have_own_host()
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self.phase("imported")
         self.rig = Rig(
@@ -139,13 +141,21 @@ class _Worker:
                 "hint: export it before clusterbench is started; mpirun takes it along with -x (Open MPI) or -genvlist"
             )
 
+    def have_own_host(self) -> None:
+        """NCCL refuses two ranks on one GPU of one host; on hosts of their own it has them talk over sockets.
+
+        Source: NVIDIA/nccl, ``src/misc/utils.cc`` (NCCL_HOSTID) and ``src/init.cc`` ("Duplicate GPU detected").
+        """
+        os.environ.setdefault("NCCL_HOSTID", f"{self.host}-{self.rank}")
+
     def open_device(self) -> torch.device:
         if self.start.device == "cpu":
             return torch.device("cpu")
         if not torch.cuda.is_available():
             raise NotHere(f"this torch ({torch.__version__}) sees no CUDA device; install a CUDA build of torch")
         # A launcher that binds shows each process its own GPU only.
-        device = torch.device("cuda", self.place.local_rank % torch.cuda.device_count())
+        gpu = self.place.local_rank // self.start.ranks_per_gpu
+        device = torch.device("cuda", gpu % torch.cuda.device_count())
         torch.cuda.set_device(device)
         return device
 

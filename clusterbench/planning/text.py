@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from clusterbench.benchmarks import same_work
-from clusterbench.cluster import Cluster, nodes_and_ranks
+from clusterbench.cluster import Cluster
 from clusterbench.expected.fits import NOT_SEEN, fit_words
 from clusterbench.types import Case, Floor, Plan, Refusal, metric_key
 from clusterbench.units import format_value
@@ -51,7 +51,7 @@ def idle_sentence(cases: Iterable[Case], cluster: Cluster) -> str:
 
 def _machine(cluster: Cluster) -> str:
     name = f" ({cluster.gpu_name})" if cluster.gpu_name else ""
-    return nodes_and_ranks(cluster.num_nodes, cluster.ranks_per_node, cluster.device) + name
+    return cluster.size + name
 
 
 def _cases(cases: Iterable[Case]) -> list[str]:

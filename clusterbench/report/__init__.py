@@ -18,7 +18,7 @@ import clusterbench
 from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.charts import CAPTION, Chart, charts
-from clusterbench.cluster import Cluster, nodes_and_ranks
+from clusterbench.cluster import Cluster
 from clusterbench.compare.text import HEADER
 from clusterbench.derive import read, write_rows
 from clusterbench.diagnoses import HEADINGS, Answer, Diagnosis, Finding, diagnoses, examine, in_words
@@ -336,7 +336,7 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
 
 def machine(cluster: Cluster) -> str:
     """``2 nodes × 8 GPUs``."""
-    return nodes_and_ranks(cluster.num_nodes, cluster.ranks_per_node, cluster.device).replace(" x ", " × ")
+    return cluster.size.replace(" x ", " × ")
 
 
 def when(started: str) -> str:

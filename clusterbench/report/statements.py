@@ -53,7 +53,7 @@ def _can(reading: Reading) -> Iterator[str]:
         )
     if on_cpu:
         yield "Method: the same code runs under NCCL on GPUs, with the same checks, files and report."
-    else:
+    elif not reading.shares_gpus:
         yield f"Speed: of this job on these {reading.plan.cluster.gpu_name or 'GPUs'}, as they were during the run."
 
 
@@ -64,6 +64,8 @@ def _cannot(reading: Reading) -> Iterator[str]:
         yield "That each step computes the right thing: a run on a machine proves it before it is timed."
         yield NOT_SEEN.replace("Not seen: t", "T")
         return
+    if reading.shares_gpus:
+        yield f"Speed: {cluster.ranks_per_gpu} ranks share each GPU and wait for one another."
     layouts = " ".join(str(history.case.layout or "") for history in reading.histories)
     if cluster.device == "cpu":
         yield (
