@@ -112,8 +112,10 @@ def _exists(dotted: str) -> bool:
                 importlib.import_module(".".join(parts[:index]))
             except ImportError:
                 return False
-        thing = getattr(thing, part, None)
-    return thing is not None
+        if not hasattr(thing, part):
+            return False
+        thing = getattr(thing, part)
+    return True
 
 
 @cache
