@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterbench.launch.conductor import SECONDS_TO_START
-from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder import LOST_HOSTS, SILENT_HOSTS, RunFolder
 from clusterbench.types import Outcome
 from tests.lab import launchers
 from tests.lab.hosts import Lab
@@ -206,7 +206,7 @@ class Soak:
                 return _verdict(bad[0], target, rank)
             if (rank >= 0 or "kill zygote" in kind) and len(new) >= 3:
                 return "named"  # it died between two cases: nothing was lost
-            if rank < 0 and self.names_in_words(target):
+            if rank < 0 and (self.names_in_words(target) or self.notes(target)):
                 return "named"
             if rank >= 0 and not self.is_running() and any("shows no sign of life" in line for line in self.said):
                 return "named"  # meanwhile the supervisor ended the run for what had been hit before
@@ -222,6 +222,12 @@ class Soak:
             rf"|interface \S+ of {host} went down|passes on no word of the run on hosts? [^;]*\b{host}\b"
         )
         return any(re.search(words, line) for line in self.said)
+
+    def notes(self, host: str) -> bool:
+        """Where no case has ranks on a host its loss ends none, and stands with the run's environment."""
+        run = self.folder / "run"
+        environment = RunFolder.open(run).environment() if (run / "plan.jsonl").exists() else {}
+        return any(host in environment.get(heading, {}) for heading in (LOST_HOSTS, SILENT_HOSTS))
 
     def workers(self) -> list[tuple[int, int]]:
         """Process and rank of every worker, by the log it writes to."""
