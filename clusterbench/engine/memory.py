@@ -412,7 +412,8 @@ class CudaMemory:
 
 
 def reset_cuda_memory(device: torch.device | int | None = None) -> None:
-    """Start new peaks at what is allocated now."""
+    """Start new peaks at what is allocated now; what earlier steps left in the cache is no longer reserved."""
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
 
 

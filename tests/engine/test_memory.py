@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
-from clusterbench.engine.memory import CATEGORIES, MemoryTracker
+from clusterbench.engine.memory import CATEGORIES, MemoryTracker, reset_cuda_memory
 from tests.ranks import run_ranks
 
 MIB = 2**20
@@ -271,3 +271,11 @@ def test_other_devices_do_not_count():
         torch.empty(FLOATS, device="meta").sum()
     assert tracker.peak().total_bytes == 4 * 4
     assert set(tracker.peak().by_category) == set(CATEGORIES)
+
+
+def test_reserved_memory_of_a_step_does_not_begin_with_what_earlier_ones_left_in_the_cache(monkeypatch):
+    done = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("empty the cache"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: done.append(f"new peaks on {device}"))
+    reset_cuda_memory(0)
+    assert done == ["empty the cache", "new peaks on 0"]
