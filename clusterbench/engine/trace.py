@@ -402,7 +402,10 @@ def _event(raw: Any, origin_ns: int, groups: Mapping[int, str]) -> Event:
 
 
 def _groups(events: Iterable[Any]) -> dict[int, str]:
-    """Correlation of a call of NCCL -> name of its process group; the kernels it launches are linked to it."""
-    calls = (event for event in events if event.name() == _NCCL_CALL)
+    """Correlation of a call of NCCL -> name of its process group; the kernels it launches are linked to it.
+
+    Empty where this PyTorch has no such metadata: the axes of kernels then follow from their streams.
+    """
+    calls = (event for event in events if event.name() == _NCCL_CALL and hasattr(event, "extra_meta"))
     named = ((call.correlation_id(), call.extra_meta().get("Process Group Name", "")) for call in calls)
     return {correlation: name.strip('"') for correlation, name in named if name}

@@ -197,6 +197,8 @@ class Raw:
         }
 
     def __getattr__(self, name):
+        if name not in self.values:
+            raise AttributeError(name)
         return lambda: self.values[name]
 
 
@@ -214,6 +216,12 @@ def test_a_kernel_has_the_group_of_the_call_that_launched_it():
     assert (event.group, event.thread, event.on_device) == ("12", 20, True)
     assert (event.start_s, event.end_s) == (pytest.approx(2e-6), pytest.approx(2.5e-6))
     assert as_event(matmul, 1000, groups).group == ""
+
+
+def test_calls_of_a_torch_that_tells_no_groups_are_skipped():
+    call = Raw("record_param_comms", 2000, 100, correlation_id=77)
+    del call.values["extra_meta"]
+    assert call_groups([call]) == {}
 
 
 @pytest.mark.gpu
