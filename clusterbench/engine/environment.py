@@ -25,7 +25,11 @@ import psutil
 from clusterbench.engine.telemetry import list_gpus
 from clusterbench.run_folder.redaction import redacted_value
 
-PREFIXES = ("NCCL_", "GLOO_", "UCX_", "FI_", "OMP_", "CUDA_", "TORCH_", "MKL_")
+PREFIXES = (
+    *("NCCL_", "GLOO_", "UCX_", "FI_"),
+    *("CUDA_", "CUBLAS_", "CUBLASLT_", "CUDNN_", "NVIDIA_", "OMP_", "MKL_"),
+    *("TORCH_", "PYTORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_"),
+)
 NAMES = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 """Variables that are recorded; no other ever is, so that a run folder can be shared."""
 

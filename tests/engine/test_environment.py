@@ -74,6 +74,24 @@ def test_secrets_and_unlisted_variables_are_never_recorded():
     }
 
 
+def test_variables_that_change_kernels_their_libraries_and_the_allocator_are_recorded():
+    variables = {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "CUBLASLT_WORKSPACE_SIZE": "32768",
+        "CUDNN_LOGLEVEL_DBG": "1",
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512",
+        "TORCHDYNAMO_DISABLE": "1",
+        "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
+        "TRITON_CACHE_DIR": "/tmp/triton",
+    }
+    assert recorded_variables({**variables, "TRITON_API_KEY": "planted"}) == {
+        **variables,
+        "TRITON_API_KEY": "[removed]",
+    }
+
+
 def test_the_mapped_library_is_found_not_the_one_beside_it(tmp_path):
     maps = tmp_path / "maps"
     maps.write_text(
