@@ -32,6 +32,7 @@ def option(
     maximum: float | None = None,
     label: str = "",
     alters: Alters = "result",
+    is_later: bool = False,
 ) -> Any:
     """A dataclass field that a suite may set.
 
@@ -49,6 +50,9 @@ def option(
     alters
         What of a training step's mathematics another value changes. Cases that differ in nothing of it are held against
         each other.
+    is_later
+        Whether runs were recorded before there was such an option. It then stays out of a case's point at its default,
+        so that those cases keep their identity.
     """
     metadata = {
         "help": help,
@@ -58,6 +62,7 @@ def option(
         "maximum": maximum,
         "label": label,
         "alters": alters,
+        "is_later": is_later,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -78,6 +83,7 @@ class Option:
     maximum: float | None
     label: str = ""
     alters: Alters = "result"
+    is_later: bool = False
 
     @property
     def required(self) -> bool:

@@ -79,6 +79,7 @@ class TrainStep(Benchmark):
         MetricKind("mfu", "fraction", "higher", "model FLOP/s over the peak; both conventions stand beside it"),
         MetricKind("hfu", "fraction", "higher", "the same with the forward passes that are computed twice"),
         MetricKind("executed_flops", "FLOP", "neither", "FLOPs of operators in a step of all ranks, by kind, counted"),
+        MetricKind("attention_calls", "1", "neither", "of attention in the forwards of a step of all ranks, by kernel"),
         MetricKind(
             "peak_memory", "B", "lower", "most bytes in live tensors during a step, on the fullest rank", exact=True
         ),
@@ -214,10 +215,7 @@ class TrainStep(Benchmark):
 
     def points(self, place: Place) -> Iterable[Point]:
         shape = named_shape(self.shape)
-        options = [
-            (parallelism, {name: getattr(parallelism, name) for name in options_of(type(parallelism))})
-            for parallelism in self._all_parallelisms()
-        ]
+        options = [(parallelism, dict(_values(parallelism))) for parallelism in self._all_parallelisms()]
         for layout in self._layouts_on(place.world_size):
             point: dict[str, Any] = {
                 "layout": str(layout),
@@ -320,6 +318,14 @@ class TrainStep(Benchmark):
     @classmethod
     def across(cls, rows: Sequence[Row]) -> Iterable[Row]:
         return across_cases(rows)
+
+
+def _values(parallelism: Parallelism) -> Iterator[tuple[str, Any]]:
+    """What a point says of a parallelism's options."""
+    for name, declared in options_of(type(parallelism)).items():
+        value = getattr(parallelism, name)
+        if not (declared.is_later and value == declared.default):
+            yield name, value
 
 
 @cache  # a plan asks for every point

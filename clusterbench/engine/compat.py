@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from clusterbench.errors import NotHere
+
 if TYPE_CHECKING:
     from typing import Self
 
@@ -81,6 +83,8 @@ NAMES = {
     "torch.distributed.ProcessGroup.recv": "transfers",
     "torch.distributed.ProcessGroup._start_coalescing": "transfers",
     "torch.distributed.ProcessGroup._end_coalescing": "transfers",
+    # Public since 2.13, and asked for before it is used: FlashAttention 3 in the place of 2. 2.13 read.
+    "torch.nn.attention.sdpa_kernel": "parallel.attention",
     # No public operator gives the log-sum-exp on every device; torch's own context parallelism calls these. 2.13 run.
     "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": "context_attention",
     "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward": "context_attention",
@@ -402,6 +406,48 @@ def flash_attention_backward(
     dscores = weights * through * q_BNSD.shape[-1] ** -0.5
     dk, dv = dscores.transpose(-2, -1) @ q_BNSD, weights.transpose(-2, -1) @ grad_BNSD
     return dscores @ k, _sum_heads(dk, k_BKTD.shape[1]), _sum_heads(dv, k_BKTD.shape[1])
+
+
+def attention_by(backend: str) -> AbstractContextManager[object]:
+    """Meanwhile ``scaled_dot_product_attention`` has one kernel to choose from.
+
+    Parameters
+    ----------
+    backend
+        ``flash``, ``flash3``, ``cudnn``, ``efficient`` or ``math``.
+
+    Raises
+    ------
+    NotHere
+        ``flash3`` where it cannot be loaded.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    if backend == "flash3":
+        _activate_flash3()
+    kernel = {
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "flash3": SDPBackend.FLASH_ATTENTION,
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "math": SDPBackend.MATH,
+    }[backend]
+    return sdpa_kernel(kernel)
+
+
+@cache  # once a process, which computes one case
+def _activate_flash3() -> None:
+    from torch.nn import attention
+
+    if not hasattr(attention, "activate_flash_attention_impl"):
+        raise NotHere(f"this torch ({torch.__version__}) cannot put FlashAttention 3 in the place of 2; 2.13 can")
+    try:
+        attention.activate_flash_attention_impl("FA3")
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        raise NotHere(
+            f"FlashAttention 3 could not be loaded: {error}\n"
+            "hint: install the wheel flash-attn-3, or use flash or cudnn"
+        ) from error
 
 
 def _attention_operator(q_BNSD: Tensor) -> str:

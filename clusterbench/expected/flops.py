@@ -3,6 +3,7 @@
 A product of a table of T rows with a matrix of I x O is 2 T I O FLOP, in forward once, in backward twice: for the
 gradient of its rows and for that of the matrix. A block of attention is two such products in forward, and five in
 backward, where the scores are computed again, as torch.utils.flop_counter counts them: all of a block, masked or not.
+Made of plain products (``math``) it keeps the scores, and is four in backward.
 Norms, rotations, softmax, the look-up of tokens, the loss and the optimizer multiply no matrices.
 """
 
@@ -15,7 +16,15 @@ from math import prod
 from typing import NamedTuple
 
 from clusterbench.job import Chunk, TrainingJob, weight_shapes
-from clusterbench.job.flops import ATTENTION, BACKWARD, CAUSAL_ATTENTION, FORWARD, GROUPED_PRODUCTS, PRODUCTS
+from clusterbench.job.flops import (
+    ATTENTION,
+    BACKWARD,
+    BATCHED_PRODUCTS,
+    CAUSAL_ATTENTION,
+    FORWARD,
+    GROUPED_PRODUCTS,
+    PRODUCTS,
+)
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import AttentionBlock, Parallelism, with_own
 from clusterbench.parallel.expert import is_expert, is_of_mixture
@@ -54,19 +63,21 @@ def _of_products(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Wor
 
 def _of_attention(active: Sequence[Parallelism], job: TrainingJob, cp_ranks: Iterable[int]) -> Counter[Work]:
     """Attention, on these ranks of cp together."""
-    is_repeated = _repeats_layers(active)
+    is_repeated, is_plain = _repeats_layers(active), any(parallelism.stores_scores for parallelism in active)
+    again = 4 if is_plain else 5  # scores that are kept are not computed again
     heads = job.shape.num_heads
     for parallelism in active:
         heads = parallelism.attention_heads(heads, job)
     pairs: Counter[str] = Counter()
     for cp_rank in cp_ranks:
         for block in _blocks(active, job, cp_rank):
-            pairs[CAUSAL_ATTENTION if block.causal else ATTENTION] += block.times * block.queries * block.keys
+            kind = BATCHED_PRODUCTS if is_plain else CAUSAL_ATTENTION if block.causal else ATTENTION
+            pairs[kind] += block.times * block.queries * block.keys
     flops: Counter[Work] = Counter()
     for kind, of_a_head in pairs.items():
         one_product = 2 * job.micro_batch_size * heads * of_a_head * job.num_layers * job.shape.head_dim
         flops[kind, FORWARD] = 2 * one_product
-        flops[kind, BACKWARD] = (7 if is_repeated else 5) * one_product
+        flops[kind, BACKWARD] = (again + 2 * is_repeated) * one_product
     return _in_step(flops, job)
 
 
@@ -81,7 +92,9 @@ def _repeats_layers(active: Sequence[Parallelism]) -> bool:
 def executed_by_all(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Work]:
     """FLOPs of one step of all ranks together, from the whole model's shape: whatever the stages of a pipeline have."""
     layout, micro_batches = job.layout.of_micro_batch, job.gradient_accumulation_steps * job.layout.dp
-    computing = with_own(active, "multiplied", "weight", "attention_heads", "attention_blocks", "repeats")
+    computing = with_own(
+        active, "multiplied", "weight", "attention_heads", "attention_blocks", "repeats", "stores_scores"
+    )
     flops = _of_micro_batch(computing, job.shape, layout, job.seq_len, job.micro_batch_size, job.dtype)
     return Counter({work: number * micro_batches for work, number in flops.items()})
 

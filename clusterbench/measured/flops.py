@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 
 from clusterbench.expected.flops import METRIC, UNVERIFIED, Work
 from clusterbench.expected.formulas import StepFormulas
-from clusterbench.job.flops import BATCHED_PRODUCTS, UNKNOWN
+from clusterbench.job.flops import BATCHED_PRODUCTS, FORWARD, UNKNOWN
 from clusterbench.job.passes import Executed
 from clusterbench.types import Case, Metric, split_key
 from clusterbench.units import format_value
@@ -45,6 +45,8 @@ class Difference:
         return f"FLOPs of {self.what} on {self.where} are {self.by}"
 
 
+ATTENTION_CALLS = "attention_calls"
+
 DIFFERS = "differs: "
 """Begins the basis of the figures of a case whose FLOPs are not the formula's."""
 
@@ -58,6 +60,30 @@ def executed_metrics(case: Case, ranks: Sequence[Sequence[Executed]], found: Seq
     basis = f"{DIFFERS}{found[0]}" if found else ""
     for kind, number in flops.items() if ranks else ():
         yield Metric(METRIC, "FLOP", float(number), detail={"part": kind}, basis=basis)
+
+
+_KERNELS = {
+    "aten::_scaled_dot_product_flash_attention": "flash",
+    "aten::_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "aten::_scaled_dot_product_cudnn_attention": "cudnn",
+    "aten::_scaled_dot_product_efficient_attention": "efficient",
+}
+"""Operators of attention, each with the kernel that it calls."""
+
+
+def attention_metrics(ranks: Sequence[Sequence[Executed]]) -> Iterator[Metric]:
+    """How often which kernel computed attention in the forwards of a step, on all ranks together.
+
+    What is made of plain products is ``math``: two for each call.
+    """
+    calls: defaultdict[str, float] = defaultdict(float)
+    for executed in chain.from_iterable(ranks):
+        if executed.during == FORWARD and executed.operator in _KERNELS:
+            calls[_KERNELS[executed.operator]] += executed.count
+        elif executed.during == FORWARD and executed.kind == BATCHED_PRODUCTS:
+            calls["math"] += executed.count / 2
+    for backend, number in sorted(calls.items()):
+        yield Metric(ATTENTION_CALLS, "1", float(number), detail={"backend": backend})
 
 
 def is_void(case: Case, found: Sequence[Difference]) -> bool:

@@ -29,7 +29,7 @@ from clusterbench.job.passes import (
     Computed,
 )
 from clusterbench.measured.agreement import STATISTICS
-from clusterbench.measured.flops import Difference, differences, executed_metrics, is_void
+from clusterbench.measured.flops import Difference, attention_metrics, differences, executed_metrics, is_void
 from clusterbench.measured.memory import deviation_metrics, deviations, memory_metrics
 from clusterbench.measured.scaling import scaling
 from clusterbench.measured.step_parts import step_parts
@@ -69,6 +69,7 @@ def step_metrics(case: Case, formulas: StepFormulas, observation: Observation, c
     found = differences(case, formulas, executed)
     yield from _utilization(case, job, time, cluster) if not is_void(case, found) else _void(found[0])
     yield from executed_metrics(case, executed, found)
+    yield from attention_metrics(executed)
     memory = MEMORY.of(observation)
     deviating = deviations(case, formulas, memory)
     yield from memory_metrics(case, memory, deviating)

@@ -191,6 +191,11 @@ class Parallelism(ABC):
         return "none"
 
     @property
+    def stores_scores(self) -> bool:
+        """Whether it has attention made of plain products, which keep the scores, in place of one operator."""
+        return False
+
+    @property
     def multiplies(self) -> bool:
         """Whether it multiplies batches of matrices of its own, of which no counter sees all."""
         return False

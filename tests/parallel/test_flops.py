@@ -28,6 +28,8 @@ CASES: list[Case] = [
     ("tp1", {}, {}),
     *(("tp1", {"recompute": again}, {}) for again in AGAIN),
     *(("tp1", {}, changes) for changes in (MQA, TIED, HALF, {"seq_len": 48})),
+    *(("tp1", {"attention_backend": "math", "recompute": again}, MQA) for again in ("none", *AGAIN)),
+    ("tp1", {"attention_backend": "flash"}, HALF),
     # tensor and sequence
     ("tp2", {"loss_parallel": False}, {}),
     *(("tp2+sp", {"recompute": again}, MQA) for again in AGAIN),
@@ -42,6 +44,7 @@ CASES: list[Case] = [
     *((layout, {"context": kind}, {}) for kind in KINDS for layout in ("cp2", "cp4")),
     *(("cp2", {"context": kind, "recompute": again}, HALF) for kind in KINDS for again in AGAIN),
     ("cp4", {"context": "ulysses"}, MQA),
+    ("cp2-tp2", {"context": "ulysses", "attention_backend": "math"}, {}),
     # pipeline
     *(("pp2", {"schedule": schedule}, FOUR) for schedule in SCHEDULES),
     *(("pp2", {"schedule": "1f1b", "recompute": again}, FOUR) for again in AGAIN),

@@ -1,0 +1,78 @@
+"""One kernel for attention: which ran, where it is refused, and that it computes the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from clusterbench.engine.compat import attention_by
+from clusterbench.errors import NotHere
+from clusterbench.expected.memory import not_predicted
+from clusterbench.layout import ParallelLayout
+from clusterbench.parallel import active_in, from_options, objection_to
+from clusterbench.parallel.attention import AttentionBackend
+from tests.training.jobs import make_job
+
+
+def objection(backend: str, layout: str = "tp1", device: str = "cuda", **options: object) -> str | None:
+    dtype = str(options.pop("dtype", "bfloat16"))
+    job = make_job(layout, dtype=dtype, device=device)
+    return objection_to(job, active_in(job.layout, from_options({"attention_backend": backend, **options})))
+
+
+def test_by_default_torch_chooses() -> None:
+    assert not AttentionBackend().active(ParallelLayout())
+    assert objection("auto", device="cpu") is None
+
+
+@pytest.mark.parametrize("backend", ["cudnn", "efficient", "flash3"])
+def test_a_cpu_has_no_kernel_of_a_gpu(backend: str) -> None:
+    assert objection(backend, device="cpu") == (
+        f"attention_backend {backend} needs a GPU; on CPUs torch has flash and math"
+    )
+    assert objection(backend) is None
+
+
+@pytest.mark.parametrize("backend", ["flash", "flash3", "cudnn"])
+def test_kernels_of_16_bits_are_refused_in_float32(backend: str) -> None:
+    assert objection(backend, dtype="float32") == (
+        f"attention_backend {backend} computes in 16 bits only, not in float32; efficient takes float32, math both"
+    )
+
+
+def test_efficient_is_refused_in_float64() -> None:
+    assert objection("efficient", dtype="float64") == (
+        "attention_backend efficient does not compute in float64; math does"
+    )
+
+
+@pytest.mark.parametrize("context", ["ring", "zigzag", "all_gather"])
+def test_attention_of_its_own_operators_takes_no_other_kernel(context: str) -> None:
+    reason = objection("flash", "cp2", context=context)
+    assert reason is not None
+    assert reason.startswith(f"attention_backend flash and context {context}, which calls operators of its own")
+    assert objection("flash", "cp2", context="ulysses") is None
+
+
+def test_of_stored_scores_no_memory_is_predicted() -> None:
+    job = make_job(dtype="bfloat16")
+    assert "activations" in not_predicted(job, active_in(job.layout, from_options({"attention_backend": "math"})))
+    assert not_predicted(job, active_in(job.layout, from_options({"attention_backend": "flash"}))) == {}
+
+
+def test_the_proof_in_float64_leaves_the_kernel_to_torch_as_few_can() -> None:
+    assert AttentionBackend(attention_backend="cudnn").exact() == AttentionBackend()
+    assert AttentionBackend(attention_backend="math").exact() == AttentionBackend(attention_backend="math")
+
+
+def test_a_torch_without_flash_attention_3_skips_the_case() -> None:
+    with pytest.raises(NotHere, match="hint: install the wheel flash-attn-3, or use flash or cudnn"):
+        attention_by("flash3")
+
+
+@pytest.mark.parametrize("backend", ["flash", "math"])
+def test_attention_is_as_torch_would_have_it(backend: str) -> None:
+    q, k, v = torch.randn(3, 2, 4, 8, 16, dtype=torch.float64)
+    whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    with attention_by(backend):
+        torch.testing.assert_close(torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), whole)
