@@ -36,6 +36,7 @@ SHOWS: dict[str, Case] = {
     "chunks_per_rank": ("pp2", {"schedule": "interleaved_1f1b"}, PIPED),
     "recompute": ("tp1", {}, FLAT),
     "loss_parallel": ("tp2+sp", {}, FLAT),
+    "attention_backend": ("tp1", {}, FLAT),
 }
 """Where an option does something."""
 
@@ -51,6 +52,9 @@ REFUSED = {
     ("compress", "powersgd"): "callbacks",
     ("routing", "real"): "routing balanced can be dry-run",
 }
+
+ON_GPUS = {"flash3", "cudnn", "efficient"}
+"""Values that a CPU does not have."""
 
 MIXTURES: list[Case] = [
     ("dp2-tp2+sp+ep4", {**EVEN, "expert_overlap": True, "aux_loss": 0.01}, {**MOE, "micro_batch_size": 2}),
@@ -81,7 +85,7 @@ def every_value() -> Iterator[tuple[Case, str]]:
         for value in values_of(option):
             layout, options, job = SHOWS[option.name]
             if (option.name, value) not in REFUSED:
-                yield (layout, {**options, option.name: value}, job), next(devices)
+                yield (layout, {**options, option.name: value}, job), "cuda" if value in ON_GPUS else next(devices)
     yield from zip(MIXTURES, cycle(("cpu", "cuda")), strict=False)
 
 
