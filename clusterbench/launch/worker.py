@@ -44,6 +44,8 @@ from clusterbench.run_folder.passes import EVERY_REPEAT
 from clusterbench.run_folder.redaction import set_by_suite
 from clusterbench.types import PHASES
 
+ALLOCATOR = "PYTORCH_ALLOC_CONF"
+
 
 def import_ahead(names: Iterable[str]) -> None:
     """Imports in the zygote what workers would otherwise each import again. Nothing here may compute.
@@ -103,6 +105,8 @@ class _Worker:
             os.environ.setdefault(name, value)  # the suite's and the user's own word comes first
         if self.start.ranks_per_gpu > 1:
             self.have_own_host()
+        if self.start.device == "cuda":
+            self.have_growing_segments()
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self.phase("imported")
         self.rig = Rig(
@@ -148,6 +152,26 @@ class _Worker:
         """
         os.environ.setdefault("NCCL_HOSTID", f"{self.host}-{self.rank}")
 
+    def have_growing_segments(self) -> None:
+        """States that take most of a GPU would otherwise end in pieces, between which nothing large fits.
+
+        Said before CUDA is touched. The suite's and the user's own settings come first, under either name: torch before
+        2.10 knows the second one only.
+
+        Source: pytorch.org/docs/stable/notes/cuda.html, "Optimizing memory usage with PYTORCH_ALLOC_CONF".
+        """
+        if not os.environ.keys() & {ALLOCATOR, "PYTORCH_CUDA_ALLOC_CONF"}:
+            os.environ[ALLOCATOR] = "expandable_segments:True"
+
+    def share_cores(self) -> None:
+        """Gives this rank its share of the host's cores: optimizers of offloaded weights run on them.
+
+        Ranks are as many as GPUs that this process sees, times ranks per GPU. What the suite says comes first.
+        """
+        if "OMP_NUM_THREADS" not in set_by_suite(self.start.environment):
+            ranks = torch.cuda.device_count() * self.start.ranks_per_gpu
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
+
     def open_device(self) -> torch.device:
         if self.start.device == "cpu":
             return torch.device("cpu")
@@ -157,6 +181,7 @@ class _Worker:
         gpu = self.place.local_rank // self.start.ranks_per_gpu
         device = torch.device("cuda", gpu % torch.cuda.device_count())
         torch.cuda.set_device(device)
+        self.share_cores()
         return device
 
     def meet(self) -> None:

@@ -91,7 +91,7 @@ def test_neighbours_share_a_gpu(monkeypatch: Any, ranks_per_gpu: int, gpus: list
     monkeypatch.delenv("NCCL_HOSTID", raising=False)
     for local_rank, gpu in enumerate(gpus):
         worker = _Worker.__new__(_Worker)
-        worker.start = SimpleNamespace(device="cuda", ranks_per_gpu=ranks_per_gpu)  # type: ignore[assignment]
+        worker.start = SimpleNamespace(device="cuda", ranks_per_gpu=ranks_per_gpu, environment={})  # type: ignore[assignment]
         worker.place = SimpleNamespace(local_rank=local_rank)  # type: ignore[assignment]
         assert worker.open_device() == torch.device("cuda", gpu)
 
