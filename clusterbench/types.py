@@ -230,12 +230,49 @@ class Step:
 
 
 @dataclass(frozen=True)
+class WarmUp:
+    """How a rank was warmed up that had to settle before it was timed.
+
+    Attributes
+    ----------
+    is_settled, drift
+        Whether the last two stretches agreed, and how far they are apart, as a share of the shorter. By the slowest
+        rank, so the same on every one.
+    seconds
+        Of all stretches.
+    calls
+        Iterations of which each sample is the mean.
+    burst_s
+        Seconds of the first iterations, before clocks came down.
+    """
+
+    is_settled: bool
+    drift: float
+    seconds: float
+    calls: int
+    burst_s: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When a rank was timed: seconds since 1970 by the clock of its host, which samples of its GPUs have, too.
+
+    ``warm_up`` is None where its iterations were counted.
+    """
+
+    began_s: float
+    ended_s: float
+    warm_up: WarmUp | None = None
+
+
+@dataclass(frozen=True)
 class Observation:
     """What was seen of one case: every rank's every sample, and each pass's record per rank.
 
     ``seconds[rank][iteration]``; ``evidence[rank]`` is what the check proved; ``passes[name][rank]``;
     ``telemetry[host][uuid]`` is what became of a GPU meanwhile. ``proof`` is the key of what the check proved, and
-    ``proven_by`` names the case and repeat whose check it was, where that is another one.
+    ``proven_by`` names the case and repeat whose check it was, where that is another one. ``timing[rank]`` is when it
+    was timed; empty where that was not recorded.
     """
 
     case: str
@@ -249,6 +286,7 @@ class Observation:
     telemetry: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     proof: str = ""
     proven_by: str = ""
+    timing: Sequence[Timing] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

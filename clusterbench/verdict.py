@@ -141,7 +141,7 @@ def _measured(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
     faults = Counter(str(fault.status) for history in histories for fault in history.faults if fault.status != "wrong")
     waiting = sum(history.status == NOT_RUN for history in histories)
     partly = sum(not history.is_complete and history.status != NOT_RUN for history in histories)
-    unsteady = len(reading.unsteady)
+    unsteady = len(reading.unsteady | reading.unsettled)
     is_incomplete = bool(faults or waiting or partly or reading.problems)
     few_samples = sum(history.pooled is not None and len(history.pooled.seconds[0]) <= TOO_FEW for history in histories)
     missing = _missing(faults, waiting, partly, len(reading.problems))
@@ -224,7 +224,8 @@ def _set_aside(reading: Reading) -> Iterator[str]:
 def _unsteady(reading: Reading, unsteady: int, have_figure: int, few_samples: int) -> Iterator[str]:
     if unsteady:
         shared = cores_shared(reading)
-        yield f"{unsteady:,} of {have_figure:,} unsteady" + (f" ({shared})" if shared else "")
+        why = shared or (f"{len(reading.unsettled):,} not settled" if reading.unsettled else "")
+        yield f"{unsteady:,} of {have_figure:,} unsteady" + (f" ({why})" if why else "")
     if few_samples and reading.ran_here:
         yield f"{few_samples:,} with {TOO_FEW} iterations or fewer, too few to tell how steady"
 

@@ -21,3 +21,25 @@ class FakeClock:
     def seconds(self, marks):
         self.calls.append("seconds")
         return [stop - start for start, stop in pairwise(marks)]
+
+
+class Device:
+    """A device and its clock: an iteration that begins at ``now_s`` takes ``each_s(now_s)`` seconds."""
+
+    def __init__(self, each_s):
+        self.each_s = each_s
+        self.now_s = 0.0
+        self.calls = 0
+
+    def run(self):
+        self.calls += 1
+        self.now_s += self.each_s(self.now_s)
+
+    def mark(self):
+        return self.now_s
+
+    def settle(self):
+        pass
+
+    def seconds(self, marks):
+        return [stop - start for start, stop in pairwise(marks)]

@@ -219,6 +219,13 @@ def test_a_part_that_is_not_judged_is_said_beside_the_suspect() -> None:
     assert found.machine.sentence.startswith("Straggler: rank 3 on laptop, 61 % slower; not judged: links (")
 
 
+def test_clocks_that_had_not_settled_count_as_unsteady_and_are_said() -> None:
+    drift = row(ONE, "warm_up_drift", 0.03, expected=0.01, basis="not settled: the last two stretches do not agree")
+    found = judged(good(ONE), good(TWO), rows=[drift])
+    assert found.measured.sentence == "2 of 2 cases; 1 of 2 unsteady (1 not settled)"
+    assert judged(good(ONE), good(TWO), rows=[drift], fail_on=["unsteady"]).failing == ("unsteady",)
+
+
 def test_unsteady_is_0_and_said() -> None:
     spread = [row(ONE, "time_cv", 0.4, expected=0.05, iterations=20)]
     found = judged(good(ONE), cases=[ONE], rows=spread)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.benchmarks import Benchmark
+from clusterbench.benchmarks import Benchmark, burst
 from clusterbench.benchmarks._transfer import WORD_BYTES, pattern, transfer_metrics, transferred
 from clusterbench.errors import NotHere
 from clusterbench.options import option
@@ -31,11 +31,16 @@ class DeviceCopy(Benchmark):
 
     A copy of so many bytes reads and writes each, so it counts twice its size; a fill writes and counts once. Source of
     the convention: BabelStream, which counts what a kernel reads and writes. All ranks run at once, because GPUs of one
-    host share power and cooling; what one GPU has to itself is its memory.
+    host share power and cooling; what one GPU has to itself is its memory. The rate is the sustained one, of two
+    seconds and more once clocks have settled.
     """
 
     ranks_work_alone: ClassVar[bool] = True
-    metrics: ClassVar[tuple[MetricKind, ...]] = transfer_metrics("one copy or fill")
+    is_sustained: ClassVar[bool] = True
+    metrics: ClassVar[tuple[MetricKind, ...]] = (
+        *transfer_metrics("one copy or fill"),
+        MetricKind("burst_bandwidth_per_rank", "B/s", "higher", "of the first ones, before clocks come down"),
+    )
     predicts: ClassVar[tuple[str, ...]] = ("bandwidth_per_rank",)
 
     sizes: tuple[int, ...] = option(
@@ -98,4 +103,8 @@ class DeviceCopy(Benchmark):
 
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
-        return transferred(case, observation, _PASSES[case.point["operation"]] * int(case.point["size_bytes"]))
+        size_bytes = _PASSES[case.point["operation"]] * int(case.point["size_bytes"])
+        yield from transferred(case, observation, size_bytes)
+        if first := burst(observation):
+            rates = size_bytes / first.value, size_bytes / first.high, size_bytes / first.low
+            yield Metric("burst_bandwidth_per_rank", "B/s", *rates, first.n)

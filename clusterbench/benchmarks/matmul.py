@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.benchmarks import Benchmark
+from clusterbench.benchmarks import Benchmark, burst
 from clusterbench.errors import NotHere
 from clusterbench.formulas.statistics import summarise
 from clusterbench.options import option
@@ -14,6 +14,9 @@ from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, 
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
+
+BURST = "burst_flops_per_s_per_rank"
+"""The metric that stands beside the sustained rate; no utilization is held against it."""
 
 _CHECKED_ROWS = 64
 
@@ -53,14 +56,17 @@ class Matmul(Benchmark):
     """How many FLOP/s each rank reaches in C = A B while so many ranks compute at once.
 
     Ranks of one host share its power, its clocks and, on a CPU, its cores, so the rate is taken at each number of ranks
-    that a layout may use: 1, 2, 4, ... and all. With ``search`` sixteen more shapes are tried, most of them not square.
+    that a layout may use: 1, 2, 4, ... and all. On GPUs it is the sustained one: of two seconds and more once clocks
+    have settled. With ``search`` sixteen more shapes are tried, most of them not square.
     Eight-bit floats are missing, because PyTorch multiplies them through a private function only.
     """
 
     ranks_work_alone: ClassVar[bool] = True
+    is_sustained: ClassVar[bool] = True
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind("step_time", "s", "lower", "time of one product, from the slowest rank"),
         MetricKind("flops_per_s_per_rank", "FLOP/s", "higher", "2 m n k over the time of the slowest rank"),
+        MetricKind(BURST, "FLOP/s", "higher", "the same of the first products, before clocks come down; on GPUs"),
     )
     predicts: ClassVar[tuple[str, ...]] = ("flops_per_s_per_rank",)
 
@@ -147,6 +153,9 @@ class Matmul(Benchmark):
         flops = 2 * m * n * k
         yield Metric("step_time", "s", time.value, time.low, time.high, time.n)
         yield Metric("flops_per_s_per_rank", "FLOP/s", flops / time.value, flops / time.high, flops / time.low, time.n)
+        if first := burst(observation):
+            rates = flops / first.value, flops / first.high, flops / first.low
+            yield Metric(BURST, "FLOP/s", *rates, first.n, basis="lasts for milliseconds; no training step sees it")
 
 
 def _shape(point: Point) -> tuple[int, int, int]:

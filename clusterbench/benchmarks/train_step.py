@@ -63,6 +63,7 @@ class TrainStep(Benchmark):
 
     version: ClassVar[int] = 1
     own_start: ClassVar[bool] = True
+    is_sustained: ClassVar[bool] = True
     modules: ClassVar[tuple[str, ...]] = (
         "torch.distributed.optim",
         "torch.distributed.pipelining",
@@ -76,7 +77,7 @@ class TrainStep(Benchmark):
         MetricKind("tokens_per_s", "tokens/s", "higher", "tokens of the global batch over the step time"),
         MetricKind("tokens_per_s_per_rank", "tokens/s", "higher", "the same over the number of ranks"),
         MetricKind("model_flops_per_s_per_rank", "FLOP/s", "higher", "what the mathematics needs, over time and ranks"),
-        MetricKind("mfu", "fraction", "higher", "model FLOP/s over the peak; both conventions stand beside it"),
+        MetricKind("mfu", "fraction", "higher", "model FLOP/s over the peak, by each convention of what is counted"),
         MetricKind("hfu", "fraction", "higher", "the same with the forward passes that are computed twice"),
         MetricKind("executed_flops", "FLOP", "neither", "FLOPs of operators in a step of all ranks, by kind, counted"),
         MetricKind("attention_calls", "1", "neither", "of attention in the forwards of a step of all ranks, by kernel"),
@@ -118,7 +119,7 @@ class TrainStep(Benchmark):
         MetricKind(
             "expert_imbalance", "1", "lower", "rows of the fullest rank or expert over the mean, by part", exact=True
         ),
-        MetricKind("energy_per_token", "J", "lower", "mean power of the ranks' GPUs while the case ran, over tokens/s"),
+        MetricKind("energy_per_token", "J", "lower", "of the ranks' GPUs while the step was timed, over its tokens"),
         MetricKind("routing_margin", "1", "higher", "least difference of probability that decided where a token went"),
         MetricKind("scaling_efficiency", "fraction", "higher", "tokens/s per rank over those of the smallest run"),
         MetricKind("scaling_loss_part", "s", "lower", "of a step, beyond the smallest run's at the same work per rank"),
@@ -279,7 +280,7 @@ class TrainStep(Benchmark):
             evidence = check_parity(trainer, job, shared_by, grid, rig.device)
             return {**evidence, PROOF_TIME: time.monotonic() - started}
 
-        timed = TimedStep(step)
+        timed = TimedStep(step, rig.asked_calls)
         run = OwnWork(timed, rig.device)
         return Step(
             run=run,

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from clusterbench.cases.matrices import CELLS, Matrix, matrices
-from clusterbench.cases.steadiness import MEASURES, is_unsteady
+from clusterbench.cases.steadiness import DRIFT, MEASURES, is_unsettled, is_unsteady
 from clusterbench.cases.trained import Trained, trained
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
@@ -111,6 +111,11 @@ class Reading:
     def unsteady(self) -> set[str]:
         """Cases whose iterations differ too much."""
         return {row.case for metric in MEASURES for row in self.rows_of(metric) if is_unsteady(row)}
+
+    @cached_property
+    def unsettled(self) -> set[str]:
+        """Cases that were timed before their clocks had settled."""
+        return {row.case for row in self.rows_of(DRIFT) if is_unsettled(row)}
 
     @cached_property
     def matrices(self) -> list[Matrix]:

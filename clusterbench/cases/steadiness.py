@@ -13,6 +13,12 @@ TOO_FEW = 2
 MEASURES = ("time_cv", "time_max_over_median")
 """Metrics that say how far the iterations of a case differ."""
 
+DRIFT = "warm_up_drift"
+"""The metric that says how far the clocks had settled before a case was timed."""
+
+NOT_SETTLED = "not settled"
+"""Begins its basis where they had not."""
+
 _CORES = ("cores", "num_cores", "physical_cores", "cpu_count", "cpus_allowed", "num_usable_cpus")
 
 
@@ -25,6 +31,11 @@ def is_unsteady(row: Row) -> bool:
         and row.expected is not None
         and row.value > row.expected
     )
+
+
+def is_unsettled(row: Row) -> bool:
+    """Whether a row says that its case was timed before its clocks had settled."""
+    return row.metric == DRIFT and row.basis.startswith(NOT_SETTLED)
 
 
 def cores_of(environment: Mapping[str, Any]) -> int | None:

@@ -142,8 +142,9 @@ class ClockPower(Chart[Watched]):
     driver says. Dots of GPUs of one kind should stand below each other; one that is left of the others is slower, and
     in a job all wait for it. Reasons are those the driver gave, as a share of the samples: at the power limit a busy
     GPU is where it is meant to be, heat and power brake are faults. Over time, a clock that falls while the temperature
-    rises is cooling, one that falls at the power limit is work. Samples are taken twice a second from before a case is
-    prepared until its last pass; moments at which a GPU was idle do not count for the dot of its clock.
+    rises is cooling, one that falls at the power limit is work. Samples are taken twice a second while a case is
+    timed; of one that is timed for less, and in earlier runs, from before it is prepared until its last pass. Moments
+    at which a GPU was idle do not count for the dot of its clock.
     """
 
     title: ClassVar[str] = "Clocks, power and temperature of the GPUs while cases ran"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
+from clusterbench.cases.steadiness import DRIFT, NOT_SETTLED
 from clusterbench.cluster import Cluster
 from clusterbench.derive.environment_ratios import environment_ratio_rows
 from clusterbench.derive.without_secrets import (
@@ -24,7 +25,7 @@ from clusterbench.derive.without_secrets import (
     plan_without_secrets,
 )
 from clusterbench.errors import ClusterbenchError
-from clusterbench.formulas.statistics import UNSTABLE_CV
+from clusterbench.formulas.statistics import SETTLED_WITHIN, UNSTABLE_CV
 from clusterbench.measured.bounds import without_impossible
 from clusterbench.measured.shared_gpus import without_shared_time
 from clusterbench.rows import COLUMNS, DETAILS, Row
@@ -405,6 +406,19 @@ def _steadiness(history: History, cluster: Cluster) -> Iterator[Metric]:
             expected=UNSTABLE_MAX_OVER_MEDIAN,
             basis=_LIMIT_BASIS,
         )
+    yield from _settling(history)
+
+
+def _settling(history: History) -> Iterator[Metric]:
+    """How far the clocks had settled before a case was timed; nothing where its warm-up was counted."""
+    timing = history.pooled.timing if history.pooled is not None else ()
+    if not timing or (warm_up := timing[0].warm_up) is None:
+        return
+    apart = f"the last two stretches of {warm_up.seconds:.1f} s of warm-up"
+    basis = f"{apart} agree" if warm_up.is_settled else f"{NOT_SETTLED}: {apart} do not agree"
+    if warm_up.calls > 1:
+        basis += f"; each sample is the mean of {warm_up.calls:,} iterations"
+    yield Metric(DRIFT, "fraction", warm_up.drift, expected=SETTLED_WITHIN, basis=basis)
 
 
 def _no_figure(about: About, why: str) -> Row:

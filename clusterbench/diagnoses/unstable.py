@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.cases.steadiness import TOO_FEW, cores_of, is_unsteady
+from clusterbench.cases.steadiness import DRIFT, TOO_FEW, cores_of, is_unsettled, is_unsteady
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Subject
 from clusterbench.rows import Row
 from clusterbench.words import plural
@@ -15,13 +15,15 @@ MOST_APART = 5
 
 
 class Unstable(Diagnosis):
-    """Cases whose iterations differ too much for their median to be trusted.
+    """Cases whose iterations differ too much for their median to be trusted, or that were timed too early.
 
     What it looks for
     -----------------
     A coefficient of variation (standard deviation over mean of the iteration times, all repeats together) above 5 %,
     or a slowest iteration above 1.5 times the median. These are nccl-tests' own limits. Two samples have no spread to
     speak of, so that such a case is not judged. Where most cases are unsteady, that is one finding about the machine.
+    And on GPUs products, copies and training steps of which no two stretches of the warm-up, half a second each or
+    longer, agreed within 1 % in ten seconds: clocks had not settled when they were timed.
 
     Why it matters
     --------------
@@ -54,7 +56,7 @@ class Unstable(Diagnosis):
         measured = [history.case.id for history in reading.histories if history.pooled is not None]
         few_samples = {case for case in measured if case not in judged and reading.ran_here}
         return Answer(
-            tuple(_findings(reading, {case: evidence[case] for case in cases}, len(measured))),
+            (*_findings(reading, {case: evidence[case] for case in cases}, len(measured)), *_unsettled(reading)),
             (f"iterations of {plural(len(judged), 'case')} are steady",) if judged and not evidence else (),
             tuple(_too_few(reading, few_samples)),
         )
@@ -71,6 +73,13 @@ def _findings(reading: Reading, evidence: Mapping[str, Sequence[str]], num_measu
     listed = "\n".join(f"{case}: {'; '.join(words)}" for case, words in evidence.items())
     what = f"{unsteady}: {shared}" if shared else f"{unsteady}: something on this machine disturbs nearly all cases"
     yield Finding("the machine", what, "warning", listed, brief=what)
+
+
+def _unsettled(reading: Reading) -> Iterator[Finding]:
+    for row in reading.rows_of(DRIFT):
+        if is_unsettled(row):
+            apart = "" if row.value is None else f"; they are {100 * row.value:.1f} % apart"
+            yield Finding(row.case, "timed before clocks had settled", "warning", f"{row.basis}{apart}")
 
 
 def cores_shared(reading: Reading) -> str:

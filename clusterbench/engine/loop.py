@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from clusterbench.engine.clock import Clock
+from clusterbench.engine.settling import PROBE, Order, Stretch
 
 
 def warm_up(run: Callable[[], object], clock: Clock, iterations: int, at: Callable[[int], None]) -> None:
@@ -21,7 +23,39 @@ def warm_up(run: Callable[[], object], clock: Clock, iterations: int, at: Callab
     gc.collect()
 
 
-def measure(run: Callable[[], object], clock: Clock, iterations: int, at: Callable[[int], None]) -> list[float]:
+def settle(
+    run: Callable[[], object], clock: Clock, at: Callable[[int], None], decide: Callable[[Stretch], Order]
+) -> tuple[Order, list[float]]:
+    """Goes on warming up until ``decide`` says that it is enough.
+
+    Parameters
+    ----------
+    decide
+        What to do after each stretch, the same on every rank; asked between stretches only.
+
+    Returns
+    -------
+    What is to be timed, and the seconds of each iteration of the burst.
+    """
+    order, burst_s, number = PROBE, [], 0
+    while order.kind != "timed":
+        at(number)
+        seconds = measure(run, clock, order.samples, _nowhere, order.calls)
+        if order.kind == "burst":
+            burst_s = seconds
+        order = decide(Stretch(order.iterations, sum(seconds) * order.calls))
+        number += 1
+    gc.collect()
+    return order, burst_s
+
+
+def _nowhere(iteration: int) -> None:
+    pass
+
+
+def measure(
+    run: Callable[[], object], clock: Clock, iterations: int, at: Callable[[int], None], calls: int = 1
+) -> list[float]:
     """Seconds of each of ``iterations`` calls of ``run``, back to back.
 
     Parameters
@@ -29,6 +63,8 @@ def measure(run: Callable[[], object], clock: Clock, iterations: int, at: Callab
     at
         Called with the number of the iteration about to start, so that a watcher sees where a rank hangs. Must cost
         next to nothing: it is inside the timed stretch.
+    calls
+        Of ``run`` in an iteration, whose mean is the sample: what takes microseconds would leave too many of them.
 
     Notes
     -----
@@ -36,14 +72,21 @@ def measure(run: Callable[[], object], clock: Clock, iterations: int, at: Callab
     lost. Python's garbage collector rests during the loop; a collection in the middle would be charged to whichever
     iteration it fell into, and never to the same one on two ranks.
     """
+    iterate = run if calls == 1 else partial(_repeat, run, calls)
     with collections_rest():
         marks = [clock.mark()]
         for iteration in range(iterations):
             at(iteration)
-            run()
+            iterate()
             marks.append(clock.mark())
         clock.settle()
-    return clock.seconds(marks)
+    seconds = clock.seconds(marks)
+    return seconds if calls == 1 else [second / calls for second in seconds]
+
+
+def _repeat(run: Callable[[], object], calls: int) -> None:
+    for _ in range(calls):
+        run()
 
 
 @contextmanager

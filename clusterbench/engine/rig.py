@@ -56,6 +56,8 @@ class Rig:
         The ranks as the case's layout sees them; None where the benchmark asked for none.
     own_steps
         In how many steps of the case under way each rank's own work is recorded, at least.
+    asked_calls
+        Of what is timed, warm-up included, as the case under way asks for them; there may be more.
     """
 
     def __init__(self, *, rank: int, world_size: int, local_rank: int, host: str, device: torch.device) -> None:
@@ -66,6 +68,7 @@ class Rig:
         self.device = device
         self.grid: Grid | None = None
         self.own_steps = 1
+        self.asked_calls = 0
         self._built: tuple[ParallelLayout, str] | None = None
 
     @cached_property
@@ -110,6 +113,18 @@ class Rig:
             word[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self.comm.broadcast(word, root)
         return bytes(word.tolist()).rstrip(b"\0").decode()
+
+    def host_max(self, value: float) -> float:
+        """The largest of all ranks' values, over the group of the hosts: a GPU's work goes on beside it."""
+        largest = torch.tensor(value, dtype=torch.float64)
+        self.comm.all_reduce(largest, "max")
+        return float(largest)
+
+    def host_tell(self, values: Sequence[float], count: int) -> list[float]:
+        """The ``count`` values of rank 0, on every rank, over the group of the hosts; the others' are not looked at."""
+        told = torch.tensor(values if self.rank == 0 else [0.0] * count, dtype=torch.float64)
+        self.comm.broadcast(told)
+        return [float(value) for value in told]
 
     def dtype(self, name: str) -> torch.dtype:
         return DTYPES[name]

@@ -145,11 +145,11 @@ def summarise(
 
     Each entry has ``index, name, num_samples``, ``min_`` and ``mean_sm_clock_hz``, ``min_`` and
     ``mean_memory_clock_hz``, ``mean_`` and ``max_power_w``, ``max_temperature_c``, ``max_memory_used_bytes``,
-    ``energy_j`` (last minus first), ``throttle_reasons`` (reason -> share of the samples that gave reasons, idleness
-    left out), ``busy_share`` (of the samples that gave reasons, those without idleness), ``min_`` and
-    ``mean_busy_sm_clock_hz`` of these, ``errors`` and ``course``: of up to 60 moments ``elapsed_s`` since the first
-    sample of this host, ``sm_clock_hz``, ``power_w`` and ``temperature_c``, each a list as long. None stands where no
-    sample had a value: no sample, no statement.
+    ``energy_j`` (last minus first) and ``energy_over_s`` (the time between the two), ``throttle_reasons`` (reason ->
+    share of the samples that gave reasons, idleness left out), ``busy_share`` (of the samples that gave reasons, those
+    without idleness), ``min_`` and ``mean_busy_sm_clock_hz`` of these, ``errors`` and ``course``: of up to 60 moments
+    ``elapsed_s`` since the first sample of this host, ``sm_clock_hz``, ``power_w`` and ``temperature_c``, each a list
+    as long. None stands where no sample had a value: no sample, no statement.
     """
     within = [sample for sample in samples if start_s <= sample["time_s"] <= end_s]
     of_gpu: dict[str, list[Mapping[str, Any]]] = {}
@@ -160,9 +160,19 @@ def summarise(
             of_gpu.setdefault(key, []).append(gpu)
             times_s.setdefault(key, []).append(sample["time_s"] - within[0]["time_s"])
     return {
-        key: {**_summary(gpu_samples), "course": _course(times_s[key], gpu_samples)}
+        key: {
+            **_summary(gpu_samples),
+            "energy_over_s": _counted_over_s(times_s[key], gpu_samples),
+            "course": _course(times_s[key], gpu_samples),
+        }
         for key, gpu_samples in of_gpu.items()
     }
+
+
+def _counted_over_s(elapsed_s: Sequence[float], gpu_samples: Sequence[Mapping[str, Any]]) -> float | None:
+    """Seconds between the first and the last sample that have the counter of energy."""
+    counted_s = [time_s for time_s, gpu in zip(elapsed_s, gpu_samples, strict=True) if gpu["energy_j"] is not None]
+    return counted_s[-1] - counted_s[0] if counted_s else None
 
 
 def _course(elapsed_s: Sequence[float], gpu_samples: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:

@@ -14,6 +14,9 @@ from clusterbench.formulas.student_t import quantile
 
 UNSTABLE_CV = 0.05  # nccl-tests' own threshold: above 5 % a row is marked unstable
 
+SETTLED_WITHIN = 0.01
+"""Two stretches of a warm-up that differ by no more than this are alike: clocks have settled."""
+
 _LIKE_NORMAL = 200  # degrees of freedom from which on Student's t is that of the normal distribution, within 1 %
 
 

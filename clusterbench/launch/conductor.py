@@ -55,7 +55,7 @@ from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpir
 from clusterbench.launch.proven import Proven
 from clusterbench.run_folder import HOSTS_WITHOUT_LINK, LOST_HOSTS, SILENT_HOSTS, RunFolder
 from clusterbench.run_folder.redaction import redacted, secrets_of
-from clusterbench.types import Blame, Case, Observation, Outcome
+from clusterbench.types import Blame, Case, Observation, Outcome, Timing
 from clusterbench.words import listed
 
 SECONDS_TO_START = 60.0
@@ -247,7 +247,8 @@ class Conductor:
             seconds=[record.seconds for record in records],
             evidence=[record.evidence for record in records],
             passes={name: [record.passes[name] for record in records] for name in records[0].passes},
-            telemetry=_summaries(self._events.samples),
+            telemetry=_summaries(self._events.samples, _timed_on(records)),
+            timing=[record.timing for record in records if record.timing is not None],
         )
         return outcome(status="ok", phase="done"), self._proven.complete(case, observation)
 
@@ -426,8 +427,24 @@ class Conductor:
             self.run.write("environment.json", json.dumps(environment, indent=1, sort_keys=True) + "\n")
 
 
-def _summaries(samples: Sequence[GpusSampled]) -> dict[str, Any]:
-    """What became of each GPU during a case, by host and GPU."""
+def _timed_on(records: Sequence[RankDone]) -> dict[str, tuple[float, float]]:
+    """Host -> from when to when all of its ranks were timed, by its clock; nothing of one that does not say."""
+    by_host: dict[str, list[Timing | None]] = {}
+    for record in records:
+        by_host.setdefault(record.host, []).append(record.timing)
+    known = {host: [timing for timing in of_host if timing] for host, of_host in by_host.items() if all(of_host)}
+    return {
+        host: (max(timing.began_s for timing in of_host), min(timing.ended_s for timing in of_host))
+        for host, of_host in known.items()
+    }
+
+
+def _summaries(samples: Sequence[GpusSampled], timed_on: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    """What became of each GPU while a case was timed, by host and GPU.
+
+    ``within`` is ``timed``, or ``case`` where no sample fell into that and all of the case's were taken. Errors are
+    those of the whole case.
+    """
     if not samples:
         return {}
     from clusterbench.engine.telemetry import summarise
@@ -435,7 +452,16 @@ def _summaries(samples: Sequence[GpusSampled]) -> dict[str, Any]:
     by_host: dict[str, list[dict[str, Any]]] = {}
     for event in samples:
         by_host.setdefault(event.host, []).append(asdict(event.sample))
-    return {host: summarise(of_host) for host, of_host in sorted(by_host.items())}
+    summaries = {}
+    for host, of_host in sorted(by_host.items()):
+        timed = summarise(of_host, *timed_on[host]) if host in timed_on else {}
+        summaries[host] = {
+            uuid: {**whole, "within": "case"}
+            | ({**timed[uuid], "within": "timed"} if uuid in timed else {})
+            | {"errors": whole["errors"]}
+            for uuid, whole in summarise(of_host).items()
+        }
+    return summaries
 
 
 def _alike(records: list[RankDone]) -> list[RankDone]:

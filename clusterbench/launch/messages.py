@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from clusterbench.engine.telemetry import GpuSample
 from clusterbench.run_folder.records import parsed, record_of
-from clusterbench.types import PHASES, Point
+from clusterbench.types import PHASES, Point, Timing
 from clusterbench.words import short
 
 LONGEST_LINE = 2**28
@@ -346,6 +346,7 @@ class RankDone:
     seconds: Sequence[float]
     evidence: Mapping[str, float]
     passes: Mapping[str, Any]
+    timing: Timing | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -20,9 +21,10 @@ import torch
 import torch.distributed as dist
 
 from clusterbench.benchmarks import benchmarks
-from clusterbench.engine.clock import clock_for
-from clusterbench.engine.loop import measure, warm_up
+from clusterbench.engine.clock import Clock, clock_for
+from clusterbench.engine.loop import measure, settle, warm_up
 from clusterbench.engine.rig import Rig
+from clusterbench.engine.settling import Rule, decided_by_rank_0, warm_up_of
 from clusterbench.errors import ClusterbenchError, LaunchError, NotHere, WrongResult
 from clusterbench.launch import store
 from clusterbench.launch.channel import Channel
@@ -42,7 +44,7 @@ from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
 from clusterbench.run_folder.passes import EVERY_REPEAT
 from clusterbench.run_folder.redaction import set_by_suite
-from clusterbench.types import PHASES
+from clusterbench.types import PHASES, Timing
 
 ALLOCATOR = "PYTORCH_ALLOC_CONF"
 
@@ -215,7 +217,7 @@ class _Worker:
             self.phase("device")
             self.rig.build_grid(ParallelLayout.parse(case.layout), case.rank_order)
         self.phase("rendezvous")
-        self.rig.own_steps = case.own_steps
+        self.rig.own_steps, self.rig.asked_calls = case.own_steps, case.warmup + case.iterations
         step = benchmark.prepare(self.rig, case.point)
         self.phase("prepared")
         self.agree("prepared")
@@ -224,16 +226,27 @@ class _Worker:
         self.agree("checked")
         clock = clock_for(self.rig.device)
         warm_up(step.run, clock, case.warmup, self.at("checked"))
-        # Ranks leave the warm-up at different moments; the first timed iteration must not pay for that.
-        self.rig.comm.barrier()
-        clock.settle()
+        self.meet_again(clock)
+        samples, calls, warmed_up = case.iterations, 1, None
+        if benchmark.is_sustained and self.rig.device.type == "cuda" and self.start.ranks_per_gpu == 1:
+            decide = decided_by_rank_0(self.rig, case.iterations, Rule())
+            order, burst_s = settle(step.run, clock, self.at("checked"), decide)
+            samples, calls, warmed_up = order.samples, order.calls, warm_up_of(order, burst_s)
+            self.meet_again(clock)
         self.phase("warm")
-        seconds = measure(step.run, clock, case.iterations, self.at("warm"))
+        began_s = time.time()
+        seconds = measure(step.run, clock, samples, self.at("warm"), calls)
+        timing = Timing(began_s, time.time(), warmed_up)
         self.phase("timed")
         evidence = {**evidence, **step.confirm(case.passes)}
         passes = {name: observe() for name, observe in step.passes.items() if case.passes or name in EVERY_REPEAT}
         self.phase("done")
-        self.channel.send(RankDone(self.rank, self.host, seconds, evidence, passes))
+        self.channel.send(RankDone(self.rank, self.host, seconds, evidence, passes, timing))
+
+    def meet_again(self, clock: Clock) -> None:
+        """Ranks leave a warm-up at different moments; the first timed iteration must not pay for that."""
+        self.rig.comm.barrier()
+        clock.settle()
 
     def agree(self, stage: Literal["prepared", "checked"]) -> None:
         """Waits until the conductor has heard ``stage`` from every rank, so that all stop at one place or none does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from statistics import fmean
 from typing import Any
@@ -67,7 +67,10 @@ def step_metrics(case: Case, formulas: StepFormulas, observation: Observation, c
     yield _rate("tokens_per_s_per_rank", "tokens/s", job.tokens_per_step / case.world_size, time)
     executed = EXECUTED.of(observation)
     found = differences(case, formulas, executed)
-    yield from _utilization(case, job, time, cluster) if not is_void(case, found) else _void(found[0])
+    if is_void(case, found):
+        yield from _void(found[0])
+    else:
+        yield from _utilization(case, job, time, cluster)
     yield from executed_metrics(case, executed, found)
     yield from attention_metrics(executed)
     memory = MEMORY.of(observation)
@@ -109,8 +112,9 @@ def _evidence(observation: Observation) -> Iterator[Metric]:
             yield Metric(name, "1", max(values[key]), detail=split_key(key)[1])
 
 
-_HELD = ("tokens_per_s_per_rank", "step_part", "model_flops_per_s_per_rank", "flops_per_s_per_rank")
-"""Figures that are held against those of other cases."""
+_BURST = "burst_flops_per_s_per_rank"
+_HELD = ("tokens_per_s_per_rank", "step_part", "model_flops_per_s_per_rank", "flops_per_s_per_rank", _BURST)
+"""Figures that are held against those of other cases; a burst only tells that what stands beside it is sustained."""
 
 
 def across_cases(rows: Sequence[Row]) -> Iterable[Row]:
@@ -119,9 +123,10 @@ def across_cases(rows: Sequence[Row]) -> Iterable[Row]:
     step_rows = [row for row in held if row.benchmark == "train_step"]
     yield from scaling(step_rows)
     peaks = _measured_peaks(held)
+    sustained = {row.case for row in held if row.metric == _BURST}
     for row in step_rows:
         if row.metric == "model_flops_per_s_per_rank":
-            yield from _held_against_matmul(row, peaks)
+            yield from _held_against_matmul(row, peaks, sustained)
 
 
 def _rate(name: str, unit: str, amount: float, time: Summary, **detail: str) -> Metric:
@@ -255,10 +260,25 @@ def _imbalance(part: str, values: Sequence[float], basis: str) -> Metric:
 
 
 def _energy(case: Case, job: TrainingJob, observation: Observation, time: Summary) -> Iterator[Metric]:
-    power = [gpu["mean_power_w"] for gpus in observation.telemetry.values() for gpu in gpus.values()]
-    if case.device == "cuda" and len(power) == case.world_size and all(power):
-        basis = f"mean power of {len(power)} GPUs while the case ran, {sum(power):.0f} W; without hosts and network"
-        yield _rate_of_energy(sum(power), job.tokens_per_step, time)._replace(basis=basis)
+    """From the counters of the GPUs while they were timed, or their mean power where a GPU has no counter.
+
+    Records of earlier versions have the mean power of the whole case, and say so.
+    """
+    gpus = [gpu for gpus in observation.telemetry.values() for gpu in gpus.values()]
+    if case.device != "cuda" or len(gpus) != case.world_size:
+        return
+    within = {gpu.get("within") for gpu in gpus}
+    if "case" in within:
+        yield Metric("energy_per_token", "J", None, basis="no sample of the GPUs fell into what was timed")
+        return
+    are_counted = within == {"timed"} and all(gpu.get("energy_over_s") for gpu in gpus)
+    power = [gpu["energy_j"] / gpu["energy_over_s"] if are_counted else gpu["mean_power_w"] for gpu in gpus]
+    if not all(power):
+        return
+    source = "counters of energy" if are_counted else "mean power"
+    when = "while the step was timed" if within == {"timed"} else "over the whole case, with start, proof and passes"
+    basis = f"{source} of {len(power)} GPUs {when}, {sum(power):.0f} W; without hosts and network"
+    yield _rate_of_energy(sum(power), job.tokens_per_step, time)._replace(basis=basis)
 
 
 def _rate_of_energy(power_w: float, tokens: int, time: Summary) -> Metric:
@@ -279,7 +299,10 @@ def _measured_peaks(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:
     return best
 
 
-def _held_against_matmul(row: Row, peaks: Mapping[tuple[object, ...], Row]) -> Iterator[Row]:
+def _held_against_matmul(
+    row: Row, peaks: Mapping[tuple[object, ...], Row], sustained: Collection[str]
+) -> Iterator[Row]:
+    """``sustained`` are the cases that were timed once clocks had settled; on GPUs of earlier runs none was."""
     peak = peaks.get((row.device, row.point["dtype"], row.world_size))
     detail = _by_matmul(row.detail["flops_convention"])
     if peak is None:
@@ -293,6 +316,8 @@ def _held_against_matmul(row: Row, peaks: Mapping[tuple[object, ...], Row]) -> I
     shape, convention = named_shape(values["shape"]), row.detail["flops_convention"]
     executed = executed_over_needed(shape, values["seq_len"], values["recompute"], convention)
     basis = f"peak is {peak.value / 1e9:,.1f} GFLOP/s per rank, measured by {peak.case}"
+    if peak.device == "cuda":
+        basis += ", sustained" if peak.case in sustained else ", a burst of few products, which is above what lasts"
     for name, factor in (("mfu", 1.0), ("hfu", executed)):
         scale = factor / peak.value
         low = None if row.low is None else row.low * scale

@@ -35,6 +35,10 @@ SLOWEST_BYTES_PER_S: Mapping[str, float] = {"cpu": 50e6, "cuda": 1e9}
 """A link that carries less counts as hanging: half of 1 Gbit/s between hosts without GPUs, 8 Gbit/s between GPUs."""
 
 
+SECONDS_TO_SETTLE = 15.0
+"""For clocks to come down and two seconds to be timed, where a case is timed so (``engine/settling.py``)."""
+
+
 def default_time_limit_s(world_size: int, iterations: int, size_bytes: int = 0, device: str = "cpu") -> float:
     """Seconds a case may take when its suite does not say.
 
@@ -265,7 +269,8 @@ def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refu
         iterations=benchmark.iterations,
         warmup=benchmark.warmup,
         time_limit_s=benchmark.time_limit_s
-        or default_time_limit_s(world_size, benchmark.iterations, benchmark.size_bytes(point), place.device),
+        or default_time_limit_s(world_size, benchmark.iterations, benchmark.size_bytes(point), place.device)
+        + (SECONDS_TO_SETTLE if benchmark.is_sustained and place.device == "cuda" else 0.0),
         layout=benchmark.layout(point),
         rank_order=str(point.get("rank_order", "megatron")),
         own_start=benchmark.own_start,

@@ -15,21 +15,35 @@ from clusterbench.proof.last_update import check_last_update
 from clusterbench.training.built_step import BuiltStep
 from clusterbench.words import plural
 
+_FINAL = "final_loss"
+
 
 class TimedStep:
-    """A step that keeps what its first call showed; reads nothing from the device meanwhile."""
+    """A step that keeps what its first call showed, and the last that was asked for; reads nothing meanwhile.
 
-    def __init__(self, step: BuiltStep) -> None:
+    Parameters
+    ----------
+    asked
+        Calls that a case asks for. Where clocks have to settle there are more, and not as many in each case: losses of
+        cases can be compared after as many updates only.
+    """
+
+    def __init__(self, step: BuiltStep, asked: int = 0) -> None:
         self.step = step
+        self._asked, self._calls = asked, 0
         self._first: tuple[Tensor, Tensor | None] | None = None
+        self._last: tuple[Tensor, Tensor | None] | None = None
         self._compiled: CompiledStep | None = None
 
     def __call__(self) -> None:
         if self._compiled is None:
             self._compiled = CompiledStep(self.step)
         loss = self.step()
+        self._calls += 1
         if self._first is None:
             self._first = loss, self.step.last_norm
+        if self._calls == self._asked:
+            self._last = loss, self.step.last_norm
 
     def confirm(self, rig: Rig, is_first: bool) -> dict[str, float]:
         """Losses over the global batch and norms of the whole model's gradients, of the first and of the last call.
@@ -45,7 +59,8 @@ class TimedStep:
         Returns
         -------
         ``first_loss`` and ``first_norm`` are of the weights that the seed gives, ``loss`` and ``norm`` of those after
-        all but one of ``num_updates``. Without clipping there are no norms. In the first repeat also what
+        all but one of ``num_updates``: of the last call, or the last that was asked for. Without clipping there are no
+        norms. In the first repeat also what
         :func:`~clusterbench.proof.last_update.check_last_update` found. Of a compiled step also how many functions were
         compiled, and graph breaks.
 
@@ -59,10 +74,12 @@ class TimedStep:
         assert self._first is not None
         assert self._compiled is not None
         assert step.last_loss is not None
-        seen = {"first_loss": step.global_loss(self._first[0]), "loss": step.global_loss(step.last_loss)}
-        seen |= {
-            name: norm for name, norm in (("first_norm", self._first[1]), ("norm", step.last_norm)) if norm is not None
-        }
+        loss, norm = self._last or (step.last_loss, step.last_norm)
+        num_updates = self._asked if self._last else step.num_steps
+        seen = {"first_loss": step.global_loss(self._first[0]), "loss": step.global_loss(loss)}
+        seen |= {name: norm for name, norm in (("first_norm", self._first[1]), ("norm", norm)) if norm is not None}
+        if step.num_steps > num_updates:
+            seen[_FINAL] = step.global_loss(step.last_loss)
         made = self._compiled.found()
         seen |= {name: torch.tensor(count) for name, count in made.items()}
         values = torch.zeros(rig.world_size, len(seen), dtype=torch.float64, device=rig.device)
@@ -71,7 +88,7 @@ class TimedStep:
         for name, of_ranks in zip(seen, values.T.tolist(), strict=True):
             not_finite = [rank for rank, value in enumerate(of_ranks) if not math.isfinite(value)]
             if not_finite:
-                updates = 1 if name.startswith("first") else step.num_steps
+                updates = 1 if name.startswith("first") else step.num_steps if name == _FINAL else num_updates
                 raise WrongResult(
                     f"the {name.rpartition('_')[2]} of {step.job.layout} is not finite: {of_ranks[not_finite[0]]} on "
                     f"rank {not_finite[0]} after {plural(updates, 'step')}. The time of such a step is not that of "
@@ -80,5 +97,6 @@ class TimedStep:
             if name == FRAMES:
                 self._compiled.judge(of_ranks)
         own = dict(zip(seen, values[rig.rank].tolist(), strict=True))
-        own["num_updates"] = float(step.num_steps)
+        own.pop(_FINAL, None)
+        own["num_updates"] = float(num_updates)
         return own | check_last_update(step, rig) if is_first else own

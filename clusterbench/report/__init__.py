@@ -225,8 +225,8 @@ def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[str
 
 
 def _unsteady(reading: Reading, rests_on: set[str]) -> str:
-    """What is to be said beside figures that rest on cases whose iterations differ too much."""
-    unsteady = reading.unsteady & rests_on
+    """What is to be said beside figures that rest on cases whose iterations differ too much, or that did not settle."""
+    unsteady, unsettled = reading.unsteady & rests_on, reading.unsettled & rests_on
     short = {
         history.case.id
         for history in reading.histories
@@ -236,6 +236,9 @@ def _unsteady(reading: Reading, rests_on: set[str]) -> str:
     if unsteady:
         of = f"{len(unsteady):,} of the {plural(len(rests_on), 'case')} behind this"
         words.append(f"Unsteady: {of} {'has' if len(unsteady) == 1 else 'have'} iterations that differ too much.")
+    if unsettled:
+        of = f"{len(unsettled):,} of the {plural(len(rests_on), 'case')} behind this"
+        words.append(f"Not settled: {of} {'was' if len(unsettled) == 1 else 'were'} timed before clocks had settled.")
     if short and reading.ran_here:
         of = f"{len(short):,} of the {plural(len(rests_on), 'case')} behind this"
         words.append(f"{of} {'has' if len(short) == 1 else 'have'} {TOO_FEW} iterations or fewer, too few to tell.")

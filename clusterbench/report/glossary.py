@@ -48,7 +48,11 @@ _EVERYWHERE = (
         "arXiv:2205.05198.",
         "hfu",
     ),
-    Word("MAMF", "Maximum achievable matmul FLOP/s: the fastest matrix product measured on the device itself."),
+    Word(
+        "MAMF",
+        "Maximum achievable matmul FLOP/s: the fastest matrix product measured on the device itself, on a GPU once its "
+        "clocks have settled.",
+    ),
     Word(
         "FLOP",
         "Floating-point operations: a sum or a product of two numbers each; FLOP/s is how many a second. GFLOP is 1e9, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeVar
@@ -29,8 +29,9 @@ MOST_FIGURES = 20_000
 MOST_SAMPLED, MOST_SAMPLES = 2_000, 200
 """Cases up to which the page holds samples, and how many of each case."""
 
-# Said by the flag 'unstable' instead; and what a textbook's algorithm would take, which no case has measured.
-_NO_COLUMN = ("", "time_cv", "time_max_over_median", "model_latency")
+# Said by the flags 'unstable' and 'not settled' instead; and what a textbook's algorithm would take, which no case has
+# measured.
+_NO_COLUMN = ("", "time_cv", "time_max_over_median", "warm_up_drift", "model_latency")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def columns(reading: Reading) -> list[CaseColumn]:
     """One value per case in each column, in the order of the plan."""
     histories = reading.histories
     lines = [reading.by_case.get(history.case.id, []) for history in histories]
-    flags = [_flag(history, rows, reading.unsteady) for history, rows in zip(histories, lines, strict=True)]
+    flags = [_flag(history, rows, reading) for history, rows in zip(histories, lines, strict=True)]
     candidates = [
         CaseColumn("case", "", "text", [history.case.id for history in histories]),
         CaseColumn("outcome", "", "status", [history.status for history in histories]),
@@ -254,12 +255,14 @@ def _cut(value: float) -> float | int:
     return int(cut) if cut == int(cut) else cut
 
 
-def _flag(history: History, rows: Sequence[Row], unsteady: Set[str]) -> str | None:
+def _flag(history: History, rows: Sequence[Row], reading: Reading) -> str | None:
     if history.pooled is None:
         return rows[0].basis[:300] if rows else None
     flags = []
-    if history.case.id in unsteady:
+    if history.case.id in reading.unsteady:
         flags.append("unstable")
+    if history.case.id in reading.unsettled:
+        flags.append("not settled")
     if len(history.faults):
         flags.append(f"{len(history.faults)} of {history.case.repeats} repeats ended badly")
     elif any(outcome.status != "ok" for outcome in history.outcomes):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from clusterbench.formulas.statistics import coefficient_of_variation, median
 from clusterbench.run_folder.passes import OWN_SECONDS
-from clusterbench.types import PROOF_TIME, SAMPLES, Case, Observation, Outcome
+from clusterbench.types import PROOF_TIME, SAMPLES, Case, Observation, Outcome, Timing
 
 FAULTS = ("wrong", "failed", "timeout", "out_of_memory")
 """Ways to end that are a failure of the run, unless the suite expected them."""
@@ -131,6 +131,7 @@ class History:
             evidence=self._evidence(),
             passes=passes,
             telemetry=last.telemetry,
+            timing=self._timing(),
         )
 
     @property
@@ -146,6 +147,12 @@ class History:
             return None
         median_s = median(times_s)
         return Spread(len(times_s), median_s, coefficient_of_variation(times_s), max(times_s) / median_s)
+
+    def _timing(self) -> Sequence[Timing]:
+        """When the last repeat was timed, with the warm-up that settled least and the bursts of all; all or nothing."""
+        if not all(observation.timing for observation in self.observations):
+            return []
+        return [_joined(of_rank) for of_rank in zip(*(seen.timing for seen in self.observations), strict=True)]
 
     def _evidence(self) -> Sequence[Mapping[str, float]]:
         """Of each kind that of the last repeat that has it; what proving took is of all of them."""
@@ -168,6 +175,16 @@ class History:
         return pooled
 
 
+def _joined(repeats: Sequence[Timing]) -> Timing:
+    """Of one rank."""
+    warm_ups = [timing.warm_up for timing in repeats if timing.warm_up is not None]
+    if len(warm_ups) < len(repeats):
+        return replace(repeats[-1], warm_up=None)
+    worst = max(warm_ups, key=lambda own: (not own.is_settled, own.drift))
+    burst_s = [second for warm_up in warm_ups for second in warm_up.burst_s]
+    return replace(repeats[-1], warm_up=replace(worst, burst_s=burst_s))
+
+
 def why_unusable(case: Case, observation: Observation) -> str:
     """Why a record cannot be used; empty when all ranks left the same number of plausible samples.
 
@@ -187,7 +204,7 @@ def why_unusable(case: Case, observation: Observation) -> str:
                 return "the record holds a time that is not a positive number" + _beyond(second)
     if not observation.hosts:
         return "the record does not say on which hosts the case ran"
-    for name, ranks in {"evidence": observation.evidence, **observation.passes}.items():
+    for name, ranks in {"evidence": observation.evidence, "timing": observation.timing, **observation.passes}.items():
         if ranks and len(ranks) != case.world_size:
             return f"the record holds '{name}' of {len(ranks)} ranks, but the case ran on {case.world_size}"
     for of_rank in observation.passes.get(SAMPLES, ()):

@@ -6,7 +6,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.errors import NotHere, WrongResult
 from clusterbench.measured.step import _measured_peaks
 from clusterbench.rows import Row
-from clusterbench.types import Case, Observation, Place
+from clusterbench.types import Case, Observation, Place, Timing, WarmUp
 from tests.benchmarks.alone import median_by_events_s, median_s, rig
 
 CPU = Place(Cluster(1, 2, "cpu"), 1)
@@ -97,6 +97,23 @@ def test_a_shape_of_the_search_can_be_the_peak_that_training_is_held_against():
 
     (best,) = _measured_peaks([row(7e14, size=8192), row(8e14, m=8192, n=8192, k=16384)]).values()
     assert best.value == 8e14
+
+
+def test_the_sustained_rate_is_the_figure_and_the_burst_stands_beside_it():
+    case = Case("x", "matmul", 1, {"size": 1000, "dtype": "bfloat16"}, "cuda", 1, 2, 3, 0, 60.0)
+    warm_ups = [WarmUp(True, 0.002, 1.6, 1, burst_s) for burst_s in ([1.0, 1.0, 1.0], [0.5, 1.25, 1.0])]
+    timing = [Timing(0.0, 8.0, warm_up) for warm_up in warm_ups]
+    observation = Observation("x", "", 0, 1, ("a",), [[2.0] * 4, [1.0] * 4], timing=timing)
+    metrics = {metric.name: metric for metric in Matmul.derive(case, observation, CPU)}
+    assert metrics["flops_per_s_per_rank"].value == 1e9
+    burst = metrics["burst_flops_per_s_per_rank"]
+    assert (burst.value, burst.low, burst.high, burst.iterations) == (2e9, 1.6e9, 2e9, 3)
+
+
+def test_without_a_burst_there_is_no_figure_of_one():
+    case = Case("x", "matmul", 1, {"size": 1000, "dtype": "float32"}, "cpu", 1, 1, 1, 0, 60.0)
+    observation = Observation("x", "", 0, 1, ("a",), [[2.0]], timing=[Timing(0.0, 8.0)])
+    assert "burst_flops_per_s_per_rank" not in {metric.name for metric in Matmul.derive(case, observation, CPU)}
 
 
 def test_tf32_is_not_on_a_cpu():

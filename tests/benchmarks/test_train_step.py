@@ -283,6 +283,49 @@ def test_a_device_that_has_come_into_the_tables_since_has_an_mfu_now() -> None:
     assert derived(planned_before, seen, H100)[MFU].value == pytest.approx(0.4099, abs=1e-4)
 
 
+def busy(**figures: Any) -> dict[str, Any]:
+    """What a GPU did while it was timed: 2 s of 700 W by its counter."""
+    of_gpu = {"mean_power_w": 690.0, "energy_j": 1400.0, "energy_over_s": 2.0, "within": "timed"}
+    return {"a": {f"GPU-{number}": {**of_gpu, **figures} for number in range(8)}}
+
+
+def energy(telemetry: dict[str, Any]) -> Metric:
+    seen = replace(observed([[8192 / (8 * 7000)] * 3] * 8), telemetry=telemetry)
+    return derived(case_of("tp8", H100, **LLAMA), seen)["energy_per_token"]
+
+
+def test_energy_is_that_of_the_counters_while_the_step_was_timed() -> None:
+    figure = energy(busy())
+    assert figure.value == pytest.approx(8 * 700.0 / 56_000)
+    assert figure.basis == ("counters of energy of 8 GPUs while the step was timed, 5600 W; without hosts and network")
+
+
+def test_a_gpu_without_a_counter_has_its_mean_power() -> None:
+    figure = energy(busy(energy_j=None, energy_over_s=None))
+    assert figure.value == pytest.approx(8 * 690.0 / 56_000)
+    assert figure.basis.startswith("mean power of 8 GPUs while the step was timed")
+
+
+def test_energy_of_a_case_without_a_sample_while_it_was_timed_is_unknown() -> None:
+    figure = energy(busy(within="case"))
+    assert (figure.value, figure.basis) == (None, "no sample of the GPUs fell into what was timed")
+
+
+def test_energy_of_an_earlier_record_says_that_it_is_of_the_whole_case() -> None:
+    figure = energy({"a": {f"GPU-{number}": {"mean_power_w": 350.0, "energy_j": 9e9} for number in range(8)}})
+    assert figure.value == pytest.approx(8 * 350.0 / 56_000)
+    assert "over the whole case, with start, proof and passes" in figure.basis
+
+
+def test_both_conventions_of_mfu_stand_beside_each_other() -> None:
+    # Llama 3 8B, 4096 tokens, on one GPU: 10,471 tokens/s are 57.8 % with the embedding counted and 54.5 % without
+    options = {"shape": "llama-8b", "seq_len": 4096, "global_batch_size": 8, "dtype": "bfloat16"}
+    place = Place(Cluster(1, 1, "cuda", "NVIDIA H100 80GB HBM3"), 1)
+    figures = derived(case_of("tp1", place, **options), observed([[8 * 4096 / 10_471] * 3]), place)
+    assert figures["mfu[flops_convention=palm_6n,peak=datasheet]"].value == pytest.approx(0.578, abs=5e-4)
+    assert figures[MFU].value == pytest.approx(0.545, abs=5e-4)
+
+
 def test_emptied_caches_of_the_allocator_are_a_metric_where_it_counts_them() -> None:
     case = case_of("tp2", CPU4)
     memory = [{"total": 7, "num_alloc_retries": 2}, {"total": 9, "num_alloc_retries": 0}]
@@ -499,8 +542,23 @@ def test_mfu_against_the_matmul_of_this_run() -> None:
     assert mfu.basis == "peak is 8.0 GFLOP/s per rank, measured by matmul/1024"
     assert hfu.metric == "hfu"
     assert 0.6 < (hfu.value or 0) < 0.67
+    burst = matmuls[1]._replace(metric="burst_flops_per_s_per_rank", value=16e9)
+    assert [made.value for made in TrainStep.across([flops, *matmuls, burst])] == [mfu.value, hfu.value]
     (empty,) = TrainStep.across([flops])
     assert (empty.value, empty.basis) == (None, "no matmul in float32 on 2 ranks was measured in this run")
+
+
+def test_the_peak_of_a_gpu_says_whether_it_lasts() -> None:
+    about = ("r", "matmul/8192", "matmul", 1, "ok", {"dtype": "float32"}, 1, 2, "a", "cuda")
+    product = Row(*about, "flops_per_s_per_rank", "FLOP/s", 7e14)
+    burst = product._replace(metric="burst_flops_per_s_per_rank", value=8e14)
+    flops = row("tp2", 2, "model_flops_per_s_per_rank", 3.5e14, detail={"flops_convention": "palm"}, recompute="none")
+    flops = flops._replace(device="cuda")
+    now, _ = TrainStep.across([flops, product, burst])
+    before, _ = TrainStep.across([flops, product])
+    assert now.value == before.value == 0.5
+    assert now.basis.endswith("measured by matmul/8192, sustained")
+    assert before.basis.endswith("measured by matmul/8192, a burst of few products, which is above what lasts")
 
 
 def real_case(layout: str) -> dict[str, Any]:

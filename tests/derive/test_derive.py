@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import clusterbench
+from clusterbench.benchmarks import burst
 from clusterbench.derive import derive_rows, read, write_rows
 from clusterbench.run_folder.attempts import why_unusable
-from clusterbench.types import Expected, Refusal
+from clusterbench.types import Expected, Refusal, Timing, WarmUp
 from tests.report.synthetic import case, good_run, observation, outcome, plant, tp_scale_run, write_run
 
 
@@ -328,3 +329,49 @@ def test_importing_clusterbench_waits_neither_for_pandas_nor_for_torch() -> None
         "import sys, clusterbench; print([name for name in ('pandas', 'torch', 'matplotlib') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def warmed_up(
+    is_settled: bool, drift: float, burst_s: float, *, calls: int = 1, began_s: float = 100.0
+) -> list[Timing]:
+    return [Timing(began_s, began_s + 2, WarmUp(is_settled, drift, 9.7, calls, [burst_s])) for _ in range(4)]
+
+
+def test_a_row_says_how_far_clocks_had_settled(tmp_path: Path) -> None:
+    planned = case("a", repeats=2)
+    settled, drifting = warmed_up(True, 0.004, 0.1), warmed_up(False, 0.034, 0.2, calls=6, began_s=200.0)
+    for name, first, second in (("x", settled, drifting), ("y", drifting, settled)):
+        seen = [observation(planned, repeat=1, timing=first), observation(planned, repeat=2, timing=second)]
+        run = write_run(tmp_path / name, [planned], [(outcome(planned, repeat=each.repeat), each) for each in seen])
+        reading = read(run)
+        (row,) = reading.rows_of("warm_up_drift")
+        assert (row.value, row.expected, reading.unsettled) == (0.034, 0.01, {planned.id})
+        assert row.basis == (
+            "not settled: the last two stretches of 9.7 s of warm-up do not agree; each sample is the mean of 6 "
+            "iterations"
+        )
+        pooled = reading.histories[0].pooled
+        assert pooled is not None
+        assert pooled.timing[0].began_s == second[0].began_s
+        assert burst(pooled).n == 2  # of both repeats
+
+
+def test_a_row_of_settled_clocks_is_no_warning(tmp_path: Path) -> None:
+    planned = case("a")
+    seen = observation(planned, timing=warmed_up(True, 0.004, 0.1))
+    reading = read(write_run(tmp_path / "run", [planned], [(outcome(planned), seen)]))
+    (row,) = reading.rows_of("warm_up_drift")
+    assert row.basis == "the last two stretches of 9.7 s of warm-up agree"
+    assert reading.unsettled == set()
+
+
+def test_a_counted_warm_up_has_no_such_row(tmp_path: Path) -> None:
+    planned = case("a")
+    seen = observation(planned, timing=[Timing(100.0, 102.0)] * 4)
+    assert read(write_run(tmp_path / "run", [planned], [(outcome(planned), seen)])).rows_of("warm_up_drift") == []
+
+
+def test_a_record_that_says_when_some_ranks_only_were_timed_is_left_out() -> None:
+    planned = case("a")
+    seen = observation(planned, timing=[Timing(100.0, 102.0)] * 3)
+    assert why_unusable(planned, seen) == "the record holds 'timing' of 3 ranks, but the case ran on 4"

@@ -51,3 +51,13 @@ def test_of_many_cases_a_few_unsteady_ones_are_named_each() -> None:
     rows = [one for number, of in enumerate(cases) for one in spread(0.4 if number < 6 else 0.01, 1.2, of)]
     run = reading(*((outcome(of), observation(of)) for of in cases), cases=cases, rows=rows)
     assert len(Unstable().findings(run)) == 6
+
+
+def test_a_case_that_was_timed_before_its_clocks_settled_is_a_finding() -> None:
+    basis = "not settled: the last two stretches of 9.7 s of warm-up do not agree"
+    drifting = row(ONE, "warm_up_drift", 0.034, expected=0.01, basis=basis)
+    (finding,) = Unstable().findings(reading(cases=[ONE], rows=[*spread(0.01, 1.1), drifting]))
+    assert (finding.where, finding.what) == ("planted/1n4/a", "timed before clocks had settled")
+    assert finding.evidence == f"{basis}; they are 3.4 % apart"
+    settled = row(ONE, "warm_up_drift", 0.004, expected=0.01, basis="the last two stretches of 1.4 s of warm-up agree")
+    assert Unstable().findings(reading(cases=[ONE], rows=[*spread(0.01, 1.1), settled])) == []

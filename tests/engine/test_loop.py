@@ -28,6 +28,12 @@ def test_nothing_waits_for_the_device_between_iterations():
     assert clock.calls == ["mark", "run", "mark", "run", "mark", "settle", "seconds"]
 
 
+def test_a_sample_of_several_calls_is_their_mean():
+    clock = FakeClock(1.0, 3.0, 7.0)
+    assert measure(lambda: clock.calls.append("run"), clock, 2, nowhere, calls=4) == [0.5, 1.0]
+    assert clock.calls == ["mark", *["run"] * 4, "mark", *["run"] * 4, "mark", "settle", "seconds"]
+
+
 def test_who_watches_is_told_which_iteration_starts():
     iterations = []
     measure(lambda: iterations.append("run"), FakeClock(0.0, 1.0, 2.0), 2, iterations.append)

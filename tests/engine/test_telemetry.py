@@ -235,6 +235,8 @@ def test_a_summary_covers_its_window_only():
     assert (summary["num_samples"], summary["min_sm_clock_hz"], summary["mean_sm_clock_hz"]) == (2, 300.0, 400.0)
     assert (summary["mean_power_w"], summary["max_power_w"], summary["max_temperature_c"]) == (300.0, 400.0, 70.0)
     assert (summary["throttle_reasons"], summary["energy_j"]) == ({"sw_thermal": 0.5}, 4.0)
+    assert summary["energy_over_s"] == 1.0  # the last sample has no counter
+    assert summarise(lines)["GPU-a"]["energy_over_s"] == 1.0
 
 
 def test_figures_over_time_count_from_the_first_sample_and_keep_gaps():

@@ -58,3 +58,42 @@ def test_losses_and_norms_are_those_of_the_whole_batch_on_every_rank(layout):
     if alone is not None:  # dp2 of make_job has twice the sequences
         assert alone.pop("last_update") < 1
         assert first == pytest.approx(alone, rel=1e-12)
+
+
+def after_more_calls(layout: str, asked: int, calls: int, poisoned: bool) -> Any:
+    """What the confirmation says where more was timed than the case asked for."""
+    import torch
+
+    from clusterbench.errors import WrongResult
+    from clusterbench.parallel import from_options
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job(layout)
+    rig = make_rig(job.layout)
+    step = TrainingStep(job, from_options({}), rig.grid, rig.device)
+    timed = TimedStep(step, asked)
+    for _ in range(calls - 1):
+        timed()
+    if poisoned:
+        with torch.no_grad():
+            next(iter(step.weights)).value.fill_(math.nan)
+    timed()
+    try:
+        return timed.confirm(rig, is_first=False)
+    except WrongResult as error:
+        return str(error)
+
+
+def test_losses_are_compared_after_as_many_updates_however_many_more_are_timed():
+    (three,), (of_five,), (five,) = (
+        run_ranks(1, after_more_calls, "tp1", asked, calls, False) for asked, calls in ((3, 3), (3, 5), (5, 5))
+    )
+    assert of_five == three
+    assert of_five["num_updates"] == 3
+    assert five["loss"] != three["loss"]
+
+
+def test_a_loss_that_is_not_finite_long_after_is_wrong_too():
+    (verdict,) = run_ranks(1, after_more_calls, "tp1", 3, 5, True)
+    assert verdict.startswith("the loss of tp1 is not finite: nan on rank 0 after 5 steps.")

@@ -132,4 +132,4 @@ def test_a_metric_is_explained_as_its_benchmark_does() -> None:
     one = case("a", benchmark="train_step")
     gone = case("b", benchmark="gone")
     rows = {metric: [row(of, metric) for of in (gone, one)] for metric in ("mfu", "no_such_metric", "busbw")}
-    assert list(figures_in(rows)) == [("mfu", "model FLOP/s over the peak; both conventions stand beside it")]
+    assert list(figures_in(rows)) == [("mfu", "model FLOP/s over the peak; by each convention of what is counted")]

@@ -9,6 +9,7 @@ import pytest
 
 from clusterbench.derive import read
 from clusterbench.report.table import MOST_METRICS, columns
+from clusterbench.types import Timing, WarmUp
 from tests.report.synthetic import case, observation, outcome, plant, write_run
 
 
@@ -41,3 +42,17 @@ def test_of_many_metrics_those_that_hardly_a_case_has_are_left_out(tmp_path: Pat
     found = names(tmp_path / "run", MOST_METRICS // 2 + 1)
     assert "step_time" in found
     assert [name for name in found if name.startswith("metric")] == []
+
+
+def test_a_case_that_was_timed_too_early_is_flagged_where_its_figures_are(tmp_path: Path) -> None:
+    early, late = case("early"), case("late")
+    warm_ups = WarmUp(False, 0.03, 9.7, 1, [0.1]), WarmUp(True, 0.003, 1.2, 1, [0.1])
+    records = [
+        (outcome(planned), observation(planned, timing=[Timing(0.0, 2.0, warm_up)] * 4))
+        for planned, warm_up in zip((early, late), warm_ups, strict=True)
+    ]
+    found = {
+        column.name: column.values for column in columns(read(write_run(tmp_path / "run", [early, late], records)))
+    }
+    assert found["note"] == ["not settled", None]
+    assert "warm_up_drift" not in found
