@@ -79,6 +79,12 @@ class TrainStep(Benchmark):
         MetricKind("model_flops_per_s_per_rank", "FLOP/s", "higher", "what the mathematics needs, over time and ranks"),
         MetricKind("mfu", "fraction", "higher", "model FLOP/s over the peak, by each convention of what is counted"),
         MetricKind("hfu", "fraction", "higher", "the same with the forward passes that are computed twice"),
+        MetricKind(
+            "executed_flops_per_s_per_rank",
+            "FLOP/s",
+            "higher",
+            "FLOPs of operators over time and ranks, counted; of attention under the causal mask half",
+        ),
         MetricKind("executed_flops", "FLOP", "neither", "FLOPs of operators in a step of all ranks, by kind, counted"),
         MetricKind("attention_calls", "1", "neither", "of attention in the forwards of a step of all ranks, by kernel"),
         MetricKind(

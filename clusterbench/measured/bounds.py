@@ -14,7 +14,10 @@ BEYOND = "void: beyond a physical bound"
 MARGIN = 0.10
 """Data sheets give rates at one clock, and a GPU may run at a higher one: that of an H100 by 8 %."""
 
-_OF_TIME = ("tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank", "mfu", "hfu", "energy_per_token")
+_OF_TIME = (
+    *("tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank", "mfu", "hfu"),
+    *("executed_flops_per_s_per_rank", "energy_per_token"),
+)
 """Figures of a training step that are void together: all are the same time."""
 
 

@@ -9,7 +9,8 @@ from itertools import chain
 
 from clusterbench.expected.flops import METRIC, UNVERIFIED, Work
 from clusterbench.expected.formulas import StepFormulas
-from clusterbench.job.flops import BATCHED_PRODUCTS, FORWARD, UNKNOWN
+from clusterbench.formulas.statistics import Summary
+from clusterbench.job.flops import BATCHED_PRODUCTS, CAUSAL_ATTENTION, FORWARD, UNKNOWN
 from clusterbench.job.passes import Executed
 from clusterbench.types import Case, Metric, split_key
 from clusterbench.units import format_value
@@ -46,6 +47,8 @@ class Difference:
 
 
 ATTENTION_CALLS = "attention_calls"
+RATE = "executed_flops_per_s_per_rank"
+_COUNTED = "operators counted in one step, what is computed again with them; causal attention as half of its square"
 
 DIFFERS = "differs: "
 """Begins the basis of the figures of a case whose FLOPs are not the formula's."""
@@ -84,6 +87,19 @@ def attention_metrics(ranks: Sequence[Sequence[Executed]]) -> Iterator[Metric]:
             calls["math"] += executed.count / 2
     for backend, number in sorted(calls.items()):
         yield Metric(ATTENTION_CALLS, "1", float(number), detail={"backend": backend})
+
+
+def executed_rate(case: Case, ranks: Sequence[Sequence[Executed]], time: Summary) -> Iterator[Metric]:
+    """FLOP/s that a rank's operators come to; nothing where none were counted.
+
+    Operators count every block of attention in full. Kernels leave out what the causal mask hides, so half of that is
+    taken here: of what the device does, and not of what is asked of it.
+    """
+    executed = [executed for executed in chain.from_iterable(ranks) if executed.kind != UNKNOWN]
+    if executed:
+        flops = sum(each.flops / (2 if each.kind == CAUSAL_ATTENTION else 1) for each in executed) / case.world_size
+        rates = flops / time.value, flops / time.high, flops / time.low
+        yield Metric(RATE, "FLOP/s", *rates, time.n, basis=_COUNTED)
 
 
 def is_void(case: Case, found: Sequence[Difference]) -> bool:

@@ -29,7 +29,15 @@ from clusterbench.job.passes import (
     Computed,
 )
 from clusterbench.measured.agreement import STATISTICS
-from clusterbench.measured.flops import Difference, attention_metrics, differences, executed_metrics, is_void
+from clusterbench.measured.flops import (
+    RATE,
+    Difference,
+    attention_metrics,
+    differences,
+    executed_metrics,
+    executed_rate,
+    is_void,
+)
 from clusterbench.measured.memory import deviation_metrics, deviations, memory_metrics
 from clusterbench.measured.scaling import scaling
 from clusterbench.measured.step_parts import step_parts
@@ -71,6 +79,7 @@ def step_metrics(case: Case, formulas: StepFormulas, observation: Observation, c
         yield from _void(found[0])
     else:
         yield from _utilization(case, job, time, cluster)
+        yield from executed_rate(case, executed, time)
     yield from executed_metrics(case, executed, found)
     yield from attention_metrics(executed)
     memory = MEMORY.of(observation)
@@ -170,6 +179,7 @@ def _void(difference: Difference) -> Iterator[Metric]:
         yield Metric("model_flops_per_s_per_rank", "FLOP/s", None, detail=detail, basis=why)
         for name in ("mfu", "hfu"):
             yield Metric(name, "fraction", None, detail={**detail, "peak": "datasheet"}, basis=why)
+    yield Metric(RATE, "FLOP/s", None, basis=why)
 
 
 def _datasheet_peak(case: Case, job: TrainingJob, cluster: Cluster) -> tuple[float, str] | None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from clusterbench.benchmarks import benchmarks
-from clusterbench.benchmarks.train_step import TrainStep
+from clusterbench.benchmarks.train_step import TrainStep, formulas_of
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LayoutError
+from clusterbench.job.passes import Executed
 from clusterbench.layout import every_layout
 from clusterbench.measured.step_parts import detail_of
 from clusterbench.options import options_of
@@ -324,6 +325,27 @@ def test_both_conventions_of_mfu_stand_beside_each_other() -> None:
     figures = derived(case_of("tp1", place, **options), observed([[8 * 4096 / 10_471] * 3]), place)
     assert figures["mfu[flops_convention=palm_6n,peak=datasheet]"].value == pytest.approx(0.578, abs=5e-4)
     assert figures[MFU].value == pytest.approx(0.545, abs=5e-4)
+
+
+def executed_by(job_options: dict[str, Any], seconds: float) -> dict[str, Metric]:
+    """A rank that executes what the formula has."""
+    place = Place(Cluster(1, 1, "cuda", "NVIDIA H100 80GB HBM3"), 1)
+    case = case_of("tp1", place, **job_options)
+    counted = [
+        Executed("aten::x", kind, during, 1, flops) for (kind, during), flops in formulas_of(case).executed[0].items()
+    ]
+    return derived(case, observed([[seconds] * 3], executed=[[vars(each) for each in counted]]), place)
+
+
+@pytest.mark.parametrize(("recompute", "gflop"), [("none", 48.8), ("full", 60.06)])
+def test_executed_flops_tell_what_recomputation_really_runs(recompute: str, gflop: float) -> None:
+    # Llama 3 8B, 4096 tokens: what a token costs on tensor cores whose attention leaves out what the mask hides. All of
+    # forward once more would be 63.8, but of a layer the last product is not, as nothing in backward needs it.
+    options = {"shape": "llama-8b", "seq_len": 4096, "global_batch_size": 8, "dtype": "bfloat16"}
+    figures = executed_by({**options, "recompute": recompute}, 8 * 4096 / 10_471)
+    rate = figures["executed_flops_per_s_per_rank"]
+    assert rate.value == pytest.approx(10_471 * gflop * 1e9, rel=2e-3)
+    assert list(figures).index(rate.key) < list(figures).index("executed_flops[part=causal attention]")
 
 
 def test_emptied_caches_of_the_allocator_are_a_metric_where_it_counts_them() -> None:
