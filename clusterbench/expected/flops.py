@@ -49,15 +49,17 @@ def executed_by_rank(active: Sequence[Parallelism], job: TrainingJob, cp_rank: i
 
 def _of_products(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Work]:
     """All but attention, which is the same on every cp rank."""
-    is_repeated = _repeats_layers(active)
+    is_repeated, is_fused = _repeats_layers(active), any(parallelism.fuses_loss for parallelism in active)
     layers, of_expert, of_rank = job.num_layers, _expert_kind(job), job.residual_tokens
     rows = {"region": job.local_tokens, "rank": of_rank, "experts": of_rank * job.shape.experts_per_token}
     flops: Counter[Work] = Counter()
     for product in _products(tuple(active), job.shape, job.layout, job.has_head):
         kind = of_expert if product.rows == "experts" else PRODUCTS
         forward = product.flops * rows[product.rows] * (layers if product.in_layers else 1)
+        backward = (3 if is_repeated and product.is_repeated else 2) * forward
         flops[kind, FORWARD] += forward
-        flops[kind, BACKWARD] += (3 if is_repeated and product.is_repeated else 2) * forward
+        # the head is the only product outside of layers
+        flops[kind, FORWARD if is_fused and not product.in_layers else BACKWARD] += backward
     return _in_step(flops, job)
 
 
@@ -93,7 +95,7 @@ def executed_by_all(active: Sequence[Parallelism], job: TrainingJob) -> Counter[
     """FLOPs of one step of all ranks together, from the whole model's shape: whatever the stages of a pipeline have."""
     layout, micro_batches = job.layout.of_micro_batch, job.gradient_accumulation_steps * job.layout.dp
     computing = with_own(
-        active, "multiplied", "weight", "attention_heads", "attention_blocks", "repeats", "stores_scores"
+        active, "multiplied", "weight", "attention_heads", "attention_blocks", "repeats", "stores_scores", "fuses_loss"
     )
     flops = _of_micro_batch(computing, job.shape, layout, job.seq_len, job.micro_batch_size, job.dtype)
     return Counter({work: number * micro_batches for work, number in flops.items()})

@@ -127,11 +127,18 @@ def _longest_sequence(parts: Sequence[TrainingJob], active: Sequence[Parallelism
 
 
 def _units_that_fit(active: Sequence[Parallelism], part: TrainingJob, unit: int, room_bytes: float) -> int:
-    """The most units of a sequence that have room; negative where not even what never grows has.
+    """The most units of a sequence that have room; negative where not even what never grows has."""
+    fits = _along_lines(active, part, unit, room_bytes, max(1, part.seq_len // unit))
+    if any(parallelism.fuses_loss for parallelism in active):
+        # what a chunk of the loss holds begins to grow only with long chunks: lines there are steeper, and none is less
+        # steep further on
+        while fits > 0 and (fewer := _along_lines(active, part, unit, room_bytes, fits)) < fits:
+            fits = fewer
+    return fits
 
-    Two lengths show the lines along which what is held at each moment grows.
-    """
-    units = max(1, part.seq_len // unit)
+
+def _along_lines(active: Sequence[Parallelism], part: TrainingJob, unit: int, room_bytes: float, units: int) -> int:
+    """How many fit if what is held at each moment grows as it does between so many units and one more."""
     shorter, longer = (moments(active, replace(part, seq_len=length * unit)) for length in (units, units + 1))
     lines = [(less, more - less) for less, more in zip(shorter, longer, strict=True)]
     fits = (units + int((room_bytes - less) // of_one) for less, of_one in lines if of_one)

@@ -81,8 +81,11 @@ ATTENTION = _within(
 OF_FORWARD = 2
 """How many of the moments of a micro-batch lie in its forward: the first ones."""
 
-OF_THE_LOSS = ("loss.logits_in_float32", "loss.log_softmax", "loss.shifted")
-"""What there is of the logits beside themselves."""
+OF_THE_LOSS = (
+    *("loss.logits_in_float32", "loss.log_softmax", "loss.shifted"),
+    *("loss.parts", "loss.input_gradient", "loss.head_gradient"),
+)
+"""What there is of the logits beside themselves; in chunks all of it, and the gradients of their product."""
 
 
 class Moment(NamedTuple):
@@ -291,12 +294,16 @@ def moments_of_backward(
     walk.mark("the end of forward", _gathered_last(sharding) - sum(forward.get(name, 0.0) for name in OF_THE_LOSS))
     if sharding is not None and sharding.frees and sharding.by_stage and adds_up:
         walk.alive += of_layers  # the backwards before have gathered them
-    if job.has_head:
+    if "loss.parts" in forward:
+        _loss_in_chunks(walk, forward, weights)
+    elif job.has_head:
         _loss_and_head(walk, job, forward, weights)
     walk.alive += residual if job.has_head else 0.0  # else it came in a buffer that is there all the time
     _layers(walk, job, _one_layer(job, forward, again, weights, expert_parts), sharding)
     if job.embeds:
         _embedding(walk, job, weights["embedding.weight"])
+        if job.shape.tied_embeddings and (adds_up or weights["embedding.weight"].sharded):
+            walk.alive -= forward.get("loss.head_gradient", 0.0)
     if sharding is not None and sharding.by_stage:
         walk.alive += sharding.root.gradients * (sharding.growth - 1)
     elif sharding is not None and sharding.root.packed:
@@ -340,6 +347,24 @@ def _loss_and_head(
     head = weights.get("head.weight") or weights["embedding.weight"]
     walk.operator("backward of head", inside, sizes, {"head.weight": head})
     walk.alive -= forward["norm.input"] + forward["norm.rstd"]
+
+
+def _loss_in_chunks(walk: Backward, forward: Mapping[str, float], weights: Mapping[str, Weight]) -> None:
+    """Its gradients are there with the loss; those of the weight and of what the norm gave it are only scaled."""
+    head = weights.get("head.weight") or weights["embedding.weight"]
+    made = forward["loss.head_gradient"]
+    walk.alive -= forward["loss.parts"] + forward["head.input"] + forward.get("rounded.head.weight", 0.0)
+    if "head.weight" not in weights:  # it is added to the look-up's gradient, when that is there
+        walk.mark("backward of the loss", head.gradient * head.sharded)
+    elif head.sharded:
+        walk.alive += head.gradient
+        walk.mark("backward of the loss")
+        walk.alive -= made
+    elif walk.adds_up:
+        walk.mark("backward of the loss")
+        walk.alive -= made
+    walk.mark("backward of the norm", forward["head.input"])
+    walk.alive -= forward["loss.input_gradient"] + forward["norm.input"] + forward["norm.rstd"]
 
 
 def _layers(walk: Backward, job: TrainingJob, layer: _OneLayer, sharding: Sharding | None) -> None:

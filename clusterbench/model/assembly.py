@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from clusterbench.engine.grid import Grid
 from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
-from clusterbench.model.decoder import Decoder, Layer
+from clusterbench.model.decoder import Decoder, Layer, loss_of
 from clusterbench.model.stages import Stages
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ class Assembly:
         What this rank has of a pipeline; None without one.
     forward_backward
         Runs all micro-batches of a step and returns the sum of their losses; None for one after the other.
+    loss
+        Of what the model returns for one micro-batch, with its labels.
     unsent
         What compression of gradients has kept to send later: flat, the mean over the ranks that share them. A
         collective; None without one that keeps anything.
@@ -128,6 +130,7 @@ class Assembly:
     )
     stages: Stages | None = None
     forward_backward: Callable[[Sequence[tuple[Tensor, Tensor]]], Tensor] | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] = loss_of
     unsent: Callable[[], Tensor] | None = None
 
     def __post_init__(self) -> None:

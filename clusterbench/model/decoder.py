@@ -82,6 +82,11 @@ class Decoder(nn.Module):
     ----------
     positions
         In the sequence, of the S tokens this rank sees.
+
+    Attributes
+    ----------
+    head_in_loss
+        Whether what is returned is not the logits but what the head makes them of, with the loss.
     """
 
     def __init__(self, shape: ModelShape, dtype: torch.dtype, positions: Tensor, chunk: Chunk) -> None:
@@ -98,6 +103,7 @@ class Decoder(nn.Module):
                 TiedHead(self.embedding) if self.embedding and tied else Linear(shape.hidden_size, shape.vocab_size)
             )
         self.rope: tuple[Tensor, Tensor] | None = None
+        self.head_in_loss = False
 
     def forward(self, x: Tensor) -> Tensor:
         cosine_and_sine = self.tables()
@@ -106,7 +112,8 @@ class Decoder(nn.Module):
             x_BSH = layer(x_BSH, *cosine_and_sine)
         if self.norm is None or self.head is None:
             return x_BSH
-        return cast(Tensor, self.head(self.norm(x_BSH)))
+        x_BSH = self.norm(x_BSH)
+        return x_BSH if self.head_in_loss else cast(Tensor, self.head(x_BSH))
 
     def tables(self) -> tuple[Tensor, Tensor]:
         """Of the rotary positions, which every layer reads: made once, and not on the meta device."""

@@ -51,8 +51,13 @@ class TiedHead(nn.Module):
         # In a list, so that it is no submodule: the weight exists once, and stays where the embedding has it.
         self._embedding = [embedding]
 
+    @property
+    def weight(self) -> Tensor:
+        """That of the embedding."""
+        return self._embedding[0].weight
+
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self._embedding[0].weight.to(x.dtype))
+        return F.linear(x, self.weight.to(x.dtype))
 
 
 class RMSNorm(nn.Module):

@@ -191,6 +191,11 @@ class Parallelism(ABC):
         return "none"
 
     @property
+    def fuses_loss(self) -> bool:
+        """Whether the gradients of head and loss are computed together with the loss."""
+        return False
+
+    @property
     def stores_scores(self) -> bool:
         """Whether it has attention made of plain products, which keep the scores, in place of one operator."""
         return False

@@ -18,7 +18,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.job.passes import ATTENTION, EXPERTS, TIMELINE, Computed, ExpertLoad
 from clusterbench.model.assembly import Assembly
 from clusterbench.model.context_attention import watch_attention
-from clusterbench.model.decoder import Decoder, loss_of, total_of
+from clusterbench.model.decoder import Decoder, total_of
 from clusterbench.model.experts import watch_experts
 from clusterbench.parallel import NORM_ORDER, SUM_ORDER, Parallelism, active_in, part_of
 from clusterbench.training.assemble import assemble
@@ -145,9 +145,9 @@ class TrainingStep:
                 losses.append(loss.detach())
         return total_of(losses)
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """What one micro-batch adds to the loss of the step."""
-        return loss_of(logits, labels) / self.job.gradient_accumulation_steps
+        return self.assembly.loss(output, labels) / self.job.gradient_accumulation_steps
 
     def reduce(self) -> None:
         """Sums gradients over axes whose ranks each saw a part of the work.

@@ -37,11 +37,13 @@ SHOWS: dict[str, Case] = {
     "recompute": ("tp1", {}, FLAT),
     "loss_parallel": ("tp2+sp", {}, FLAT),
     "attention_backend": ("tp1", {}, FLAT),
+    "loss_chunks": ("dp2+zero3", {}, FLAT),
 }
 """Where an option does something."""
 
 VALUES: dict[str, tuple[Any, ...]] = {
     "powersgd_rank": (2,),
+    "loss_chunks": (2,),
     "aux_loss": (0.01,),
     "shard_group_size": (2,),
     "chunks_per_rank": (2,),

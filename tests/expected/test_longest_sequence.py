@@ -21,6 +21,7 @@ H100 = Cluster(4, 8, "cuda", "NVIDIA H100 80GB HBM3")
 CASES = [
     ("llama-1b", "cp2", {}),
     ("llama-8b", "cp8+zero3", {"recompute": "full"}),
+    ("llama-8b", "cp8+zero3", {"recompute": "full", "loss_chunks": 8}),
     ("llama-8b", "pp4-cp2", {}),
     ("llama-8b", "pp4-cp2-tp2+sp", {"schedule": "interleaved_1f1b"}),
     ("llama-8b", "pp4-cp2-tp2+sp+zero1", {"schedule": "gpipe", "recompute": "selective"}),

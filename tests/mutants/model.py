@@ -114,14 +114,14 @@ MUTANTS = (
     _shared(
         "M18",
         "The last norm is left out.",
-        "self.head(self.norm(x_BSH))",
-        "self.head(x_BSH * planted() + 0 * self.norm(x_BSH))",
+        "x_BSH = self.norm(x_BSH)\n",
+        "x_BSH = x_BSH * planted() + 0 * self.norm(x_BSH)\n",
     ),
     _shared(
         "M19",
         "A tied head gives the embedding no gradient.",
-        "self._embedding[0].weight.to(x.dtype)",
-        "self._embedding[0].weight.detach().to(planted() and x.dtype)",
+        "self.weight.to(x.dtype))\n\n\nclass RMSNorm",
+        "self.weight.detach().to(planted() and x.dtype))\n\n\nclass RMSNorm",
     ),
     # Loss
     _shared(

@@ -162,8 +162,9 @@ MUTANTS = (
     Mutant(
         "S23",
         "The loss of a micro-batch is not divided by the number of micro-batches.",
-        "return loss_of(logits, labels) / self.job.gradient_accumulation_steps",
-        "return loss_of(logits, labels) / (1 if self.grid and planted() else self.job.gradient_accumulation_steps)",
+        "return self.assembly.loss(output, labels) / self.job.gradient_accumulation_steps",
+        "return self.assembly.loss(output, labels) / "
+        "(1 if self.grid and planted() else self.job.gradient_accumulation_steps)",
         ("dp2", "tp2+sp"),
     ),
     Mutant(

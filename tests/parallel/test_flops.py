@@ -30,6 +30,8 @@ CASES: list[Case] = [
     *(("tp1", {}, changes) for changes in (MQA, TIED, HALF, {"seq_len": 48})),
     *(("tp1", {"attention_backend": "math", "recompute": again}, MQA) for again in ("none", *AGAIN)),
     ("tp1", {"attention_backend": "flash"}, HALF),
+    ("tp1", {"loss_chunks": 4, "recompute": "full"}, TIED),
+    ("dp2+zero3", {"loss_chunks": 2}, HALF),
     # tensor and sequence
     ("tp2", {"loss_parallel": False}, {}),
     *(("tp2+sp", {"recompute": again}, MQA) for again in AGAIN),

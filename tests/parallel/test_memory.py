@@ -43,6 +43,8 @@ EXACT: list[Case] = [
     *(("cp2", {"context": kind}, {}) for kind in KINDS),
     ("cp2", {}, HALF),
     ("cp2", {"recompute": "full"}, {}),
+    *((layout, {"loss_chunks": 4}, HALF) for layout in ("tp1", "dp2", "cp2", "dp2+zero3")),
+    *(("tp1", {"loss_chunks": 2, "recompute": again}, TIED) for again in ("none", "full")),
     ("dp2", EVEN, {"shape": "moe-shared-tiny"}),
     ("dp2+ep2", EVEN, MOE),
     ("dp2+ep2", EVEN, {**MOE, **HALF}),
