@@ -20,6 +20,12 @@ BURST = "burst_flops_per_s_per_rank"
 
 _CHECKED_ROWS = 64
 
+_FLOAT8_MULTIPLE = 16
+"""Of which every length of a product of eight-bit floats has to be one, on GPUs."""
+
+_SCALE = 2.0
+"""Of each of its operands: one that were left out would show in the result."""
+
 SEARCHED = (
     # Squares of whole tiles that the usual powers of two miss.
     (5120, 5120, 5120),
@@ -58,7 +64,11 @@ class Matmul(Benchmark):
     Ranks of one host share its power, its clocks and, on a CPU, its cores, so the rate is taken at each number of ranks
     that a layout may use: 1, 2, 4, ... and all. On GPUs it is the sustained one: of two seconds and more once clocks
     have settled. With ``search`` sixteen more shapes are tried, most of them not square.
-    Eight-bit floats are missing, because PyTorch multiplies them through a private function only.
+
+    Eight-bit floats are e4m3fn with one scale a matrix, summed up as forward passes do (fast accumulation) and written
+    as bfloat16. Operands are multiplied again and again and not rotated: small ones stay in a cache, as what one layer
+    writes is there for the next. Of size 8192 three matrices in bfloat16 have 384 MiB, more than the cache of any GPU
+    on record, and the best size decides the peak.
     """
 
     ranks_work_alone: ClassVar[bool] = True
@@ -76,8 +86,8 @@ class Matmul(Benchmark):
     search: bool = option(False, "whether to try sixteen more shapes as well, up to 16384 x 16384 x 4096")
     dtype: str = option(
         "float32",
-        "element type; tf32 is float32 that tensor cores multiply with 10 bits of mantissa",
-        choices=("float32", "bfloat16", "float16", "float64", "tf32"),
+        "element type; tf32 is float32 that tensor cores multiply with 10 bits of mantissa, float8 is e4m3fn",
+        choices=("float32", "bfloat16", "float16", "float64", "tf32", "float8"),
     )
 
     def points(self, place: Place) -> Iterable[Point]:
@@ -94,6 +104,12 @@ class Matmul(Benchmark):
         m, n, k = _shape(point)
         return f"{m}-{point['dtype']}" if "size" in point else f"{m}x{n}x{k}-{point['dtype']}"
 
+    def objection(self, point: Point, place: Place) -> str | None:
+        odd = [length for length in _shape(point) if length % _FLOAT8_MULTIPLE]
+        if point["dtype"] == "float8" and odd:
+            return f"a float8 product takes multiples of {_FLOAT8_MULTIPLE} only, and {odd[0]} is none"
+        return None
+
     def world_size(self, point: Point, place: Place) -> int:
         return int(point["num_ranks"])
 
@@ -108,22 +124,29 @@ class Matmul(Benchmark):
     def prepare(cls, rig: Rig, point: Point) -> Step:
         import torch
 
+        from clusterbench.engine.compat import scaled_product
+
+        dtype = str(point["dtype"])
+        if reason := _missing(rig.device.type, dtype):
+            raise NotHere(reason)
         m, n, k = _shape(point)
-        is_tf32 = point["dtype"] == "tf32"
-        if is_tf32 and (rig.device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability() < (8, 0)):
-            raise NotHere("tf32 is a mode of the tensor cores of NVIDIA GPUs since the A100, and this device has none")
-        dtype = torch.float32 if is_tf32 else rig.dtype(str(point["dtype"]))
+        kind = {"tf32": torch.float32, "float8": torch.float8_e4m3fn}.get(dtype) or rig.dtype(dtype)
         generator = torch.Generator(rig.device).manual_seed(rig.rank)
 
         def normal(rows: int, columns: int) -> torch.Tensor:
-            return torch.randn(rows, columns, generator=generator, device=rig.device).to(dtype)
+            return torch.randn(rows, columns, generator=generator, device=rig.device).to(kind)
 
         def small_whole_numbers(rows: int, columns: int) -> torch.Tensor:
             # One in eight is 1 or -1: every partial sum stays a small whole number, exact in any dtype and any order.
             eighths = torch.randint(-8, 9, (rows, columns), generator=generator, device=rig.device)
-            return eighths.div(8, rounding_mode="trunc").to(dtype)
+            return eighths.div(8, rounding_mode="trunc").float().to(kind)
 
-        a_MK, b_KN, c_MN = normal(m, k), normal(k, n), torch.empty(m, n, dtype=dtype, device=rig.device)
+        def second(b: torch.Tensor) -> torch.Tensor:
+            return b.t().contiguous().t() if dtype == "float8" else b  # there its columns have to lie together
+
+        a_MK, b_KN = normal(m, k), second(normal(k, n))
+        c_MN = torch.empty(m, n, dtype=torch.bfloat16 if dtype == "float8" else kind, device=rig.device)
+        scale = torch.tensor(_SCALE, device=rig.device)
 
         def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             return torch.mm(a, b, out=c_MN)
@@ -136,13 +159,16 @@ class Matmul(Benchmark):
             finally:
                 torch.set_float32_matmul_precision(before)  # other cases of this process multiply in full
 
-        product = multiply_tf32 if is_tf32 else multiply
+        def multiply_float8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return scaled_product(a, b, scale, scale, c_MN)
+
+        product = {"tf32": multiply_tf32, "float8": multiply_float8}.get(dtype, multiply)
 
         def check() -> Mapping[str, float]:
-            whole_MK, whole_KN = small_whole_numbers(m, k), small_whole_numbers(k, n)
+            whole_MK, whole_KN = small_whole_numbers(m, k), second(small_whole_numbers(k, n))
             got = product(whole_MK, whole_KN)[:_CHECKED_ROWS]
             expected = torch.mm(whole_MK[:_CHECKED_ROWS].double(), whole_KN.double())
-            return rig.expect_equal("matmul", got.double(), expected)
+            return rig.expect_equal("matmul", got.double(), expected * _SCALE**2 if dtype == "float8" else expected)
 
         return Step(run=lambda: product(a_MK, b_KN), check=check)
 
@@ -162,3 +188,18 @@ def _shape(point: Point) -> tuple[int, int, int]:
     """Rows of A, columns of B, and what is summed over; square points have one size."""
     m, n, k = (point.get(name, point.get("size")) for name in ("m", "n", "k"))
     return int(m), int(n), int(k)
+
+
+def _missing(device: str, dtype: str) -> str:
+    """Why this device cannot multiply so; empty where it can. A CPU has float8, slowly."""
+    import torch
+
+    least = {"tf32": (8, 0), "float8": (8, 9)}.get(dtype)
+    is_nvidia = device == "cuda" and not torch.version.hip
+    if least is None or (is_nvidia and torch.cuda.get_device_capability() >= least):
+        return ""
+    if dtype == "tf32":
+        return "tf32 is a mode of the tensor cores of NVIDIA GPUs since the A100, and this device has none"
+    if device == "cpu":
+        return ""
+    return "float8 products (e4m3fn) are those of NVIDIA GPUs since the L4 and the H100, and this device has none"

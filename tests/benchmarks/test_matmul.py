@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clusterbench.benchmarks.matmul import SEARCHED, Matmul
+from clusterbench.benchmarks.matmul import SEARCHED, Matmul, _missing
 from clusterbench.cluster import Cluster
 from clusterbench.errors import NotHere, WrongResult
 from clusterbench.measured.step import _measured_peaks
@@ -39,7 +39,7 @@ def test_nothing_is_expected_of_a_cpu():
     assert Matmul().predict({"size": 64, "dtype": "float32", "num_ranks": 1}, Place(Cluster(1, 1, "cpu"), 1)) == {}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64", "float8"])
 def test_a_right_product_is_proven_exactly_in_every_dtype(dtype):
     step = Matmul.prepare(rig(), {"size": 96, "dtype": dtype, "num_ranks": 1})
     assert step.check() == {"wrong_elements": 0.0}
@@ -57,6 +57,46 @@ def test_a_wrong_product_is_found(monkeypatch):
     monkeypatch.setattr(torch, "mm", broken)
     with pytest.raises(WrongResult, match="matmul gave wrong results on rank 0"):
         step.check()
+
+
+@pytest.mark.parametrize("left_out", ["a scale", "the layout"])
+def test_a_wrong_product_of_eight_bit_floats_is_found(monkeypatch, left_out):
+    step = Matmul.prepare(rig(), {"m": 96, "n": 32, "k": 160, "dtype": "float8", "num_ranks": 1})
+    assert step.check() == {"wrong_elements": 0.0}
+    real = torch._scaled_mm
+
+    def broken(a, b, **options):
+        if left_out == "a scale":
+            options["scale_b"] = torch.ones(())
+            return real(a, b, **options)
+        return real(a, b.as_strided(b.shape, (b.shape[1], 1)).t().contiguous().t(), **options)
+
+    monkeypatch.setattr(torch, "_scaled_mm", broken)
+    with pytest.raises(WrongResult, match="matmul gave wrong results on rank 0"):
+        step.check()
+
+
+def test_the_peak_of_eight_bit_floats_is_their_own():
+    place = Place(Cluster(1, 1, "cuda", gpu_name="NVIDIA H200"), 1)
+    expected = Matmul().predict({"size": 8192, "dtype": "float8", "num_ranks": 1}, place)["flops_per_s_per_rank"]
+    assert expected.value == 1979e12
+
+
+def test_a_size_that_eight_bit_floats_cannot_have_is_refused():
+    point = {"m": 96, "n": 100, "k": 96, "dtype": "float8", "num_ranks": 1}
+    assert Matmul().objection(point, CPU) == "a float8 product takes multiples of 16 only, and 100 is none"
+    assert Matmul().objection({**point, "dtype": "bfloat16"}, CPU) is None
+    assert Matmul().objection({**point, "n": 112}, CPU) is None
+
+
+def test_a_gpu_without_eight_bit_floats_says_so(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    assert _missing("cuda", "float8") == (
+        "float8 products (e4m3fn) are those of NVIDIA GPUs since the L4 and the H100, and this device has none"
+    )
+    assert _missing("cuda", "tf32") == _missing("cuda", "bfloat16") == ""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    assert _missing("cuda", "float8") == ""
 
 
 def test_a_search_adds_shapes_to_the_squares_and_repeats_none():
@@ -145,3 +185,14 @@ def test_tf32_is_faster_than_float32_and_leaves_the_precision_as_it_was():
         times_s[dtype] = median_s(step.run)
         assert torch.get_float32_matmul_precision() == "highest"
     assert times_s["tf32"] < 0.7 * times_s["float32"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or _missing("cuda", "float8") != "", reason="no GPU with float8")
+def test_eight_bit_floats_are_faster_than_sixteen_bits():
+    times_s = {}
+    for dtype in ("bfloat16", "float8"):
+        step = Matmul.prepare(rig("cuda"), {"size": 8192, "dtype": dtype, "num_ranks": 1})
+        assert step.check() == {"wrong_elements": 0.0}
+        times_s[dtype] = median_s(step.run)
+    assert times_s["float8"] < 0.75 * times_s["bfloat16"]
