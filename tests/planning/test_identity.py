@@ -23,6 +23,11 @@ RECORDED = {
     "memory_savings": ((22, "cd7f69a023895787"), (88, "c45a3d9dd10cfcbe")),
     "mpi": ((34, "2a60ddd218eb42f4"), (223, "f44ec6f9e33f156c")),
     "nccl_collectives": ((105, "eb4b2caca4d1fb37"), (1091, "4d6f8b81f6b4929c")),
+    "one_gpu": ((8, "13d153d7e5ccf4f6"), (13, "856b94719bd7ad39")),
+    "one_gpu_ceilings": ((3, "70f10efbc881f48b"), (13, "31545f2cfad49d7d")),
+    "one_gpu_memory": ((3, "a833320a297fa6fe"), (18, "94c26346d89a4746")),
+    "one_gpu_ranks": ((18, "37ebc4102c66bf72"), (33, "bd3e55b45145ea27")),
+    "one_gpu_smoke": ((21, "4800cff0cf36ae3f"), (63, "1223d212021e1ba6")),
     "pp_schedules": ((16, "c85a2678ef4317e2"), (48, "0fdbed3fba14b860")),
     "pp_vs_zero3": ((8, "da226a6de6830fd2"), (32, "75b1d00a9cd7e682")),
     "rdma": ((23, "1df4fb53fdaf75e9"), (145, "990cb2551c9d50c4")),
@@ -35,7 +40,8 @@ RECORDED = {
 }
 """Of each suite, on CPU ranks and on nodes of 8 H100: how many cases, and a digest of their names and hashes.
 
-Those of commit f044351. A suite that is changed on purpose gets new ones; a change of the code alone must not.
+Those of commit f044351; of one_gpu* as they came later. A suite that is changed on purpose gets new ones; a change of
+the code alone must not.
 """
 
 ON_ONE_NODE = ("faults", "top_configs")  # many cases

@@ -1,0 +1,307 @@
+"""What is run on the card, block by block in the order of what a cut session needs most, and what its folders tell."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from clusterbench import own_copy
+from clusterbench.cases import Reading
+from clusterbench.derive import read
+from clusterbench.errors import ClusterbenchError
+from clusterbench.measured.agreement import disputed_cases
+from clusterbench.rows import Row as Figure
+from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.attempts import History
+from clusterbench.types import split_key
+from clusterbench.words import plural, short
+from tests.gpu import AS_PREDICTED, DIFFERS, FAILED, ROOT, Row, failed, predictions
+from tests.gpu.nccl_probe import STEPS
+from tests.gpu.predictions import judged
+from tests.gpu.session import GRACE_S, Ending, Part, Setting
+
+RANKS_PER_GPU = 4
+"""HSDP needs four ranks; every other case takes two of them."""
+
+ON_ONE_CARD = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MAX_CTAS": "2"}
+"""To NCCL each rank is a host, and between these is the loopback; few blocks of threads leave room for other ranks."""
+
+Rows = Callable[[Reading, Setting], Iterator[Row]]
+
+
+def all_blocks(device: str) -> dict[str, list[Part]]:
+    """By name, in order."""
+    shared = ("--ranks-per-gpu", str(RANKS_PER_GPU)) if device == "cuda" else ()
+    probe = Part(
+        "ranks_probe",
+        _probe,
+        _probe_rows,
+        most_s=40,
+        codes=(0,),
+        environment={**ON_ONE_CARD, "NCCL_DEBUG": "INFO"},
+        is_gate=True,
+    )
+    return {
+        "smoke": [_suite("smoke", "one_gpu_smoke", 360)],
+        "tests": [Part("tests", _pytest, _tested, most_s=180, codes=(0, 1))],
+        "ladder": [_suite("ladder", "one_gpu", 560, _ladder)],
+        "ranks": [probe, _suite("ranks", "one_gpu_ranks", 500, more=shared, environment=ON_ONE_CARD)],
+        "ceilings": [_suite("ceilings", "one_gpu_ceilings", 120, _ceilings)],
+        "memory": [_suite("memory", "one_gpu_memory", 500, _memory), Part("memory_dry", _dry, _dry_rows, most_s=240)],
+    }
+
+
+# Suites
+
+
+def _suite(
+    name: str,
+    suite: str,
+    most_s: float,
+    rows: Rows | None = None,
+    more: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Part:
+    def command(setting: Setting) -> list[str]:
+        one_gpu = ("--gpus-per-node", "1") if setting.device == "cuda" else ()
+        limit = ("--time-limit", f"{max(1, int(setting.limit_s - GRACE_S))}s")  # what is under way ends in order
+        return _clusterbench(suite, setting, "--device", setting.device, *one_gpu, *limit, *more)
+
+    def found(setting: Setting, ending: Ending) -> list[Row]:
+        reading = _reading(setting)
+        return [*outcomes(reading, setting), *(rows(reading, setting) if rows else ())]
+
+    return Part(name, command, found, most_s, environment=environment or {})
+
+
+def _clusterbench(suite: str, setting: Setting, *more: str) -> list[str]:
+    path = ROOT / "suites" / f"{suite}.yaml"
+    return own_copy.command("clusterbench", "run", str(path), "--out", str(setting.folder), *more)
+
+
+def _reading(setting: Setting) -> Reading:
+    try:
+        return read(RunFolder.open(setting.folder))
+    except ClusterbenchError as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+
+
+def outcomes(reading: Reading, setting: Setting) -> Iterator[Row]:
+    """How many cases ended as expected; and each that did not, or that ended otherwise than was predicted."""
+    name, cases = setting.folder.name, reading.histories
+    good = [history for history in cases if _is_expected(history, setting)]
+    whole = f"{len(good)} of {plural(len(cases) + len(reading.plan.refusals), 'case')}"
+    is_all = len(good) == len(cases) and not reading.plan.refusals
+    yield Row(f"{name}, as expected", whole, "all", AS_PREDICTED if is_all else FAILED)
+    for history in cases:
+        if history not in good:
+            yield failed(_label(name, history.case.id), history.status, _reason(history), "ok")
+    for refusal in reading.plan.refusals:
+        yield failed(_label(name, refusal.id), "refused", refusal.reason, "ok")
+    for problem in reading.problems:
+        yield failed(f"{name}, a record", "left out", problem)
+
+
+def _is_expected(history: History, setting: Setting) -> bool:
+    if history.status == "skipped":
+        return setting.device == "cpu"  # a branch that only a GPU has
+    return history.status == "ok" or history.status in history.case.expected_outcomes
+
+
+def _reason(history: History) -> str:
+    return short(history.outcome.reason, 240) if history.outcome else ""
+
+
+def _label(block: str, case: str, figure: str = "") -> str:
+    """``memory tp1-recompute=full-shape=llama-1b allocated``."""
+    return " ".join(filter(None, (block, case.removeprefix("train_step/1n1/"), figure)))
+
+
+def _figures(reading: Reading, history: History) -> dict[str, Figure]:
+    """By metric and what tells figures of it apart: ``mfu palm_6n datasheet``."""
+    rows = reading.by_case.get(history.case.id, [])
+    return {" ".join((row.metric, *row.detail.values())): row for row in rows if row.value is not None}
+
+
+# The ladder
+
+
+def _ladder(reading: Reading, setting: Setting) -> Iterator[Row]:
+    trained = [history for history in reading.histories if history.case.benchmark == "train_step"]
+    for history in trained:
+        yield from _rung(history, _figures(reading, history), setting)
+    yield from _agreement(reading, setting)
+
+
+def _rung(history: History, figures: Mapping[str, Figure], setting: Setting) -> Iterator[Row]:
+    case, gpu = history.case, _gpu(setting)
+    point: Mapping[str, Any] = case.point
+    label = partial(_label, setting.folder.name, predictions.words_of(point))
+    total = case.expected.get("peak_memory[category=total]")
+    predicted = predictions.outcome_of_step(total and total.value, _card_bytes(setting))
+    if history.status != "ok":
+        if history.status in case.expected_outcomes:
+            verdict = AS_PREDICTED if history.status == predicted else DIFFERS
+            yield Row(label(), history.status, predicted, verdict, _reason(history))
+        return
+    if predicted and predicted != "ok":
+        yield Row(label(), "ok", predicted, DIFFERS)
+    rate = figures.get("tokens_per_s")
+    if rate is None or rate.value is None:
+        yield failed(label(), "no figures")
+        return
+    yield judged(label("tokens_per_s"), rate.value, "tokens/s", predictions.tokens_per_s(gpu, point))
+    for convention in ("palm_6n", "palm"):
+        if used := figures.get(f"mfu {convention} datasheet"):
+            assert used.value is not None
+            yield judged(label(f"mfu {convention}"), used.value, "fraction", predictions.mfu(gpu, point, convention))
+    yield from _executed(history, figures, label, gpu)
+    if point.get("compile"):
+        frames = figures.get("compiled_frames")
+        yield judged(label("compiled_frames"), (frames and frames.value) or 0, "1", predictions.COMPILED)
+    if drift := figures.get("warm_up_drift"):
+        yield judged(label("warm_up_drift"), drift.value or 0, "fraction", predictions.SETTLED)
+    yield from _peaks(history, label, setting)
+
+
+def _executed(history: History, figures: Mapping[str, Figure], label: Callable[[str], str], gpu: str) -> Iterator[Row]:
+    """The only figure by which ways to recompute can be compared."""
+    rate = figures.get("executed_flops_per_s_per_rank")
+    if rate and rate.value:
+        planned = history.case.expected.items()
+        by_kind = {split_key(key)[1]["part"]: each.value for key, each in planned if key.startswith("executed_flops[")}
+        prediction = predictions.executed_flops_per_s(gpu, history.case.point, by_kind)
+        yield judged(label("executed"), rate.value, "FLOP/s", prediction)
+
+
+def _agreement(reading: Reading, setting: Setting) -> Iterator[Row]:
+    """The loss or norm furthest from those of cases that compute the same, as a share of what rounding allows."""
+    shares = {
+        f"{row.case}, {row.detail['source']}": row.value / row.expected
+        for row in reading.rows
+        if row.metric == "agreement" and row.value is not None and row.expected
+    }
+    if shares:
+        worst = max(shares, key=lambda key: shares[key])
+        name = f"{setting.folder.name}, losses and norms apart"
+        yield judged(name, shares[worst], "1", predictions.AGREEING, worst)
+    for case in sorted(disputed_cases(reading.rows)):
+        yield failed(
+            _label(setting.folder.name, case), "disputed", "its losses or norms differ from other rungs'", "ok"
+        )
+
+
+def _gpu(setting: Setting) -> str:
+    return str(setting.machine.get("gpu")) if setting.device == "cuda" else ""
+
+
+def _card_bytes(setting: Setting) -> float | None:
+    return setting.machine.get("memory_bytes") if setting.device == "cuda" else None
+
+
+# Memory
+
+
+def _memory(reading: Reading, setting: Setting) -> Iterator[Row]:
+    for history in reading.histories:
+        yield from _peaks(history, partial(_label, setting.folder.name, history.case.id), setting)
+
+
+def _peaks(history: History, label: Callable[[str], str], setting: Setting) -> Iterator[Row]:
+    """One peak as all see it: live tensors and allocator over the formula, and what the driver holds beyond those."""
+    if history.pooled is None:
+        return
+    (seen,) = history.pooled.passes["memory"]
+    formula = history.case.expected.get("peak_memory[category=total]")
+    if formula:
+        yield judged(label("tracked/formula"), seen["total"] / formula.value, "1", predictions.TRACKED)
+    if "allocated" not in seen:
+        return
+    if formula:
+        yield judged(label("allocated/formula"), seen["allocated"] / formula.value, "1", predictions.ALLOCATED)
+    yield judged(label("allocated"), seen["allocated"], "B")
+    yield judged(label("reserved"), seen["reserved"], "B")
+    gpus = [gpu for of_host in history.pooled.telemetry.values() for gpu in of_host.values()]
+    if len(gpus) == 1 and (held := gpus[0].get("max_memory_used_bytes")):
+        # of the whole case: proof and timed steps may have held more than the step that was looked at
+        yield judged(label("driver-reserved"), held - seen["reserved"], "B", predictions.BEYOND_ALLOCATOR)
+
+
+def _dry(setting: Setting) -> list[str]:
+    card = ("--gpu", _gpu(setting), "--gpus-per-node", "1") if setting.device == "cuda" else ("--device", "cpu")
+    return _clusterbench("one_gpu_memory", setting, "--dry", *card)
+
+
+def _dry_rows(setting: Setting, ending: Ending) -> list[Row]:
+    reading = _reading(setting)
+    rows = list(outcomes(reading, setting))
+    for row in reading.rows:
+        if row.metric == "peak_memory" and row.detail["category"] == "total" and row.value and row.expected:
+            label = _label(setting.folder.name, row.case, "dry/formula")
+            rows.append(judged(label, row.value / row.expected, "1", predictions.DRY))
+    return rows
+
+
+# Ceilings
+
+
+def _ceilings(reading: Reading, setting: Setting) -> Iterator[Row]:
+    for history in reading.histories:
+        for row in _figures(reading, history).values():
+            if row.metric.endswith(("flops_per_s_per_rank", "bandwidth_per_rank")) and row.value is not None:
+                case = history.case
+                prediction = predictions.ceiling(_gpu(setting), case.benchmark, case.point, row.metric)
+                yield judged(_label(setting.folder.name, case.id, row.metric), row.value, row.unit, prediction)
+
+
+# Tests of the code that only a GPU runs
+
+
+def files_with_gpu_tests() -> list[str]:
+    """Files of tests that are marked so; other files may need more than pytest to be imported."""
+    mark = re.compile(r"^@pytest\.mark\.gpu$", re.MULTILINE)
+    paths = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in paths if mark.search(path.read_text())]
+
+
+def _pytest(setting: Setting) -> list[str]:
+    # Without the project's options and plugins: of those only pytest itself is sure to be here.
+    bare = ("--noconftest", "-o", "addopts=", "-W", "default", "-p", "no:cacheprovider")
+    return [sys.executable, "-m", "pytest", "-v", "-rA", "--tb=short", "-m", "gpu", *bare, *files_with_gpu_tests()]
+
+
+_TESTED = re.compile(r"^(tests/\S+\.py::.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", re.MULTILINE)
+
+
+def _tested(setting: Setting, ending: Ending) -> list[Row]:
+    """From its output, line by line, so that a test that hangs leaves those before it."""
+    found = dict(_TESTED.findall(_log(setting)))
+    wanted = "PASSED" if setting.device == "cuda" else "SKIPPED"
+    good = sum(how == wanted for how in found.values())
+    verdict = AS_PREDICTED if found and good == len(found) else FAILED
+    rows = [Row(f"tests, {wanted.lower()}", f"{good} of {len(found)}", "all", verdict)]
+    return rows + [failed(name, how.lower(), "", wanted.lower()) for name, how in found.items() if how != wanted]
+
+
+def _log(setting: Setting) -> str:
+    return setting.folder.with_suffix(".log").read_text(errors="replace")
+
+
+# Several ranks on the card
+
+
+def _probe(setting: Setting) -> list[str]:
+    return [sys.executable, "-m", "tests.gpu.nccl_probe", setting.device]
+
+
+def _probe_rows(setting: Setting, ending: Ending) -> list[Row]:
+    said = _log(setting)
+    passed = [step for step in STEPS if all(f"rank {rank}: {step} ok" in said for rank in (0, 1))]
+    if len(passed) == len(STEPS):
+        return [Row(setting.folder.name, f"{len(STEPS)} of {len(STEPS)}", "all", AS_PREDICTED)]
+    stuck = next(step for step in STEPS if step not in passed)
+    note = f"not through '{stuck}'; docs/gpu.md says what to try"
+    return [failed(setting.folder.name, f"{len(passed)} of {len(STEPS)}", note, "all")]

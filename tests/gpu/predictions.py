@@ -1,0 +1,195 @@
+"""What one H200 should show, written down before any run on one, and how each figure follows.
+
+Sources are named where there are any; everything else is arithmetic from them, and says so. Speeds are of that card
+alone: other cards, CPU ranks and ranks that share a card have none. What a plan expects is a prediction as well, and
+holds on any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from clusterbench.formulas.statistics import SETTLED_WITHIN
+from clusterbench.formulas.transformer import model_flops_per_token
+from clusterbench.job.flops import CAUSAL_ATTENTION
+from clusterbench.shape import named_shape
+from clusterbench.units import format_value
+from tests.gpu import ABOVE, AS_PREDICTED, BELOW, SHOWN, Row
+
+GPU = "NVIDIA H200"
+PEAK_FLOPS_PER_S = 989e12  # bfloat16, dense: the data sheet's
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """From ``low`` to ``high``, in ``unit``; ``why`` is how it follows."""
+
+    low: float
+    high: float
+    unit: str
+    why: str
+
+    @property
+    def words(self) -> str:
+        if self.high == float("inf"):
+            return f"at least {format_value(self.low, self.unit)}"
+        return f"{format_value(self.low, self.unit)} to {format_value(self.high, self.unit)}"
+
+    def times(self, factor: float, unit: str, why: str) -> Prediction:
+        return Prediction(factor * self.low, factor * self.high, unit, f"{why}; {self.why}")
+
+
+def judged(name: str, value: float, unit: str, prediction: Prediction | None = None, note: str = "") -> Row:
+    """The row of a figure. What it was predicted from stands in its note."""
+    shown = format_value(value, unit)
+    if prediction is None:
+        return Row(name, shown, "", SHOWN, note)
+    verdict = BELOW if value < prediction.low else ABOVE if value > prediction.high else AS_PREDICTED
+    return Row(name, shown, prediction.words, verdict, "; ".join(filter(None, (note, prediction.why))))
+
+
+# The ladder
+
+STEP = {"shape": "llama-8b", "layout": "tp1", "seq_len": 4096, "global_batch_size": 8, "dtype": "bfloat16"}
+"""The step that the speeds below are of: 8 micro-batches of one sequence on one card."""
+
+_ANCHOR = (
+    "estimate: KempnerForge reaches 10,471 tokens/s of this shape on one H200, compiled, recomputed, all in bfloat16; "
+    "float32 weights and states, and a rounded copy of the weights in each micro-batch, leave 74 to 82 % of that"
+)
+_EAGER = f"{_ANCHOR}, and without a compiler 57 to 65 %"
+_NONE = (
+    "recomputation executes 23 % more FLOPs by the plan's count, and an eighth of the step does not shrink without "
+    "(copies, clipping, optimizer): 17 to 20 % more tokens; "
+)
+_SELECTIVE = "2 to 4 % below no recomputation, as elementwise operators run twice; "
+
+_CHUNKS = "the same FLOPs, and logits that pass through memory less often: 0 to 2 % more; "
+_TWO_SEQUENCES = "matrices of 8,192 rows: 2 to 4 % more; "
+_CUDNN = "attention is 8 % of the FLOPs, and cuDNN's kernel at most twice as fast: 0 to 5 % more; "
+
+
+class Rung(NamedTuple):
+    """A way to do :data:`STEP`: the options that are not the same in all."""
+
+    recompute: str
+    compile: bool = False
+    micro_batch_size: int = 1
+    loss_chunks: int = 1
+    attention_backend: str = "auto"
+
+    @property
+    def words(self) -> str:
+        """``full compiled 2 sequences 8 chunks cudnn``."""
+        parts = (
+            self.recompute,
+            "compiled" if self.compile else "",
+            f"{self.micro_batch_size} sequences" if self.micro_batch_size > 1 else "",
+            f"{self.loss_chunks} chunks" if self.loss_chunks > 1 else "",
+            self.attention_backend if self.attention_backend != "auto" else "",
+        )
+        return " ".join(filter(None, parts))
+
+
+def rung_of(point: Mapping[str, Any]) -> Rung:
+    return Rung(**{name: point[name] for name in Rung._fields if name in point})
+
+
+def words_of(point: Mapping[str, Any]) -> str:
+    """What the table calls a rung; options of later ones stand behind it."""
+    others = [f"{name}={point[name]}" for name in sorted(point.keys() - KNOWN_OPTIONS)]
+    return " ".join((rung_of(point).words, *others))
+
+
+TOKENS_PER_S = {
+    Rung("full"): Prediction(6000, 6800, "tokens/s", _EAGER),
+    Rung("full", True): Prediction(7800, 8600, "tokens/s", _ANCHOR),
+    Rung("full", True, 1, 1, "cudnn"): Prediction(7800, 9000, "tokens/s", _CUDNN + _ANCHOR),
+    Rung("full", True, 2, 8): Prediction(7950, 9150, "tokens/s", _TWO_SEQUENCES + _CHUNKS + _ANCHOR),
+    Rung("selective"): Prediction(6700, 8000, "tokens/s", _SELECTIVE + _NONE + _EAGER),
+    Rung("selective", True): Prediction(8700, 10100, "tokens/s", _SELECTIVE + _NONE + _ANCHOR),
+    Rung("selective", True, 1, 8): Prediction(8700, 10300, "tokens/s", _CHUNKS + _SELECTIVE + _NONE + _ANCHOR),
+    Rung("none"): Prediction(7000, 8200, "tokens/s", _NONE + _EAGER),
+    Rung("none", True): Prediction(9100, 10300, "tokens/s", _NONE + _ANCHOR),
+}
+"""Not all of them fit: see :func:`outcome_of_step`."""
+
+KNOWN_OPTIONS = {
+    *STEP,
+    *Rung._fields,
+    *("rank_order", "seed", "max_grad_norm", "parity", "gradient_accumulation_steps"),
+    *("pp", "dp", "cp", "tp", "sp", "ep", "zero"),
+}
+"""Options that the speeds above are for. A point with another one is another rung, which needs its own."""
+
+
+def tokens_per_s(gpu: str, point: Mapping[str, Any]) -> Prediction | None:
+    """Of a training step; None of every step but the ladder's."""
+    is_ladders = all(point.get(name) == value for name, value in STEP.items())
+    if gpu != GPU or not is_ladders or point.keys() - KNOWN_OPTIONS:
+        return None
+    return TOKENS_PER_S.get(rung_of(point))
+
+
+def mfu(gpu: str, point: Mapping[str, Any], convention: str) -> Prediction | None:
+    rate = tokens_per_s(gpu, point)
+    flops = model_flops_per_token(named_shape(point["shape"]), point["seq_len"], convention)
+    return rate and rate.times(flops / PEAK_FLOPS_PER_S, "fraction", "of 989 TFLOP/s, from tokens/s")
+
+
+def executed_flops_per_s(gpu: str, point: Mapping[str, Any], by_kind: Mapping[str, float]) -> Prediction | None:
+    """``by_kind`` are the FLOPs of a whole step, as the plan expects them; of causal attention half is done."""
+    rate = tokens_per_s(gpu, point)
+    tokens = point["seq_len"] * point["global_batch_size"]
+    done = sum(flops / 2 if kind == CAUSAL_ATTENTION else flops for kind, flops in by_kind.items())
+    return rate and rate.times(done / tokens, "FLOP/s", "FLOPs of the plan, from tokens/s")
+
+
+COMPILED = Prediction(1, float("inf"), "1", "of each kind of layer one function at the least")
+SETTLED = Prediction(0, SETTLED_WITHIN, "fraction", "where a warm-up ends; above it clocks had not settled in 10 s")
+AGREEING = Prediction(0, 1, "1", "a share of the rounding that the dtype allows")
+
+# Memory
+
+CONTEXT_BYTES = (0.4e9, 1.6e9)
+"""CUDA's context with the kernels of torch, cuBLAS and cuDNN, and their workspaces; an estimate."""
+
+
+def outcome_of_step(expected_bytes: float | None, card_bytes: float | None) -> str:
+    """``ok`` or ``out_of_memory``; empty where neither follows: without a formula, or between the two."""
+    if expected_bytes is None or card_bytes is None:
+        return ""
+    if expected_bytes + CONTEXT_BYTES[1] < card_bytes:
+        return "ok"
+    return "out_of_memory" if expected_bytes + CONTEXT_BYTES[0] > card_bytes else ""
+
+
+TRACKED = Prediction(0.97, 1.03, "1", "the band of the plan's own formula")
+ALLOCATED = Prediction(0.98, 1.02, "1", "the formula is of live tensors; the allocator rounds them up to 512 B")
+DRY = Prediction(0.97, 1.03, "1", "formula and dry run are of the same step")
+BEYOND_ALLOCATOR = Prediction(*CONTEXT_BYTES, "B", "estimate: CUDA's context, kernels of the libraries, workspaces")
+
+# Ceilings
+
+_SEEN = "788 TFLOP/s were seen of ten products of 8192 x 8192 after three, 769 to 798 from run to run"
+_BURST = Prediction(765e12, 810e12, "FLOP/s", _SEEN)
+_SUSTAINED = Prediction(640e12, 780e12, "FLOP/s", f"estimate: 700 W hold 82 to 97 % of the burst; {_SEEN}")
+_EIGHT_BITS = "estimate: 62 to 78 % of the data sheet's 1,979 TFLOP/s, where bfloat16 has 80 % of its own"
+_BURST_8 = Prediction(1230e12, 1540e12, "FLOP/s", _EIGHT_BITS)
+_SUSTAINED_8 = Prediction(1000e12, 1480e12, "FLOP/s", f"700 W hold 82 to 97 % of the burst; {_EIGHT_BITS}")
+_COPY = Prediction(4.15e12, 4.45e12, "B/s", "4.3 TB/s were seen, read and written; memory is not limited by power")
+_PCIE = Prediction(50e9, 58e9, "B/s", "55.6 GB/s of an H100, NVIDIA's blog on nvbandwidth; the same PCIe")
+
+
+def ceiling(gpu: str, benchmark: str, point: Mapping[str, Any], metric: str) -> Prediction | None:
+    """Of a product or a copy; ``burst_`` begins the names of metrics of the first of them."""
+    if gpu != GPU:
+        return None
+    if benchmark == "matmul" and point.get("size") == 8192:
+        of_dtype = {"bfloat16": (_SUSTAINED, _BURST), "float8": (_SUSTAINED_8, _BURST_8)}
+        return of_dtype.get(point["dtype"], (None, None))[metric.startswith("burst_")]
+    if benchmark == "device_copy" and point["operation"] == "copy":
+        return _COPY
+    return _PCIE if benchmark == "host_copy" and point["direction"] != "both" else None

@@ -1,0 +1,77 @@
+"""The half hour of a GPU, rehearsed on the CPU, so that it meets no mistake that could have been seen here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterbench.derive import read
+from clusterbench.run_folder import RunFolder
+from tests.gpu import AS_PREDICTED, ROOT, SHOWN
+
+pytestmark = [
+    pytest.mark.gloo,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++, with which torch compiles on a CPU"),
+]
+
+ONLY_ON_GPUS = {"device_copy", "host_copy", "peer_copy", "nccl_transport"}
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of a whole rehearsal from a folder that is not the checkout, and its results."""
+    out = tmp_path_factory.mktemp("rehearsal")
+    command = [sys.executable, "-m", "tests.gpu", "--device", "cpu", "--budget", "840", "--out", str(out / "gpu")]
+    ended = subprocess.run(
+        [*command, "smoke", "ladder", "ranks"],
+        cwd=out,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=880,
+        check=False,
+    )
+    results = json.loads((out / "gpu" / "results.json").read_text())
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert (out / "gpu" / "table.txt").read_text() in ended.stdout
+    return out / "gpu", results
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    return {history.case.id: history.status for history in read(RunFolder.open(folder)).histories}
+
+
+def test_everything_ended_and_nothing_differs_from_what_was_predicted(rehearsal: tuple[Path, dict[str, Any]]) -> None:
+    parts = rehearsal[1]["parts"]
+    assert {name: (part["how"], part["code"]) for name, part in parts.items()} == {
+        "smoke": ("ended", 0),
+        "ladder": ("ended", 0),
+        "ranks_probe": ("ended", 0),
+        "ranks": ("ended", 0),
+    }
+    rows = [row for part in parts.values() for row in part["rows"]]
+    assert {row["verdict"] for row in rows} == {AS_PREDICTED, SHOWN}
+    assert {row["name"].split()[-1] for row in rows if row["verdict"] == SHOWN} == {"tokens_per_s", "executed"}
+
+
+@pytest.mark.parametrize(("part", "cases"), [("smoke", 21), ("ladder", 8), ("ranks", 18)])
+def test_every_case_ended_as_it_should(rehearsal: tuple[Path, dict[str, Any]], part: str, cases: int) -> None:
+    found = statuses(rehearsal[0] / part)
+    assert len(found) == cases
+    skipped = {case for case in found if case.split("/")[0] in ONLY_ON_GPUS}
+    assert found == {case: "skipped" if case in skipped else "ok" for case in found}
+
+
+def test_the_ladder_compiles_and_holds_the_losses_of_its_rungs_together(rehearsal: tuple[Path, dict[str, Any]]) -> None:
+    names = {row["name"]: row for row in rehearsal[1]["parts"]["ladder"]["rows"]}
+    (compiled,) = (row for name, row in names.items() if name.endswith("compiled_frames"))
+    assert (compiled["predicted"], compiled["verdict"]) == ("at least 1", AS_PREDICTED)
+    assert names["ladder, losses and norms apart"]["verdict"] == AS_PREDICTED
