@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from clusterbench.benchmarks import Benchmark
+from clusterbench.benchmarks._sustained import SETTLE_HELP, SustainedBenchmark
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.tolerances import FACTORS, PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
@@ -53,7 +53,7 @@ _REFUSED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainStep(Benchmark):
+class TrainStep(SustainedBenchmark):
     """How fast a decoder trains in each of some layouts, with what memory and traffic, and that it trains right.
 
     Before it is timed, each layout is run on a small twin of the model and compared with one rank: losses, every
@@ -63,7 +63,6 @@ class TrainStep(Benchmark):
 
     version: ClassVar[int] = 1
     own_start: ClassVar[bool] = True
-    is_sustained: ClassVar[bool] = True
     modules: ClassVar[tuple[str, ...]] = (
         "torch.distributed.optim",
         "torch.distributed.pipelining",
@@ -192,6 +191,7 @@ class TrainStep(Benchmark):
         1.0, "global norm gradients are clipped to; empty for none", minimum=1e-9, alters="update"
     )
     parity: bool = option(True, "check each layout against one rank before it is timed", alters="nothing")
+    settle: bool = option(True, SETTLE_HELP, alters="nothing")
     trainer: str = option(OURS, "whose step is run", choices=tuple(trainers()), label="{}", alters="nothing")
     # Every parallelism with its options; a suite's are set by `from_options`.
     shared_by: tuple[Parallelism, ...] = ()
@@ -242,7 +242,7 @@ class TrainStep(Benchmark):
             for parallelism, values in options:
                 if parallelism.concerned(layout, shape):
                     point |= values
-            yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
+            yield {**self.told(point), "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
     def _layouts_on(self, world_size: int) -> Iterator[ParallelLayout]:
         num_experts = named_shape(self.shape).num_experts

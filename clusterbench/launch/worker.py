@@ -44,7 +44,7 @@ from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
 from clusterbench.run_folder.passes import EVERY_REPEAT
 from clusterbench.run_folder.redaction import set_by_suite
-from clusterbench.types import PHASES, Step, Timing
+from clusterbench.types import PHASES, Point, Step, Timing
 
 ALLOCATOR = "PYTORCH_ALLOC_CONF"
 
@@ -224,17 +224,17 @@ class _Worker:
         evidence = step.check() if case.check else {}
         self.phase("checked")
         self.agree("checked")
-        seconds, timing = self.timed(step, case, self.settling(benchmark))
+        seconds, timing = self.timed(step, case, self.settling(benchmark, case.point))
         self.phase("timed")
         evidence = {**evidence, **step.confirm(case.passes)}
         passes = {name: observe() for name, observe in step.passes.items() if case.passes or name in EVERY_REPEAT}
         self.phase("done")
         self.channel.send(RankDone(self.rank, self.host, seconds, evidence, passes, timing))
 
-    def settling(self, benchmark: type[Benchmark]) -> Rule | None:
+    def settling(self, benchmark: type[Benchmark], point: Point) -> Rule | None:
         """When a case is warm; None where the suite's count says it."""
         is_gpu = self.rig.device.type == "cuda" and self.start.ranks_per_gpu == 1  # of others no time is told
-        return Rule() if is_gpu and benchmark.is_sustained else None
+        return Rule() if is_gpu and benchmark.settles(point) else None
 
     def timed(self, step: Step, case: RunCase, rule: Rule | None) -> tuple[list[float], Timing]:
         """Seconds of each sample, and when they were taken."""

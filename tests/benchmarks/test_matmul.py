@@ -139,6 +139,13 @@ def test_a_shape_of_the_search_can_be_the_peak_that_training_is_held_against():
     assert best.value == 8e14
 
 
+def test_a_product_that_need_not_settle_says_so_in_its_point():
+    (point,) = Matmul(sizes=(64,)).points(Place(Cluster(1, 1, "cuda"), 1))
+    (quick,) = Matmul(sizes=(64,), settle=False).points(Place(Cluster(1, 1, "cuda"), 1))
+    assert "settle" not in point
+    assert quick == {**point, "settle": False}
+
+
 def test_the_sustained_rate_is_the_figure_and_the_burst_stands_beside_it():
     case = Case("x", "matmul", 1, {"size": 1000, "dtype": "bfloat16"}, "cuda", 1, 2, 3, 0, 60.0)
     warm_ups = [WarmUp(True, 0.002, 1.6, 1, burst_s) for burst_s in ([1.0, 1.0, 1.0], [0.5, 1.25, 1.0])]

@@ -212,6 +212,14 @@ def test_a_known_gpu_brings_its_peak_and_a_cpu_none() -> None:
     assert not any("flops_per_s" in key for key in predicted("tp4"))
 
 
+def test_a_step_that_need_not_settle_says_so_in_its_point() -> None:
+    (point,) = TrainStep.from_options({"layouts": ("tp1",)}).points(H100)
+    (quick,) = TrainStep.from_options({"layouts": ("tp1",), "settle": False}).points(H100)
+    assert "settle" not in point
+    assert dict(quick) == {**point, "settle": False}
+    assert (TrainStep.settles(point), TrainStep.settles(quick)) == (True, False)
+
+
 def test_without_parity_nothing_is_expected_of_it() -> None:
     assert not any("parity" in key for key in predicted("tp4", parity=False))
     assert predicted("tp4")["parity_gradients"] == 1e-5

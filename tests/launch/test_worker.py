@@ -86,7 +86,8 @@ def test_the_suites_number_of_threads_stands(threads: list[int]) -> None:
 def test_what_power_bounds_settles_on_gpus(benchmark: str, device: str, ranks_per_gpu: int, settles: bool) -> None:
     worker = worker_of(ranks_per_gpu)
     worker.rig = SimpleNamespace(device=torch.device(device))  # type: ignore[assignment]
-    assert worker.settling(benchmarks()[benchmark]) == (Rule() if settles else None)
+    assert worker.settling(benchmarks()[benchmark], {}) == (Rule() if settles else None)
+    assert worker.settling(benchmarks()[benchmark], {"settle": False}) is None
 
 
 def timed_on_a_rank(rule: Rule | None) -> tuple[list[float], Timing, list[str]]:
