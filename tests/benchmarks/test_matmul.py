@@ -135,7 +135,7 @@ def test_a_shape_of_the_search_can_be_the_peak_that_training_is_held_against():
         about = ("r", "x", "matmul", 1, "ok", {**point, "dtype": "bfloat16", "num_ranks": 1}, 1, 1, "a", "cuda")
         return Row(*about, "flops_per_s_per_rank", "FLOP/s", value)
 
-    (best,) = _measured_peaks([row(7e14, size=8192), row(8e14, m=8192, n=8192, k=16384)]).values()
+    (best,) = _measured_peaks([row(7e14, size=8192), row(8e14, m=8192, n=8192, k=16384)], ()).values()
     assert best.value == 8e14
 
 

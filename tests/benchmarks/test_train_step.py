@@ -589,6 +589,9 @@ def test_the_peak_of_a_gpu_says_whether_it_lasts() -> None:
     assert now.value == before.value == 0.5
     assert now.basis.endswith("measured by matmul/8192, sustained")
     assert before.basis.endswith("measured by matmul/8192, a burst of few products, which is above what lasts")
+    unsettled = product._replace(case="matmul/4096", value=9e14)
+    for rows in ([product, burst, unsettled], [unsettled, product, burst]):
+        assert next(iter(TrainStep.across([flops, *rows]))) == now
 
 
 def real_case(layout: str) -> dict[str, Any]:
