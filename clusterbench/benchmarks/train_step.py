@@ -24,6 +24,7 @@ from clusterbench.parallel import (
     from_options,
     parallelisms,
 )
+from clusterbench.precision import MASTER, PRECISIONS
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, named_shape
 from clusterbench.trainers import OURS, trainer_of, trainers
@@ -175,9 +176,18 @@ class TrainStep(SustainedBenchmark):
     )
     dtype: str = option(
         "float32",
-        "of the arithmetic; bfloat16 keeps float32 parameters and optimizer",
+        "of the arithmetic; what bfloat16 keeps in float32 is for precision to say",
         choices=tuple(DTYPE_BYTES),
         label="{}",
+    )
+    precision: str = option(
+        MASTER,
+        "of what is kept, in steps in bfloat16: "
+        + "; ".join(f"{name} has {p.words}" for name, p in PRECISIONS.items()),
+        choices=tuple(PRECISIONS),
+        label="{}",
+        alters="update",
+        is_later=True,
     )
     rank_order: str = option(
         "megatron",
@@ -237,6 +247,8 @@ class TrainStep(SustainedBenchmark):
                 "max_grad_norm": self.max_grad_norm,
                 "parity": self.parity,
             }
+            if self.precision != MASTER:
+                point["precision"] = self.precision
             if self.trainer != OURS:
                 point["trainer"] = self.trainer
             for parallelism, values in options:
@@ -356,6 +368,7 @@ def job_of(point: Point, device: str = "cpu") -> TrainingJob:
         max_grad_norm=values["max_grad_norm"],
         seed=values["seed"],
         device=device,
+        precision=values.get("precision", MASTER),
     )
 
 

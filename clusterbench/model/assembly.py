@@ -21,8 +21,12 @@ from clusterbench.model.stages import Stages
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
 
-MASTER_DTYPES = {"bfloat16": torch.float32, "float32": torch.float32, "float64": torch.float64}
 COMPUTE_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+
+
+def master_dtype(job: TrainingJob) -> torch.dtype:
+    """In which weights and their gradients are kept."""
+    return {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}[job.master_bytes]
 
 
 @dataclass

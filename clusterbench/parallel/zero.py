@@ -62,7 +62,7 @@ class ZeroOptimizer(Parallelism):
         most = [_most_of_a_rank(tuple(weights), ranks) for _, weights, ranks in self.sharers(job)]
         # the step counts stay with the weights: a few bytes, of the rank with most weights
         numel, counts = (sum(of_axes) for of_axes in zip(*most, strict=True))
-        return states | {"optimizer_state": 2.0 * numel * job.master_bytes + 4 * counts}
+        return states | {"optimizer_state": 2.0 * numel * job.moment_bytes + 4 * counts}
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         for axis, weights, ranks in self.sharers(job):
