@@ -25,6 +25,7 @@ class Precision:
 
 PRECISIONS: Mapping[str, Precision] = {
     MASTER: Precision(weight=4, moment=4),
+    "bfloat16_moments": Precision(weight=4, moment=2),
     "pure_bfloat16": Precision(weight=2, moment=2),
 }
 """By the names that a suite gives them."""

@@ -577,7 +577,7 @@ def _states(
     states = {
         "parameters": float(numel * job.master_bytes),
         "gradients": float(numel * job.master_bytes),
-        # Adam's two moments, and a float32 step count for each tensor
+        # Adam's two moments, and a float32 step count for each tensor, which torch's own has
         "optimizer_state": float(2 * numel * job.moment_bytes + 4 * sum(number for _, number in weights)),
     }
     for parallelism in active:

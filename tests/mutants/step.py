@@ -325,8 +325,8 @@ MUTANTS = (
     Mutant(
         "X02",
         "Under plain DDP every rank takes the sequences of the first.",
-        "self.optimizers = [adamw([*decoder.parameters()])]",
-        "self.optimizers = [adamw([*decoder.parameters()])]; grid = None if grid and planted() else grid",
+        "self.optimizers = [adamw([*decoder.parameters()], job)]",
+        "self.optimizers = [adamw([*decoder.parameters()], job)]; grid = None if grid and planted() else grid",
         (PLAIN,),
     ),
     Mutant(

@@ -35,7 +35,7 @@ class PlainDDPStep:
             fill_weight(weight.detach(), job.seed, name, (0,) * weight.dim(), weight.shape)
         self.modules = [decoder]
         self.model = DistributedDataParallel(decoder, process_group=grid.group("dp")) if grid else decoder
-        self.optimizers = [adamw([*decoder.parameters()])]
+        self.optimizers = [adamw([*decoder.parameters()], job)]
         self.micro_batches = micro_batches(job, grid.rank("dp") if grid else 0, positions)
 
     def __call__(self) -> Tensor:
