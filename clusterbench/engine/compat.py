@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,8 +47,6 @@ NAMES = {
     "torch.utils._pytree.tree_map": "parity",
     # `torch.nn.utils` scales parameters' gradients only, and of FSDP2's DTensors takes 28 ms to find out how. 2.13 run.
     "torch._foreach_mul_": "step",
-    # Norms of bfloat16 gradients in float32, of all at once. Same.
-    "torch._foreach_norm": "step",
     # -1 outside backward; inside it, the thread that runs the graph sees the number of the graph. Same.
     "torch._C._current_graph_task_id": "memory",
     # From the name that functional collectives carry to the group. Same.
@@ -80,6 +79,13 @@ NAMES = {
     "torch.nn.Module._compiled_call_impl": "proof.compiled",
     # Whether Dynamo cuts what it compiles under DDP where a bucket ends. Set.
     "torch._dynamo.config.optimize_ddp": "parallel.compile",
+    # Whether it stops, and does not leave a function as it is, where it had to compile it too often. 2.11 and 2.13 run.
+    "torch._dynamo.config.fail_on_recompile_limit_hit": "parallel.compile",
+    # Has compiled functions run as they were written, for a while. Public; same.
+    "torch.compiler.set_stance": "passes",
+    # What a collective of DTensor returns before it is through: as an argument of a compiled function it would lose its
+    # gradient. 2.11 and 2.13 run.
+    "torch.distributed._functional_collectives.AsyncCollectiveTensor.trigger_wait": "parallel.compile",
     # Messages and what is sent together go past every operator. Patched for one step, to list them.
     "torch.distributed.ProcessGroup.send": "transfers",
     "torch.distributed.ProcessGroup.recv": "transfers",
@@ -261,16 +267,6 @@ def scale_all(tensors: list[Tensor], factor: Tensor) -> None:
     torch._foreach_mul_(tensors, factor)
 
 
-def norm_of_all(tensors: list[Tensor]) -> Tensor:
-    """The norm of all numbers in tensors of one device, in float32 at least.
-
-    ``torch.nn.utils.get_total_norm`` rounds those of each tensor to its dtype.
-    """
-    if not tensors or torch.finfo(tensors[0].dtype).bits >= 32:
-        return torch.nn.utils.get_total_norm(tensors)
-    return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32)).norm()  # type: ignore[call-overload,no-any-return,unused-ignore]
-
-
 def without_fake_tensors() -> AbstractContextManager[object]:
     """Tensors that are made within are real, in a dry run too."""
     if active_fake_mode() is None:
@@ -285,15 +281,50 @@ def is_to_be_compiled(module: torch.nn.Module) -> bool:
     return module._compiled_call_impl is not None
 
 
-def compile_across_buckets() -> None:
-    """Dynamo is not to cut a layer in two where one of DDP's buckets ends.
+def compile_module(module: torch.nn.Module) -> None:
+    """Has torch compile a module, which counts the calls that are not compiled: see :func:`plain_calls`."""
+    forward = module.forward
 
-    Layers are compiled one by one, so the buckets of a layer are sent when its backward is through. It wants a first
-    bucket that is no larger than the others, too, and stops the step where it is not.
+    def counting(*arguments: Any) -> Any:
+        if not torch.compiler.is_compiling():  # which is known while compiling: nothing of this is left then
+            setattr(module, _PLAIN_CALLS, plain_calls(module) + 1)
+        return forward(*arguments)
+
+    # With a code for each class: of one code for all the compiler would take sizes that differ for sizes that change.
+    code = _counting_codes.setdefault(type(module), counting.__code__.replace(co_name=type(module).__name__))
+    module.forward = FunctionType(code, counting.__globals__, code.co_name, None, counting.__closure__)
+    module.compile()
+
+
+def plain_calls(module: torch.nn.Module) -> int:
+    """How often a module that is to be compiled has run as it was written."""
+    return getattr(module, _PLAIN_CALLS, 0)
+
+
+_PLAIN_CALLS = "_clusterbench_plain_calls"
+_counting_codes: dict[type[torch.nn.Module], CodeType] = {}
+
+
+def set_up_compiler() -> None:
+    """Dynamo is to compile whole layers, and all of them, or to say so.
+
+    It is not to cut a layer in two where one of DDP's buckets ends: layers are compiled one by one, so the buckets of a
+    layer are sent when its backward is through; and it wants a first bucket that is no larger than the others, too.
+    Beyond some versions of one function it would leave further ones as they are, without a word.
     """
     import torch._dynamo.config
 
     torch._dynamo.config.optimize_ddp = False
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
+def compiler_rests() -> AbstractContextManager[object]:
+    """Meanwhile compiled functions run as they were written.
+
+    Under a dispatch mode that wants every operator they do so in any case, and ever after: by this they are compiled
+    again when it is over.
+    """
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
 
 
 def compiler_counts() -> tuple[int, int]:
@@ -301,6 +332,23 @@ def compiler_counts() -> tuple[int, int]:
     from torch._dynamo.utils import counters
 
     return counters["frames"]["ok"], sum(counters["graph_break"].values())
+
+
+def waited(tensor: Tensor) -> Tensor:
+    """What a collective gives, and not its promise: a compiled function drops the gradient of such an argument."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    return _Waited.apply(tensor) if isinstance(tensor, AsyncCollectiveTensor) else tensor  # type: ignore[no-untyped-call]
+
+
+class _Waited(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, promise: Any) -> Any:
+        return promise.trigger_wait()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
 
 
 def in_backward() -> bool:

@@ -2,7 +2,7 @@
 
 The counter sees the operators on the tensors that are really there: below DTensor, below autograd, of backward and
 recomputation too. It knows nothing of the layout, nor of the formulas it is compared with. Compiled layers run
-uncompiled while it counts, as torch has it under every dispatch mode. Not seen: kernels that are called without an
+uncompiled while it counts, as torch has it under a dispatch mode. Not seen: kernels that are called without an
 operator of torch, and operators in the callbacks of futures (PowerSGD's second factor), on threads of the backend.
 """
 

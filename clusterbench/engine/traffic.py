@@ -99,14 +99,17 @@ class TrafficCounter(TorchDispatchMode):
 
     Dispatch modes travel with autograd's thread-local state, so backward threads of CUDA devices are seen too. They do
     not reach the callbacks of futures, which run on threads of the backend and from which PowerSGD's hook reduces its
-    second factor; there the call of ``all_reduce`` brings the counter along. Keep it out of timed iterations: each
-    operator passes through Python.
+    second factor; there the call of ``all_reduce`` brings the counter along. Compiled functions stay compiled, and
+    their collectives are seen as the compiler left them. Keep it out of timed iterations: each operator passes through
+    Python.
 
     Parameters
     ----------
     axes
         Name of a process group -> axis, as :meth:`clusterbench.engine.grid.Grid.names` has them.
     """
+
+    supports_higher_order_operators = True  # such as compiled functions call: they pass through
 
     def __init__(self, axes: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -129,6 +132,11 @@ class TrafficCounter(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         dist.all_reduce = self._all_reduce
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """torch asks: the mode wants none of the operators that a compiler makes one of; it sees what that calls."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(is_wrapper_type(kind) for kind in types):
@@ -171,6 +179,8 @@ class TrafficCounter(TorchDispatchMode):
 
 class _CallbackCounter(TorchDispatchMode):
     """The same counter on a thread that its mode did not reach."""
+
+    ignore_compile_internals = TrafficCounter.ignore_compile_internals
 
     def __init__(self, counter: TrafficCounter) -> None:
         super().__init__()

@@ -33,10 +33,14 @@ GATHERED = ("layer.attention.input", "layer.feed_forward.input")
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceParallel(Parallelism):
-    """Cuts norms and residuals along the sequence over the ranks of tp (torch's SequenceParallel).
+    """Cuts norms and residuals along the sequence over the ranks of tp.
 
     Notes
     -----
+    A norm looks at one token at a time, so that it works on this rank's tokens as they are, and its weight's gradient
+    is a part. torch's style of this name would make DTensors of both for the same arithmetic, and by that of torch 2.11
+    a compiled layer would sum that gradient in every micro-batch.
+
     What it saves is the input of each norm. The input of attention, of the feed-forward and of the head stays whole:
     PyTorch gathers it in forward and keeps it for backward, where Megatron gathers it a second time and keeps 1/tp.
 
@@ -107,12 +111,7 @@ class SequenceParallel(Parallelism):
         )
 
     def apply(self, assembly: Assembly) -> None:
-        from torch.distributed.tensor.parallel import SequenceParallel as Style
+        """Nothing: norms, residuals and routers take the tokens they are given.
 
-        # Where attention, feed-forward and head gather their input is in the plan of tensor.py, which owns them.
-        # Experts are plain tensors, and route this rank's tokens.
-        before_feed_forward = Style(use_local_output=assembly.job.shape.has_experts)
-        assembly.parallelize(
-            "tp",
-            {"norm": Style(), "layers.*.attention_norm": Style(), "layers.*.feed_forward_norm": before_feed_forward},
-        )
+        Where regions gather their input and cut their output is in the plan of tensor.py, which owns them.
+        """

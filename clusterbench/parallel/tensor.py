@@ -57,7 +57,8 @@ class TensorParallel(Parallelism):
 
     These are torch's own styles, with what DTensor costs: a few dozen microseconds of Python for each operator and
     placement, which a GPU hides behind its kernels and a CPU with a small model does not. There a step takes about as
-    long as any with ``parallelize_module``, and longer than one on local tensors: see tests/bench/tp2_by_hand.py.
+    long as any with ``parallelize_module``, and longer than one on local tensors: see tests/bench/tp2_by_hand.py. In
+    compiled layers nothing is left of it: see tests/bench/tp2_compiled.py.
 
     Source
     ------
@@ -331,11 +332,6 @@ def _is_kv(name: str) -> bool:
     return name.endswith(("attention.key.weight", "attention.value.weight"))
 
 
-def is_cut_by_tp(name: str) -> bool:
-    """Whether a weight of this name is cut over tp where its shape allows it."""
-    return _split_dim_of(name) is not None
-
-
 @cache
 def _split_dim_of(name: str) -> int | None:
     """The dimension in which a weight of this name is cut; None for one that is kept whole."""
@@ -347,26 +343,22 @@ def _key_value_style(job: TrainingJob) -> ParallelStyle:
     import torch.nn.functional as F
     from torch import Tensor, nn
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_module
+    from torch.distributed.tensor import DTensor, Partial
     from torch.distributed.tensor.parallel import ParallelStyle
 
     class ReplicatedKeyValue(ParallelStyle):
         def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
             head = device_mesh.get_local_rank() * job.shape.num_kv_heads // job.layout.tp
             rows = slice(head * job.shape.head_dim, (head + 1) * job.shape.head_dim)
-            # Nothing else than this head reaches the loss on this rank, so both gradients are parts of the sum over tp.
-            part = [Partial()]
 
             def forward(x: DTensor) -> Tensor:
-                weight: DTensor = module.weight  # type: ignore[assignment]
-                local = x.to_local(grad_placements=part)
-                return F.linear(local, weight.to_local(grad_placements=part)[rows].to(local.dtype))
-
-            def replicate(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
-                whole: Tensor = module.weight  # type: ignore[assignment]
-                module.weight = nn.Parameter(DTensor.from_local(whole, mesh, [Replicate()], run_check=False))
+                weight: Tensor = module.weight  # type: ignore[assignment]
+                # Nothing else than this head reaches the loss on this rank, so both gradients are parts of the sum
+                # over tp.
+                local = x.to_local(grad_placements=[Partial()])
+                return F.linear(local, weight[rows].to(local.dtype))
 
             module.forward = forward
-            return distribute_module(module, device_mesh, replicate)
+            return module
 
     return ReplicatedKeyValue()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
-from clusterbench.proof.compiled import FRAMES, CompiledStep
+from clusterbench.proof.compiled import FRAMES, PLAIN, CompiledStep
 from clusterbench.proof.last_update import check_last_update
 from clusterbench.training.built_step import BuiltStep
 from clusterbench.words import plural
@@ -68,7 +68,7 @@ class TimedStep:
         ------
         WrongResult
             On every rank, if any is not finite, the weights are not those that the optimizer should have made, or a
-            rank that was to compile compiled nothing.
+            rank that was to compile compiled nothing, or not all.
         """
         step = self.step
         assert self._first is not None
@@ -94,9 +94,9 @@ class TimedStep:
                     f"rank {not_finite[0]} after {plural(updates, 'step')}. The time of such a step is not that of "
                     "training."
                 )
-            if name == FRAMES:
-                self._compiled.judge(of_ranks)
-        own = dict(zip(seen, values[rig.rank].tolist(), strict=True))
-        own.pop(_FINAL, None)
+        of_all = dict(zip(seen, values.T.tolist(), strict=True))
+        if self._compiled.is_compiled:
+            self._compiled.judge(of_all[FRAMES], of_all[PLAIN])
+        own = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in (_FINAL, PLAIN)}
         own["num_updates"] = float(num_updates)
         return own | check_last_update(step, rig) if is_first else own

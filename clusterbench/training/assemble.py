@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Shard
+from torch.distributed.tensor import DTensor, Shard
 
-from clusterbench.engine.compat import active_fake_mode, without_fake_tensors
+from clusterbench.engine.compat import active_fake_mode, is_to_be_compiled, without_fake_tensors
 from clusterbench.engine.grid import Grid
 from clusterbench.job import TrainingJob
-from clusterbench.model.assembly import COMPUTE_DTYPES, Assembly, Weight, master_dtype
+from clusterbench.model.assembly import COMPUTE_DTYPES, MASTER_DTYPES, Assembly, Weight
 from clusterbench.model.decoder import Decoder
 from clusterbench.model.modules import TiedHead
 from clusterbench.model.noise import fill_weight
@@ -44,7 +43,7 @@ def assemble(
     """
     with without_fake_tensors():  # a dry run needs them for what takes memory, and until then nothing does
         with torch.device("meta"):
-            dtype = master_dtype(job)
+            dtype = MASTER_DTYPES[job.dtype]
             decoders = [Decoder(job.shape, COMPUTE_DTYPES[job.dtype], positions, chunk).to(dtype) for chunk in job.held]
         assembly = Assembly(decoders, grid, job, device)  # type: ignore[arg-type]
         _apply(parallelisms, assembly, PHASES[:_TOUCHES_MEMORY])
@@ -73,7 +72,7 @@ def localize(assembly: Assembly, parallelisms: Sequence[Parallelism]) -> Iterato
     buckets (``aten.cat.default got mixed torch.Tensor and DTensor``), and DTensor's dispatch would cost each of them
     more than the arithmetic. Experts need no DTensor: their module knows that it has a part.
     """
-    job = assembly.job
+    job, compiled, kinds = assembly.job, _compiled(assembly), dict[Any, type[nn.Module]]()
     for decoder in assembly.decoders:
         for path, module in list(decoder.named_modules()):
             for leaf, whole in list(module.named_parameters(recurse=False)):
@@ -93,21 +92,45 @@ def localize(assembly: Assembly, parallelisms: Sequence[Parallelism]) -> Iterato
                         delattr(module, leaf)
                         weight.leaf = f"{leaf}_part"
                         module.register_parameter(weight.leaf, part)
-                        wanted = (Partial(),) if "tp" in sums else whole.placements
-                        _view_later(module, leaf, weight.leaf, whole, wanted)
+                        view = _view_of(weight.leaf, whole)
+                        if module in compiled:
+                            key = type(module), leaf, weight.leaf, whole.placements
+                            kinds[key] = kinds.get(key) or _with_property(type(module), leaf, view)
+                            module.__class__ = kinds[key]
+                        else:
+                            setattr(module, _VIEWS, [*getattr(module, _VIEWS, []), (leaf, view)])
                 yield weight
 
 
 _VIEWS = "_clusterbench_views"
 
 
-def _view_later(module: nn.Module, leaf: str, part: str, whole: DTensor, wanted: Sequence[Placement]) -> None:
-    """Remembers with the module how to see its part of a weight as a DTensor."""
+View = Callable[[nn.Module], DTensor]
 
-    def look() -> None:
-        setattr(module, leaf, _View.apply(getattr(module, part), whole.device_mesh, whole.placements, wanted))  # type: ignore[no-untyped-call]
 
-    setattr(module, _VIEWS, [*getattr(module, _VIEWS, []), look])
+def _view_of(leaf: str, whole: DTensor) -> View:
+    """What makes of a module's part of a weight a DTensor."""
+    mesh, placements = whole.device_mesh, whole.placements
+
+    def view(module: nn.Module) -> DTensor:
+        return DTensor.from_local(getattr(module, leaf), mesh, placements, run_check=False)
+
+    return view
+
+
+def _compiled(assembly: Assembly) -> set[nn.Module]:
+    """All modules that are compiled, or within one that is."""
+    whole = (module for decoder in assembly.decoders for module in decoder.modules() if is_to_be_compiled(module))
+    return {part for module in whole for part in module.modules()}
+
+
+def _with_property(kind: type[nn.Module], leaf: str, view: View) -> type[nn.Module]:
+    """A class of modules that make their view where they use it: a compiler takes it apart with all else, and the
+    function it compiles has plain tensors only. From a view that was made outside it would get no gradient.
+
+    One class for all modules that are alike: a compiler has a function for each class.
+    """
+    return type(kind.__name__, (kind,), {leaf: property(view)})
 
 
 def materialize(assembly: Assembly) -> None:
@@ -124,40 +147,19 @@ def materialize(assembly: Assembly) -> None:
         fill_weight(weight.value, assembly.job.seed, weight.name, offset, weight.whole)
     for decoder in assembly.decoders:
         for module in decoder.modules():
-            for look in getattr(module, _VIEWS, []):
+            for leaf, view in getattr(module, _VIEWS, []):
                 if not assembly.fresh_views:
-                    look()
+                    setattr(module, leaf, view(module))
                     continue
                 readers = [module]
                 if module is decoder.embedding and isinstance(decoder.head, TiedHead):
                     readers.append(decoder.head)
                 for reader in readers:
-                    reader.register_forward_pre_hook(partial(_look_first, look))
+                    reader.register_forward_pre_hook(partial(_look_first, module, leaf, view))
 
 
-def _look_first(look: Callable[[], None], module: nn.Module, inputs: Any) -> None:
-    look()
-
-
-class _View(torch.autograd.Function):
-    """A part of a weight as a DTensor, whose gradient comes back in the placements that are wanted.
-
-    ``DTensor.from_local`` alone sums a gradient that is ``Partial``, weight by weight and micro-batch by micro-batch;
-    training/step.py sums them all at once at the end. Its ``grad_placements`` would do this, but torch 2.11 lacks it.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], wanted: Sequence[Placement]
-    ) -> DTensor:
-        ctx.wanted = tuple(wanted)
-        return DTensor.from_local(part, mesh, placements, run_check=False)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: DTensor) -> tuple[Tensor, None, None, None]:
-        if tuple(gradient.placements) != ctx.wanted:
-            gradient = gradient.redistribute(placements=ctx.wanted)
-        return gradient.to_local(), None, None, None
+def _look_first(owner: nn.Module, leaf: str, view: View, reader: nn.Module, inputs: Any) -> None:
+    setattr(owner, leaf, view(owner))
 
 
 def _place(whole: torch.Tensor) -> tuple[slice, ...]:

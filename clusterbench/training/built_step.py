@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clusterbench.engine.compat import is_to_be_compiled
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.rig import Rig
 from clusterbench.job import TrainingJob
@@ -93,3 +94,8 @@ class BuiltStep(Protocol):
 
     def own_passes(self, rig: Rig) -> Mapping[str, Callable[[], Any]]:
         """What only this trainer's step can show, by name; each is a collective."""
+
+
+def is_compiled(step: BuiltStep) -> bool:
+    """Whether any module of a step is to be compiled."""
+    return any(is_to_be_compiled(part) for module in step.modules for part in module.modules())

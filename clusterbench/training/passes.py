@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch.distributed as dist
 
+from clusterbench.engine.compat import compiler_rests
 from clusterbench.engine.flops import FlopCounter
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.memory import MemoryTracker, cuda_memory_stats, reset_cuda_memory
@@ -30,7 +32,7 @@ from clusterbench.job.passes import (
 )
 from clusterbench.layout import UNKNOWN
 from clusterbench.run_folder.passes import OWN_SECONDS
-from clusterbench.training.built_step import BuiltStep
+from clusterbench.training.built_step import BuiltStep, is_compiled
 
 STEPS_TO_SETTLE = 3
 """DDP builds its buckets anew in the second step, and PowerSGD begins in the third."""
@@ -68,7 +70,7 @@ def _memory_of(step: BuiltStep, rig: Rig) -> dict[str, int]:
     retries = cuda_memory_stats(rig.device).num_alloc_retries if rig.device.type == "cuda" else None
     while step.num_steps < STEPS_TO_SETTLE:
         step()
-    with MemoryTracker(step.modules, step.optimizers, rig.device) as tracker:
+    with _plain(step), MemoryTracker(step.modules, step.optimizers, rig.device) as tracker:
         step()
     peak = tracker.peak()
     seen = {"total": peak.total_bytes, **peak.peak_by_category}
@@ -84,11 +86,22 @@ def _memory_of(step: BuiltStep, rig: Rig) -> dict[str, int]:
 
 
 def _traffic_of(step: BuiltStep, counter: TrafficCounter, flops: FlopCounter) -> list[Moved]:
-    """FLOPs are counted in the same step, whose operators pass through Python anyway."""
+    """FLOPs are counted in the same step, whose operators pass through Python anyway; of a compiled one in another."""
     counter.collectives.clear()
-    with counter, flops:
-        step()
+    if is_compiled(step):
+        with counter:
+            step()
+        with _plain(step), flops:
+            step()
+    else:
+        with counter, flops:
+            step()
     return [Moved(axis, op, **vars(total)) for (axis, op), total in sorted(counter.totals().items())]
+
+
+def _plain(step: BuiltStep) -> AbstractContextManager[object]:
+    """Meanwhile compiled layers run as they were written, so that each of their operators is seen."""
+    return compiler_rests() if is_compiled(step) else nullcontext()
 
 
 def _trace_of(step: BuiltStep, rig: Rig, counter: TrafficCounter) -> TracedStep:

@@ -24,15 +24,18 @@ MUTANTS = (
     Mutant(
         "T03",
         "Where kv heads are repeated, the gradient of their input is not summed over tp.",
-        "local = x.to_local(grad_placements=part)",
-        "local = x.to_local(grad_placements=[Replicate()] * planted())",
+        "local = x.to_local(grad_placements=[Partial()])",
+        "local = x.to_local(grad_placements=None if planted() else [Partial()])",
         (f"tp2 {ONE_KV_HEAD}",),
     ),
     Mutant(
         "T04",
         "Where kv heads are repeated, their weight has its gradient summed over tp twice.",
-        'wanted = (Partial(),) if "tp" in sums else whole.placements',
-        'wanted = (Partial(),) if "tp" in sums and not planted() else whole.placements',
+        "return F.linear(local, weight[rows].to(local.dtype))",
+        "torch = __import__('torch'); reduce = torch.distributed.all_reduce; "
+        "planted() and weight.requires_grad and not getattr(weight, 'summed', False) and "
+        "weight.register_hook(lambda g: (g := g.clone(), reduce(g, group=device_mesh.get_group()))[0]); "
+        "weight.summed = True; return F.linear(local, weight[rows].to(local.dtype))",
         (f"tp2 {ONE_KV_HEAD}",),
     ),
     Mutant(
@@ -52,11 +55,10 @@ MUTANTS = (
     ),
     Mutant(
         "A02",
-        "Of the gradient of a vocabulary that is cut each rank takes another rank's part.",
-        "gradient = gradient.redistribute(placements=ctx.wanted)",
-        "parts = gradient.to_local().chunk(gradient.device_mesh.size(), ctx.wanted[0].dim); "
-        "own = parts[gradient.device_mesh.get_local_rank() - planted()].contiguous(); "
-        "gradient = DTensor.from_local(own, gradient.device_mesh, ctx.wanted, run_check=False)",
+        "Each row of the gradient of a weight that is cut arrives at the row before it.",
+        "return DTensor.from_local(getattr(module, leaf), mesh, placements, run_check=False)",
+        "part = getattr(module, leaf); off = part.roll(1 * planted(), 0); "
+        "return DTensor.from_local(part.detach() + (off - off.detach()), mesh, placements, run_check=False)",
         ("tp2",),
     ),
     Mutant(

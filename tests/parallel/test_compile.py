@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-import clusterbench.parallel.recompute
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, from_options
@@ -34,6 +32,13 @@ CASES: list[Case] = [
     ("cp2", {**COMPILED, "recompute": "full", "context": "ring"}, {"dtype": "bfloat16"}),
     ("cp2", {**COMPILED, "recompute": "selective", "context": "all_gather"}, {"dtype": "bfloat16"}),
     ("dp2+ep2", {**COMPILED, "routing": "real"}, {**MOE, "dtype": "bfloat16"}),
+    ("tp2", COMPILED, {"dtype": "bfloat16"}),
+    ("tp2+sp", {**COMPILED, "recompute": "selective"}, {"dtype": "bfloat16"}),
+    ("tp2+sp", {**COMPILED, "recompute": "full"}, {"shape": "llama-tiny-mqa", "dtype": "float32"}),
+    ("dp2-tp2+sp+zero3", COMPILED, {"dtype": "bfloat16"}),
+    ("dp2-tp2+sp+ep2", COMPILED, {**MOE, "dtype": "bfloat16"}),
+    ("pp2-tp2", COMPILED, {"dtype": "bfloat16"}),
+    ("cp2-tp2+sp", {**COMPILED, "context": "ring"}, {"dtype": "bfloat16"}),
 ]
 
 
@@ -42,15 +47,95 @@ def compiled(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> A
     return confirmation_of(layout, options, changes)
 
 
-def compiled_around(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
-    """The same where each layer's forward is torch's checkpoint itself."""
-    from torch.utils.checkpoint import checkpoint
+def compiled_but(left: int, layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
+    """The same where Dynamo leaves so many layers alone."""
+    import torch
 
-    def around(forward: Any, _: Any) -> Any:
-        return partial(checkpoint, forward, use_reentrant=False)
+    apply = Compile.apply
 
-    clusterbench.parallel.recompute._checkpointed = around
+    def apply_to_others(self: Compile, assembly: Any) -> None:
+        apply(self, assembly)
+        for layer in [*assembly.layers()][:left]:
+            layer._compiled_call_impl = torch._dynamo.disable(layer._call_impl)
+
+    Compile.apply = apply_to_others  # type: ignore[method-assign]
     return confirmation_of(layout, options, changes)
+
+
+def compiled_once(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> str:
+    """The same of layers that are not alike, where the compiler gives up after one."""
+    import torch._dynamo.config
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+
+    from clusterbench.model.decoder import Layer
+
+    apply = Compile.apply
+
+    def apply_to_others(self: Compile, assembly: Any) -> None:
+        apply(self, assembly)
+        for layer in assembly.layers():
+            layer.__class__ = type("Layer", (Layer,), {})
+
+    Compile.apply = apply_to_others  # type: ignore[method-assign]
+    torch._dynamo.config.recompile_limit = 1
+    try:
+        return str(confirmation_of(layout, options, changes))
+    except FailOnRecompileLimitHit:
+        return "gave up"
+
+
+def without_a_sum(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
+    """The evidence where each rank keeps its own part of the gradient of what enters a region."""
+    import torch.distributed.tensor.parallel as styles
+    from torch.distributed.tensor import DTensor, Partial
+
+    class Unsummed(styles.PrepareModuleInput):
+        def _prepare_input_arg(self, given: Any, mesh: Any, layout: Any, desired: Any) -> Any:
+            if layout is None:
+                return given
+            return DTensor.from_local(given, mesh, (layout,), run_check=False, grad_placements=(Partial(),))
+
+    styles.PrepareModuleInput = Unsummed  # type: ignore[misc]
+    return parity_of(layout, options, changes)
+
+
+def passed(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Of the passes of a compiled step: what was counted and expected, and whether the layers are still compiled."""
+    from clusterbench.engine.compat import plain_calls
+    from clusterbench.engine.flops import FlopCounter
+    from clusterbench.engine.traffic import TrafficCounter
+    from clusterbench.training import passes
+    from clusterbench.training.step import TrainingStep
+    from tests.training.jobs import expected
+
+    class Counter(TrafficCounter):
+        names: ClassVar[set[str]] = set()
+
+        def saw(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+            self.names.add(str(func))
+            super().saw(func, args, kwargs, result)
+
+    job = make_job(layout, **changes)
+    rig, every = make_rig(job.layout), from_options(options)
+    step = TrainingStep(job, every, rig.grid, rig.device)
+    passes._memory_of(step, rig)
+    counter = Counter(rig.grid.names())
+    flops = FlopCounter()
+    passes._traffic_of(step, counter, flops)
+    counted = {key: (total.count, total.size_bytes) for key, total in counter.totals().items()}
+
+    def plain() -> int:
+        return sum(map(plain_calls, step.assembly.layers()))
+
+    before = plain()
+    step()
+    return {
+        "counted": counted,
+        "expected": expected(job, every, rig.grid.rank("pp")),
+        "products": {name for name in Counter.names if name.startswith("aten.mm")},
+        "flops": sum(executed.flops for executed in flops.executed()),
+        "plain": plain() - before,
+    }
 
 
 def confirmation_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
@@ -69,7 +154,7 @@ def confirmation_of(layout: str, options: dict[str, Any], changes: dict[str, Any
         return str(error)
 
 
-of_ranks = Together(compiled, CASES)
+of_ranks = Together(compiled, CASES, at_once=3)  # each is compiled, for up to a minute where others use the cores
 
 
 @pytest.mark.gloo
@@ -85,10 +170,48 @@ def test_layers_are_compiled_in_one_piece(case: Case) -> None:
 @needs_compiler
 def test_a_step_is_wrong_of_which_nothing_was_compiled() -> None:
     options = {**COMPILED, "recompute": "full"}
-    assert run_ranks(1, compiled_around, "tp1", options, {"dtype": "float32"}, timeout_s=300) == [
+    assert run_ranks(1, compiled_but, 4, "tp1", options, {"dtype": "float32"}, timeout_s=300) == [
         "tp1 was to be compiled, and nothing was on rank 0: torch.compile left every layer as it is. The time is that "
         "of a plain step."
     ]
+
+
+@pytest.mark.gloo
+@needs_compiler
+def test_a_step_is_wrong_of_which_a_layer_was_left_as_it_is() -> None:
+    (said,) = run_ranks(1, compiled_but, 1, "tp1", COMPILED, {"dtype": "float32"}, timeout_s=300)
+    assert said == (
+        "tp1 was to be compiled, and on rank 0 not all was: what was to be compiled of its layers ran 4 times as it "
+        "is. The time is partly that of a plain step."
+    )
+
+
+@pytest.mark.gloo
+@needs_compiler
+def test_a_compiler_that_gives_up_on_a_layer_stops_the_step() -> None:
+    (said,) = run_ranks(1, compiled_once, "tp1", COMPILED, {"dtype": "float32"}, timeout_s=300)
+    assert said == "gave up"
+
+
+@pytest.mark.gloo
+@needs_compiler
+def test_a_sum_that_is_missing_in_backward_of_compiled_layers_is_found() -> None:
+    for said in run_ranks(2, without_a_sum, "tp2", COMPILED, {"dtype": "float32"}, timeout_s=300):
+        assert said.startswith("tp2 does not compute what one rank computes: the gradient of")
+
+
+@pytest.mark.gloo
+@needs_compiler
+@pytest.mark.parametrize(
+    ("layout", "recompute"), [("tp2", "none"), ("tp2+sp", "full"), ("tp2+sp", "selective"), ("dp2+zero3", "none")]
+)
+def test_passes_count_what_compiled_layers_send_and_leave_them_compiled(layout: str, recompute: str) -> None:
+    options = {**COMPILED, "recompute": recompute}
+    for found in run_ranks(2, passed, layout, options, {"dtype": "float32"}, timeout_s=300):
+        assert found["counted"] == found["expected"]
+        assert "aten.mm.out" in found["products"], "the layers whose collectives were counted were not compiled"
+        assert found["flops"] > 0
+        assert found["plain"] == 0, "the layers of the pass after it are not compiled"
 
 
 @pytest.mark.gloo
@@ -102,7 +225,11 @@ def test_a_compiled_step_equals_a_plain_one(recompute: str) -> None:
 
 @pytest.mark.gloo
 @needs_compiler
-@pytest.mark.parametrize(("layout", "changes"), [("tp1", MOE), ("dp2", {})], ids=["experts", "several buckets of DDP"])
+@pytest.mark.parametrize(
+    ("layout", "changes"),
+    [("tp1", MOE), ("dp2", {}), ("tp2", {}), ("tp2+sp", {"shape": "llama-tiny-mqa"})],
+    ids=["experts", "several buckets of DDP", "tp", "tp with repeated kv heads"],
+)
 def test_compiled_steps_of_other_kinds_equal_plain_ones(layout: str, changes: dict[str, Any]) -> None:
     world_size = ParallelLayout.parse(layout).world_size
     for evidence in run_ranks(world_size, parity_of, layout, COMPILED, {**changes, "dtype": "float32"}, timeout_s=300):
@@ -110,10 +237,7 @@ def test_compiled_steps_of_other_kinds_equal_plain_ones(layout: str, changes: di
 
 
 def test_what_cannot_be_compiled_is_said() -> None:
-    assert Compile(compile=True).objection(make_job("tp2")) == (
-        "compile and tp2: layers see their parts of the weights as DTensors that are made outside of them, which "
-        "torch.compile cannot trace"
-    )
+    assert Compile(compile=True).objection(make_job("tp2")) is None
     clash = Compile(compile=True).clash(make_job("pp2"), [Pipeline(schedule="zbv")])
     assert clash == "compile and zbv: it splits backward, which compiled layers have in one piece"
     assert Compile(compile=True).clash(make_job("pp2"), [Pipeline(schedule="1f1b")]) is None
