@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from clusterbench.errors import ClusterbenchError, SuiteError
 from clusterbench.garbage import uncollected
+from clusterbench.precision import MASTER, PRECISIONS
 
 if TYPE_CHECKING:
     from clusterbench.types import Plan
@@ -397,6 +398,9 @@ def layout(
     help="Sequences of a step.  [default: the fewest micro-batches that the layout takes]",
 )
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32", "float64"]), default="bfloat16", show_default=True)
+@click.option(
+    "--precision", type=click.Choice([*PRECISIONS]), default=MASTER, show_default=True, help="What bfloat16 keeps."
+)
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cuda", show_default=True, help="Whose operators."
 )

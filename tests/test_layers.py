@@ -32,7 +32,7 @@ LAYERS = (
     "model",
     "engine launchers tools",
     "job run_folder",
-    "types rows units layout shape cluster floors formulas errors options discover words own_copy garbage",
+    "types rows units layout shape cluster floors formulas errors options discover words own_copy garbage precision",
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 

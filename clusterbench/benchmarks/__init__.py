@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.discover import things
-from clusterbench.formulas.statistics import Summary, summarise
+from clusterbench.formulas.statistics import summarise
 from clusterbench.options import Option, option, options_of
 from clusterbench.types import (
     SAMPLES,
@@ -54,9 +54,6 @@ class Benchmark(ABC):
         False where the seconds of a case are not those of what it tells.
     ranks_work_alone
         True where all ranks do the same in an iteration and none waits for another, so that a slow rank shows in it.
-    is_sustained
-        True where arithmetic or memory bounds an iteration, and so power and heat: on GPUs such a case is timed once
-        its clocks have settled, for two seconds at least (``engine/settling.py``). What latency bounds is not.
     variables
         Environment variables that every start needs; the suite's own word comes first.
     modules
@@ -78,7 +75,6 @@ class Benchmark(ABC):
     in_agents: ClassVar[bool] = False
     is_timed: ClassVar[bool] = True
     ranks_work_alone: ClassVar[bool] = False
-    is_sustained: ClassVar[bool] = False
     variables: ClassVar[Mapping[str, str]] = {}
     modules: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[tuple[MetricKind, ...]] = ()
@@ -151,6 +147,11 @@ class Benchmark(ABC):
         """Allocates on this rank's device and returns what to run. Never communicates."""
 
     @classmethod
+    def settles(cls, point: Point) -> bool:
+        """Whether a case is timed on GPUs once clocks have settled, for two seconds at least."""
+        return False
+
+    @classmethod
     def proof_key(cls, point: Point, device: str) -> str | None:
         """All that what the check proves depends on, but for the ranks themselves; None where each case checks itself.
 
@@ -201,13 +202,6 @@ class Benchmark(ABC):
         ``rows`` are all rows of the run.
         """
         return ()
-
-
-def burst(observation: Observation) -> Summary | None:
-    """Time of the first iterations, before clocks came down, from the slowest rank; None where none were kept apart."""
-    warm_ups = [timing.warm_up for timing in observation.timing]
-    own = [warm_up.burst_s for warm_up in warm_ups if warm_up is not None]
-    return summarise([max(samples) for samples in zip(*own, strict=True)]) if own else None
 
 
 def benchmarks() -> Mapping[str, type[Benchmark]]:

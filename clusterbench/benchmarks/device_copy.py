@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.benchmarks import Benchmark, burst
+from clusterbench.benchmarks._sustained import SustainedBenchmark, burst
 from clusterbench.benchmarks._transfer import WORD_BYTES, pattern, transfer_metrics, transferred
 from clusterbench.errors import NotHere
 from clusterbench.options import option
@@ -26,7 +26,7 @@ _FILLED_WITH = 0x5A5A5A5A5A5A5A5A
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceCopy(Benchmark):
+class DeviceCopy(SustainedBenchmark):
     """How fast each GPU copies and fills its own memory while all of them do.
 
     A copy of so many bytes reads and writes each, so it counts twice its size; a fill writes and counts once. Source of
@@ -36,7 +36,6 @@ class DeviceCopy(Benchmark):
     """
 
     ranks_work_alone: ClassVar[bool] = True
-    is_sustained: ClassVar[bool] = True
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         *transfer_metrics("one copy or fill"),
         MetricKind("burst_bandwidth_per_rank", "B/s", "higher", "of the first ones, before clocks come down"),
@@ -53,7 +52,7 @@ class DeviceCopy(Benchmark):
     def points(self, place: Place) -> Iterable[Point]:
         for operation in self.operations:
             for size_bytes in self.sizes:
-                yield {"size_bytes": size_bytes, "operation": operation}
+                yield self.told({"size_bytes": size_bytes, "operation": operation})
 
     def label(self, point: Point) -> str:
         return f"{point['operation']}-{format_bytes(point['size_bytes'])}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.benchmarks import Benchmark, burst
+from clusterbench.benchmarks._sustained import SustainedBenchmark, burst
 from clusterbench.errors import NotHere
 from clusterbench.formulas.statistics import summarise
 from clusterbench.options import option
@@ -58,7 +58,7 @@ is to the machine's. Method: stas00/ml-engineering, compute/accelerator/benchmar
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matmul(Benchmark):
+class Matmul(SustainedBenchmark):
     """How many FLOP/s each rank reaches in C = A B while so many ranks compute at once.
 
     Ranks of one host share its power, its clocks and, on a CPU, its cores, so the rate is taken at each number of ranks
@@ -72,7 +72,6 @@ class Matmul(Benchmark):
     """
 
     ranks_work_alone: ClassVar[bool] = True
-    is_sustained: ClassVar[bool] = True
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind("step_time", "s", "lower", "time of one product, from the slowest rank"),
         MetricKind("flops_per_s_per_rank", "FLOP/s", "higher", "2 m n k over the time of the slowest rank"),
@@ -95,10 +94,10 @@ class Matmul(Benchmark):
         counts = {2**i for i in range(per_node.bit_length()) if 2**i < per_node} if place.num_nodes == 1 else set()
         for num_ranks in sorted(counts | {place.world_size}):
             for size in self.sizes:
-                yield {"size": size, "dtype": self.dtype, "num_ranks": num_ranks}
+                yield self.told({"size": size, "dtype": self.dtype, "num_ranks": num_ranks})
             for m, n, k in SEARCHED if self.search else ():
                 if not (m == n == k and m in self.sizes):
-                    yield {"m": m, "n": n, "k": k, "dtype": self.dtype, "num_ranks": num_ranks}
+                    yield self.told({"m": m, "n": n, "k": k, "dtype": self.dtype, "num_ranks": num_ranks})
 
     def label(self, point: Point) -> str:
         m, n, k = _shape(point)

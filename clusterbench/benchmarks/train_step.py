@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from clusterbench.benchmarks import Benchmark
+from clusterbench.benchmarks._sustained import SETTLE_HELP, SustainedBenchmark
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.tolerances import FACTORS, PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
@@ -24,6 +24,7 @@ from clusterbench.parallel import (
     from_options,
     parallelisms,
 )
+from clusterbench.precision import MASTER, PRECISIONS
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, named_shape
 from clusterbench.trainers import OURS, trainer_of, trainers
@@ -53,7 +54,7 @@ _REFUSED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainStep(Benchmark):
+class TrainStep(SustainedBenchmark):
     """How fast a decoder trains in each of some layouts, with what memory and traffic, and that it trains right.
 
     Before it is timed, each layout is run on a small twin of the model and compared with one rank: losses, every
@@ -63,7 +64,6 @@ class TrainStep(Benchmark):
 
     version: ClassVar[int] = 1
     own_start: ClassVar[bool] = True
-    is_sustained: ClassVar[bool] = True
     modules: ClassVar[tuple[str, ...]] = (
         "torch.distributed.optim",
         "torch.distributed.pipelining",
@@ -176,9 +176,18 @@ class TrainStep(Benchmark):
     )
     dtype: str = option(
         "float32",
-        "of the arithmetic; bfloat16 keeps float32 parameters and optimizer",
+        "of the arithmetic; what bfloat16 keeps in float32 is for precision to say",
         choices=tuple(DTYPE_BYTES),
         label="{}",
+    )
+    precision: str = option(
+        MASTER,
+        "of what is kept, in steps in bfloat16: "
+        + "; ".join(f"{name} has {p.words}" for name, p in PRECISIONS.items()),
+        choices=tuple(PRECISIONS),
+        label="{}",
+        alters="update",
+        is_later=True,
     )
     rank_order: str = option(
         "megatron",
@@ -192,6 +201,7 @@ class TrainStep(Benchmark):
         1.0, "global norm gradients are clipped to; empty for none", minimum=1e-9, alters="update"
     )
     parity: bool = option(True, "check each layout against one rank before it is timed", alters="nothing")
+    settle: bool = option(True, SETTLE_HELP, alters="nothing")
     trainer: str = option(OURS, "whose step is run", choices=tuple(trainers()), label="{}", alters="nothing")
     # Every parallelism with its options; a suite's are set by `from_options`.
     shared_by: tuple[Parallelism, ...] = ()
@@ -237,12 +247,14 @@ class TrainStep(Benchmark):
                 "max_grad_norm": self.max_grad_norm,
                 "parity": self.parity,
             }
+            if self.precision != MASTER:
+                point["precision"] = self.precision
             if self.trainer != OURS:
                 point["trainer"] = self.trainer
             for parallelism, values in options:
                 if parallelism.concerned(layout, shape):
                     point |= values
-            yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
+            yield {**self.told(point), "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
     def _layouts_on(self, world_size: int) -> Iterator[ParallelLayout]:
         num_experts = named_shape(self.shape).num_experts
@@ -356,6 +368,7 @@ def job_of(point: Point, device: str = "cpu") -> TrainingJob:
         max_grad_norm=values["max_grad_norm"],
         seed=values["seed"],
         device=device,
+        precision=values.get("precision", MASTER),
     )
 
 

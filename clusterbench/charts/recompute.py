@@ -25,7 +25,8 @@ class Recompute(Chart[list[list[Trained]]]):
     Memory is the most a rank held of each category, a tick what was expected of it, the diamond and the figure all of
     them at one moment; only activations can shrink. Beside it is what that costs in throughput. MFU counts what the
     mathematics needs, HFU also what is computed a second time: where recomputation costs arithmetic, the two part.
-    Selective recomputation repeats cheap operators only, which neither counts. Memory is as on a GPU; speed on CPU
+    Selective recomputation repeats cheap operators only, which neither counts. What the operators that ran come to is
+    the executed rate: how well the device is used, whatever is computed twice. Memory is as on a GPU; speed on CPU
     ranks says nothing about one.
     """
 
@@ -92,6 +93,11 @@ def _panels(group: Sequence[Trained], title: str) -> Iterator[Panel]:
             marker_name="HFU",
             missing=missing,
             cases=cases,
+        ).panel()
+    rates = [case.value("executed_flops_per_s_per_rank") for case in shown]
+    if any(rates):
+        yield Bars(
+            f"Executed FLOP/s per rank\n{title}", labels, {"executed": rates}, "FLOP/s", missing=missing, cases=cases
         ).panel()
 
 

@@ -18,6 +18,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.layout import AXES, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.parallel import Parallelism, active_in, from_options, parallelisms
+from clusterbench.precision import MASTER
 from clusterbench.shape import named_shape
 from clusterbench.trainers.ours import Ours
 
@@ -37,6 +38,7 @@ def dry_run_text(
     micro_batch_size: int,
     global_batch_size: int | None,
     dtype: str,
+    precision: str,
     device: str,
     rank_order: str,
 ) -> str:
@@ -57,7 +59,9 @@ def dry_run_text(
             f"{num_nodes * gpus_per_node}.\nhint: dp* takes all that are left"
         )
     every = from_options(_values(options))
-    job = TrainingJob(named_shape(shape), wanted, seq_len, 0, micro_batch_size, dtype, device=device)
+    job = TrainingJob(
+        named_shape(shape), wanted, seq_len, 0, micro_batch_size, dtype, device=device, precision=precision
+    )
     job = _with_batch(job, every, global_batch_size)
     if reason := objection(job, every):
         raise SuiteError(f"{wanted} of {shape} cannot be dry-run: {reason}.")
@@ -79,7 +83,8 @@ def dry_run_text(
         (card.memory_bytes or 0) / 1e9 if card else 0.0,
         card,
     )
-    return f"{wanted} of {shape}, {dtype}, seq_len {seq_len}; {job.equation}\n{told}"
+    kept = "" if precision == MASTER else f", {precision}"
+    return f"{wanted} of {shape}, {dtype}{kept}, seq_len {seq_len}; {job.equation}\n{told}"
 
 
 def _with_batch(job: TrainingJob, every: Sequence[Parallelism], global_batch_size: int | None) -> TrainingJob:

@@ -47,6 +47,8 @@ NAMES = {
     "torch.utils._pytree.tree_map": "parity",
     # `torch.nn.utils` scales parameters' gradients only, and of FSDP2's DTensors takes 28 ms to find out how. 2.13 run.
     "torch._foreach_mul_": "step",
+    # Norms of bfloat16 gradients in float32, of all at once. Same.
+    "torch._foreach_norm": "step",
     # -1 outside backward; inside it, the thread that runs the graph sees the number of the graph. Same.
     "torch._C._current_graph_task_id": "memory",
     # From the name that functional collectives carry to the group. Same.
@@ -265,6 +267,16 @@ def _on_meta(arguments: Any) -> Any:
 def scale_all(tensors: list[Tensor], factor: Tensor) -> None:
     """Multiplies tensors of one device by a number on it, in place and all at once."""
     torch._foreach_mul_(tensors, factor)
+
+
+def norm_of_all(tensors: list[Tensor]) -> Tensor:
+    """The norm of all numbers in tensors of one device, in float32 at least.
+
+    ``torch.nn.utils.get_total_norm`` rounds those of each tensor to its dtype.
+    """
+    if not tensors or torch.finfo(tensors[0].dtype).bits >= 32:
+        return torch.nn.utils.get_total_norm(tensors)
+    return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32)).norm()  # type: ignore[call-overload,no-any-return,unused-ignore]
 
 
 def without_fake_tensors() -> AbstractContextManager[object]:

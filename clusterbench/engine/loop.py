@@ -37,14 +37,14 @@ def settle(
     -------
     What is to be timed, and the seconds of each iteration of the burst.
     """
-    order, burst_s, number = PROBE, [], 0
+    order, burst_s, done = PROBE, [], 0
     while order.kind != "timed":
-        at(number)
+        at(done)
         seconds = measure(run, clock, order.samples, _nowhere, order.calls)
         if order.kind == "burst":
             burst_s = seconds
+        done += order.iterations
         order = decide(Stretch(order.iterations, sum(seconds) * order.calls))
-        number += 1
     gc.collect()
     return order, burst_s
 
@@ -56,15 +56,15 @@ def _nowhere(iteration: int) -> None:
 def measure(
     run: Callable[[], object], clock: Clock, iterations: int, at: Callable[[int], None], calls: int = 1
 ) -> list[float]:
-    """Seconds of each of ``iterations`` calls of ``run``, back to back.
+    """Seconds of each of ``iterations`` times ``calls`` calls of ``run``, back to back.
 
     Parameters
     ----------
     at
-        Called with the number of the iteration about to start, so that a watcher sees where a rank hangs. Must cost
-        next to nothing: it is inside the timed stretch.
+        Called with the number of the call about to start, so that a watcher sees where a rank hangs. Must cost next to
+        nothing: it is inside the timed stretch.
     calls
-        Of ``run`` in an iteration, whose mean is the sample: what takes microseconds would leave too many of them.
+        Of which each sample is the mean: what takes microseconds would leave too many samples.
 
     Notes
     -----
@@ -76,7 +76,7 @@ def measure(
     with collections_rest():
         marks = [clock.mark()]
         for iteration in range(iterations):
-            at(iteration)
+            at(iteration * calls)
             iterate()
             marks.append(clock.mark())
         clock.settle()

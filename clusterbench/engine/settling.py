@@ -35,7 +35,8 @@ class Rule:
     stretch_s, within
         Two stretches of the warm-up that follow each other, each at least so long, differ by no more than this share.
     most_s
-        Seconds of warm-up beyond which no further stretch goes; two there are always.
+        Seconds of warm-up beyond which no further stretch goes; two there are always. The probe does not count: it may
+        compile, or open connections.
     timed_s
         Seconds that are timed at least.
     most_samples
@@ -110,7 +111,8 @@ def next_order(past: Sequence[Stretch], asked: int, rule: Rule) -> Order:
     drift = abs(before.each_s - last.each_s) / min(before.each_s, last.each_s)
     is_settled = drift <= rule.within and min(before.seconds, last.seconds) >= rule.stretch_s
     more = _filling(rule.stretch_s, last.each_s)
-    if not is_settled and warm_up_s + more * last.each_s <= rule.most_s:
+    spent_s = warm_up_s - past[0].seconds
+    if not is_settled and spent_s + more * last.each_s <= rule.most_s:
         return Order("warm-up", 1, more, False, drift, warm_up_s)
     timed = max(asked, _filling(rule.timed_s, min(before.each_s, last.each_s)))
     calls = math.ceil(timed / max(asked, rule.most_samples))

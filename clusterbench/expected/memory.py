@@ -94,7 +94,7 @@ def _bases(parts: Sequence[TrainingJob], fullest: Sequence[Moment], active: Sequ
     bases = {
         "parameters": f"{job.shape.num_parameters:,} of {job.master_bytes} B at rest, {_sharing(job)}",
         "gradients": "as parameters",
-        "optimizer_state": "two moments as large as the parameters, and a step count per tensor",
+        "optimizer_state": f"two moments of {job.moment_bytes} B a parameter, and a step count per tensor",
         ACTIVATIONS: _activations_basis(job),
         TOTAL: _total_basis(fullest),
     }

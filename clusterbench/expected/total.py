@@ -199,7 +199,8 @@ def _of_micro_batch(active: Sequence[Parallelism], job: TrainingJob, chunk: Chun
     layout = job.layout if is_sharded else job.layout.of_micro_batch
     like = Chunk(0, range(len(chunk.layers)), chunk.first, chunk.last)
     acting = with_own(active, "activations", "moments", "weight")
-    return _walked(acting, job.shape, layout, job.seq_len, job.micro_batch_size, job.dtype, job.device, like, adds_up)
+    batch = job.seq_len, job.micro_batch_size
+    return _walked(acting, job.shape, layout, *batch, job.dtype, job.precision, job.device, like, adds_up)
 
 
 @lru_cache(maxsize=4096)  # layouts that differ in dp have the same, and so do the stages between the first and the last
@@ -210,13 +211,13 @@ def _walked(
     seq_len: int,
     micro_batch_size: int,
     dtype: str,
+    precision: str,
     device: str,
     chunk: Chunk,
     adds_up: bool,
 ) -> _Way:
-    job = TrainingJob(
-        shape, layout, seq_len, micro_batch_size * layout.dp, micro_batch_size, dtype, device=device, chunks=(chunk,)
-    )
+    batch = micro_batch_size * layout.dp, micro_batch_size
+    job = TrainingJob(shape, layout, seq_len, *batch, dtype, device=device, chunks=(chunk,), precision=precision)
     forward, *again = moments_by_chunk(active, job, messages=True)(chunk)
     sharding = next((each.sharding(job, chunk) for each in active if isinstance(each, FullySharded)), None)
     repeated = again[0] if again else {}
@@ -225,7 +226,7 @@ def _walked(
     for name, size in forward.items():
         if name.startswith(prefix):
             copies[name.removeprefix(prefix)] = size / (job.num_layers if ".layers." in name else 1)
-    weights = _weights(active, shape, layout, dtype, chunk, tuple(copies.items()))
+    weights = _weights(active, shape, layout, dtype, precision, chunk, tuple(copies.items()))
     parts = next((each.parts(job) for each in active if isinstance(each, ExpertParallel)), 1)
     found = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, parts)
     of_forward, backward = found[:OF_FORWARD], found[OF_FORWARD:]
@@ -251,11 +252,12 @@ def _weights(
     shape: ModelShape,
     layout: ParallelLayout,
     dtype: str,
+    precision: str,
     chunk: Chunk,
     rounded: tuple[tuple[str, float], ...],
 ) -> Mapping[str, Weight]:
     """One weight of each kind as a rank multiplies with it; ``rounded`` are the sizes of their copies."""
-    job = TrainingJob(shape, layout, 1, 1, 1, dtype, chunks=(chunk,))
+    job = TrainingJob(shape, layout, 1, 1, 1, dtype, chunks=(chunk,), precision=precision)
     cutting = [each for each in active if not isinstance(each, FullySharded)]
     is_sharded, copies, weights = len(cutting) < len(active), dict(rounded), {}
     for name, size, _ in held_sizes(cutting, job):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from clusterbench.formulas.schedules import RankOrder
 from clusterbench.job.experts import expert_activations, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
+from clusterbench.precision import MASTER, PRECISIONS
 from clusterbench.shape import ModelShape
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
@@ -50,7 +51,10 @@ class TrainingJob:
     global_batch_size, micro_batch_size
         Sequences per step of the whole job; sequences per forward of one data-parallel rank.
     dtype
-        Of the arithmetic. Parameters, gradients and optimizer state are kept in :attr:`master_bytes` each.
+        Of the arithmetic.
+    precision
+        What weights, gradients and moments are kept in where that is bfloat16: a name of
+        :data:`~clusterbench.precision.PRECISIONS`.
     max_grad_norm
         Gradients are scaled down to this global norm; None leaves them alone.
     device
@@ -79,6 +83,7 @@ class TrainingJob:
     chunks: tuple[Chunk, ...] = ()
     pp_rank: int = 0
     actions: RankOrder = field(default_factory=RankOrder)
+    precision: str = MASTER
 
     @property
     def held(self) -> tuple[Chunk, ...]:
@@ -142,12 +147,22 @@ class TrainingJob:
 
     @property
     def master_bytes(self) -> int:
-        """Bytes of one parameter, of its gradient, and of each of Adam's two moments.
+        """Bytes of one parameter, and of its gradient.
 
-        With bfloat16 arithmetic all four are float32: 16 bytes per parameter at rest. Each weight is rounded to
-        bfloat16 where it is used, and that copy (2 bytes) lives from forward to backward of a micro-batch, as under
-        autocast.
+        With bfloat16 arithmetic both are float32 unless :attr:`precision` says otherwise, as are Adam's two moments: 16
+        bytes per parameter at rest. Each weight is rounded to bfloat16 where it is used, and that copy (2 bytes) lives
+        from forward to backward of a micro-batch, as under autocast.
         """
+        return PRECISIONS[self.precision].weight if self.compute_bytes == 2 else self.compute_bytes
+
+    @property
+    def moment_bytes(self) -> int:
+        """Bytes of each of Adam's two moments of one parameter."""
+        return PRECISIONS[self.precision].moment if self.compute_bytes == 2 else self.compute_bytes
+
+    @property
+    def norm_bytes(self) -> int:
+        """Bytes of a sum of squares of gradients, which is float32 at least."""
         return max(4, self.compute_bytes)
 
     @property
@@ -158,7 +173,10 @@ class TrainingJob:
         )
 
     def objection(self) -> str | None:
-        """Why the batch does not come out even, with the whole equation; None when it does."""
+        """Why there is no such step, as a batch that does not come out even, with the equation; None when there is."""
+        if self.precision != MASTER and self.dtype != "bfloat16":
+            kept = PRECISIONS[self.precision].words
+            return f"precision {self.precision} ({kept}) is of steps in bfloat16, and dtype is {self.dtype}"
         per_forward = self.micro_batch_size * self.layout.dp
         if self.global_batch_size % per_forward == 0:
             return None

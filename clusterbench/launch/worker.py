@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from clusterbench.benchmarks import benchmarks
+from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.engine.clock import Clock, clock_for
 from clusterbench.engine.loop import measure, settle, warm_up
 from clusterbench.engine.rig import Rig
@@ -44,7 +44,7 @@ from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
 from clusterbench.run_folder.passes import EVERY_REPEAT
 from clusterbench.run_folder.redaction import set_by_suite
-from clusterbench.types import PHASES, Timing
+from clusterbench.types import PHASES, Point, Step, Timing
 
 ALLOCATOR = "PYTORCH_ALLOC_CONF"
 
@@ -224,24 +224,33 @@ class _Worker:
         evidence = step.check() if case.check else {}
         self.phase("checked")
         self.agree("checked")
+        seconds, timing = self.timed(step, case, self.settling(benchmark, case.point))
+        self.phase("timed")
+        evidence = {**evidence, **step.confirm(case.passes)}
+        passes = {name: observe() for name, observe in step.passes.items() if case.passes or name in EVERY_REPEAT}
+        self.phase("done")
+        self.channel.send(RankDone(self.rank, self.host, seconds, evidence, passes, timing))
+
+    def settling(self, benchmark: type[Benchmark], point: Point) -> Rule | None:
+        """When a case is warm; None where the suite's count says it."""
+        is_gpu = self.rig.device.type == "cuda" and self.start.ranks_per_gpu == 1  # of others no time is told
+        return Rule() if is_gpu and benchmark.settles(point) else None
+
+    def timed(self, step: Step, case: RunCase, rule: Rule | None) -> tuple[list[float], Timing]:
+        """Seconds of each sample, and when they were taken."""
         clock = clock_for(self.rig.device)
         warm_up(step.run, clock, case.warmup, self.at("checked"))
         self.meet_again(clock)
         samples, calls, warmed_up = case.iterations, 1, None
-        if benchmark.is_sustained and self.rig.device.type == "cuda" and self.start.ranks_per_gpu == 1:
-            decide = decided_by_rank_0(self.rig, case.iterations, Rule())
+        if rule is not None:
+            decide = decided_by_rank_0(self.rig, case.iterations, rule)
             order, burst_s = settle(step.run, clock, self.at("checked"), decide)
             samples, calls, warmed_up = order.samples, order.calls, warm_up_of(order, burst_s)
             self.meet_again(clock)
         self.phase("warm")
         began_s = time.time()
         seconds = measure(step.run, clock, samples, self.at("warm"), calls)
-        timing = Timing(began_s, time.time(), warmed_up)
-        self.phase("timed")
-        evidence = {**evidence, **step.confirm(case.passes)}
-        passes = {name: observe() for name, observe in step.passes.items() if case.passes or name in EVERY_REPEAT}
-        self.phase("done")
-        self.channel.send(RankDone(self.rank, self.host, seconds, evidence, passes, timing))
+        return seconds, Timing(began_s, time.time(), warmed_up)
 
     def meet_again(self, clock: Clock) -> None:
         """Ranks leave a warm-up at different moments; the first timed iteration must not pay for that."""

@@ -131,8 +131,8 @@ def across_cases(rows: Sequence[Row]) -> Iterable[Row]:
     held = [row for row in rows if row.metric in _HELD and row.value is not None]
     step_rows = [row for row in held if row.benchmark == "train_step"]
     yield from scaling(step_rows)
-    peaks = _measured_peaks(held)
     sustained = {row.case for row in held if row.metric == _BURST}
+    peaks = _measured_peaks(held, sustained)
     for row in step_rows:
         if row.metric == "model_flops_per_s_per_rank":
             yield from _held_against_matmul(row, peaks, sustained)
@@ -298,13 +298,14 @@ def _rate_of_energy(power_w: float, tokens: int, time: Summary) -> Metric:
     )
 
 
-def _measured_peaks(rows: Sequence[Row]) -> dict[tuple[object, ...], Row]:
-    """Device, dtype and ranks -> the best matmul of this run."""
+def _measured_peaks(rows: Sequence[Row], sustained: Collection[str]) -> dict[tuple[object, ...], Row]:
+    """Device, dtype and ranks -> the best matmul of this run: of the sustained ones, where there are any."""
     best: dict[tuple[object, ...], Row] = {}
     for row in rows:
         if row.benchmark == "matmul" and row.metric == "flops_per_s_per_rank" and row.value is not None:
             key = (row.device, row.point["dtype"], row.world_size)
-            if key not in best or row.value > (best[key].value or 0.0):
+            before = best.get(key)
+            if before is None or (row.case in sustained, row.value) > (before.case in sustained, before.value or 0.0):
                 best[key] = row
     return best
 

@@ -16,13 +16,18 @@ from torch.optim import Optimizer
 from clusterbench.engine.grid import Grid
 from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
 from clusterbench.model.decoder import Decoder, Layer, loss_of
+from clusterbench.model.half_moments import HalfMomentsAdamW
 from clusterbench.model.stages import Stages
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
 
-MASTER_DTYPES = {"bfloat16": torch.float32, "float32": torch.float32, "float64": torch.float64}
 COMPUTE_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+
+
+def master_dtype(job: TrainingJob) -> torch.dtype:
+    """In which weights and their gradients are kept."""
+    return {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}[job.master_bytes]
 
 
 @dataclass
@@ -125,9 +130,7 @@ class Assembly:
     keep_gradients: bool = False
     fresh_views: bool = False
     home: torch.device | None = None
-    make_optimizer: Callable[[list[nn.Parameter], str], Optimizer] = field(
-        default=lambda parameters, axis: adamw(parameters)
-    )
+    make_optimizer: Callable[[list[nn.Parameter], str], Optimizer] = field(init=False)
     stages: Stages | None = None
     forward_backward: Callable[[Sequence[tuple[Tensor, Tensor]]], Tensor] | None = None
     loss: Callable[[Tensor, Tensor], Tensor] = loss_of
@@ -135,6 +138,7 @@ class Assembly:
 
     def __post_init__(self) -> None:
         self.model = self.decoders[0]
+        self.make_optimizer = lambda parameters, axis: adamw(parameters, self.job)
 
     def layers(self) -> Iterator[Layer]:
         """Every layer of this rank."""
@@ -169,9 +173,15 @@ ADAMW: dict[str, Any] = {
     "fused": True,
 }
 
+HALF_MOMENTS: dict[str, Any] = {name: value for name, value in ADAMW.items() if name != "fused"} | {
+    "moments": torch.bfloat16
+}
 
-def adamw(parameters: Sequence[nn.Parameter]) -> Optimizer:
+
+def adamw(parameters: Sequence[nn.Parameter], job: TrainingJob) -> Optimizer:
     """The optimizer of every step."""
+    if job.moment_bytes != job.master_bytes:
+        return HalfMomentsAdamW(parameters, **HALF_MOMENTS)
     return torch.optim.AdamW(parameters, **ADAMW)
 
 

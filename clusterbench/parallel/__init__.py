@@ -537,9 +537,9 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
     # and of the weights that are split each rank adds up its own squares: a number for each way of being split.
     if job.max_grad_norm is not None:
         for axis, numbers in ways.items():
-            yield Traffic(axis, "all_reduce", 1, numbers * job.master_bytes, _ranks(active, axis), during="norm")
+            yield Traffic(axis, "all_reduce", 1, numbers * job.norm_bytes, _ranks(active, axis), during="norm")
         if job.layout.uses("pp"):
-            yield Traffic("pp", "all_reduce", 1, job.master_bytes, during="norm")
+            yield Traffic("pp", "all_reduce", 1, job.norm_bytes, during="norm")
 
 
 @lru_cache(maxsize=256)  # the stages of a pipeline are of three kinds at most
@@ -564,21 +564,21 @@ def _ranks(active: Sequence[Parallelism], axis: str) -> int:
 
 def expected_states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
     """Bytes on one rank of parameters, gradients and optimizer state, without what is gathered for a while."""
-    return _states(tuple(active), job.shape, job.layout, job.dtype, job.kind)
+    return _states(tuple(active), job.shape, job.layout, job.dtype, job.precision, job.kind)
 
 
 @lru_cache(maxsize=256)  # the stages of a pipeline are of three kinds at most
 def _states(
-    active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout, dtype: str, chunk: Chunk
+    active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout, dtype: str, precision: str, chunk: Chunk
 ) -> dict[str, float]:
-    job = TrainingJob(shape, layout, 1, 1, 1, dtype, chunks=(chunk,))
+    job = TrainingJob(shape, layout, 1, 1, 1, dtype, chunks=(chunk,), precision=precision)
     weights = held_weights(active, job)
-    parameters = float(sum(number * prod(weight.size) for weight, number in weights) * job.master_bytes)
+    numel = sum(number * prod(weight.size) for weight, number in weights)
     states = {
-        "parameters": parameters,
-        "gradients": parameters,
-        # Adam's two moments, and a float32 step count for each tensor
-        "optimizer_state": 2 * parameters + 4 * sum(number for _, number in weights),
+        "parameters": float(numel * job.master_bytes),
+        "gradients": float(numel * job.master_bytes),
+        # Adam's two moments, and a float32 step count for each tensor, which torch's own has
+        "optimizer_state": float(2 * numel * job.moment_bytes + 4 * sum(number for _, number in weights)),
     }
     for parallelism in active:
         states = parallelism.states(states, job)
@@ -647,6 +647,7 @@ def moments_by_chunk(
         job.seq_len,
         job.micro_batch_size,
         job.dtype,
+        job.precision,
         job.device,
         load,
     )
@@ -667,14 +668,14 @@ def _moments(
     seq_len: int,
     micro_batch_size: int,
     dtype: str,
+    precision: str,
     device: str,
     load: float,
     chunk: Chunk,
 ) -> tuple[Moments, Moments]:
     """What one micro-batch holds of these layers: without what is kept of messages, and with it."""
-    job = TrainingJob(
-        shape, layout, seq_len, micro_batch_size * layout.dp, micro_batch_size, dtype, device=device, chunks=(chunk,)
-    )
+    batch = micro_batch_size * layout.dp, micro_batch_size
+    job = TrainingJob(shape, layout, seq_len, *batch, dtype, device=device, chunks=(chunk,), precision=precision)
     moments = [activations(job, load)]
     for parallelism in active:
         moments = [after for held in moments for after in parallelism.moments(held, job)]

@@ -112,6 +112,10 @@ class DataParallel(Parallelism):
     def objection(self, job: TrainingJob) -> str | None:
         if self.compress != "none" and job.layout.uses("pp"):
             return f"compress {self.compress} is a hook of DDP, without which pp{job.layout.pp} reduces gradients"
+        if self.compress != "none" and job.master_bytes == 2:
+            return (
+                f"compress {self.compress} rounds float32 gradients; with precision {job.precision} they are bfloat16"
+            )
         return None
 
     def hides_total(self, job: TrainingJob) -> str:

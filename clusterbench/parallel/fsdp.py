@@ -275,11 +275,11 @@ class FullySharded(Parallelism):
         import torch
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-        from clusterbench.model.assembly import COMPUTE_DTYPES, MASTER_DTYPES
+        from clusterbench.model.assembly import COMPUTE_DTYPES, master_dtype
 
         job, grid = assembly.job, assembly.grid
         mesh = grid.shards(self.shard_group_size) if self.shard_group_size else grid.line(job.layout.data_axis)
-        gathered, kept = COMPUTE_DTYPES[job.dtype], MASTER_DTYPES[job.dtype]
+        gathered, kept = COMPUTE_DTYPES[job.dtype], master_dtype(job)
         policy = (
             MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=kept)
             if gathered != kept

@@ -62,7 +62,7 @@ class ZeroOptimizer(Parallelism):
         most = [_most_of_a_rank(tuple(weights), ranks) for _, weights, ranks in self.sharers(job)]
         # the step counts stay with the weights: a few bytes, of the rank with most weights
         numel, counts = (sum(of_axes) for of_axes in zip(*most, strict=True))
-        return states | {"optimizer_state": 2.0 * numel * job.master_bytes + 4 * counts}
+        return states | {"optimizer_state": 2.0 * numel * job.moment_bytes + 4 * counts}
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         for axis, weights, ranks in self.sharers(job):
@@ -143,9 +143,14 @@ def _optimizer(assembly: Assembly, parameters: Sequence[nn.Parameter], axis: str
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.optim import AdamW
 
-    from clusterbench.model.assembly import ADAMW, adamw
+    from clusterbench.model.assembly import ADAMW, HALF_MOMENTS, adamw
+    from clusterbench.model.half_moments import HalfMomentsAdamW
 
-    if assembly.job.layout.degree(axis) == 1:
-        return adamw(parameters)
+    job = assembly.job
+    if job.layout.degree(axis) == 1:
+        return adamw(parameters, job)
+    if job.moment_bytes != job.master_bytes:
+        half, sharers = HalfMomentsAdamW, assembly.grid.group(axis)
+        return ZeroRedundancyOptimizer(parameters, half, process_group=sharers, **HALF_MOMENTS)
     group = assembly.grid.group(axis)
     return ZeroRedundancyOptimizer(parameters, AdamW, process_group=group, **ADAMW)

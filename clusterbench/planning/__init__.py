@@ -270,7 +270,7 @@ def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refu
         warmup=benchmark.warmup,
         time_limit_s=benchmark.time_limit_s
         or default_time_limit_s(world_size, benchmark.iterations, benchmark.size_bytes(point), place.device)
-        + (SECONDS_TO_SETTLE if benchmark.is_sustained and place.device == "cuda" else 0.0),
+        + (SECONDS_TO_SETTLE if benchmark.settles(point) and place.device == "cuda" else 0.0),
         layout=benchmark.layout(point),
         rank_order=str(point.get("rank_order", "megatron")),
         own_start=benchmark.own_start,

@@ -124,12 +124,16 @@ def _of_all_ranks(own: Tensor, rig: Rig) -> Tensor:
 
 @dataclass(frozen=True)
 class _State:
-    """Some elements of a weight and of its moments in float64: shape (samples,) each; ``rounding`` is of its dtype."""
+    """Some elements of a weight and of its moments in float64: shape (samples,) each.
+
+    ``rounding`` is of the dtype of the weight, ``of_moments`` of theirs.
+    """
 
     weight: Tensor
     mean: Tensor
     square: Tensor
     rounding: float
+    of_moments: float
 
 
 def _stepped(step: BuiltStep) -> dict[str, tuple[Tensor, Mapping[str, Any]]]:
@@ -147,7 +151,7 @@ def _stepped(step: BuiltStep) -> dict[str, tuple[Tensor, Mapping[str, Any]]]:
 def _state_of(parameter: Tensor, state: Mapping[str, Any]) -> _State:
     tensors = (parameter.detach(), state["exp_avg"], state["exp_avg_sq"])
     weight, mean, square = (_sampled(tensor) for tensor in tensors)
-    return _State(weight, mean, square, torch.finfo(parameter.dtype).eps)
+    return _State(weight, mean, square, torch.finfo(parameter.dtype).eps, torch.finfo(tensors[1].dtype).eps)
 
 
 def _sampled(tensor: Tensor) -> Tensor:
@@ -185,7 +189,7 @@ def by_formula(before: _State, gradient: Tensor | None, updates: int) -> _State:
     square = beta_2 * before.square + (1 - beta_2) * gradient.square()
     direction = mean / (1 - beta_1**updates) / ((square / (1 - beta_2**updates)).sqrt() + EPSILON)
     weight = before.weight * (1 - LEARNING_RATE * WEIGHT_DECAY) - LEARNING_RATE * direction
-    return _State(weight, mean, square, before.rounding)
+    return _State(weight, mean, square, before.rounding, before.of_moments)
 
 
 _SUMMANDS = 16
@@ -195,11 +199,15 @@ _SUMMANDS = 16
 def _roundings(before: _State, expected: _State, after: _State) -> float:
     """The largest distance of weight and moments, each in roundings of what it was computed from."""
     sizes = (
-        (after.weight - expected.weight, expected.weight.norm() + _SUMMANDS * (expected.weight - before.weight).norm()),
-        (after.mean - expected.mean, expected.mean.norm() + before.mean.norm()),
-        (after.square - expected.square, expected.square.norm()),
+        (
+            after.weight - expected.weight,
+            expected.weight.norm() + _SUMMANDS * (expected.weight - before.weight).norm(),
+            after.rounding,
+        ),
+        (after.mean - expected.mean, expected.mean.norm() + before.mean.norm(), after.of_moments),
+        (after.square - expected.square, expected.square.norm(), after.of_moments),
     )
-    off = [float(distance.norm() / (size * after.rounding)) if distance.any() else 0.0 for distance, size in sizes]
+    off = [float(distance.norm() / (size * of_one)) if distance.any() else 0.0 for distance, size, of_one in sizes]
     return math.inf if any(map(math.isnan, off)) else max(off)
 
 

@@ -67,9 +67,13 @@ def check_parity(
         step = trainer.build(replace(twin, dtype=comparison.dtype), comparison.parallelisms, grid, device)
         check_coverage(step, active_in(job.layout, comparison.parallelisms), device)
         exact = references.of(comparison, EXACT)
-        found = over_all_ranks(deviations(two_steps(step), exact), device)
+        # Weights that are kept in 16 bits are changed by what is left of an update: on one rank no less.
+        keeps_half = step.job.master_bytes == 2
+        updated = references.of(comparison, comparison.dtype) if keeps_half else exact
+        found = over_all_ranks(deviations(two_steps(step), exact, updated), device)
         if comparison.dtype == "bfloat16":
-            found = over_rounding(found, deviations(references.of(comparison, comparison.dtype), exact), exact)
+            of_one_rank = deviations(references.of(comparison, comparison.dtype), exact)
+            found = over_rounding(found, of_one_rank, exact, keeps_half)
         evidence |= {comparison.key(metric): max(group.values()) for metric, group in found.items()}
         complaints += [
             f"{job.layout} does not compute what one rank computes: {how}" for how in _too_far(found, comparison, job)
@@ -138,13 +142,13 @@ def _on_one_rank(job: TrainingJob, model: Sequence[Parallelism], device: torch.d
     return replace(seen, routing_margin=min(margins, default=math.inf))
 
 
-def over_rounding(found: Deviations, of_one_rank: Deviations, exact: OneRank) -> Deviations:
+def over_rounding(found: Deviations, of_one_rank: Deviations, exact: OneRank, keeps_half: bool = False) -> Deviations:
     """Deviations as multiples of what bfloat16 makes of a step on one rank.
 
     What one rank deviates says how far rounding goes over many numbers. A loss is one number, and may be right by luck:
     it is never trusted to less than its own rounding. Of a gradient's scale rounding leaves what does not cancel, see
     :func:`_of_scale`. What two steps changed of one weight stays as it is: of a norm's few numbers one may have got
-    another sign.
+    another sign. With ``keeps_half`` that of all weights stays, too: it was compared with one rank that rounds as well.
     """
     scales = {
         name: _of_scale(name, off, exact.weights[name].gradient.numel())
@@ -156,6 +160,8 @@ def over_rounding(found: Deviations, of_one_rank: Deviations, exact: OneRank) ->
         "parity_gradient_scale": {ALL: 4 * BFLOAT16_ROUNDING} | scales,
         "parity_worst_update": dict.fromkeys(of_one_rank["parity_worst_update"], 1.0),
     }
+    if keeps_half:
+        rounding["parity_update"] = {ALL: 1.0}
     return {
         metric: {name: off / max(rounding[metric][name], 1e-30) for name, off in group.items()}
         for metric, group in found.items()

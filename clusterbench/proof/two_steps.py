@@ -115,14 +115,22 @@ IN_WORDS = {
 """Metric -> what it compares of something of :data:`Deviations`."""
 
 
-def deviations(seen: TwoSteps, reference: OneRank) -> Deviations:
+def deviations(seen: TwoSteps, reference: OneRank, updated: OneRank | None = None) -> Deviations:
     """How far this rank's parts are from the same places of the reference.
 
     A gradient and a change are off by the root mean square of the difference on this rank's part over that of the whole
     weight; a gradient's scale by what is left of it when the difference is projected on the reference, so that
     rounding, which goes both ways, cancels. The scale of all gradients is their norm's.
+
+    Parameters
+    ----------
+    updated
+        Whose changes are the right ones, and the loss after the first, if not the reference's. A change is off by a
+        share of the reference's all the same.
     """
-    losses = zip((FIRST, SECOND), seen.losses.tolist(), reference.losses.tolist(), strict=True)
+    updated = updated or reference
+    right = float(reference.losses[0]), float(updated.losses[1])
+    losses = zip((FIRST, SECOND), seen.losses.tolist(), right, strict=True)
     gradients, changes = dict[str, float](), dict[str, float]()
     scales = {ALL: _off(float(seen.norm), float(reference.norm))}
     squared, of_reference = 0.0, 0.0
@@ -131,7 +139,8 @@ def deviations(seen: TwoSteps, reference: OneRank) -> Deviations:
         gradient, scale, change = 0.0, 0.0, 0.0
         if part is not None and part.gradient.numel():
             gradient, scale = _gradient_off(part.gradient, whole.gradient[part.place], whole.gradient)
-            square, size = _squares(part.change, whole.change[part.place], whole.change)
+            wanted = updated.weights[name].change[part.place]
+            square, size = _squares(part.change, wanted, whole.change)
             change = _ratio(square, size)
             squared, of_reference = squared + square, of_reference + size
         gradients[name], scales[name], changes[name] = gradient, scale, change

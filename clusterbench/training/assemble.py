@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard
 from clusterbench.engine.compat import active_fake_mode, is_to_be_compiled, without_fake_tensors
 from clusterbench.engine.grid import Grid
 from clusterbench.job import TrainingJob
-from clusterbench.model.assembly import COMPUTE_DTYPES, MASTER_DTYPES, Assembly, Weight
+from clusterbench.model.assembly import COMPUTE_DTYPES, Assembly, Weight, master_dtype
 from clusterbench.model.decoder import Decoder
 from clusterbench.model.modules import TiedHead
 from clusterbench.model.noise import fill_weight
@@ -43,7 +43,7 @@ def assemble(
     """
     with without_fake_tensors():  # a dry run needs them for what takes memory, and until then nothing does
         with torch.device("meta"):
-            dtype = MASTER_DTYPES[job.dtype]
+            dtype = master_dtype(job)
             decoders = [Decoder(job.shape, COMPUTE_DTYPES[job.dtype], positions, chunk).to(dtype) for chunk in job.held]
         assembly = Assembly(decoders, grid, job, device)  # type: ignore[arg-type]
         _apply(parallelisms, assembly, PHASES[:_TOUCHES_MEMORY])

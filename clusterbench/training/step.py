@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from clusterbench.engine.compat import scale_all
+from clusterbench.engine.compat import norm_of_all, scale_all
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.rig import Rig
 from clusterbench.job import TrainingJob
@@ -191,7 +191,7 @@ class TrainingStep:
                 by_way[weight.split_over].append(weight.gradient)
             else:
                 by_way[weight.split_over] = by_way[weight.split_over]
-        squares = {way: torch.nn.utils.get_total_norm(gradients) ** 2 for way, gradients in by_way.items()}
+        squares = {way: norm_of_all(gradients) ** 2 for way, gradients in by_way.items()}
         for axis in NORM_ORDER:
             ways = [way for way in squares if axis in way]
             if ways:

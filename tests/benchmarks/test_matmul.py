@@ -135,8 +135,15 @@ def test_a_shape_of_the_search_can_be_the_peak_that_training_is_held_against():
         about = ("r", "x", "matmul", 1, "ok", {**point, "dtype": "bfloat16", "num_ranks": 1}, 1, 1, "a", "cuda")
         return Row(*about, "flops_per_s_per_rank", "FLOP/s", value)
 
-    (best,) = _measured_peaks([row(7e14, size=8192), row(8e14, m=8192, n=8192, k=16384)]).values()
+    (best,) = _measured_peaks([row(7e14, size=8192), row(8e14, m=8192, n=8192, k=16384)], ()).values()
     assert best.value == 8e14
+
+
+def test_a_product_that_need_not_settle_says_so_in_its_point():
+    (point,) = Matmul(sizes=(64,)).points(Place(Cluster(1, 1, "cuda"), 1))
+    (quick,) = Matmul(sizes=(64,), settle=False).points(Place(Cluster(1, 1, "cuda"), 1))
+    assert "settle" not in point
+    assert quick == {**point, "settle": False}
 
 
 def test_the_sustained_rate_is_the_figure_and_the_burst_stands_beside_it():

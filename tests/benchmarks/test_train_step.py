@@ -207,6 +207,14 @@ def test_a_known_gpu_brings_its_peak_and_a_cpu_none() -> None:
     assert not any("flops_per_s" in key for key in predicted("tp4"))
 
 
+def test_a_step_that_need_not_settle_says_so_in_its_point() -> None:
+    (point,) = TrainStep.from_options({"layouts": ("tp1",)}).points(H100)
+    (quick,) = TrainStep.from_options({"layouts": ("tp1",), "settle": False}).points(H100)
+    assert "settle" not in point
+    assert dict(quick) == {**point, "settle": False}
+    assert (TrainStep.settles(point), TrainStep.settles(quick)) == (True, False)
+
+
 def test_without_parity_nothing_is_expected_of_it() -> None:
     assert not any("parity" in key for key in predicted("tp4", parity=False))
     assert predicted("tp4")["parity_gradients"] == 1e-5
@@ -576,6 +584,9 @@ def test_the_peak_of_a_gpu_says_whether_it_lasts() -> None:
     assert now.value == before.value == 0.5
     assert now.basis.endswith("measured by matmul/8192, sustained")
     assert before.basis.endswith("measured by matmul/8192, a burst of few products, which is above what lasts")
+    unsettled = product._replace(case="matmul/4096", value=9e14)
+    for rows in ([product, burst, unsettled], [unsettled, product, burst]):
+        assert next(iter(TrainStep.across([flops, *rows]))) == now
 
 
 def real_case(layout: str) -> dict[str, Any]:

@@ -30,6 +30,15 @@ def test_arithmetic_is_drawn_where_a_peak_is_known() -> None:
     assert [len(chart.draw(data)) for data in (chart.select(of_rows(ROWS)), with_peak) if data] == [2, 3]
 
 
+def test_the_executed_rate_is_drawn_where_it_was_counted() -> None:
+    chart, rate = Recompute(), "executed_flops_per_s_per_rank"
+    data = chart.select(of_rows([*step("none", 9, 9, **{rate: 5e14}), *step("full", 4, 8, **{rate: 6e14})]))
+    assert data is not None
+    panels = chart.draw(data)
+    assert len(panels) == 3
+    assert "Executed FLOP/s per rank" in panels[-1].title
+
+
 def test_one_way_of_recomputing_shows_nothing() -> None:
     assert Recompute().select(of_rows(step("full", 40, 750))) is None
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import clusterbench
-from clusterbench.benchmarks import burst
+from clusterbench.benchmarks._sustained import burst
 from clusterbench.derive import derive_rows, read, write_rows
 from clusterbench.run_folder.attempts import why_unusable
 from clusterbench.types import Expected, Refusal, Timing, WarmUp

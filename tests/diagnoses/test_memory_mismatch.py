@@ -23,7 +23,7 @@ WHOLE_STATE = Mutant(
     "whole",
     "Each rank keeps the optimizer states of all weights.",
     "return ZeroRedundancyOptimizer(parameters, AdamW, process_group=group, **ADAMW)",
-    "return adamw(parameters) if planted() else group",
+    "return adamw(parameters, job) if planted() else group",
 )
 TWICE = Mutant(
     "twice",

@@ -30,7 +30,9 @@ def test_nothing_waits_for_the_device_between_iterations():
 
 def test_a_sample_of_several_calls_is_their_mean():
     clock = FakeClock(1.0, 3.0, 7.0)
-    assert measure(lambda: clock.calls.append("run"), clock, 2, nowhere, calls=4) == [0.5, 1.0]
+    starts = []
+    assert measure(lambda: clock.calls.append("run"), clock, 2, starts.append, calls=4) == [0.5, 1.0]
+    assert starts == [0, 4]
     assert clock.calls == ["mark", *["run"] * 4, "mark", *["run"] * 4, "mark", "settle", "seconds"]
 
 

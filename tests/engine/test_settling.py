@@ -123,6 +123,14 @@ def test_a_hiccup_of_the_first_iteration_changes_nothing():
     assert order.iterations * 1e-3 >= 2.0
 
 
+def test_what_the_first_iteration_compiles_takes_nothing_of_the_time_to_settle():
+    fast = ramping(1e-3, slower=1.3, within_s=1.0)
+    device = Device(lambda now_s: 60.0 if now_s == 0 else fast.each_s(now_s - 60.0))
+    order, _ = settled(device)
+    assert order.is_settled
+    assert 63.0 < order.warm_up_s < 68.0
+
+
 def test_of_microseconds_a_sample_is_a_mean_of_many_and_the_record_stays_small():
     device = steady(5e-6)
     order, _ = settled(device)

@@ -140,8 +140,7 @@ def _rung(history: History, figures: Mapping[str, Figure], setting: Setting) -> 
     case, gpu = history.case, _gpu(setting)
     point: Mapping[str, Any] = case.point
     label = partial(_label, setting.folder.name, predictions.words_of(point))
-    total = case.expected.get("peak_memory[category=total]")
-    predicted = predictions.outcome_of_step(total and total.value, _card_bytes(setting))
+    predicted = predictions.outcome_of_rung(gpu, point, _card_bytes(setting))
     if history.status != "ok":
         if history.status in case.expected_outcomes:
             verdict = AS_PREDICTED if history.status == predicted else DIFFERS

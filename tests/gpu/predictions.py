@@ -114,7 +114,7 @@ TOKENS_PER_S = {
     Rung("none"): Prediction(7000, 8200, "tokens/s", _NONE + _EAGER),
     Rung("none", True): Prediction(9100, 10300, "tokens/s", _NONE + _ANCHOR),
 }
-"""Not all of them fit: see :func:`outcome_of_step`."""
+"""Not all of them fit: see :func:`outcome_of_rung`."""
 
 KNOWN_OPTIONS = {
     *STEP,
@@ -157,13 +157,31 @@ CONTEXT_BYTES = (0.4e9, 1.6e9)
 """CUDA's context with the kernels of torch, cuBLAS and cuDNN, and their workspaces; an estimate."""
 
 
-def outcome_of_step(expected_bytes: float | None, card_bytes: float | None) -> str:
-    """``ok`` or ``out_of_memory``; empty where neither follows: without a formula, or between the two."""
-    if expected_bytes is None or card_bytes is None:
+HELD_BYTES = {
+    Rung("full"): 137.0e9,
+    Rung("full", micro_batch_size=2, loss_chunks=8): 135.3e9,
+    Rung("selective"): 149.3e9,
+    Rung("selective", loss_chunks=8): 146.4e9,
+    Rung("none"): 171.9e9,
+}
+"""Most that a rung holds at once, uncompiled and with whichever kernel of attention.
+
+Source: ``clusterbench run --dry suites/one_gpu.yaml --gpu 'NVIDIA H200' --gpus-per-node 1``, 2026-11-23.
+"""
+COMPILED_AWAY_BYTES = 8e9
+"""What compiled layers may keep less for backward: 5 GB of 42 GB without recomputation, and some more; an estimate."""
+
+
+def outcome_of_rung(gpu: str, point: Mapping[str, Any], card_bytes: float | None) -> str:
+    """``ok`` or ``out_of_memory``; empty where neither follows: of another step, or of what is between the two."""
+    rung = rung_of(point)
+    held = HELD_BYTES.get(rung._replace(compile=False, attention_backend="auto"))
+    if held is None or card_bytes is None or tokens_per_s(gpu, point) is None:
         return ""
-    if expected_bytes + CONTEXT_BYTES[1] < card_bytes:
+    if held + CONTEXT_BYTES[1] < card_bytes:
         return "ok"
-    return "out_of_memory" if expected_bytes + CONTEXT_BYTES[0] > card_bytes else ""
+    least = held - (COMPILED_AWAY_BYTES if rung.compile else 0)
+    return "out_of_memory" if least + CONTEXT_BYTES[0] > card_bytes else ""
 
 
 TRACKED = Prediction(0.97, 1.03, "1", "the band of the plan's own formula")

@@ -12,6 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
+from clusterbench.cluster import Cluster
+from clusterbench.planning import make_plan
+from clusterbench.suite import load_suite
 from tests.gpu import AS_PREDICTED, FAILED, ROOT, Row, __main__, machine, predictions
 from tests.gpu.blocks import all_blocks
 from tests.gpu.predictions import Prediction, judged
@@ -249,8 +252,32 @@ def test_mfu_follows_from_tokens_by_the_projects_own_formula() -> None:
     assert (round(found.low, 3), round(found.high, 3)) == (0.331, 0.376)
 
 
-def test_a_step_fits_does_not_or_is_too_near_to_tell() -> None:
+def test_a_rung_fits_does_not_or_is_too_near_to_tell() -> None:
+    def outcome(card_bytes: float | None, **options: Any) -> str:
+        return predictions.outcome_of_rung("NVIDIA H200", {**LADDER, **options}, card_bytes)
+
     card = 150.75e9
-    said = [predictions.outcome_of_step(expected, card) for expected in (137.0e9, 149.3e9, 171.9e9, None)]
-    assert said == ["ok", "", "out_of_memory", ""]
-    assert predictions.outcome_of_step(1e9, None) == ""
+    assert outcome(card) == outcome(card, compile=True, attention_backend="cudnn") == "ok"
+    assert outcome(card, compile=True, recompute="selective", loss_chunks=8) == "ok"
+    assert outcome(card, recompute="selective") == "", "149.3 GB, and a context of 0.4 to 1.6 GB"
+    assert outcome(card, recompute="none") == outcome(card, recompute="none", compile=True) == "out_of_memory"
+    assert outcome(card, seq_len=8192) == outcome(None) == "", "another step, and a card of unknown size"
+
+
+def test_what_rungs_hold_is_what_the_plan_says_of_them() -> None:
+    cases = make_plan(load_suite(ROOT / "suites" / "one_gpu.yaml"), Cluster(1, 1, "cuda", "NVIDIA H200")).cases
+    planned = {
+        predictions.rung_of(case.point): case.expected["peak_memory[category=total]"].value
+        for case in cases
+        if "peak_memory[category=total]" in case.expected
+    }
+    assert len(planned) == 3
+    for rung, held in planned.items():
+        assert predictions.HELD_BYTES[rung] == pytest.approx(held, rel=1e-3)
+
+
+def test_every_rung_of_the_suite_has_its_prediction() -> None:
+    cases = make_plan(load_suite(ROOT / "suites" / "one_gpu.yaml"), Cluster(1, 1, "cuda", "NVIDIA H200")).cases
+    steps = [case.point for case in cases if case.benchmark == "train_step"]
+    assert len({predictions.rung_of(point) for point in steps}) == len(steps)
+    assert [predictions.words_of(p) for p in steps if predictions.tokens_per_s("NVIDIA H200", p) is None] == []

@@ -1,4 +1,4 @@
-"""What a worker on a GPU sets before CUDA is touched, unless the suite or the user has."""
+"""What a worker on a GPU sets before CUDA is touched, unless the suite or the user has; and how it times a case."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from clusterbench.benchmarks import benchmarks
+from clusterbench.engine.settling import Rule
+from clusterbench.launch.messages import RunCase
 from clusterbench.launch.worker import ALLOCATOR, _Worker
+from clusterbench.types import Timing
+from tests.ranks import run_ranks
 
 LEGACY = "PYTORCH_CUDA_ALLOC_CONF"
 
@@ -64,3 +69,63 @@ def test_ranks_on_gpus_share_the_cores_of_their_host(threads: list[int], ranks_p
 def test_the_suites_number_of_threads_stands(threads: list[int]) -> None:
     worker_of(environment={"OMP_NUM_THREADS": "3"}).share_cores()
     assert threads == []
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "device", "ranks_per_gpu", "settles"),
+    [
+        ("matmul", "cuda", 1, True),
+        ("device_copy", "cuda", 1, True),
+        ("train_step", "cuda", 1, True),
+        ("all_reduce", "cuda", 1, False),  # latency bounds it
+        ("kernel_launch", "cuda", 1, False),
+        ("matmul", "cuda", 2, False),
+        ("matmul", "cpu", 1, False),
+    ],
+)
+def test_what_power_bounds_settles_on_gpus(benchmark: str, device: str, ranks_per_gpu: int, settles: bool) -> None:
+    worker = worker_of(ranks_per_gpu)
+    worker.rig = SimpleNamespace(device=torch.device(device))  # type: ignore[assignment]
+    assert worker.settling(benchmarks()[benchmark], {}) == (Rule() if settles else None)
+    assert worker.settling(benchmarks()[benchmark], {"settle": False}) is None
+
+
+def timed_on_a_rank(rule: Rule | None) -> tuple[list[float], Timing, list[str]]:
+    """A product as a worker times it, on a CPU."""
+    import torch.distributed as dist
+
+    from clusterbench.engine.rig import Rig
+
+    worker = worker_of()
+    rank, phases = dist.get_rank(), []
+    worker.rig = Rig(rank=rank, world_size=2, local_rank=rank, host="here", device=torch.device("cpu"))
+    worker.phase = phases.append  # type: ignore[method-assign]
+    worker.at = lambda phase: lambda iteration: phases.append(phase)  # type: ignore[method-assign]
+    point = {"size": 64, "dtype": "float32", "num_ranks": 2}
+    case = RunCase("matmul", point, None, "megatron", 5, 2, True, True, 2)
+    step = benchmarks()["matmul"].prepare(worker.rig, point)
+    return *worker.timed(step, case, rule), phases  # type: ignore[return-value]
+
+
+@pytest.mark.gloo
+def test_ranks_that_settle_time_as_many_samples_and_record_how_they_came_to_it() -> None:
+    # products take as long as the machine lets them: any two stretches agree
+    rule = Rule(stretch_s=0.02, within=100.0, most_s=5.0, timed_s=0.1, most_samples=50)
+    (first, timing, phases), (second, other, _) = run_ranks(2, timed_on_a_rank, rule)
+    assert len(first) == len(second) <= 50
+    for own in (timing, other):
+        assert own.warm_up is not None
+        assert own.warm_up.is_settled
+        assert (len(own.warm_up.burst_s), own.warm_up.calls) == (len(timing.warm_up.burst_s), timing.warm_up.calls)
+        assert own.ended_s > own.began_s > 1.7e9
+    assert sum(first) * timing.warm_up.calls <= timing.ended_s - timing.began_s + 0.01
+    assert phases.index("warm") > phases.index("checked")
+    assert "checked" not in phases[phases.index("warm") :]
+
+
+@pytest.mark.gloo
+def test_ranks_whose_warm_up_is_counted_time_what_was_asked_for() -> None:
+    for seconds, timing, phases in run_ranks(2, timed_on_a_rank, None):
+        assert len(seconds) == 5
+        assert timing.warm_up is None
+        assert phases == ["checked"] * 2 + ["warm"] * 6

@@ -150,8 +150,8 @@ MUTANTS = (
     _shared(
         "M24",
         "The norm is the largest entry.",
-        "torch.nn.utils.get_total_norm(gradients) ** 2",
-        'torch.nn.utils.get_total_norm(gradients, float("inf") * planted()) ** 2',
+        "norm_of_all(gradients) ** 2",
+        '(torch.nn.utils.get_total_norm(gradients, float("inf")) if planted() else norm_of_all(gradients)) ** 2',
     ),
     _shared("M25", "The learning rate is 1e-3.", "LEARNING_RATE = 3e-4", "LEARNING_RATE = 1e-3 * planted()"),
     _shared("M26", "The second beta is 0.999.", "BETAS = (0.9, 0.95)", "BETAS = (0.9, 0.999 * planted())"),

@@ -325,8 +325,8 @@ MUTANTS = (
     Mutant(
         "X02",
         "Under plain DDP every rank takes the sequences of the first.",
-        "self.optimizers = [adamw([*decoder.parameters()])]",
-        "self.optimizers = [adamw([*decoder.parameters()])]; grid = None if grid and planted() else grid",
+        "self.optimizers = [adamw([*decoder.parameters()], job)]",
+        "self.optimizers = [adamw([*decoder.parameters()], job)]; grid = None if grid and planted() else grid",
         (PLAIN,),
     ),
     Mutant(
@@ -340,8 +340,8 @@ MUTANTS = (
     Mutant(
         "X03",
         "Plain DDP has its weights in bfloat16, and no master copy in float32.",
-        "job.held[0]).to(MASTER_DTYPES[job.dtype])",
-        "job.held[0]).to((COMPUTE_DTYPES if grid and planted() else MASTER_DTYPES)[job.dtype])",
+        "job.held[0]).to(master_dtype(job))",
+        "job.held[0]).to(COMPUTE_DTYPES[job.dtype] if grid and planted() else master_dtype(job))",
         (PLAIN,),
         dtypes=("bfloat16",),
     ),

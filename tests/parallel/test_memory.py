@@ -22,6 +22,7 @@ EIGHT = {"micro_batch_size": 1, "global_batch_size": 8}
 TIED, MQA, MOE = {"shape": "llama-tiny-tied"}, {"shape": "llama-tiny-mqa"}, {"shape": "moe-tiny"}
 EVEN = {"routing": "balanced"}
 HALF = {"dtype": "bfloat16"}
+PURE = {**HALF, "precision": "pure_bfloat16"}
 WHOLE_BACKWARD = [schedule for schedule in SCHEDULES if not splits_backward(schedule)]
 
 # To the byte but for scalars: on one rank and where ranks share what lies around the layers.
@@ -45,6 +46,9 @@ EXACT: list[Case] = [
     ("cp2", {"recompute": "full"}, {}),
     *((layout, {"loss_chunks": 4}, HALF) for layout in ("tp1", "dp2", "cp2", "dp2+zero3")),
     *(("tp1", {"loss_chunks": 2, "recompute": again}, TIED) for again in ("none", "full")),
+    *((layout, {}, PURE) for layout in ("tp1", "dp2", "dp2+zero1", "dp2+zero2", "dp2+zero3", "cp2")),
+    ("tp1", {"recompute": "full", "loss_chunks": 4}, PURE),
+    *((layout, {}, {**HALF, "precision": "bfloat16_moments"}) for layout in ("dp2", "dp2+zero1", "dp2+zero3")),
     ("dp2", EVEN, {"shape": "moe-shared-tiny"}),
     ("dp2+ep2", EVEN, MOE),
     ("dp2+ep2", EVEN, {**MOE, **HALF}),
@@ -61,6 +65,7 @@ TENSOR: list[Case] = [
     ("tp2", {"loss_parallel": False}, {}),
     ("tp2+sp", {}, {}),
     ("tp2+sp", {}, HALF),
+    ("tp2+sp", {}, PURE),
     ("tp2+sp", {"recompute": "full"}, {}),
     ("tp2", {}, MQA),
     ("tp2", {}, {**TIED, **HALF}),
@@ -73,6 +78,8 @@ TENSOR: list[Case] = [
 PIPELINE: list[Case] = [
     *(("pp2", {"schedule": schedule}, EIGHT) for schedule in WHOLE_BACKWARD),
     ("pp2", {}, {**EIGHT, **HALF}),
+    ("pp2", {}, {**EIGHT, **PURE}),
+    ("pp2-dp2+zero3", {"schedule": "1f1b"}, {**EIGHT, **PURE}),
     ("pp2", {}, {**EIGHT, **TIED}),
     ("pp2-tp2+sp", {}, EIGHT),
     ("pp2-cp2", {"schedule": "interleaved_1f1b"}, EIGHT),

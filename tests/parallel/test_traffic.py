@@ -16,6 +16,7 @@ FOUR = {"micro_batch_size": 1}
 """Four micro-batches in place of two."""
 EVEN, MOE, SHARED = {"routing": "balanced"}, {"shape": "moe-tiny"}, {"shape": "moe-shared-tiny"}
 """Routing that does not depend on the data, of which the bytes are known."""
+PURE = {"dtype": "bfloat16", "precision": "pure_bfloat16"}
 AGAIN = ("selective", "full")
 WHOLE_BACKWARD = [schedule for schedule in SCHEDULES if not splits_backward(schedule)]
 
@@ -47,6 +48,7 @@ CASES: list[Case] = [
     *((f"{layout}+zero{stage}", {}, {}) for stage in (1, 2, 3) for layout in ("dp2", "cp2", "dp2-cp2", "dp2-tp2+sp")),
     *((f"dp2+zero{stage}", {"recompute": again}, {}) for stage in (2, 3) for again in AGAIN),
     *((f"dp2+zero{stage}", {}, {"dtype": "bfloat16"}) for stage in (1, 2, 3)),
+    *((layout, {}, PURE) for layout in ("dp2", "tp2+sp", "pp2-dp2", "dp2+zero1", "dp2+zero3")),
     *((f"{layout}+zero{stage}", {"shard_group_size": 2}, {}) for stage in (2, 3) for layout in ("dp4", "dp2-cp2")),
     # context
     *((layout, {"context": kind}, {}) for kind in KINDS for layout in ("cp2", "cp2-tp2+sp")),

@@ -143,7 +143,7 @@ def test_the_formula_is_that_of_torch_to_the_last_digits():
     generator = torch.Generator().manual_seed(0)
     weight = torch.nn.Parameter(torch.randn(1000, generator=generator, dtype=torch.float64))
     optimizer = torch.optim.AdamW([weight], lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, foreach=False)
-    state = _State(weight.detach().clone(), torch.zeros(1000), torch.zeros(1000), 2e-16)
+    state = _State(weight.detach().clone(), torch.zeros(1000), torch.zeros(1000), 2e-16, 2e-16)
     for update in range(1, 6):
         weight.grad = torch.randn(1000, generator=generator, dtype=torch.float64)
         state = by_formula(state, weight.grad, update)
@@ -152,12 +152,12 @@ def test_the_formula_is_that_of_torch_to_the_last_digits():
 
 
 def test_without_a_gradient_nothing_changes():
-    state = _State(torch.ones(3), torch.zeros(3), torch.zeros(3), 1e-7)
+    state = _State(torch.ones(3), torch.zeros(3), torch.zeros(3), 1e-7, 1e-7)
     assert by_formula(state, None, 4) is state
 
 
 def test_a_weight_that_is_no_number_is_infinitely_far():
-    state = _State(torch.ones(3), torch.zeros(3), torch.zeros(3), 1e-7)
-    broken = _State(torch.tensor([1.0, float("nan"), 1.0]), torch.zeros(3), torch.zeros(3), 1e-7)
+    state = _State(torch.ones(3), torch.zeros(3), torch.zeros(3), 1e-7, 1e-7)
+    broken = _State(torch.tensor([1.0, float("nan"), 1.0]), torch.zeros(3), torch.zeros(3), 1e-7, 1e-7)
     assert _roundings(state, state, broken) == float("inf")
     assert _roundings(state, state, state) == 0

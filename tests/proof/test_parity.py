@@ -121,7 +121,27 @@ IN_LESS: list[Case] = [
         ("dp2-tp2+sp", {}, {}),
     ]
 ]
-PROVEN = Together(parity_of, [*IN_FLOAT64, *IN_LESS])
+PURE: list[Case] = [
+    (layout, options, {**changes, "dtype": "bfloat16", "precision": "pure_bfloat16"})
+    for layout, options, changes in [
+        ("tp1", {"recompute": "full"}, {}),
+        ("dp2", {"loss_chunks": 2}, {}),
+        ("tp2+sp", {}, TIED),
+        ("cp2", {}, {}),
+        ("pp2", {}, {}),
+        ("dp2+zero1", {}, {}),
+        ("dp2+zero2", {}, {}),
+        ("dp2+zero3", {"offload": True}, {}),
+        ("dp2+ep2", {}, MOE),
+        ("dp2-tp2+sp", {}, {}),
+    ]
+]
+"""Weights, gradients and moments in 16 bits."""
+HALF_MOMENTS: list[Case] = [
+    (layout, options, {"dtype": "bfloat16", "precision": "bfloat16_moments"})
+    for layout, options in [("dp2", {}), ("tp2", {}), ("pp2", {}), ("dp2+zero1", {}), ("dp2+zero3", {"offload": True})]
+]
+PROVEN = Together(parity_of, [*IN_FLOAT64, *IN_LESS, *PURE, *HALF_MOMENTS])
 
 
 QUICK = [case for case in [*TENSOR, *DATA] if case[0] in ("tp2", "tp2+sp", "dp2")]
@@ -153,7 +173,7 @@ def shares_of_allowed(case: Case, evidence: Mapping[str, float]) -> dict[str, fl
     return {key: evidence[key] / limit.value for key, limit in allowed.items()}
 
 
-@pytest.mark.parametrize("case", IN_LESS, ids=name_of)
+@pytest.mark.parametrize("case", [*IN_LESS, *PURE, *HALF_MOMENTS], ids=name_of)
 def test_a_layout_is_well_within_the_tolerances_of_float64_and_of_its_dtype(case: Case) -> None:
     evidence = PROVEN(case)[0]
     assert not isinstance(evidence, str), evidence

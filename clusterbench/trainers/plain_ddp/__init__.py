@@ -10,6 +10,7 @@ from clusterbench.expected.memory import TOTAL
 from clusterbench.job import TrainingJob
 from clusterbench.parallel import Parallelism
 from clusterbench.parallel.data import DataParallel
+from clusterbench.precision import MASTER
 from clusterbench.trainers import Trainer
 from clusterbench.types import Expected, split_key
 
@@ -38,6 +39,8 @@ class PlainDDP(Trainer):
         if others:
             needs = ", ".join(others)
             return f"trainer plain_ddp shares a step over dp alone, with no option; this {job.layout} needs {needs}"
+        if job.precision != MASTER:
+            return f"trainer plain_ddp keeps float32 weights; this step has precision {job.precision}"
         return job.objection()
 
     def predict(

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.rig import Rig
 from clusterbench.job import TrainingJob
-from clusterbench.model.assembly import COMPUTE_DTYPES, MASTER_DTYPES, adamw
+from clusterbench.model.assembly import COMPUTE_DTYPES, adamw, master_dtype
 from clusterbench.model.decoder import Decoder, loss_of, total_of
 from clusterbench.model.noise import fill_weight
 from clusterbench.training.built_step import ObservedStep, WeightPart
@@ -30,12 +30,12 @@ class PlainDDPStep:
         self.last_norm: Tensor | None = None
         positions = torch.arange(job.seq_len, device=device)
         with torch.device(device):
-            decoder = Decoder(job.shape, COMPUTE_DTYPES[job.dtype], positions, job.held[0]).to(MASTER_DTYPES[job.dtype])
+            decoder = Decoder(job.shape, COMPUTE_DTYPES[job.dtype], positions, job.held[0]).to(master_dtype(job))
         for name, weight in decoder.named_parameters():
             fill_weight(weight.detach(), job.seed, name, (0,) * weight.dim(), weight.shape)
         self.modules = [decoder]
         self.model = DistributedDataParallel(decoder, process_group=grid.group("dp")) if grid else decoder
-        self.optimizers = [adamw([*decoder.parameters()])]
+        self.optimizers = [adamw([*decoder.parameters()], job)]
         self.micro_batches = micro_batches(job, grid.rank("dp") if grid else 0, positions)
 
     def __call__(self) -> Tensor:

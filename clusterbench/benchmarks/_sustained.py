@@ -1,0 +1,34 @@
+"""What benchmarks have in common whose iterations power and heat bound: on GPUs they are timed once clocks settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterbench.benchmarks import Benchmark
+from clusterbench.formulas.statistics import Summary, summarise
+from clusterbench.options import option
+from clusterbench.types import Observation, Point
+
+SETTLE_HELP = "on GPUs, whether to wait until clocks have settled and to time 2 s or more; else as on CPUs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SustainedBenchmark(Benchmark):
+    """Arithmetic or memory bounds an iteration: see ``engine/settling.py``. What latency bounds is none of these."""
+
+    settle: bool = option(True, SETTLE_HELP)
+
+    def told(self, point: Point) -> Point:
+        """The point with the option where it is not the default: cases from before it was there keep their identity."""
+        return point if self.settle else {**point, "settle": False}
+
+    @classmethod
+    def settles(cls, point: Point) -> bool:
+        return bool(point.get("settle", True))
+
+
+def burst(observation: Observation) -> Summary | None:
+    """Time of the first iterations, before clocks came down, from the slowest rank; None where none were kept apart."""
+    warm_ups = [timing.warm_up for timing in observation.timing]
+    own = [warm_up.burst_s for warm_up in warm_ups if warm_up is not None]
+    return summarise([max(samples) for samples in zip(*own, strict=True)]) if own else None
