@@ -117,8 +117,11 @@ class _Request:
 
     def features(self) -> dict[str, Any]:
         """All values in which it may differ from another point of the same label; swept ones first."""
-        names = [name for name, option in self.benchmark.options().items() if not option.is_list]
-        options = {name: getattr(self.benchmark, name, None) for name in names}
+        options = {
+            name: getattr(self.benchmark, name, option.default if option.is_later else None)
+            for name, option in self.benchmark.options().items()
+            if not option.is_list
+        }
         values = {**options, **self.point, **self.environment}
         return {**{written.name: values[written.name] for written in self.swept if written.name in values}, **values}
 
