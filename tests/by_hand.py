@@ -30,23 +30,45 @@ Rival = Callable[[Mapping[str, Tensor], Any, MicroBatches], Callable[[], Tensor]
 """From this rank's part of our weights by name, the shape and the micro-batches: a step that gives its loss."""
 
 
-def race(name: str, layout: str, rival: Rival, rounds: int, **changes: Any) -> Result:
+BATCH = {"seq_len": 256, "global_batch_size": 8, "micro_batch_size": 4, "dtype": "float32"}
+
+
+def race(
+    name: str,
+    layout: str,
+    rival: Rival,
+    rounds: int,
+    options: Mapping[str, Any] | None = None,
+    ours: Rival | None = None,
+    **changes: Any,
+) -> Result:
     """Our step on two ranks against another in the same two processes; fails unless both compute the same losses.
 
     Parameters
     ----------
     rival
         Stands at the top of its module: it travels to the ranks by its name.
+    options
+        Of our parallelisms.
+    ours
+        What stands in the place of our step, if it is to be another.
     changes
         Of the job, which is that of suites/tp_scale.yaml on a CPU.
     """
-    ranks = run_ranks(2, _race, layout, rival, rounds, changes, timeout_s=900)
+    ranks = run_ranks(2, _race, layout, rival, rounds, options or {}, ours, changes, timeout_s=900)
     # A step takes as long as its slower rank.
     ours, rivals, again = ([max(pair) for pair in zip(*both, strict=True)] for both in zip(*ranks, strict=True))
     return ratio(name, ours, rivals, again, TARGET)
 
 
-def _race(layout: str, rival: Rival, rounds: int, changes: Mapping[str, Any]) -> list[list[float]]:
+def _race(
+    layout: str,
+    rival: Rival,
+    rounds: int,
+    options: Mapping[str, Any],
+    instead: Rival | None,
+    changes: Mapping[str, Any],
+) -> list[list[float]]:
     """This rank's seconds of each step of each contender."""
     from clusterbench.engine.clock import WallClock
     from clusterbench.engine.loop import measure as timed
@@ -57,11 +79,11 @@ def _race(layout: str, rival: Rival, rounds: int, changes: Mapping[str, Any]) ->
     cores = sorted(os.sched_getaffinity(0))
     for thread in os.listdir("/proc/self/task"):  # Gloo's threads with it: unpinned, times vary by 11 %
         os.sched_setaffinity(int(thread), {cores[dist.get_rank() % len(cores)]})
-    batch = {"seq_len": 256, "global_batch_size": 8, "micro_batch_size": 4, "dtype": "float32"}
-    job = make_job(layout, **batch | changes)
+    job = make_job(layout, **BATCH | changes)
     rig = make_rig(job.layout)
-    ours = TrainingStep(job, from_options({}), rig.grid, rig.device)
-    hand = rival({weight.name: weight.value for weight in ours.weights}, job.shape, ours.micro_batches)
+    step = TrainingStep(job, from_options(options), rig.grid, rig.device)
+    given = {weight.name: weight.value for weight in step.weights}, job.shape, step.micro_batches
+    ours, hand = instead(*given) if instead else step, rival(*given)
     for number in range(4):
         expected, loss = float(ours()), float(hand())
         assert math.isclose(expected, loss, rel_tol=LOSSES_AGREE_TO), (
