@@ -1,9 +1,21 @@
 """Every private or version-dependent name of PyTorch that clusterbench uses, in one place.
 
-Written for 2.11 to 2.13. Each name stands in :data:`NAMES` with what it is for and the versions it was seen on ("run",
-or only "read" in the sources). A test fails with the output of :func:`vanished` when one is gone, so that an upgrade of
-torch is noticed here and not in a number. Names are looked up when called: one that vanished does not take the others
-along.
+Each name stands in :data:`NAMES` with what it is for. A test fails with the output of :func:`vanished` when one is
+gone, so that an upgrade of torch is noticed here and not in a number. Names are looked up when called: one that
+vanished does not take the others along.
+
+Looked up on 2026-11-23, each version installed from PyPI on a machine without a GPU:
+
+====== ================================================== ===========================================================
+torch  names that are not there                           what was run there
+====== ================================================== ===========================================================
+2.11.0 ``_KinetoEvent.extra_meta``: axes of a GPU's       rehearsal of tests.gpu; proof, FLOPs, traffic and memory of
+       kernels then follow from their streams             26 layouts. ``zbv`` over Gloo fails in torch's own warm-up,
+                                                          which sends to itself
+2.12.1 none                                               a compiled layer: in float64 it fails, as in 2.11
+2.13.0 none                                               all tests
+2.15.0 none                                               nothing else; FSDP2 adds up gradients in another place
+====== ================================================== ===========================================================
 """
 
 from __future__ import annotations
@@ -59,8 +71,8 @@ NAMES = {
     "torch.distributed.device_mesh.DeviceMesh._get_root_mesh": "traffic",
     # Experts spread over ranks are no copies of one another, and DDP has no public way to leave parameters out.
     "torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model": "parallel.data",
-    # Where FSDP2 keeps gradients in the precision of the reduction until it reduces them. 2.11 has one group a module.
-    "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam.to_accumulated_grad_if_needed": "memory",
+    # Which has gradients in the precision of the reduction until it reduces them. 2.11 has one group a module.
+    "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam": "memory",
     # Typed as a method of the storage, but FSDP2 frees and allocates by it below every dispatch mode. Public, patched.
     "torch.UntypedStorage.resize_": "memory",
     # Patched while a trace runs, to see how long the main thread waits: Gloo's send and recv leave no event.
@@ -315,6 +327,11 @@ def plain_calls(module: torch.nn.Module) -> int:
 
 _PLAIN_CALLS = "_clusterbench_plain_calls"
 _counting_codes: dict[type[torch.nn.Module], CodeType] = {}
+
+
+def compiles_float64() -> bool:
+    """Whether attention in float64 can be compiled; up to 2.12 its backward takes float32 for it."""
+    return tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
 
 def set_up_compiler() -> None:

@@ -12,9 +12,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
+from math import prod
 from typing import Any, Self
 
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 
 from clusterbench.engine.compat import (
     COMMUNICATION_NAMESPACES,
@@ -38,13 +39,16 @@ from clusterbench.job.passes import Executed
 Formula = Callable[..., int]
 
 
-def _cpu_attention(q: Any, k: Any, v: Any, *arguments: Any, **options: Any) -> int:
-    return int(sdpa_flop_count(q.shape, k.shape, v.shape))  # type: ignore[no-untyped-call]
+def _attention(q_BNSD: Any, k_BKTD: Any, v_BKTD: Any, *arguments: Any, **options: Any) -> int:
+    """Two products, of every query with every key and of the scores with the values, masked or not."""
+    *rows, size = q_BNSD.shape
+    return int(2 * prod(rows) * k_BKTD.shape[2] * (size + v_BKTD.shape[3]))
 
 
-def _cpu_attention_backward(gradient: Any, q: Any, k: Any, v: Any, *arguments: Any, **options: Any) -> int:
-    shapes = gradient.shape, q.shape, k.shape, v.shape
-    return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
+def _attention_backward(gradient: Any, q_BNSD: Any, k_BKTD: Any, v_BKTD: Any, *arguments: Any, **options: Any) -> int:
+    """Five: the scores once more, and the gradients of scores, values, queries and keys."""
+    *rows, size = q_BNSD.shape
+    return int(2 * prod(rows) * k_BKTD.shape[2] * (3 * size + 2 * v_BKTD.shape[3]))
 
 
 def _grouped_product(x: Any, matrices: Any, offs: Any = None, *arguments: Any, **options: Any) -> int:
@@ -75,12 +79,18 @@ def _rows_in_groups(x: Any, matrices: Any, offs: Any) -> int:
 
 
 OWN: dict[str, Formula] = {
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _cpu_attention,
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _cpu_attention_backward,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "aten::_scaled_dot_product_flash_attention": _attention,
+    "aten::_scaled_dot_product_flash_attention_backward": _attention_backward,
+    "aten::_scaled_dot_product_efficient_attention": _attention,
+    "aten::_scaled_dot_product_efficient_attention_backward": _attention_backward,
+    "aten::_scaled_dot_product_cudnn_attention": _attention,
+    "aten::_scaled_dot_product_cudnn_attention_backward": _attention_backward,
     "aten::_grouped_mm": _grouped_product,
 }
-"""Formulas of operators for which torch.utils.flop_counter has none; attention is counted as it counts that of CUDA:
-every query against every key of a block, masked or not, and the scores once more in backward."""
+"""Formulas of operators for which torch.utils.flop_counter has none, or in 2.11 one that knows no grouped heads.
+Attention is counted as it counts that of CUDA."""
 
 WITHOUT_PRODUCTS = COMMUNICATION_NAMESPACES | {
     "prim",

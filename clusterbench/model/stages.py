@@ -51,7 +51,7 @@ class Stages:
                 num_stages,
                 device,
                 input_args=_tokens(job) if decoder.chunk.first else _between(job, decoder.dtype),
-                output_args=_between(job, decoder.dtype),  # the last stage sends none, and is not asked for its logits
+                output_args=_logits(job, decoder.dtype) if decoder.chunk.last else _between(job, decoder.dtype),
                 group=group,
             )
             for decoder in decoders
@@ -109,6 +109,12 @@ def _between(job: TrainingJob, dtype: torch.dtype) -> Tensor:
     torch takes shapes from here and asks no stage for them, which would run each once more forward and backward.
     """
     size = job.micro_batch_size, job.residual_tokens // job.micro_batch_size, job.shape.hidden_size
+    return torch.empty(size, dtype=dtype, device="meta", requires_grad=True)
+
+
+def _logits(job: TrainingJob, dtype: torch.dtype) -> Tensor:
+    """What the last stage makes of one micro-batch, without data: torch 2.11 looks at it though none is sent."""
+    size = job.micro_batch_size, job.local_tokens // job.micro_batch_size, job.shape.vocab_size
     return torch.empty(size, dtype=dtype, device="meta", requires_grad=True)
 
 

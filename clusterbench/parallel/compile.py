@@ -72,8 +72,10 @@ class Compile(Parallelism):
         return "torch.compile decides what a layer keeps"
 
     def apply(self, assembly: Assembly) -> None:
-        from clusterbench.engine.compat import compile_module, set_up_compiler, waited
+        from clusterbench.engine.compat import compile_module, compiles_float64, set_up_compiler, waited
 
+        if assembly.job.dtype == "float64" and not compiles_float64():
+            return  # so a proof in float64 is of plain layers there; the one in the job's own dtype is of compiled ones
         set_up_compiler()
         for decoder in assembly.decoders if assembly.job.layout.uses("tp") else ():
             if decoder.embedding is not None:

@@ -75,7 +75,7 @@ def about(seen: Mapping[str, Any]) -> list[str]:
     """The machine, and names that this torch lacks: each costs a part of a case, and no more."""
     gpu = seen["gpu"] or "no GPU"
     lines = [f"# Python {seen['python']}, torch {seen['torch']}, CUDA {seen['cuda']}, NCCL {seen.get('nccl')}, {gpu}"]
-    return lines + [f"# this torch has no {name}: what needs it will fail" for name in seen["vanished"]]
+    return lines + [f"# this torch has no {name}: what needs it may fail, or say less" for name in seen["vanished"]]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ import shutil
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
+from clusterbench.engine import compat
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, from_options
@@ -14,6 +16,7 @@ from clusterbench.parallel.compile import Compile
 from clusterbench.parallel.context import ContextParallel
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.parallel.recompute import Recompute
+from clusterbench.training.assemble import assemble
 from tests.ranks import run_ranks
 from tests.training.jobs import Case, Together, make_job, make_rig, name_of, parity_of
 
@@ -256,3 +259,14 @@ def test_results_within_compiled_parts_are_not_kept(job: TrainingJob, others: li
         "cannot be kept; recompute full can be compiled"
     )
     assert Compile(compile=True).clash(job, [*others, Recompute(recompute="full")]) is None
+
+
+@pytest.mark.parametrize(("version", "works"), [("2.11.0+cu130", False), ("2.12.1", False), ("2.13.0+cpu", True)])
+def test_float64_is_left_as_it_is_where_torch_cannot_compile_it(monkeypatch: Any, version: str, works: bool) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(compat, "set_up_compiler", lambda: None)
+    for dtype in ("float64", "float32"):
+        compiled: list[torch.nn.Module] = []
+        monkeypatch.setattr(compat, "compile_module", compiled.append)
+        assemble(make_job(dtype=dtype), [Compile(compile=True)], None, torch.arange(16), torch.device("cpu"))
+        assert bool(compiled) == (works or dtype == "float32")

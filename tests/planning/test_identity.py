@@ -27,7 +27,7 @@ RECORDED = {
     "one_gpu_ceilings": ((3, "70f10efbc881f48b"), (13, "31545f2cfad49d7d")),
     "one_gpu_memory": ((3, "a833320a297fa6fe"), (18, "94c26346d89a4746")),
     "one_gpu_ranks": ((18, "37ebc4102c66bf72"), (33, "bd3e55b45145ea27")),
-    "one_gpu_smoke": ((23, "16d2ddc4fa591a1b"), (65, "0e8149dbac9eb52b")),
+    "one_gpu_smoke": ((23, "16d2ddc4fa591a1b"), (65, "76b634d7aaca8a4a")),
     "pp_schedules": ((16, "c85a2678ef4317e2"), (48, "0fdbed3fba14b860")),
     "pp_vs_zero3": ((8, "da226a6de6830fd2"), (32, "75b1d00a9cd7e682")),
     "rdma": ((23, "1df4fb53fdaf75e9"), (145, "990cb2551c9d50c4")),
