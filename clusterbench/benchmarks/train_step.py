@@ -77,7 +77,7 @@ class TrainStep(SustainedBenchmark):
         MetricKind("tokens_per_s", "tokens/s", "higher", "tokens of the global batch over the step time"),
         MetricKind("tokens_per_s_per_rank", "tokens/s", "higher", "the same over the number of ranks"),
         MetricKind("model_flops_per_s_per_rank", "FLOP/s", "higher", "what the mathematics needs, over time and ranks"),
-        MetricKind("mfu", "fraction", "higher", "model FLOP/s over the peak, by each convention of what is counted"),
+        MetricKind("mfu", "fraction", "higher", "model FLOP/s over the peak; by each convention of what is counted"),
         MetricKind("hfu", "fraction", "higher", "the same with the forward passes that are computed twice"),
         MetricKind(
             "executed_flops_per_s_per_rank",
