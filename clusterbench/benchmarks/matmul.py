@@ -159,7 +159,7 @@ class Matmul(SustainedBenchmark):
                 torch.set_float32_matmul_precision(before)  # other cases of this process multiply in full
 
         def multiply_float8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            return scaled_product(a, b, scale, scale, c_MN)
+            return scaled_product(a, b, scale, scale, c_MN.dtype, out=c_MN)
 
         product = {"tf32": multiply_tf32, "float8": multiply_float8}.get(dtype, multiply)
 

@@ -108,7 +108,7 @@ NAMES = {
     # Public since 2.13, and asked for before it is used: FlashAttention 3 in the place of 2. 2.13 read.
     "torch.nn.attention.sdpa_kernel": "parallel.attention",
     # Products of eight-bit floats, into memory that is there; `F.scaled_mm` is public, but makes its own. 2.13 run.
-    "torch._scaled_mm": "matmul",
+    "torch._scaled_mm": "matmul, float8",
     # No public operator gives the log-sum-exp on every device; torch's own context parallelism calls these. 2.13 run.
     "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": "context_attention",
     "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward": "context_attention",
@@ -432,12 +432,23 @@ _LOGSUMEXP_ALIGNMENT = 32
 """CUDA's memory-efficient attention fills each row of log-sum-exps up to a multiple of this, with infinities."""
 
 
-def scaled_product(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out: Tensor) -> Tensor:
-    """The product of two matrices of eight-bit floats, each times its scale, summed up as fast as the device can."""
-    product: Tensor = torch._scaled_mm(
-        a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=out.dtype, use_fast_accum=True, out=out
-    )
-    return product
+def scaled_product(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    dtype: torch.dtype,
+    out: Tensor | None = None,
+    fast: bool = True,
+) -> Tensor:
+    """The product of two matrices of eight-bit floats, each times its scale, in ``dtype``.
+
+    ``fast``: with the sums that tensor cores have in fewer bits.
+    """
+    scales = {"scale_a": scale_a, "scale_b": scale_b}
+    if out is None:  # which a compiler would rather not have
+        return torch._scaled_mm(a, b, **scales, out_dtype=dtype, use_fast_accum=fast)  # type: ignore[no-any-return,unused-ignore]
+    return torch._scaled_mm(a, b, **scales, out_dtype=dtype, use_fast_accum=fast, out=out)  # type: ignore[no-any-return,unused-ignore]
 
 
 def flash_attention(q_BNSD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, causal: bool) -> tuple[Tensor, Tensor]:

@@ -95,7 +95,15 @@ def executed_by_all(active: Sequence[Parallelism], job: TrainingJob) -> Counter[
     """FLOPs of one step of all ranks together, from the whole model's shape: whatever the stages of a pipeline have."""
     layout, micro_batches = job.layout.of_micro_batch, job.gradient_accumulation_steps * job.layout.dp
     computing = with_own(
-        active, "multiplied", "weight", "attention_heads", "attention_blocks", "repeats", "stores_scores", "fuses_loss"
+        active,
+        "multiplied",
+        "weight",
+        "attention_heads",
+        "attention_blocks",
+        "repeats",
+        "stores_scores",
+        "product_rounding",
+        "fuses_loss",
     )
     flops = _of_micro_batch(computing, job.shape, layout, job.seq_len, job.micro_batch_size, job.dtype)
     return Counter({work: number * micro_batches for work, number in flops.items()})
@@ -170,6 +178,7 @@ def _products(
     """All products of one layer, as all are alike, and of the head."""
     like = TrainingJob(shape, layout, 1, 1, 1, chunks=(Chunk(0, range(1), first=False, last=has_head),))
     cutting, products = with_own(active, "weight", "multiplied"), []
+    keeps_late = any(parallelism.product_rounding for parallelism in active)
     for name, size in weight_shapes(like).items():
         if len(size) > 1:
             for parallelism in cutting:
@@ -177,8 +186,9 @@ def _products(
             of_experts, in_layers = is_expert(name), name.startswith("layers.")
             rows = "experts" if of_experts else "rank" if is_of_mixture(name) else "region"
             # torch.utils.checkpoint stops before a layer's last product, which nothing in backward needs. Of experts
-            # all is needed: the gradient of the router asks for what it weighs.
-            is_repeated = in_layers and not name.endswith(".feed_forward.down.weight")
+            # all is needed: the gradient of the router asks for what it weighs. A product that rounds its operands
+            # keeps them for backward only when it is through.
+            is_repeated = in_layers and (keeps_late or not name.endswith(".feed_forward.down.weight"))
             products.append(_Product(rows, 2 * prod(size[1:] if of_experts else size), in_layers, is_repeated))
     return tuple(products)
 

@@ -61,6 +61,12 @@ _OF_THE_SAME = (
     "0.1 and 0.17, without a step it is 1"
 )
 _PURE_BFLOAT16 = _BFLOAT16 | {"parity_update": (0.3, _OF_THE_SAME), "parity_worst_update": (0.5, _OF_THE_SAME)}
+_FLOAT8 = _BFLOAT16 | {
+    "parity_worst_update": (
+        1.5,
+        f"{_OF_ONE_RANK}; products are in float8, and no rank is trusted to less than 0.45; without a step it is 2.2",
+    )
+}
 _TOLERANCES = {"float64": _FLOAT64, "float32": _FLOAT32, "bfloat16": _BFLOAT16}
 
 
@@ -93,13 +99,15 @@ class Comparison:
         """Metric -> the largest value that still counts as the same result."""
         active = active_in(job.layout, self.parallelisms)
         rounding = max((parallelism.rounding(self.dtype) for parallelism in active), default=0.0)
-        return _limits(self.dtype, replace(job, dtype=self.dtype).master_bytes, rounding, self.why)
+        coarse = any(parallelism.product_rounding for parallelism in active)
+        return _limits(self.dtype, replace(job, dtype=self.dtype).master_bytes, coarse, rounding, self.why)
 
 
 @cache  # a plan asks for every case
-def _limits(dtype: str, master_bytes: int, rounding: float, why: str) -> Mapping[str, Expected]:
+def _limits(dtype: str, master_bytes: int, coarse: bool, rounding: float, why: str) -> Mapping[str, Expected]:
     limits = {}
-    for metric, (value, reason) in (_PURE_BFLOAT16 if master_bytes == 2 else _TOLERANCES[dtype]).items():
+    tolerances = _FLOAT8 if coarse else _PURE_BFLOAT16 if master_bytes == 2 else _TOLERANCES[dtype]
+    for metric, (value, reason) in tolerances.items():
         if rounding and dtype != "bfloat16":
             value, reason = _ROUNDED[metric] * rounding, f"gradients are rounded before they are sent: {rounding:g}"
         limits[metric] = Expected(value, "1", f"at most; {reason}{why}")

@@ -6,6 +6,7 @@ autocast does, without its cache and its thread-local state, so recomputation an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -20,12 +21,14 @@ class Linear(nn.Linear):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, bias=False)
+        # What multiplies with the weight, rounded to the dtype of the input: eight bits have their own.
+        self.product: Callable[[Tensor, Tensor], Tensor] = F.linear
 
     def reset_parameters(self) -> None:
         """Nothing: weights come from the seed, and on the meta device torch would import its compiler for this."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype))
+        return self.product(x, self.weight.to(x.dtype))
 
 
 class Embedding(nn.Embedding):

@@ -191,6 +191,11 @@ class Parallelism(ABC):
         return "none"
 
     @property
+    def product_rounding(self) -> float:
+        """What it loses of each operand of a product, beyond the dtype of the arithmetic; relative."""
+        return 0.0
+
+    @property
     def fuses_loss(self) -> bool:
         """Whether the gradients of head and loss are computed together with the loss."""
         return False

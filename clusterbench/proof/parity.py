@@ -40,6 +40,8 @@ from clusterbench.trainers import Trainer
 from clusterbench.training.step import TrainingStep
 
 BFLOAT16_ROUNDING = 2.0**-9
+WORST_LEAST = 0.45
+"""Of what two steps changed of a weight no rank is trusted to less than this, where products are coarse."""
 
 
 @shapes_on_meta()  # most of its seconds went into what DTensor had not seen yet
@@ -68,12 +70,13 @@ def check_parity(
         check_coverage(step, active_in(job.layout, comparison.parallelisms), device)
         exact = references.of(comparison, EXACT)
         # Weights that are kept in 16 bits are changed by what is left of an update: on one rank no less.
-        keeps_half = step.job.master_bytes == 2
+        coarse = max((parallelism.product_rounding for parallelism in comparison.parallelisms), default=0.0)
+        keeps_half = step.job.master_bytes == 2 and not coarse
         updated = references.of(comparison, comparison.dtype) if keeps_half else exact
         found = over_all_ranks(deviations(two_steps(step), exact, updated), device)
         if comparison.dtype == "bfloat16":
             of_one_rank = deviations(references.of(comparison, comparison.dtype), exact)
-            found = over_rounding(found, of_one_rank, exact, keeps_half)
+            found = over_rounding(found, of_one_rank, exact, keeps_half, coarse)
         evidence |= {comparison.key(metric): max(group.values()) for metric, group in found.items()}
         complaints += [
             f"{job.layout} does not compute what one rank computes: {how}" for how in _too_far(found, comparison, job)
@@ -117,6 +120,8 @@ class References:
     def of(self, comparison: Comparison, dtype: str) -> OneRank:
         """The twin of a comparison on one rank in this dtype. A collective."""
         model = tuple(parallelism for parallelism in comparison.parallelisms if parallelism.changes_model)
+        if dtype == EXACT:
+            model = tuple(parallelism.exact() for parallelism in model)
         if (dtype, model) not in self._known:
             job, owner = self.twin.on_one_rank(dtype), len(self._known) % dist.get_world_size()
             run = partial(_on_one_rank, job, model, self.device)
@@ -142,24 +147,35 @@ def _on_one_rank(job: TrainingJob, model: Sequence[Parallelism], device: torch.d
     return replace(seen, routing_margin=min(margins, default=math.inf))
 
 
-def over_rounding(found: Deviations, of_one_rank: Deviations, exact: OneRank, keeps_half: bool = False) -> Deviations:
+def over_rounding(
+    found: Deviations, of_one_rank: Deviations, exact: OneRank, keeps_half: bool = False, coarse: float = 0.0
+) -> Deviations:
     """Deviations as multiples of what bfloat16 makes of a step on one rank.
 
     What one rank deviates says how far rounding goes over many numbers. A loss is one number, and may be right by luck:
     it is never trusted to less than its own rounding. Of a gradient's scale rounding leaves what does not cancel, see
     :func:`_of_scale`. What two steps changed of one weight stays as it is: of a norm's few numbers one may have got
     another sign. With ``keeps_half`` that of all weights stays, too: it was compared with one rank that rounds as well.
+    ``coarse`` is what products lose of their operands: where that is much, a loss is trusted to half of it, the
+    scale of all gradients by it and that of one by half of it more, and what two steps changed of a weight by a
+    multiple of what it is on one rank, too.
     """
     scales = {
-        name: _of_scale(name, off, exact.weights[name].gradient.numel())
+        name: _of_scale(name, off, exact.weights[name].gradient.numel()) + coarse / 2
         for name, off in of_one_rank["parity_gradients"].items()
     }
     rounding = {
         **of_one_rank,
-        "parity_loss": {name: max(off, BFLOAT16_ROUNDING) for name, off in of_one_rank["parity_loss"].items()},
-        "parity_gradient_scale": {ALL: 4 * BFLOAT16_ROUNDING} | scales,
+        "parity_loss": {
+            name: max(off, BFLOAT16_ROUNDING, coarse / 2) for name, off in of_one_rank["parity_loss"].items()
+        },
+        "parity_gradient_scale": {ALL: max(4 * BFLOAT16_ROUNDING, coarse)} | scales,
         "parity_worst_update": dict.fromkeys(of_one_rank["parity_worst_update"], 1.0),
     }
+    if coarse:
+        rounding["parity_worst_update"] = {
+            name: max(off, WORST_LEAST) for name, off in of_one_rank["parity_worst_update"].items()
+        }
     if keeps_half:
         rounding["parity_update"] = {ALL: 1.0}
     return {

@@ -38,6 +38,7 @@ SHOWS: dict[str, Case] = {
     "loss_parallel": ("tp2+sp", {}, FLAT),
     "attention_backend": ("tp1", {}, FLAT),
     "loss_chunks": ("dp2+zero3", {}, FLAT),
+    "float8": ("dp2", {}, FLAT),
 }
 """Where an option does something."""
 

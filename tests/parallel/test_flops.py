@@ -32,6 +32,8 @@ CASES: list[Case] = [
     ("tp1", {"attention_backend": "flash"}, HALF),
     ("tp1", {"loss_chunks": 4, "recompute": "full"}, TIED),
     ("dp2+zero3", {"loss_chunks": 2}, HALF),
+    ("tp1", {"float8": "tensorwise", "recompute": "selective"}, HALF),
+    ("dp2+zero3", {"float8": "rowwise", "recompute": "full"}, HALF),
     # tensor and sequence
     ("tp2", {"loss_parallel": False}, {}),
     *(("tp2+sp", {"recompute": again}, MQA) for again in AGAIN),

@@ -141,7 +141,19 @@ HALF_MOMENTS: list[Case] = [
     (layout, options, {"dtype": "bfloat16", "precision": "bfloat16_moments"})
     for layout, options in [("dp2", {}), ("tp2", {}), ("pp2", {}), ("dp2+zero1", {}), ("dp2+zero3", {"offload": True})]
 ]
-PROVEN = Together(parity_of, [*IN_FLOAT64, *IN_LESS, *PURE, *HALF_MOMENTS])
+FLOAT8: list[Case] = [
+    (layout, {**options, "float8": scaling}, {**changes, "dtype": "bfloat16"})
+    for scaling in ("tensorwise", "rowwise")
+    for layout, options, changes in [
+        ("tp1", {"recompute": "selective"}, {}),
+        ("dp2", {}, {"precision": "pure_bfloat16"}),
+        ("dp2+zero3", {"recompute": "full"}, {}),
+        ("cp2", {}, {}),
+        ("pp2", {}, {}),
+        ("dp2+ep2", {}, SHARED),
+    ]
+]
+PROVEN = Together(parity_of, [*IN_FLOAT64, *IN_LESS, *PURE, *HALF_MOMENTS, *FLOAT8])
 
 
 QUICK = [case for case in [*TENSOR, *DATA] if case[0] in ("tp2", "tp2+sp", "dp2")]
@@ -173,7 +185,7 @@ def shares_of_allowed(case: Case, evidence: Mapping[str, float]) -> dict[str, fl
     return {key: evidence[key] / limit.value for key, limit in allowed.items()}
 
 
-@pytest.mark.parametrize("case", [*IN_LESS, *PURE, *HALF_MOMENTS], ids=name_of)
+@pytest.mark.parametrize("case", [*IN_LESS, *PURE, *HALF_MOMENTS, *FLOAT8], ids=name_of)
 def test_a_layout_is_well_within_the_tolerances_of_float64_and_of_its_dtype(case: Case) -> None:
     evidence = PROVEN(case)[0]
     assert not isinstance(evidence, str), evidence

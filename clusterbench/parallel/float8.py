@@ -1,0 +1,102 @@
+"""Products of layers in eight bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from clusterbench.job import TrainingJob
+from clusterbench.layout import ParallelLayout
+from clusterbench.options import option
+from clusterbench.parallel import Parallelism
+from clusterbench.parallel.compile import Compile
+from clusterbench.shape import ModelShape
+
+if TYPE_CHECKING:
+    from clusterbench.model.assembly import Assembly
+
+MULTIPLE = 16
+"""Of which every size of a float8 product has to be one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Float8(Parallelism):
+    """Multiplies in float8 what attention and feed-forward multiply with weights, forward and backward.
+
+    Operands are rounded where they are multiplied (torch._scaled_mm). Weights, activations and gradients stay what they
+    are, so memory and traffic do. Norms, attention itself, head, router and routed experts are left as they are. A CPU
+    computes it too, slowly; on GPUs it takes one of compute capability 8.9 or more.
+
+    Source
+    ------
+    Micikevicius et al. 2022, arXiv:2209.05433. pytorch/ao, ``torchao/float8``.
+    """
+
+    phase: ClassVar[str] = "tensor"
+    changes_model: ClassVar[bool] = True
+
+    float8: str = option(
+        "none",
+        "in float8 the products of layers with weights: tensorwise has one scale for each operand, rowwise one for "
+        "each row of either",
+        choices=("none", "tensorwise", "rowwise"),
+        label="{} float8",
+        is_later=True,
+    )
+
+    def active(self, layout: ParallelLayout) -> bool:
+        return self.float8 != "none"
+
+    def concerned(self, layout: ParallelLayout, shape: ModelShape) -> bool:
+        return True
+
+    def objection(self, job: TrainingJob) -> str | None:
+        shape, tokens = job.shape, job.local_tokens
+        if job.dtype != "bfloat16":
+            return f"float8 {self.float8} rounds what is multiplied in bfloat16, and dtype is {job.dtype}"
+        if job.layout.uses("tp"):
+            return (
+                f"float8 {self.float8} and tp{job.layout.tp}: weights are DTensors there, for which torch knows no "
+                "product in float8"
+            )
+        for what, number in (
+            ("tokens of a micro-batch on a rank", tokens),
+            ("hidden channels", shape.hidden_size),
+            ("channels of keys", shape.num_kv_heads * shape.head_dim),
+            ("feed-forward channels", shape.ffn_hidden_size),
+        ):
+            if number % MULTIPLE:
+                return f"float8 products take multiples of {MULTIPLE}, and the {what} are {number}"
+        return None
+
+    def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
+        if job.device == "cpu" and any(isinstance(other, Compile) for other in others):
+            return f"float8 {self.float8} and compile: compiled for a CPU (torch 2.13), such products are not finite"
+        return None
+
+    @property
+    def product_rounding(self) -> float:
+        return 2.0**-4 if self.float8 != "none" else 0.0  # e4m3 has three bits of mantissa
+
+    def hides_total(self, job: TrainingJob) -> str:
+        return "float8 rounds operands by way of float32 copies, of which no formula speaks"
+
+    def exact(self) -> Self:
+        return replace(self, float8="none")
+
+    def apply(self, assembly: Assembly) -> None:
+        from functools import partial
+
+        from clusterbench.model.experts import MixtureOfExperts
+        from clusterbench.model.float8 import float8_linear
+        from clusterbench.model.modules import Linear
+
+        for layer in assembly.layers():
+            parts = [
+                layer.attention,
+                *([] if isinstance(layer.feed_forward, MixtureOfExperts) else [layer.feed_forward]),
+            ]
+            for module in (module for part in parts for module in part.modules()):
+                if isinstance(module, Linear):
+                    module.product = partial(float8_linear, scaling=self.float8)
