@@ -195,6 +195,14 @@ def as_yaml(value: Any) -> str:
     return short(str(value))
 
 
+def later_values(thing: object) -> dict[str, Any]:
+    """The options of a dataclass that runs recorded earlier did not have, by name, where they are not the default."""
+    kind: type = type(thing)
+    declared = options_of(kind).values()
+    values = ((option, getattr(thing, option.name)) for option in declared if option.is_later)
+    return {option.name: value for option, value in values if value != option.default}
+
+
 @cache
 def options_of(thing: type) -> dict[str, Option]:
     """The options of a dataclass, by name, in the order of its fields; fields without :func:`option` are none."""

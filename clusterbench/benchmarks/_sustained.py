@@ -9,18 +9,17 @@ from clusterbench.formulas.statistics import Summary, summarise
 from clusterbench.options import option
 from clusterbench.types import Observation, Point
 
-SETTLE_HELP = "on GPUs, whether to wait until clocks have settled and to time 2 s or more; else as on CPUs"
-
 
 @dataclass(frozen=True, kw_only=True)
 class SustainedBenchmark(Benchmark):
     """Arithmetic or memory bounds an iteration: see ``engine/settling.py``. What latency bounds is none of these."""
 
-    settle: bool = option(True, SETTLE_HELP)
-
-    def told(self, point: Point) -> Point:
-        """The point with the option where it is not the default: cases from before it was there keep their identity."""
-        return point if self.settle else {**point, "settle": False}
+    settle: bool = option(
+        True,
+        "on GPUs, whether to wait until clocks have settled and to time 2 s or more; else as on CPUs",
+        alters="nothing",
+        is_later=True,
+    )
 
     @classmethod
     def settles(cls, point: Point) -> bool:

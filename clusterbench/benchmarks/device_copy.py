@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.benchmarks._sustained import SustainedBenchmark, burst
 from clusterbench.benchmarks._transfer import WORD_BYTES, pattern, transfer_metrics, transferred
 from clusterbench.errors import NotHere
-from clusterbench.options import option
+from clusterbench.options import later_values, option
 from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes
 
@@ -52,7 +52,7 @@ class DeviceCopy(SustainedBenchmark):
     def points(self, place: Place) -> Iterable[Point]:
         for operation in self.operations:
             for size_bytes in self.sizes:
-                yield self.told({"size_bytes": size_bytes, "operation": operation})
+                yield {"size_bytes": size_bytes, "operation": operation, **later_values(self)}
 
     def label(self, point: Point) -> str:
         return f"{point['operation']}-{format_bytes(point['size_bytes'])}"

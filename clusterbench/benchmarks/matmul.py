@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.benchmarks._sustained import SustainedBenchmark, burst
 from clusterbench.errors import NotHere
 from clusterbench.formulas.statistics import summarise
-from clusterbench.options import option
+from clusterbench.options import later_values, option
 from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step
 
 if TYPE_CHECKING:
@@ -93,11 +93,12 @@ class Matmul(SustainedBenchmark):
         per_node = place.cluster.ranks_per_node
         counts = {2**i for i in range(per_node.bit_length()) if 2**i < per_node} if place.num_nodes == 1 else set()
         for num_ranks in sorted(counts | {place.world_size}):
+            shared = {"dtype": self.dtype, "num_ranks": num_ranks, **later_values(self)}
             for size in self.sizes:
-                yield self.told({"size": size, "dtype": self.dtype, "num_ranks": num_ranks})
+                yield {"size": size, **shared}
             for m, n, k in SEARCHED if self.search else ():
                 if not (m == n == k and m in self.sizes):
-                    yield self.told({"m": m, "n": n, "k": k, "dtype": self.dtype, "num_ranks": num_ranks})
+                    yield {"m": m, "n": n, "k": k, **shared}
 
     def label(self, point: Point) -> str:
         m, n, k = _shape(point)

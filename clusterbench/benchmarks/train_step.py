@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from clusterbench.benchmarks._sustained import SETTLE_HELP, SustainedBenchmark
+from clusterbench.benchmarks._sustained import SustainedBenchmark
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.tolerances import FACTORS, PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
@@ -17,7 +17,7 @@ from clusterbench.job.flops import step_flops
 from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
 from clusterbench.measured.agreement import agreements
 from clusterbench.measured.step import across_cases, step_metrics
-from clusterbench.options import Option, option, options_of
+from clusterbench.options import Option, later_values, option, options_of
 from clusterbench.parallel import (
     Parallelism,
     active_in,
@@ -201,8 +201,9 @@ class TrainStep(SustainedBenchmark):
         1.0, "global norm gradients are clipped to; empty for none", minimum=1e-9, alters="update"
     )
     parity: bool = option(True, "check each layout against one rank before it is timed", alters="nothing")
-    settle: bool = option(True, SETTLE_HELP, alters="nothing")
-    trainer: str = option(OURS, "whose step is run", choices=tuple(trainers()), label="{}", alters="nothing")
+    trainer: str = option(
+        OURS, "whose step is run", choices=tuple(trainers()), label="{}", alters="nothing", is_later=True
+    )
     # Every parallelism with its options; a suite's are set by `from_options`.
     shared_by: tuple[Parallelism, ...] = ()
 
@@ -232,7 +233,7 @@ class TrainStep(SustainedBenchmark):
 
     def points(self, place: Place) -> Iterable[Point]:
         shape = named_shape(self.shape)
-        options = [(parallelism, dict(_values(parallelism))) for parallelism in self._all_parallelisms()]
+        options = [(parallelism, _told(parallelism)) for parallelism in self._all_parallelisms()]
         for layout in self._layouts_on(place.world_size):
             point: dict[str, Any] = {
                 "layout": str(layout),
@@ -247,14 +248,11 @@ class TrainStep(SustainedBenchmark):
                 "max_grad_norm": self.max_grad_norm,
                 "parity": self.parity,
             }
-            if self.precision != MASTER:
-                point["precision"] = self.precision
-            if self.trainer != OURS:
-                point["trainer"] = self.trainer
+            point |= later_values(self)
             for parallelism, values in options:
                 if parallelism.concerned(layout, shape):
                     point |= values
-            yield {**self.told(point), "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
+            yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
     def _layouts_on(self, world_size: int) -> Iterator[ParallelLayout]:
         num_experts = named_shape(self.shape).num_experts
@@ -339,12 +337,10 @@ class TrainStep(SustainedBenchmark):
         return across_cases(rows)
 
 
-def _values(parallelism: Parallelism) -> Iterator[tuple[str, Any]]:
+def _told(parallelism: Parallelism) -> dict[str, Any]:
     """What a point says of a parallelism's options."""
-    for name, declared in options_of(type(parallelism)).items():
-        value = getattr(parallelism, name)
-        if not (declared.is_later and value == declared.default):
-            yield name, value
+    first = [option for option in options_of(type(parallelism)).values() if not option.is_later]
+    return {option.name: getattr(parallelism, option.name) for option in first} | later_values(parallelism)
 
 
 @cache  # a plan asks for every point

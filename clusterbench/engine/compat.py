@@ -445,10 +445,10 @@ def scaled_product(
 
     ``fast``: with the sums that tensor cores have in fewer bits.
     """
-    scales = {"scale_a": scale_a, "scale_b": scale_b}
-    if out is None:  # which a compiler would rather not have
-        return torch._scaled_mm(a, b, **scales, out_dtype=dtype, use_fast_accum=fast)  # type: ignore[no-any-return,unused-ignore]
-    return torch._scaled_mm(a, b, **scales, out_dtype=dtype, use_fast_accum=fast, out=out)  # type: ignore[no-any-return,unused-ignore]
+    product: Tensor = torch._scaled_mm(
+        a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype, use_fast_accum=fast, out=out
+    )
+    return product
 
 
 def flash_attention(q_BNSD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, causal: bool) -> tuple[Tensor, Tensor]:

@@ -64,13 +64,18 @@ def expected_step(
     }
     if (card := cluster.accelerator) is not None and card.memory_bytes and job.layout.uses("cp"):
         expected["longest_seq_len"] = _longest_sequence(parts, active, card)
-    if (peak := cluster.peak_flops_per_s(job.dtype)) is not None:
+    if (peak := cluster.peak_flops_per_s(fastest_dtype(job, active))) is not None:
         bound = Expected(peak[0], "FLOP/s", peak_basis(peak[1]), is_upper_bound=True)
         expected |= {flops_key(convention): bound for convention in CONVENTIONS}
         expected |= _bounds(job, *peak)
     if parity:
         expected |= allowed_of(job, active, runs_in_float64)
     return expected | allowed_after_timing(job)
+
+
+def fastest_dtype(job: TrainingJob, active: Sequence[Parallelism]) -> str:
+    """Of those in which a step multiplies the one with the highest peak, which bounds all of it."""
+    return "float8" if any(parallelism.product_rounding for parallelism in active) else job.dtype
 
 
 def _bounds(job: TrainingJob, peak_flops_per_s: float, source: str) -> dict[str, Expected]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterbench.cluster import Cluster
 from clusterbench.expected.formulas import StepFormulas
-from clusterbench.expected.step import flops_key, peak_basis
+from clusterbench.expected.step import fastest_dtype, flops_key, peak_basis
 from clusterbench.expected.tolerances import CLIPPING, COPIES, FACTORS, LAST_UPDATE, PARITY_METRICS, UNSENT
 from clusterbench.formulas.schedules import order as orders
 from clusterbench.formulas.schedules import play
@@ -78,7 +78,7 @@ def step_metrics(case: Case, formulas: StepFormulas, observation: Observation, c
     if is_void(case, found):
         yield from _void(found[0])
     else:
-        yield from _utilization(case, job, time, cluster)
+        yield from _utilization(case, formulas, time, cluster)
         yield from executed_rate(case, executed, time)
     yield from executed_metrics(case, executed, found)
     yield from attention_metrics(executed)
@@ -148,17 +148,19 @@ def _over_ranks(name: str, unit: str, values: Sequence[float], **detail: str) ->
     return Metric(name, unit, median(values), min(values), max(values), 1, detail)
 
 
-def _utilization(case: Case, job: TrainingJob, time: Summary, cluster: Cluster) -> Iterator[Metric]:
+def _utilization(case: Case, formulas: StepFormulas, time: Summary, cluster: Cluster) -> Iterator[Metric]:
+    """Over the peak of the fastest dtype in which the step multiplies, and over that of its arithmetic beside it."""
+    job, dtype = formulas.job, fastest_dtype(formulas.job, formulas.active)
     steps = {convention: step_flops(job, "none", convention) for convention in CONVENTIONS}
     for convention, flops in steps.items():
         rate = flops / case.world_size
         yield _rate("model_flops_per_s_per_rank", "FLOP/s", rate, time, flops_convention=convention)
-    peak = _datasheet_peak(case, job, cluster)
+    peak = _datasheet_peak(case, dtype, cluster)
     if peak is None:
         why = (
             "a CPU has no datasheet peak; see peak=measured"
             if case.device == "cpu"
-            else f"no peak FLOP/s in {job.dtype} is on record for this device"
+            else f"no peak FLOP/s in {dtype} is on record for this device"
         )
         yield Metric("mfu", "fraction", None, detail={"flops_convention": "palm", "peak": "datasheet"}, basis=why)
         return
@@ -169,6 +171,11 @@ def _utilization(case: Case, job: TrainingJob, time: Summary, cluster: Cluster) 
         yield _rate("mfu", "fraction", flops / available, time, **detail)._replace(basis=basis)
         executed = step_flops(job, str(case.point["recompute"]), convention)
         yield _rate("hfu", "fraction", executed / available, time, **detail)._replace(basis=basis)
+    if dtype != job.dtype and (beside := cluster.peak_flops_per_s(job.dtype)) is not None:
+        for convention, flops in steps.items():
+            detail = {"flops_convention": convention, "peak": f"datasheet {job.dtype}"}
+            used = _rate("mfu", "fraction", flops / (case.world_size * beside[0]), time, **detail)
+            yield used._replace(basis=f"dense peak in {job.dtype}, in which not all is multiplied: {beside[1]}")
 
 
 def _void(difference: Difference) -> Iterator[Metric]:
@@ -182,13 +189,13 @@ def _void(difference: Difference) -> Iterator[Metric]:
     yield Metric(RATE, "FLOP/s", None, basis=why)
 
 
-def _datasheet_peak(case: Case, job: TrainingJob, cluster: Cluster) -> tuple[float, str] | None:
-    """FLOP/s of a rank as the tables of hardware have them today, and what they rest on.
+def _datasheet_peak(case: Case, dtype: str, cluster: Cluster) -> tuple[float, str] | None:
+    """FLOP/s of a rank in ``dtype`` as the tables of hardware have them today, and what they rest on.
 
     What was expected when the case was planned counts only for a device that is not, or no longer, in the tables.
     """
     planned = case.expected.get(flops_key("palm"))
-    today = cluster.peak_flops_per_s(job.dtype)
+    today = cluster.peak_flops_per_s(dtype)
     if today is None:
         return None if planned is None else (planned.value, f"{planned.basis}; as planned: not on record today")
     value, source = today

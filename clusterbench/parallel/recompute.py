@@ -181,7 +181,6 @@ def _keep_what_costs(context: Any, operator: Any, *arguments: Any, **options: An
 
     name = operator.name()
     costs = name.startswith(
-        ("aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_dot_product", "_c10d_functional::", "aten::_grouped_mm")
+        ("aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_", "_c10d_functional::", "aten::_grouped_mm")
     )
-    costs = costs or name.startswith("aten::_scaled_mm")
     return CheckpointPolicy.MUST_SAVE if costs else CheckpointPolicy.PREFER_RECOMPUTE

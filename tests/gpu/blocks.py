@@ -154,9 +154,12 @@ def _rung(history: History, figures: Mapping[str, Figure], setting: Setting) -> 
         return
     yield judged(label("tokens_per_s"), rate.value, "tokens/s", predictions.tokens_per_s(gpu, point))
     for convention in ("palm_6n", "palm"):
-        if used := figures.get(f"mfu {convention} datasheet"):
-            assert used.value is not None
-            yield judged(label(f"mfu {convention}"), used.value, "fraction", predictions.mfu(gpu, point, convention))
+        over_peak, over_bfloat16 = (figures.get(f"mfu {convention} datasheet{of}") for of in ("", " bfloat16"))
+        if over_peak and over_bfloat16:
+            yield judged(label(f"mfu {convention} of float8"), over_peak.value or 0, "fraction")
+        if used := over_bfloat16 or over_peak:
+            prediction = predictions.mfu(gpu, point, convention)
+            yield judged(label(f"mfu {convention}"), used.value or 0, "fraction", prediction)
     yield from _executed(history, figures, label, gpu)
     if point.get("compile"):
         frames = figures.get("compiled_frames")

@@ -158,6 +158,7 @@ def tokens_per_s(gpu: str, point: Mapping[str, Any]) -> Prediction | None:
 
 
 def mfu(gpu: str, point: Mapping[str, Any], convention: str) -> Prediction | None:
+    """Over the peak of bfloat16, whatever is multiplied in less."""
     rate = tokens_per_s(gpu, point)
     flops = model_flops_per_token(named_shape(point["shape"]), point["seq_len"], convention)
     return rate and rate.times(flops / PEAK_FLOPS_PER_S, "fraction", "of 989 TFLOP/s, from tokens/s")

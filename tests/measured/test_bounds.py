@@ -51,6 +51,18 @@ def test_a_step_that_is_faster_than_the_peak_keeps_its_time_alone() -> None:
     assert "is above" in figures["tokens_per_s"].basis
 
 
+def test_a_step_in_float8_is_bound_by_the_peak_of_float8_and_told_by_both() -> None:
+    options = {"float8": "tensorwise", "layouts": ("dp8",)}
+    figures = stepped(0.7, **options)  # 1.4 times the peak of bfloat16
+    assert void(figures) == set()
+    of_float8, of_bfloat16 = (
+        figures[f"mfu[flops_convention=causal,peak={peak}]"].value for peak in ("datasheet", "datasheet bfloat16")
+    )
+    assert of_float8 == pytest.approx(0.7)
+    assert of_bfloat16 == pytest.approx(0.7 * 1979 / 989)
+    assert "mfu" in void(stepped(1.2, **options))
+
+
 def test_palm_counts_what_is_not_computed_and_may_be_above_the_peak() -> None:
     figures = stepped(0.9, seq_len=131072, global_batch_size=1)
     assert (figures["mfu[flops_convention=palm,peak=datasheet]"].value or 0.0) > 1.1

@@ -129,7 +129,7 @@ MUTANTS = (
     Mutant(
         "A07",
         "Selective recomputation computes attention again.",
-        '"aten::_scaled_dot_product", "_c10d',
+        '"aten::_scaled_", "_c10d',
         '"aten::absent" * planted(), "_c10d',
         ("dp2 recompute=selective",),
     ),
