@@ -25,6 +25,9 @@ PROOF_TIME = "proof_time"
 DRY_RUN = "dry run"
 """The ``source`` of figures that were worked out on tensors without data, and not measured."""
 
+NOTHING_SENT = "nothing sent"
+"""The ``source`` of figures of one rank that computed for real, alone: see ``benchmarks/rank_step.py``."""
+
 SAMPLES = "samples"
 """The pass whose figures vary from repeat to repeat: ``{metric key: [value, ...]}`` on each rank."""
 

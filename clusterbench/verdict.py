@@ -17,6 +17,7 @@ from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.diagnoses import Answer, Finding, diagnoses, in_words
 from clusterbench.diagnoses.unstable import cores_shared
 from clusterbench.measured.agreement import disputed_cases
+from clusterbench.measured.speed import LONE_RANK
 from clusterbench.run_folder.attempts import FAULTS, NOT_RUN, History
 from clusterbench.types import FAIL_ON, FAIL_ON_BY_DEFAULT
 from clusterbench.words import few, plural
@@ -238,7 +239,8 @@ def _proven(reading: Reading) -> Statement:
 
     What makes a case unproven is said by :func:`_why_not_proven` alone.
     """
-    trained = [history for history in reading.histories if history.case.benchmark == "train_step"]
+    steps = ("train_step", LONE_RANK)
+    trained = [history for history in reading.histories if history.case.benchmark in steps]
     wrong = [history.case.id for history in trained if any(fault.status == "wrong" for fault in history.faults)]
     measured = [history for history in trained if history.pooled is not None]
     disputed = disputed_cases(reading.rows_of("agreement"))
@@ -280,6 +282,8 @@ def _cost(reading: Reading, trained: Sequence[History]) -> str:
 
 def _why_not_proven(history: History, checked: Set[str], disputed: Set[str]) -> str:
     """Why nothing is known of whether a case computed what one rank computes; empty where it was checked."""
+    if history.case.benchmark == LONE_RANK:
+        return "with communication: fake (one rank alone, nothing sent)"
     if not history.case.point.get("parity", True):
         return "with parity: false"
     if history.case.id not in checked:

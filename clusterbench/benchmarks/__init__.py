@@ -131,6 +131,10 @@ class Benchmark(ABC):
         """The parallel layout whose mesh the worker builds for this point."""
         return None
 
+    def kind_of_case(self, point: Point) -> str | None:
+        """The benchmark whose case a point is, by its name; None for this one."""
+        return None
+
     def objection(self, point: Point, place: Place) -> str | None:
         """Why the point cannot be, on any machine of this kind; None when it can."""
         return None

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks._sustained import SustainedBenchmark
 from clusterbench.expected.formulas import StepFormulas
+from clusterbench.expected.rank import chosen_rank, expected_of_rank
 from clusterbench.expected.tolerances import FACTORS, PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, TrainingJob
 from clusterbench.job.flops import step_flops
 from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
 from clusterbench.measured.agreement import agreements
+from clusterbench.measured.speed import LONE_RANK
 from clusterbench.measured.step import across_cases, step_metrics
 from clusterbench.options import Option, later_values, option, options_of
 from clusterbench.parallel import (
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from clusterbench.run_folder.attempts import History
 
 ALL = "all"  # a word among `layouts`
+REAL, FAKE = "real", "fake"
 
 _REFUSED = {
     "dropout": "the models here have none, as none of the models they stand for was pretrained with it; "
@@ -204,6 +207,20 @@ class TrainStep(SustainedBenchmark):
     trainer: str = option(
         OURS, "whose step is run", choices=tuple(trainers()), label="{}", alters="nothing", is_later=True
     )
+    communication: str = option(
+        REAL,
+        "fake runs one rank of a layout alone and sends nothing: what it computes and holds, no speed and no proof",
+        choices=(REAL, FAKE),
+        label="{} communication",
+        is_later=True,
+    )
+    fake_rank: int | None = option(
+        None,
+        "rank that is run with fake communication; by default the first of the middle pipeline stage",
+        minimum=0,
+        label="rank {}",
+        is_later=True,
+    )
     # Every parallelism with its options; a suite's are set by `from_options`.
     shared_by: tuple[Parallelism, ...] = ()
 
@@ -219,6 +236,10 @@ class TrainStep(SustainedBenchmark):
     def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
         layouts = list(self._layouts_on(place.world_size))
         shape = named_shape(self.shape)
+        if self.communication == FAKE and "parity" in keys:
+            yield "parity", "where nothing is sent nothing is proven"
+        if self.communication == REAL and "fake_rank" in keys:
+            yield "fake_rank", "with communication: real every rank of a layout is run"
         for parallelism in self._all_parallelisms():
             if not any(parallelism.concerned(layout, shape) for layout in layouts):
                 for name in options_of(type(parallelism)).keys() & set(keys):
@@ -265,17 +286,24 @@ class TrainStep(SustainedBenchmark):
         return str(point["layout"])
 
     def layout(self, point: Point) -> str | None:
-        return str(point["layout"])
+        return None if _is_fake(point) else str(point["layout"])
 
     def world_size(self, point: Point, place: Place) -> int:
-        return ParallelLayout.parse(str(point["layout"])).world_size
+        return 1 if _is_fake(point) else ParallelLayout.parse(str(point["layout"])).world_size
+
+    def kind_of_case(self, point: Point) -> str | None:
+        return LONE_RANK if _is_fake(point) else None
 
     def objection(self, point: Point, place: Place) -> str | None:
         job = job_of(point, place.device)
-        return trainer_of(point).objection(job, active_in(job.layout, from_options(point)))
+        active = active_in(job.layout, from_options(point))
+        reason = trainer_of(point).objection(job, active)
+        return reason or (_objection_to_fake(point, job, active) if _is_fake(point) else None)
 
     def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
         job = job_of(point, place.device)
+        if _is_fake(point):
+            return dict(expected_of_rank(job, from_options(point), rank_of(point), str(point["rank_order"])))
         return trainer_of(point).predict(job, from_options(point), place.cluster, parity=bool(point["parity"]))
 
     @classmethod
@@ -366,6 +394,29 @@ def job_of(point: Point, device: str = "cpu") -> TrainingJob:
         device=device,
         precision=values.get("precision", MASTER),
     )
+
+
+def _is_fake(point: Point) -> bool:
+    return str(point.get("communication", REAL)) == FAKE
+
+
+def rank_of(point: Point) -> int:
+    """The rank that a point with fake communication is about."""
+    values: Mapping[str, Any] = point
+    return chosen_rank(ParallelLayout.parse(values["layout"]), values["rank_order"], values.get("fake_rank"))
+
+
+def _objection_to_fake(point: Point, job: TrainingJob, active: Sequence[Parallelism]) -> str | None:
+    """Why one rank of a layout cannot be run alone."""
+    layout, why = job.layout, f"communication {FAKE}"
+    if (trainer := str(point.get("trainer", OURS))) != OURS:
+        return f"{why} runs the step of {OURS}, and not that of {trainer}"
+    if layout.world_size == 1:
+        return f"{why} has no effect on {layout}, whose one rank sends nothing"
+    if rank_of(point) >= layout.world_size:
+        return f"{layout} has the ranks 0 to {layout.world_size - 1}, and fake_rank is {rank_of(point)}"
+    needed = next(filter(None, (parallelism.needs_data(job) for parallelism in active)), None)
+    return needed and f"{why} brings no data from other ranks: {needed}"
 
 
 def formulas_of(case: Case) -> StepFormulas:

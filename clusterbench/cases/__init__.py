@@ -11,6 +11,7 @@ from typing import Any
 from clusterbench.cases.matrices import CELLS, Matrix, matrices
 from clusterbench.cases.steadiness import DRIFT, MEASURES, is_unsettled, is_unsteady
 from clusterbench.cases.trained import Trained, trained
+from clusterbench.measured.speed import LONE_RANK
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
 from clusterbench.types import Plan
@@ -32,8 +33,16 @@ class Reading:
 
     @cached_property
     def trained(self) -> list[Trained]:
-        """Training cases with all their figures, each once; those without a figure too, and refusals. No dry ones."""
-        return trained(row for row in self.rows if row.benchmark != "dry_step")
+        """Training cases with all their figures, each once; those without a figure too, and refusals.
+
+        None that were dry, and no rank alone: neither is a step of its layout.
+        """
+        return trained(row for row in self.rows if row.benchmark not in ("dry_step", LONE_RANK))
+
+    @property
+    def lone_ranks(self) -> list[History]:
+        """Cases of one rank that computed alone, with nothing sent."""
+        return [history for history in self.histories if history.case.benchmark == LONE_RANK]
 
     @property
     def is_imported(self) -> bool:

@@ -218,12 +218,12 @@ def compare_runs(base: Path, new: Path, margin: float = 0.05) -> Comparing:
 
 def compare_readings(before: Reading, after: Reading, base: str, new: str, margin: float = 0.05) -> Comparing:
     """The same of runs that were read already; ``base`` and ``new`` are what they are called."""
-    firsts = {history.case.hash: history for history in before.histories}
-    seconds = {history.case.hash: history for history in after.histories}
+    firsts, seconds = _comparable(before), _comparable(after)
     common = [key for key in firsts if key in seconds]
     if not common:
+        alone = next((f" {words[0].upper()}{words[1:]}." for words in _left_out(before, after)), "")
         raise SuiteError(
-            f"{base} and {new} have no case in common, so there is nothing to compare.{_why(before, after)}"
+            f"{base} and {new} have no case in common, so there is nothing to compare.{alone or _why(before, after)}"
         )
     pairs = [(firsts[key], seconds[key]) for key in common]
     clusters = (before.plan.cluster, after.plan.cluster)
@@ -247,8 +247,20 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
         only_base=tuple(history.case.id for key, history in firsts.items() if key not in seconds),
         only_new=tuple(history.case.id for key, history in seconds.items() if key not in firsts),
         environment=tuple(machine_differences(before.environment, after.environment)),
-        cautions=(*_cautions(before, after, lacking), *_failed_repeats(pairs)),
+        cautions=(*_cautions(before, after, lacking), *_failed_repeats(pairs), *_left_out(before, after)),
     )
+
+
+def _comparable(reading: Reading) -> dict[str, History]:
+    """By hash, all cases but those of one rank that computed alone: they are of no layout that anybody runs."""
+    alone = {history.case.hash for history in reading.lone_ranks}
+    return {history.case.hash: history for history in reading.histories if history.case.hash not in alone}
+
+
+def _left_out(before: Reading, after: Reading) -> Iterator[str]:
+    if most := max(len(before.lone_ranks), len(after.lone_ranks)):
+        cases = "a case" if most == 1 else f"{most:,} cases"
+        yield f"{cases} of one rank that computed alone, with nothing sent, cannot be compared"
 
 
 def _differences(cases: Sequence[Sequence[Figure]]) -> tuple[list[Difference], Change | None]:

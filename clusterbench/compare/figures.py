@@ -15,8 +15,9 @@ from clusterbench.cluster import Cluster
 from clusterbench.compare.repeats import Change, Repeats
 from clusterbench.derive import repeat_metrics
 from clusterbench.formulas.statistics import median
+from clusterbench.measured.speed import why_no_speed
 from clusterbench.run_folder.attempts import History, iteration_times
-from clusterbench.types import SAMPLES, Metric, MetricKind, split_key
+from clusterbench.types import SAMPLES, Case, Metric, MetricKind, split_key
 
 TIME = MetricKind("time of an iteration", "s", "lower", "from the slowest rank")
 
@@ -86,14 +87,14 @@ def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -
     timed = next((figure for figure in found if figure.how == "repeats" and _are_of_same_samples(figure, time)), None)
     if timed is not None:
         found = [replace(figure, iterations=time.iterations) if figure is timed else figure for figure in found]
-    elif _has_time(benchmark, clusters) and not any(figure.how == "repeats" for figure in found):
+    elif _has_time(benchmark, base.case, clusters) and not any(figure.how == "repeats" for figure in found):
         found.insert(0, time)  # of a program with figures of its own these are compared, and not how long it ran
     return found, [*(key for key in first if key not in second), *(key for key in second if key not in first)]
 
 
-def _has_time(benchmark: type[Benchmark] | None, clusters: Sequence[Cluster]) -> bool:
+def _has_time(benchmark: type[Benchmark] | None, case: Case, clusters: Sequence[Cluster]) -> bool:
     is_timed = benchmark is None or benchmark.is_timed
-    return is_timed and all(cluster.ranks_per_gpu == 1 for cluster in clusters)
+    return is_timed and not any(why_no_speed(case, cluster) for cluster in clusters)
 
 
 def independent(found: Sequence[Figure]) -> list[list[Figure]]:

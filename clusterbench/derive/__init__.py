@@ -27,7 +27,7 @@ from clusterbench.derive.without_secrets import (
 from clusterbench.errors import ClusterbenchError
 from clusterbench.formulas.statistics import SETTLED_WITHIN, UNSTABLE_CV
 from clusterbench.measured.bounds import without_impossible
-from clusterbench.measured.shared_gpus import without_shared_time
+from clusterbench.measured.speed import without_speed
 from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, why_unusable
@@ -293,7 +293,7 @@ def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str
     try:
         place = Place(cluster, history.case.num_nodes)
         metrics = without_impossible(history.case, list(benchmark.derive(history.case, history.pooled, place)), cluster)
-        metrics = without_shared_time(metrics, cluster)
+        metrics = without_speed(metrics, history.case, cluster)
         for metric in metrics:
             for value in (metric.value, metric.low, metric.high):
                 if value is not None and not abs(value) < MOST:

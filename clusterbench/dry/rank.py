@@ -16,9 +16,9 @@ import torch.distributed.pipelining
 
 import clusterbench.training.step  # noqa: F401  # with torch's own above: ranks are forked when all is imported
 from clusterbench.dry.cuda_operators import cuda_operators
-from clusterbench.dry.fake_group import fake_group
 from clusterbench.dry.watch import CARD, CARD_BESIDE_HOST, HostTracker, StepWatch
 from clusterbench.engine.compat import fake_tensors, sharding_on
+from clusterbench.engine.fake_group import fake_group
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.traffic import Collective
 from clusterbench.job import TrainingJob

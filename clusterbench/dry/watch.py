@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from clusterbench.dry.launches import Launches
 from clusterbench.dry.work import WorkTable
 from clusterbench.engine.compat import active_fake_mode, tensors_in
 from clusterbench.engine.flops import FlopCounter
+from clusterbench.engine.launches import Launches
 from clusterbench.engine.memory import MemoryTracker
 from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.job.dry import HOST

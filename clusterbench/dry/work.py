@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from clusterbench.dry.launches import argument_of, computes, written_arguments
 from clusterbench.engine.compat import COMMUNICATION_NAMESPACES, tensors_in
 from clusterbench.engine.flops import name_of
+from clusterbench.engine.launches import argument_of, computes, written_arguments
 from clusterbench.engine.memory import OPTIMIZER
 from clusterbench.job.dry import COPIES, ELEMENTWISE, LOOK_UPS, NORMS, SHARDS, UPDATE, Work
 

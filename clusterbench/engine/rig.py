@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 
 import psutil
 import torch
+import torch.distributed as dist
 
 from clusterbench.engine.communicator import Communicator
+from clusterbench.engine.fake_group import fake_group
 from clusterbench.engine.grid import Grid
 from clusterbench.errors import LaunchError, WrongResult
 from clusterbench.layout import ParallelLayout
@@ -70,6 +73,7 @@ class Rig:
         self.own_steps = 1
         self.asked_calls = 0
         self._built: tuple[ParallelLayout, str] | None = None
+        self._alone = ExitStack()
 
     @cached_property
     def comm(self) -> Communicator:
@@ -84,6 +88,19 @@ class Rig:
         if self._built != (layout, rank_order):
             self.grid = Grid(layout, rank_order, self.device.type)
             self._built = layout, rank_order
+
+    def be_one_of(self, layout: ParallelLayout, rank: int, rank_order: str) -> Grid:
+        """Makes this process, the only one of its case, a rank of ``layout`` whose others are not there.
+
+        It stays one until it ends: from now on every collective returns at once, and nothing is sent.
+        """
+        assert self.world_size == 1, "the other ranks would wait for this one"
+        self.__dict__.pop("comm", None)  # of a group that is left
+        dist.destroy_process_group()
+        self._alone.enter_context(fake_group(rank, layout.world_size, self.device.type, has_data=True))
+        self.build_grid(layout, rank_order)
+        assert self.grid is not None
+        return self.grid
 
     def communicator(self, axis: str) -> Communicator:
         """The ranks of this one's group along an axis of the case's layout."""

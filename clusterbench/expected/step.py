@@ -51,10 +51,7 @@ def expected_step(
     active = active_in(job.layout, parallelisms)
     # the ranks of a pipeline have different parts; of each figure the largest is expected
     parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
-    states = [expected_states(active, part) for part in parts]
-    fullest = [fullest_moment(active, part) for part in parts]
-    expected = dict(_expected_traffic(parts, active)) | dict(expected_memory_metrics(parts, states, fullest, active))
-    expected |= dict(expected_flops(active, job))
+    expected = expected_parts(parts, active) | dict(expected_flops(active, job))
     expected |= dict(_expected_bubble(job, parallelisms))
     expected |= {
         name: what
@@ -71,6 +68,13 @@ def expected_step(
     if parity:
         expected |= allowed_of(job, active, runs_in_float64)
     return expected | allowed_after_timing(job)
+
+
+def expected_parts(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> dict[str, Expected]:
+    """Metric key -> the traffic and memory of the rank that has most of it, of those with one of these ``parts``."""
+    states = [expected_states(active, part) for part in parts]
+    fullest = [fullest_moment(active, part) for part in parts]
+    return dict(_expected_traffic(parts, active)) | dict(expected_memory_metrics(parts, states, fullest, active))
 
 
 def fastest_dtype(job: TrainingJob, active: Sequence[Parallelism]) -> str:

@@ -13,7 +13,8 @@ from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 
 from clusterbench.engine.clock import clock_for
-from clusterbench.engine.compat import active_fake_mode, skip_warm_up
+from clusterbench.engine.compat import skip_warm_up
+from clusterbench.engine.fake_group import sends_nothing
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.job import TrainingJob
 from clusterbench.job.passes import Computed
@@ -65,7 +66,7 @@ class Stages:
             loss_fn=lambda logits, labels: loss_of(logits, labels) / job.gradient_accumulation_steps,
             scale_grads=False,
         )
-        if active_fake_mode() is not None:
+        if sends_nothing(group):
             skip_warm_up(self.schedule)
 
     def forward_backward(self, micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:

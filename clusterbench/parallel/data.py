@@ -241,8 +241,11 @@ class DataParallel(Parallelism):
     def _compress(
         self, model: DistributedDataParallel | BucketedModel, assembly: Assembly, group: ProcessGroup
     ) -> None:
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+        from clusterbench.engine.compat import active_fake_mode
+        from clusterbench.engine.fake_group import sends_nothing
 
         if self.compress == "bf16":
             # DDP would have this hook on NCCL only; Gloo sums bfloat16 just as well
@@ -259,6 +262,9 @@ class DataParallel(Parallelism):
             )
             model.register_comm_hook(state, powerSGD_hook)
             assembly.unsent = partial(_mean_error, state.error_dict, group)
+        elif sends_nothing(group) and active_fake_mode() is None:
+            # DDP asks the group for the result, of which a fake one has none
+            model.register_comm_hook(group, allreduce_hook)
 
 
 def _mean_error(error_of_bucket: Mapping[int, Tensor], group: ProcessGroup) -> Tensor:

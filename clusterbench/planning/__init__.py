@@ -14,7 +14,7 @@ from itertools import islice, product
 from math import prod
 from typing import Any
 
-from clusterbench.benchmarks import Benchmark
+from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.errors import SuiteError
 from clusterbench.floors import Baseline, floors_of
@@ -255,16 +255,17 @@ def _key(point: Point) -> frozenset[tuple[str, Any]]:
 
 def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refusal:
     benchmark, point, place = request.benchmark, request.point, request.place
-    world_size = benchmark.world_size(point, place)
-    name = f"{item.benchmark}/{place.num_nodes}n{world_size}/{tidy(benchmark.label(point))}"
+    world_size, other = benchmark.world_size(point, place), benchmark.kind_of_case(point)
+    kind = other or item.benchmark
+    name = f"{kind}/{place.num_nodes}n{world_size}/{tidy(benchmark.label(point))}"
     source = suite.where(request.by[0].line if request.by else item.line)
     reason, hint = (request.objection, "") if request.objection else _misfit(item, request, world_size)
     if reason:
-        return Refusal(name, item.benchmark, point, place.num_nodes, reason, source, hint)
+        return Refusal(name, kind, point, place.num_nodes, reason, source, hint)
     case = Case(
         id=name,
-        benchmark=item.benchmark,
-        version=benchmark.version,
+        benchmark=kind,
+        version=benchmarks()[other].version if other else benchmark.version,
         point=point,
         device="cpu" if benchmark.on_host else place.device,
         num_nodes=place.num_nodes,

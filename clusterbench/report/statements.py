@@ -66,6 +66,12 @@ def _cannot(reading: Reading) -> Iterator[str]:
         return
     if reading.shares_gpus:
         yield f"Speed: {cluster.ranks_per_gpu} ranks share each GPU and wait for one another."
+    if alone := len(reading.lone_ranks):
+        cases = "a case" if alone == 1 else f"{alone:,} cases"
+        yield (
+            f"Speed of the layouts of {cases} with communication: fake, of which one rank computed alone and nothing "
+            "was sent. Nor are they proven: what others would have sent has no meaning."
+        )
     layouts = " ".join(str(history.case.layout or "") for history in reading.histories)
     if cluster.device == "cpu":
         yield (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -25,3 +27,15 @@ def micro_batches(job: TrainingJob, dp_rank: int, positions: Tensor) -> list[tup
         sequences = torch.arange(first, first + job.micro_batch_size, device=positions.device)
         shares.append((tokens(job, sequences, positions), tokens(job, sequences, positions + 1)))
     return shares
+
+
+def of_own_vocabulary(
+    batches: Sequence[tuple[Tensor, Tensor]], job: TrainingJob, tp_rank: int
+) -> list[tuple[Tensor, Tensor]]:
+    """The same with every token one whose embedding this rank of tp holds.
+
+    Of the others the embeddings are zeros until ranks sum them. A rank that nobody answers would keep the zeros, and
+    norms make their gradients grow from layer to layer beyond any number.
+    """
+    part = job.shape.vocab_size // job.layout.tp
+    return [(inputs % part + tp_rank * part, labels % part + tp_rank * part) for inputs, labels in batches]

@@ -34,7 +34,7 @@ print(json.dumps([found.spent_s, found.process_bytes / 1e6, imports_s]))
 MESHES = """
 import json, time
 import clusterbench.dry.rank
-from clusterbench.dry.fake_group import fake_group
+from clusterbench.engine.fake_group import fake_group
 from clusterbench.engine.grid import Grid
 from clusterbench.layout import ParallelLayout
 

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from clusterbench.cli import main
 from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.advice import changes
-from clusterbench.dry.fake_group import fake_group
-from clusterbench.dry.launches import Launches
 from clusterbench.dry.processes import DryRunFailed, dry_ranks
 from clusterbench.dry.text import dry_text
 from clusterbench.engine.compat import TorchDispatchMode, fake_tensors
+from clusterbench.engine.fake_group import fake_group
+from clusterbench.engine.launches import Launches
 from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.job.dry import DryRank, Held, Sent
 from clusterbench.parallel import active_in, expected_memory, from_options

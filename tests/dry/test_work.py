@@ -11,10 +11,10 @@ import torch.distributed.fsdp  # has operators of its own
 from torch import Tensor
 
 from clusterbench.cluster import accelerators
-from clusterbench.dry.launches import computes
 from clusterbench.dry.processes import dry_ranks
 from clusterbench.dry.work import kind_of, moved_by
 from clusterbench.dry.work_text import roofline_of, work_text
+from clusterbench.engine.launches import computes
 from clusterbench.job.dry import COPIES, ELEMENTWISE, LOOK_UPS, NORMS, SHARDS, UPDATE, DryRank, Work
 from clusterbench.job.flops import BACKWARD, CAUSAL_ATTENTION, FORWARD, PRODUCTS
 from clusterbench.parallel import from_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clusterbench.engine.compat import COMMUNICATION_NAMESPACES, tensors_in
+from clusterbench.engine.compat import COMMUNICATION_NAMESPACES, TorchDispatchMode, is_wrapper_type, tensors_in
 from clusterbench.engine.traffic import SILENT, TrafficCounter
 
 _LAUNCHES_NOTHING = frozenset(
@@ -39,6 +39,27 @@ class _Link:
     axis: str
     length: int
     before: _Link | None
+
+
+def count_operators(step: Callable[[], object]) -> int:
+    """Operators that a step launches: those that compute. Of compiled functions none are seen."""
+    counter = _OperatorCounter()
+    with counter:
+        step()
+    return counter.count
+
+
+class _OperatorCounter(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(is_wrapper_type(kind) for kind in types):
+            return NotImplemented  # a DTensor's own operators follow
+        if getattr(func, "namespace", None) not in COMMUNICATION_NAMESPACES and computes(func):
+            self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 class Launches:

@@ -18,7 +18,7 @@ from clusterbench.cases import Reading
 from clusterbench.compare import compare_runs
 from clusterbench.diagnoses import examine
 from clusterbench.launch.worker import _Worker
-from clusterbench.measured.shared_gpus import TIMED, TIMED_UNITS
+from clusterbench.measured.speed import TIMED, TIMED_UNITS
 from clusterbench.run_folder import RunFolder
 from clusterbench.verdict import verdict
 

@@ -1,6 +1,8 @@
 """A process group that sends nothing: torch's fake one, made to hold what a real one holds.
 
-What comes out of a collective has the right shape and no meaning, which is all that fake tensors need.
+What comes out of a collective has the right shape and no meaning, which is all that fake tensors need. Where tensors
+have data, all of it is finite: what others would have sent is a copy of the rank's own part, their share of a sum is
+nothing, and a message that is received is noise.
 """
 
 from __future__ import annotations
@@ -15,11 +17,19 @@ from torch import Tensor
 from torch.distributed import device_mesh
 from torch.futures import Future
 
-from clusterbench.engine.compat import fake_store, reduce_scatter_names
+from clusterbench.engine.compat import active_fake_mode, fake_store, reduce_scatter_flat, reduce_scatter_names
+from clusterbench.errors import NotHere
+
+NAME = "fake"
+
+
+def sends_nothing(group: dist.ProcessGroup | None = None) -> bool:
+    """Whether a group is torch's fake one."""
+    return bool(dist.get_backend(group) == NAME)
 
 
 @contextmanager
-def fake_group(rank: int, world_size: int, device_type: str) -> Iterator[None]:
+def fake_group(rank: int, world_size: int, device_type: str, has_data: bool = False) -> Iterator[None]:
     """The default group of this process is that of one rank of many, none of which is there.
 
     One a process: torch resolves groups of a second one to those of the first.
@@ -28,18 +38,29 @@ def fake_group(rank: int, world_size: int, device_type: str) -> Iterator[None]:
     ----------
     device_type
         Of the job: ``cpu`` holds what Gloo holds, ``cuda`` what NCCL does.
+    has_data
+        Whether tensors have data, which is to stay finite.
+
+    Raises
+    ------
+    NotHere
+        If tensors have data, and this torch leaves results of collectives as it found them.
     """
-    dist.init_process_group("fake", store=fake_store(), rank=rank, world_size=world_size)
+    dist.init_process_group(NAME, store=fake_store(), rank=rank, world_size=world_size)
     kind: Any = dist.ProcessGroup
     replaced = {(kind, "send"): _held(kind.send), (dist, "all_reduce"): _with_result(dist.all_reduce)}
     for owner in (dist, device_mesh):
         replaced[owner, "new_group"] = _if_member(dist.new_group, rank)
     for name in reduce_scatter_names() if device_type == "cpu" else ():
         replaced[kind, name] = _copying(getattr(kind, name))
+    if has_data:
+        replaced[kind, "recv"] = _with_noise(kind.recv)
     before = {(owner, name): getattr(owner, name) for owner, name in replaced}
     for (owner, name), function in replaced.items():
         setattr(owner, name, function)
     try:
+        if has_data:
+            _expect_results(world_size)
         yield
     finally:
         for (owner, name), function in before.items():
@@ -62,7 +83,10 @@ class _Held(dist.Work):
 
     def get_future(self) -> Future[Sequence[Tensor]]:
         """What the fake group's own has not: the result."""
-        future: Future[Sequence[Tensor]] = Future()
+        # of tensors on a card a future has to know where they are
+        devices: list[int | str | torch.device] = [tensor.device for tensor in self._tensors if tensor.is_cuda]
+        has_data = active_fake_mode() is None
+        future: Future[Sequence[Tensor]] = Future(devices=devices if devices and has_data else None)
         future.set_result(self._tensors)
         return future
 
@@ -102,3 +126,33 @@ def _copying(reduce_scatter: Callable[..., dist.Work]) -> Callable[..., dist.Wor
         return _Held(work, [output, copy])
 
     return copying
+
+
+_HAS_NOISE = "_clusterbench_noise"
+
+
+def _with_noise(recv: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
+    """A buffer gets noise when it is first received into. What is left there may be no number, and zeros cost a GPU
+    less power than a message does."""
+
+    def with_noise(group: dist.ProcessGroup, tensors: Sequence[Tensor], *arguments: Any) -> dist.Work:
+        for tensor in tensors:
+            if not hasattr(tensor, _HAS_NOISE):
+                setattr(tensor, _HAS_NOISE, True)
+                with torch.no_grad():
+                    tensor.uniform_(-1, 1) if tensor.is_floating_point() else tensor.zero_()
+        return recv(group, tensors, *arguments)
+
+    return with_noise
+
+
+def _expect_results(world_size: int) -> None:
+    """torch 2.13 copies the rank's own part; of earlier ones some write nothing at all."""
+    result, everyone = torch.full((1,), float("nan")), dist.group.WORLD
+    assert everyone is not None
+    reduce_scatter_flat(result, torch.zeros(world_size), everyone)
+    if not bool(result.isfinite()):
+        raise NotHere(
+            f"the fake process group of this torch ({torch.__version__}) leaves results of collectives as it found "
+            "them, which need not be numbers; that of 2.13 copies the rank's own part"
+        )

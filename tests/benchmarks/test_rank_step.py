@@ -1,0 +1,298 @@
+"""One rank of a layout that is not there computes for real, and nothing of it is a speed, a ranking or a proof."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from clusterbench.cases import Reading
+from clusterbench.charts import charts
+from clusterbench.cluster import Cluster
+from clusterbench.compare import compare_readings
+from clusterbench.derive import read
+from clusterbench.diagnoses import examine
+from clusterbench.engine import fake_group
+from clusterbench.engine.launches import count_operators
+from clusterbench.engine.rig import Rig
+from clusterbench.errors import NotHere, SuiteError
+from clusterbench.layout import ParallelLayout
+from clusterbench.measured.speed import without_speed
+from clusterbench.parallel import from_options
+from clusterbench.planning import make_plan
+from clusterbench.report.statements import cannot_say
+from clusterbench.run_folder import RunFolder
+from clusterbench.suite import load_suite
+from clusterbench.training.data import of_own_vocabulary
+from clusterbench.training.step import TrainingStep
+from clusterbench.types import Case, Metric, Plan
+from clusterbench.verdict import verdict
+from tests.ranks import run_ranks
+from tests.training.jobs import make_job
+
+ROOT = Path(__file__).parents[2]
+ONE = Cluster(1, 1, "cpu")
+SMALL = "shape: llama-flat-tiny, seq_len: 32, global_batch_size: 4, iterations: 3, warmup: 1, parity: false"
+
+
+def suite(folder: Path, *lines: str) -> Path:
+    path = folder / "suite.yaml"
+    path.write_text(
+        "suite: s\nquestion: q?\nbenchmarks:\n" + "".join(f"  - {{benchmark: train_step, {line}}}\n" for line in lines)
+    )
+    return path
+
+
+def plan_of(folder: Path, *lines: str, cluster: Cluster = ONE) -> Plan:
+    return make_plan(load_suite(suite(folder, *lines)), cluster)
+
+
+# What is planned
+
+
+def test_a_layout_of_any_size_is_one_process(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "shape: llama-8b, layouts: [pp4-tp8+sp], global_batch_size: 8, communication: fake")
+    (case,) = plan.cases
+    assert (case.id, case.benchmark, case.world_size, case.layout) == ("rank_step/1n1/pp4-tp8+sp", "rank_step", 1, None)
+    assert case.point["communication"] == "fake"
+    assert not case.expected_of("tokens_per_s")
+    assert not [key for key in case.expected if key.startswith("parity")]
+
+
+def test_by_default_it_is_the_first_rank_of_the_middle_stage(tmp_path: Path) -> None:
+    asked = "layouts: [pp4-tp2], global_batch_size: 4, communication: fake"
+    plan = plan_of(tmp_path, asked, f"{asked}, fake_rank: 1")
+    basis = [case.expected["executed_flops_per_rank[source=nothing sent]"].basis for case in plan.cases]
+    assert [text.split(",")[0] for text in basis] == ["rank 4", "rank 1"]
+
+
+def test_a_step_that_sends_is_the_case_that_it_was(tmp_path: Path) -> None:
+    said, unsaid = (plan_of(tmp_path, f"layouts: [tp1]{more}").cases[0] for more in (", communication: real", ""))
+    assert (said.benchmark, said.hash) == ("train_step", unsaid.hash)
+    assert not {"communication", "fake_rank"} & unsaid.point.keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("layouts: [tp1], communication: fake", "no effect on tp1, whose one rank sends nothing"),
+        ("layouts: [tp2], communication: fake, fake_rank: 2", "tp2 has the ranks 0 to 1, and fake_rank is 2"),
+        ("layouts: [tp2], communication: fake, parity: true", "where nothing is sent nothing is proven"),
+        ("layouts: [tp1], fake_rank: 0", "with communication: real every rank of a layout is run"),
+        ("layouts: [dp2], communication: fake, trainer: plain_ddp", "runs the step of ours, and not that of plain_ddp"),
+        ("layouts: [dp2+ep2], shape: moe-tiny, communication: fake", "brings no data from other ranks: routing real"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_the_reason(tmp_path: Path, line: str, why: str) -> None:
+    with pytest.raises(SuiteError, match=why):
+        plan_of(tmp_path, line)
+
+
+def test_it_is_no_benchmark_that_a_suite_can_name(tmp_path: Path) -> None:
+    path = suite(tmp_path, "iterations: 1")
+    path.write_text(path.read_text().replace("train_step", "rank_step"))
+    with pytest.raises(SuiteError, match="'communication: fake' makes its cases of train_step's"):
+        make_plan(load_suite(path), ONE)
+
+
+# What is run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process runs a rank of layouts of two, beside a step that needs no other."""
+    folder = tmp_path_factory.mktemp("alone")
+    fake = f"{SMALL.removesuffix(', parity: false')}, communication: fake"
+    path = suite(folder, f"layouts: [tp1], {SMALL}", f"layouts: [tp2+sp, pp2, cp2, dp2+zero1], {fake}")
+    command = [sys.executable, "-m", "clusterbench.cli", "run", str(path), "--device", "cpu", "--num-ranks", "1"]
+    ended = subprocess.run(
+        [*command, "--out", str(folder / "run")], cwd=ROOT, capture_output=True, text=True, timeout=250, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "with communication: fake (one rank alone, nothing sent)" in ended.stdout + ended.stderr
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def reading(run: Path) -> Reading:
+    return read(RunFolder.open(run))
+
+
+@pytest.mark.gloo
+def test_every_step_ends_finite_and_says_that_nothing_was_sent(reading: Reading) -> None:
+    alone = reading.lone_ranks
+    assert [history.case.point["layout"] for history in alone] == ["tp2+sp", "pp2", "cp2", "dp2+zero1"]
+    assert {history.status for history in reading.histories} == {"ok"}, "a loss that is not finite is wrong"
+    for history in alone:
+        rows = [row for row in reading.by_case[history.case.id] if not row.metric.startswith("time_")]
+        assert {row.detail["source"] for row in rows} == {"nothing sent"}
+        (time,) = (row for row in rows if row.metric == "rank_time")
+        assert time.value
+        assert "alone: nothing was sent" in time.basis
+
+
+@pytest.mark.gloo
+def test_its_collectives_bytes_and_flops_are_those_of_the_formulas(reading: Reading) -> None:
+    for history in reading.lone_ranks:
+        rows = reading.by_case[history.case.id]
+        for metric in ("collectives", "traffic_bytes", "executed_flops_per_rank"):
+            found = {row.detail.get("axis"): (row.value, row.expected) for row in rows if row.metric == metric}
+            assert found
+            assert all(value == expected for value, expected in found.values()), (history.case.id, metric, found)
+        (peak,) = (row for row in rows if row.metric == "peak_memory" and row.detail["category"] == "total")
+        assert peak.value == pytest.approx(peak.expected, rel=0.05)
+
+
+SPEEDS = {"tokens_per_s", "tokens_per_s_per_rank", "mfu", "hfu", "model_flops_per_s_per_rank", "step_time"}
+SPEEDS |= {"scaling_efficiency", "scaling_loss_part", "energy_per_token", "executed_flops_per_s_per_rank", "agreement"}
+
+
+@pytest.mark.gloo
+def test_it_has_no_speed_and_is_in_no_ranking_heatmap_or_scaling(reading: Reading) -> None:
+    alone = {history.case.id for history in reading.lone_ranks}
+    assert not {row.metric for row in reading.rows if row.case in alone} & SPEEDS
+    assert {case.row.point["layout"] for case in reading.trained} == {"tp1"}
+    assert {name for name in charts() if shown(name, reading) & alone} <= {"traffic", "stability"}, (
+        "these hold each case against its own formula, and against itself"
+    )
+
+
+def shown(chart: str, reading: Reading) -> set[str]:
+    """The cases that a chart shows."""
+    kind: Any = charts()[chart]()
+    data = kind.select(reading)
+    panels = [] if data is None else kind.draw(data)
+    stories = [entry.story for panel in panels for entry in panel.entries if entry.story is not None]
+    entries = {entry.case for panel in panels for entry in panel.entries}
+    return entries | {case for story in stories for case in story.cases}
+
+
+@pytest.mark.gloo
+def test_it_is_not_proven_which_is_no_failure(reading: Reading) -> None:
+    judged = verdict(reading, examine(reading))
+    assert judged.proven.word == "NOT PROVEN"
+    assert "4 with communication: fake (one rank alone, nothing sent)" in judged.proven.sentence
+    assert judged.exit_code == 0
+    assert any(
+        "communication: fake" in said and said.startswith("Speed of the layouts") for said in cannot_say(reading)
+    )
+
+
+@pytest.mark.gloo
+def test_it_is_compared_with_no_other_run(reading: Reading) -> None:
+    compared = compare_readings(reading, reading, "base", "new")
+    assert {difference.case.split("/")[0] for difference in compared.differences} == {"train_step"}
+    assert "4 cases of one rank that computed alone, with nothing sent, cannot be compared" in compared.cautions
+    only = replace(reading, histories=tuple(reading.lone_ranks))
+    with pytest.raises(SuiteError, match=r"nothing to compare\. 4 cases of one rank"):
+        compare_readings(only, only, "base", "new")
+
+
+def test_a_rate_that_is_derived_of_it_has_no_value() -> None:
+    """Planted: nothing derives one."""
+    case = Case("rank_step/1n1/tp8", "rank_step", 1, {}, "cpu", 1, 1, 1, 0, 60.0)
+    planted = [Metric("tokens_per_s", "tokens/s", 5.0), Metric("mfu", "fraction", 0.5), Metric("rank_time", "s", 1.0)]
+    assert [metric.value for metric in without_speed(planted, case, ONE)] == [None, None, 1.0]
+    assert without_speed(planted, case, ONE)[0].basis == "void: one rank computed alone, and nothing was sent"
+    shared = replace(ONE, device="cuda", ranks_per_gpu=2)
+    assert [metric.value for metric in without_speed(planted, case, shared)] == [None, None, None]
+
+
+# A group in which nothing is sent
+
+
+def alone(layout: str, rank: int) -> Rig:
+    rig = Rig(rank=0, world_size=1, local_rank=0, host="a", device=torch.device("cpu"))
+    rig.be_one_of(ParallelLayout.parse(layout), rank, "megatron")
+    return rig
+
+
+def results_of(layout: str, rank: int) -> dict[str, Any]:
+    rig = alone(layout, rank)
+    group = rig.communicator("tp")
+    own, nothing = torch.arange(4.0), torch.full((4,), float("nan"))
+    gathered, part, swapped = torch.full((8,), float("nan")), torch.full((2,), float("nan")), nothing.clone()
+    group.all_gather(gathered, own)
+    group.reduce_scatter(part, own)
+    group.all_to_all(swapped, own)
+    received = nothing.clone()
+    dist.recv(received, src=1 - rank)
+    first = received.clone()
+    dist.recv(received, src=1 - rank)
+    return {
+        "gathered": gathered.tolist(),
+        "part": part.tolist(),
+        "swapped": swapped.tolist(),
+        "received": bool(first.isfinite().all()) and len(set(first.tolist())) == 4,
+        "again": torch.equal(first, received),
+        "ranks": (dist.get_rank(), dist.get_world_size()),
+    }
+
+
+@pytest.mark.gloo
+def test_what_others_would_send_is_a_copy_of_the_own_part_and_a_message_is_noise() -> None:
+    (seen,) = run_ranks(1, results_of, "tp2", 1)
+    assert seen == {
+        "gathered": [0, 1, 2, 3, 0, 1, 2, 3],
+        "part": [2, 3],
+        "swapped": [0, 1, 2, 3],
+        "received": True,
+        "again": True,
+        "ranks": (1, 2),
+    }
+
+
+def with_a_group_that_writes_nothing() -> str:
+    def nothing(output: Tensor, whole: Tensor, group: object) -> None: ...
+
+    fake_group.reduce_scatter_flat = nothing
+    try:
+        alone("tp2", 0)
+    except NotHere as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.gloo
+def test_a_torch_whose_fake_group_writes_nothing_is_refused() -> None:
+    (said,) = run_ranks(1, with_a_group_that_writes_nothing)
+    assert "leaves results of collectives as it found them" in said
+
+
+def norms_of_own_vocabulary_and_of_all() -> list[float]:
+    rig, job = alone("tp2+sp", 0), make_job("tp2+sp", shape="llama-tiny", seq_len=64, global_batch_size=2)
+    step = TrainingStep(job, from_options({}), rig.grid, rig.device)
+    norms = []
+    for batches in (of_own_vocabulary(step.micro_batches, job, 0), step.micro_batches):
+        step.micro_batches = batches
+        step()
+        assert step.last_norm is not None
+        norms.append(float(step.last_norm))
+    return norms
+
+
+@pytest.mark.gloo
+def test_tokens_that_no_rank_embeds_would_make_gradients_grow_beyond_measure() -> None:
+    ((own, every),) = run_ranks(1, norms_of_own_vocabulary_and_of_all)
+    assert own < 100
+    assert every > 1e6
+
+
+def test_tokens_of_the_own_vocabulary_are_the_ranks_part() -> None:
+    job = make_job("tp2", shape="llama-tiny")
+    half = job.shape.vocab_size // 2
+    batch = [(torch.arange(2 * half), torch.arange(2 * half).flip(0))]
+    for rank in (0, 1):
+        ((inputs, labels),) = of_own_vocabulary(batch, job, rank)
+        assert {int(part) for tokens in (inputs, labels) for part in tokens // half} == {rank}
+
+
+def test_operators_that_launch_are_counted_and_views_are_not() -> None:
+    assert count_operators(lambda: torch.ones(4).view(2, 2).mul(2).t().add(1)) == 3
