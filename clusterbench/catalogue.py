@@ -148,4 +148,5 @@ _KINDS: dict[str, Callable[[], Mapping[str, Any]]] = {
     "suites": _suites,
     "charts": partial(_things_in, "clusterbench.charts", "Chart"),
     "diagnoses": partial(_things_in, "clusterbench.diagnoses", "Diagnosis"),
+    "profiles": partial(_things_in, "clusterbench.pricing.profiles", "Profile"),
 }

@@ -419,6 +419,79 @@ def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], **asked: Any
     click.echo(dry_run_text(layout, gpu, options, **asked))
 
 
+@main.command(short_help="Tell what training steps cost, from a table of them.")
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--profile", required=True, help="The framework, as 'clusterbench list profiles' names it.")
+@click.option("--gpu", help="The card, such as 'NVIDIA H200'.  [default: the table's column gpu]")
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: 8]")
+@click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
+@click.option("--rates", type=click.Path(path_type=Path), help="Measured rates in place of typical ones.")
+@click.option("--scale-from", type=click.IntRange(2), metavar="LINE", help="Set all times by this line's measured one.")
+@click.option("--out", type=click.Path(path_type=Path), help="The CSV.  [default: stdout]")
+def price(table: Path, profile: str, out: Path | None, **options: Any) -> None:
+    """Print the step time of every row of TABLE, a CSV of layouts: its interval, its parts and its memory.
+
+    Without --rates all of it is worked out from datasheets and what healthy machines reach of them, and says so first.
+    Where rows have a measured time, too, it is said how good the ranking is.
+    """
+    from clusterbench.pricing.verb import as_csv, price_table
+    from clusterbench.words import comment
+
+    priced = price_table(table, profile, **options)
+    for remark in priced.remarks:
+        click.echo("\n".join(comment(remark, indent="  ")), err=True)
+    _write(as_csv(priced), out)
+
+
+@main.command(short_help="Learn a machine's rates from a few measured steps.")
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--profile", required=True, help="The framework, as 'clusterbench list profiles' names it.")
+@click.option("--gpu", help="The card, such as 'NVIDIA H200'.  [default: the table's column gpu]")
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: 8]")
+@click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
+@click.option("--rates", type=click.Path(path_type=Path), help="What is known already, such as a probed network.")
+@click.option(
+    "--lines",
+    metavar="A,B",
+    callback=lambda _, __, text: _line_numbers(text),
+    help="Take the rows in these lines.  [default: eight, chosen by their configurations]",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: stdout]")
+def calibrate(table: Path, profile: str, out: Path | None, **options: Any) -> None:
+    """Print a file for 'price --rates': the rates that measured rows of TABLE determine, and how well.
+
+    By default five rows on one node and three on two are chosen, by what their configurations are and not by what was
+    measured.
+    """
+    from clusterbench.pricing.rates_file import rates_text
+    from clusterbench.pricing.verb import calibrate_table
+    from clusterbench.words import comment
+
+    found, remarks = calibrate_table(table, profile, **options)
+    for remark in remarks:
+        click.echo("\n".join(comment(remark, indent="  ")), err=True)
+    _write(rates_text(found), out)
+
+
+def _write(text: str, out: Path | None) -> None:
+    """To a file, or to stdout where none is named."""
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SuiteError(f"--out {out} cannot be written: {error.strerror}.") from None
+
+
+def _line_numbers(text: str | None) -> tuple[int, ...]:
+    """``2,5,9``."""
+    numbers = (text or "").split(",") if text else []
+    if not all(number.strip().isdigit() for number in numbers):
+        raise click.BadParameter(f"must be line numbers with commas between, as 2,5,9, not {text!r}")
+    return tuple(map(int, numbers))
+
+
 @main.command(short_help="Make one file of a run, to send.")
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The archive.  [default: RUN.clusterbench.tar.gz]")

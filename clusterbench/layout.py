@@ -434,6 +434,15 @@ class ParallelLayout:
         firsts = (rank for rank in range(self.world_size) if rank // stride % degree == 0)
         return [[first + stride * place for place in range(degree)] for first in firsts]
 
+    def members(self, axis: str, rank_order: str = "megatron") -> Sequence[int]:
+        """The group of rank 0 along one of :data:`AXES`.
+
+        >>> ParallelLayout(pp=4, dp=2, tp=2).members("pp")
+        range(0, 16, 4)
+        """
+        stride = self._strides(rank_order)[AXES.index(axis)]
+        return range(0, stride * self.degree(axis), stride)
+
     def expert_groups(self, rank_order: str = "megatron") -> list[list[int]]:
         """Ranks that share one set of experts: ``ep`` consecutive ones of a pipeline stage, in the order tp, cp, dp.
 

@@ -299,6 +299,24 @@ _OLMOE = ModelShape(
     experts_per_token=8,
 )
 
+
+def _internlm(name: str, layers: int, hidden: int, ffn: int, heads: int) -> ModelShape:
+    return ModelShape(
+        name=name,
+        num_layers=layers,
+        hidden_size=hidden,
+        ffn_hidden_size=ffn,
+        num_heads=heads,
+        num_kv_heads=heads,
+        vocab_size=103_168,
+        head_dim=hidden // heads,
+        tied_embeddings=False,
+        rope_theta=10_000.0,
+        norm_eps=1e-6,
+        source=f"internlm/{name}, config.json",
+    )
+
+
 _HERD = "Grattafiori et al. 2024, arXiv:2407.21783, table 3; vocabulary as in the released config.json"
 
 SHAPES: dict[str, ModelShape] = {
@@ -323,6 +341,8 @@ SHAPES: dict[str, ModelShape] = {
         _playbook("playbook-3b", 28, 3072, 8192, 32, tied=True),
         _playbook("playbook-8b", 32, 4096, 14336, 32, tied=False),
         _playbook("playbook-80b", 80, 8192, 28672, 64, tied=False),
+        _internlm("internlm-7b", 32, 4096, 11008, 32),
+        _internlm("internlm-20b", 60, 5120, 13824, 40),
         _MOE_TINY,
         replace(
             _MOE_TINY,

@@ -91,7 +91,7 @@ def test_gpus_that_are_here_are_the_default(run, monkeypatch):
         (
             ("list", "benchmark"),
             "error: there are no 'benchmark' to list. Did you mean 'benchmarks'?\n"
-            "Kinds: benchmarks, parallelisms, shapes, suites, charts, diagnoses.\n",
+            "Kinds: benchmarks, parallelisms, shapes, suites, charts, diagnoses, profiles.\n",
         ),
         (("list", "suites", "t"), "error: there is no 't' among the suites.\nSuites: none.\n"),
     ],
@@ -123,7 +123,7 @@ def test_a_bug_keeps_its_traceback(run, monkeypatch):
         run("plan", "s.yaml")
 
 
-@pytest.mark.parametrize("kind", ["benchmarks", "parallelisms", "shapes", "suites", "charts", "diagnoses"])
+@pytest.mark.parametrize("kind", ["benchmarks", "parallelisms", "shapes", "suites", "charts", "diagnoses", "profiles"])
 def test_every_kind_is_listed_a_line_each(run, kind):
     (header, *lines) = run("list", kind).stdout.splitlines()
     assert header.split()[:2] == ["#", kind]
@@ -135,7 +135,7 @@ def test_everything_is_listed_when_nothing_is_asked(run):
     done = run("list")
     assert done.exit_code == 0
     assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("#")] == (
-        ["benchmarks", "parallelisms", "shapes", "suites", "charts", "diagnoses"]
+        ["benchmarks", "parallelisms", "shapes", "suites", "charts", "diagnoses", "profiles"]
     )
 
 
@@ -146,7 +146,7 @@ def test_the_options_of_a_benchmark_are_explained(run):
 
 
 def test_every_thing_can_be_asked_about(run):
-    for kind in ("benchmarks", "parallelisms", "shapes", "charts", "diagnoses"):
+    for kind in ("benchmarks", "parallelisms", "shapes", "charts", "diagnoses", "profiles"):
         for line in run("list", kind).stdout.splitlines()[1:]:
             assert run("list", kind, line.split()[0]).exit_code == 0
 

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "clusterbench"
 LAYERS = (
     "cli __main__ api catalogue",
     "launch report compare layout_view importing dry",
-    "suite planning derive verdict hosts yaml_lines",
+    "suite planning derive verdict hosts",
     "diagnoses charts",
     "cases drawing",
     "benchmarks",
@@ -27,12 +27,14 @@ LAYERS = (
     "trainers",
     "training",
     "measured",
+    "pricing",
     "expected",
     "parallel",
     "model",
-    "engine launchers tools",
+    "engine launchers tools yaml_lines",
     "job run_folder",
-    "types rows units layout shape cluster floors formulas errors options discover words own_copy garbage precision",
+    "types rows units layout shape cluster floors formulas errors options discover words own_copy garbage precision "
+    "expectation csv_lines",
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 
@@ -62,6 +64,7 @@ WITHOUT_TORCH = (
     "run_folder",
     "benchmarks",
     "measured",
+    "pricing",
     "expected",
     "parallel",
     "job",

@@ -13,12 +13,13 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from clusterbench.csv_lines import read_text
 from clusterbench.errors import SuiteError
 from clusterbench.importing.mapping import Mapped, load_mapping, read_mapping
 from clusterbench.importing.nanotron import MAPPING, SIGNS, is_nanotron
 from clusterbench.importing.nccl import Facts, looks_like, read_nccl
 from clusterbench.importing.records import Contents, ImportedCase, nodes, write_import
-from clusterbench.importing.table import header_of, read_table, read_text
+from clusterbench.importing.table import header_of, read_table
 from clusterbench.run_folder import RunFolder, default_path
 
 __all__ = ["Facts", "import_files"]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clusterbench.benchmarks.imported import ImportedModel
+from clusterbench.csv_lines import rows_of
 from clusterbench.errors import LayoutError, SuiteError, nearest
 from clusterbench.importing.mapping import COUNTS, DEGREES, FIGURES, Cell, Mapped
 from clusterbench.importing.records import ImportedCase, nodes
@@ -21,7 +20,6 @@ from clusterbench.options import as_yaml
 from clusterbench.types import Status, split_key
 from clusterbench.yaml_lines import Value
 
-MOST_BYTES = 2**28
 MOST_ROWS = 100_000
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]{1,30}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
@@ -38,7 +36,7 @@ def read_table(path: Path, mapped: Mapped) -> list[ImportedCase]:
         ``file:line:`` and what is wrong: a column that is missing, a cell that is no number, a row with too few cells,
         a row that contradicts itself.
     """
-    rows = _rows(path)
+    rows = rows_of(path)
     line, header = next(rows, (1, []))
     _expect_columns(path, line, header, mapped)
     cases: list[ImportedCase] = []
@@ -58,51 +56,7 @@ def read_table(path: Path, mapped: Mapped) -> list[ImportedCase]:
 
 def header_of(path: Path) -> list[str]:
     """The names of the columns."""
-    return next(_rows(path), (1, []))[1]
-
-
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Every row that is not empty, with the line it starts in."""
-    text = read_text(path)
-    if not text.endswith("\n"):
-        last = text.count("\n") + 1
-        raise SuiteError(
-            f"{path.name}:{last}: the last line has no end, so it may be cut in the middle of a number.\n"
-            "hint: add the end of the line if the row is whole"
-        )
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    while True:
-        line = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise SuiteError(f"{path.name}:{line}: not CSV: {error}.") from None
-        if cells and any(cell.strip() for cell in cells):
-            yield line, [cell.strip() for cell in cells]
-
-
-def read_text(path: Path) -> str:
-    """A file that is text in UTF-8 and not beyond any reason in size."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
-    if len(data) > MOST_BYTES:
-        raise SuiteError(f"{path} is larger than {MOST_BYTES // 2**20} MiB; import a part of it.")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise SuiteError(f"{path.name}:{line}: byte 0x{data[error.start]:02x} is not UTF-8.") from None
-    if not text.strip():
-        raise SuiteError(f"{path} is empty, so there is nothing to import.")
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise SuiteError(f"{path.name}:{line}: a NUL character; a file that was cut off by a crash ends like this.")
-    return text
+    return next(rows_of(path), (1, []))[1]
 
 
 def _expect_columns(path: Path, line: int, header: Sequence[str], mapped: Mapped) -> None:

@@ -1,0 +1,137 @@
+"""The price of a training step: seconds, from what a rank does and from how fast the machine does such things.
+
+A profile of a framework (:mod:`clusterbench.pricing.profiles`) says what it does, rates
+(:mod:`clusterbench.pricing.rates`) how fast; :func:`price` knows neither framework nor machine. The method and how far
+it can be believed: docs/prediction.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from clusterbench.formulas.collectives import traffic_bytes
+from clusterbench.pricing.rates import KnownRates, Rates
+from clusterbench.pricing.work import Messages, StageWork, StepWork
+
+KNEE = 4.0
+"""How sharply the larger of two times that pass at once decides their sum: the norm by which they are added."""
+
+FORWARD_AND_BACKWARD = 3.0
+"""Forwards that a micro-batch takes: one, and a backward as long as two."""
+
+PARTS = ("compute", "memory", "launch", "latency", "tp", "cp", "ep", "p2p", "bubble", "dp", "optimizer", "overhead")
+"""What the seconds of a step are made of.
+
+``compute`` is products and attention, ``memory`` operators bound by memory; ``launch`` and ``latency`` are what a
+micro-batch takes longer because the host cannot launch, or collectives cannot begin, any faster; an axis is what of its
+messages is not hidden.
+"""
+
+
+@dataclass(frozen=True)
+class Price:
+    """Seconds of one step.
+
+    Attributes
+    ----------
+    parts
+        By names of :data:`PARTS`; they add up to ``step_s``.
+    low_s, high_s
+        With a probability of 80 % a measured step lies between the two, if profile and rates are those of the machine.
+    """
+
+    step_s: float
+    parts: Mapping[str, float]
+    low_s: float
+    high_s: float
+
+
+def price(work: StepWork, known: KnownRates) -> Price:
+    """What a step costs, of what parts, and how sure that is.
+
+    The interval is that of the model, widened on each side by what each rate's own ends make of it: those are taken as
+    independent.
+    """
+    parts = parts_of(work, known.rates)
+    step_s = sum(parts.values())
+    of_model = math.log(known.rates.model_error)
+    shorter, longer = [of_model], [of_model]
+    for ends in known.ends():
+        moved = [math.log(step_seconds(work, end) / step_s) for end in ends]
+        shorter.append(min(0.0, *moved))
+        longer.append(max(0.0, *moved))
+    return Price(step_s, parts, step_s * math.exp(-math.hypot(*shorter)), step_s * math.exp(math.hypot(*longer)))
+
+
+def step_seconds(work: StepWork, rates: Rates) -> float:
+    """What a step costs, and nothing else."""
+    return sum(parts_of(work, rates).values())
+
+
+def parts_of(work: StepWork, rates: Rates) -> dict[str, float]:
+    """Seconds of a step by part.
+
+    The slowest stage sets the pace of a pipeline; every other stage is waited for once, as in 1F1B (Narayanan et al.
+    2021, arXiv:2104.04473, section 2.2).
+    """
+    chained = rates.pipeline_factor if work.pipeline_nodes > 1 and len(work.stages) > 1 else 1.0
+    by_stage = [_micro_batch(stage, work, rates, chained) for stage in work.stages]
+    seconds = [sum(parts.values()) for parts in by_stage]
+    slowest = max(range(len(seconds)), key=seconds.__getitem__)
+    others = sum(stage.stages * of for stage, of in zip(work.stages, seconds, strict=True)) - seconds[slowest]
+    parts = {part: work.num_micro_batches * of for part, of in by_stage[slowest].items()}
+    parts["bubble"] = work.bubble * others
+    backward = seconds[slowest] * (FORWARD_AND_BACKWARD - 1) / FORWARD_AND_BACKWARD
+    parts["dp"] = _gradients(work, rates, backward)
+    parts["optimizer"] = work.optimizer_bytes / rates.memory
+    parts["overhead"] = rates.step_time
+    return parts
+
+
+def _micro_batch(stage: StageWork, work: StepWork, rates: Rates, chained: float) -> dict[str, float]:
+    parts = {
+        "compute": stage.matmul_flops / rates.matmul + stage.attention_flops / rates.attention_at(work.head_dim),
+        "memory": stage.memory_bytes / rates.memory,
+    }
+    for sent in stage.messages:
+        shown = max(0.0, _seconds(sent, rates) - sent.behind_flops / rates.matmul)
+        parts[sent.axis] = parts.get(sent.axis, 0.0) + shown
+    busy = sum(parts.values())
+    launch = stage.operators * rates.operator_time
+    latency = (
+        sum(sent.count * sent.ranks for sent in stage.messages if sent.is_waited_for) * rates.collective_time * chained
+    )
+    waited = _either(busy, launch, latency) - busy
+    for part, share in _shares(launch, latency):
+        parts[part] = waited * share
+    if stage.neighbours:
+        # a forward and a backward along each boundary
+        parts["p2p"] = 2 * stage.neighbours * (rates.p2p_time + work.boundary_bytes / rates.p2p_bandwidth)
+    return parts
+
+
+def _either(*seconds: float) -> float:
+    """Times that pass at once: the longest, and a little more where others are nearly as long."""
+    longest = max(seconds)
+    return longest * sum((each / longest) ** KNEE for each in seconds) ** (1 / KNEE) if longest else 0.0
+
+
+def _shares(launch: float, latency: float) -> Iterator[tuple[str, float]]:
+    whole = launch**KNEE + latency**KNEE
+    if whole:
+        yield "launch", launch**KNEE / whole
+        yield "latency", latency**KNEE / whole
+
+
+def _seconds(sent: Messages, rates: Rates) -> float:
+    if sent.ranks == 1:
+        return 0.0
+    on_link = traffic_bytes(sent.op, sent.size_bytes, sent.ranks)
+    return sent.count * (rates.collective_start + on_link / rates.busbw_of(sent.op, sent.nodes, sent.sharing))
+
+
+def _gradients(work: StepWork, rates: Rates, backward: float) -> float:
+    sent = sum(_seconds(each, rates) for each in work.gradients)
+    return max(work.exposed * sent, sent - work.overlap * backward)

@@ -1,0 +1,95 @@
+"""What frameworks do in a step: one file each, found by its name.
+
+A profile is where most of the accuracy is: how layers are laid over stages, what is kept for backward, in which dtype
+gradients are reduced and when. Each names where that was read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar
+
+from clusterbench.discover import things
+from clusterbench.job import TrainingJob
+from clusterbench.layout import ParallelLayout
+from clusterbench.pricing.work import StepWork
+
+
+@dataclass(frozen=True)
+class PricedJob:
+    """A step that may be priced: a training job and where it runs.
+
+    Attributes
+    ----------
+    chunks
+        Of each pipeline rank; more than one is an interleaved schedule.
+    recompute
+        What backward computes again, in words of the table it comes from: ``none``, ``selective``, ``full``.
+    """
+
+    job: TrainingJob
+    ranks_per_node: int
+    chunks: int = 1
+    recompute: str = "none"
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Forwards of a data-parallel rank in a step."""
+        return self.job.gradient_accumulation_steps
+
+    @property
+    def num_nodes(self) -> int:
+        """That it runs on."""
+        return ceil(self.job.layout.world_size / self.ranks_per_node)
+
+
+@dataclass(frozen=True)
+class Profile(ABC):
+    """A framework, as it is configured.
+
+    Attributes
+    ----------
+    source
+        Repository, commit and files in which it was read.
+    """
+
+    source: ClassVar[str]
+
+    def objection(self, priced: PricedJob) -> str | None:
+        """Why the framework cannot run this step; None where it can."""
+        return priced.job.objection()
+
+    @abstractmethod
+    def work(self, priced: PricedJob) -> StepWork:
+        """What a rank does in a step. Asked only where there is no objection."""
+
+    @abstractmethod
+    def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
+        """Bytes that a rank of each stage holds at most, by what they are. Asked only where there is no objection."""
+
+
+def profiles() -> Mapping[str, type[Profile]]:
+    """All profiles by name."""
+    return things("clusterbench.pricing.profiles", Profile)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How many nodes a group lies on, and how many groups like it use the network of one of them."""
+
+    nodes: int
+    sharing: int
+
+
+def reach(layout: ParallelLayout, axis: str, ranks_per_node: int, rank_order: str) -> Reach:
+    """Where the first group along an axis lies.
+
+    >>> reach(ParallelLayout.parse("dp8-tp4"), "dp", 8, "megatron")
+    Reach(nodes=4, sharing=4)
+    """
+    of_node = sum(rank < ranks_per_node for rank in layout.members(axis, rank_order))
+    nodes = ceil(layout.degree(axis) / of_node)
+    return Reach(nodes, 1 if nodes == 1 else ranks_per_node // of_node)

@@ -1,0 +1,42 @@
+"""Amounts of a Llama-like decoder that are the same in every framework."""
+
+from __future__ import annotations
+
+from clusterbench.pricing.profiles import PricedJob
+from clusterbench.shape import ModelShape
+
+BFLOAT16, FLOAT32 = 2, 4
+
+CAUSAL_FORWARD_AND_BACKWARD = 3.5
+"""Forwards of attention: backward computes five products where forward computes two."""
+
+
+def weights_of_a_layer(shape: ModelShape) -> int:
+    """Those of products, which are all but two in a thousand."""
+    return shape.attention_parameters_per_layer + shape.expert_parameters
+
+
+def parameters(shape: ModelShape, layers: int, is_first: bool, has_head: bool) -> int:
+    """Of a pipeline stage, whole: a tied table is there once where first and last stage are one."""
+    tables = is_first + (has_head and not (is_first and shape.tied_embeddings))
+    of_norm = shape.hidden_size * has_head
+    return layers * shape.parameters_per_layer + tables * shape.embedding_parameters + of_norm
+
+
+def attention_forward_flops(priced: PricedJob) -> float:
+    """Of a layer and micro-batch, the masked half left out, before any rank takes its share."""
+    job = priced.job
+    return 2.0 * job.tokens_per_micro_batch * job.seq_len * job.shape.num_heads * job.shape.head_dim
+
+
+def objection_to_decoder(priced: PricedJob) -> str | None:
+    """Why no dense decoder on dp, tp and pp can be cut so; None where it can."""
+    job, shape, layout = priced.job, priced.job.shape, priced.job.layout
+    if (why := job.objection()) is not None:
+        return why
+    if layout.cp > 1 or layout.ep > 1 or shape.has_experts:
+        return f"this profile knows dense models on dp, tp and pp, and not {layout} of {shape.name}"
+    for name, size in (("heads", shape.num_heads), ("kv_heads", shape.num_kv_heads)):
+        if size % layout.tp:
+            return f"{name} {size} is no multiple of tp {layout.tp}"
+    return None

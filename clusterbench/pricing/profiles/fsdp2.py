@@ -1,0 +1,118 @@
+"""PyTorch's fully_shard on dense models, compiled, as torchtitan and trainers like it use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clusterbench.pricing.profiles import PricedJob, Profile, reach
+from clusterbench.pricing.profiles._decoder import (
+    BFLOAT16,
+    CAUSAL_FORWARD_AND_BACKWARD,
+    FLOAT32,
+    attention_forward_flops,
+    objection_to_decoder,
+    parameters,
+    weights_of_a_layer,
+)
+from clusterbench.pricing.work import Messages, StageWork, StepWork
+
+OPERATORS_OF_A_LAYER = 60
+"""That the host launches in forward and backward of a compiled layer, with what fully_shard copies."""
+
+RECOMPUTED = {"none": (0.0, 0.0), "selective": (0.0, 0.0), "full": (1.0, 1.0)}
+"""Forwards of a layer that backward computes again: of its products, and of attention, which selective keeps."""
+
+
+@dataclass(frozen=True)
+class Fsdp2(Profile):
+    """Weights gathered in bfloat16 layer by layer, forward and backward of each micro-batch; gradients in float32."""
+
+    source: ClassVar[str] = (
+        "pytorch/pytorch, torch/distributed/fsdp/_fully_shard (what is gathered, prefetched and reduced); "
+        "pytorch/torchtitan, torchtitan/models/llama3 (order of tp, compile and fully_shard)"
+    )
+
+    def objection(self, priced: PricedJob) -> str | None:
+        if (why := objection_to_decoder(priced)) is not None:
+            return why
+        layout = priced.job.layout
+        if layout.pp > 1:
+            return f"this profile knows dp and tp, and no stages: pp is {layout.pp}"
+        if layout.dp > 1 and layout.zero < 2:
+            return f"weights are sharded over dp: ZeRO 2 or 3, not {layout.zero}"
+        if priced.recompute not in RECOMPUTED:
+            return f"recompute '{priced.recompute}' is not one of {', '.join(RECOMPUTED)}"
+        return None
+
+    def work(self, priced: PricedJob) -> StepWork:
+        job, shape, layout = priced.job, priced.job.shape, priced.job.layout
+        tokens, tp, layers = job.tokens_per_micro_batch, layout.tp, shape.num_layers
+        products, attention = RECOMPUTED[priced.recompute]
+        wide, table = weights_of_a_layer(shape), shape.embedding_parameters
+        held = parameters(shape, layers, True, True) / tp
+        # compiled: norms and residuals 44 h, rotations 16 h, SwiGLU 16 f
+        elementwise = tokens * (60 * shape.hidden_size + 16 * shape.ffn_hidden_size) / tp * (3 + products) / 3
+        matmul = 2 * tokens * (layers * wide * (3 + products) + 3 * table) / tp
+        stage = StageWork(
+            matmul_flops=matmul,
+            attention_flops=layers * (CAUSAL_FORWARD_AND_BACKWARD + attention) * attention_forward_flops(priced) / tp,
+            memory_bytes=layers * elementwise + 8 * FLOAT32 * tokens * shape.vocab_size / tp + 4 * BFLOAT16 * held,
+            operators=layers * OPERATORS_OF_A_LAYER * (3 + products) / 3,
+            messages=[*self._over_tp(priced, products), *self._of_weights(priced, held, matmul)],
+            parameters=held,
+        )
+        return StepWork(
+            head_dim=shape.head_dim,
+            num_micro_batches=priced.num_micro_batches,
+            stages=[stage],
+            boundary_bytes=0.0,
+            pipeline_nodes=1,
+            gradients=[],
+            overlap=0.0,
+            exposed=1.0,
+            optimizer_bytes=(4 + 12 + 12) * held / layout.dp,
+        )
+
+    def _over_tp(self, priced: PricedJob, repeated: float) -> Iterator[Messages]:
+        layout, layers = priced.job.layout, priced.job.shape.num_layers
+        if layout.tp > 1:
+            at = reach(layout, "tp", priced.ranks_per_node, "torchtitan")
+            size_bytes = BFLOAT16 * priced.job.tokens_per_micro_batch * priced.job.shape.hidden_size
+            count = round(layers * (8 + 4 * repeated))
+            yield Messages("tp", "all_gather", layout.tp, at.nodes, at.sharing, size_bytes, count)
+
+    def _of_weights(self, priced: PricedJob, held: float, matmul: float) -> Iterator[Messages]:
+        """Each layer's weights gathered behind the layer before, its gradients scattered behind the next one."""
+        layout, layers = priced.job.layout, priced.job.shape.num_layers
+        if layout.dp == 1:
+            return
+        at = reach(layout, "dp", priced.ranks_per_node, "torchtitan")
+        gathers = 2 if layout.zero == 3 else 1
+        behind = matmul / (gathers + 1)
+        for op, size_bytes, count in (
+            ("all_gather", BFLOAT16 * held, gathers),
+            ("reduce_scatter", FLOAT32 * held, 1),
+        ):
+            yield Messages(
+                "dp", op, layout.dp, at.nodes, at.sharing, size_bytes / layers, count * layers, count * behind, False
+            )
+
+    def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
+        job, shape, layout = priced.job, priced.job.shape, priced.job.layout
+        tokens, tp, shard = job.tokens_per_micro_batch, layout.tp, layout.dp
+        weights = parameters(shape, shape.num_layers, True, True) / tp
+        kept = tokens * (18 * shape.hidden_size + 8 * shape.ffn_hidden_size) / tp
+        if priced.recompute == "full":
+            kept = 2 * tokens * shape.hidden_size / tp
+        # the layers around a gather: two of them, or with ZeRO-2 all
+        gathered = weights if layout.zero == 2 else 2 * weights / shape.num_layers
+        return [
+            {
+                "parameters": FLOAT32 * weights / shard + BFLOAT16 * gathered * (shard > 1),
+                "gradients": FLOAT32 * weights / shard,
+                "optimizer_state": 2 * FLOAT32 * weights / shard,
+                "activations": shape.num_layers * kept + 10 * tokens * shape.vocab_size / tp,
+            }
+        ]

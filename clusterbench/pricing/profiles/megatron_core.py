@@ -1,0 +1,157 @@
+"""Megatron-LM and Megatron-Core, on dense models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clusterbench.pricing.profiles import PricedJob, Profile, reach
+from clusterbench.pricing.profiles._decoder import (
+    BFLOAT16,
+    CAUSAL_FORWARD_AND_BACKWARD,
+    FLOAT32,
+    attention_forward_flops,
+    objection_to_decoder,
+    parameters,
+    weights_of_a_layer,
+)
+from clusterbench.pricing.work import Messages, StageWork, StepWork
+
+OPERATORS_OF_A_LAYER = 120
+"""That the host launches in forward and backward of a layer: bias, dropout and residual are fused, and so is SwiGLU."""
+
+RECOMPUTED = {"none": (0.0, 0.0), "selective": (0.0, 1.0), "selective+SP": (0.0, 1.0), "full": (1.0, 1.0)}
+"""Forwards of a layer that backward computes again: of its products, and of attention."""
+
+
+@dataclass(frozen=True)
+class MegatronCore(Profile):
+    """1F1B with or without interleaving, float32 gradients that are reduced when backward is over."""
+
+    source: ClassVar[str] = (
+        "Korthikanti et al. 2022, arXiv:2205.05198 (collectives, what is kept and computed again); "
+        "Narayanan et al. 2021, arXiv:2104.04473 (schedules); "
+        "NVIDIA/Megatron-LM, megatron/core/distributed (gradients, the distributed optimizer)"
+    )
+
+    def objection(self, priced: PricedJob) -> str | None:
+        shape, layout = priced.job.shape, priced.job.layout
+        if (why := objection_to_decoder(priced)) is not None:
+            return why
+        if layout.zero > 1:
+            return f"this profile knows ZeRO 0 and 1, the distributed optimizer, and not {layout.zero}"
+        if priced.recompute not in RECOMPUTED:
+            return f"recompute '{priced.recompute}' is not one of {', '.join(RECOMPUTED)}"
+        if shape.num_layers % (layout.pp * priced.chunks):
+            return f"{shape.num_layers} layers are no multiple of pp {layout.pp} x {priced.chunks} chunks"
+        if priced.chunks > 1 and priced.num_micro_batches % layout.pp:
+            return f"interleaving needs a multiple of pp {layout.pp} micro-batches, not {priced.num_micro_batches}"
+        return None
+
+    def work(self, priced: PricedJob) -> StepWork:
+        job, shape, layout = priced.job, priced.job.shape, priced.job.layout
+        stages = list(self._stages(priced))
+        fullest = max(stage.parameters for stage in stages)
+        shard = layout.dp if layout.zero else 1
+        return StepWork(
+            head_dim=shape.head_dim,
+            num_micro_batches=priced.num_micro_batches,
+            stages=stages,
+            # scattered over tp before it is sent
+            boundary_bytes=BFLOAT16 * job.tokens_per_micro_batch * shape.hidden_size / layout.tp,
+            pipeline_nodes=priced.num_nodes,
+            gradients=list(self._gradients(priced, fullest)),
+            overlap=0.0,
+            exposed=1.0,
+            optimizer_bytes=12 * fullest + 40 * fullest / shard,
+            bubble=1 / priced.chunks,
+        )
+
+    def _stages(self, priced: PricedJob) -> Iterator[StageWork]:
+        job, shape, layout = priced.job, priced.job.shape, priced.job.layout
+        tokens, tp, layers = job.tokens_per_micro_batch, layout.tp, shape.num_layers // layout.pp
+        products, attention = RECOMPUTED[priced.recompute]
+        wide, table = weights_of_a_layer(shape), shape.embedding_parameters
+        elementwise = tokens * (80 * shape.hidden_size + 24 * shape.ffn_hidden_size) / tp * (3 + products) / 3
+        for is_first, is_last, number in _ends(layout.pp):
+            held = parameters(shape, layers, is_first, is_last) / tp
+            yield StageWork(
+                matmul_flops=2 * tokens * (layers * wide * (3 + products) + 3 * table * is_last) / tp,
+                attention_flops=layers
+                * (CAUSAL_FORWARD_AND_BACKWARD + attention)
+                * attention_forward_flops(priced)
+                / tp,
+                memory_bytes=layers * elementwise
+                + 8 * FLOAT32 * tokens * shape.vocab_size / tp * is_last
+                + (2 * FLOAT32 + BFLOAT16) * held,
+                operators=layers * OPERATORS_OF_A_LAYER * (3 + products) / 3,
+                messages=list(self._of_layers(priced, layers, products)),
+                parameters=held,
+                stages=number,
+                neighbours=0 if layout.pp == 1 else (2 - is_first - is_last) * priced.chunks,
+            )
+
+    def _of_layers(self, priced: PricedJob, layers: int, repeated: float) -> Iterator[Messages]:
+        """Two gathers and two scatters of a layer in each direction, as with sequence parallelism.
+
+        Without it they are two all-reduces, of as many bytes on the link. The input of a column-parallel product is
+        gathered again in backward, behind the product for its gradient.
+        """
+        job, shape, layout = priced.job, priced.job.shape, priced.job.layout
+        tp, tokens = layout.tp, job.tokens_per_micro_batch
+        if tp == 1:
+            return
+        at = reach(layout, "tp", priced.ranks_per_node, "megatron")
+        size_bytes = BFLOAT16 * tokens * shape.hidden_size
+
+        def sent(count: float, behind: float = 0.0) -> Messages:
+            return Messages("tp", "all_gather", tp, at.nodes, at.sharing, size_bytes, round(layers * count), behind)
+
+        attention = shape.head_dim * (shape.num_heads + 2 * shape.num_kv_heads)
+        product = 2 * tokens * shape.hidden_size * (attention + 2 * shape.ffn_hidden_size) / tp
+        yield sent(8 + 4 * repeated)
+        yield sent(2, layers * product)
+
+    def _gradients(self, priced: PricedJob, held: float) -> Iterator[Messages]:
+        layout = priced.job.layout
+        if layout.dp == 1:
+            return
+        at = reach(layout, "dp", priced.ranks_per_node, "megatron")
+        sent = [("reduce_scatter", FLOAT32), ("all_gather", BFLOAT16)] if layout.zero else [("all_reduce", FLOAT32)]
+        for op, size in sent:
+            yield Messages("dp", op, layout.dp, at.nodes, at.sharing, size * held)
+
+    def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
+        job, shape, layout = priced.job, priced.job.shape, priced.job.layout
+        tokens, tp, shard = job.tokens_per_micro_batch, layout.tp, layout.dp if layout.zero else 1
+        layers, pp = shape.num_layers // layout.pp, layout.pp
+        # equation 4 and table 2 of Korthikanti et al. with a fused attention; of full recomputation the inputs
+        kept = tokens * (18 * shape.hidden_size + 8 * shape.ffn_hidden_size) / tp
+        if priced.recompute == "full":
+            kept = 2 * tokens * shape.hidden_size / tp
+        held = []
+        for place in range(pp):
+            weights = parameters(shape, layers, place == 0, place == pp - 1) / tp
+            interleaved = 1 + (pp - 1) / (pp * priced.chunks) if priced.chunks > 1 else 1.0
+            in_flight = min(pp - place, priced.num_micro_batches) * interleaved
+            held.append(
+                {
+                    "parameters": BFLOAT16 * weights,
+                    "gradients": FLOAT32 * weights,
+                    "optimizer_state": 3 * FLOAT32 * weights / shard,
+                    "activations": layers * kept * in_flight + 6 * tokens * shape.vocab_size / tp * (place == pp - 1),
+                }
+            )
+        return held
+
+
+def _ends(pp: int) -> Iterator[tuple[bool, bool, int]]:
+    """Kinds of stages: whether the first, whether the last, and how many there are."""
+    if pp == 1:
+        yield True, True, 1
+        return
+    yield True, False, 1
+    if pp > 2:
+        yield False, False, pp - 2
+    yield False, True, 1

@@ -1,0 +1,141 @@
+"""Rates as a file that a person may write: a name, the framework they were fitted to, and a value for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+from clusterbench.errors import SuiteError, nearest
+from clusterbench.expectation import ORIGINS, Expectation
+from clusterbench.pricing.rates import RATES, KnownRates, objection_to_key
+from clusterbench.types import split_key
+from clusterbench.units import format_value, parse_value
+from clusterbench.words import short
+from clusterbench.yaml_lines import Node, Scalar, Table, read_yaml
+
+_TOP = ("of", "profile", "rates")
+_OF_A_RATE = ("value", "low", "high", "origin", "source")
+
+
+def read_rates(path: Path, known: KnownRates) -> KnownRates:
+    """``known`` with the rates of a file in their place.
+
+    Raises
+    ------
+    SuiteError
+        For every mistake, with file and line, what was given and what is allowed.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SuiteError(f"--rates {path} cannot be read: {error.strerror}.") from None
+    return _Reader(str(path)).rates(read_yaml(data, str(path)), known)
+
+
+class _Reader:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def rates(self, root: Node, known: KnownRates) -> KnownRates:
+        top = self._table(root, "a file of rates", _TOP)
+        if "rates" not in top.values:
+            raise self._error(top.line, "no 'rates': a name and a value for each, as 'matmul: 600 TFLOP/s'.")
+        given = top.values["rates"]
+        if not isinstance(given, Table):
+            raise self._error(top.lines["rates"], "'rates' is a name and a value for each, as 'matmul: 600 TFLOP/s'.")
+        name = self._text(top, "of") or f"rates of {self.path}"
+        return known.but(dict(self._each(given)), name, self._text(top, "profile"))
+
+    def _each(self, given: Table) -> Iterator[tuple[str, Expectation]]:
+        for key, node in given.values.items():
+            line = given.lines[key]
+            if (why := objection_to_key(key)) is not None:
+                raise self._error(line, why)
+            unit = RATES[split_key(key)[0]][0]
+            if isinstance(node, Scalar):
+                value = self._value(key, node, unit)
+                yield key, Expectation(value, unit, value, value, "file", f"{self.path}:{line}")
+            else:
+                yield key, self._with_interval(key, self._table(node, f"'{key}'", _OF_A_RATE), unit, line)
+
+    def _with_interval(self, key: str, of: Table, unit: str, line: int) -> Expectation:
+        if "value" not in of.values:
+            raise self._error(line, f"'{key}' has no 'value'.")
+        numbers = {
+            name: self._value(f"{key}: {name}", cast(Scalar, of.values[name]), unit)
+            for name in ("value", "low", "high")
+            if name in of.values
+        }
+        value = numbers["value"]
+        origin = self._text(of, "origin") or "file"
+        if origin not in ORIGINS:
+            raise self._error(line, f"'{key}': origin is one of {', '.join(ORIGINS)}.{nearest(origin, ORIGINS)}")
+        source = self._text(of, "source") or f"{self.path}:{line}"
+        low, high = numbers.get("low", value), numbers.get("high", value)
+        try:
+            return Expectation(value, unit, low, high, origin, source)
+        except ValueError as error:
+            raise self._error(line, f"'{key}': {error}.") from None
+
+    def _value(self, key: str, node: Node, unit: str) -> float:
+        text = node.text if isinstance(node, Scalar) else ""
+        try:
+            value = parse_value(text, unit)
+        except ValueError as error:
+            raise self._error(node.line, f"'{key}: {short(text)}' must be {error}.") from None
+        if value <= 0:
+            raise self._error(node.line, f"'{key}: {short(text)}' must be above 0.")
+        return value
+
+    def _text(self, table: Table, key: str) -> str:
+        node = table.values.get(key)
+        if node is None:
+            return ""
+        if not isinstance(node, Scalar):
+            raise self._error(node.line, f"'{key}' is text.")
+        return node.text
+
+    def _table(self, node: Node, what: str, allowed: tuple[str, ...]) -> Table:
+        if not isinstance(node, Table):
+            raise self._error(node.line, f"{what} is keys and values: {', '.join(allowed)}.")
+        for key, line in node.lines.items():
+            if key not in allowed:
+                hint = nearest(key, allowed)
+                raise self._error(line, f"unknown key '{short(key)}'.{hint} Allowed: {', '.join(allowed)}.")
+        return node
+
+    def _error(self, line: int, what: str) -> SuiteError:
+        return SuiteError(f"{self.path}:{line}: {what}")
+
+
+def rates_text(known: KnownRates) -> str:
+    """A file that :func:`read_rates` reads as ``known``, to a millionth."""
+    lines = [f'of: "{known.name}"']
+    if known.profile:
+        lines.append(f"profile: {known.profile}")
+    lines.append("rates:")
+    for key, rate in known.by_key.items():
+        lines.append(f"  {key}:  # {RATES[split_key(key)[0]][1]}: {format_value(rate.value, rate.unit)}")
+        lines.append(
+            f"    {{ value: {_plain(rate.value, rate.unit)}, low: {_plain(rate.low, rate.unit)}, "
+            f"high: {_plain(rate.high, rate.unit)}, origin: {rate.origin}, source: {_quoted(rate.source)} }}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _plain(value: float, unit: str) -> str:
+    divisor, written = _WRITTEN[unit]
+    return f"{value / divisor:.7f} {written}".strip()
+
+
+_WRITTEN: Mapping[str, tuple[float, str]] = {
+    "FLOP/s": (1e12, "TFLOP/s"),
+    "B/s": (1e9, "GB/s"),
+    "s": (1e-6, "us"),
+    "1": (1.0, ""),
+}
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

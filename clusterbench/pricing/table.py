@@ -1,0 +1,287 @@
+"""A table of steps to price: the columns in which training runs are published, a step a row."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clusterbench.csv_lines import rows_of
+from clusterbench.errors import LayoutError, SuiteError, nearest
+from clusterbench.job import TrainingJob
+from clusterbench.layout import ParallelLayout
+from clusterbench.options import as_yaml
+from clusterbench.pricing.profiles import PricedJob
+from clusterbench.shape import SHAPES, ModelShape
+
+MOST_ROWS = 100_000
+
+MODEL = ("layers", "hidden", "ffn", "heads", "vocab")
+STEP = ("seq", "gpus", "mbs", "gbs")
+DEGREES = ("tp", "pp", "dp", "cp", "ep")
+MEASURED = ("step_s", "tokens_per_s_per_gpu", "mem_gb")
+COLUMNS = (
+    *("source", "model", "params_b", *MODEL, "kv_heads", *STEP, "gpu", "gpus_per_node", "precision", *DEGREES),
+    *("vpp", "zero", "recompute", *MEASURED, "tflops_per_gpu", "mfu", "note"),
+)
+"""All that are known. Others are an error: a figure in an unknown column would be left out unseen."""
+
+SEQ_LEN, VOCAB_SIZE = 2048, 51_200
+"""Taken where a table does not say."""
+
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][-+]?[0-9]{1,3})?")
+_LEADING = re.compile(r"[0-9]{1,15}")
+MOST, MOST_OF = 10**9, {"layers": 10_000}
+"""The largest whole number of a cell."""
+
+_SIZE_OF_PARAMETERS = 0.02  # a published number of parameters is rounded
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row as it may be priced.
+
+    Attributes
+    ----------
+    model, gpu
+        As the table has them.
+    priced
+        None where it cannot be told what ran; ``reason`` then says why.
+    step_s, memory_gb
+        Measured, where they were.
+    """
+
+    line: int
+    model: str
+    gpu: str
+    priced: PricedJob | None = None
+    reason: str = ""
+    step_s: float | None = None
+    memory_gb: float | None = None
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """All rows of a table, and what was taken for its empty cells, in words."""
+
+    rows: Sequence[TableRow]
+    defaults: Sequence[str]
+
+
+def read_steps(path: Path, gpus_per_node: int) -> StepTable:
+    """The steps of a CSV file.
+
+    Parameters
+    ----------
+    gpus_per_node
+        Where the table does not say.
+
+    Raises
+    ------
+    SuiteError
+        ``file:line:`` and what is wrong, where a cell cannot be read or a column is missing or not known. A row that
+        can be read and not priced is no mistake of the file.
+    """
+    rows = rows_of(path)
+    line, header = next(rows, (1, []))
+    _check_columns(path, line, header)
+    defaults: Counter[str] = Counter()
+    read: list[TableRow] = []
+    for line, cells in rows:
+        if len(cells) != len(header):
+            raise SuiteError(f"{path.name}:{line}: the row has {len(cells)} cells and the header {len(header)}.")
+        if len(read) == MOST_ROWS:
+            raise SuiteError(f"{path.name}:{line}: more than {MOST_ROWS} rows.")
+        row = _Row(f"{path.name}:{line}", dict(zip(header, cells, strict=True)), gpus_per_node)
+        read.append(row.as_step(line))
+        defaults.update(row.defaults)
+    if not read:
+        raise SuiteError(f"{path.name} has a header and no rows, so there is nothing to price.")
+    return StepTable(read, [f"{words}: {number} of {len(read)} rows" for words, number in defaults.items()])
+
+
+def _check_columns(path: Path, line: int, header: Sequence[str]) -> None:
+    for name, number in Counter(header).items():
+        if number > 1:
+            raise SuiteError(f"{path.name}:{line}: column {as_yaml(name)} is there {number} times.")
+        if name not in COLUMNS:
+            raise SuiteError(
+                f"{path.name}:{line}: unknown column {as_yaml(name)}.{nearest(name, COLUMNS)}\n"
+                f"Columns: {', '.join(COLUMNS)}."
+            )
+    if missing := [name for name in (*MODEL, *STEP) if name not in header]:
+        raise SuiteError(f"{path.name}:{line}: no column {missing[0]!r}. Needed: {', '.join((*MODEL, *STEP))}.")
+
+
+class _CannotPrice(Exception):
+    """A row that can be read, of which it cannot be told what ran."""
+
+
+class _Row:
+    """One row, and what was taken for its empty cells."""
+
+    def __init__(self, where: str, cells: Mapping[str, str], gpus_per_node: int) -> None:
+        self.where, self.cells, self.gpus_per_node = where, cells, gpus_per_node
+        self.defaults: list[str] = []
+
+    def as_step(self, line: int) -> TableRow:
+        gpus = self._whole("gpus")
+        per_node = min(gpus or 1, self._default("gpus_per_node", self.gpus_per_node))
+        row = TableRow(line, self.cells.get("model", ""), self.cells.get("gpu", ""))
+        try:
+            layout = self._layout(gpus)
+            job = self._job(layout)
+        except _CannotPrice as why:
+            return replace(row, reason=str(why))
+        priced = PricedJob(job, per_node, self._default("vpp", 1), self.cells.get("recompute") or "none")
+        measured = self._measured_step(job), self._number("mem_gb") or None
+        return replace(row, priced=priced, step_s=measured[0], memory_gb=measured[1])
+
+    def _layout(self, gpus: int | None) -> ParallelLayout:
+        degrees = {name: self._default(name, 1) for name in DEGREES if name != "dp"}
+        others = degrees["tp"] * degrees["pp"] * degrees["cp"]
+        dp = self._whole("dp")
+        if dp is None:
+            if gpus is None or gpus % others:
+                raise _CannotPrice("neither dp nor the number of GPUs says how many copies there are")
+            dp = gpus // others
+            self.defaults.append("dp is empty: the GPUs that tp, pp and cp leave")
+        zero = self._leading("zero")
+        try:
+            layout = ParallelLayout(**degrees, dp=dp, zero=zero if dp * degrees["cp"] > 1 else 0, sp=degrees["tp"] > 1)
+        except LayoutError as error:
+            raise _CannotPrice(str(error)) from None
+        if gpus is not None and gpus != layout.world_size:
+            raise _CannotPrice(f"{layout} needs {layout.world_size} GPUs, and the row has {gpus}")
+        return layout
+
+    def _job(self, layout: ParallelLayout) -> TrainingJob:
+        shape, seq = self._shape(), self._default("seq", SEQ_LEN)
+        mbs, gbs = self._whole("mbs"), self._whole("gbs")
+        if gbs is None:
+            raise _CannotPrice("gbs is empty")
+        if mbs is None:
+            mbs = max(1, gbs // layout.dp) if layout.pp == 1 else 1
+            self.defaults.append("mbs is empty: 1 with stages, else the whole batch of a dp rank")
+        return TrainingJob(shape, layout, seq, gbs, mbs, "bfloat16", device="cuda")
+
+    def _shape(self) -> ModelShape:
+        if not any(self.cells.get(name) for name in ("layers", "hidden", "heads")):
+            return self._known_shape()
+        layers, hidden, heads = (self._needed(name) for name in ("layers", "hidden", "heads"))
+        vocab = self._default("vocab", VOCAB_SIZE)
+        kv_heads = self._whole("kv_heads")
+        if kv_heads is None:
+            kv_heads = heads
+            self.defaults.append("kv_heads is empty: as many as heads")
+        if hidden % heads:
+            raise _CannotPrice(f"hidden {hidden} is no multiple of heads {heads}")
+        of_head = hidden // heads
+        attention = 2 * hidden * of_head * (heads + kv_heads)
+        ffn, tied = self._feed_forward(layers, hidden, vocab, attention)
+        try:
+            return ModelShape(
+                name=self.cells.get("model") or f"row of {self.where}",
+                num_layers=layers,
+                hidden_size=hidden,
+                ffn_hidden_size=ffn,
+                num_heads=heads,
+                num_kv_heads=kv_heads,
+                vocab_size=vocab,
+                head_dim=of_head,
+                tied_embeddings=tied,
+                rope_theta=10_000.0,
+                norm_eps=1e-5,
+                source=self.where,
+            )
+        except SuiteError as error:
+            raise _CannotPrice(str(error)) from None
+
+    def _known_shape(self) -> ModelShape:
+        """The published shape of a model of this name."""
+        name = self.cells.get("model", "").lower()
+        if name not in SHAPES:
+            raise _CannotPrice(f"layers, hidden and heads are empty, and {as_yaml(name)} is no shape on record")
+        self.defaults.append(f"the shape is empty: {name} as on record")
+        return SHAPES[name]
+
+    def _feed_forward(self, layers: int, hidden: int, vocab: int, attention: int) -> tuple[int, bool]:
+        """Width of a gated feed-forward, and whether the tables are tied, by what comes nearest to ``params_b``.
+
+        A feed-forward of two matrices stands as a gated one of two thirds of its width: as many products.
+        """
+        ffn, parameters = self._whole("ffn"), self._number("params_b")
+        if ffn is None:
+            if parameters is None:
+                raise _CannotPrice("ffn is empty, and without params_b it cannot be worked out")
+            rest = 1e9 * parameters - 2 * vocab * hidden - layers * attention
+            if rest <= 0:
+                raise _CannotPrice(f"ffn is empty, and {parameters:g} B parameters leave nothing for it")
+            self.defaults.append("ffn is empty: worked out from params_b, gated, tables not tied")
+            return max(1, round(rest / (3 * layers * hidden))), False
+        kinds = {
+            (matrices, tables): layers * (attention + matrices * hidden * ffn) + tables * vocab * hidden
+            for matrices in (3, 2)
+            for tables in (2, 1)
+        }
+        if parameters is None:
+            self.defaults.append("params_b is empty: a gated feed-forward, tables not tied")
+            return ffn, False
+        nearest_kind = min(kinds, key=lambda kind: abs(kinds[kind] / (1e9 * parameters) - 1))
+        if abs(kinds[nearest_kind] / (1e9 * parameters) - 1) > _SIZE_OF_PARAMETERS:
+            self.defaults.append("params_b fits no such model to 2 %: a gated feed-forward, tables not tied")
+            return ffn, False
+        matrices, tables = nearest_kind
+        if matrices == 2:
+            self.defaults.append("params_b tells a feed-forward of two matrices: priced as a gated one of 2/3")
+            ffn = 2 * ffn // 3
+        return ffn, tables == 1
+
+    def _measured_step(self, job: TrainingJob) -> float | None:
+        step_s, per_rank = self._number("step_s"), self._number("tokens_per_s_per_gpu")
+        # tokens/s has more digits where a table has both
+        return job.tokens_per_step / (per_rank * job.layout.world_size) if per_rank else step_s or None
+
+    def _needed(self, name: str) -> int:
+        value = self._whole(name)
+        if value is None:
+            raise _CannotPrice(f"{name} is empty")
+        return value
+
+    def _default(self, name: str, default: int) -> int:
+        value = self._whole(name)
+        if value is None and name in self.cells and default > 1:
+            self.defaults.append(f"{name} is empty: {default} taken")
+        return default if value is None else value
+
+    def _leading(self, name: str) -> int:
+        """A number with words behind it, as ``3 (FSDP)``."""
+        text = self.cells.get(name, "")
+        match = _LEADING.match(text)
+        if text and match is None:
+            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must begin with a whole number.")
+        return int(match[0]) if match else 0
+
+    def _whole(self, name: str) -> int | None:
+        value = self._number(name)
+        if value is None:
+            return None
+        most = MOST_OF.get(name, MOST)
+        if not 1 <= value <= most or value != int(value):
+            given = f"{name} is {self.cells[name]}"
+            raise SuiteError(f"{self.where}: {given}, and must be a whole number from 1 to {most:,}.")
+        return int(value)
+
+    def _number(self, name: str) -> float | None:
+        text = self.cells.get(name, "")
+        if not text:
+            return None
+        if _NUMBER.fullmatch(text) is None:
+            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be a number.")
+        value = float(text)
+        if value == math.inf:
+            raise SuiteError(f"{self.where}: {name} is {text}, which is too large.")
+        return value

@@ -1,0 +1,122 @@
+"""Rates of a machine that nobody ran anything on: datasheets, times what healthy machines reach of them.
+
+No figure here was fitted to a training step. Intervals are wide where published figures differ, and where they depend
+on software: what a host needs for an operator, and what collectives that wait for one another take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from clusterbench.cluster import Accelerator
+from clusterbench.errors import SuiteError
+from clusterbench.expectation import Expectation
+from clusterbench.pricing.rates import KnownRates
+
+OF_MATMUL = (0.60, 0.68, 0.76)
+"""Of the dense bfloat16 peak, low, value and high: products of a training step, which are not the best of many shapes.
+
+mamf-finder's best shape reaches 0.80 on an H100 and 0.87 on an A100 (ml-engineering, compute/accelerator/README.md);
+the value is 0.85 of the lower.
+"""
+
+OF_ATTENTION: Mapping[int, tuple[float, float, float]] = {64: (0.20, 0.25, 0.45), 128: (0.28, 0.35, 0.58)}
+"""Of the same peak, by head_dim: FlashAttention-2 with a causal mask, forward and backward, at 4k to 16k tokens.
+
+H100 at the lower, A100 at the upper end: Dao 2023, arXiv:2307.08691, figures 4 and 7.
+"""
+
+OF_MEMORY = (0.60, 0.75, 0.90)
+"""Of the datasheet's memory bandwidth: operators that read and write tensors of a step once."""
+
+OF_LINK: Mapping[str, tuple[float, float, float]] = {
+    "all_gather": (0.55, 0.70, 0.75),
+    "reduce_scatter": (0.55, 0.70, 0.75),
+    "all_reduce": (0.60, 0.85, 1.00),
+    "alltoall": (0.50, 0.65, 0.70),
+}
+"""Of the scale-up link, one direction: bus bandwidth of 256 MiB over 8 GPUs.
+
+A100, H100, H200 and B200 with NCCL 2.27 and 2.29: ai-dynamo/aiconfigurator, systems/data, nccl_perf. An all-reduce with
+in-switch reduction exceeds the others.
+"""
+
+OF_NETWORK = (0.50, 0.80, 0.95)
+"""Of a node's NICs: bus bandwidth over nodes, on a network of one's own. On a shared one it falls with the nodes."""
+
+_TIMES: Mapping[str, tuple[tuple[float, float, float], str, str]] = {
+    "operator_time": ((5e-6, 10e-6, 20e-6), "s", "eager PyTorch with autograd, by processor"),
+    "collective_start": (
+        (10e-6, 25e-6, 50e-6),
+        "s",
+        "8 GPUs, 16 and 64 MiB less the bytes at 256 MiB's bandwidth: aiconfigurator, nccl_perf",
+    ),
+    "collective_time": (
+        (1.5e-6, 10e-6, 50e-6),
+        "s",
+        "at least 12 us of 8 GPUs for the smallest message (aiconfigurator, nccl_perf), at most what frameworks add",
+    ),
+    "pipeline_factor": ((1.0, 1.0, 4.0), "1", "not known without a run of tp and pp on two nodes"),
+    "p2p_time": ((20e-6, 50e-6, 200e-6), "s", "a message over the network, with what frameworks add"),
+    "step_time": ((10e-3, 50e-3, 100e-3), "s", "loader, logging and the launches of an optimizer"),
+    "model_error": (
+        (1.2, 1.2, 1.2),
+        "1",
+        "what the price of a step was off on the Playbook's sweep: docs/prediction.md",
+    ),
+}
+
+
+def typical_rates(card: Accelerator, node_network: float | None) -> KnownRates:
+    """What is known of a GPU from its datasheet.
+
+    Parameters
+    ----------
+    node_network
+        Bytes per second of all NICs of a node; None where that is not known: it is then taken for 8 NICs of 400 Gb/s,
+        between a quarter and twice that.
+
+    Raises
+    ------
+    SuiteError
+        If the datasheet on record lacks a figure.
+    """
+    missing = [
+        name
+        for name, figure in (
+            ("peak_flops_per_s.bfloat16", card.peak_flops_per_s.get("bfloat16")),
+            ("memory_bytes_per_s", card.memory_bytes_per_s),
+            ("link_bytes_per_s", card.link_bytes_per_s),
+        )
+        if figure is None
+    ]
+    if missing:
+        raise SuiteError(
+            f"nothing can be priced on {card.name}: its datasheet on record has no {missing[0]}.\n"
+            "hint: give it with --rates FILE"
+        )
+    assert card.memory_bytes_per_s is not None
+    assert card.link_bytes_per_s is not None
+    peak, sheet = card.peak_flops_per_s["bfloat16"], card.source
+    whole = 8 * 50e9 if node_network is None else node_network
+    of_nics = OF_NETWORK if node_network is not None else (OF_NETWORK[0] / 4, OF_NETWORK[1], 2 * OF_NETWORK[2])
+    nics = "NICs as said" if node_network is not None else "no NICs said: 8 x 400 Gb/s taken"
+    by_key = {"matmul": _share(OF_MATMUL, peak, "FLOP/s", sheet)}
+    for head_dim, share in OF_ATTENTION.items():
+        by_key[f"attention[head_dim={head_dim}]"] = _share(share, peak, "FLOP/s", sheet)
+    by_key["memory"] = _share(OF_MEMORY, card.memory_bytes_per_s, "B/s", sheet)
+    for op, share in OF_LINK.items():
+        by_key[f"busbw[nodes=1,op={op}]"] = _share(share, card.link_bytes_per_s, "B/s", sheet)
+        by_key[f"busbw[nodes=2,op={op}]"] = _share(of_nics, min(whole, card.link_bytes_per_s), "B/s", nics)
+    by_key["node_network"] = _share(of_nics, whole, "B/s", nics)
+    # a message from stage to stage goes over the NIC of one GPU
+    by_key["p2p_bandwidth"] = _share(of_nics, whole / 8, "B/s", nics)
+    for name, (interval, unit, source) in _TIMES.items():
+        low, value, high = interval
+        by_key[name] = Expectation(value, unit, low, high, "typical", source)
+    return KnownRates(by_key, f"datasheet of {card.name} x typical")
+
+
+def _share(interval: tuple[float, float, float], whole: float, unit: str, source: str) -> Expectation:
+    low, value, high = (share * whole for share in interval)
+    return Expectation(value, unit, low, high, "datasheet", f"{source}, x {interval[1]:g}")

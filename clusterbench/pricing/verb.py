@@ -1,0 +1,357 @@
+"""``clusterbench price``: a table of steps in, what each costs out, and how good that is where steps were measured."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from clusterbench.cluster import GPUS_OF_A_NODE, Accelerator, accelerators, named_accelerator
+from clusterbench.errors import SuiteError, nearest
+from clusterbench.expected.fits import fit
+from clusterbench.pricing import PARTS, Price, price, step_seconds
+from clusterbench.pricing.calibrate import Run, calibrated, chosen, configuration, undetermined
+from clusterbench.pricing.profiles import PricedJob, Profile, profiles
+from clusterbench.pricing.rates import RATES, KnownRates
+from clusterbench.pricing.rates_file import read_rates
+from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
+from clusterbench.pricing.table import StepTable, TableRow, read_steps
+from clusterbench.pricing.typical import typical_rates
+from clusterbench.units import format_value
+from clusterbench.words import plural
+
+MOST_VALIDATED_NODES = 32
+
+_NICS = re.compile(r"([0-9]{1,3})x([0-9]{1,4})Gb")
+_BITS = 8
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A row of the table with its price, or with the reason why there is none."""
+
+    row: TableRow
+    price: Price | None = None
+    memory_bytes: float = 0.0
+    card: Accelerator | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PricedTable:
+    """All rows, and what has to be said before they are believed."""
+
+    rows: Sequence[Priced]
+    remarks: Sequence[str]
+
+
+def nics_bytes_per_s(text: str | None) -> float | None:
+    """``8x400Gb``: what all NICs of a node send, in bytes per second.
+
+    >>> nics_bytes_per_s("8x400Gb")
+    400000000000.0
+    """
+    if text is None:
+        return None
+    match = _NICS.fullmatch(text)
+    if match is None or not int(match[1]) * int(match[2]):
+        raise SuiteError(f"--nics {text!r} is written 8x400Gb: how many a node has, and gigabits per second of each.")
+    return int(match[1]) * int(match[2]) * 1e9 / _BITS
+
+
+def named_profile(name: str) -> Profile:
+    """A profile with its defaults.
+
+    Raises
+    ------
+    SuiteError
+        If there is none of this name.
+    """
+    if name not in profiles():
+        raise SuiteError(f"no profile '{name}'.{nearest(name, profiles())}\nProfiles: {', '.join(sorted(profiles()))}.")
+    return profiles()[name]()
+
+
+def price_table(
+    path: Path,
+    profile_name: str,
+    gpu: str | None = None,
+    gpus_per_node: int | None = None,
+    nics: str | None = None,
+    rates: Path | None = None,
+    scale_from: int | None = None,
+) -> PricedTable:
+    """What each step of a table costs.
+
+    Parameters
+    ----------
+    gpu
+        The card, where the table's own column does not name one of the tables.
+    rates
+        A file whose rates stand in place of the typical ones.
+    scale_from
+        The line of a row whose measured time sets a factor for all.
+
+    Raises
+    ------
+    SuiteError
+        For every mistake of table, file or option.
+    """
+    profile = named_profile(profile_name)
+    table = read_steps(path, gpus_per_node or GPUS_OF_A_NODE)
+    network = nics_bytes_per_s(nics)
+
+    @cache
+    def known_of(card: str) -> KnownRates:
+        typical = typical_rates(accelerators()[card], network)
+        return typical if rates is None else _of_file(rates, typical, profile_name)
+
+    priced = [_priced(row, profile, _card(row, path, gpu), known_of) for row in table.rows]
+    factor = 1.0 if scale_from is None else _factor(priced, path, scale_from)
+    scaled = [_scaled(each, factor) for each in priced]
+    cards = {each.card.name for each in scaled if each.card}
+    remarks = [
+        *(remark for card in sorted(cards) for remark in _about_rates(known_of(card), rates)),
+        *([] if scale_from is None else [f"all times x {factor:.4g}, so that line {scale_from} comes out as measured"]),
+        *table.defaults,
+        *_about_rows(scaled, table),
+    ]
+    return PricedTable(scaled, remarks)
+
+
+def _of_file(path: Path, typical: KnownRates, profile_name: str) -> KnownRates:
+    known = read_rates(path, typical)
+    if known.profile and known.profile != profile_name:
+        raise SuiteError(
+            f"--rates {path} was fitted to steps of {known.profile}, and --profile is {profile_name}: other software "
+            "has other rates.\nhint: take 'profile' out of the file if you want them all the same"
+        )
+    return known
+
+
+def _card(row: TableRow, path: Path, gpu: str | None) -> Accelerator:
+    if gpu is not None:
+        return named_accelerator(gpu)
+    name = row.gpu.split(" (")[0].lower()
+    if name not in accelerators():
+        raise SuiteError(
+            f"{path.name}:{row.line}: gpu {row.gpu!r} does not begin with a card of the tables.\n"
+            f"hint: --gpu NAME says it for all rows, one of {', '.join(accelerators())}"
+        )
+    return accelerators()[name]
+
+
+def _priced(row: TableRow, profile: Profile, card: Accelerator, known_of: Callable[[str], KnownRates]) -> Priced:
+    if row.priced is None:
+        return Priced(row, card=card, reason=row.reason)
+    if (why := profile.objection(row.priced)) is not None:
+        return Priced(row, card=card, reason=why)
+    held = max(sum(of.values()) for of in profile.memory(row.priced))
+    return Priced(row, price(profile.work(row.priced), known_of(card.name)), held, card)
+
+
+def _factor(priced: Sequence[Priced], path: Path, line: int) -> float:
+    of_line = next((each for each in priced if each.row.line == line), None)
+    if of_line is None:
+        last = priced[-1].row.line
+        raise SuiteError(f"--scale-from {line}: {path.name} has rows in lines {priced[0].row.line} to {last}.")
+    if of_line.price is None or of_line.row.step_s is None:
+        why = of_line.reason or "the row has no measured step_s or tokens_per_s_per_gpu"
+        raise SuiteError(f"--scale-from {line}: {why}.")
+    return of_line.row.step_s / of_line.price.step_s
+
+
+def _scaled(priced: Priced, factor: float) -> Priced:
+    if priced.price is None or factor == 1.0:
+        return priced
+    of = priced.price
+    parts = {part: seconds * factor for part, seconds in of.parts.items()}
+    price = Price(of.step_s * factor, parts, of.low_s * factor, of.high_s * factor)
+    return Priced(priced.row, price, priced.memory_bytes, priced.card)
+
+
+def not_validated(priced: PricedJob) -> str:
+    """What of a step was never held against a measurement; empty where all of it was."""
+    layout, what = priced.job.layout, []
+    if layout.zero > 1:
+        what.append(f"ZeRO-{layout.zero}")
+    what += [axis.upper() for axis in ("cp", "ep") if layout.uses(axis)]
+    if priced.num_nodes > MOST_VALIDATED_NODES:
+        what.append(f"more than {MOST_VALIDATED_NODES} nodes")
+    return ", ".join(what)
+
+
+def _about_rates(known: KnownRates, rates: Path | None) -> Iterator[str]:
+    if rates is None:
+        yield (
+            f"NOT MEASURED: {known.name}. Nothing was run on this machine; where launches and latency decide, believe "
+            "the interval and not the value. 'clusterbench price --rates FILE' takes measured ones."
+        )
+        return
+    yield f"rates: {known.name}"
+    by_origin: dict[str, list[str]] = {}
+    for key, rate in known.by_key.items():
+        by_origin.setdefault(rate.origin, []).append(key.split("[")[0])
+    for origin, keys in by_origin.items():
+        yield f"  {origin}: {', '.join(dict.fromkeys(keys))}"
+
+
+def _about_rows(priced: Sequence[Priced], table: StepTable) -> Iterator[str]:
+    refused = [each for each in priced if each.price is None]
+    if refused:
+        yield f"{len(refused)} of {plural(len(table.rows), 'row')} not priced: see 'reason'"
+    unsure: dict[str, int] = {}
+    for each in priced:
+        if each.price is not None and each.row.priced is not None and (what := not_validated(each.row.priced)):
+            unsure[what] = unsure.get(what, 0) + 1
+    for what, number in unsure.items():
+        yield f"not validated: {what} ({plural(number, 'row')})"
+    yield from _about_measured(priced)
+
+
+def _about_measured(priced: Sequence[Priced]) -> Iterator[str]:
+    """How prices and measured times compare, where the table has both."""
+    both = [(each, each.price, each.row.step_s) for each in priced if each.price and each.row.step_s]
+    if not both:
+        return
+    errors = sorted(abs(math.expm1(math.log(of.step_s / step_s))) for _, of, step_s in both)
+    inside = sum(of.low_s <= step_s <= of.high_s for _, of, step_s in both)
+    yield (
+        f"measured: {plural(len(both), 'row')}; off by {errors[len(errors) // 2]:.1%} (median), "
+        f"{sum(errors) / len(errors):.1%} (mean); {inside / len(both):.0%} within the interval of 80 %"
+    )
+    scores = scores_of(_scored(both))
+    if scores is not None:
+        yield from score_lines(scores)
+
+
+def _scored(both: Sequence[tuple[Priced, Price, float]]) -> Iterator[Scored]:
+    for each, of, step_s in both:
+        assert each.row.priced is not None
+        job, nodes = each.row.priced.job, each.row.priced.num_nodes
+        speed = job.tokens_per_step / job.layout.world_size
+        cell = (job.shape.name, job.shape.num_parameters, nodes, job.seq_len)
+        yield Scored(cell, speed / step_s, speed / of.step_s)
+
+
+def score_lines(scores: Scores) -> Iterator[str]:
+    """The scores in words."""
+    yield (
+        f"ranking within {plural(scores.cells, 'cell')} (a model on so many nodes, at least {FEWEST} layouts; "
+        f"{scores.layouts} in all): Spearman {scores.spearman:.3f} (lowest {scores.lowest_spearman:.2f}), off by "
+        f"{scores.near_error:.1%} near the best (bias {scores.near_bias:+.1%})"
+    )
+    for number, (middle, mean, most) in scores.regret.items():
+        first = "the first" if number == 1 else f"the best of the first {number}"
+        yield f"  regret of {first}: median {middle:.1%}, mean {mean:.1%}, most {most:.1%}"
+
+
+def calibrate_table(
+    path: Path,
+    profile_name: str,
+    gpu: str | None = None,
+    gpus_per_node: int | None = None,
+    nics: str | None = None,
+    rates: Path | None = None,
+    lines: Sequence[int] = (),
+) -> tuple[KnownRates, Sequence[str]]:
+    """The rates that a few measured rows of a table determine, and what has to be said of them.
+
+    Parameters
+    ----------
+    rates
+        What is known already, such as a network that was probed.
+    lines
+        Of the rows to take; by default those that :data:`~clusterbench.pricing.calibrate.WISHES` choose, which see
+        configurations only.
+
+    Raises
+    ------
+    SuiteError
+        For every mistake, and where no row can be taken or rows are of several cards.
+    """
+    profile = named_profile(profile_name)
+    table = read_steps(path, gpus_per_node or GPUS_OF_A_NODE)
+    rows = [row for row in table.rows if row.step_s and row.priced and profile.objection(row.priced) is None]
+    if lines:
+        rows = [row for row in rows if row.line in lines]
+    if missing := sorted(set(lines) - {row.line for row in rows}):
+        raise SuiteError(f"{path.name}:{missing[0]}: no row with a measured time that {profile_name} can run.")
+    configurations = [configuration(row.priced) for row in rows if row.priced]
+    wanted = [*range(len(rows))] if lines else chosen(configurations)
+    cards = {_card(rows[number], path, gpu).name for number in wanted}
+    if len(cards) != 1:
+        what = f"rows are of {', '.join(sorted(cards))}" if cards else "no row is of a kind that a calibration wants"
+        raise SuiteError(f"{path.name}: {what}.\nhint: --lines A,B,C takes these rows")
+    typical = typical_rates(accelerators()[cards.pop()], nics_bytes_per_s(nics))
+    known = typical if rates is None else _of_file(rates, typical, profile_name)
+    runs = [_run(rows[number], profile) for number in wanted]
+    found = calibrated(runs, known, profile_name)
+    return found, [*_about_runs(runs, found), *undetermined(known, found, runs)]
+
+
+def _run(row: TableRow, profile: Profile) -> Run:
+    assert row.priced is not None
+    assert row.step_s is not None
+    return Run(f"line {row.line}: {row.model} {row.priced.job.layout}", profile.work(row.priced), row.step_s)
+
+
+def _about_runs(runs: Sequence[Run], found: KnownRates) -> Iterator[str]:
+    for run in runs:
+        off = step_seconds(run.work, found.rates) / run.step_s - 1
+        yield f"{run.name}: measured {format_value(run.step_s, 's')}, priced {off:+.1%}"
+
+
+COLUMNS = (
+    *("line", "model", "layout", "nodes", "step_s", "low_s", "high_s", "tokens_per_s_per_gpu", "memory_gb", "fits"),
+    *(f"{part}_s" for part in PARTS),
+    *("not_validated", "measured_step_s", "error", "reason"),
+)
+
+
+def as_csv(table: PricedTable) -> str:
+    """A row for each row of the table, with the line it came from."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for each in table.rows:
+        writer.writerow(_cells(each))
+    return out.getvalue()
+
+
+def _cells(priced: Priced) -> Mapping[str, object]:
+    row = priced.row
+    cells: dict[str, object] = {"line": row.line, "model": row.model, "reason": priced.reason}
+    if row.priced is not None:
+        cells |= {"layout": str(row.priced.job.layout), "nodes": row.priced.num_nodes}
+    of = priced.price
+    if of is None or row.priced is None:
+        return cells
+    job = row.priced.job
+    cells |= {name: f"{seconds:.6g}" for name, seconds in (("step_s", of.step_s), ("low_s", of.low_s))}
+    cells |= {
+        "high_s": f"{of.high_s:.6g}",
+        "tokens_per_s_per_gpu": f"{job.tokens_per_step / job.layout.world_size / of.step_s:.6g}",
+        "memory_gb": f"{priced.memory_bytes / 1e9:.1f}",
+        "not_validated": not_validated(row.priced),
+    }
+    if priced.card is not None and priced.card.memory_bytes:
+        cells["fits"] = fit(priced.memory_bytes, priced.card.memory_bytes)
+    cells |= {f"{part}_s": f"{of.parts.get(part, 0.0):.4g}" for part in PARTS}
+    if row.step_s is not None:
+        cells |= {"measured_step_s": f"{row.step_s:.6g}", "error": f"{of.step_s / row.step_s - 1:+.4f}"}
+    return cells
+
+
+def rate_lines(known: KnownRates) -> list[str]:
+    """Every rate with its interval, its origin and what it is, a line each."""
+    return [
+        f"{key}: {format_value(rate.value, rate.unit)} ({format_value(rate.low, rate.unit)} to "
+        f"{format_value(rate.high, rate.unit)}), {rate.origin}: {rate.source}; {RATES[key.split('[')[0]][1]}"
+        for key, rate in known.by_key.items()
+    ]

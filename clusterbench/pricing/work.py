@@ -1,0 +1,105 @@
+"""What one rank does in a step, as amounts: FLOPs, bytes, operators and messages. No seconds: those need rates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Collectives of one kind along one axis, one after the other.
+
+    Attributes
+    ----------
+    op
+        As nccl-tests calls it.
+    ranks
+        Of one group.
+    nodes, sharing
+        Nodes that a group reaches over, and how many groups use the network of one node at the same time.
+    size_bytes
+        Of each: the larger of input and output.
+    behind_flops
+        Of products that the rank computes meanwhile, all of them together.
+    is_waited_for
+        Whether nothing goes on before each of them is through, so that they form a chain.
+    """
+
+    axis: str
+    op: str
+    ranks: int
+    nodes: int
+    sharing: int
+    size_bytes: float
+    count: int = 1
+    behind_flops: float = 0.0
+    is_waited_for: bool = True
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """One micro-batch of a pipeline stage, forward and backward, as one of its ranks has it.
+
+    Attributes
+    ----------
+    matmul_flops, attention_flops
+        Executed, with what backward computes again.
+    memory_bytes
+        Read and written by operators that are bound by memory.
+    operators
+        That the host launches.
+    messages
+        What is sent within the stage.
+    parameters
+        That the rank holds.
+    stages
+        How many stages are alike.
+    neighbours
+        Stages that it sends to and receives from: 0 without a pipeline, 1 at its ends.
+    """
+
+    matmul_flops: float
+    attention_flops: float
+    memory_bytes: float
+    operators: float
+    messages: Sequence[Messages]
+    parameters: float
+    stages: int = 1
+    neighbours: int = 0
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """One step of a rank of the busiest stage.
+
+    Attributes
+    ----------
+    head_dim
+        Of attention, whose rate depends on it.
+    stages
+        Kinds of stages, from the first to the last.
+    boundary_bytes
+        Of what a stage sends to the next one for each micro-batch.
+    pipeline_nodes
+        Nodes that one pipeline reaches over.
+    bubble
+        Idle time as a share of one micro-batch of all stages: 1 for 1F1B, less for interleaved schedules.
+    gradients
+        What is sent when the last backward of a step is under way, or over.
+    overlap, exposed
+        The share of the last backward behind which ``gradients`` may pass, and the share of them that is never hidden.
+    optimizer_bytes
+        Read and written by the update.
+    """
+
+    head_dim: int
+    num_micro_batches: int
+    stages: Sequence[StageWork]
+    boundary_bytes: float
+    pipeline_nodes: int
+    gradients: Sequence[Messages]
+    overlap: float
+    exposed: float
+    optimizer_bytes: float
+    bubble: float = 1.0

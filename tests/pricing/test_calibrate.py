@@ -1,0 +1,103 @@
+"""Rates are found again where steps determine them, and said to be unknown where they do not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterbench.cluster import accelerators
+from clusterbench.expectation import Expectation
+from clusterbench.pricing import step_seconds
+from clusterbench.pricing.calibrate import (
+    WISHES,
+    Configuration,
+    Run,
+    calibrated,
+    chosen,
+    configuration,
+    undetermined,
+)
+from clusterbench.pricing.profiles.nanotron import Nanotron
+from clusterbench.pricing.table import read_steps
+from clusterbench.pricing.typical import typical_rates
+
+HERE = Path(__file__).parent
+TYPICAL = typical_rates(accelerators()["h100-sxm-80gb"], 400e9)
+TRUE = {
+    "matmul": 600e12,
+    "memory": 2.4e12,
+    "operator_time": 16e-6,
+    "collective_time": 45e-6,
+    "pipeline_factor": 5.0,
+    "step_time": 60e-3,
+}
+
+
+@pytest.fixture(scope="module")
+def works():
+    rows = read_steps(HERE / "playbook_sample.csv", 8).rows
+    taken = chosen([configuration(row.priced) for row in rows])
+    return [Nanotron().work(rows[number].priced) for number in taken]
+
+
+def measured(works):
+    """Steps of a machine whose rates are known, to the last digit."""
+    true = TYPICAL.but(
+        {name: Expectation(value, TYPICAL.by_key[name].unit, value, value, "file", "") for name, value in TRUE.items()}
+    )
+    return [Run(str(number), work, step_seconds(work, true.rates)) for number, work in enumerate(works)]
+
+
+def test_rates_of_a_made_up_machine_are_found_again(works):
+    found = calibrated(measured(works), TYPICAL, "nanotron")
+    for name in ("matmul", "operator_time", "collective_time", "pipeline_factor"):
+        rate = found.by_key[name]
+        assert rate.value == pytest.approx(TRUE[name], rel=0.1), name
+        assert rate.low < TRUE[name] < rate.high, name
+        assert rate.origin == "calibrated"
+    assert (found.profile, found.by_key["node_network"]) == ("nanotron", TYPICAL.by_key["node_network"])
+    for run in measured(works):
+        assert step_seconds(run.work, found.rates) == pytest.approx(run.step_s, rel=0.03)
+
+
+def test_a_wild_measurement_moves_rates_little(works):
+    runs = measured(works)
+    wild = [replace(runs[0], step_s=3 * runs[0].step_s), *runs[1:]]
+    found = calibrated(wild, TYPICAL, "nanotron")
+    assert found.by_key["collective_time"].value == pytest.approx(TRUE["collective_time"], rel=0.15)
+
+
+def test_without_a_second_node_the_pipelines_factor_stays_unknown_and_is_named(works):
+    on_one = [run for run in measured(works) if run.work.pipeline_nodes == 1]
+    assert len(on_one) == 5
+    found = calibrated(on_one, TYPICAL, "nanotron")
+    assert found.by_key["pipeline_factor"].spread > 3
+    said = [*undetermined(TYPICAL, found, on_one)]
+    assert any("pipeline_factor" in sentence for sentence in said)
+    both = calibrated(measured(works), TYPICAL, "nanotron")
+    assert not any("pipeline_factor" in sentence for sentence in undetermined(TYPICAL, both, measured(works)))
+    assert both.by_key["pipeline_factor"].spread < 1.3
+
+
+def test_no_run_at_all_leaves_all_rates():
+    found = calibrated([], TYPICAL, "nanotron")
+    for name in TRUE:
+        assert found.by_key[name].value == pytest.approx(TYPICAL.by_key[name].value)
+
+
+def test_the_choice_sees_configurations_only():
+    """Nothing that was measured is a field of what is chosen by."""
+    assert {"step_s", "memory_gb"}.isdisjoint(Configuration.__dataclass_fields__)
+    configurations = [
+        configuration(row.priced) for row in read_steps(HERE / "playbook_sample.csv", 8).rows if row.priced
+    ]
+    taken = chosen(configurations)
+    assert len(taken) == len(set(taken)) == len(WISHES) == 8
+    assert [configurations[number].num_nodes for number in taken] == [1] * 5 + [2] * 3
+    assert chosen(configurations[::-1]) == [len(configurations) - 1 - number for number in taken]
+
+
+def test_a_table_of_other_layouts_gives_what_there_is():
+    alone = Configuration(1, 8e9, 1, 1, 8, 2, 4, 1)
+    assert chosen([alone, replace(alone, num_nodes=4)]) == [0]
+    assert chosen([]) == []

@@ -1,0 +1,158 @@
+"""What a step costs follows from amounts and rates, one effect at a time."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from clusterbench.expectation import Expectation
+from clusterbench.pricing import PARTS, parts_of, price, step_seconds
+from clusterbench.pricing.rates import RATES, KnownRates
+from clusterbench.pricing.work import Messages, StageWork, StepWork
+
+VALUES = {
+    "matmul": 100.0,
+    "attention[head_dim=64]": 50.0,
+    "memory": 10.0,
+    "operator_time": 0.001,
+    "collective_start": 0.5,
+    "collective_time": 0.001,
+    "pipeline_factor": 6.0,
+    "busbw[nodes=1,op=all_gather]": 8.0,
+    "busbw[nodes=2,op=all_gather]": 4.0,
+    "node_network": 8.0,
+    "p2p_time": 0.25,
+    "p2p_bandwidth": 2.0,
+    "step_time": 3.0,
+    "model_error": 1.2,
+}
+
+
+def known(**others):
+    """Rates that make sums easy, exact unless an interval is given."""
+    by_key = {}
+    for key, value in (VALUES | others).items():
+        low, middle, high = value if isinstance(value, tuple) else (value, value, value)
+        by_key[key] = Expectation(middle, RATES[key.split("[")[0]][0], low, high, "file", "made up")
+    return KnownRates(by_key)
+
+
+def stage(**amounts):
+    return replace(StageWork(600.0, 100.0, 20.0, 0.0, (), 40.0), **amounts)
+
+
+def step(*stages, **amounts):
+    return replace(
+        StepWork(
+            head_dim=64,
+            num_micro_batches=4,
+            stages=stages or (stage(),),
+            boundary_bytes=1.0,
+            pipeline_nodes=1,
+            gradients=(),
+            overlap=0.0,
+            exposed=1.0,
+            optimizer_bytes=50.0,
+        ),
+        **amounts,
+    )
+
+
+def gather(**how):
+    return replace(Messages("tp", "all_gather", ranks=2, nodes=1, sharing=1, size_bytes=16.0), **how)
+
+
+def test_a_step_of_one_stage_is_its_micro_batches_the_update_and_what_every_step_takes():
+    parts = parts_of(step(), known().rates)
+    assert parts["compute"] == 4 * (600 / 100 + 100 / 50)
+    assert parts["memory"] == 4 * 20 / 10
+    assert (parts["optimizer"], parts["overhead"], parts["dp"], parts["bubble"]) == (5.0, 3.0, 0.0, 0.0)
+    assert step_seconds(step(), known().rates) == 32 + 8 + 5 + 3
+
+
+def test_every_part_has_a_name_and_they_add_up():
+    work = step(
+        stage(messages=(gather(), gather(axis="dp", is_waited_for=False)), operators=9000.0, neighbours=1),
+        stage(neighbours=1),
+        gradients=(gather(axis="dp"),),
+    )
+    of = price(work, known())
+    assert set(of.parts) <= set(PARTS)
+    assert sum(of.parts.values()) == pytest.approx(of.step_s)
+
+
+def test_a_pipeline_waits_for_its_slowest_stage_and_once_for_each_other():
+    work = step(stage(), stage(matmul_flops=1600.0), stage(stages=2))
+    parts = parts_of(work, known().rates)
+    assert parts["compute"] == 4 * (1600 / 100 + 2)
+    assert parts["bubble"] == 3 * (6 + 2 + 2)
+
+
+def test_interleaving_shortens_the_bubble():
+    work = step(stage(), stage(), bubble=0.25)
+    assert parts_of(work, known().rates)["bubble"] == 0.25 * 10
+
+
+def test_messages_cost_their_start_and_their_bytes_over_the_bus():
+    parts = parts_of(step(stage(messages=(gather(count=3),))), known(collective_time=1e-9).rates)
+    # 16 B x 1/2 over 8 B/s, and 0.5 s to start, three times, in each of four micro-batches
+    assert parts["tp"] == pytest.approx(4 * 3 * (0.5 + 1.0))
+
+
+def test_what_passes_behind_products_is_not_paid():
+    hidden = parts_of(step(stage(messages=(gather(behind_flops=100.0),))), known().rates)["tp"]
+    assert hidden == pytest.approx(4 * 0.5)
+    assert parts_of(step(stage(messages=(gather(behind_flops=1e6),))), known().rates)["tp"] == 0.0
+
+
+def test_a_host_that_launches_slower_than_the_card_computes_sets_the_pace():
+    lots = step(stage(operators=100_000.0))
+    parts = parts_of(lots, known().rates)
+    assert sum(parts.values()) == pytest.approx(4 * 100 + 8, rel=1e-3)
+    assert parts["launch"] > 0
+    assert parts.get("latency", 0.0) == 0.0
+    few = parts_of(step(stage(operators=100.0)), known().rates)
+    assert few["launch"] < 1e-3
+
+
+def test_collectives_that_wait_for_one_another_are_a_floor_that_pipelines_over_nodes_raise():
+    chain = stage(messages=(gather(count=20_000, ranks=8, size_bytes=0.0),))
+    rates = known(collective_start=1e-9).rates
+    alone = step_seconds(step(chain), rates)
+    assert alone == pytest.approx(4 * 160 + 8, rel=1e-3)
+    assert step_seconds(step(chain, pipeline_nodes=2), rates) == alone
+    spread = step_seconds(step(chain, stage(), pipeline_nodes=2), rates)
+    assert spread == pytest.approx(4 * 6 * 160 + 8 + 10, rel=1e-3)
+    not_waited = stage(messages=(gather(count=20_000, ranks=8, size_bytes=0.0, is_waited_for=False),))
+    assert step_seconds(step(not_waited), rates) < 60
+
+
+def test_gradients_pass_behind_the_last_backward_but_for_what_never_does():
+    sent = (gather(axis="dp", size_bytes=160.0),)  # 10.5 s
+    assert parts_of(step(gradients=sent), known().rates)["dp"] == pytest.approx(10.5)
+    backward = 10 * 2 / 3
+    half = parts_of(step(gradients=sent, overlap=0.5, exposed=0.1), known().rates)["dp"]
+    assert half == pytest.approx(10.5 - backward / 2)
+    assert parts_of(step(gradients=sent, overlap=1e6, exposed=0.1), known().rates)["dp"] == pytest.approx(1.05)
+
+
+def test_a_stage_pays_for_its_neighbours():
+    parts = parts_of(step(stage(neighbours=2), stage(neighbours=1)), known().rates)
+    assert parts["p2p"] == pytest.approx(4 * 2 * 2 * (0.25 + 1 / 2))
+
+
+def test_the_interval_is_the_models_where_all_rates_are_sure():
+    of = price(step(), known())
+    assert of.step_s / of.low_s == pytest.approx(1.2)
+    assert of.high_s / of.step_s == pytest.approx(1.2)
+
+
+def test_a_rate_that_may_only_be_slower_widens_one_side():
+    of = price(step(), known(matmul=(50.0, 100.0, 100.0)))
+    slower = math.log(step_seconds(step(), known(matmul=50.0).rates) / of.step_s)
+    assert of.step_s / of.low_s == pytest.approx(1.2)
+    assert math.log(of.high_s / of.step_s) == pytest.approx(math.hypot(math.log(1.2), slower))
+
+
+def test_a_rate_that_does_not_matter_widens_nothing():
+    assert price(step(), known(p2p_time=(0.01, 0.25, 9.0))).high_s == pytest.approx(price(step(), known()).high_s)

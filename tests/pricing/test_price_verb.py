@@ -1,0 +1,143 @@
+"""``price`` and ``calibrate`` as a person uses them."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clusterbench.cli import main
+from clusterbench.pricing import PARTS
+
+HERE = Path(__file__).parent
+SAMPLE, NETWORK, TABLE5 = (
+    str(HERE / name) for name in ("playbook_sample.csv", "playbook_network.yaml", "korthikanti2022_table5.csv")
+)
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, arguments)
+
+
+def rows_of(done):
+    assert done.exit_code == 0, done.stderr
+    return list(csv.DictReader(io.StringIO(done.stdout)))
+
+
+def said(done):
+    """Messages as one line."""
+    return " ".join(done.stderr.replace("\n#", "").split())
+
+
+def test_every_row_has_time_interval_parts_and_memory():
+    done = run("price", TABLE5, "--profile", "megatron_core", "--gpu", "a100-sxm4-80gb", "--nics", "8x200Gb")
+    rows = rows_of(done)
+    assert [row["line"] for row in rows] == [str(line) for line in range(2, 11)]
+    for row in rows:
+        step_s = float(row["step_s"])
+        assert float(row["low_s"]) < step_s < float(row["high_s"])
+        assert sum(float(row[f"{part}_s"]) for part in PARTS) == pytest.approx(step_s, rel=1e-3)
+        assert float(row["memory_gb"]) > 30
+        assert row["fits"] in ("fits", "close, measure it", "does not fit")
+        assert float(row["error"]) == pytest.approx(step_s / float(row["measured_step_s"]) - 1, abs=1e-3)
+    assert rows[-1]["not_validated"] == "more than 32 nodes"
+
+
+def test_without_measured_rates_that_is_said_first():
+    done = run("price", TABLE5, "--profile", "megatron_core", "--gpu", "a100-sxm4-80gb")
+    assert done.stderr.startswith("# NOT MEASURED: datasheet of a100-sxm4-80gb x typical. Nothing was run on this")
+    assert "params_b tells a feed-forward of two matrices: priced as a gated one of 2/3: 9 of 9 rows" in said(done)
+    assert "not validated: more than 32 nodes (5 rows)" in said(done)
+
+
+def test_the_card_is_the_tables_own_where_it_names_one():
+    done = run("price", SAMPLE, "--profile", "nanotron", "--nics", "8x400Gb")
+    assert "datasheet of h100-sxm-80gb" in done.stderr
+    assert len(rows_of(done)) == 50
+
+
+def test_a_calibration_of_eight_runs_prices_a_cell_that_it_has_not_seen(tmp_path):
+    """The 8B model on 4 nodes: 42 layouts, of which the best is among the first three."""
+    options = ("--profile", "nanotron", "--nics", "8x400Gb")
+    rates = tmp_path / "rates.yaml"
+    found = run("calibrate", SAMPLE, *options, "--rates", NETWORK, "--out", str(rates))
+    assert (found.exit_code, found.stdout) == (0, "")
+    assert said(found).count("measured") == 8
+    done = run("price", SAMPLE, *options, "--rates", str(rates))
+    assert done.stderr.startswith("# rates: the cluster of the Ultra-Scale Playbook, calibrated by 8 runs")
+    cell = [row for row in rows_of(done) if row["nodes"] == "4"]
+    assert len(cell) == 42
+    by_price = sorted(cell, key=lambda row: float(row["step_s"]))
+    fastest = min(float(row["measured_step_s"]) for row in cell)
+    assert min(float(row["measured_step_s"]) for row in by_price[:3]) <= 1.03 * fastest
+    assert sum(abs(float(row["error"])) for row in by_price[:10]) / 10 < 0.12
+    assert "ranking within 1 cell" in said(done)
+
+
+def test_rates_of_one_framework_are_not_used_for_another(tmp_path):
+    rates = tmp_path / "rates.yaml"
+    rates.write_text("profile: nanotron\nrates:\n  memory: 3000 GB/s\n")
+    done = run("price", TABLE5, "--profile", "megatron_core", "--gpu", "a100-sxm4-80gb", "--rates", str(rates))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "was fitted to steps of nanotron, and --profile is megatron_core" in done.stderr
+
+
+def test_a_measured_line_sets_the_scale_of_all():
+    options = ("--profile", "megatron_core", "--gpu", "a100-sxm4-80gb", "--nics", "8x200Gb")
+    plain, scaled = (rows_of(run("price", TABLE5, *options, *more)) for more in ((), ("--scale-from", "4")))
+    assert float(scaled[2]["step_s"]) == pytest.approx(18.13, rel=1e-4)
+    factor = 18.13 / float(plain[2]["step_s"])
+    for one, other in zip(plain, scaled, strict=True):
+        assert float(other["step_s"]) == pytest.approx(factor * float(one["step_s"]), rel=1e-4)
+        assert float(other["compute_s"]) == pytest.approx(factor * float(one["compute_s"]), rel=1e-3)
+
+
+def test_what_a_framework_cannot_run_has_its_reason():
+    rows = rows_of(run("price", SAMPLE, "--profile", "fsdp2"))
+    refused = [row for row in rows if not row["step_s"]]
+    assert refused
+    assert all(row["reason"] for row in refused)
+    assert any(row["reason"] == "this profile knows dp and tp, and no stages: pp is 2" for row in refused)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--profile", "nanotro"), "error: no profile 'nanotro'. Did you mean 'nanotron'?\nProfiles: fsdp2, megatron"),
+        (("--profile", "nanotron", "--nics", "8x400"), "error: --nics '8x400' is written 8x400Gb"),
+        (("--profile", "nanotron", "--gpu", "H1"), "error: --gpu 'H1' is not in the tables."),
+        (
+            ("--profile", "nanotron", "--scale-from", "99"),
+            "error: --scale-from 99: playbook_sample.csv has rows in lin",
+        ),
+        (("--profile", "nanotron", "--rates", "none.yaml"), "error: --rates none.yaml cannot be read: No such file"),
+    ],
+)
+def test_a_mistake_of_the_command_line_is_said_with_exit_code_2(arguments, said):
+    done = run("price", SAMPLE, *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(said)
+
+
+def test_a_file_that_cannot_be_written_is_said(tmp_path):
+    done = run("price", SAMPLE, "--profile", "nanotron", "--out", str(tmp_path / "none" / "prices.csv"))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "prices.csv cannot be written: No such file or directory." in done.stderr
+
+
+def test_a_table_that_names_no_card_asks_for_one():
+    done = run("price", TABLE5, "--profile", "megatron_core")
+    assert done.exit_code == 2
+    assert "korthikanti2022_table5.csv:2: gpu '' does not begin with a card of the tables." in done.stderr
+    assert "hint: --gpu NAME" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [("2,x", "must be line numbers with commas between"), ("2,999", "playbook_sample.csv:999: no row with a measured")],
+)
+def test_lines_that_are_not_there_are_said(lines, said):
+    done = run("calibrate", SAMPLE, "--profile", "nanotron", "--lines", lines)
+    assert done.exit_code == 2
+    assert said in done.stderr

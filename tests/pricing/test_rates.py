@@ -1,0 +1,141 @@
+"""Rates: what is asked of them, how a shared network divides, and the file that a person writes."""
+
+import pytest
+
+from clusterbench.cluster import accelerators
+from clusterbench.errors import SuiteError
+from clusterbench.expectation import Expectation
+from clusterbench.pricing.rates import RATES, KnownRates
+from clusterbench.pricing.rates_file import rates_text, read_rates
+from clusterbench.pricing.typical import typical_rates
+
+H100 = accelerators()["h100-sxm-80gb"]
+
+
+@pytest.fixture(scope="module")
+def typical():
+    return typical_rates(H100, 400e9)
+
+
+def test_a_network_that_groups_share_is_in_series_with_what_rings_lose(typical):
+    """The Playbook's cluster at 32 nodes: 65, 54, 40 and 27 GB/s for tp 1, 2, 4 and 8 (docs/prediction.md)."""
+    rate = Expectation(64.93e9, "B/s", 64.93e9, 64.93e9, "file", "")
+    rates = typical.but({"busbw[nodes=32,op=all_reduce]": rate}).rates
+    shared = [rates.busbw_of("all_reduce", 32, sharing) / 1e9 for sharing in (1, 2, 4, 8)]
+    assert [round(each) for each in shared] == [65, 54, 40, 27]
+
+
+def test_within_a_node_groups_do_not_share(typical):
+    rates = typical.rates
+    assert rates.busbw_of("all_gather", 1, 4) == rates.busbw_of("all_gather", 1, 1)
+
+
+def test_of_nodes_that_are_not_on_record_the_next_larger_number_counts(typical):
+    rate = [Expectation(value, "B/s", value, value, "file", "") for value in (300e9, 100e9, 50e9)]
+    keys = [f"busbw[nodes={nodes},op=all_gather]" for nodes in (1, 4, 16)]
+    rates = typical.but(dict(zip(keys, rate, strict=True))).rates
+    assert [rates.busbw_of("all_gather", nodes, 1) for nodes in (1, 2, 4, 5, 16, 99)] == [
+        300e9,
+        100e9,
+        100e9,
+        50e9,
+        50e9,
+        50e9,
+    ]
+    assert rates.busbw_of("alltoall", 2, 1) == 100e9
+
+
+def test_attention_is_taken_at_the_largest_head_on_record_that_is_no_larger(typical):
+    rates = typical.rates
+    assert rates.attention_at(96) == rates.attention_at(64) < rates.attention_at(128) == rates.attention_at(256)
+    assert rates.attention_at(32) == rates.attention_at(64)
+
+
+def test_every_typical_rate_has_an_interval_and_a_source(typical):
+    assert {key.split("[")[0] for key in typical.by_key} == set(RATES)
+    for key, rate in typical.by_key.items():
+        assert rate.source
+        assert rate.low < rate.high or key == "model_error"
+
+
+def test_nics_that_were_not_said_are_less_sure_than_nics_that_were(typical):
+    unknown = typical_rates(H100, None).by_key["node_network"]
+    assert unknown.value == typical.by_key["node_network"].value
+    assert unknown.low < typical.by_key["node_network"].low
+    assert unknown.high > typical.by_key["node_network"].high
+
+
+def test_a_card_without_a_figure_is_not_priced():
+    with pytest.raises(SuiteError, match="has no memory_bytes_per_s"):
+        typical_rates(accelerators()["a100-sxm4-40gb"], None)
+
+
+def test_each_rate_that_is_not_sure_has_two_ends(typical):
+    ends = [*typical.ends()]
+    assert len(ends) == len(RATES) - 1  # the model's own error is no rate
+    sure = typical.but({key: Expectation(1.0, rate.unit, 1.0, 1.0, "file", "") for key, rate in typical.by_key.items()})
+    assert [*sure.ends()] == []
+
+
+def test_a_rate_that_is_missing_or_in_another_unit_is_said(typical):
+    without = {key: rate for key, rate in typical.by_key.items() if key != "memory"}
+    with pytest.raises(ValueError, match="no rate 'memory': what operators bound by memory"):
+        KnownRates(without)
+    with pytest.raises(ValueError, match="memory is in s, not in B/s"):
+        typical.but({"memory": Expectation(1.0, "s", 1.0, 1.0, "file", "")})
+
+
+def test_a_file_of_rates_reads_as_it_was_written(typical, tmp_path):
+    file = tmp_path / "rates.yaml"
+    file.write_text(rates_text(typical))
+    again = read_rates(file, typical_rates(H100, None))
+    assert again.name == typical.name
+    assert again.by_key.keys() == typical.by_key.keys()
+    for key, rate in typical.by_key.items():
+        other = again.by_key[key]
+        assert (other.origin, other.source, other.unit) == (rate.origin, rate.source, rate.unit)
+        assert [other.low, other.value, other.high] == pytest.approx([rate.low, rate.value, rate.high], rel=1e-5)
+
+
+def test_what_a_file_does_not_say_stays(typical, tmp_path):
+    file = tmp_path / "rates.yaml"
+    file.write_text("of: mine\nrates:\n  matmul: 600 TFLOP/s\n")
+    mine = read_rates(file, typical)
+    assert mine.by_key["matmul"] == Expectation(600e12, "FLOP/s", 600e12, 600e12, "file", f"{file}:3")
+    assert mine.by_key["memory"] == typical.by_key["memory"]
+    assert mine.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rates:\n  matmull: 1 TFLOP/s\n", ":2: no rate 'matmull'. Did you mean 'matmul'?"),
+        ("rates:\n  busbw: 1 GB/s\n", ":2: 'busbw' is written 'busbw[nodes=2,op=all_gather]'."),
+        ("rates:\n  attention: 1 TFLOP/s\n", ":2: 'attention' is written 'attention[head_dim=128]'."),
+        ("rates:\n  memory[op=x]: 1 GB/s\n", ":2: 'memory[op=x]' is written 'memory'."),
+        ("rates:\n  busbw[nodes=2,op=gather]: 1 GB/s\n", ":2: 'busbw[nodes=2,op=gather]': op is one of all_gather, "),
+        ("rates:\n  busbw[nodes=0,op=all_gather]: 1 GB/s\n", "head_dim and nodes are whole numbers of 1 or more."),
+        ("rates:\n  memory: 3\n", ":2: 'memory: 3' must be a number with GB/s, MB/s, kB/s or B/s."),
+        ("rates:\n  memory: 0 GB/s\n", ":2: 'memory: 0 GB/s' must be above 0."),
+        ("rates:\n  memory: { low: 1 GB/s }\n", ":2: 'memory' has no 'value'."),
+        ("rates:\n  memory: { value: 1 GB/s, lwo: 1 GB/s }\n", ":2: unknown key 'lwo'. Did you mean 'low'?"),
+        ("rates:\n  memory: { value: 3 GB/s, low: 4 GB/s }\n", "'memory': 3e+09 must be above 0 and within its own"),
+        ("rates:\n  memory: { value: 3 GB/s, origin: hearsay }\n", "origin is one of file, baseline, calibrated"),
+        ("rates:\n  memory: [1, 2]\n", ":2: 'memory' is keys and values: value, low, high, origin, source."),
+        ("rates: 3\n", ":1: 'rates' is a name and a value for each"),
+        ("of: mine\n", ":1: no 'rates'"),
+        ("rate:\n  memory: 3 GB/s\n", ":1: unknown key 'rate'. Did you mean 'rates'?"),
+    ],
+)
+def test_a_mistake_in_a_file_of_rates_is_said_with_its_line(typical, tmp_path, text, said):
+    file = tmp_path / "rates.yaml"
+    file.write_text(text)
+    with pytest.raises(SuiteError) as error:
+        read_rates(file, typical)
+    assert str(error.value).startswith(str(file))
+    assert said in str(error.value)
+
+
+def test_a_file_of_rates_that_is_not_there_is_said(typical, tmp_path):
+    with pytest.raises(SuiteError, match="cannot be read: No such file"):
+        read_rates(tmp_path / "none.yaml", typical)

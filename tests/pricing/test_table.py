@@ -1,0 +1,142 @@
+"""A table of steps: what is read, what is taken for empty cells, and what is wrong with which line."""
+
+from pathlib import Path
+
+import pytest
+
+from clusterbench.errors import SuiteError
+from clusterbench.pricing.table import read_steps
+
+HEADER = "model,params_b,layers,hidden,ffn,heads,kv_heads,vocab,seq,gpus,tp,pp,dp,zero,mbs,gbs,step_s"
+ROW = "m,8.03,32,4096,14336,32,8,128256,4096,16,2,1,8,1,1,64,2.5"
+"""The 8B of Llama 3: 8.03 billion parameters are those of two tables."""
+
+
+def table(tmp_path, *rows, header=HEADER):
+    file = tmp_path / "steps.csv"
+    file.write_text("\n".join([header, *rows]) + "\n")
+    return file
+
+
+def cells(**others):
+    named = dict(zip(HEADER.split(","), ROW.split(","), strict=True)) | others
+    return ",".join(named.values())
+
+
+def only(tmp_path, **others):
+    read = read_steps(table(tmp_path, cells(**others)), 8)
+    (row,) = read.rows
+    return row, read.defaults
+
+
+def test_a_row_is_a_step(tmp_path):
+    row, defaults = only(tmp_path)
+    assert (row.line, row.model, row.step_s, row.reason) == (2, "m", 2.5, "")
+    job = row.priced.job
+    assert str(job.layout) == "dp8-tp2+sp+zero1"
+    assert job.shape.num_parameters == 8_030_261_248
+    assert (job.seq_len, job.global_batch_size, job.micro_batch_size) == (4096, 64, 1)
+    assert (row.priced.num_nodes, row.priced.ranks_per_node, row.priced.num_micro_batches) == (2, 8, 8)
+    assert defaults == []
+
+
+def test_tokens_per_second_have_more_digits_than_a_step_time(tmp_path):
+    header = f"{HEADER},tokens_per_s_per_gpu"
+    (row,) = read_steps(table(tmp_path, f"{cells()},6553.6", header=header), 8).rows
+    assert row.step_s == pytest.approx(64 * 4096 / 16 / 6553.6)
+
+
+@pytest.mark.parametrize(
+    ("params_b", "ffn", "tied", "said"),
+    [
+        ("8.03", 14336, False, None),
+        ("7.505", 14336, True, None),
+        ("6.151", 9557, False, "feed-forward of two matrices: priced as a gated one of 2/3"),
+        ("3", 14336, False, "params_b fits no such model to 2 %"),
+        ("", 14336, False, "params_b is empty: a gated feed-forward, tables not tied"),
+    ],
+)
+def test_the_number_of_parameters_tells_what_no_column_says(tmp_path, params_b, ffn, tied, said):
+    row, defaults = only(tmp_path, params_b=params_b)
+    assert (row.priced.job.shape.ffn_hidden_size, row.priced.job.shape.tied_embeddings) == (ffn, tied)
+    assert (said is None and defaults == []) or said in defaults[0]
+
+
+def test_an_empty_ffn_is_worked_out_and_said(tmp_path):
+    row, defaults = only(tmp_path, ffn="")
+    assert row.priced.job.shape.ffn_hidden_size == pytest.approx(14336, rel=0.001)
+    assert defaults == ["ffn is empty: worked out from params_b, gated, tables not tied: 1 of 1 rows"]
+
+
+def test_other_empty_cells_are_named_with_what_is_taken(tmp_path):
+    row, defaults = only(tmp_path, kv_heads="", seq="", mbs="", vocab="", params_b="", dp="", zero="")
+    job = row.priced.job
+    assert (job.shape.num_kv_heads, job.seq_len, job.micro_batch_size, job.layout.dp) == (32, 2048, 8, 8)
+    assert {words.split(" is empty")[0] for words in defaults} == {"kv_heads", "seq", "mbs", "vocab", "params_b", "dp"}
+
+
+def test_a_model_on_record_needs_no_shape(tmp_path):
+    named = dict.fromkeys(("params_b", "layers", "hidden", "ffn", "heads", "kv_heads", "vocab"), "")
+    row, defaults = only(tmp_path, **named, model="InternLM-7B")
+    assert row.priced.job.shape.num_layers == 32
+    assert defaults == ["the shape is empty: internlm-7b as on record: 1 of 1 rows"]
+    unknown, _ = only(tmp_path, **named, model="x")
+    assert unknown.reason == "layers, hidden and heads are empty, and 'x' is no shape on record"
+
+
+def test_words_behind_the_zero_stage_are_let_be(tmp_path):
+    row, _ = only(tmp_path, zero="3 (FSDP)")
+    assert row.priced.job.layout.zero == 3
+    alone, _ = only(tmp_path, zero="3 (FSDP)", gpus="1", tp="1", dp="1")
+    assert alone.priced.job.layout.zero == 0
+
+
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        ({"gpus": "12"}, "dp8-tp2+sp+zero1 needs 16 GPUs, and the row has 12"),
+        ({"dp": "", "tp": "3"}, "neither dp nor the number of GPUs says how many copies there are"),
+        ({"gbs": ""}, "gbs is empty"),
+        ({"heads": ""}, "heads is empty"),
+        ({"heads": "33"}, "hidden 4096 is no multiple of heads 33"),
+        ({"zero": "7"}, "zero7"),
+        ({"ffn": "", "params_b": ""}, "ffn is empty, and without params_b"),
+        ({"ffn": "", "params_b": "1"}, "1 B parameters leave nothing for it"),
+        ({"kv_heads": "5"}, "5 kv heads do not divide 32 heads"),
+    ],
+)
+def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, others, reason):
+    read = read_steps(table(tmp_path, cells(**others), ROW), 8)
+    assert reason in read.rows[0].reason
+    assert read.rows[0].priced is None
+    assert read.rows[1].priced is not None
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "said"),
+    [
+        ([cells(tp="two")], HEADER, "steps.csv:2: tp is 'two', and must be a number."),
+        ([ROW, cells(tp="0")], HEADER, "steps.csv:3: tp is 0, and must be a whole number from 1 to 1,000,000,000."),
+        ([cells(layers="1.5")], HEADER, "steps.csv:2: layers is 1.5, and must be a whole number from 1 to 10,000."),
+        ([cells(zero="fsdp")], HEADER, "steps.csv:2: zero is 'fsdp', and must begin with a whole number."),
+        ([cells(mbs="1e999")], HEADER, "steps.csv:2: mbs is 1e999, which is too large."),
+        ([cells(step_s="nan")], HEADER, "steps.csv:2: step_s is 'nan', and must be a number."),
+        (["1,2"], HEADER, "steps.csv:2: the row has 2 cells and the header 17."),
+        ([], HEADER, "steps.csv has a header and no rows, so there is nothing to price."),
+        ([ROW], HEADER.replace("seq", "seqq"), "steps.csv:1: unknown column 'seqq'. Did you mean 'seq'?"),
+        ([ROW], HEADER.replace("step_s", "tp"), "steps.csv:1: column 'tp' is there 2 times."),
+        (["1,2"], "model,layers", "steps.csv:1: no column 'hidden'. Needed: layers, hidden, ffn, heads, vocab, seq, "),
+    ],
+)
+def test_a_mistake_of_the_file_is_said_with_its_line(tmp_path, rows, header, said):
+    with pytest.raises(SuiteError) as error:
+        read_steps(table(tmp_path, *rows, header=header), 8)
+    assert said in str(error.value)
+
+
+def test_the_shipped_tables_are_read_whole():
+    here = Path(__file__).parent
+    for name, number in (("playbook_sample.csv", 50), ("korthikanti2022_table5.csv", 9)):
+        rows = read_steps(here / name, 8).rows
+        assert len(rows) == number
+        assert all(row.priced and row.step_s for row in rows)
