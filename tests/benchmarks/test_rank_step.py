@@ -13,12 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from clusterbench.benchmarks.train_step import job_of, rank_of
 from clusterbench.cases import Reading
 from clusterbench.charts import charts
 from clusterbench.cluster import Cluster
 from clusterbench.compare import compare_readings
 from clusterbench.derive import read
 from clusterbench.diagnoses import examine
+from clusterbench.dry.processes import dry_ranks
 from clusterbench.engine import fake_group
 from clusterbench.engine.launches import count_operators
 from clusterbench.engine.rig import Rig
@@ -30,6 +32,7 @@ from clusterbench.planning import make_plan
 from clusterbench.report.statements import cannot_say
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
+from clusterbench.trainers.ours import Ours
 from clusterbench.training.data import of_own_vocabulary
 from clusterbench.training.step import TrainingStep
 from clusterbench.types import Case, Metric, Plan
@@ -146,8 +149,18 @@ def test_its_collectives_bytes_and_flops_are_those_of_the_formulas(reading: Read
             found = {row.detail.get("axis"): (row.value, row.expected) for row in rows if row.metric == metric}
             assert found
             assert all(value == expected for value, expected in found.values()), (history.case.id, metric, found)
-        (peak,) = (row for row in rows if row.metric == "peak_memory" and row.detail["category"] == "total")
-        assert peak.value == pytest.approx(peak.expected, rel=0.05)
+
+
+@pytest.mark.gloo
+def test_it_holds_what_the_same_rank_holds_in_a_dry_run(reading: Reading) -> None:
+    for history in reading.lone_ranks:
+        point, rows = history.case.point, reading.by_case[history.case.id]
+        job, every, rank = job_of(point), from_options(point), rank_of(point)
+        (dry,) = dry_ranks(Ours(), job, every, str(point["rank_order"]), [rank])
+        held = {row.detail["category"]: row.value for row in rows if row.metric == "peak_memory"}
+        assert held["total"] == pytest.approx(dry.memory["total"], rel=0.002), history.case.id
+        for state in ("parameters", "gradients", "optimizer_state"):
+            assert held[state] == dry.memory[state], (history.case.id, state)
 
 
 SPEEDS = {"tokens_per_s", "tokens_per_s_per_rank", "mfu", "hfu", "model_flops_per_s_per_rank", "step_time"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.gpu import ROOT, machine
 
-BLOCKS = ("smoke", "tests", "ladder", "ranks", "ceilings", "memory")
+BLOCKS = ("smoke", "tests", "ladder", "ranks", "ceilings", "fake", "memory")
 HALF_AN_HOUR_S = 1740.0
 
 

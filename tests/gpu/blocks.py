@@ -12,11 +12,12 @@ from clusterbench import own_copy
 from clusterbench.cases import Reading
 from clusterbench.derive import read
 from clusterbench.errors import ClusterbenchError
+from clusterbench.job.passes import EXECUTED
 from clusterbench.measured.agreement import disputed_cases
 from clusterbench.rows import Row as Figure
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import History
-from clusterbench.types import split_key
+from clusterbench.types import NOTHING_SENT, metric_key, split_key
 from clusterbench.words import plural, short
 from tests.gpu import AS_PREDICTED, DIFFERS, FAILED, ROOT, Row, failed, predictions
 from tests.gpu.nccl_probe import STEPS
@@ -50,6 +51,7 @@ def all_blocks(device: str) -> dict[str, list[Part]]:
         "ladder": [_suite("ladder", "one_gpu", 560, _ladder)],
         "ranks": [probe, _suite("ranks", "one_gpu_ranks", 500, more=shared, environment=ON_ONE_CARD)],
         "ceilings": [_suite("ceilings", "one_gpu_ceilings", 120, _ceilings)],
+        "fake": [_suite("fake", "one_gpu_fake", 480, _lone_ranks)],
         "memory": [_suite("memory", "one_gpu_memory", 500, _memory), Part("memory_dry", _dry, _dry_rows, most_s=240)],
     }
 
@@ -212,12 +214,15 @@ def _memory(reading: Reading, setting: Setting) -> Iterator[Row]:
         yield from _peaks(history, partial(_label, setting.folder.name, history.case.id), setting)
 
 
+_TOTALS = tuple(metric_key("peak_memory", category="total", **of) for of in ({}, {"source": NOTHING_SENT}))
+
+
 def _peaks(history: History, label: Callable[[str], str], setting: Setting) -> Iterator[Row]:
     """One peak as all see it: live tensors and allocator over the formula, and what the driver holds beyond those."""
     if history.pooled is None:
         return
     (seen,) = history.pooled.passes["memory"]
-    formula = history.case.expected.get("peak_memory[category=total]")
+    formula = next((history.case.expected[key] for key in _TOTALS if key in history.case.expected), None)
     if formula:
         yield judged(label("tracked/formula"), seen["total"] / formula.value, "1", predictions.TRACKED)
     if "allocated" not in seen:
@@ -245,6 +250,43 @@ def _dry_rows(setting: Setting, ending: Ending) -> list[Row]:
             label = _label(setting.folder.name, row.case, "dry/formula")
             rows.append(judged(label, row.value / row.expected, "1", predictions.DRY))
     return rows
+
+
+# One rank of a layout, with nothing sent
+
+
+def _lone_ranks(reading: Reading, setting: Setting) -> Iterator[Row]:
+    times: dict[str, dict[bool, float]] = {}
+    for history in reading.lone_ranks:
+        layout, is_compiled = str(history.case.point["layout"]), bool(history.case.point.get("compile"))
+        label = partial(_label, setting.folder.name, layout + " compiled" * is_compiled)
+        if history.status == "out_of_memory":
+            yield Row(label(), history.status, "ok", DIFFERS, _reason(history))
+        if history.status == "ok":
+            figures = _figures(reading, history)
+            yield from _lone_rank(history, figures, label, _gpu(setting))
+            yield from _peaks(history, label, setting)
+            times.setdefault(layout, {})[is_compiled] = figures[f"rank_time {NOTHING_SENT}"].value or 0.0
+    for layout, of in times.items():
+        if len(of) > 1:
+            name = _label(setting.folder.name, layout, "compiled/eager")
+            yield judged(name, of[True] / of[False], "1", predictions.compiled_over_eager(_gpu(setting)))
+
+
+def _lone_rank(history: History, figures: Mapping[str, Figure], label: Callable[[str], str], gpu: str) -> Iterator[Row]:
+    """What the rank takes; what it executes and would send, as shares of the formulas; what was compiled."""
+    assert history.pooled is not None
+    values = {row.metric: row.value or 0.0 for row in figures.values()}
+    (executed,) = EXECUTED.of(history.pooled)
+    prediction = predictions.rank_time(gpu, executed)
+    yield judged(label("rank_time"), values["rank_time"], "s", prediction)
+    yield judged(label("computing"), values["compute_time"] / values["rank_time"], "fraction")
+    for row in figures.values():
+        if row.metric in ("collectives", "executed_flops_per_rank") and row.expected:
+            figure = " ".join(filter(None, (row.metric, row.detail.get("axis"))))
+            yield judged(label(f"{figure}/formula"), (row.value or 0.0) / row.expected, "1", predictions.COUNTED)
+    if history.case.point.get("compile"):
+        yield judged(label("compiled_frames"), values.get("compiled_frames", 0), "1", predictions.COMPILED)
 
 
 # Ceilings

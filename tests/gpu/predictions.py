@@ -7,13 +7,14 @@ holds on any device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clusterbench.formulas.statistics import SETTLED_WITHIN
 from clusterbench.formulas.transformer import model_flops_per_token
 from clusterbench.job.flops import CAUSAL_ATTENTION
+from clusterbench.job.passes import Executed
 from clusterbench.precision import MASTER
 from clusterbench.shape import named_shape
 from clusterbench.units import format_value
@@ -36,6 +37,8 @@ class Prediction:
     def words(self) -> str:
         if self.high == float("inf"):
             return f"at least {format_value(self.low, self.unit)}"
+        if self.high == self.low:
+            return format_value(self.low, self.unit)
         return f"{format_value(self.low, self.unit)} to {format_value(self.high, self.unit)}"
 
     def times(self, factor: float, unit: str, why: str) -> Prediction:
@@ -218,6 +221,24 @@ TRACKED = Prediction(0.97, 1.03, "1", "the band of the plan's own formula")
 ALLOCATED = Prediction(0.98, 1.02, "1", "the formula is of live tensors; the allocator rounds them up to 512 B")
 DRY = Prediction(0.97, 1.03, "1", "formula and dry run are of the same step")
 BEYOND_ALLOCATOR = Prediction(*CONTEXT_BYTES, "B", "estimate: CUDA's context, kernels of the libraries, workspaces")
+
+# One rank of a layout, with nothing sent
+
+COUNTED = Prediction(1, 1, "1", "operators and collectives are counted; formulas have them to the last digit")
+
+
+def rank_time(gpu: str, executed: Sequence[Executed]) -> Prediction | None:
+    """No more is known: nobody has published what a rank takes alone, and eager it may be the host that is slow."""
+    flops = sum(each.flops / (2 if each.kind == CAUSAL_ATTENTION else 1) for each in executed)
+    why = "the FLOPs of the rank at 989 TFLOP/s, of causal attention half; how much more it takes is unknown"
+    return Prediction(flops / PEAK_FLOPS_PER_S, float("inf"), "s", why) if gpu == GPU else None
+
+
+def compiled_over_eager(gpu: str) -> Prediction | None:
+    """Of the time of one step."""
+    why = "estimate: fewer and larger kernels, and under tp no DTensor that the host works through"
+    return Prediction(0, 1, "1", why) if gpu == GPU else None
+
 
 # Ceilings
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from clusterbench.cluster import Cluster
-from clusterbench.job.passes import Executed
+from clusterbench.job.flops import CAUSAL_ATTENTION, PRODUCTS
+from clusterbench.job.passes import Executed, Moved
 from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
-from clusterbench.types import Case, Observation, Timing, WarmUp
+from clusterbench.types import Case, Observation, Timing, WarmUp, split_key
 from tests.gpu import ABOVE, AS_PREDICTED, BELOW, DIFFERS, FAILED, ROOT, SHOWN, Row
 from tests.gpu.blocks import all_blocks, files_with_gpu_tests
 from tests.gpu.nccl_probe import STEPS
@@ -208,6 +209,55 @@ def test_a_burst_and_what_is_sustained_have_predictions_of_their_own(tmp_path: P
         "device_copy/1n1/copy-4GiB burst_bandwidth_per_rank": ABOVE,
     }
     assert {row.verdict for name, row in rows.items() if "/fill" in name} == {SHOWN}
+
+
+def lone_rank(case: Case, seconds: float, share: float = 1.0) -> Observation:
+    """A rank that executes this share of what its formula has, and that otherwise is as the plan expects it."""
+    flops = case.expected["executed_flops_per_rank[source=nothing sent]"].value
+    counts = {key: value.value for key, value in case.expected.items() if key.startswith("collectives")}
+    return observed(
+        case,
+        seconds,
+        evidence=({"compiled_frames": 2.0},) if case.point["compile"] else ({},),
+        passes={
+            "executed": [
+                [
+                    vars(Executed("aten::mm", kind, "forward", 1, int(part * share * flops)))
+                    for kind, part in ((PRODUCTS, 0.5), (CAUSAL_ATTENTION, 0.5))
+                ]
+            ],
+            "traffic": [
+                [vars(Moved(split_key(key)[1]["axis"], "send", int(count), 8, 8.0)) for key, count in counts.items()]
+            ],
+            "memory": [{"total": 10**9}],
+            "own_seconds": [[0.5 * seconds, 0.5 * seconds]],
+        },
+    )
+
+
+def test_a_lone_rank_has_no_rate_and_stands_beside_what_nothing_can_beat(tmp_path: Path) -> None:
+    def seen(case: Case) -> tuple[str, Observation | None]:
+        if case.point["layout"] == "pp4":
+            return "ok", lone_rank(case, 0.01, share=0.9)  # planted: faster than the card, and not all is executed
+        return "ok", lone_rank(case, 1.5 if case.point["compile"] else 1.0)
+
+    rows = rows_of("fake", planned(tmp_path / "fake", "one_gpu_fake", seen))
+    assert (rows["as expected"].value, rows["as expected"].verdict) == ("6 of 6 cases", AS_PREDICTED)
+    time = rows["tp8+sp rank_time"]
+    assert (time.value, time.predicted, time.verdict) == ("1.000 s", "at least 163.211 ms", AS_PREDICTED)
+    assert (rows["tp8+sp computing"].value, rows["tp8+sp computing"].verdict) == ("50.0 %", SHOWN)
+    counted = rows["tp8+sp collectives tp/formula"]
+    assert (counted.predicted, counted.verdict) == ("1", AS_PREDICTED)
+    assert rows["tp8+sp compiled compiled_frames"].verdict == AS_PREDICTED
+    assert (rows["tp8+sp compiled/eager"].value, rows["tp8+sp compiled/eager"].verdict) == ("1.5", ABOVE)
+    assert rows["pp4 rank_time"].verdict == BELOW
+    assert rows["pp4 executed_flops_per_rank/formula"].verdict == BELOW
+    assert not [name for name in rows if "tokens" in name or "mfu" in name]
+
+
+def test_a_lone_rank_that_finds_no_room_differs(tmp_path: Path) -> None:
+    rows = rows_of("fake", planned(tmp_path / "fake", "one_gpu_fake", lambda case: ("out_of_memory", None)))
+    assert (rows["cp8+zero3 compiled"].predicted, rows["cp8+zero3 compiled"].verdict) == ("ok", DIFFERS)
 
 
 def test_without_a_run_there_is_no_guess(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
     out = tmp_path_factory.mktemp("rehearsal")
     command = [sys.executable, "-m", "tests.gpu", "--device", "cpu", "--budget", "840", "--out", str(out / "gpu")]
     ended = subprocess.run(
-        [*command, "smoke", "ladder", "ranks"],
+        [*command, "smoke", "ladder", "ranks", "fake"],
         cwd=out,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -56,13 +56,15 @@ def test_everything_ended_and_nothing_differs_from_what_was_predicted(rehearsal:
         "ladder": ("ended", 0),
         "ranks_probe": ("ended", 0),
         "ranks": ("ended", 0),
+        "fake": ("ended", 0),
     }
     rows = [row for part in parts.values() for row in part["rows"]]
     assert {row["verdict"] for row in rows} == {AS_PREDICTED, SHOWN}
-    assert {row["name"].split()[-1] for row in rows if row["verdict"] == SHOWN} == {"tokens_per_s", "executed"}
+    shown = {row["name"].split()[-1] for row in rows if row["verdict"] == SHOWN}
+    assert shown == {"tokens_per_s", "executed", "rank_time", "computing", "compiled/eager"}
 
 
-@pytest.mark.parametrize(("part", "cases"), [("smoke", 25), ("ladder", 13), ("ranks", 18)])
+@pytest.mark.parametrize(("part", "cases"), [("smoke", 25), ("ladder", 13), ("ranks", 18), ("fake", 4)])
 def test_every_case_ended_as_it_should(rehearsal: tuple[Path, dict[str, Any]], part: str, cases: int) -> None:
     found = statuses(rehearsal[0] / part)
     assert len(found) == cases

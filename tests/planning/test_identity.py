@@ -25,6 +25,7 @@ RECORDED = {
     "nccl_collectives": ((105, "eb4b2caca4d1fb37"), (1091, "4d6f8b81f6b4929c")),
     "one_gpu": ((13, "a091d935d6b9f752"), (18, "948023976d545865")),
     "one_gpu_ceilings": ((3, "70f10efbc881f48b"), (13, "31545f2cfad49d7d")),
+    "one_gpu_fake": ((4, "c62b7d840f782287"), (6, "66b7ad48e940e875")),
     "one_gpu_memory": ((3, "a833320a297fa6fe"), (18, "94c26346d89a4746")),
     "one_gpu_ranks": ((18, "37ebc4102c66bf72"), (33, "bd3e55b45145ea27")),
     "one_gpu_smoke": ((25, "40bea32128a72d4d"), (67, "553e619a692fff48")),
