@@ -6,7 +6,7 @@ A counter-based generator: no state, no order, the same bits on every device and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -78,20 +78,38 @@ def fill_uniform(
     whole
         The shape of the whole weight: a third dimension stands for so many tables, one below the other.
     """
-    if part.dim() == 3:
-        for index in range(part.shape[0]):
-            first_row = (offset[0] + index) * whole[1] + offset[1]
-            fill_uniform(part[index], seed, name, (first_row, offset[2]), whole[1:], mean, std)
-        return
-    if part.numel() == 0:
-        return
-    table = part if part.dim() == 2 else part[None]
-    first_row, first_column = offset if part.dim() == 2 else (0, *offset)
-    columns = torch.arange(first_column, first_column + table.shape[1], device=part.device)
-    rows_per_block = max(1, _BLOCK // max(1, table.shape[1]))
     with torch.no_grad():
-        for start in range(0, table.shape[0], rows_per_block):
-            block = table[start : start + rows_per_block]
-            rows = torch.arange(first_row + start, first_row + start + len(block), device=part.device)
+        for rows, columns, (block,) in blocks([part], offset, whole):
             values = noise(seed, name, rows, columns).double().div_(2**31).sub_(1)  # uniform in [-1, 1), variance 1/3
             block.copy_(values.mul_(std * 3**0.5).add_(mean))
+
+
+def blocks(
+    parts: Sequence[Tensor], offset: Sequence[int], whole: Sequence[int]
+) -> Iterator[tuple[Tensor, Tensor, Sequence[Tensor]]]:
+    """Of tensors of one shape block after block, with the rows and columns of the whole that it has.
+
+    Parameters
+    ----------
+    parts
+        Of one to three dimensions, all at the same place; may be empty.
+    offset, whole
+        As of :func:`fill_uniform`.
+    """
+    first = parts[0]
+    if first.dim() == 3:
+        for index in range(first.shape[0]):
+            first_row = (offset[0] + index) * whole[1] + offset[1]
+            yield from blocks([part[index] for part in parts], (first_row, offset[2]), whole[1:])
+        return
+    if first.numel() == 0:
+        return
+    tables = parts if first.dim() == 2 else [part[None] for part in parts]
+    num_rows, num_columns = tables[0].shape
+    first_row, first_column = offset if first.dim() == 2 else (0, *offset)
+    columns = torch.arange(first_column, first_column + num_columns, device=first.device)
+    rows_per_block = max(1, _BLOCK // num_columns)
+    for start in range(0, num_rows, rows_per_block):
+        stop = min(start + rows_per_block, num_rows)
+        rows = torch.arange(first_row + start, first_row + stop, device=first.device)
+        yield rows, columns, [table[start:stop] for table in tables]
