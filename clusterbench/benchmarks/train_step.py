@@ -143,6 +143,9 @@ class TrainStep(SustainedBenchmark):
         MetricKind(
             "last_update", "1", "lower", "roundings between the last update of a weight and the optimizer's formula"
         ),
+        MetricKind(
+            "update_bias", "1", "lower", "standard deviations between updates rounded by chance and the formula's sum"
+        ),
         MetricKind("copies", "1", "lower", "how many updates the copies of a weight are apart behind the clock"),
         MetricKind("clipping", "1", "lower", "how far the norm that the optimizer took is from the clipped one"),
         MetricKind(
@@ -324,7 +327,7 @@ class TrainStep(SustainedBenchmark):
             evidence = check_parity(trainer, job, shared_by, grid, rig.device)
             return {**evidence, PROOF_TIME: time.monotonic() - started}
 
-        timed = TimedStep(step, rig.asked_calls)
+        timed = TimedStep(step, rig.asked_calls, active_in(job.layout, shared_by))
         run = OwnWork(timed, rig.device)
         return Step(
             run=run,

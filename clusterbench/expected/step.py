@@ -67,7 +67,7 @@ def expected_step(
         expected |= _bounds(job, *peak)
     if parity:
         expected |= allowed_of(job, active, runs_in_float64)
-    return expected | allowed_after_timing(job)
+    return expected | allowed_after_timing(job, active)
 
 
 def expected_parts(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> dict[str, Expected]:

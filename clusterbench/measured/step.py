@@ -11,7 +11,7 @@ from typing import Any
 from clusterbench.cluster import Cluster
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.step import fastest_dtype, flops_key, peak_basis
-from clusterbench.expected.tolerances import CLIPPING, COPIES, FACTORS, LAST_UPDATE, PARITY_METRICS, UNSENT
+from clusterbench.expected.tolerances import BIAS, CLIPPING, COPIES, FACTORS, LAST_UPDATE, PARITY_METRICS, UNSENT
 from clusterbench.formulas.schedules import order as orders
 from clusterbench.formulas.schedules import play
 from clusterbench.formulas.statistics import Summary, median, summarise
@@ -60,6 +60,7 @@ EVIDENCE = (
     "compiled_frames",
     "graph_breaks",
     LAST_UPDATE,
+    BIAS,
     COPIES,
     CLIPPING,
 )

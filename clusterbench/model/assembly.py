@@ -18,6 +18,7 @@ from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, Traini
 from clusterbench.model.decoder import Decoder, Layer, loss_of
 from clusterbench.model.half_moments import HalfMomentsAdamW
 from clusterbench.model.stages import Stages
+from clusterbench.model.stochastic_rounding import StochasticRounding
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
@@ -108,6 +109,8 @@ class Assembly:
         Where parameters are between uses, if not on the device.
     make_optimizer
         From parameters and the axis along which other ranks have the same ones.
+    rounding
+        How updated weights are rounded to bfloat16; None to nearest.
     stages
         What this rank has of a pipeline; None without one.
     forward_backward
@@ -131,6 +134,7 @@ class Assembly:
     fresh_views: bool = False
     home: torch.device | None = None
     make_optimizer: Callable[[list[nn.Parameter], str], Optimizer] = field(init=False)
+    rounding: StochasticRounding | None = None
     stages: Stages | None = None
     forward_backward: Callable[[Sequence[tuple[Tensor, Tensor]]], Tensor] | None = None
     loss: Callable[[Tensor, Tensor], Tensor] = loss_of
@@ -138,7 +142,7 @@ class Assembly:
 
     def __post_init__(self) -> None:
         self.model = self.decoders[0]
-        self.make_optimizer = lambda parameters, axis: adamw(parameters, self.job)
+        self.make_optimizer = lambda parameters, axis: adamw(parameters, self.job, self.rounding)
 
     def layers(self) -> Iterator[Layer]:
         """Every layer of this rank."""
@@ -178,11 +182,20 @@ HALF_MOMENTS: dict[str, Any] = {name: value for name, value in ADAMW.items() if 
 }
 
 
-def adamw(parameters: Sequence[nn.Parameter], job: TrainingJob) -> Optimizer:
+def adamw(
+    parameters: Sequence[nn.Parameter], job: TrainingJob, rounding: StochasticRounding | None = None
+) -> Optimizer:
     """The optimizer of every step."""
-    if job.moment_bytes != job.master_bytes:
-        return HalfMomentsAdamW(parameters, **HALF_MOMENTS)
+    if settings := half_moments(job, rounding):
+        return HalfMomentsAdamW(parameters, **settings)
     return torch.optim.AdamW(parameters, **ADAMW)
+
+
+def half_moments(job: TrainingJob, rounding: StochasticRounding | None) -> dict[str, Any] | None:
+    """Settings of our own AdamW; None where torch's does as well."""
+    if job.moment_bytes == job.master_bytes and rounding is None:
+        return None
+    return {**HALF_MOMENTS, "rounding": rounding}
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""AdamW whose moments are kept in fewer bits than the weights, which torch's own does not do."""
+"""AdamW with moments in fewer bits than the weights, or weights rounded by chance, which torch's own does not have."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from clusterbench.model.stochastic_rounding import StochasticRounding, rounded
+
 PIECE = 2**24
 """Elements that are updated at once: what is computed in float32 takes 256 MB, and not more with a larger weight."""
 
 
 class HalfMomentsAdamW(Optimizer):
     """AdamW with moments in ``moments``; arithmetic in float32, rounded to what is kept at the end.
+
+    Rounded to nearest, but for weights in bfloat16 with ``rounding``: those by chance.
 
     Weights may be DTensors (FSDP2), of which each rank updates its part. Made of plain operators, piece by piece, so it
     reads and writes memory several times where torch's fused one does once.
@@ -33,9 +37,10 @@ class HalfMomentsAdamW(Optimizer):
         eps: float,
         weight_decay: float,
         moments: torch.dtype,
+        rounding: StochasticRounding | None = None,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "steps": 0})
-        self.moments = moments
+        self.moments, self.rounding = moments, rounding
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -44,8 +49,13 @@ class HalfMomentsAdamW(Optimizer):
             group["steps"] += 1
             for weight in group["params"]:
                 if weight.grad is not None:
-                    for piece in _pieces(_local(weight), _local(weight.grad), *self._moments_of(weight)):
-                        _update(group, *piece)
+                    tensors = _local(weight), _local(weight.grad), *self._moments_of(weight)
+                    if self.rounding is None:
+                        for value, *others in _pieces(*tensors):
+                            value.copy_(_updated(group, value, *others))
+                    else:
+                        for bits, (value, *others) in self.rounding.pieces(weight, group["steps"], tensors):
+                            value.copy_(rounded(_updated(group, value, *others), bits))
 
     def _moments_of(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         state = self.state[weight]
@@ -64,7 +74,8 @@ def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     yield from zip(*(torch.split(tensor.reshape(-1), PIECE) for tensor in tensors), strict=True)
 
 
-def _update(group: dict[str, Any], weight: Tensor, gradient: Tensor, mean: Tensor, square: Tensor) -> None:
+def _updated(group: dict[str, Any], weight: Tensor, gradient: Tensor, mean: Tensor, square: Tensor) -> Tensor:
+    """What an update makes of a weight, before it is rounded; moments are written."""
     (beta_1, beta_2), steps = group["betas"], group["steps"]
     wide = torch.promote_types(weight.dtype, torch.float32)
     gradient = gradient.to(wide)
@@ -74,4 +85,4 @@ def _update(group: dict[str, Any], weight: Tensor, gradient: Tensor, mean: Tenso
     square.copy_(new_square)
     divisor = new_square.div_(1 - beta_2**steps).sqrt_().add_(group["eps"])
     decayed = weight.to(wide).mul(1 - group["lr"] * group["weight_decay"])
-    weight.copy_(decayed.addcdiv_(new_mean, divisor, value=-group["lr"] / (1 - beta_1**steps)))
+    return decayed.addcdiv_(new_mean, divisor, value=-group["lr"] / (1 - beta_1**steps))

@@ -196,6 +196,11 @@ class Parallelism(ABC):
         return 0.0
 
     @property
+    def rounds_by_chance(self) -> bool:
+        """Whether it rounds updated weights up or down by random bits, which are the same in every layout."""
+        return False
+
+    @property
     def fuses_loss(self) -> bool:
         """Whether the gradients of head and loss are computed together with the loss."""
         return False

@@ -143,14 +143,13 @@ def _optimizer(assembly: Assembly, parameters: Sequence[nn.Parameter], axis: str
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.optim import AdamW
 
-    from clusterbench.model.assembly import ADAMW, HALF_MOMENTS, adamw
+    from clusterbench.model.assembly import ADAMW, adamw, half_moments
     from clusterbench.model.half_moments import HalfMomentsAdamW
 
     job = assembly.job
     if job.layout.degree(axis) == 1:
-        return adamw(parameters, job)
-    if job.moment_bytes != job.master_bytes:
-        half, sharers = HalfMomentsAdamW, assembly.grid.group(axis)
-        return ZeroRedundancyOptimizer(parameters, half, process_group=sharers, **HALF_MOMENTS)
+        return adamw(parameters, job, assembly.rounding)
     group = assembly.grid.group(axis)
+    if settings := half_moments(job, assembly.rounding):
+        return ZeroRedundancyOptimizer(parameters, HalfMomentsAdamW, process_group=group, **settings)
     return ZeroRedundancyOptimizer(parameters, AdamW, process_group=group, **ADAMW)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,10 @@ from torch.distributed.tensor import DTensor
 from clusterbench.engine.memory import every_optimizer
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
-from clusterbench.expected.tolerances import CLIPPING, COPIES, LAST_UPDATE, allowed_after_timing
+from clusterbench.expected.tolerances import BIAS, CLIPPING, COPIES, LAST_UPDATE, allowed_after_timing
 from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, weight_shapes
+from clusterbench.parallel import Parallelism
+from clusterbench.proof.by_chance import bias_of
 from clusterbench.proof.two_steps import over_all_ranks
 from clusterbench.training.built_step import BuiltStep
 
@@ -34,10 +36,15 @@ CLIP_EPSILON = 1e-6
 """Which torch adds to the norm it divides by."""
 
 
-def check_last_update(step: BuiltStep, rig: Rig) -> dict[str, float]:
+def check_last_update(step: BuiltStep, rig: Rig, active: Sequence[Parallelism] = ()) -> dict[str, float]:
     """Looks at the gradients and weights that the timed steps left, and runs one step more.
 
     A collective: every rank gets the same answer.
+
+    Parameters
+    ----------
+    active
+        What the step was to be built with.
 
     Returns
     -------
@@ -49,7 +56,7 @@ def check_last_update(step: BuiltStep, rig: Rig) -> dict[str, float]:
     WrongResult
         On every rank, naming the weight and the rank where there is one.
     """
-    limits = {name: limit.value for name, limit in allowed_after_timing(step.job).items()}
+    limits = {name: limit.value for name, limit in allowed_after_timing(step.job, active).items()}
     found: dict[str, float] = {}
     if step.job.max_grad_norm is not None and step.last_norm is not None:
         off = _off_clipped(step, step.job.max_grad_norm, float(step.last_norm))
@@ -58,10 +65,16 @@ def check_last_update(step: BuiltStep, rig: Rig) -> dict[str, float]:
     found[COPIES], of_copies = _apart(step, names, rig)
     before = {name: _state_of(*stepped) for name, stepped in _stepped(step).items()}
     step()
-    off_formula, of_update = _worst(_off_formula(step, before), names, rig)
+    updates = _updates(step, before)
+    off_formula, of_update = _worst(_off_formula(updates), names, rig)
     if off_formula is not None:
         found[LAST_UPDATE] = off_formula
-    where = {CLIPPING: "the gradients", COPIES: of_copies, LAST_UPDATE: of_update}
+    if BIAS in limits:
+        bias = bias_of(
+            (seen.before.weight, seen.expected.weight, seen.after.weight, seen.after.rounding) for seen in updates
+        )
+        found[BIAS] = over_all_ranks({BIAS: {"": bias}}, rig.device)[BIAS][""]
+    where = {CLIPPING: "the gradients", COPIES: of_copies, LAST_UPDATE: of_update, BIAS: "all weights"}
     for metric, value in found.items():
         if not value <= limits[metric]:
             what = _IN_WORDS[metric].format(where[metric], value, limits[metric])
@@ -73,6 +86,10 @@ _IN_WORDS = {
     CLIPPING: "the norm of {} that the optimizer took is not that of clipped ones: off by {:.3g}; allowed is {:g}",
     COPIES: "copies of {} are {:.3g} updates apart; allowed is {:g}",
     LAST_UPDATE: "what an update made of {} is {:.3g} roundings from AdamW's formula; allowed is {:g}",
+    BIAS: (
+        "updates of {} are not rounded up and down by chance: the sum is off by {:.3g} standard deviations; allowed is "
+        "{:g}"
+    ),
 }
 
 
@@ -163,13 +180,30 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _off_formula(step: BuiltStep, before: Mapping[str, _State]) -> Iterator[tuple[str, float]]:
-    """Name of each weight and how far its last update is from the formula, in roundings."""
+@dataclass(frozen=True)
+class _Update:
+    """The last update of one weight: from what, to what by the formula, to what in fact."""
+
+    name: str
+    before: _State
+    expected: _State
+    after: _State
+
+
+def _updates(step: BuiltStep, before: Mapping[str, _State]) -> list[_Update]:
+    updates = []
     for name, (parameter, state) in _stepped(step).items():
         if name in before:
             gradient = None if parameter.grad is None else _sampled(parameter.grad)
             expected = by_formula(before[name], gradient, step.num_steps)
-            yield name, _roundings(before[name], expected, _state_of(parameter, state))
+            updates.append(_Update(name, before[name], expected, _state_of(parameter, state)))
+    return updates
+
+
+def _off_formula(updates: Iterable[_Update]) -> Iterator[tuple[str, float]]:
+    """Name of each weight and how far its last update is from the formula, in roundings."""
+    for seen in updates:
+        yield seen.name, _roundings(seen.before, seen.expected, seen.after)
 
 
 def by_formula(before: _State, gradient: Tensor | None, updates: int) -> _State:

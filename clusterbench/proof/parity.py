@@ -23,6 +23,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, active_in
 from clusterbench.proof.approximation import check_approximation
+from clusterbench.proof.by_chance import spacing_of_weights
 from clusterbench.proof.coverage import check_coverage
 from clusterbench.proof.two_steps import (
     ALL,
@@ -71,9 +72,11 @@ def check_parity(
         exact = references.of(comparison, EXACT)
         # Weights that are kept in 16 bits are changed by what is left of an update: on one rank no less.
         coarse = max((parallelism.product_rounding for parallelism in comparison.parallelisms), default=0.0)
-        keeps_half = step.job.master_bytes == 2 and not coarse
+        by_chance = any(parallelism.rounds_by_chance for parallelism in comparison.parallelisms)
+        keeps_half = step.job.master_bytes == 2 and (by_chance or not coarse)
         updated = references.of(comparison, comparison.dtype) if keeps_half else exact
-        found = over_all_ranks(deviations(two_steps(step), exact, updated), device)
+        spacing = spacing_of_weights(step.job.on_one_rank(), device) if by_chance else None
+        found = over_all_ranks(deviations(two_steps(step), exact, updated, spacing), device)
         if comparison.dtype == "bfloat16":
             of_one_rank = deviations(references.of(comparison, comparison.dtype), exact)
             found = over_rounding(found, of_one_rank, exact, keeps_half, coarse)
@@ -172,7 +175,7 @@ def over_rounding(
         "parity_gradient_scale": {ALL: max(4 * BFLOAT16_ROUNDING, coarse)} | scales,
         "parity_worst_update": dict.fromkeys(of_one_rank["parity_worst_update"], 1.0),
     }
-    if coarse:
+    if coarse and not keeps_half:
         rounding["parity_worst_update"] = {
             name: max(off, WORST_LEAST) for name, off in of_one_rank["parity_worst_update"].items()
         }

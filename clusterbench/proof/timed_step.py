@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
+from clusterbench.parallel import Parallelism
 from clusterbench.proof.compiled import FRAMES, PLAIN, CompiledStep
 from clusterbench.proof.last_update import check_last_update
 from clusterbench.training.built_step import BuiltStep
@@ -23,13 +25,15 @@ class TimedStep:
 
     Parameters
     ----------
+    active
+        What it was to be built with.
     asked
         Calls that a case asks for. Where clocks have to settle there are more, and not as many in each case: losses of
         cases can be compared after as many updates only.
     """
 
-    def __init__(self, step: BuiltStep, asked: int = 0) -> None:
-        self.step = step
+    def __init__(self, step: BuiltStep, asked: int = 0, active: Sequence[Parallelism] = ()) -> None:
+        self.step, self._active = step, active
         self._asked, self._calls = asked, 0
         self._first: tuple[Tensor, Tensor | None] | None = None
         self._last: tuple[Tensor, Tensor | None] | None = None
@@ -99,4 +103,4 @@ class TimedStep:
             self._compiled.judge(of_all[FRAMES], of_all[PLAIN])
         own = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in (_FINAL, PLAIN)}
         own["num_updates"] = float(num_updates)
-        return own | check_last_update(step, rig) if is_first else own
+        return own | check_last_update(step, rig, self._active) if is_first else own

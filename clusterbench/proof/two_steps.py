@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from clusterbench.job import TrainingJob, weight_shapes
+from clusterbench.proof.by_chance import squares_by_chance
 from clusterbench.training.built_step import BuiltStep
 
 
@@ -115,7 +116,12 @@ IN_WORDS = {
 """Metric -> what it compares of something of :data:`Deviations`."""
 
 
-def deviations(seen: TwoSteps, reference: OneRank, updated: OneRank | None = None) -> Deviations:
+def deviations(
+    seen: TwoSteps,
+    reference: OneRank,
+    updated: OneRank | None = None,
+    spacing: Mapping[str, Tensor] | None = None,
+) -> Deviations:
     """How far this rank's parts are from the same places of the reference.
 
     A gradient and a change are off by the root mean square of the difference on this rank's part over that of the whole
@@ -127,6 +133,9 @@ def deviations(seen: TwoSteps, reference: OneRank, updated: OneRank | None = Non
     updated
         Whose changes are the right ones, and the loss after the first, if not the reference's. A change is off by a
         share of the reference's all the same.
+    spacing
+        Of each element of each weight the distance to the next number, where updated weights are rounded by chance. A
+        change is then off by a share of what such a rounding leaves of the reference's.
     """
     updated = updated or reference
     right = float(reference.losses[0]), float(updated.losses[1])
@@ -141,6 +150,8 @@ def deviations(seen: TwoSteps, reference: OneRank, updated: OneRank | None = Non
             gradient, scale = _gradient_off(part.gradient, whole.gradient[part.place], whole.gradient)
             wanted = updated.weights[name].change[part.place]
             square, size = _squares(part.change, wanted, whole.change)
+            if spacing is not None:
+                size = squares_by_chance(whole.change, spacing[name], part.change.numel())
             change = _ratio(square, size)
             squared, of_reference = squared + square, of_reference + size
         gradients[name], scales[name], changes[name] = gradient, scale, change

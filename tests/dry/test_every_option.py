@@ -39,6 +39,7 @@ SHOWS: dict[str, Case] = {
     "attention_backend": ("tp1", {}, FLAT),
     "loss_chunks": ("dp2+zero3", {}, FLAT),
     "float8": ("dp2", {}, FLAT),
+    "update_rounding": ("dp2-tp2+sp+zero3", {}, {**FLAT, "precision": "pure_bfloat16"}),
 }
 """Where an option does something."""
 
@@ -69,6 +70,8 @@ MIXTURES: list[Case] = [
     ("pp2-tp2", {"schedule": "gpipe", "recompute": "selective"}, {**PIPED, "shape": "llama-tiny-tied"}),
     ("pp2-dp2+zero1", {"schedule": "dualpipev"}, {**PIPED, "global_batch_size": 8}),
     ("cp4-tp2+sp", {"context": "ring", "recompute": "full"}, {**FLAT, "seq_len": 32}),
+    ("pp2-dp2+zero1", {"update_rounding": "stochastic"}, {**PIPED, "precision": "pure_bfloat16"}),
+    ("dp4+ep2+zero3", {**EVEN, "update_rounding": "stochastic"}, {**MOE, "precision": "pure_bfloat16"}),
     ("dp4+zero2", {"shard_group_size": 2, "recompute": "selective"}, FLAT),
 ]
 

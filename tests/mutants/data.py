@@ -143,8 +143,8 @@ MUTANTS = (
     Mutant(
         "Z07",
         "ZeRO 1 shares states out over dp alone: the same numbers, fewer broadcasts and more memory.",
-        "group = assembly.grid.group(axis)\n    return Zero",
-        'group = assembly.grid.group("dp" if planted() else axis)\n    return Zero',
+        "group = assembly.grid.group(axis)\n    if settings",
+        'group = assembly.grid.group("dp" if planted() else axis)\n    if settings',
         ("dp2-cp2+zero1",),
     ),
     Mutant(

@@ -48,6 +48,7 @@ EXACT: list[Case] = [
     *(("tp1", {"loss_chunks": 2, "recompute": again}, TIED) for again in ("none", "full")),
     *((layout, {}, PURE) for layout in ("tp1", "dp2", "dp2+zero1", "dp2+zero2", "dp2+zero3", "cp2")),
     ("tp1", {"recompute": "full", "loss_chunks": 4}, PURE),
+    *((layout, {"update_rounding": "stochastic"}, PURE) for layout in ("tp1", "dp2+zero1", "dp2+zero3")),
     *((layout, {}, {**HALF, "precision": "bfloat16_moments"}) for layout in ("dp2", "dp2+zero1", "dp2+zero3")),
     ("tp1", {"float8": "tensorwise"}, PURE),
     ("tp1", {"float8": "rowwise", "recompute": "selective"}, HALF),

@@ -136,6 +136,127 @@ def test_every_rank_names_what_an_update_did_wrong(layout, options, changes):
         assert DEFECTS[name][1] in verdict, name
 
 
+# Weights that are rounded by chance
+
+Rounding = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _to_nearest(honest: Rounding, values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    return values.bfloat16()
+
+
+def _away_from_zero(honest: Rounding, values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    return honest(values, torch.full_like(bits, 0xFFFF))
+
+
+def _toward_zero(honest: Rounding, values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    return honest(values, torch.zeros_like(bits))
+
+
+def _up(honest: Rounding, values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    return torch.where(values > 0, _away_from_zero(honest, values, bits), _toward_zero(honest, values, bits))
+
+
+def _up_more_often(honest: Rounding, values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    """One in ten goes up in any case."""
+    return torch.where((bits >> 16) % 10 == 0, _up(honest, values, bits), honest(values, bits))
+
+
+def _a_step_back(step: Any) -> None:
+    _set("lr", lambda rate: -rate)(step)
+
+
+def _a_tenth_of_the_rate(step: Any) -> None:
+    _set("lr", lambda rate: rate / 10)(step)
+
+
+BIASED: dict[str, Rounding | Callable[[Any], None]] = {
+    "to nearest": _to_nearest,
+    "away from zero": _away_from_zero,
+    "toward zero": _toward_zero,
+    "up": _up,
+    "up more often": _up_more_often,
+    "no step": _no_step,
+    "a step back": _a_step_back,
+    "a tenth of the rate": _a_tenth_of_the_rate,
+}
+
+
+def _verdicts_by_chance(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """What is said of an honest step, and of each that does not round by chance what the formula says."""
+    import inspect
+    from functools import partial
+
+    from clusterbench.errors import WrongResult
+    from clusterbench.model import half_moments
+    from clusterbench.parallel import active_in, from_options
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job(layout, dtype="bfloat16", precision="pure_bfloat16", **changes)
+    rig = make_rig(job.layout)
+    every = from_options({"update_rounding": "stochastic", **options})
+    honest, verdicts = half_moments.rounded, dict[str, Any]()
+    for name, plant in {"honest": _nothing, **BIASED}.items():
+        step = TrainingStep(job, every, rig.grid, rig.device)
+        timed = TimedStep(step, active=active_in(job.layout, every))
+        for _ in range(_AFTER):
+            timed()
+        if len(inspect.signature(plant).parameters) == 1:
+            plant(step)  # type: ignore[call-arg]
+        else:
+            half_moments.rounded = partial(plant, honest)  # type: ignore[assignment,arg-type]
+        timed()
+        try:
+            verdicts[name] = timed.confirm(rig, is_first=True)
+        except WrongResult as error:
+            verdicts[name] = str(error)
+        half_moments.rounded = honest
+    return verdicts
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("layout", "options", "changes"),
+    [
+        ("dp2", {}, {}),
+        ("tp2+sp", {}, {"shape": "llama-tiny-tied"}),
+        ("dp2+zero1", {}, {}),
+        ("dp2+zero3", {"offload": True}, {"shape": "moe-tiny"}),
+    ],
+    ids=str,
+)
+def test_a_rounding_by_chance_leans_to_no_side(layout, options, changes):
+    first, second = run_ranks(2, _verdicts_by_chance, layout, options, changes)
+    assert first == second
+    honest = first.pop("honest")
+    assert honest["update_bias"] < 4
+    assert honest["last_update"] < 1
+    assert honest["copies"] == 0
+    assert "roundings from AdamW's formula" in first.pop("no step")  # of its moments
+    assert {name: verdict for name, verdict in first.items() if "standard deviations" not in verdict} == {}
+
+
+def test_a_step_that_should_round_by_chance_and_does_not_is_found():
+    first, _ = run_ranks(2, _nearest_in_its_place)
+    assert "updates of all weights are not rounded up and down by chance" in first
+
+
+def _nearest_in_its_place() -> str:
+    from clusterbench.errors import WrongResult
+    from clusterbench.parallel import active_in, from_options
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job("dp2", dtype="bfloat16", precision="pure_bfloat16")
+    rig, asked = make_rig(job.layout), from_options({"update_rounding": "stochastic"})
+    timed = TimedStep(TrainingStep(job, from_options({}), rig.grid, rig.device), active=active_in(job.layout, asked))
+    timed()
+    with pytest.raises(WrongResult) as error:
+        timed.confirm(rig, is_first=True)
+    return str(error.value)
+
+
 # The formula, beside torch's own optimizer, which is neither fused nor of ours
 
 

@@ -13,11 +13,18 @@ from tests.training.jobs import parity_of
 pytestmark = pytest.mark.gloo
 
 
-def verdicts(layout: str, dtype: str) -> dict[str, str]:
-    """What the comparison says of a step with each defect, which acts on many ranks in this dtype alone."""
+def verdicts(layout: str, dtype: str, by_chance: bool = False) -> dict[str, str]:
+    """What the comparison says of a step with each defect, which acts on many ranks in this dtype alone.
+
+    ``by_chance``: with weights in bfloat16, of which updates are rounded by chance.
+    """
+    import torch
+
+    from clusterbench.model import half_moments
     from clusterbench.training.step import TrainingStep
 
-    changes = {"dtype": dtype}
+    changes = {"dtype": dtype, **({"precision": "pure_bfloat16"} if by_chance else {})}
+    options = {"update_rounding": "stochastic"} if by_chance else {}
     honest = {name: getattr(TrainingStep, name) for name in ("reduce", "update", "clip", "forward_backward")}
 
     def acts(step: TrainingStep) -> bool:
@@ -51,6 +58,20 @@ def verdicts(layout: str, dtype: str) -> dict[str, str]:
         else:
             step.num_steps += 1
 
+    def rounded_by(low_bits: int) -> Callable[[Any], None]:
+        def update(step: TrainingStep) -> None:
+            by_bits = half_moments.rounded
+            half_moments.rounded = lambda values, bits: by_bits(values, torch.full_like(bits, low_bits))
+            honest["update"](step)
+            half_moments.rounded = by_bits
+
+        return update
+
+    def of_other_bits(step: TrainingStep) -> None:
+        assert step.assembly.rounding is not None
+        object.__setattr__(step.assembly.rounding, "seed", 1 + torch.distributed.get_rank())
+        honest["update"](step)
+
     names = [f"layers.{at}.{leaf}.weight" for at in (0, 1) for leaf in ("attention.query", "feed_forward.down")]
     names += ["embedding.weight", "layers.1.attention_norm.weight"]
     defects: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -60,10 +81,17 @@ def verdicts(layout: str, dtype: str) -> dict[str, str]:
         "a third of the learning rate": ("update", slower),
         "one rank steps": ("update", on_rank_0_alone),
     }
-    said = {"honest": parity_of(layout, {}, changes)}
+    if by_chance:
+        defects |= {
+            "away from zero": ("update", rounded_by(0xFFFF)),
+            "toward zero": ("update", rounded_by(0)),
+            "to nearest": ("update", rounded_by(0x8000)),
+            "by other bits": ("update", of_other_bits),
+        }
+    said = {"honest": parity_of(layout, options, changes)}
     for defect, (method, instead) in defects.items():
         setattr(TrainingStep, method, planted(method, instead))
-        said[defect] = parity_of(layout, {}, changes)
+        said[defect] = parity_of(layout, options, changes)
         setattr(TrainingStep, method, honest[method])
     return {defect: what if isinstance(what, str) else "" for defect, what in said.items()}
 
@@ -74,3 +102,10 @@ def test_what_is_wrong_in_one_dtype_alone_is_wrong(layout: str, dtype: str) -> N
     said = run_ranks(2, verdicts, layout, dtype, timeout_s=280)[0]
     assert said.pop("honest") == ""
     assert {defect: what for defect, what in said.items() if f" in {dtype}; allowed is " not in what} == {}
+
+
+@pytest.mark.parametrize("layout", ["dp2", "tp2+sp"])
+def test_what_is_wrong_in_weights_that_are_rounded_by_chance_is_wrong(layout: str) -> None:
+    said = run_ranks(2, verdicts, layout, "bfloat16", True, timeout_s=280)[0]
+    assert said.pop("honest") == ""
+    assert {defect: what for defect, what in said.items() if " in bfloat16; allowed is " not in what} == {}

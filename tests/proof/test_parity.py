@@ -137,6 +137,15 @@ PURE: list[Case] = [
     ]
 ]
 """Weights, gradients and moments in 16 bits."""
+BY_CHANCE: list[Case] = [
+    (layout, {**options, "update_rounding": "stochastic"}, {**changes, "seed": seed})
+    for seed, (layout, options, changes) in enumerate(PURE)
+]
+"""The same, with updated weights rounded by chance: by other random bits in each case."""
+BY_CHANCE += [
+    (layout, {"float8": scaling, "update_rounding": "stochastic"}, {"dtype": "bfloat16", "precision": "pure_bfloat16"})
+    for layout, scaling in (("dp2", "tensorwise"), ("pp2", "tensorwise"), ("dp2+zero3", "rowwise"))
+]
 HALF_MOMENTS: list[Case] = [
     (layout, options, {"dtype": "bfloat16", "precision": "bfloat16_moments"})
     for layout, options in [("dp2", {}), ("tp2", {}), ("pp2", {}), ("dp2+zero1", {}), ("dp2+zero3", {"offload": True})]
@@ -153,7 +162,7 @@ FLOAT8: list[Case] = [
         ("dp2+ep2", {}, SHARED),
     ]
 ]
-PROVEN = Together(parity_of, [*IN_FLOAT64, *IN_LESS, *PURE, *HALF_MOMENTS, *FLOAT8])
+PROVEN = Together(parity_of, [*IN_FLOAT64, *IN_LESS, *PURE, *BY_CHANCE, *HALF_MOMENTS, *FLOAT8])
 
 
 QUICK = [case for case in [*TENSOR, *DATA] if case[0] in ("tp2", "tp2+sp", "dp2")]
@@ -185,7 +194,7 @@ def shares_of_allowed(case: Case, evidence: Mapping[str, float]) -> dict[str, fl
     return {key: evidence[key] / limit.value for key, limit in allowed.items()}
 
 
-@pytest.mark.parametrize("case", [*IN_LESS, *PURE, *HALF_MOMENTS, *FLOAT8], ids=name_of)
+@pytest.mark.parametrize("case", [*IN_LESS, *PURE, *BY_CHANCE, *HALF_MOMENTS, *FLOAT8], ids=name_of)
 def test_a_layout_is_well_within_the_tolerances_of_float64_and_of_its_dtype(case: Case) -> None:
     evidence = PROVEN(case)[0]
     assert not isinstance(evidence, str), evidence
