@@ -19,6 +19,7 @@ from clusterbench.measured.traffic import traffic_metrics
 from clusterbench.parallel import from_options
 from clusterbench.run_folder.passes import OWN_SECONDS, Pass
 from clusterbench.types import NOTHING_SENT, Case, Metric, MetricKind, Observation, Place, Point, Step
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
@@ -62,6 +63,15 @@ class RankStep(SustainedBenchmark):
         MetricKind(EXECUTED, "FLOP", "neither", "of products and attention, in a step of the rank", exact=True),
         MetricKind("compiled_frames", "1", "neither", "functions that torch.compile made of the timed step"),
         MetricKind("graph_breaks", "1", "lower", "how often a compiled function had to be left for Python", exact=True),
+    )
+
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word(
+            "Fake communication",
+            "One rank of a layout computes alone on a real device. Its collectives return at once and nothing is sent, "
+            "so what it computes has no meaning, and its time is that of no layout.",
+            "fake|alone",
+        ),
     )
 
     def points(self, place: Place) -> Iterable[Point]:

@@ -21,6 +21,7 @@ from clusterbench.job.dry import DRY, DryRank
 from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
 from clusterbench.launch.executions import Execution
 from clusterbench.launch.progress import ClosingProgress, progress_on
+from clusterbench.measured.speed import LONE_RANK
 from clusterbench.parallel import from_options
 from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder, default_path
@@ -113,6 +114,8 @@ def tasks_of(case: Case) -> Sequence[DryTask]:
 
 def _dry(case: Case) -> Case | Refusal:
     reason = f"{case.benchmark} measures a machine, and a dry run has none: it is of train_step"
+    if case.benchmark == LONE_RANK:
+        reason = "a rank that is to compute has no dry run: with communication: real each rank of its layout has one"
     if case.benchmark == "train_step":
         trainer, job = trainer_of(case.point), job_of(case.point, case.device)
         reason = trainer.needs_data or objection(job, from_options(case.point)) or ""

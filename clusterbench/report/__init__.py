@@ -42,6 +42,7 @@ _MOST_PRINTED = 12  # lines of a table behind a figure, on paper; page.css hides
 _CAUTION = (
     "Measured on CPU ranks that talk over Gloo: this shows method, memory and traffic, not the speed of a cluster."
 )
+_ALONE = "One rank of a layout computed alone, and nothing was sent: its time is no speed of that layout."
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def page(
         most_compared=_MOST,
         answer=answer,
         unsteady=_unsteady(reading, rests_on),
-        caution=_CAUTION if reading.plan.cluster.device == "cpu" and not reading.is_dry else "",
+        caution=_caution(reading),
         verdict=judged,
         summary=list(_summary(reading)),
         findings=[_group(name, found, places) for name, found in _worst_first(answers)],
@@ -206,6 +207,11 @@ def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, 
             "panels": panels,
             "cases": {case for panel in panels for case in panel.cases},
         }
+
+
+def _caution(reading: Reading) -> str:
+    on_cpu = reading.plan.cluster.device == "cpu" and not reading.is_dry
+    return " ".join([*([_CAUTION] if on_cpu else []), *([_ALONE] if reading.lone_ranks else [])])
 
 
 def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[str, set[str]]:

@@ -25,6 +25,7 @@ from clusterbench.engine import fake_group
 from clusterbench.engine.launches import count_operators
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import NotHere, SuiteError
+from clusterbench.launch.dry import dry_plan
 from clusterbench.layout import ParallelLayout
 from clusterbench.measured.speed import without_speed
 from clusterbench.parallel import from_options
@@ -196,6 +197,19 @@ def test_it_is_not_proven_which_is_no_failure(reading: Reading) -> None:
     assert any(
         "communication: fake" in said and said.startswith("Speed of the layouts") for said in cannot_say(reading)
     )
+
+
+@pytest.mark.gloo
+def test_the_page_says_so_beside_its_answer_and_explains_the_word(run: Path) -> None:
+    page = (run / "index.html").read_text()
+    said = "One rank of a layout computed alone, and nothing was sent: its time is no speed of that layout."
+    assert said in page.partition("<h2>Findings</h2>")[0]
+    assert "<dt>Fake communication</dt>" in page
+
+
+def test_it_has_no_dry_run(tmp_path: Path) -> None:
+    (refusal,) = dry_plan(plan_of(tmp_path, "layouts: [tp2], communication: fake")).refusals
+    assert refusal.reason.startswith("a rank that is to compute has no dry run")
 
 
 @pytest.mark.gloo
