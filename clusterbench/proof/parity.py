@@ -7,7 +7,7 @@ compared with one rank: loss, every gradient, what two steps changed of every we
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -38,6 +38,7 @@ from clusterbench.proof.two_steps import (
     two_steps,
 )
 from clusterbench.trainers import Trainer
+from clusterbench.training.built_step import BuiltStep
 from clusterbench.training.step import TrainingStep
 
 BFLOAT16_ROUNDING = 2.0**-9
@@ -79,7 +80,8 @@ def check_parity(
         found = over_all_ranks(deviations(two_steps(step), exact, updated, spacing), device)
         if comparison.dtype == "bfloat16":
             of_one_rank = deviations(references.of(comparison, comparison.dtype), exact)
-            found = over_rounding(found, of_one_rank, exact, keeps_half, coarse)
+            numels = _least_parts(step, exact, device) if coarse else None
+            found = over_rounding(found, of_one_rank, exact, keeps_half, coarse, numels)
         evidence |= {comparison.key(metric): max(group.values()) for metric, group in found.items()}
         complaints += [
             f"{job.layout} does not compute what one rank computes: {how}" for how in _too_far(found, comparison, job)
@@ -151,7 +153,12 @@ def _on_one_rank(job: TrainingJob, model: Sequence[Parallelism], device: torch.d
 
 
 def over_rounding(
-    found: Deviations, of_one_rank: Deviations, exact: OneRank, keeps_half: bool = False, coarse: float = 0.0
+    found: Deviations,
+    of_one_rank: Deviations,
+    exact: OneRank,
+    keeps_half: bool = False,
+    coarse: float = 0.0,
+    numels: Mapping[str, int] | None = None,
 ) -> Deviations:
     """Deviations as multiples of what bfloat16 makes of a step on one rank.
 
@@ -161,11 +168,12 @@ def over_rounding(
     another sign. With ``keeps_half`` that of all weights stays, too: it was compared with one rank that rounds as well.
     ``coarse`` is what products lose of their operands: where that is much, a loss is trusted to half of it, the
     scale of all gradients by it and that of one by half of it more, and what two steps changed of a weight by a
-    multiple of what it is on one rank, too.
+    multiple of what it is on one rank, too. ``numels`` has the elements of the smallest part that a rank has of each
+    weight: of few elements a deviation is as far from its mean as chance will have it.
     """
+    numels = numels or {name: weight.gradient.numel() for name, weight in exact.weights.items()}
     scales = {
-        name: _of_scale(name, off, exact.weights[name].gradient.numel()) + coarse / 2
-        for name, off in of_one_rank["parity_gradients"].items()
+        name: _of_scale(name, off, numels[name]) + coarse / 2 for name, off in of_one_rank["parity_gradients"].items()
     }
     rounding = {
         **of_one_rank,
@@ -177,7 +185,8 @@ def over_rounding(
     }
     if coarse and not keeps_half:
         rounding["parity_worst_update"] = {
-            name: max(off, WORST_LEAST) for name, off in of_one_rank["parity_worst_update"].items()
+            name: max(off, WORST_LEAST) * _spread(numels[name])
+            for name, off in of_one_rank["parity_worst_update"].items()
         }
     if keeps_half:
         rounding["parity_update"] = {ALL: 1.0}
@@ -185,6 +194,29 @@ def over_rounding(
         metric: {name: off / max(rounding[metric][name], 1e-30) for name, off in group.items()}
         for metric, group in found.items()
     }
+
+
+MANY = 128
+"""Elements of a part that may deviate by half as much again as one rank does."""
+
+
+def _spread(numel: int) -> float:
+    """How much more a part of so many elements may deviate than one of :data:`MANY`.
+
+    Few elements get another sign, and their number varies as its root. Norms of 64 elements deviated by up to 1.3 times
+    what one rank does, their parts of 32 and 16 by 1.6 and more (6 seeds of 5 layouts).
+
+    >>> _spread(512), _spread(32)
+    (1.0, 1.3333333333333333)
+    """
+    return max(1.0, (1 + 0.5 * math.sqrt(MANY / numel)) / 1.5)
+
+
+def _least_parts(step: BuiltStep, exact: OneRank, device: torch.device) -> dict[str, int]:
+    """Of each weight the elements of the smallest part on any rank. A collective."""
+    parts = {name: part.value.numel() for name, part in step.parts().items()}
+    own = {name: -float(parts.get(name) or weight.gradient.numel()) for name, weight in exact.weights.items()}
+    return {name: int(-least) for name, least in over_all_ranks({"": own}, device)[""].items()}
 
 
 def _of_scale(name: str, off: float, numel: int) -> float:
