@@ -168,7 +168,7 @@ class ModelShape:
         layers = self.num_layers * per_layer
         return self.embedding_parameters + layers + self.hidden_size + self.head_parameters
 
-    def twin(self, num_layers: int) -> ModelShape:
+    def twin(self, num_layers: int, head_dim: int = 0) -> ModelShape:
         """The small model on which a layout is checked against one rank.
 
         Heads, kv heads and tying are the same, so a layout that shards this shape shards the twin at the same places.
@@ -181,6 +181,8 @@ class ModelShape:
         ----------
         num_layers
             Layers of the twin: at least ``pp`` times the chunks per stage.
+        head_dim
+            Channels of a head, if it has to be that many.
 
         Examples
         --------
@@ -188,7 +190,8 @@ class ModelShape:
         >>> twin.hidden_size, twin.num_heads, twin.num_kv_heads, twin.vocab_size
         (256, 32, 8, 256)
         """
-        head_dim = min(self.head_dim, 8 if self.num_heads <= 32 else 4 if self.num_heads <= 64 else 2)
+        least = min(self.head_dim, 8 if self.num_heads <= 32 else 4 if self.num_heads <= 64 else 2)
+        head_dim = max(head_dim, least)
         vocab_unit = lcm(64, self.num_heads)
         width = self.num_heads * head_dim
         return replace(

@@ -26,7 +26,9 @@ def twin_of(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> TrainingJo
     micro_batches = max((need.micro_batches for need in needs), default=3)
     return replace(
         job,
-        shape=job.shape.twin(max((need.num_layers for need in needs), default=2)),
+        shape=job.shape.twin(
+            max((need.num_layers for need in needs), default=2), max((need.head_dim for need in needs), default=0)
+        ),
         seq_len=-(-TWIN_TOKENS // unit) * unit,
         micro_batch_size=TWIN_MICRO_BATCH_SIZE,
         global_batch_size=micro_batches * TWIN_MICRO_BATCH_SIZE * job.layout.dp,

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Shard
 
 from clusterbench.engine.compat import scaled_product
 
@@ -31,6 +32,9 @@ def float8_linear(x: Tensor, weight_OI: Tensor, scaling: str) -> Tensor:
 
     Notes
     -----
+    Of DTensors each rank multiplies its parts, and scales are of those: finer than of the whole, and without a message.
+    What is sent between ranks is not rounded.
+
     For backward ``x`` and ``weight`` are kept as they came, and rounded again. Scales are of this moment: no history of
     maxima is kept.
 
@@ -38,7 +42,21 @@ def float8_linear(x: Tensor, weight_OI: Tensor, scaling: str) -> Tensor:
     ------
     Micikevicius et al. 2022, arXiv:2209.05433. pytorch/ao, ``torchao/float8``, for which operand has which format.
     """
+    if isinstance(x, DTensor) and isinstance(weight_OI, DTensor):
+        return _of_parts(x, weight_OI, scaling)
     return cast(Tensor, _Linear.apply(x, weight_OI, scaling))  # type: ignore[no-untyped-call]
+
+
+def _of_parts(x: DTensor, weight_OI: DTensor, scaling: str) -> Tensor:
+    """The product of a weight that is cut along one of its dimensions."""
+    (cut,) = weight_OI.placements
+    assert isinstance(cut, Shard)
+    # Cut along its outputs, a rank has some of the result, and its part of a sum that is the gradient of x; cut along
+    # its inputs, it is the other way round.
+    channels = Shard(x.dim() - 1)
+    result, gradient = (channels, Partial()) if cut.dim == 0 else (Partial(), channels)
+    part = float8_linear(x.to_local(grad_placements=[gradient]), weight_OI.to_local(grad_placements=[cut]), scaling)
+    return DTensor.from_local(part, x.device_mesh, [result], run_check=False)
 
 
 class _Linear(torch.autograd.Function):

@@ -133,11 +133,14 @@ class Twin:
         Of a step of one dp rank: a first, a last, and one between them.
     seq_unit
         What its ``seq_len`` is a multiple of.
+    head_dim
+        Channels of a head; 0 for as few as there are without need.
     """
 
     num_layers: int = 2
     micro_batches: int = 3
     seq_unit: int = 1
+    head_dim: int = 0
 
 
 class AttentionBlock(NamedTuple):

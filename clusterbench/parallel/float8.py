@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism
+from clusterbench.parallel import Parallelism, Twin
 from clusterbench.parallel.compile import Compile
 from clusterbench.shape import ModelShape
 
@@ -25,8 +25,9 @@ class Float8(Parallelism):
     """Multiplies in float8 what attention and feed-forward multiply with weights, forward and backward.
 
     Operands are rounded where they are multiplied (torch._scaled_mm). Weights, activations and gradients stay what they
-    are, so memory and traffic do. Norms, attention itself, head, router and routed experts are left as they are. A CPU
-    computes it too, slowly; on GPUs it takes one of compute capability 8.9 or more.
+    are, so memory and traffic do. Norms, attention itself, head, router and routed experts are left as they are. With
+    tp each rank scales its own parts of a product. A CPU computes it too, slowly; on GPUs it takes one of compute
+    capability 8.9 or more.
 
     Source
     ------
@@ -52,28 +53,25 @@ class Float8(Parallelism):
         return True
 
     def objection(self, job: TrainingJob) -> str | None:
-        shape, tokens = job.shape, job.local_tokens
         if job.dtype != "bfloat16":
             return f"float8 {self.float8} rounds what is multiplied in bfloat16, and dtype is {job.dtype}"
-        if job.layout.uses("tp"):
-            return (
-                f"float8 {self.float8} and tp{job.layout.tp}: weights are DTensors there, for which torch knows no "
-                "product in float8"
-            )
-        for what, number in (
-            ("tokens of a micro-batch on a rank", tokens),
-            ("hidden channels", shape.hidden_size),
-            ("channels of keys", shape.num_kv_heads * shape.head_dim),
-            ("feed-forward channels", shape.ffn_hidden_size),
-        ):
+        for what, number in {
+            "tokens of a micro-batch": job.local_tokens,
+            **_channels(job.shape, job.layout.tp),
+        }.items():
             if number % MULTIPLE:
-                return f"float8 products take multiples of {MULTIPLE}, and the {what} are {number}"
+                return f"float8 products take multiples of {MULTIPLE}, and the {what} on a rank are {number}"
         return None
 
     def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
         if job.device == "cpu" and any(isinstance(other, Compile) for other in others):
             return f"float8 {self.float8} and compile: compiled for a CPU (torch 2.13), such products are not finite"
         return None
+
+    def twin(self, job: TrainingJob) -> Twin:
+        channels = _channels(job.shape.twin(1), job.layout.tp)
+        too_few = any(number % MULTIPLE for number in channels.values())
+        return Twin(seq_unit=MULTIPLE * job.layout.cp, head_dim=MULTIPLE if too_few else 0)
 
     @property
     def product_rounding(self) -> float:
@@ -100,3 +98,13 @@ class Float8(Parallelism):
             for module in (module for part in parts for module in part.modules()):
                 if isinstance(module, Linear):
                     module.product = partial(float8_linear, scaling=self.float8)
+
+
+def _channels(shape: ModelShape, tp: int) -> dict[str, int]:
+    """Inputs and outputs of the products that a rank computes."""
+    return {
+        "hidden channels": shape.hidden_size,
+        "channels of queries": shape.num_heads * shape.head_dim // tp,
+        "channels of keys": max(shape.num_kv_heads // tp, 1) * shape.head_dim,
+        "feed-forward channels": 0 if shape.has_experts else shape.ffn_hidden_size // tp,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
@@ -340,7 +340,6 @@ def _split_dim_of(name: str) -> int | None:
 
 def _key_value_style(job: TrainingJob) -> ParallelStyle:
     """A projection kept whole on every rank, of which each computes only the kv head its query heads need."""
-    import torch.nn.functional as F
     from torch import Tensor, nn
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Partial
@@ -352,11 +351,12 @@ def _key_value_style(job: TrainingJob) -> ParallelStyle:
             rows = slice(head * job.shape.head_dim, (head + 1) * job.shape.head_dim)
 
             def forward(x: DTensor) -> Tensor:
-                weight: Tensor = module.weight  # type: ignore[assignment]
                 # Nothing else than this head reaches the loss on this rank, so both gradients are parts of the sum
                 # over tp.
                 local = x.to_local(grad_placements=[Partial()])
-                return F.linear(local, weight[rows].to(local.dtype))
+                weight: Tensor = module.weight  # type: ignore[assignment]
+                product: Callable[[Tensor, Tensor], Tensor] = module.product  # type: ignore[assignment]
+                return product(local, weight[rows].to(local.dtype))
 
             module.forward = forward
             return module

@@ -72,6 +72,7 @@ MIXTURES: list[Case] = [
     ("cp4-tp2+sp", {"context": "ring", "recompute": "full"}, {**FLAT, "seq_len": 32}),
     ("pp2-dp2+zero1", {"update_rounding": "stochastic"}, {**PIPED, "precision": "pure_bfloat16"}),
     ("dp4+ep2+zero3", {**EVEN, "update_rounding": "stochastic"}, {**MOE, "precision": "pure_bfloat16"}),
+    ("dp2-tp2+sp+zero3", {"float8": "rowwise", "recompute": "selective"}, FLAT),
     ("dp4+zero2", {"shard_group_size": 2, "recompute": "selective"}, FLAT),
 ]
 

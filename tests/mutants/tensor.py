@@ -31,11 +31,11 @@ MUTANTS = (
     Mutant(
         "T04",
         "Where kv heads are repeated, their weight has its gradient summed over tp twice.",
-        "return F.linear(local, weight[rows].to(local.dtype))",
+        "return product(local, weight[rows].to(local.dtype))",
         "torch = __import__('torch'); reduce = torch.distributed.all_reduce; "
         "planted() and weight.requires_grad and not getattr(weight, 'summed', False) and "
         "weight.register_hook(lambda g: (g := g.clone(), reduce(g, group=device_mesh.get_group()))[0]); "
-        "weight.summed = True; return F.linear(local, weight[rows].to(local.dtype))",
+        "weight.summed = True; return product(local, weight[rows].to(local.dtype))",
         (f"tp2 {ONE_KV_HEAD}",),
     ),
     Mutant(

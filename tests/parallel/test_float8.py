@@ -6,10 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from clusterbench.expected.twin import twin_of
 from clusterbench.model.modules import Linear
 from clusterbench.parallel.float8 import Float8
 from clusterbench.training.assemble import assemble
-from tests.training.jobs import make_job, objection_to
+from tests.ranks import run_ranks
+from tests.training.jobs import make_job, objection_to, parity_of
 
 
 @pytest.mark.parametrize(
@@ -17,10 +19,10 @@ from tests.training.jobs import make_job, objection_to
     [
         ("tp1", {}, {}, "float8 rowwise rounds what is multiplied in bfloat16, and dtype is float64"),
         (
-            "tp2",
+            "tp8",
             {},
-            {"dtype": "bfloat16"},
-            "float8 rowwise and tp2: weights are DTensors there, for which torch knows no product in float8",
+            {"dtype": "bfloat16", "shape": "llama-tiny-narrow"},
+            "float8 products take multiples of 16, and the channels of queries on a rank are 8",
         ),
         (
             "cp2",
@@ -42,9 +44,35 @@ def test_what_cannot_be_says_why(
     assert objection_to((layout, {"float8": "rowwise", **options}, changes)) == reason
 
 
+@pytest.mark.parametrize(("layout", "head_dim", "seq_len"), [("tp2", 8, 16), ("tp4", 16, 16), ("cp2-tp2", 8, 32)])
+def test_the_twin_has_sizes_of_which_products_can_be_taken(layout: str, head_dim: int, seq_len: int) -> None:
+    job = make_job(layout, dtype="bfloat16")
+    twin = twin_of(job, [Float8(float8="tensorwise")])
+    assert (twin.shape.head_dim, twin.seq_len) == (head_dim, seq_len)
+    assert Float8(float8="tensorwise").objection(twin) is None
+    assert twin_of(job, [Float8()]).shape.head_dim == 8
+
+
 def test_on_a_gpu_it_can_be_compiled() -> None:
     options = {"float8": "tensorwise", "compile": True}
-    assert objection_to(("tp1", options, {"dtype": "bfloat16", "device": "cuda"})) is None
+    for layout in ("tp1", "tp2+sp"):
+        assert objection_to((layout, options, {"dtype": "bfloat16", "device": "cuda"})) is None
+
+
+def without_sums(layout: str) -> str | dict[str, float]:
+    """What is said of products of which each rank takes its own part of a sum for the whole."""
+    from torch.distributed.tensor import Replicate
+
+    from clusterbench.model import float8
+
+    float8.Partial = Replicate  # type: ignore[assignment,misc]
+    return parity_of(layout, {"float8": "tensorwise"}, {"dtype": "bfloat16"})
+
+
+@pytest.mark.gloo
+def test_a_part_of_a_sum_that_is_taken_for_the_whole_is_found() -> None:
+    for said in run_ranks(2, without_sums, "tp2"):
+        assert str(said).startswith("tp2 does not compute what one rank computes: ")
 
 
 @pytest.mark.parametrize(("shape", "number"), [("llama-tiny", 7), ("moe-shared-tiny", 4)])

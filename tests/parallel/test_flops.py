@@ -34,6 +34,8 @@ CASES: list[Case] = [
     ("dp2+zero3", {"loss_chunks": 2}, HALF),
     ("tp1", {"float8": "tensorwise", "recompute": "selective"}, HALF),
     ("dp2+zero3", {"float8": "rowwise", "recompute": "full"}, HALF),
+    ("tp2+sp", {"float8": "tensorwise", "recompute": "selective"}, HALF),
+    ("tp2", {"float8": "rowwise"}, {**HALF, "shape": "llama-tiny-mqa"}),
     # tensor and sequence
     ("tp2", {"loss_parallel": False}, {}),
     *(("tp2+sp", {"recompute": again}, MQA) for again in AGAIN),

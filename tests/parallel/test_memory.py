@@ -70,6 +70,7 @@ TENSOR: list[Case] = [
     ("tp2+sp", {}, {}),
     ("tp2+sp", {}, HALF),
     ("tp2+sp", {}, PURE),
+    ("tp2+sp", {"float8": "tensorwise"}, HALF),
     ("tp2+sp", {"recompute": "full"}, {}),
     ("tp2", {}, MQA),
     ("tp2", {}, {**TIED, **HALF}),

@@ -32,6 +32,8 @@ CASES: list[Case] = [
     ("tp2+sp", {}, {}),
     ("tp2+sp", {"loss_parallel": False}, {}),
     ("tp2+sp", {}, {"dtype": "bfloat16"}),
+    *((layout, {"float8": "tensorwise"}, {"dtype": "bfloat16"}) for layout in ("tp2", "tp2+sp")),
+    ("tp2+sp", {"float8": "rowwise", "recompute": "selective"}, {**MQA, "dtype": "bfloat16"}),
     ("tp4", {}, {}),
     ("tp4+sp", {}, {"global_batch_size": 12}),
     # kv heads that are kept whole, and a tied embedding

@@ -160,6 +160,11 @@ FLOAT8: list[Case] = [
         ("cp2", {}, {}),
         ("pp2", {}, {}),
         ("dp2+ep2", {}, SHARED),
+        ("tp2", {}, {"precision": "pure_bfloat16"}),
+        ("tp2+sp", {"recompute": "selective"}, MQA),
+        ("tp2+sp", {}, SHARED),
+        ("dp2-tp2+zero3", {}, {}),
+        ("dp4+zero3", {}, {"seed": 2}),
     ]
 ]
 PROVEN = Together(parity_of, [*IN_FLOAT64, *IN_LESS, *PURE, *BY_CHANCE, *HALF_MOMENTS, *FLOAT8])
