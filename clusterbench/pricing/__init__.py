@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from clusterbench.formulas.collectives import traffic_bytes
 from clusterbench.pricing.rates import KnownRates, Rates
 from clusterbench.pricing.work import Messages, StageWork, StepWork
 
@@ -126,10 +125,7 @@ def _shares(launch: float, latency: float) -> Iterator[tuple[str, float]]:
 
 
 def _seconds(sent: Messages, rates: Rates) -> float:
-    if sent.ranks == 1:
-        return 0.0
-    on_link = traffic_bytes(sent.op, sent.size_bytes, sent.ranks)
-    return sent.count * (rates.collective_start + on_link / rates.busbw_of(sent.op, sent.nodes, sent.sharing))
+    return sent.count * rates.collective_s(sent.op, sent.size_bytes, sent.ranks, sent.nodes, sent.sharing)
 
 
 def _gradients(work: StepWork, rates: Rates, backward: float) -> float:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from clusterbench.errors import nearest
 from clusterbench.expectation import Expectation
+from clusterbench.formulas.collectives import traffic_bytes
 from clusterbench.types import split_key
 
 RATES: Mapping[str, tuple[str, str]] = {
@@ -16,10 +17,10 @@ RATES: Mapping[str, tuple[str, str]] = {
     "attention": ("FLOP/s", "fused causal attention, forward and backward together, of a rank; by head_dim"),
     "memory": ("B/s", "what operators bound by memory read and write, of a rank"),
     "operator_time": ("s", "what the host needs to launch an operator"),
-    "collective_start": ("s", "what a collective takes beside its bytes"),
+    "half_size": ("B", "for each rank of a group: the message with which half of the bus bandwidth is reached"),
     "collective_time": ("s", "from one collective to the next that waits for it, for each rank of their group"),
     "pipeline_factor": ("1", "by how much collective_time is longer where a pipeline spans nodes"),
-    "busbw": ("B/s", "bus bandwidth of large messages, all ranks of so many nodes in one group; by nodes and op"),
+    "busbw": ("B/s", "bus bandwidth of 256 MiB, all ranks of so many nodes in one group; by nodes and op"),
     "node_network": ("B/s", "what a node can send at most over all of its NICs"),
     "p2p_time": ("s", "what a message from stage to stage takes beside its bytes"),
     "p2p_bandwidth": ("B/s", "of a message from stage to stage"),
@@ -27,6 +28,9 @@ RATES: Mapping[str, tuple[str, str]] = {
     "model_error": ("1", "the factor within which 80 % of measured steps lie of a price with the right rates"),
 }
 """Every rate by name: its unit and what it is."""
+
+PROBED_BYTES = 2**28
+"""The message whose bus bandwidth is on record."""
 
 _BY = {"attention": ("head_dim",), "busbw": ("nodes", "op")}
 """What tells rates of one name apart."""
@@ -48,7 +52,7 @@ class Rates:
     attention: Mapping[int, float]
     memory: float
     operator_time: float
-    collective_start: float
+    half_size: float
     collective_time: float
     pipeline_factor: float
     busbw: Mapping[str, Mapping[int, float]]
@@ -61,6 +65,18 @@ class Rates:
     def attention_at(self, head_dim: int) -> float:
         """Of the largest head size on record that is no larger, or of the smallest."""
         return _at(self.attention, head_dim)
+
+    def collective_s(self, op: str, size_bytes: float, ranks: int, nodes: int, sharing: int) -> float:
+        """Seconds of one collective: its bytes, and as many more as half of the bandwidth is reached with.
+
+        Those grow with the ranks of a group, as a ring has a step for each. The bus bandwidth on record is that of
+        :data:`PROBED_BYTES`.
+        """
+        if ranks == 1:
+            return 0.0
+        half = self.half_size * ranks
+        bandwidth = self.busbw_of(op, nodes, sharing) * (1 + half / PROBED_BYTES)
+        return traffic_bytes(op, size_bytes + half, ranks) / bandwidth
 
     def busbw_of(self, op: str, nodes: int, sharing: int) -> float:
         """Bus bandwidth of one of several groups that use the network of a node at the same time.

@@ -133,6 +133,7 @@ _WRITTEN: Mapping[str, tuple[float, str]] = {
     "FLOP/s": (1e12, "TFLOP/s"),
     "B/s": (1e9, "GB/s"),
     "s": (1e-6, "us"),
+    "B": (1.0, "B"),
     "1": (1.0, ""),
 }
 

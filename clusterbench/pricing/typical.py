@@ -46,10 +46,10 @@ OF_NETWORK = (0.50, 0.80, 0.95)
 
 _TIMES: Mapping[str, tuple[tuple[float, float, float], str, str]] = {
     "operator_time": ((5e-6, 10e-6, 20e-6), "s", "eager PyTorch with autograd, by processor"),
-    "collective_start": (
-        (10e-6, 25e-6, 50e-6),
-        "s",
-        "8 GPUs, 16 and 64 MiB less the bytes at 256 MiB's bandwidth: aiconfigurator, nccl_perf",
+    "half_size": (
+        (0.5e6, 1.13e6, 2.5e6),
+        "B",
+        "all-gather of 16 and 256 MiB over 8 H100, 213 and 322 GB/s: aiconfigurator, nccl_perf",
     ),
     "collective_time": (
         (1.5e-6, 10e-6, 50e-6),

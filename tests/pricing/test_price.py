@@ -15,7 +15,7 @@ VALUES = {
     "attention[head_dim=64]": 50.0,
     "memory": 10.0,
     "operator_time": 0.001,
-    "collective_start": 0.5,
+    "half_size": 1e-9,
     "collective_time": 0.001,
     "pipeline_factor": 6.0,
     "busbw[nodes=1,op=all_gather]": 8.0,
@@ -94,15 +94,21 @@ def test_interleaving_shortens_the_bubble():
 
 
 def test_messages_cost_their_start_and_their_bytes_over_the_bus():
+    # 16 B x 1/2 over 8 B/s three times, in each of four micro-batches
     parts = parts_of(step(stage(messages=(gather(count=3),))), known(collective_time=1e-9).rates)
-    # 16 B x 1/2 over 8 B/s, and 0.5 s to start, three times, in each of four micro-batches
-    assert parts["tp"] == pytest.approx(4 * 3 * (0.5 + 1.0))
+    assert parts["tp"] == pytest.approx(4 * 3 * 1.0)
+    # a message of half_size has half of the bandwidth, and one of 256 MiB what is on record
+    sized = known(half_size=2.0**26).rates
+    per_byte = [sized.collective_s("all_gather", size, 2, 1, 1) / size for size in (2.0**27, 2.0**28, 2.0**60)]
+    assert per_byte[1] == pytest.approx(0.5 / 8)
+    assert per_byte[0] == pytest.approx(2 * per_byte[2])
 
 
 def test_what_passes_behind_products_is_not_paid():
     hidden = parts_of(step(stage(messages=(gather(behind_flops=100.0),))), known().rates)["tp"]
-    assert hidden == pytest.approx(4 * 0.5)
-    assert parts_of(step(stage(messages=(gather(behind_flops=1e6),))), known().rates)["tp"] == 0.0
+    assert hidden == pytest.approx(0.0, abs=1e-6)
+    shown = parts_of(step(stage(messages=(gather(behind_flops=50.0),))), known().rates)["tp"]
+    assert shown == pytest.approx(4 * 0.5)
 
 
 def test_a_host_that_launches_slower_than_the_card_computes_sets_the_pace():
@@ -117,7 +123,7 @@ def test_a_host_that_launches_slower_than_the_card_computes_sets_the_pace():
 
 def test_collectives_that_wait_for_one_another_are_a_floor_that_pipelines_over_nodes_raise():
     chain = stage(messages=(gather(count=20_000, ranks=8, size_bytes=0.0),))
-    rates = known(collective_start=1e-9).rates
+    rates = known().rates
     alone = step_seconds(step(chain), rates)
     assert alone == pytest.approx(4 * 160 + 8, rel=1e-3)
     assert step_seconds(step(chain, pipeline_nodes=2), rates) == alone
@@ -128,12 +134,12 @@ def test_collectives_that_wait_for_one_another_are_a_floor_that_pipelines_over_n
 
 
 def test_gradients_pass_behind_the_last_backward_but_for_what_never_does():
-    sent = (gather(axis="dp", size_bytes=160.0),)  # 10.5 s
-    assert parts_of(step(gradients=sent), known().rates)["dp"] == pytest.approx(10.5)
+    sent = (gather(axis="dp", size_bytes=160.0),)  # 10 s
+    assert parts_of(step(gradients=sent), known().rates)["dp"] == pytest.approx(10)
     backward = 10 * 2 / 3
     half = parts_of(step(gradients=sent, overlap=0.5, exposed=0.1), known().rates)["dp"]
-    assert half == pytest.approx(10.5 - backward / 2)
-    assert parts_of(step(gradients=sent, overlap=1e6, exposed=0.1), known().rates)["dp"] == pytest.approx(1.05)
+    assert half == pytest.approx(10 - backward / 2)
+    assert parts_of(step(gradients=sent, overlap=1e6, exposed=0.1), known().rates)["dp"] == pytest.approx(1.0)
 
 
 def test_a_stage_pays_for_its_neighbours():

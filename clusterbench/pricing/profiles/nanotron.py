@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, groupby
+from math import ceil
 from typing import ClassVar, NamedTuple
 
 from clusterbench.options import option
@@ -24,6 +25,9 @@ from clusterbench.shape import ModelShape
 
 OPERATORS_OF_A_LAYER = 250
 """That the host launches in forward and backward of a layer, with views and copies."""
+
+BUCKET_BYTES = 25 * 2**20
+"""Of bfloat16 gradients: DDP's default, which nanotron's ddp_bucket_cap_mb has, too. They are reduced in float32."""
 
 OVERLAP, EXPOSED = 0.75, 0.10
 """Of DDP's buckets: the share of the last backward that they pass behind, and the share of them that comes after it."""
@@ -135,7 +139,8 @@ class Nanotron(Profile):
         if layout.dp == 1:
             return
         at = reach(layout, "dp", priced.ranks_per_node, "nanotron")
-        yield Messages("dp", "all_reduce", layout.dp, at.nodes, at.sharing, FLOAT32 * held)
+        buckets = 1 if layout.zero else ceil(BFLOAT16 * held / BUCKET_BYTES)
+        yield Messages("dp", "all_reduce", layout.dp, at.nodes, at.sharing, FLOAT32 * held / buckets, buckets)
         if layout.zero:
             yield Messages("dp", "all_gather", layout.dp, at.nodes, at.sharing, BFLOAT16 * held)
 
