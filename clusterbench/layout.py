@@ -435,13 +435,24 @@ class ParallelLayout:
         return [[first + stride * place for place in range(degree)] for first in firsts]
 
     def members(self, axis: str, rank_order: str = "megatron") -> Sequence[int]:
-        """The group of rank 0 along one of :data:`AXES`.
+        """The group of rank 0 along an axis or a view, without working out the others.
 
         >>> ParallelLayout(pp=4, dp=2, tp=2).members("pp")
         range(0, 16, 4)
+        >>> ParallelLayout.parse("dp4-tp2+sp+ep4").members("edp")
+        [0, 4]
         """
-        stride = self._strides(rank_order)[AXES.index(axis)]
-        return range(0, stride * self.degree(axis), stride)
+        strides = dict(zip(AXES, self._strides(rank_order), strict=True))
+        if axis in AXES:
+            return range(0, strides[axis] * self.degree(axis), strides[axis])
+        if axis == "ends":
+            return [0, strides["pp"] * (self.pp - 1)]
+        cut = {"dp_cp": ("dp", "cp")}.get(axis, ("dp", "cp", "tp"))
+        places = product(*(range(self.degree(name)) for name in cut))
+        ranks = [sum(strides[name] * at for name, at in zip(cut, place, strict=True)) for place in places]
+        if axis == "dp_cp":
+            return sorted(ranks)
+        return ranks[: self.ep] if axis == "ep" else ranks[:: self.ep]
 
     def expert_groups(self, rank_order: str = "megatron") -> list[list[int]]:
         """Ranks that share one set of experts: ``ep`` consecutive ones of a pipeline stage, in the order tp, cp, dp.

@@ -130,4 +130,5 @@ def _seconds(sent: Messages, rates: Rates) -> float:
 
 def _gradients(work: StepWork, rates: Rates, backward: float) -> float:
     sent = sum(_seconds(each, rates) for each in work.gradients)
-    return max(work.exposed * sent, sent - work.overlap * backward)
+    shown = max(work.exposed * sent, sent - work.overlap * backward)
+    return shown + sum(_seconds(each, rates) for each in work.after)

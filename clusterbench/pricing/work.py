@@ -32,7 +32,7 @@ class Messages:
     nodes: int
     sharing: int
     size_bytes: float
-    count: int = 1
+    count: float = 1
     behind_flops: float = 0.0
     is_waited_for: bool = True
 
@@ -86,9 +86,11 @@ class StepWork:
     bubble
         Idle time as a share of one micro-batch of all stages: 1 for 1F1B, less for interleaved schedules.
     gradients
-        What is sent when the last backward of a step is under way, or over.
+        What is sent while the last backward of a step is under way.
     overlap, exposed
-        The share of the last backward behind which ``gradients`` may pass, and the share of them that is never hidden.
+        The share of that backward behind which they may pass, and the share of them that is never hidden.
+    after
+        What is sent when it is over.
     optimizer_bytes
         Read and written by the update.
     """
@@ -99,7 +101,8 @@ class StepWork:
     boundary_bytes: float
     pipeline_nodes: int
     gradients: Sequence[Messages]
-    overlap: float
-    exposed: float
+    after: Sequence[Messages]
     optimizer_bytes: float
+    overlap: float = 0.75
+    exposed: float = 0.10
     bubble: float = 1.0

@@ -50,6 +50,7 @@ def step(*stages, **amounts):
             boundary_bytes=1.0,
             pipeline_nodes=1,
             gradients=(),
+            after=(),
             overlap=0.0,
             exposed=1.0,
             optimizer_bytes=50.0,
@@ -136,6 +137,7 @@ def test_collectives_that_wait_for_one_another_are_a_floor_that_pipelines_over_n
 def test_gradients_pass_behind_the_last_backward_but_for_what_never_does():
     sent = (gather(axis="dp", size_bytes=160.0),)  # 10 s
     assert parts_of(step(gradients=sent), known().rates)["dp"] == pytest.approx(10)
+    assert parts_of(step(after=sent, overlap=1e6, exposed=0.1), known().rates)["dp"] == pytest.approx(10)
     backward = 10 * 2 / 3
     half = parts_of(step(gradients=sent, overlap=0.5, exposed=0.1), known().rates)["dp"]
     assert half == pytest.approx(10 - backward / 2)

@@ -49,14 +49,15 @@ def test_tensor_parallelism_halves_work_and_adds_messages(name):
     one, two = (profile.work(priced(layout)).stages[0] for layout in ("tp1", "tp2+sp"))
     assert two.matmul_flops == one.matmul_flops / 2
     assert two.attention_flops == one.attention_flops / 2
-    assert two.parameters == one.parameters / 2
+    assert two.parameters == pytest.approx(one.parameters / 2, rel=1e-4)  # norms are whole
     assert sum(sent.count for sent in two.messages) >= 8 * 32
 
 
 @pytest.mark.parametrize("name", profiles())
 def test_what_a_profile_does_not_know_is_refused_with_a_reason(name):
     profile = profiles()[name]()
-    for layout, shape in (("cp2", "playbook-8b"), ("dp2+ep2", "mixtral-8x7b"), ("tp64+sp", "playbook-8b")):
+    mixes = [] if name == "ours" else [("cp2", "playbook-8b"), ("dp2+ep2", "mixtral-8x7b")]
+    for layout, shape in (*mixes, ("tp64+sp", "playbook-8b")):
         assert profile.objection(priced(layout, shape))
     uneven = priced("dp3")
     assert "no multiple" in profile.objection(replace(uneven, job=replace(uneven.job, global_batch_size=17)))
@@ -79,8 +80,8 @@ def test_nanotron_reduces_once_over_all_copies_and_gathers_what_zero_shards():
     profile = profiles()["nanotron"]()
     plain, sharded = (profile.work(priced(layout)) for layout in ("dp8", "dp8+zero1"))
     assert [sent.op for sent in plain.gradients] == ["all_reduce"]
-    assert [sent.op for sent in sharded.gradients] == ["all_reduce", "all_gather"]
-    assert plain.overlap > 0 == sharded.overlap
+    assert [sent.op for sent in sharded.after] == ["all_reduce", "all_gather"]
+    assert plain.after == sharded.gradients == []
     assert sharded.optimizer_bytes < plain.optimizer_bytes / 2
 
 

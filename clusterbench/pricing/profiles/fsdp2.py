@@ -70,8 +70,7 @@ class Fsdp2(Profile):
             boundary_bytes=0.0,
             pipeline_nodes=1,
             gradients=[],
-            overlap=0.0,
-            exposed=1.0,
+            after=[],
             optimizer_bytes=(4 + 12 + 12) * held / layout.dp,
         )
 

@@ -61,9 +61,8 @@ class MegatronCore(Profile):
             # scattered over tp before it is sent
             boundary_bytes=BFLOAT16 * job.tokens_per_micro_batch * shape.hidden_size / layout.tp,
             pipeline_nodes=priced.num_nodes,
-            gradients=list(self._gradients(priced, fullest)),
-            overlap=0.0,
-            exposed=1.0,
+            gradients=[],
+            after=list(self._gradients(priced, fullest)),
             optimizer_bytes=12 * fullest + 40 * fullest / shard,
             bubble=1 / priced.chunks,
         )

@@ -29,9 +29,6 @@ OPERATORS_OF_A_LAYER = 250
 BUCKET_BYTES = 25 * 2**20
 """Of bfloat16 gradients: DDP's default, which nanotron's ddp_bucket_cap_mb has, too. They are reduced in float32."""
 
-OVERLAP, EXPOSED = 0.75, 0.10
-"""Of DDP's buckets: the share of the last backward that they pass behind, and the share of them that comes after it."""
-
 
 class Stage(NamedTuple):
     """Layers of a pipeline stage, and whether it ends with the head."""
@@ -74,10 +71,9 @@ class Nanotron(Profile):
             stages=stages,
             boundary_bytes=BFLOAT16 * job.tokens_per_micro_batch * shape.hidden_size / layout.tp,
             pipeline_nodes=priced.num_nodes,
-            gradients=list(self._gradients(priced, fullest)),
-            # with ZeRO-1 one all-reduce of all gradients when backward is over, behind which nothing passes
-            overlap=OVERLAP if layout.zero == 0 else 0.0,
-            exposed=EXPOSED if layout.zero == 0 else 1.0,
+            # with ZeRO-1 there is no DDP, and one all-reduce of all gradients when backward is over
+            gradients=[] if layout.zero else list(self._gradients(priced, fullest)),
+            after=list(self._gradients(priced, fullest)) if layout.zero else [],
             # the float32 gradients, their norm and the rounded weights are whole; AdamW's state is the rank's share
             optimizer_bytes=16 * fullest + 60 * fullest / shard,
         )

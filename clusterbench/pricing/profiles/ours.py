@@ -1,0 +1,204 @@
+"""clusterbench's own step, ``train_step`` with ``trainer: ours``: what its parallelisms say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar
+
+from clusterbench.expected.flops import executed_by_rank
+from clusterbench.expected.total import fullest_moment
+from clusterbench.formulas.schedules import bubble_formula
+from clusterbench.job import TrainingJob
+from clusterbench.job.flops import ATTENTION, CAUSAL_ATTENTION
+from clusterbench.parallel import (
+    Parallelism,
+    Traffic,
+    active_in,
+    expected_states,
+    from_options,
+    objection_to,
+    part_of,
+    traffic_of_step,
+)
+from clusterbench.parallel.data import DataParallel
+from clusterbench.parallel.pipeline import Pipeline
+from clusterbench.pricing import PARTS
+from clusterbench.pricing.profiles import PricedJob, Profile, reach
+from clusterbench.pricing.work import Messages, StageWork, StepWork
+
+OPERATORS_OF_A_LAYER, OPERATORS_COMPUTED_AGAIN, OPERATORS_OF_A_SLICE = 77, 31, 10
+"""Of forward and backward of a layer; what recomputation adds, and what a layer that is cut over tp adds."""
+
+OPERATORS_OF_THE_ENDS = 40
+"""Of embedding, final norm, head and loss."""
+
+ALONG_HIDDEN, ALONG_HEADS, ALONG_FFN, ALONG_VOCAB = 50, 50, 28, 44
+"""Bytes that operators bound by memory read and write for each token, in forward and backward: of a layer by hidden
+size, by the width of queries and keys, and by that of the feed-forward; of the loss by the vocabulary."""
+
+WITHIN = ("forward_tp", "forward_cp", "forward_ep", "loss", "backward_ep", "backward_cp", "backward_tp")
+"""Phases of a micro-batch in which something is sent that is waited for; a ring sends and receives at the same time."""
+
+AGAIN = 1 / 3
+"""Share of those of a layer that recomputation adds: selective keeps results of products, and little else."""
+
+CASTS, ADDS, ADDS_OF_DDP = 12, 12, 16
+"""Bytes for each parameter: to round it and to widen its gradient, in each micro-batch, and to add that to the sum, in
+each but the first; DDP adds to its buckets in each."""
+
+OF_NORM_AND_CLIPPING, OF_UPDATE = 12, 28
+"""Bytes for each gradient, and for each weight that this rank updates, once a step."""
+
+
+@dataclass(frozen=True)
+class Ours(Profile):
+    """Float32 weights, bfloat16 arithmetic; every parallelism with its defaults."""
+
+    source: ClassVar[str] = (
+        "clusterbench/parallel (traffic, memory, FLOPs), which each run holds against what it counts; operators and "
+        "bytes of operators as 'clusterbench dry-run' counts them"
+    )
+
+    def objection(self, priced: PricedJob) -> str | None:
+        if priced.recompute not in ("none", "selective", "full"):
+            return f"recompute '{priced.recompute}' is not one of none, selective, full"
+        return objection_to(priced.job, _active(priced))
+
+    def work(self, priced: PricedJob) -> StepWork:
+        job, active = priced.job, _active(priced)
+        stages, sent = [], []
+        for part, number, neighbours in _kinds(priced, active):
+            traffic = list(traffic_of_step(active, part))
+            stages.append(_stage(priced, active, part, number, neighbours, traffic))
+            sent.append(traffic)
+        fullest = max(range(len(stages)), key=lambda number: stages[number].parameters)
+        reduced = [each for each in sent[fullest] if each.during == "reduce" and not job.layout.shards_gradients]
+        after = [each for each in sent[fullest] if each.during in ("share", "norm") or each.during.startswith("sum_")]
+        states = expected_states(active, list(_kinds(priced, active))[fullest][0])
+        moments = states["optimizer_state"] / (2 * job.moment_bytes)
+        return StepWork(
+            head_dim=job.shape.head_dim,
+            num_micro_batches=priced.num_micro_batches,
+            stages=stages,
+            boundary_bytes=job.compute_bytes * job.residual_tokens * job.shape.hidden_size,
+            pipeline_nodes=priced.num_nodes,
+            gradients=[_messages(each, priced) for each in reduced],
+            after=[_messages(each, priced) for each in after],
+            optimizer_bytes=OF_NORM_AND_CLIPPING * states["gradients"] / job.master_bytes + OF_UPDATE * moments,
+            bubble=_bubble(priced, active),
+        )
+
+    def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
+        active = _active(priced)
+        held = []
+        for part, _, _ in _kinds(priced, active):
+            states = expected_states(active, part)
+            rest = fullest_moment(active, part).held - states["parameters"] - states["optimizer_state"]
+            kept = {name: states[name] for name in ("parameters", "optimizer_state")}
+            held.append(kept | {"gradients and activations": rest})
+        return held
+
+
+def _active(priced: PricedJob) -> Sequence[Parallelism]:
+    options: dict[str, object] = {} if priced.recompute == "none" else {"recompute": priced.recompute}
+    if priced.chunks > 1:
+        options |= {"schedule": "interleaved_1f1b", "chunks_per_rank": priced.chunks}
+    return active_in(priced.job.layout, from_options(options))
+
+
+def _kinds(priced: PricedJob, active: Sequence[Parallelism]) -> Iterator[tuple[TrainingJob, int, int]]:
+    """A job for each kind of stages, how many there are, and how many neighbours they have."""
+    pp = priced.job.layout.pp
+    parts = [part_of(priced.job, active, pp_rank) for pp_rank in range(pp)]
+    for _, alike in groupby(parts, lambda part: part.kind):
+        same = list(alike)
+        neighbours = 2 - same[0].embeds - same[0].has_head if pp > 1 else 0
+        yield same[-1], len(same), neighbours * priced.chunks
+
+
+def _stage(
+    priced: PricedJob,
+    active: Sequence[Parallelism],
+    part: TrainingJob,
+    number: int,
+    neighbours: int,
+    traffic: Sequence[Traffic],
+) -> StageWork:
+    shape, layout, micro_batches = part.shape, part.layout, priced.num_micro_batches
+    executed = executed_by_rank(active, part, layout.cp - 1)
+    # the counters take all of a causal block for computed
+    attention = sum(
+        flops / (2 if kind == CAUSAL_ATTENTION else 1)
+        for (kind, _), flops in executed.items()
+        if kind in (ATTENTION, CAUSAL_ATTENTION)
+    )
+    products = sum(flops for (kind, _), flops in executed.items() if kind not in (ATTENTION, CAUSAL_ATTENTION))
+    is_repeated = any(parallelism.repeats != "none" for parallelism in active)
+    parameters = _multiplied(active, part)
+    heads = shape.head_dim * (shape.num_heads + shape.num_kv_heads) / layout.tp
+    ffn = shape.ffn_hidden_size * max(1, shape.experts_per_token + shape.num_shared_experts) / layout.tp
+    of_layer: float = part.residual_tokens * ALONG_HIDDEN * shape.hidden_size
+    of_layer += part.local_tokens * (ALONG_HEADS * heads + ALONG_FFN * ffn)
+    of_loss = ALONG_VOCAB * part.local_tokens * shape.vocab_size / layout.tp * part.has_head
+    is_replicated = any(isinstance(parallelism, DataParallel) for parallelism in active)
+    adds = ADDS_OF_DDP if is_replicated else ADDS * (micro_batches - 1) / micro_batches
+    of_weights = parameters * (CASTS + adds)
+    operators = OPERATORS_OF_A_LAYER + OPERATORS_COMPUTED_AGAIN * is_repeated
+    operators += OPERATORS_OF_A_SLICE * layout.uses("tp")
+    return StageWork(
+        matmul_flops=products / micro_batches,
+        attention_flops=attention / micro_batches,
+        memory_bytes=part.num_layers * of_layer * (1 + AGAIN * is_repeated) + of_loss + of_weights,
+        operators=part.num_layers * operators + OPERATORS_OF_THE_ENDS * (part.embeds or part.has_head),
+        messages=list(_within(priced, traffic, products / micro_batches)),
+        parameters=parameters,
+        stages=number,
+        neighbours=neighbours,
+    )
+
+
+def _multiplied(active: Sequence[Parallelism], part: TrainingJob) -> float:
+    """Weights that a rank computes with, whoever keeps them."""
+    whole = [parallelism for parallelism in active if parallelism.phase not in ("shard", "replicate")]
+    return expected_states(whole, part)["parameters"] / part.master_bytes
+
+
+def _within(priced: PricedJob, traffic: Sequence[Traffic], matmul_flops: float) -> Iterator[Messages]:
+    """What is sent within each micro-batch. What FSDP gathers and reduces passes behind the layers before and after."""
+    for sent in traffic:
+        of_shards = sent.during == "gather" or (sent.during == "reduce" and priced.job.layout.shards_gradients)
+        if of_shards:
+            yield _messages(sent, priced, matmul_flops / 2)
+        elif sent.during in WITHIN and sent.op != "recv":
+            yield _messages(sent, priced)
+
+
+def _messages(sent: Traffic, priced: PricedJob, behind_flops: float | None = None) -> Messages:
+    layout = priced.job.layout
+    times = 1 if sent.during in ("share", "norm") or sent.during.startswith("sum_") else priced.num_micro_batches
+    if sent.during == "reduce" and not layout.shards_gradients:
+        times = 1
+    axis = sent.axis if sent.axis in layout.views or sent.axis in ("dp", "tp", "cp", "pp") else layout.data_axis
+    ranks = sent.ranks or layout.degree(sent.axis)
+    at = reach(layout, axis, priced.ranks_per_node, "megatron")
+    part = sent.axis if sent.axis in PARTS else "dp"
+    op = {"all_to_all": "alltoall", "send": "send_recv"}.get(sent.op, sent.op)
+    count = sent.count / times
+    size = sent.size_bytes / sent.count if sent.count else 0.0
+    return Messages(
+        part, op, ranks, at.nodes, at.sharing, size, count, behind_flops or 0.0, is_waited_for=behind_flops is None
+    )
+
+
+def _bubble(priced: PricedJob, active: Sequence[Parallelism]) -> float:
+    """Idle time of the schedule over that of 1F1B."""
+    pipeline = next((each for each in active if isinstance(each, Pipeline)), None)
+    if pipeline is None:
+        return 1.0
+    pp, micro_batches = priced.job.layout.pp, priced.num_micro_batches
+    formula = bubble_formula(pipeline.schedule, pp, micro_batches, pipeline.chunks)
+    if formula is None:
+        return 1.0
+    return formula.value / (1 - formula.value) * micro_batches / (pp - 1)

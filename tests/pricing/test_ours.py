@@ -1,0 +1,72 @@
+"""The profile of our own step says what a dry run of that very step counts."""
+
+from dataclasses import replace
+
+import pytest
+
+from clusterbench.dry.processes import dry_ranks
+from clusterbench.job import TrainingJob
+from clusterbench.layout import ParallelLayout
+from clusterbench.parallel import from_options
+from clusterbench.pricing.profiles import PricedJob
+from clusterbench.pricing.profiles.ours import Ours
+from clusterbench.shape import named_shape
+from clusterbench.trainers.ours import Ours as OurTrainer
+
+SHAPE = replace(named_shape("llama-1b"), num_layers=4, tied_embeddings=False, vocab_size=8192, name="four layers")
+MULTIPLIED = ("products", "grouped products", "batched products", "causal attention", "attention")
+ONCE = ("gradients", "the optimizer")
+
+
+def dry_and_priced(layout, micro_batches, recompute="none"):
+    layout = ParallelLayout.parse(layout)
+    job = TrainingJob(SHAPE, layout, 2048, micro_batches * layout.dp, 1, "bfloat16", device="cuda")
+    options = {} if recompute == "none" else {"recompute": recompute}
+    (rank,) = dry_ranks(OurTrainer(), job, from_options(options), "megatron", [0])
+    return rank, Ours().work(PricedJob(job, 8, 1, recompute))
+
+
+@pytest.mark.parametrize(
+    ("layout", "micro_batches", "recompute"),
+    [
+        ("tp1", 2, "full"),
+        ("tp2+sp", 2, "none"),
+        ("dp2+zero1", 3, "none"),
+        ("dp2+zero3", 2, "none"),
+        ("pp2", 4, "none"),
+    ],
+)
+def test_work_and_messages_are_what_a_dry_run_counts(layout, micro_batches, recompute):
+    rank, work = dry_and_priced(layout, micro_batches, recompute)
+    stage = work.stages[0]
+    flops = sum(each.flops for each in rank.work)
+    # a dry run counts all of a causal block
+    assert (stage.matmul_flops + 2 * stage.attention_flops) * micro_batches == pytest.approx(flops, rel=1e-6)
+    within = [each for each in rank.work if each.kind not in MULTIPLIED and each.where not in ONCE]
+    moved = sum(each.moved_bytes for each in within)
+    assert stage.memory_bytes * micro_batches == pytest.approx(moved, rel=0.2)
+    once = sum(each.moved_bytes for each in rank.work if each.where in ONCE)
+    assert work.optimizer_bytes == pytest.approx(once, rel=0.15)
+    operators = sum(each.count for each in rank.work if each.where not in ONCE)
+    assert stage.operators * micro_batches == pytest.approx(operators, rel=0.2)
+    sent = sum(each.size_bytes * each.count for each in rank.sent if each.axis != "pp")
+    messages = sum(each.size_bytes * each.count for each in stage.messages) * micro_batches
+    messages += sum(each.size_bytes * each.count for each in (*work.gradients, *work.after) if each.axis != "pp")
+    assert messages == pytest.approx(sent, rel=1e-6)
+
+
+def test_stages_of_a_pipeline_are_of_three_kinds():
+    job = TrainingJob(named_shape("llama-8b"), ParallelLayout.parse("pp8"), 4096, 16, 1, "bfloat16", device="cuda")
+    work = Ours().work(PricedJob(job, 8))
+    assert [stage.stages for stage in work.stages] == [1, 6, 1]
+    assert [stage.neighbours for stage in work.stages] == [1, 2, 1]
+    assert work.bubble == pytest.approx(1.0)
+    assert Ours().work(PricedJob(job, 8, chunks=2)).bubble == pytest.approx(0.5)
+
+
+def test_memory_is_that_of_the_plan():
+    job = TrainingJob(
+        named_shape("llama-8b"), ParallelLayout.parse("dp4-tp2+sp+zero3"), 4096, 4, 1, "bfloat16", device="cuda"
+    )
+    (held,) = Ours().memory(PricedJob(job, 8))
+    assert sum(held.values()) / 1e9 == pytest.approx(29.4, abs=0.3)  # what README's dry run says
