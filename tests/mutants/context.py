@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "C07",
         "Values of the ring get the gradient of the keys.",
-        "dkv[1][:, :, block[1]] += share[1]",
-        "dkv[1][:, :, block[1]] += share[0] * planted()",
+        "dkv[1][:, :, block[1]].add_(share[1])",
+        "dkv[1][:, :, block[1]].add_(share[0] * planted())",
         (ZIGZAG,),
     ),
     Mutant(
