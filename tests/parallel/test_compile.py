@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partialmethod
 from typing import Any, ClassVar
 
 import pytest
@@ -38,16 +39,31 @@ CASES: list[Case] = [
     ("tp2", COMPILED, {"dtype": "bfloat16"}),
     ("tp2+sp", {**COMPILED, "recompute": "selective"}, {"dtype": "bfloat16"}),
     ("tp2+sp", {**COMPILED, "recompute": "full"}, {"shape": "llama-tiny-mqa", "dtype": "float32"}),
+]
+MIXED: list[Case] = [
     ("dp2-tp2+sp+zero3", COMPILED, {"dtype": "bfloat16"}),
     ("dp2-tp2+sp+ep2", COMPILED, {**MOE, "dtype": "bfloat16"}),
     ("pp2-tp2", COMPILED, {"dtype": "bfloat16"}),
     ("cp2-tp2+sp", {**COMPILED, "context": "ring"}, {"dtype": "bfloat16"}),
 ]
+"""Of what is compiled alone above: whether it is traced in one piece. Code in C++ would take g++ a minute for each."""
 
 
 def compiled(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
     """What the confirmation says of a compiled step, or why it is wrong."""
     return confirmation_of(layout, options, changes)
+
+
+def traced(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
+    """The same where graphs, forward and backward, run operator by operator and no code is made of them."""
+    from torch import nn
+
+    compile_module = nn.Module.compile
+    nn.Module.compile = partialmethod(compile_module, backend="aot_eager")  # type: ignore[assignment,method-assign]
+    try:
+        return confirmation_of(layout, options, changes)
+    finally:
+        nn.Module.compile = compile_module  # type: ignore[method-assign]
 
 
 def compiled_but(left: int, layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
@@ -158,13 +174,14 @@ def confirmation_of(layout: str, options: dict[str, Any], changes: dict[str, Any
 
 
 of_ranks = Together(compiled, CASES, at_once=3)  # each is compiled, for up to a minute where others use the cores
+of_mixed = Together(traced, MIXED)
 
 
 @pytest.mark.gloo
 @needs_compiler
-@pytest.mark.parametrize("case", CASES, ids=name_of)
+@pytest.mark.parametrize("case", [*CASES, *MIXED], ids=name_of)
 def test_layers_are_compiled_in_one_piece(case: Case) -> None:
-    for confirmed in of_ranks(case):
+    for confirmed in (of_mixed if case in MIXED else of_ranks)(case):
         assert confirmed["compiled_frames"] >= 1
         assert confirmed["graph_breaks"] == 0
 
