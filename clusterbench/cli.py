@@ -443,6 +443,34 @@ def price(table: Path, profile: str, out: Path | None, **options: Any) -> None:
     _write(as_csv(priced), out)
 
 
+@main.command(short_help="Tell which layout of a model should be fastest on a cluster.")
+@click.option("--shape", required=True, help="A model, as 'clusterbench list shapes' names it.")
+@click.option("--gpu", required=True, help="The card, such as 'NVIDIA H100 80GB HBM3'.")
+@click.option("--num-nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes.")
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: 8]")
+@click.option("--seq-len", type=click.IntRange(2), default=4096, show_default=True, help="Tokens of a sequence.")
+@click.option("--global-batch-size", type=click.IntRange(1), help="Sequences of a step.")
+@click.option("--tokens", help="Instead: tokens of a step, as 4194304 or 2^22.")
+@click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so two answers]")
+@click.option("--rates", type=click.Path(path_type=Path), help="Measured rates, as 'calibrate' writes them.")
+@click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
+@click.option("--gpu-hour", type=click.FloatRange(min=0, min_open=True), help="What an hour of a GPU costs.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the suite that measures the first five.")
+def advise(out: Path | None, **asked: Any) -> None:
+    """Say what fits, which batch and which layout: every legal one priced, the five to measure, and why others lose.
+
+    Nothing is run. Without --rates all of it is worked out from datasheets, and says so first.
+    """
+    from clusterbench.pricing.advise_verb import answers
+
+    suite = ""
+    for number, (text, asked_suite) in enumerate(answers(**asked)):
+        click.echo(text if number == 0 else f"\n{text}")
+        suite = suite or asked_suite
+    if out is not None:
+        _write(suite, out)
+
+
 @main.command(short_help="Learn a machine's rates from a few measured steps.")
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--profile", required=True, help="The framework, as 'clusterbench list profiles' names it.")

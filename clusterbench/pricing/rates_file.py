@@ -33,6 +33,23 @@ def read_rates(path: Path, known: KnownRates) -> KnownRates:
     return _Reader(str(path)).rates(read_yaml(data, str(path)), known)
 
 
+def rates_of(path: Path, known: KnownRates, profile: str) -> KnownRates:
+    """:func:`read_rates`, for steps of this framework only.
+
+    Raises
+    ------
+    SuiteError
+        Also if the file was fitted to steps of another one.
+    """
+    found = read_rates(path, known)
+    if found.profile and found.profile != profile:
+        raise SuiteError(
+            f"--rates {path} was fitted to steps of {found.profile}, and --profile is {profile}: other software "
+            "has other rates.\nhint: take 'profile' out of the file if you want them all the same"
+        )
+    return found
+
+
 class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path

@@ -6,6 +6,7 @@ on software: what a host needs for an operator, and what collectives that wait f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from clusterbench.cluster import Accelerator
@@ -65,6 +66,24 @@ _TIMES: Mapping[str, tuple[tuple[float, float, float], str, str]] = {
         "what the price of a step was off on the Playbook's sweep: docs/prediction.md",
     ),
 }
+
+
+_NICS = re.compile(r"([0-9]{1,3})x([0-9]{1,4})Gb")
+_BITS = 8
+
+
+def nics_bytes_per_s(text: str | None) -> float | None:
+    """``8x400Gb``: what all NICs of a node send, in bytes per second.
+
+    >>> nics_bytes_per_s("8x400Gb")
+    400000000000.0
+    """
+    if text is None:
+        return None
+    match = _NICS.fullmatch(text)
+    if match is None or not int(match[1]) * int(match[2]):
+        raise SuiteError(f"--nics {text!r} is written 8x400Gb: how many a node has, and gigabits per second of each.")
+    return int(match[1]) * int(match[2]) * 1e9 / _BITS
 
 
 def typical_rates(card: Accelerator, node_network: float | None) -> KnownRates:

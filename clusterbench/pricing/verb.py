@@ -5,30 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from clusterbench.cluster import GPUS_OF_A_NODE, Accelerator, accelerators, named_accelerator
-from clusterbench.errors import SuiteError, nearest
+from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit
 from clusterbench.pricing import PARTS, Price, price, step_seconds
 from clusterbench.pricing.calibrate import Run, calibrated, chosen, configuration, undetermined
-from clusterbench.pricing.profiles import PricedJob, Profile, profiles
+from clusterbench.pricing.not_validated import not_validated
+from clusterbench.pricing.profiles import Profile, named_profile
 from clusterbench.pricing.rates import RATES, KnownRates
-from clusterbench.pricing.rates_file import read_rates
+from clusterbench.pricing.rates_file import rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
 from clusterbench.pricing.table import StepTable, TableRow, read_steps
-from clusterbench.pricing.typical import typical_rates
+from clusterbench.pricing.typical import nics_bytes_per_s, typical_rates
 from clusterbench.units import format_value
 from clusterbench.words import plural
-
-MOST_VALIDATED_NODES = 32
-
-_NICS = re.compile(r"([0-9]{1,3})x([0-9]{1,4})Gb")
-_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -48,33 +43,6 @@ class PricedTable:
 
     rows: Sequence[Priced]
     remarks: Sequence[str]
-
-
-def nics_bytes_per_s(text: str | None) -> float | None:
-    """``8x400Gb``: what all NICs of a node send, in bytes per second.
-
-    >>> nics_bytes_per_s("8x400Gb")
-    400000000000.0
-    """
-    if text is None:
-        return None
-    match = _NICS.fullmatch(text)
-    if match is None or not int(match[1]) * int(match[2]):
-        raise SuiteError(f"--nics {text!r} is written 8x400Gb: how many a node has, and gigabits per second of each.")
-    return int(match[1]) * int(match[2]) * 1e9 / _BITS
-
-
-def named_profile(name: str) -> Profile:
-    """A profile with its defaults.
-
-    Raises
-    ------
-    SuiteError
-        If there is none of this name.
-    """
-    if name not in profiles():
-        raise SuiteError(f"no profile '{name}'.{nearest(name, profiles())}\nProfiles: {', '.join(sorted(profiles()))}.")
-    return profiles()[name]()
 
 
 def price_table(
@@ -109,7 +77,7 @@ def price_table(
     @cache
     def known_of(card: str) -> KnownRates:
         typical = typical_rates(accelerators()[card], network)
-        return typical if rates is None else _of_file(rates, typical, profile_name)
+        return typical if rates is None else rates_of(rates, typical, profile_name)
 
     priced = [_priced(row, profile, _card(row, path, gpu), known_of) for row in table.rows]
     factor = 1.0 if scale_from is None else _factor(priced, path, scale_from)
@@ -122,16 +90,6 @@ def price_table(
         *_about_rows(scaled, table),
     ]
     return PricedTable(scaled, remarks)
-
-
-def _of_file(path: Path, typical: KnownRates, profile_name: str) -> KnownRates:
-    known = read_rates(path, typical)
-    if known.profile and known.profile != profile_name:
-        raise SuiteError(
-            f"--rates {path} was fitted to steps of {known.profile}, and --profile is {profile_name}: other software "
-            "has other rates.\nhint: take 'profile' out of the file if you want them all the same"
-        )
-    return known
 
 
 def _card(row: TableRow, path: Path, gpu: str | None) -> Accelerator:
@@ -173,17 +131,6 @@ def _scaled(priced: Priced, factor: float) -> Priced:
     parts = {part: seconds * factor for part, seconds in of.parts.items()}
     price = Price(of.step_s * factor, parts, of.low_s * factor, of.high_s * factor)
     return Priced(priced.row, price, priced.memory_bytes, priced.card)
-
-
-def not_validated(priced: PricedJob) -> str:
-    """What of a step was never held against a measurement; empty where all of it was."""
-    layout, what = priced.job.layout, []
-    if layout.zero > 1:
-        what.append(f"ZeRO-{layout.zero}")
-    what += [axis.upper() for axis in ("cp", "ep") if layout.uses(axis)]
-    if priced.num_nodes > MOST_VALIDATED_NODES:
-        what.append(f"more than {MOST_VALIDATED_NODES} nodes")
-    return ", ".join(what)
 
 
 def _about_rates(known: KnownRates, rates: Path | None) -> Iterator[str]:
@@ -289,7 +236,7 @@ def calibrate_table(
         what = f"rows are of {', '.join(sorted(cards))}" if cards else "no row is of a kind that a calibration wants"
         raise SuiteError(f"{path.name}: {what}.\nhint: --lines A,B,C takes these rows")
     typical = typical_rates(accelerators()[cards.pop()], nics_bytes_per_s(nics))
-    known = typical if rates is None else _of_file(rates, typical, profile_name)
+    known = typical if rates is None else rates_of(rates, typical, profile_name)
     runs = [_run(rows[number], profile) for number in wanted]
     found = calibrated(runs, known, profile_name)
     return found, [*_about_runs(runs, found), *undetermined(known, found, runs)]

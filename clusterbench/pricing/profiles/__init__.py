@@ -13,6 +13,7 @@ from math import ceil
 from typing import ClassVar
 
 from clusterbench.discover import things
+from clusterbench.errors import SuiteError, nearest
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.pricing.work import StepWork
@@ -74,6 +75,19 @@ class Profile(ABC):
 def profiles() -> Mapping[str, type[Profile]]:
     """All profiles by name."""
     return things("clusterbench.pricing.profiles", Profile)
+
+
+def named_profile(name: str) -> Profile:
+    """A profile with its defaults.
+
+    Raises
+    ------
+    SuiteError
+        If there is none of this name.
+    """
+    if name not in profiles():
+        raise SuiteError(f"no profile '{name}'.{nearest(name, profiles())}\nProfiles: {', '.join(sorted(profiles()))}.")
+    return profiles()[name]()
 
 
 @dataclass(frozen=True)

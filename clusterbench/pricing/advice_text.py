@@ -1,0 +1,183 @@
+"""Advice as a person reads it, and as a suite that measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from clusterbench.pricing import parts_of
+from clusterbench.pricing.advice import TO_MEASURE, Advice, Candidate, order_words
+from clusterbench.pricing.not_validated import not_validated
+from clusterbench.pricing.profiles import Profile
+from clusterbench.pricing.rates import KnownRates
+from clusterbench.words import aligned, comment, plural
+
+OTHER_KINDS = 6
+MOST_REASONS = 4
+TERA = 1e12
+_SMALL = 0.03  # of a step: parts below are not named
+
+
+def advice_text(advice: Advice, profile: Profile, known: KnownRates, gpu_hour: float | None) -> str:
+    """The three steps with their figures, and what to measure.
+
+    Parameters
+    ----------
+    gpu_hour
+        What an hour of a GPU costs, in any currency; None where that is not asked.
+    """
+    lines = [*comment(_asked(advice)), "#", *comment(_fits(advice), indent="   ")]
+    if advice.ranked:
+        lines += [*comment(_batch(advice.ranked[0]), indent="   "), "#", *_layouts(advice), "#"]
+        lines += [*_others(advice, profile, known), *comment(_cost(advice.ranked[0], gpu_hour))]
+        if unsure := dict.fromkeys(filter(None, (not_validated(each.priced) for each in advice.ranked[:TO_MEASURE]))):
+            lines += comment(f"Not validated against any measurement: {'; '.join(unsure)}.")
+    for why, number in advice.refused.most_common(MOST_REASONS):
+        lines += comment(f"refused, {plural(number, 'form')}: {why}", indent="  ")
+    return "\n".join(lines)
+
+
+def _asked(advice: Advice) -> str:
+    of = advice.question
+    tokens = of.seq_len * of.global_batch_size
+    return (
+        f"{of.shape.name} on {plural(of.num_nodes, 'node')} x {of.gpus_per_node} {of.card.nvml_names[0]}: "
+        f"{of.global_batch_size:,} sequences of {of.seq_len:,} = {tokens:,} tokens a step"
+    )
+
+
+def _fits(advice: Advice) -> str:
+    of = advice.question
+    room = f"{of.memory_bytes / 1e9:.0f} GB"
+    if not advice.ranked:
+        if advice.too_large is None:
+            return "1. What fits: no layout is legal for this model, batch and number of ranks; the reasons are below."
+        least = advice.too_large
+        return (
+            f"1. What fits: nothing, in {room}. {least.words} needs least: {least.memory_bytes / 1e9:.1f} GB. "
+            f"{_what_it_takes(advice, least)}"
+        )
+    least = min(advice.ranked, key=lambda each: each.memory_bytes)
+    return (
+        f"1. What fits: {plural(len(advice.ranked), 'layout')} in {room}, in some form of micro-batch and "
+        f"recomputation ({advice.num_fitting} of {advice.tried} forms). The least is needed by {least.words}: "
+        f"{least.memory_bytes / 1e9:.1f} GB."
+    )
+
+
+def _what_it_takes(advice: Advice, least: Candidate) -> str:
+    times = least.memory_bytes / advice.question.memory_bytes
+    more = 1
+    while more < times:
+        more *= 2
+    if not least.layout.shards_parameters:
+        return "States are not sharded there: a larger batch, or more sequences a step, would let dp shard them."
+    return (
+        f"States are shared by all ranks already, so about {more * advice.question.num_nodes} nodes, shorter "
+        f"sequences or a card of {least.memory_bytes / 1e9 / 0.9:.0f} GB would do."
+    )
+
+
+def _batch(best: Candidate) -> str:
+    job = best.priced.job
+    return (
+        f"2. Which batch: micro-batches of {job.micro_batch_size} x {job.seq_len:,} tokens, "
+        f"{job.gradient_accumulation_steps} of them a step on each of {plural(job.layout.dp, 'dp rank')}."
+    )
+
+
+def _layouts(advice: Advice) -> Iterator[str]:
+    yield from comment("3. Which layout: the fastest that fit, to be measured in this order.")
+    first = advice.ranked[0].step_s
+    rows = []
+    for each, price in zip(advice.ranked, advice.prices, strict=False):
+        job = each.priced.job
+        low, high = (job.tokens_per_step / job.layout.world_size / seconds for seconds in (price.high_s, price.low_s))
+        rows.append(
+            [
+                str(each.layout),
+                str(job.micro_batch_size),
+                each.priced.recompute,
+                f"{each.tokens_per_s_per_rank:,.0f}",
+                f"{low:,.0f}",
+                f"{high:,.0f}",
+                f"{each.memory_bytes / 1e9:.1f}",
+                each.fits,
+                "fastest" if each is advice.ranked[0] else order_words(first, each.step_s),
+                _spent(price.parts),
+            ]
+        )
+    heads = [
+        "layout",
+        "micro-batch",
+        "recompute",
+        "tokens/s/GPU",
+        "from",
+        "to",
+        "memory",
+        "in the card",
+        "",
+        "time goes to",
+    ]
+    units = ["", "", "", "", "", "", "(GB)", "", "", "(% of a step)"]
+    yield from aligned(heads, rows, units)
+
+
+def _spent(parts: Mapping[str, float]) -> str:
+    whole = sum(parts.values())
+    largest = sorted(parts.items(), key=lambda part: -part[1])
+    return ", ".join(f"{part} {100 * seconds / whole:.0f}" for part, seconds in largest if seconds > _SMALL * whole)
+
+
+def _others(advice: Advice, profile: Profile, known: KnownRates) -> Iterator[str]:
+    """Why the best of other kinds are slower."""
+    others = advice.of_other_kinds[:OTHER_KINDS]
+    if not others:
+        return
+    yield "# The best of other mixes, and where they lose:"
+    best = advice.ranked[0]
+    parts = parts_of(profile.work(best.priced), known.rates)
+    rows = []
+    for each in others:
+        its = parts_of(profile.work(each.priced), known.rates)
+        more = {part: its.get(part, 0.0) - parts.get(part, 0.0) for part in {*its, *parts}}
+        worst = max(more, key=lambda part: more[part])
+        slower = each.step_s / best.step_s - 1
+        rows.append([each.words, f"{slower:.1%}", f"{worst} +{more[worst]:.3g} s of {each.step_s:.3g} s"])
+    yield from aligned(["layout", "slower by", "most of it"], rows)
+
+
+def _cost(best: Candidate, gpu_hour: float | None) -> str:
+    hours = TERA / best.tokens_per_s_per_rank / 3600
+    money = "" if gpu_hour is None else f", {hours * gpu_hour:,.0f} at {gpu_hour:g} an hour"
+    return f"10^12 tokens with the first: {hours:,.0f} GPU-hours{money}."
+
+
+def advised_suite(advice: Advice) -> str:
+    """The suite that measures the first of the ranking."""
+    of = advice.question
+    lines = [
+        "suite: advised",
+        f"question: Which of the layouts priced fastest for {of.shape.name} on {of.world_size} GPUs is fastest?",
+        "benchmarks:",
+    ]
+    for each in _once(advice.ranked[:TO_MEASURE]):
+        job = each.priced.job
+        lines += [
+            "  - benchmark: train_step",
+            f"    shape: {of.shape.name}",
+            f"    seq_len: {of.seq_len}",
+            f"    global_batch_size: {of.global_batch_size}",
+            f"    micro_batch_size: {job.micro_batch_size}",
+            f"    layouts: [{each.layout}]",
+            f"    recompute: {each.priced.recompute}",
+            "    dtype: bfloat16",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _once(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+    seen = set()
+    for each in candidates:
+        if each.words not in seen:
+            seen.add(each.words)
+            yield each

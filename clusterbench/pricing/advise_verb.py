@@ -1,0 +1,87 @@
+"""What ``clusterbench advise`` is asked, as a question, and both answers where the network is not said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from clusterbench.cluster import GPUS_OF_A_NODE, named_accelerator
+from clusterbench.errors import SuiteError
+from clusterbench.pricing.advice import Question, advise
+from clusterbench.pricing.advice_text import advice_text, advised_suite
+from clusterbench.pricing.profiles import named_profile
+from clusterbench.pricing.rates import KnownRates
+from clusterbench.pricing.rates_file import rates_of
+from clusterbench.pricing.typical import nics_bytes_per_s, typical_rates
+from clusterbench.shape import named_shape
+
+NETWORKS = ("8x400Gb", "8x100Gb")
+"""Asked about where nobody says what NICs there are."""
+
+MOST_TOKENS = 2**40
+
+_POWER = re.compile(r"2\^([0-9]{1,2})")
+
+
+def answers(
+    *,
+    shape: str,
+    gpu: str,
+    num_nodes: int,
+    gpus_per_node: int | None,
+    seq_len: int,
+    global_batch_size: int | None,
+    tokens: str | None,
+    nics: str | None,
+    rates: Path | None,
+    profile: str,
+    gpu_hour: float | None,
+) -> Iterator[tuple[str, str]]:
+    """Text and suite of each answer; one for each network that there may be.
+
+    Raises
+    ------
+    SuiteError
+        For every mistake of an option or a file.
+    """
+    of = named_profile(profile)
+    question = Question(
+        named_shape(shape),
+        named_accelerator(gpu),
+        num_nodes,
+        gpus_per_node or GPUS_OF_A_NODE,
+        seq_len,
+        _sequences(global_batch_size, tokens, seq_len),
+    )
+    unsaid = nics is None and rates is None and num_nodes > 1
+    for network in NETWORKS if unsaid else (nics,):
+        known = typical_rates(question.card, nics_bytes_per_s(network))
+        known = known if rates is None else rates_of(rates, known, profile)
+        advice = advise(question, of, known)
+        head = [_caution(known, rates), *([f"# If the NICs of a node are {network}:"] if unsaid else [])]
+        yield "\n".join([*head, advice_text(advice, of, known, gpu_hour)]), advised_suite(advice)
+
+
+def _caution(known: KnownRates, rates: Path | None) -> str:
+    if rates is not None:
+        return f"# rates: {known.name}"
+    return (
+        f"# NOT MEASURED: {known.name}. Nothing was run on this machine; where launches and latency\n"
+        "#   decide, believe the range and not the value."
+    )
+
+
+def _sequences(global_batch_size: int | None, tokens: str | None, seq_len: int) -> int:
+    if (global_batch_size is None) == (tokens is None):
+        raise SuiteError("say the batch once: --global-batch-size SEQUENCES or --tokens TOKENS.")
+    if global_batch_size is not None:
+        return global_batch_size
+    assert tokens is not None
+    power = _POWER.fullmatch(tokens)
+    number = 2 ** int(power[1]) if power else int(tokens) if tokens.isdigit() and len(tokens) < 16 else 0
+    if not 1 <= number <= MOST_TOKENS:
+        raise SuiteError(f"--tokens {tokens!r} is a whole number of tokens a step, or a power as 2^22, up to 2^40.")
+    if number % seq_len:
+        raise SuiteError(f"--tokens {number} is no multiple of --seq-len {seq_len}: {number / seq_len:.4g} sequences.")
+    return number // seq_len

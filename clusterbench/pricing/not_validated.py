@@ -1,0 +1,18 @@
+"""What of a priced step was never held against a measurement."""
+
+from __future__ import annotations
+
+from clusterbench.pricing.profiles import PricedJob
+
+MOST_VALIDATED_NODES = 32
+
+
+def not_validated(priced: PricedJob) -> str:
+    """What of a step was never held against a measurement; empty where all of it was."""
+    layout, what = priced.job.layout, []
+    if layout.zero > 1:
+        what.append(f"ZeRO-{layout.zero}")
+    what += [axis.upper() for axis in ("cp", "ep") if layout.uses(axis)]
+    if priced.num_nodes > MOST_VALIDATED_NODES:
+        what.append(f"more than {MOST_VALIDATED_NODES} nodes")
+    return ", ".join(what)

@@ -1,0 +1,156 @@
+"""``advise``: what fits, which batch, which layout; the ranking, and what a person reads."""
+
+import pytest
+from click.testing import CliRunner
+
+from clusterbench.cli import main
+from clusterbench.cluster import Cluster, accelerators
+from clusterbench.expected.fits import fit
+from clusterbench.job import TrainingJob
+from clusterbench.layout import every_layout
+from clusterbench.planning import make_plan
+from clusterbench.pricing import step_seconds
+from clusterbench.pricing.advice import RECOMPUTED, Question, advise, order_words
+from clusterbench.pricing.advice_text import advised_suite
+from clusterbench.pricing.profiles import PricedJob
+from clusterbench.pricing.profiles.ours import Ours
+from clusterbench.pricing.typical import typical_rates
+from clusterbench.shape import named_shape
+from clusterbench.suite import load_suite
+
+CARD = accelerators()["h100-sxm-80gb"]
+KNOWN = typical_rates(CARD, 400e9)
+HERE = ("--gpu", "NVIDIA H100 80GB HBM3", "--seq-len", "4096")
+
+
+def question(shape="llama-8b", num_nodes=1, gpus_per_node=4, batch=32):
+    return Question(named_shape(shape), CARD, num_nodes, gpus_per_node, 4096, batch)
+
+
+@pytest.fixture(scope="module")
+def advice():
+    return advise(question(), Ours(), KNOWN)
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ("advise", *arguments))
+
+
+def test_the_fastest_is_the_fastest_of_every_form_there_is(advice):
+    """Whatever the search leaves out is slower, or does not fit."""
+    of, best = question(), None
+    for layout in every_layout(of.world_size):
+        for power in range(6):
+            for recompute in RECOMPUTED:
+                job = TrainingJob(of.shape, layout, 4096, 32, 2**power, "bfloat16", device="cuda")
+                priced = PricedJob(job, 4, recompute=recompute)
+                if Ours().objection(priced) is None:
+                    held = max(sum(part.values()) for part in Ours().memory(priced))
+                    step_s = step_seconds(Ours().work(priced), KNOWN.rates)
+                    if fit(held, CARD.memory_bytes) != "does not fit" and (best is None or step_s < best[0]):
+                        best = (step_s, str(layout))
+    assert (advice.ranked[0].step_s, str(advice.ranked[0].layout)) == best
+
+
+def test_layouts_are_ranked_once_each_and_all_of_them_fit(advice):
+    names = [str(each.layout) for each in advice.ranked]
+    assert len(names) == len(set(names)) > 5
+    assert [each.step_s for each in advice.ranked] == sorted(each.step_s for each in advice.ranked)
+    assert all(each.memory_bytes <= CARD.memory_bytes for each in advice.ranked)
+    assert [price.step_s for price in advice.prices] == pytest.approx([each.step_s for each in advice.ranked[:5]])
+    kinds = [each.kind for each in advice.of_other_kinds]
+    assert advice.ranked[0].kind not in kinds
+    assert len(kinds) == len(set(kinds))
+
+
+def test_the_suite_of_the_first_five_is_planned_without_a_refusal(advice, tmp_path):
+    file = tmp_path / "advised.yaml"
+    file.write_text(advised_suite(advice))
+    plan = make_plan(load_suite(str(file)), Cluster(1, 4, "cuda", "NVIDIA H100 80GB HBM3"))
+    assert plan.refusals == ()
+    assert [case.point["layout"] for case in plan.cases] == [str(each.layout) for each in advice.ranked[:5]]
+    assert [case.point["micro_batch_size"] for case in plan.cases] == [
+        each.priced.job.micro_batch_size for each in advice.ranked[:5]
+    ]
+
+
+def test_where_nothing_fits_it_is_said_what_it_takes():
+    nothing = advise(question("llama-405b", gpus_per_node=8), Ours(), KNOWN)
+    assert nothing.ranked == []
+    assert nothing.too_large.memory_bytes > CARD.memory_bytes
+    done = run("--shape", "llama-405b", *HERE, "--global-batch-size", "64")
+    assert done.exit_code == 0
+    assert "1. What fits: nothing, in 80 GB." in done.stdout
+    assert "nodes, shorter sequences or a card of" in " ".join(done.stdout.replace("\n#", "").split())
+
+
+def test_more_memory_never_makes_the_best_slower():
+    speeds = []
+    for name in ("a100-sxm4-80gb", "h200-sxm-141gb"):
+        card = accelerators()[name]
+        of = Question(named_shape("llama-8b"), card, 1, 4, 4096, 32)
+        speeds.append(advise(of, Ours(), KNOWN).ranked[0].tokens_per_s_per_rank)
+    assert speeds[0] <= speeds[1]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"), [(1.0, "as fast"), (1.049, "as fast"), (1.06, "probably slower"), (1.25, "slower")]
+)
+def test_small_gaps_are_no_order(other, words):
+    assert order_words(1.0, other) == words
+
+
+def test_the_answer_says_first_that_nothing_was_measured():
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "4", "--tokens", "2^17", "--gpu-hour", "2")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("# NOT MEASURED: datasheet of h100-sxm-80gb x typical. Nothing was run on this machine")
+    text = " ".join(done.stdout.replace("\n#", "").split())
+    for words in (
+        "llama-8b on 1 node x 4 NVIDIA H100 80GB HBM3: 32 sequences",
+        "2. Which batch: ",
+        "3. Which layout: ",
+    ):
+        assert words in text
+    assert "10^12 tokens with the first: " in text
+    assert " at 2 an hour." in text
+    assert done.stdout.count("NOT MEASURED") == 1
+
+
+def test_a_network_that_is_not_said_gives_two_answers():
+    of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--gpus-per-node", "2", "--global-batch-size", "16")
+    both = run(*of)
+    assert [line for line in both.stdout.splitlines() if "If the NICs" in line] == [
+        "# If the NICs of a node are 8x400Gb:",
+        "# If the NICs of a node are 8x100Gb:",
+    ]
+    said = run(*of, "--nics", "2x400Gb")
+    assert said.stdout.count("3. Which layout") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "error: say the batch once: --global-batch-size SEQUENCES or --tokens TOKENS."),
+        (("--tokens", "4096", "--global-batch-size", "1"), "error: say the batch once"),
+        (("--tokens", "5000"), "error: --tokens 5000 is no multiple of --seq-len 4096: 1.221 sequences."),
+        (("--tokens", "2^99"), "error: --tokens '2^99' is a whole number of tokens a step, or a power as 2^22"),
+        (("--tokens", "2**22"), "error: --tokens '2**22' is a whole number"),
+        (("--tokens", "4096", "--nics", "400"), "error: --nics '400' is written 8x400Gb"),
+        (("--tokens", "4096", "--profile", "mine"), "error: no profile 'mine'."),
+        (("--tokens", "4096", "--rates", "none.yaml"), "error: --rates none.yaml cannot be read"),
+    ],
+)
+def test_a_mistake_is_said_with_exit_code_2(arguments, said):
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "2", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(said)
+
+
+def test_a_batch_that_no_layout_can_share_has_its_reasons():
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "3", "--global-batch-size", "1")
+    assert done.exit_code == 0
+    assert "no layout is legal for this model, batch and number of ranks" in " ".join(
+        done.stdout.replace("\n#", "").split()
+    )
+    assert "refused" in done.stdout
