@@ -29,8 +29,8 @@ def advice_text(advice: Advice, profile: Profile, known: KnownRates, gpu_hour: f
     if advice.ranked:
         lines += [*comment(_batch(advice.ranked[0]), indent="   "), "#", *_layouts(advice), "#"]
         lines += [*_others(advice, profile, known), *comment(_cost(advice.ranked[0], gpu_hour))]
-        if unsure := dict.fromkeys(filter(None, (not_validated(each.priced) for each in advice.ranked[:TO_MEASURE]))):
-            lines += comment(f"Not validated against any measurement: {'; '.join(unsure)}.")
+        if unsure := dict.fromkeys(what for each in advice.ranked[:TO_MEASURE] for what in not_validated(each.priced)):
+            lines += comment(f"Not validated against any measurement: {', '.join(unsure)}.")
     for why, number in advice.refused.most_common(MOST_REASONS):
         lines += comment(f"refused, {plural(number, 'form')}: {why}", indent="  ")
     return "\n".join(lines)

@@ -37,7 +37,7 @@ _BY = {"attention": ("head_dim",), "busbw": ("nodes", "op")}
 
 _EXAMPLES = {"attention": "attention[head_dim=128]", "busbw": "busbw[nodes=2,op=all_gather]"}
 
-OPS = ("all_gather", "reduce_scatter", "all_reduce", "alltoall")
+OPS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 """Operations whose bus bandwidth is asked for; one that is not known is taken for the first that is, in this order."""
 
 

@@ -34,7 +34,7 @@ OF_LINK: Mapping[str, tuple[float, float, float]] = {
     "all_gather": (0.55, 0.70, 0.75),
     "reduce_scatter": (0.55, 0.70, 0.75),
     "all_reduce": (0.60, 0.85, 1.00),
-    "alltoall": (0.50, 0.65, 0.70),
+    "all_to_all": (0.50, 0.65, 0.70),
 }
 """Of the scale-up link, one direction: bus bandwidth of 256 MiB over 8 GPUs.
 

@@ -154,7 +154,7 @@ def _about_rows(priced: Sequence[Priced], table: StepTable) -> Iterator[str]:
         yield f"{len(refused)} of {plural(len(table.rows), 'row')} not priced: see 'reason'"
     unsure: dict[str, int] = {}
     for each in priced:
-        if each.price is not None and each.row.priced is not None and (what := not_validated(each.row.priced)):
+        for what in not_validated(each.row.priced) if each.price is not None and each.row.priced is not None else ():
             unsure[what] = unsure.get(what, 0) + 1
     for what, number in unsure.items():
         yield f"not validated: {what} ({plural(number, 'row')})"
@@ -285,7 +285,7 @@ def _cells(priced: Priced) -> Mapping[str, object]:
         "high_s": f"{of.high_s:.6g}",
         "tokens_per_s_per_gpu": f"{job.tokens_per_step / job.layout.world_size / of.step_s:.6g}",
         "memory_gb": f"{priced.memory_bytes / 1e9:.1f}",
-        "not_validated": not_validated(row.priced),
+        "not_validated": ", ".join(not_validated(row.priced)),
     }
     if priced.card is not None and priced.card.memory_bytes:
         cells["fits"] = fit(priced.memory_bytes, priced.card.memory_bytes)

@@ -84,6 +84,13 @@ def test_where_nothing_fits_it_is_said_what_it_takes():
     assert "nodes, shorter sequences or a card of" in " ".join(done.stdout.replace("\n#", "").split())
 
 
+def test_a_mixture_of_experts_is_advised_too():
+    found = advise(question("olmoe-1b-7b"), Ours(), KNOWN)
+    assert any(each.layout.ep > 1 for each in found.ranked)
+    spread = next(each for each in found.ranked if each.layout.ep > 1)
+    assert step_seconds(Ours().work(spread.priced), KNOWN.rates) == spread.step_s
+
+
 def test_more_memory_never_makes_the_best_slower():
     speeds = []
     for name in ("a100-sxm4-80gb", "h200-sxm-141gb"):

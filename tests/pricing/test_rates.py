@@ -42,7 +42,7 @@ def test_of_nodes_that_are_not_on_record_the_next_larger_number_counts(typical):
         50e9,
         50e9,
     ]
-    assert rates.busbw_of("alltoall", 2, 1) == 100e9
+    assert rates.busbw_of("all_to_all", 2, 1) == 100e9
 
 
 def test_attention_is_taken_at_the_largest_head_on_record_that_is_no_larger(typical):

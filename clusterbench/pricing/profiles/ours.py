@@ -184,7 +184,7 @@ def _messages(sent: Traffic, priced: PricedJob, behind_flops: float | None = Non
     ranks = sent.ranks or layout.degree(sent.axis)
     at = reach(layout, axis, priced.ranks_per_node, "megatron")
     part = sent.axis if sent.axis in PARTS else "dp"
-    op = {"all_to_all": "alltoall", "send": "send_recv"}.get(sent.op, sent.op)
+    op = "send_recv" if sent.op == "send" else sent.op
     count = sent.count / times
     size = sent.size_bytes / sent.count if sent.count else 0.0
     return Messages(
