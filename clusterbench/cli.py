@@ -18,6 +18,7 @@ from clusterbench.garbage import uncollected
 from clusterbench.precision import MASTER, PRECISIONS
 
 if TYPE_CHECKING:
+    from clusterbench.pricing.table import StepTable
     from clusterbench.types import Plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -421,15 +422,15 @@ def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], **asked: Any
 
 @main.command(short_help="Tell what training steps cost, from a table of them.")
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--profile", required=True, help="The framework, as 'clusterbench list profiles' names it.")
+@click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
 @click.option("--gpu", help="The card, such as 'NVIDIA H200'.  [default: the table's column gpu]")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: 8]")
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates in place of typical ones.")
 @click.option("--scale-from", type=click.IntRange(2), metavar="LINE", help="Set all times by this line's measured one.")
 @click.option("--out", type=click.Path(path_type=Path), help="The CSV.  [default: stdout]")
-def price(table: Path, profile: str, out: Path | None, **options: Any) -> None:
-    """Print the step time of every row of TABLE, a CSV of layouts: its interval, its parts and its memory.
+def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None, **options: Any) -> None:
+    """Print the step time of every row of TABLE, a CSV of layouts or a run: its interval, its parts and its memory.
 
     Without --rates all of it is worked out from datasheets and what healthy machines reach of them, and says so first.
     Where rows have a measured time, too, it is said how good the ranking is.
@@ -437,7 +438,7 @@ def price(table: Path, profile: str, out: Path | None, **options: Any) -> None:
     from clusterbench.pricing.verb import as_csv, price_table
     from clusterbench.words import comment
 
-    priced = price_table(table, profile, **options)
+    priced = price_table(_steps(table, gpus_per_node), profile, **options)
     for remark in priced.remarks:
         click.echo("\n".join(comment(remark, indent="  ")), err=True)
     _write(as_csv(priced), out)
@@ -473,7 +474,7 @@ def advise(out: Path | None, **asked: Any) -> None:
 
 @main.command(short_help="Learn a machine's rates from a few measured steps.")
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--profile", required=True, help="The framework, as 'clusterbench list profiles' names it.")
+@click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
 @click.option("--gpu", help="The card, such as 'NVIDIA H200'.  [default: the table's column gpu]")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: 8]")
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
@@ -485,17 +486,17 @@ def advise(out: Path | None, **asked: Any) -> None:
     help="Take the rows in these lines.  [default: eight, chosen by their configurations]",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: stdout]")
-def calibrate(table: Path, profile: str, out: Path | None, **options: Any) -> None:
-    """Print a file for 'price --rates': the rates that measured rows of TABLE determine, and how well.
+def calibrate(table: Path, profile: str, gpus_per_node: int | None, out: Path | None, **options: Any) -> None:
+    """Print a file for 'price --rates': the rates that measured steps of TABLE, a CSV or a run, determine.
 
-    By default five rows on one node and three on two are chosen, by what their configurations are and not by what was
-    measured.
+    Of a table five rows on one node and three on two are chosen, by what their configurations are and not by what was
+    measured; of a run all cases are taken.
     """
     from clusterbench.pricing.rates_file import rates_text
     from clusterbench.pricing.verb import calibrate_table
     from clusterbench.words import comment
 
-    found, remarks = calibrate_table(table, profile, **options)
+    found, remarks = calibrate_table(_steps(table, gpus_per_node), profile, **options)
     for remark in remarks:
         click.echo("\n".join(comment(remark, indent="  ")), err=True)
     _write(rates_text(found), out)
@@ -510,6 +511,15 @@ def _write(text: str, out: Path | None) -> None:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SuiteError(f"--out {out} cannot be written: {error.strerror}.") from None
+
+
+def _steps(table: Path, gpus_per_node: int | None) -> StepTable:
+    """The steps of a CSV file, or of a run's folder."""
+    from clusterbench.cluster import GPUS_OF_A_NODE
+    from clusterbench.confront import steps_of_run
+    from clusterbench.pricing.table import read_steps
+
+    return steps_of_run(table) if table.is_dir() else read_steps(table, gpus_per_node or GPUS_OF_A_NODE)
 
 
 def _line_numbers(text: str | None) -> tuple[int, ...]:

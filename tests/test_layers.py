@@ -19,6 +19,7 @@ PACKAGE = ROOT / "clusterbench"
 LAYERS = (
     "cli __main__ api catalogue",
     "launch report compare layout_view importing dry",
+    "confront",
     "suite planning derive verdict hosts",
     "diagnoses charts",
     "cases drawing",

@@ -65,10 +65,19 @@ class TableRow:
 
 @dataclass(frozen=True)
 class StepTable:
-    """All rows of a table, and what was taken for its empty cells, in words."""
+    """All rows of a table, or cases of a run, and what was taken for empty cells, in words.
 
+    ``has_lines`` tells a table from a run, whose cases are counted from 1.
+    """
+
+    name: str
     rows: Sequence[TableRow]
-    defaults: Sequence[str]
+    defaults: Sequence[str] = ()
+    has_lines: bool = True
+
+    def place(self, row: TableRow) -> str:
+        """Where a row stands: ``steps.csv:12``, or the case of a run."""
+        return f"{self.name}:{row.line}" if self.has_lines else f"{self.name}: {row.model}"
 
 
 def read_steps(path: Path, gpus_per_node: int) -> StepTable:
@@ -100,7 +109,8 @@ def read_steps(path: Path, gpus_per_node: int) -> StepTable:
         defaults.update(row.defaults)
     if not read:
         raise SuiteError(f"{path.name} has a header and no rows, so there is nothing to price.")
-    return StepTable(read, [f"{words}: {number} of {len(read)} rows" for words, number in defaults.items()])
+    said = [f"{words}: {number} of {len(read)} rows" for words, number in defaults.items()]
+    return StepTable(path.name, read, said)
 
 
 def _check_columns(path: Path, line: int, header: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from clusterbench.cluster import Accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.expectation import Expectation
-from clusterbench.pricing.rates import KnownRates
+from clusterbench.pricing.rates import RATES, KnownRates
 
 OF_MATMUL = (0.60, 0.68, 0.76)
 """Of the dense bfloat16 peak, low, value and high: products of a training step, which are not the best of many shapes.
@@ -134,6 +134,35 @@ def typical_rates(card: Accelerator, node_network: float | None) -> KnownRates:
         low, value, high = interval
         by_key[name] = Expectation(value, unit, low, high, "typical", source)
     return KnownRates(by_key, f"datasheet of {card.name} x typical")
+
+
+_OF_A_CPU: Mapping[str, tuple[float, float, float]] = {
+    "matmul": (5e9, 50e9, 500e9),
+    "attention[head_dim=64]": (2e9, 20e9, 200e9),
+    "memory": (2e9, 10e9, 40e9),
+    "operator_time": (2e-6, 6e-6, 30e-6),
+    "half_size": (4e3, 32e3, 256e3),
+    "collective_time": (5e-6, 40e-6, 300e-6),
+    "busbw[nodes=1,op=all_gather]": (2e8, 2e9, 2e10),
+    "busbw[nodes=2,op=all_gather]": (5e7, 5e8, 1e10),
+    "node_network": (1e8, 1e9, 2e10),
+    "p2p_time": (2e-5, 2e-4, 2e-3),
+    "p2p_bandwidth": (2e8, 2e9, 2e10),
+    "step_time": (1e-4, 1e-3, 1e-2),
+}
+"""Of a rank on a few cores that talks over Gloo. No datasheet tells: these are orders of magnitude, to begin with."""
+
+
+def typical_cpu_rates() -> KnownRates:
+    """What is known of CPU ranks before any of them ran: next to nothing, so that calibration decides."""
+    by_key = {
+        key: Expectation(value, RATES[key.split("[")[0]][0], low, high, "typical", "an order of magnitude")
+        for key, (low, value, high) in _OF_A_CPU.items()
+    }
+    for name in ("pipeline_factor", "model_error"):
+        (low, value, high), unit, source = _TIMES[name]
+        by_key[name] = Expectation(value, unit, low, high, "typical", source)
+    return KnownRates(by_key, "orders of magnitude of CPU ranks")
 
 
 def _share(interval: tuple[float, float, float], whole: float, unit: str, source: str) -> Expectation:

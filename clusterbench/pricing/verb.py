@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from clusterbench.cluster import GPUS_OF_A_NODE, Accelerator, accelerators, named_accelerator
+from clusterbench.cluster import Accelerator, accelerators, find_accelerator, named_accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit
 from clusterbench.pricing import PARTS, Price, price, step_seconds
@@ -20,8 +20,8 @@ from clusterbench.pricing.profiles import Profile, named_profile
 from clusterbench.pricing.rates import RATES, KnownRates
 from clusterbench.pricing.rates_file import rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
-from clusterbench.pricing.table import StepTable, TableRow, read_steps
-from clusterbench.pricing.typical import nics_bytes_per_s, typical_rates
+from clusterbench.pricing.table import StepTable, TableRow
+from clusterbench.pricing.typical import nics_bytes_per_s, typical_cpu_rates, typical_rates
 from clusterbench.units import format_value
 from clusterbench.words import plural
 
@@ -45,11 +45,14 @@ class PricedTable:
     remarks: Sequence[str]
 
 
+CPU = "cpu"
+"""What stands for the card where ranks compute on a CPU."""
+
+
 def price_table(
-    path: Path,
+    table: StepTable,
     profile_name: str,
     gpu: str | None = None,
-    gpus_per_node: int | None = None,
     nics: str | None = None,
     rates: Path | None = None,
     scale_from: int | None = None,
@@ -71,20 +74,19 @@ def price_table(
         For every mistake of table, file or option.
     """
     profile = named_profile(profile_name)
-    table = read_steps(path, gpus_per_node or GPUS_OF_A_NODE)
     network = nics_bytes_per_s(nics)
+    card_of = {row.line: _card(row, table, gpu) for row in table.rows}
 
     @cache
     def known_of(card: str) -> KnownRates:
-        typical = typical_rates(accelerators()[card], network)
+        typical = _typical(card, network)
         return typical if rates is None else rates_of(rates, typical, profile_name)
 
-    priced = [_priced(row, profile, _card(row, path, gpu), known_of) for row in table.rows]
-    factor = 1.0 if scale_from is None else _factor(priced, path, scale_from)
+    priced = [_priced(row, profile, card_of[row.line], known_of) for row in table.rows]
+    factor = 1.0 if scale_from is None else _factor(priced, table, scale_from)
     scaled = [_scaled(each, factor) for each in priced]
-    cards = {each.card.name for each in scaled if each.card}
     remarks = [
-        *(remark for card in sorted(cards) for remark in _about_rates(known_of(card), rates)),
+        *(remark for card in sorted(set(card_of.values())) for remark in _about_rates(known_of(card), rates)),
         *([] if scale_from is None else [f"all times x {factor:.4g}, so that line {scale_from} comes out as measured"]),
         *table.defaults,
         *_about_rows(scaled, table),
@@ -92,32 +94,41 @@ def price_table(
     return PricedTable(scaled, remarks)
 
 
-def _card(row: TableRow, path: Path, gpu: str | None) -> Accelerator:
+def _typical(card: str, network: float | None) -> KnownRates:
+    return typical_cpu_rates() if card == CPU else typical_rates(accelerators()[card], network)
+
+
+def _card(row: TableRow, table: StepTable, gpu: str | None) -> str:
+    """The name of a row's card in the tables."""
+    if row.gpu == CPU:
+        return CPU
     if gpu is not None:
-        return named_accelerator(gpu)
+        return named_accelerator(gpu).name
     name = row.gpu.split(" (")[0].lower()
-    if name not in accelerators():
+    found = find_accelerator(row.gpu)
+    if found is None and name not in accelerators():
         raise SuiteError(
-            f"{path.name}:{row.line}: gpu {row.gpu!r} does not begin with a card of the tables.\n"
+            f"{table.place(row)}: gpu {row.gpu!r} does not begin with a card of the tables.\n"
             f"hint: --gpu NAME says it for all rows, one of {', '.join(accelerators())}"
         )
-    return accelerators()[name]
+    return name if found is None else found.name
 
 
-def _priced(row: TableRow, profile: Profile, card: Accelerator, known_of: Callable[[str], KnownRates]) -> Priced:
+def _priced(row: TableRow, profile: Profile, card: str, known_of: Callable[[str], KnownRates]) -> Priced:
+    of_card = accelerators().get(card)
     if row.priced is None:
-        return Priced(row, card=card, reason=row.reason)
+        return Priced(row, card=of_card, reason=row.reason)
     if (why := profile.objection(row.priced)) is not None:
-        return Priced(row, card=card, reason=why)
+        return Priced(row, card=of_card, reason=why)
     held = max(sum(of.values()) for of in profile.memory(row.priced))
-    return Priced(row, price(profile.work(row.priced), known_of(card.name)), held, card)
+    return Priced(row, price(profile.work(row.priced), known_of(card)), held, of_card)
 
 
-def _factor(priced: Sequence[Priced], path: Path, line: int) -> float:
+def _factor(priced: Sequence[Priced], table: StepTable, line: int) -> float:
     of_line = next((each for each in priced if each.row.line == line), None)
     if of_line is None:
         last = priced[-1].row.line
-        raise SuiteError(f"--scale-from {line}: {path.name} has rows in lines {priced[0].row.line} to {last}.")
+        raise SuiteError(f"--scale-from {line}: {table.name} has rows in lines {priced[0].row.line} to {last}.")
     if of_line.price is None or of_line.row.step_s is None:
         why = of_line.reason or "the row has no measured step_s or tokens_per_s_per_gpu"
         raise SuiteError(f"--scale-from {line}: {why}.")
@@ -199,10 +210,9 @@ def score_lines(scores: Scores) -> Iterator[str]:
 
 
 def calibrate_table(
-    path: Path,
+    table: StepTable,
     profile_name: str,
     gpu: str | None = None,
-    gpus_per_node: int | None = None,
     nics: str | None = None,
     rates: Path | None = None,
     lines: Sequence[int] = (),
@@ -223,29 +233,31 @@ def calibrate_table(
         For every mistake, and where no row can be taken or rows are of several cards.
     """
     profile = named_profile(profile_name)
-    table = read_steps(path, gpus_per_node or GPUS_OF_A_NODE)
     rows = [row for row in table.rows if row.step_s and row.priced and profile.objection(row.priced) is None]
     if lines:
         rows = [row for row in rows if row.line in lines]
     if missing := sorted(set(lines) - {row.line for row in rows}):
-        raise SuiteError(f"{path.name}:{missing[0]}: no row with a measured time that {profile_name} can run.")
+        raise SuiteError(f"{table.name}:{missing[0]}: no row with a measured time that {profile_name} can run.")
     configurations = [configuration(row.priced) for row in rows if row.priced]
     wanted = [*range(len(rows))] if lines else chosen(configurations)
-    cards = {_card(rows[number], path, gpu).name for number in wanted}
+    if not table.has_lines and not lines:
+        wanted = [*range(len(rows))]  # a run was made for it
+    cards = {_card(rows[number], table, gpu) for number in wanted}
     if len(cards) != 1:
         what = f"rows are of {', '.join(sorted(cards))}" if cards else "no row is of a kind that a calibration wants"
-        raise SuiteError(f"{path.name}: {what}.\nhint: --lines A,B,C takes these rows")
-    typical = typical_rates(accelerators()[cards.pop()], nics_bytes_per_s(nics))
+        raise SuiteError(f"{table.name}: {what}.\nhint: --lines A,B,C takes these rows")
+    typical = _typical(cards.pop(), nics_bytes_per_s(nics))
     known = typical if rates is None else rates_of(rates, typical, profile_name)
-    runs = [_run(rows[number], profile) for number in wanted]
+    runs = [_run(rows[number], profile, table) for number in wanted]
     found = calibrated(runs, known, profile_name)
     return found, [*_about_runs(runs, found), *undetermined(known, found, runs)]
 
 
-def _run(row: TableRow, profile: Profile) -> Run:
+def _run(row: TableRow, profile: Profile, table: StepTable) -> Run:
     assert row.priced is not None
     assert row.step_s is not None
-    return Run(f"line {row.line}: {row.model} {row.priced.job.layout}", profile.work(row.priced), row.step_s)
+    name = f"line {row.line}: {row.model} {row.priced.job.layout}" if table.has_lines else row.model
+    return Run(name, profile.work(row.priced), row.step_s)
 
 
 def _about_runs(runs: Sequence[Run], found: KnownRates) -> Iterator[str]:

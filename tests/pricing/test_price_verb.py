@@ -75,6 +75,33 @@ def test_a_calibration_of_eight_runs_prices_a_cell_that_it_has_not_seen(tmp_path
     assert "ranking within 1 cell" in said(done)
 
 
+EXAMPLE = str(HERE.parents[1] / "reports" / "examples" / "layouts_5d-cpu")
+"""32 layouts on 8 and 16 CPU ranks of two cores."""
+
+
+def test_a_run_of_our_own_is_priced_and_calibrates_as_a_table_does(tmp_path):
+    before = run("price", EXAMPLE)
+    assert before.stderr.startswith("# NOT MEASURED: orders of magnitude of CPU ranks.")
+    rates = tmp_path / "rates.yaml"
+    found = run("calibrate", EXAMPLE, "--out", str(rates))
+    assert said(found).count("measured") == 32
+    after = run("price", EXAMPLE, "--rates", str(rates))
+    errors = [[abs(float(row["error"])) for row in rows_of(done)] for done in (before, after)]
+    assert len(errors[0]) == len(errors[1]) == 32
+    middle = [sorted(of)[16] for of in errors]
+    assert middle[1] < 0.3 < middle[0]
+
+
+def test_a_run_without_training_steps_is_said():
+    done = run("price", EXAMPLE.replace("layouts_5d", "fabric"))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.endswith("fabric-cpu has no case of train_step, so there is nothing to price.\n")
+
+
+def test_a_folder_that_is_no_run_is_said(tmp_path):
+    assert run("price", str(tmp_path)).exit_code == 2
+
+
 def test_rates_of_one_framework_are_not_used_for_another(tmp_path):
     rates = tmp_path / "rates.yaml"
     rates.write_text("profile: nanotron\nrates:\n  memory: 3000 GB/s\n")

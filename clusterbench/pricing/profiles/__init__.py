@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from clusterbench.discover import things
 from clusterbench.errors import SuiteError, nearest
@@ -29,12 +29,18 @@ class PricedJob:
         Of each pipeline rank; more than one is an interleaved schedule.
     recompute
         What backward computes again, in words of the table it comes from: ``none``, ``selective``, ``full``.
+    options
+        Of a case of ``train_step``, all that its point says.
+    rank_order
+        Which ranks are neighbours.
     """
 
     job: TrainingJob
     ranks_per_node: int
     chunks: int = 1
     recompute: str = "none"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rank_order: str = "megatron"
 
     @property
     def num_micro_batches(self) -> int:

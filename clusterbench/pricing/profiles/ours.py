@@ -10,7 +10,7 @@ from typing import ClassVar
 from clusterbench.expected.flops import executed_by_rank
 from clusterbench.expected.total import fullest_moment
 from clusterbench.formulas.schedules import bubble_formula
-from clusterbench.job import TrainingJob
+from clusterbench.job import DTYPE_BYTES, TrainingJob
 from clusterbench.job.flops import ATTENTION, CAUSAL_ATTENTION
 from clusterbench.parallel import (
     Parallelism,
@@ -102,7 +102,9 @@ class Ours(Profile):
 
 
 def _active(priced: PricedJob) -> Sequence[Parallelism]:
-    options: dict[str, object] = {} if priced.recompute == "none" else {"recompute": priced.recompute}
+    options = dict(priced.options)
+    if priced.recompute != "none":
+        options["recompute"] = priced.recompute
     if priced.chunks > 1:
         options |= {"schedule": "interleaved_1f1b", "chunks_per_rank": priced.chunks}
     return active_in(priced.job.layout, from_options(options))
@@ -139,12 +141,13 @@ def _stage(
     parameters = _multiplied(active, part)
     heads = shape.head_dim * (shape.num_heads + shape.num_kv_heads) / layout.tp
     ffn = shape.ffn_hidden_size * max(1, shape.experts_per_token + shape.num_shared_experts) / layout.tp
-    of_layer: float = part.residual_tokens * ALONG_HIDDEN * shape.hidden_size
-    of_layer += part.local_tokens * (ALONG_HEADS * heads + ALONG_FFN * ffn)
+    width = part.compute_bytes / DTYPE_BYTES["bfloat16"]
+    of_layer = width * part.residual_tokens * ALONG_HIDDEN * shape.hidden_size
+    of_layer += width * part.local_tokens * (ALONG_HEADS * heads + ALONG_FFN * ffn)
     of_loss = ALONG_VOCAB * part.local_tokens * shape.vocab_size / layout.tp * part.has_head
     is_replicated = any(isinstance(parallelism, DataParallel) for parallelism in active)
     adds = ADDS_OF_DDP if is_replicated else ADDS * (micro_batches - 1) / micro_batches
-    of_weights = parameters * (CASTS + adds)
+    of_weights = parameters * (CASTS * (part.compute_bytes < part.master_bytes) + adds)
     operators = OPERATORS_OF_A_LAYER + OPERATORS_COMPUTED_AGAIN * is_repeated
     operators += OPERATORS_OF_A_SLICE * layout.uses("tp")
     return StageWork(
@@ -182,7 +185,7 @@ def _messages(sent: Traffic, priced: PricedJob, behind_flops: float | None = Non
         times = 1
     axis = sent.axis if sent.axis in layout.views or sent.axis in ("dp", "tp", "cp", "pp") else layout.data_axis
     ranks = sent.ranks or layout.degree(sent.axis)
-    at = reach(layout, axis, priced.ranks_per_node, "megatron")
+    at = reach(layout, axis, priced.ranks_per_node, priced.rank_order)
     part = sent.axis if sent.axis in PARTS else "dp"
     op = "send_recv" if sent.op == "send" else sent.op
     count = sent.count / times

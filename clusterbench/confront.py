@@ -1,0 +1,54 @@
+"""The training steps of a run as pricing takes them: what each would be predicted to take, beside what it took."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clusterbench import derive
+from clusterbench.benchmarks.train_step import job_of
+from clusterbench.cases import Reading
+from clusterbench.cases.trained import Trained
+from clusterbench.errors import SuiteError
+from clusterbench.pricing.profiles import PricedJob
+from clusterbench.pricing.table import StepTable, TableRow
+from clusterbench.pricing.verb import CPU
+from clusterbench.run_folder import RunFolder
+from clusterbench.trainers import OURS
+
+BENCHMARK = "train_step"
+
+
+def steps_of_run(folder: Path) -> StepTable:
+    """Every training case of a run, those that have no time too.
+
+    Raises
+    ------
+    SuiteError
+        If the run has no training case.
+    RunFolderError
+        If it is not the folder of a run.
+    """
+    reading = derive.read(RunFolder.open(folder))
+    cases = [case for case in reading.trained if case.row.benchmark == BENCHMARK]
+    if not cases:
+        raise SuiteError(f"{folder} has no case of {BENCHMARK}, so there is nothing to price.")
+    rows = [_row(number, case, reading) for number, case in enumerate(cases, 1)]
+    return StepTable(str(folder), rows, has_lines=False)
+
+
+def _row(number: int, case: Trained, reading: Reading) -> TableRow:
+    cluster = reading.plan.cluster
+    gpu = CPU if case.row.device == "cpu" else cluster.gpu_name or ""
+    if case.row.status == "refused":
+        return TableRow(number, case.row.case, gpu, reason="the plan refused it")
+    if (trainer := str(case.point.get("trainer", OURS))) != OURS:
+        return TableRow(number, case.row.case, gpu, reason=f"it is a step of {trainer}")
+    if cluster.ranks_per_gpu > 1:
+        return TableRow(number, case.row.case, gpu, reason="ranks share a GPU, so its time says nothing")
+    priced = PricedJob(
+        job_of(case.point, case.row.device),
+        cluster.ranks_per_node,
+        options=case.point,
+        rank_order=str(case.point["rank_order"]),
+    )
+    return TableRow(number, case.row.case, gpu, priced, step_s=case.value("step_time"))
