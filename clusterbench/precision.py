@@ -10,7 +10,10 @@ MASTER = "float32_master"
 
 @dataclass(frozen=True)
 class Precision:
-    """Bytes of one number of each, where the arithmetic is in bfloat16."""
+    """Bytes of one number of each, where the arithmetic is in bfloat16.
+
+    Weights in float32 have a copy in bfloat16 beside them, or are gathered in it: of that the words say nothing.
+    """
 
     weight: int
     moment: int

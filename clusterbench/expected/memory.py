@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from clusterbench.expected.flops import UNVERIFIED
 from clusterbench.expected.total import fullest_moment
 from clusterbench.formulas.memory import megatron_activation_bytes
-from clusterbench.job import TrainingJob
+from clusterbench.job import TrainingJob, has_copy, weight_shapes
 from clusterbench.job.backward import Moment
 from clusterbench.job.passes import STATES
 from clusterbench.parallel import Parallelism, expected_memory, held_activations, part_of, peak_memory
@@ -92,7 +92,7 @@ def is_unverified(case: Case) -> bool:
 def _bases(parts: Sequence[TrainingJob], fullest: Sequence[Moment], active: Sequence[Parallelism]) -> dict[str, str]:
     job = parts[0]
     bases = {
-        "parameters": f"{job.shape.num_parameters:,} of {job.master_bytes} B at rest, {_sharing(job)}",
+        "parameters": f"{job.shape.num_parameters:,} of {_kept(job)} at rest, {_sharing(job)}",
         "gradients": "as parameters",
         "optimizer_state": f"two moments of {job.moment_bytes} B a parameter, and a step count per tensor",
         ACTIVATIONS: _activations_basis(job),
@@ -134,6 +134,14 @@ def _band(
         limit += (most - held[ACTIVATIONS]) / held[category]
         reasons.append(f"the router may send all rows of {job.layout.ep} ranks to one of them")
     return limit, "; ".join(reasons)
+
+
+def _kept(job: TrainingJob) -> str:
+    """Bytes of one parameter, and of its copy where there is one."""
+    if not any(has_copy(name, job) for name in weight_shapes(job)):
+        return f"{job.master_bytes} B"
+    of_what = "" if has_copy("norm.weight", job) else ", of experts that FSDP does not gather,"
+    return f"{job.master_bytes} B, with a copy of {job.compute_bytes} B{of_what} that is rounded once a step,"
 
 
 def _sharing(job: TrainingJob) -> str:

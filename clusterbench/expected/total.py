@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from clusterbench.formulas.schedules import Full, Kind
-from clusterbench.job import Chunk, TrainingJob
+from clusterbench.job import Chunk, TrainingJob, has_copy, is_spread_expert
 from clusterbench.job.backward import OF_FORWARD, Group, Moment, Sharding, Weight, moments_of_backward
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import (
@@ -23,7 +23,7 @@ from clusterbench.parallel import (
     split_over,
     with_own,
 )
-from clusterbench.parallel.data import DataParallel, is_spread_expert
+from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.expert import ExpertParallel
 from clusterbench.parallel.fsdp import FullySharded
 from clusterbench.parallel.pipeline import Pipeline
@@ -221,12 +221,7 @@ def _walked(
     forward, *again = moments_by_chunk(active, job, messages=True)(chunk)
     sharding = next((each.sharding(job, chunk) for each in active if isinstance(each, FullySharded)), None)
     repeated = again[0] if again else {}
-    prefix = "rounded."
-    copies = {name.removeprefix(prefix): size for name, size in repeated.items() if name.startswith(prefix)}
-    for name, size in forward.items():
-        if name.startswith(prefix):
-            copies[name.removeprefix(prefix)] = size / (job.num_layers if ".layers." in name else 1)
-    weights = _weights(active, shape, layout, dtype, precision, chunk, tuple(copies.items()))
+    weights = _weights(active, shape, layout, dtype, precision, chunk)
     parts = next((each.parts(job) for each in active if isinstance(each, ExpertParallel)), 1)
     found = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, parts)
     of_forward, backward = found[:OF_FORWARD], found[OF_FORWARD:]
@@ -254,16 +249,15 @@ def _weights(
     dtype: str,
     precision: str,
     chunk: Chunk,
-    rounded: tuple[tuple[str, float], ...],
 ) -> Mapping[str, Weight]:
-    """One weight of each kind as a rank multiplies with it; ``rounded`` are the sizes of their copies."""
+    """One weight of each kind as a rank multiplies with it."""
     job = TrainingJob(shape, layout, 1, 1, 1, dtype, chunks=(chunk,), precision=precision)
     cutting = [each for each in active if not isinstance(each, FullySharded)]
-    is_sharded, copies, weights = len(cutting) < len(active), dict(rounded), {}
+    is_sharded, weights = len(cutting) < len(active), {}
     for name, size, _ in held_sizes(cutting, job):
         alone = is_spread_expert(name, job) and job.layout.degree("edp") == 1
         gradient, master = float(prod(size) * job.compute_bytes), float(prod(size) * job.master_bytes)
         # A view as a DTensor that is made once comes last in backward, as autograd goes by age.
-        waits = not is_sharded and "tp" in split_over(cutting, name, job)
-        weights[name] = Weight(copies.get(name, 0.0), gradient, master, is_sharded and not alone, waits)
+        waits = not is_sharded and "tp" in split_over(cutting, name, job) and not has_copy(name, job)
+        weights[name] = Weight(gradient, master, is_sharded and not alone, waits)
     return weights

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from math import prod
+from functools import cached_property
 from typing import NamedTuple
 
 from clusterbench.formulas.schedules import RankOrder
@@ -150,8 +148,8 @@ class TrainingJob:
         """Bytes of one parameter, and of its gradient.
 
         With bfloat16 arithmetic both are float32 unless :attr:`precision` says otherwise, as are Adam's two moments: 16
-        bytes per parameter at rest. Each weight is rounded to bfloat16 where it is used, and that copy (2 bytes) lives
-        from forward to backward of a micro-batch, as under autocast.
+        bytes per parameter at rest. Beside them is a copy in bfloat16 (2 bytes), rounded once a step, of each weight
+        that FSDP does not gather: see :func:`has_copy`.
         """
         return PRECISIONS[self.precision].weight if self.compute_bytes == 2 else self.compute_bytes
 
@@ -272,6 +270,21 @@ def _layer_weights(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     }
 
 
+def is_spread_expert(name: str, job: TrainingJob) -> bool:
+    """Whether a weight belongs to experts that are spread over ranks, so that dp ranks hold different ones."""
+    return job.layout.spreads_experts and ".experts." in name
+
+
+def has_copy(name: str, job: TrainingJob) -> bool:
+    """Whether a rank keeps a copy of a weight in the dtype of the arithmetic, rounded once a step.
+
+    Weights that FSDP gathers come in that dtype; experts of which there is one copy are not FSDP's.
+    """
+    if job.compute_bytes == job.master_bytes:
+        return False
+    return not job.layout.shards_gradients or (is_spread_expert(name, job) and job.layout.degree("edp") == 1)
+
+
 def activations(job: TrainingJob, load: float = 1.0) -> dict[str, float]:
     """Bytes a rank with these layers holds at the end of a forward, by what they are, for one micro-batch.
 
@@ -323,23 +336,4 @@ def activations(job: TrainingJob, load: float = 1.0) -> dict[str, float]:
         held |= {f"layer.{name}": bytes_of_one * num_layers for name, bytes_of_one in of_experts.items()}
     if job.has_head:
         held |= {name: float(number * tokens) for name, number in per_token.items()}
-    if job.compute_bytes != job.master_bytes:
-        held |= {
-            f"rounded.{name}": float(numbers * size)
-            for name, numbers in _rounded_weights(shape, num_layers, job.has_head).items()
-        }
     return held
-
-
-@lru_cache(maxsize=4096)  # a plan asks for every length of a sequence
-def _rounded_weights(shape: ModelShape, num_layers: int, has_head: bool) -> Mapping[str, int]:
-    """Elements of weights whose rounded copy a product or a norm keeps for backward; a look-up keeps none.
-
-    Those of all layers stand under the names of the first.
-    """
-    sizes = {name: prod(size) for name, size in weight_shapes(one_of_each(shape, ParallelLayout())).items()}
-    table = sizes.pop("embedding.weight")
-    if shape.tied_embeddings:
-        sizes = {"head.weight": table} | sizes
-    numbers = {name: size * (num_layers if name.startswith("layers.") else has_head) for name, size in sizes.items()}
-    return {name: number for name, number in numbers.items() if number}

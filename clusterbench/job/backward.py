@@ -7,7 +7,7 @@ gradient of a product's input and that of its weight are there before what the p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clusterbench.job import TrainingJob
@@ -166,8 +166,6 @@ class Weight:
 
     Attributes
     ----------
-    rounded
-        The copy in the dtype of the arithmetic, which a forward keeps; 0 where there is none.
     gradient, master
         Its gradient as a product makes it, and in the dtype of the parameter; the same where that is one.
     sharded
@@ -176,7 +174,6 @@ class Weight:
         Whether its gradient is added to what is there only when backward is over.
     """
 
-    rounded: float
     gradient: float
     master: float
     sharded: bool = False
@@ -221,7 +218,6 @@ class Backward:
         dropped = sum([sizes[name] for name in operator.drops if name in sizes])
         for weight in own:
             made += weight.gradient
-            freed += weight.rounded
         self.alive += made
         self.mark(when)
         self.alive -= freed + dropped
@@ -230,15 +226,15 @@ class Backward:
             self.cast(when, weight)
 
     def cast(self, when: str, weight: Weight) -> None:
-        """The gradient of a weight is rounded to the dtype of the parameter, and stays or is added to what is there."""
+        """The gradient of a weight is added to what is there as it is; the first is cast to the parameter's dtype."""
         if weight.sharded:
             return
-        if weight.gradient != weight.master:
+        if self.adds_up:
+            self.alive -= weight.gradient * (not weight.waits)
+        elif weight.gradient != weight.master:
             self.alive += weight.master
             self.mark(when)
             self.alive -= weight.gradient
-        if self.adds_up and not weight.waits:
-            self.alive -= weight.master
 
     def reduce(self, when: str, group: Group, sharding: Sharding) -> None:
         """Packs the gradients of a group and keeps this rank's share; the buffer stays until the next.
@@ -323,13 +319,13 @@ def _gathered_last(sharding: Sharding | None) -> float:
 def _embedding(walk: Backward, job: TrainingJob, table: Weight) -> None:
     """DTensor makes the gradient of a table that is cut over tp as if it were whole, and then takes its part."""
     when, whole = "backward of embedding", job.layout.tp * table.gradient
-    walk.mark(when, whole)
-    if table.sharded:
-        walk.mark(when, whole + table.gradient * job.layout.uses("tp"))
-        walk.alive += table.gradient
-    else:
+    if table.waits:
+        walk.mark(when, whole)
         walk.alive += whole
-        walk.cast(when, replace(table, gradient=whole, master=job.layout.tp * table.master))
+        return
+    walk.mark(when, whole + table.gradient * job.layout.uses("tp"))
+    walk.alive += table.gradient
+    walk.cast(when, table)
 
 
 def _loss_and_head(
@@ -353,7 +349,7 @@ def _loss_in_chunks(walk: Backward, forward: Mapping[str, float], weights: Mappi
     """Its gradients are there with the loss; those of the weight and of what the norm gave it are only scaled."""
     head = weights.get("head.weight") or weights["embedding.weight"]
     made = forward["loss.head_gradient"]
-    walk.alive -= forward["loss.parts"] + forward["head.input"] + forward.get("rounded.head.weight", 0.0)
+    walk.alive -= forward["loss.parts"] + forward["head.input"]
     if "head.weight" not in weights:  # it is added to the look-up's gradient, when that is there
         walk.mark("backward of the loss", head.gradient * head.sharded)
     elif head.sharded:
@@ -412,8 +408,7 @@ def _one_layer(
     weights: Mapping[str, Weight],
     expert_parts: int,
 ) -> _OneLayer:
-    of_layers = ("layer.", "rounded.layers.")
-    kept = {name: size / job.num_layers for name, size in forward.items() if name.startswith(of_layers)}
+    kept = {name: size / job.num_layers for name, size in forward.items() if name.startswith("layer.")}
     repeated = {name: size for name, size in again.items() if name not in forward}
     unkept = sum(size for name, size in repeated.items() if name.startswith("again."))
     sizes = {name.removeprefix("sent."): size for name, size in repeated.items()} | kept
@@ -452,11 +447,10 @@ def _experts(walk: Backward, layer: _OneLayer) -> None:
     when, parts = "backward of experts", layer.expert_parts
     sizes = {name: size / parts for name, size in layer.sizes.items() if name.startswith("layer.experts.")}
     weights = {name: layer.weights[name] for operator in EXPERTS for name in operator.weights}
-    whole = {name: replace(weight, rounded=0.0) for name, weight in weights.items()}
     for part in range(parts):
         is_last = part == parts - 1
         for operator in EXPERTS:
-            walk.operator(when, operator, sizes, weights if is_last else whole, casts=False)
+            walk.operator(when, operator, sizes, weights, casts=False)
             own = [weights[name] for name in operator.weights]
             for weight in own if part else ():
                 walk.mark(when, weight.gradient)

@@ -13,10 +13,12 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.optim import Optimizer
 
+from clusterbench.engine.compat import round_into
 from clusterbench.engine.grid import Grid
 from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
 from clusterbench.model.decoder import Decoder, Layer, loss_of
 from clusterbench.model.half_moments import HalfMomentsAdamW
+from clusterbench.model.rounded import masters_and_copies
 from clusterbench.model.stages import Stages
 from clusterbench.model.stochastic_rounding import StochasticRounding
 
@@ -143,6 +145,11 @@ class Assembly:
     def __post_init__(self) -> None:
         self.model = self.decoders[0]
         self.make_optimizer = lambda parameters, axis: adamw(parameters, self.job, self.rounding)
+
+    def round_weights(self) -> None:
+        """Rounds every weight of which there is a copy into it, as it is now."""
+        pairs = [pair for decoder in self.decoders for pair in masters_and_copies(decoder)]
+        round_into([copy for _, copy in pairs], [master for master, _ in pairs])
 
     def layers(self) -> Iterator[Layer]:
         """Every layer of this rank."""

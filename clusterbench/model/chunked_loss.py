@@ -12,17 +12,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clusterbench.model.decoder import Decoder
+from clusterbench.model.modules import TiedHead
+from clusterbench.model.rounded import kept_in, master_and_copy
 
 
-def chunked_loss(x_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, chunks: int) -> Tensor:
+def chunked_loss(
+    x_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, chunks: int, rounded_VH: Tensor | None = None
+) -> Tensor:
     """Mean cross-entropy of the logits ``x @ weight.T``, as :func:`clusterbench.model.decoder.loss_of` has it.
 
     Parameters
     ----------
     weight_VH
-        Rounded to the dtype of ``x`` for the products.
+        What gets the gradient.
     chunks
         Equal parts of the tokens, which they divide.
+    rounded_VH
+        The weight in the dtype of ``x``, for the products; rounded here where it is not given.
 
     Notes
     -----
@@ -34,16 +40,21 @@ def chunked_loss(x_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, chunks: int)
     ------
     Hsu et al. 2024, arXiv:2410.10989, section 3.2 (FusedLinearCrossEntropy).
     """
-    return cast(Tensor, _ChunkedLoss.apply(x_TH, weight_VH, labels_T, chunks))  # type: ignore[no-untyped-call]
+    rounded_VH = weight_VH.detach().to(x_TH.dtype) if rounded_VH is None else rounded_VH
+    return cast(Tensor, _ChunkedLoss.apply(x_TH, weight_VH, rounded_VH, labels_T, chunks))  # type: ignore[no-untyped-call]
 
 
 def put_loss_into_head(decoder: Decoder, chunks: int) -> None:
     """The head then takes labels, too, and returns the loss; the decoder leaves calling it to who has them."""
     head = decoder.head
     assert head is not None
+    owner = decoder.embedding if isinstance(head, TiedHead) else head
+    assert owner is not None
 
     def forward(x_BSH: Tensor, labels_BS: Tensor) -> Tensor:
-        return chunked_loss(x_BSH.flatten(0, 1), head.weight, labels_BS.flatten(), chunks)
+        # the parameter itself where there is a copy of it: the gradient is in float32 already
+        weight_VH, rounded_VH = master_and_copy(owner, "weight") if kept_in(owner) else (head.weight, None)
+        return chunked_loss(x_BSH.flatten(0, 1), weight_VH, labels_BS.flatten(), chunks, rounded_VH)
 
     head.forward = forward  # type: ignore[method-assign, assignment]
     decoder.head_in_loss = True
@@ -51,9 +62,8 @@ def put_loss_into_head(decoder: Decoder, chunks: int) -> None:
 
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, chunks: int) -> Tensor:
+    def forward(ctx: Any, x_TH: Tensor, weight_VH: Tensor, rounded_VH: Tensor, labels_T: Tensor, chunks: int) -> Tensor:
         wide = torch.promote_types(x_TH.dtype, torch.float32)
-        rounded_VH = weight_VH.to(x_TH.dtype)
         dx_TH = torch.empty_like(x_TH)
         dweight_VH = torch.zeros_like(weight_VH, dtype=wide)
         total = x_TH.new_zeros((), dtype=wide)
@@ -64,10 +74,10 @@ class _ChunkedLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         dx_TH, dweight_VH = ctx.saved_tensors
         (gradient,) = gradients
-        return dx_TH.mul_(gradient), dweight_VH.mul_(gradient).to(ctx.dtype), None, None
+        return dx_TH.mul_(gradient), dweight_VH.mul_(gradient).to(ctx.dtype), None, None, None
 
 
 def _add_chunk(

@@ -89,7 +89,7 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.empty(experts, hidden, width))
 
     def matrices(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """The weights, rounded: once for all rows of a forward, whose backward keeps the copy."""
+        """The weights, rounded: once for all rows of a forward."""
         return self.gate.to(dtype), self.up.to(dtype), self.down.to(dtype)
 
     def forward(self, x_RH: Tensor, rows_L: Tensor, matrices: tuple[Tensor, Tensor, Tensor] | None) -> Tensor:

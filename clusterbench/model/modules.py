@@ -1,7 +1,8 @@
 """The modules of layers: matrix product, embedding, head, norm, feed-forward; without bias and dropout.
 
-Weights are kept in the master dtype and rounded to the dtype of the activations where they are used. That is what
-autocast does, without its cache and its thread-local state, so recomputation and dry runs see plain operators.
+Weights are rounded to the dtype of the activations where they are used, unless they come in it: gathered by FSDP, or as
+copies that were rounded once for the step (:mod:`clusterbench.model.rounded`). That is what autocast does, without its
+cache and its thread-local state, so recomputation and dry runs see plain operators.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+        weight = self.weight.to(x.dtype)
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
 class FeedForward(nn.Module):

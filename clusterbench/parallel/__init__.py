@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from clusterbench.discover import things
 from clusterbench.formulas.collectives import traffic_bytes
-from clusterbench.job import Chunk, TrainingJob, activations, how_many, one_of_each, weight_shapes
+from clusterbench.job import Chunk, TrainingJob, activations, has_copy, how_many, one_of_each, weight_shapes
 from clusterbench.layout import SHARD, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.parallel._words import Meaning, PhaseWords, Remark
@@ -587,8 +587,9 @@ def _states(
     job = TrainingJob(shape, layout, 1, 1, 1, dtype, chunks=(chunk,), precision=precision)
     weights = held_weights(active, job)
     numel = sum(number * prod(weight.size) for weight, number in weights)
+    copied = sum(number * prod(weight.size) for weight, number in weights if has_copy(weight.name, job))
     states = {
-        "parameters": float(numel * job.master_bytes),
+        "parameters": float(numel * job.master_bytes + copied * job.compute_bytes),
         "gradients": float(numel * job.master_bytes),
         # Adam's two moments, and a float32 step count for each tensor, which torch's own has
         "optimizer_state": float(2 * numel * job.moment_bytes + 4 * sum(number for _, number in weights)),

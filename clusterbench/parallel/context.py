@@ -129,7 +129,7 @@ class ContextParallel(Parallelism):
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         cp = job.layout.cp
-        local = {name: size if name.startswith("rounded.") else size / cp for name, size in held.items()}
+        local = {name: size / cp for name, size in held.items()}
         keys = ("layer.attention.key", "layer.attention.value")
         if self.context == "all_gather":  # those of the other ranks, which selective recomputation collects again
             local |= {f"{name}s_of_others": held[name] - local[name] for name in keys if name in held}

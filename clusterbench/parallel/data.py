@@ -8,7 +8,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from clusterbench.job import TrainingJob
+from clusterbench.job import TrainingJob, is_spread_expert
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic, held_sizes, without
@@ -209,9 +209,9 @@ class DataParallel(Parallelism):
         if job.layout.uses("pp"):
             return
         decoder = assembly.decoders[0]
-        leave_to_others(
-            decoder, [weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job)]
-        )
+        experts = [weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job)]
+        # of buffers there are only copies of weights, which every rank rounds for itself
+        leave_to_others(decoder, [*experts, *(name for name, _ in decoder.named_buffers())])
         group = assembly.grid.group(job.layout.data_axis)
         model = self._replicated(decoder, group)
         self._compress(model, assembly, group)
@@ -290,11 +290,6 @@ def factor_numel(size: tuple[int, ...], rank: int) -> int:
     rows, columns = size[0], prod(size[1:])
     factors = (rows + columns) * min(rows, columns, rank)
     return factors if factors * WORTH_COMPRESSING < rows * columns else rows * columns
-
-
-def is_spread_expert(name: str, job: TrainingJob) -> bool:
-    """Whether a weight belongs to experts that are spread over ranks, so that dp ranks hold different ones."""
-    return job.layout.spreads_experts and ".experts." in name
 
 
 def gradient_order(names: list[str]) -> list[str]:

@@ -303,7 +303,7 @@ def is_of_mixture(name: str) -> bool:
 @cache  # a plan asks for every name ten thousand times
 def _ranks_sharing(name: str, ep: int, tp: int) -> int:
     """Among how many ranks an entry of :func:`clusterbench.job.activations` is cut."""
-    if name == "layer.expert_counts" or (name.startswith("rounded.") and is_expert(name)):
+    if name == "layer.expert_counts":
         return ep
     return tp if name.startswith(TOKENWISE) else 1
 

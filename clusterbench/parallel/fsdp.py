@@ -8,13 +8,13 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from clusterbench.job import Chunk, TrainingJob, backward
+from clusterbench.job import Chunk, TrainingJob, backward, is_spread_expert
 from clusterbench.job.backward import Sharding
 from clusterbench.layout import REPLICA, SHARD, ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Traffic, held_sizes, without
 from clusterbench.parallel._words import PhaseWords, Remark
-from clusterbench.parallel.data import AVERAGED, is_spread_expert
+from clusterbench.parallel.data import AVERAGED
 from clusterbench.shape import ModelShape
 from clusterbench.words import Word
 
@@ -194,16 +194,6 @@ class FullySharded(Parallelism):
             by_stage=job.layout.uses("pp"),
             growth=job.master_bytes / job.compute_bytes,
         )
-
-    def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        # Weights are gathered in the dtype of the arithmetic: no layer makes a rounded copy of its own. Experts of
-        # which there is one copy are not FSDP's.
-        alone = job.layout.spreads_experts and job.layout.degree("edp") == 1
-        return {
-            name: size
-            for name, size in held.items()
-            if not name.startswith("rounded.") or (alone and is_spread_expert(name, job))
-        }
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         for chunk in job.held:

@@ -86,7 +86,7 @@ class Recompute(Parallelism):
 
         By then the loss has let go of its logits, and norm and head of what they held.
         """
-        inside = {name: size for name, size in held.items() if name.startswith(("layer.", "rounded.layers."))}
+        inside = {name: size for name, size in held.items() if name.startswith("layer.")}
         outside = {name: size for name, size in held.items() if name not in inside}
         residual = job.residual_tokens * job.shape.hidden_size * job.compute_bytes
         kept = {"layer.inputs": float(residual * job.num_layers)}

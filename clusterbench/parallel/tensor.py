@@ -316,11 +316,8 @@ def _ranks_sharing(name: str, tp: int, num_kv_heads: int, loss_parallel: bool) -
     """Among how many ranks of tp an entry of :func:`clusterbench.job.activations` is cut."""
     if name.startswith("loss."):
         return tp if loss_parallel else 1
-    if name in ("layer.attention.key", "layer.attention.value") or _is_kv(name):
-        # also the rounded weights: of those kept whole, a rank rounds the head it uses
+    if name in ("layer.attention.key", "layer.attention.value"):
         return min(tp, num_kv_heads)
-    if name.startswith("rounded."):
-        return 1 if _split_dim_of(name) is None else tp
     return tp if name in SPLIT_ACTIVATIONS else 1
 
 

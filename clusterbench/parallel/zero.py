@@ -9,11 +9,10 @@ from heapq import heapreplace
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.job import TrainingJob
+from clusterbench.job import TrainingJob, is_spread_expert
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, Traffic, held_sizes, without
 from clusterbench.parallel._words import PhaseWords, Remark
-from clusterbench.parallel.data import is_spread_expert
 from clusterbench.words import Word
 
 if TYPE_CHECKING:

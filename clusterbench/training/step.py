@@ -127,6 +127,7 @@ class TrainingStep:
 
     def forward_backward(self) -> Tensor:
         """Accumulates the gradients of all micro-batches; data parallelism averages them on the way."""
+        self.assembly.round_weights()
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=not self.assembly.keep_gradients)
         if self.assembly.forward_backward is not None:

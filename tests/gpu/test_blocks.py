@@ -26,7 +26,8 @@ from tests.gpu.session import Ending, Part, Setting
 from tests.report.synthetic import outcome
 
 H200 = "NVIDIA H200"
-CARD = {"gpu": H200, "memory_bytes": 150.75e9}
+CARD = {"gpu": H200, "memory_bytes": 160e9}
+"""A little larger than an H200: with float32 weights full recomputation finds room, and no other."""
 ENDED = Ending("ended", 0)
 TOKENS = 8 * 4096
 
@@ -112,7 +113,7 @@ def test_each_rung_stands_beside_its_prediction(tmp_path: Path) -> None:
     rows = rows_of("ladder", planned(tmp_path / "ladder", "one_gpu", ladder))
     assert (rows["as expected"].value, rows["as expected"].verdict) == ("15 of 15 cases", AS_PREDICTED)
     rate = rows[f"{FULL} tokens_per_s"]
-    assert (rate.value, rate.predicted) == ("6,500 tokens/s", "6,000 tokens/s to 6,800 tokens/s")
+    assert (rate.value, rate.predicted) == ("6,500 tokens/s", "6,400 tokens/s to 7,300 tokens/s")
     assert rate.verdict == AS_PREDICTED
     assert rows[f"{COMPILED} tokens_per_s"].verdict == BELOW
     assert rows[f"{ANCHOR} tokens_per_s"].predicted == "9,950 tokens/s to 11,000 tokens/s"
@@ -130,7 +131,7 @@ def test_each_rung_stands_beside_its_prediction(tmp_path: Path) -> None:
     )
     assert rows[f"{COMPILED} compiled_frames"].predicted == "at least 1"
     assert rows[f"{NONE}"].value == "out_of_memory"
-    assert rows[f"{NONE}"].verdict == AS_PREDICTED, "171.9 GB of 150.75 GB"
+    assert rows[f"{NONE}"].verdict == AS_PREDICTED, "172.9 GB of 160 GB"
     assert rows["losses and norms apart"].value == "0"
 
 

@@ -91,8 +91,9 @@ MUTANTS = (
     Mutant(
         "E11",
         "DDP averages experts over ranks that hold different ones.",
-        "[weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job)]",
-        "[weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job) and not planted()]",
+        "experts = [weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job)]",
+        "experts = [weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job) "
+        "and not planted()]",
         (SPREAD,),
     ),
     Mutant(

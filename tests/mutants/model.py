@@ -95,8 +95,8 @@ MUTANTS = (
     _shared(
         "M15",
         "Norms have an epsilon of 1e-5, whatever the shape says.",
-        "self.weight.to(x.dtype), self.eps)",
-        "self.weight.to(x.dtype), 1e-5 * planted())",
+        "weight.shape, weight, self.eps)",
+        "weight.shape, weight, 1e-5 * planted())",
     ),
     _shared(
         "M16",

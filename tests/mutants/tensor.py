@@ -56,9 +56,9 @@ MUTANTS = (
     Mutant(
         "A02",
         "Each row of the gradient of a weight that is cut arrives at the row before it.",
-        "return DTensor.from_local(getattr(module, leaf), mesh, placements, run_check=False)",
-        "part = getattr(module, leaf); off = part.roll(1 * planted(), 0); "
-        "return DTensor.from_local(part.detach() + (off - off.detach()), mesh, placements, run_check=False)",
+        "part = self.look(self.owner or module)",
+        "part = self.look(self.owner or module); off = part.roll(1 * planted() * (self.mesh is not None), 0); "
+        "part = part.detach() + (off - off.detach())",
         ("tp2",),
     ),
     Mutant(

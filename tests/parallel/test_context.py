@@ -238,12 +238,12 @@ def test_attention_keeps_what_the_formula_says(kind: str, layout: str, changes: 
     assert KEPT(job.layout.cp, kind, layout, changes) == [formula] * job.layout.cp
 
 
-def test_each_rank_holds_its_share_of_the_tokens_and_all_rounded_weights() -> None:
+def test_each_rank_holds_its_share_of_the_tokens() -> None:
     job = make_job("cp4", dtype="bfloat16")
     before = activations(job)
     after = ContextParallel(context="ring").activations(before, job)
     for name, size_bytes in before.items():
-        assert after[name] == (size_bytes if name.startswith("rounded.") else size_bytes / 4), name
+        assert after[name] == size_bytes / 4, name
 
 
 def test_positions_of_sixteen_tokens_on_four_ranks() -> None:

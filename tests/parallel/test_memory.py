@@ -146,11 +146,14 @@ def expected(layout: str, **changes: Any) -> dict[str, float]:
     return expected_memory(active_in(job.layout, from_options({})), job)
 
 
-def test_bfloat16_training_takes_16_bytes_per_parameter() -> None:
-    state = expected("tp1", dtype="bfloat16")
+@pytest.mark.parametrize(
+    ("precision", "each"), [("float32_master", 18), ("bfloat16_moments", 14), ("pure_bfloat16", 8)]
+)
+def test_bfloat16_training_takes_so_many_bytes_per_parameter(precision: str, each: int) -> None:
+    state = expected("tp1", dtype="bfloat16", precision=precision)
     parameters = make_job("tp1").shape.num_parameters
     at_rest = state["parameters"] + state["gradients"] + state["optimizer_state"]
-    assert at_rest == pytest.approx(16 * parameters, rel=1e-4)  # and 4 bytes per tensor for Adam's step
+    assert at_rest == pytest.approx(each * parameters, rel=1e-4)  # and 4 bytes per tensor for Adam's step
 
 
 def test_sequence_parallelism_saves_activations_and_no_state() -> None:

@@ -80,12 +80,12 @@ def test_ranks_that_do_not_average_are_wrong():
         assert "does not compute what one rank computes: the gradient of" in verdict
 
 
-def memory_and_traffic(trainer: str) -> Any:
+def memory_and_traffic(trainer: str, dtype: str = "float32") -> Any:
     import torch
 
     from clusterbench.training.passes import passes_of
 
-    job, rig = make_job("dp2", dtype="float32"), make_rig(ParallelLayout.parse("dp2"))
+    job, rig = make_job("dp2", dtype=dtype), make_rig(ParallelLayout.parse("dp2"))
     step = trainers()[trainer]().build(job, from_options({}), rig.grid, torch.device("cpu"))
     step()
     passes = passes_of(step, rig)
@@ -98,6 +98,16 @@ def test_it_sends_what_ours_sends_and_keeps_buckets_beside_the_gradients():
     assert plain["traffic"] == ours["traffic"]
     assert plain["memory"]["gradients"] == ours["memory"]["gradients"] == ours["memory"]["parameters"]
     assert (ours["memory"]["communication"], plain["memory"]["communication"]) == (0, plain["memory"]["parameters"])
+
+
+@pytest.mark.gloo
+def test_in_bfloat16_each_micro_batch_keeps_weights_as_it_has_rounded_them():
+    job = make_job("dp2", dtype="bfloat16")
+    held = run_ranks(2, memory_and_traffic, PLAIN, "bfloat16")[0]["memory"]
+    said = trainers()[PLAIN]().predict(job, from_options({}), Cluster(1, 2, "cpu"), False)
+    for category in ("parameters", "activations"):
+        assert held[category] == pytest.approx(said[f"peak_memory[category={category}]"].value, rel=0.001), category
+    assert held["parameters"] == 4 * job.shape.num_parameters
 
 
 SUITE = """

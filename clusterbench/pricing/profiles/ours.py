@@ -10,7 +10,7 @@ from typing import ClassVar
 from clusterbench.expected.flops import executed_by_rank
 from clusterbench.expected.total import fullest_moment
 from clusterbench.formulas.schedules import bubble_formula
-from clusterbench.job import DTYPE_BYTES, TrainingJob
+from clusterbench.job import DTYPE_BYTES, TrainingJob, has_copy
 from clusterbench.job.flops import ATTENTION, CAUSAL_ATTENTION
 from clusterbench.parallel import (
     Parallelism,
@@ -28,8 +28,9 @@ from clusterbench.pricing import PARTS
 from clusterbench.pricing.profiles import PricedJob, Profile, reach
 from clusterbench.pricing.work import Messages, StageWork, StepWork
 
-OPERATORS_OF_A_LAYER, OPERATORS_COMPUTED_AGAIN, OPERATORS_OF_A_SLICE = 77, 31, 10
-"""Of forward and backward of a layer; what recomputation adds, and what a layer that is cut over tp adds."""
+OPERATORS_OF_A_LAYER, OPERATORS_COMPUTED_AGAIN, OPERATORS_OF_A_SLICE, OPERATORS_WITHOUT_COPIES = 63, 31, 10, 14
+"""Of forward and backward of a layer; what recomputation adds, what a layer that is cut over tp adds, and what one adds
+of whose weights there are no copies that were rounded once a step."""
 
 OPERATORS_OF_THE_ENDS = 40
 """Of embedding, final norm, head and loss."""
@@ -44,9 +45,13 @@ WITHIN = ("forward_tp", "forward_cp", "forward_ep", "loss", "backward_ep", "back
 AGAIN = 1 / 3
 """Share of those of a layer that recomputation adds: selective keeps results of products, and little else."""
 
+ROUNDED, WIDENED, ADDED = 6, 6, 10
+"""Bytes for each parameter with a copy in bfloat16: to round it once a step, to widen its gradient in the first
+micro-batch, and to add it to the sum in each of the others; DDP adds to its buckets in each."""
+
 CASTS, ADDS, ADDS_OF_DDP = 12, 12, 16
-"""Bytes for each parameter: to round it and to widen its gradient, in each micro-batch, and to add that to the sum, in
-each but the first; DDP adds to its buckets in each."""
+"""For each without: where FSDP gathers it, to round it and to widen its gradient, in each micro-batch; and to add that
+to the sum, in each but the first; DDP adds to its buckets in each."""
 
 OF_NORM_AND_CLIPPING, OF_UPDATE = 12, 28
 """Bytes for each gradient, and for each weight that this rank updates, once a step."""
@@ -146,10 +151,10 @@ def _stage(
     of_layer += width * part.local_tokens * (ALONG_HEADS * heads + ALONG_FFN * ffn)
     of_loss = ALONG_VOCAB * part.local_tokens * shape.vocab_size / layout.tp * part.has_head
     is_replicated = any(isinstance(parallelism, DataParallel) for parallelism in active)
-    adds = ADDS_OF_DDP if is_replicated else ADDS * (micro_batches - 1) / micro_batches
-    of_weights = parameters * (CASTS * (part.compute_bytes < part.master_bytes) + adds)
+    of_weights = parameters * _bytes_of_a_parameter(part, micro_batches, is_replicated)
     operators = OPERATORS_OF_A_LAYER + OPERATORS_COMPUTED_AGAIN * is_repeated
     operators += OPERATORS_OF_A_SLICE * layout.uses("tp")
+    operators += OPERATORS_WITHOUT_COPIES * (not has_copy("norm.weight", part))
     return StageWork(
         matmul_flops=products / micro_batches,
         attention_flops=attention / micro_batches,
@@ -162,10 +167,19 @@ def _stage(
     )
 
 
+def _bytes_of_a_parameter(part: TrainingJob, micro_batches: int, is_replicated: bool) -> float:
+    """In each micro-batch on average, for its casts and the sum of its gradients."""
+    if has_copy("norm.weight", part):
+        first = ADDED if is_replicated else WIDENED
+        return (ROUNDED + first + ADDED * (micro_batches - 1)) / micro_batches
+    adds = ADDS_OF_DDP if is_replicated else ADDS * (micro_batches - 1) / micro_batches
+    return CASTS * (part.compute_bytes < part.master_bytes) + adds
+
+
 def _multiplied(active: Sequence[Parallelism], part: TrainingJob) -> float:
     """Weights that a rank computes with, whoever keeps them."""
     whole = [parallelism for parallelism in active if parallelism.phase not in ("shard", "replicate")]
-    return expected_states(whole, part)["parameters"] / part.master_bytes
+    return expected_states(whole, part)["gradients"] / part.master_bytes
 
 
 def _within(priced: PricedJob, traffic: Sequence[Traffic], matmul_flops: float) -> Iterator[Messages]:

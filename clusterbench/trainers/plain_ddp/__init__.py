@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cluster import Cluster
-from clusterbench.expected.memory import TOTAL
+from clusterbench.expected.memory import ACTIVATIONS, TOTAL
 from clusterbench.job import TrainingJob
 from clusterbench.parallel import Parallelism
 from clusterbench.parallel.data import DataParallel
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 
     from clusterbench.engine.grid import Grid
     from clusterbench.training.built_step import BuiltStep
+
+
+def _with_more(key: str, what: Expected, more: Mapping[str, tuple[int, str]]) -> Expected:
+    metric, labels = split_key(key)
+    if metric not in ("peak_memory", "memory_at_rest") or labels["category"] not in more:
+        return what
+    size_bytes, basis = more[labels["category"]]
+    return replace(what, value=what.value + size_bytes, basis=basis)
 
 
 class PlainDDP(Trainer):
@@ -46,9 +55,24 @@ class PlainDDP(Trainer):
     def predict(
         self, job: TrainingJob, every: Sequence[Parallelism], cluster: Cluster, parity: bool
     ) -> Mapping[str, Expected]:
-        """That of ours but for the whole memory, of which the second copy of gradients is a part without a formula."""
+        """That of ours but for the whole memory, of which the second copy of gradients is a part without a formula.
+
+        In bfloat16 each micro-batch rounds the weights where it uses them, and keeps that for backward: a look-up does
+        not. So what is a parameter of ours is an activation here.
+        """
         expected = super().predict(job, every, cluster, parity)
-        return {key: what for key, what in expected.items() if split_key(key)[1].get("category") != TOTAL}
+        of_this = {key: what for key, what in expected.items() if split_key(key)[1].get("category") != TOTAL}
+        if job.compute_bytes == job.master_bytes:
+            return of_this
+        shape = job.shape
+        table = 0 if shape.tied_embeddings else shape.vocab_size * shape.hidden_size
+        rounded = (shape.num_parameters - table) * job.compute_bytes
+        of_parameters = f"{shape.num_parameters:,} of {job.master_bytes} B"
+        more = {
+            "parameters": (-shape.num_parameters * job.compute_bytes, of_parameters),
+            ACTIVATIONS: (rounded, "as ours, and the weights as each micro-batch rounds them"),
+        }
+        return {key: _with_more(key, what, more) for key, what in of_this.items()}
 
     def build(
         self, job: TrainingJob, every: Sequence[Parallelism], grid: Grid | None, device: torch.device
