@@ -108,7 +108,8 @@ def clusterbench(launcher, *arguments):
 
 def run(lab, launcher, suite, out, *arguments, exit_code=0):
     """A run that must end so, and leave nothing behind; what it said."""
-    command = clusterbench(launcher, suite, "--out", out, *arguments)
+    # hosts of the lab share two cores: which of them is slower is not what these runs are about
+    command = clusterbench(launcher, suite, "--out", out, "--fail-on", "incomplete", *arguments)
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=250)
     assert done.returncode == exit_code, done.stderr
     assert left_running(lab) == []
@@ -355,7 +356,7 @@ def test_unlike_hosts_are_told_before_anything_is_timed(lab, launcher_of, suite,
     lab.skew("cb2", 180)
     lab.run("cb3", ["ip", "link", "set", "eth0", "mtu", "1400"], check=True)
     try:
-        said = run(lab, launcher_of("srun"), suite(SMALL_SUITE, [4]), out, exit_code=1)
+        said = run(lab, launcher_of("srun"), suite(SMALL_SUITE, [4]), out, "--fail-on", "suspect", exit_code=1)
     finally:
         lab.skew("cb2", 0)
         lab.run("cb3", ["ip", "link", "set", "eth0", "mtu", "1500"], check=True)
