@@ -85,6 +85,21 @@ fail_on_option = click.option(
 )
 
 
+def _accepted(text: str | None) -> tuple[str, ...]:
+    from clusterbench.fingerprint import accepted_fields
+
+    return accepted_fields(text)
+
+
+accept_option = click.option(
+    "--accept-other",
+    "accepted",
+    metavar="A,B",
+    callback=lambda _, __, text: _accepted(text),
+    help="Use recorded figures though these differ on their machine: gpu, driver, nccl ...  [default: refuse]",
+)
+
+
 @main.command(short_help="Show what a suite will run, and what is expected.")
 @click.argument("suite", type=click.Path())
 @cluster_options
@@ -427,6 +442,7 @@ def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], **asked: Any
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: 8]")
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates in place of typical ones.")
+@accept_option
 @click.option("--scale-from", type=click.IntRange(2), metavar="LINE", help="Set all times by this line's measured one.")
 @click.option("--out", type=click.Path(path_type=Path), help="The CSV.  [default: stdout]")
 def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None, **options: Any) -> None:
@@ -479,6 +495,7 @@ def advise(out: Path | None, **asked: Any) -> None:
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: 8]")
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
 @click.option("--rates", type=click.Path(path_type=Path), help="What is known already, such as a probed network.")
+@accept_option
 @click.option(
     "--lines",
     metavar="A,B",

@@ -9,6 +9,7 @@ from clusterbench.benchmarks.train_step import job_of
 from clusterbench.cases import Reading
 from clusterbench.cases.trained import Trained
 from clusterbench.errors import SuiteError
+from clusterbench.fingerprint import fingerprint_of
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.table import StepTable, TableRow
 from clusterbench.pricing.verb import CPU
@@ -33,7 +34,8 @@ def steps_of_run(folder: Path) -> StepTable:
     if not cases:
         raise SuiteError(f"{folder} has no case of {BENCHMARK}, so there is nothing to price.")
     rows = [_row(number, case, reading) for number, case in enumerate(cases, 1)]
-    return StepTable(str(folder), rows, has_lines=False)
+    step = max(case.row.version for case in cases)
+    return StepTable(str(folder), rows, has_lines=False, machine=fingerprint_of(reading.environment, step))
 
 
 def _row(number: int, case: Trained, reading: Reading) -> TableRow:

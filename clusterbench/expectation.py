@@ -47,3 +47,8 @@ class Expectation:
     def spread(self) -> float:
         """The larger of the two factors between value and ends of the interval."""
         return max(self.value / self.low, self.high / self.value)
+
+    @property
+    def belief(self) -> int:
+        """Of two expectations of one figure the one with the smaller number is believed."""
+        return ORIGINS.index(self.origin)

@@ -35,7 +35,7 @@ LAYERS = (
     "engine launchers tools yaml_lines",
     "job run_folder",
     "types rows units layout shape cluster floors formulas errors options discover words own_copy garbage precision "
-    "expectation csv_lines",
+    "expectation csv_lines host_facts fingerprint",
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 

@@ -8,14 +8,12 @@ from typing import Any
 
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Severity
+from clusterbench.host_facts import Host, at, described_hosts, driver, mapping, mappings, nccl, package
 from clusterbench.words import plural
 
 MOST_CLOCK_OFFSET_S = 1.0
 MEMORY_TOLERANCE = 0.05
 _NAMED = 4  # hosts in a sentence
-
-Host = Mapping[str, Any]
-"""What ``environment.json`` holds of one host."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +88,8 @@ def differences(environment: Mapping[str, Any]) -> list[Difference]:
 
 def traits(environment: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """What hosts are compared in, each with what each host said of it: ``{"the GPU driver": {"cb3": "570.86"}}``."""
-    hosts: Mapping[str, Host] = environment.get("hosts") or {}
-    loaded: Mapping[str, Host] = environment.get("loaded") or {}
-    described = {name: {**host, "loaded": loaded.get(name)} for name, host in hosts.items()}
-    variables = sorted({variable for host in hosts.values() for variable in _mapping(host.get("variables"))})
+    described = described_hosts(environment)
+    variables = sorted({variable for host in described.values() for variable in mapping(host.get("variables"))})
     looks: Mapping[str, Callable[[Host], str | None]] = {
         **_LOOKS,
         **{variable: partial(_variable, variable) for variable in variables},
@@ -128,43 +124,11 @@ def _listed(hosts: Sequence[str]) -> str:
 # What is looked at. None is what a host did not say.
 
 
-def _at(*path: str) -> Callable[[Host], str | None]:
-    """The plain value under these keys, one in the other."""
-
-    def look(host: Host) -> str | None:
-        value: Any = host
-        for key in path:
-            value = _mapping(value).get(key)
-        return str(value) if isinstance(value, (str, int, float)) else None
-
-    return look
-
-
-def _package(name: str) -> Callable[[Host], str | None]:
-    def look(host: Host) -> str | None:
-        packages = _mapping(host.get("packages"))
-        return str(packages[name] or "not installed") if name in packages else None
-
-    return look
-
-
-def _nccl(host: Host) -> str | None:
-    """The one that workers loaded, and until there are workers the one that is installed."""
-    packages = _mapping(host.get("packages"))
-    installed = [str(version) for name, version in packages.items() if name.startswith("nvidia-nccl") and version]
-    known = any(name.startswith("nvidia-nccl") for name in packages)
-    return _at("loaded", "nccl")(host) or ", ".join(installed) or ("not installed" if known else None)
-
-
 def _gpus(host: Host) -> str | None:
     if not isinstance(host.get("gpus"), list):
         return None
-    models = Counter(str(gpu.get("name")) for gpu in _mappings(host["gpus"]))
+    models = Counter(str(gpu.get("name")) for gpu in mappings(host["gpus"]))
     return " and ".join(f"{count} x {model}" for model, count in models.items()) or "none"
-
-
-def _driver(host: Host) -> str | None:
-    return next((str(gpu["driver_version"]) for gpu in _mappings(host.get("gpus")) if gpu.get("driver_version")), None)
 
 
 def _infiniband(host: Host) -> str | None:
@@ -172,14 +136,14 @@ def _infiniband(host: Host) -> str | None:
     if not isinstance(host.get("infiniband"), list):
         return None
     kinds = Counter(
-        (str(port.get("rate")), str(port.get("state")).rsplit(": ", 1)[-1]) for port in _mappings(host["infiniband"])
+        (str(port.get("rate")), str(port.get("state")).rsplit(": ", 1)[-1]) for port in mappings(host["infiniband"])
     )
     words = [f"{count} port{'s' * (count > 1)} of {rate}, {state}" for (rate, state), count in sorted(kinds.items())]
     return " and ".join(words) or "absent"
 
 
 def _cards(host: Host) -> str | None:
-    interfaces = _mappings(host.get("network"))
+    interfaces = mappings(host.get("network"))
     if not any("physical" in interface for interface in interfaces):
         return None
     return str(sum(bool(interface.get("physical")) and bool(interface.get("is_up")) for interface in interfaces))
@@ -189,7 +153,7 @@ def _mtu(host: Host) -> str | None:
     carries = host.get("interface")
     sizes = [
         interface.get("mtu_bytes")
-        for interface in _mappings(host.get("network"))
+        for interface in mappings(host.get("network"))
         if carries and interface.get("name") == carries
     ]
     return f"{sizes[0]} B" if sizes else None
@@ -200,30 +164,22 @@ def _variable(name: str, host: Host) -> str | None:
     return str(variables.get(name, "not set")) if isinstance(variables, Mapping) else None
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
-
-
 _LOOKS: Mapping[str, Callable[[Host], str | None]] = {
-    "the GPU driver": _driver,
+    "the GPU driver": driver,
     "the set of GPUs": _gpus,
-    "NCCL": _nccl,
-    "torch": _package("torch"),
-    "clusterbench": _package("clusterbench"),
+    "NCCL": nccl,
+    "torch": package("torch"),
+    "clusterbench": package("clusterbench"),
     "InfiniBand": _infiniband,
     "the number of network cards that are up": _cards,
     "the MTU of the interface that carries the run": _mtu,
-    "the CPU": _at("cpu_model"),
-    "the number of CPUs": _at("num_logical_cpus"),
-    "the number of CPUs that may be used": _at("num_usable_cpus"),
+    "the CPU": at("cpu_model"),
+    "the number of CPUs": at("num_logical_cpus"),
+    "the number of CPUs that may be used": at("num_usable_cpus"),
 }
 _NOTES: Mapping[str, Callable[[Host], str | None]] = {
-    "Python": _at("python"),
-    "the kernel": _at("kernel"),
+    "Python": at("python"),
+    "the kernel": at("kernel"),
 }
 
 

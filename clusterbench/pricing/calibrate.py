@@ -166,15 +166,17 @@ def configuration(priced: PricedJob) -> Configuration:
 def calibrated(runs: Sequence[Run], known: KnownRates, profile: str) -> KnownRates:
     """The rates that are most probable after ``runs``, each with the interval that is left of its own.
 
-    The intervals of ``known`` are what is believed before: a rate on which no run depends keeps its own. All keys of a
-    name are moved together. A step far from its price counts less the farther it is.
+    The intervals of ``known`` are what is believed before: a rate on which no run depends keeps its own, and one that a
+    person wrote down is not fitted. All keys of a name are moved together. A step far from its price counts less the
+    farther it is.
 
     Parameters
     ----------
     profile
         Of the framework that ran.
     """
-    names = [name for name in FITTED if any(split_key(key)[0] == name for key in known.by_key)]
+    said = {split_key(key)[0] for key, rate in known.by_key.items() if rate.origin == "file"}
+    names = [name for name in FITTED if name not in said]
     believed = np.array([_deviation(name, known) for name in names])
     measured = np.log([run.step_s for run in runs])
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from clusterbench.errors import nearest
 from clusterbench.expectation import Expectation
+from clusterbench.fingerprint import UNKNOWN, Fingerprint
 from clusterbench.formulas.collectives import traffic_bytes
 from clusterbench.types import split_key
 
@@ -109,6 +110,8 @@ class KnownRates:
         What they were learned of, in words.
     profile
         The framework whose steps some were fitted to; empty where they say nothing of one.
+    machine
+        Of which they are known.
 
     Raises
     ------
@@ -119,6 +122,7 @@ class KnownRates:
     by_key: Mapping[str, Expectation]
     name: str = ""
     profile: str = ""
+    machine: Fingerprint = UNKNOWN
 
     def __post_init__(self) -> None:
         for key, rate in self.by_key.items():
@@ -148,10 +152,18 @@ class KnownRates:
                 yield _figures(lower), _figures(others | {key: rate.high for key, rate in of_name.items()})
 
     def but(self, others: Mapping[str, Expectation], name: str = "", profile: str = "") -> KnownRates:
-        """The same with other expectations of some; one given for a name alone stands for all of that name."""
-        names = {split_key(key)[0] for key in others}
+        """The same with other expectations of some; one given for a name alone stands for all of that name.
+
+        Where what is there is believed more (:data:`~clusterbench.expectation.ORIGINS`), it stays.
+        """
+        believed = {key: rate for key, rate in others.items() if rate.belief <= self._belief(split_key(key)[0])}
+        names = {split_key(key)[0] for key in believed}
         kept = {key: rate for key, rate in self.by_key.items() if split_key(key)[0] not in names}
-        return replace(self, by_key=kept | dict(others), name=name or self.name, profile=profile or self.profile)
+        return replace(self, by_key=kept | believed, name=name or self.name, profile=profile or self.profile)
+
+    def _belief(self, name: str) -> int:
+        """Of what is least believed of a name."""
+        return max(rate.belief for key, rate in self.by_key.items() if split_key(key)[0] == name)
 
 
 def rates_with(known: KnownRates, factors: Mapping[str, float]) -> Rates:

@@ -2,46 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.expectation import ORIGINS, Expectation
+from clusterbench.fingerprint import FIELDS, UNKNOWN, Fingerprint, nearest_machine
 from clusterbench.pricing.rates import RATES, KnownRates, objection_to_key
 from clusterbench.types import split_key
 from clusterbench.units import format_value, parse_value
 from clusterbench.words import short
 from clusterbench.yaml_lines import Node, Scalar, Table, read_yaml
 
-_TOP = ("of", "profile", "rates")
+VERSION = "1"
+"""Of the file; one that a person wrote need not say it."""
+
+_TOP = ("version", "of", "profile", "machine", "num_rates", "rates")
 _OF_A_RATE = ("value", "low", "high", "origin", "source")
 
 
-def read_rates(path: Path, known: KnownRates) -> KnownRates:
+def read_rates(
+    path: Path, known: KnownRates, here: Fingerprint = UNKNOWN, accepted: Collection[str] = ()
+) -> KnownRates:
     """``known`` with the rates of a file in their place.
+
+    Parameters
+    ----------
+    here, accepted
+        The machine that they are meant for, and the fields in which that of the file may be another.
 
     Raises
     ------
     SuiteError
-        For every mistake, with file and line, what was given and what is allowed.
+        For every mistake, with file and line, what was given and what is allowed; and where the file is damaged, of
+        another version, or of another machine.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise SuiteError(f"--rates {path} cannot be read: {error.strerror}.") from None
-    return _Reader(str(path)).rates(read_yaml(data, str(path)), known)
+    found = _Reader(str(path)).rates(read_yaml(data, str(path)), known)
+    nearest_machine([found.machine], here, accepted, f"--rates {path}")
+    return found
 
 
-def rates_of(path: Path, known: KnownRates, profile: str) -> KnownRates:
-    """:func:`read_rates`, for steps of this framework only.
+def rates_of(
+    path: Path,
+    known: KnownRates,
+    profile: str,
+    here: Fingerprint | None = None,
+    accepted: Collection[str] = (),
+) -> KnownRates:
+    """:func:`read_rates`, for steps of this framework only; on the machine of ``known``, unless said.
 
     Raises
     ------
     SuiteError
         Also if the file was fitted to steps of another one.
     """
-    found = read_rates(path, known)
+    found = read_rates(path, known, known.machine if here is None else here, accepted)
     if found.profile and found.profile != profile:
         raise SuiteError(
             f"--rates {path} was fitted to steps of {found.profile}, and --profile is {profile}: other software "
@@ -56,13 +77,40 @@ class _Reader:
 
     def rates(self, root: Node, known: KnownRates) -> KnownRates:
         top = self._table(root, "a file of rates", _TOP)
+        self._expect_version(top)
         if "rates" not in top.values:
             raise self._error(top.line, "no 'rates': a name and a value for each, as 'matmul: 600 TFLOP/s'.")
         given = top.values["rates"]
         if not isinstance(given, Table):
             raise self._error(top.lines["rates"], "'rates' is a name and a value for each, as 'matmul: 600 TFLOP/s'.")
         name = self._text(top, "of") or f"rates of {self.path}"
-        return known.but(dict(self._each(given)), name, self._text(top, "profile"))
+        found = dict(self._each(given))
+        self._expect_whole(top, len(found))
+        return replace(known.but(found, name, self._text(top, "profile")), machine=self._machine(top))
+
+    def _expect_version(self, top: Table) -> None:
+        version = self._text(top, "version") or VERSION
+        if version != VERSION:
+            raise self._error(
+                top.lines["version"],
+                f"'version: {short(version)}' is not {VERSION}, which this clusterbench reads.\n"
+                "hint: write it again with 'clusterbench calibrate', or read it with the clusterbench that wrote it",
+            )
+
+    def _expect_whole(self, top: Table, number: int) -> None:
+        said = self._text(top, "num_rates")
+        if said and said != str(number):
+            raise self._error(
+                top.lines["num_rates"],
+                f"damaged: 'num_rates: {short(said)}', but there are {number}.\nhint: write it again with "
+                "'clusterbench calibrate', or take 'num_rates' out where you changed the list yourself",
+            )
+
+    def _machine(self, top: Table) -> Fingerprint:
+        if "machine" not in top.values:
+            return UNKNOWN
+        table = self._table(top.values["machine"], "'machine'", FIELDS)
+        return Fingerprint(**{name: self._text(table, name) for name in table.values})
 
     def _each(self, given: Table) -> Iterator[tuple[str, Expectation]]:
         for key, node in given.values.items():
@@ -128,10 +176,12 @@ class _Reader:
 
 def rates_text(known: KnownRates) -> str:
     """A file that :func:`read_rates` reads as ``known``, to a millionth."""
-    lines = [f'of: "{known.name}"']
+    lines = [f"version: {VERSION}", f"of: {_quoted(known.name)}"]
     if known.profile:
         lines.append(f"profile: {known.profile}")
-    lines.append("rates:")
+    machine = [f"  {name}: {_quoted(value)}" for name in FIELDS if (value := getattr(known.machine, name))]
+    lines += ["machine:", *machine] if machine else []
+    lines += [f"num_rates: {len(known.by_key)}", "rates:"]
     for key, rate in known.by_key.items():
         lines.append(f"  {key}:  # {RATES[split_key(key)[0]][1]}: {format_value(rate.value, rate.unit)}")
         lines.append(

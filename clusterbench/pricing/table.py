@@ -11,6 +11,7 @@ from pathlib import Path
 
 from clusterbench.csv_lines import rows_of
 from clusterbench.errors import LayoutError, SuiteError, nearest
+from clusterbench.fingerprint import UNKNOWN, Fingerprint
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import as_yaml
@@ -67,13 +68,14 @@ class TableRow:
 class StepTable:
     """All rows of a table, or cases of a run, and what was taken for empty cells, in words.
 
-    ``has_lines`` tells a table from a run, whose cases are counted from 1.
+    ``has_lines`` tells a table from a run, whose cases are counted from 1; ``machine`` is that of the run.
     """
 
     name: str
     rows: Sequence[TableRow]
     defaults: Sequence[str] = ()
     has_lines: bool = True
+    machine: Fingerprint = UNKNOWN
 
     def place(self, row: TableRow) -> str:
         """Where a row stands: ``steps.csv:12``, or the case of a run."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from clusterbench.cluster import Accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.expectation import Expectation
+from clusterbench.fingerprint import Fingerprint
 from clusterbench.pricing.rates import RATES, KnownRates
 
 OF_MATMUL = (0.60, 0.68, 0.76)
@@ -133,7 +134,7 @@ def typical_rates(card: Accelerator, node_network: float | None) -> KnownRates:
     for name, (interval, unit, source) in _TIMES.items():
         low, value, high = interval
         by_key[name] = Expectation(value, unit, low, high, "typical", source)
-    return KnownRates(by_key, f"datasheet of {card.name} x typical")
+    return KnownRates(by_key, f"datasheet of {card.name} x typical", machine=Fingerprint(gpu=card.name))
 
 
 _OF_A_CPU: Mapping[str, tuple[float, float, float]] = {

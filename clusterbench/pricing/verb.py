@@ -6,13 +6,14 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from clusterbench.cluster import Accelerator, accelerators, find_accelerator, named_accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit
+from clusterbench.fingerprint import OPTION, UNKNOWN
 from clusterbench.pricing import PARTS, Price, price, step_seconds
 from clusterbench.pricing.calibrate import Run, calibrated, chosen, configuration, undetermined
 from clusterbench.pricing.not_validated import not_validated
@@ -56,6 +57,7 @@ def price_table(
     nics: str | None = None,
     rates: Path | None = None,
     scale_from: int | None = None,
+    accepted: Sequence[str] = (),
 ) -> PricedTable:
     """What each step of a table costs.
 
@@ -67,6 +69,8 @@ def price_table(
         A file whose rates stand in place of the typical ones.
     scale_from
         The line of a row whose measured time sets a factor for all.
+    accepted
+        Fields in which the machine of ``rates`` may be another than that of the table.
 
     Raises
     ------
@@ -76,11 +80,12 @@ def price_table(
     profile = named_profile(profile_name)
     network = nics_bytes_per_s(nics)
     card_of = {row.line: _card(row, table, gpu) for row in table.rows}
+    _expect_effect(rates, accepted)
 
     @cache
     def known_of(card: str) -> KnownRates:
-        typical = _typical(card, network)
-        return typical if rates is None else rates_of(rates, typical, profile_name)
+        typical = _typical(card, network, table)
+        return typical if rates is None else rates_of(rates, typical, profile_name, accepted=accepted)
 
     priced = [_priced(row, profile, card_of[row.line], known_of) for row in table.rows]
     factor = 1.0 if scale_from is None else _factor(priced, table, scale_from)
@@ -94,8 +99,15 @@ def price_table(
     return PricedTable(scaled, remarks)
 
 
-def _typical(card: str, network: float | None) -> KnownRates:
-    return typical_cpu_rates() if card == CPU else typical_rates(accelerators()[card], network)
+def _expect_effect(rates: Path | None, accepted: Sequence[str]) -> None:
+    if accepted and rates is None:
+        raise SuiteError(f"{OPTION} has no effect without --rates, whose machine it is about.")
+
+
+def _typical(card: str, network: float | None, table: StepTable) -> KnownRates:
+    """Of the machine of the table, of which a CSV names no more than the card."""
+    typical = typical_cpu_rates() if card == CPU else typical_rates(accelerators()[card], network)
+    return typical if table.machine == UNKNOWN else replace(typical, machine=table.machine)
 
 
 def _card(row: TableRow, table: StepTable, gpu: str | None) -> str:
@@ -152,6 +164,7 @@ def _about_rates(known: KnownRates, rates: Path | None) -> Iterator[str]:
         )
         return
     yield f"rates: {known.name}"
+    yield f"  of {known.machine.words or 'a machine that the file does not name'}"
     by_origin: dict[str, list[str]] = {}
     for key, rate in known.by_key.items():
         by_origin.setdefault(rate.origin, []).append(key.split("[")[0])
@@ -216,6 +229,7 @@ def calibrate_table(
     nics: str | None = None,
     rates: Path | None = None,
     lines: Sequence[int] = (),
+    accepted: Sequence[str] = (),
 ) -> tuple[KnownRates, Sequence[str]]:
     """The rates that a few measured rows of a table determine, and what has to be said of them.
 
@@ -226,6 +240,8 @@ def calibrate_table(
     lines
         Of the rows to take; by default those that :data:`~clusterbench.pricing.calibrate.WISHES` choose, which see
         configurations only.
+    accepted
+        Fields in which the machine of ``rates`` may be another than that of the table.
 
     Raises
     ------
@@ -246,10 +262,11 @@ def calibrate_table(
     if len(cards) != 1:
         what = f"rows are of {', '.join(sorted(cards))}" if cards else "no row is of a kind that a calibration wants"
         raise SuiteError(f"{table.name}: {what}.\nhint: --lines A,B,C takes these rows")
-    typical = _typical(cards.pop(), nics_bytes_per_s(nics))
-    known = typical if rates is None else rates_of(rates, typical, profile_name)
+    _expect_effect(rates, accepted)
+    typical = _typical(cards.pop(), nics_bytes_per_s(nics), table)
+    known = typical if rates is None else rates_of(rates, typical, profile_name, accepted=accepted)
     runs = [_run(rows[number], profile, table) for number in wanted]
-    found = calibrated(runs, known, profile_name)
+    found = replace(calibrated(runs, known, profile_name), machine=typical.machine)
     return found, [*_about_runs(runs, found), *undetermined(known, found, runs)]
 
 
