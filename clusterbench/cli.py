@@ -299,6 +299,49 @@ def report(folders: tuple[Path, ...], out: Path | None, with_not_judged: bool, f
     click.get_current_context().exit(made.verdict.exit_code)
 
 
+@main.command(short_help="Is this cluster healthy, and who says so.")
+@click.option("--quick", is_flag=True, help="Facts only, in 3 s: what each host's files and drivers say; no torch.")
+@click.option("--list", "listing", is_flag=True, help="All checks, a line each. Nothing is looked at.")
+@click.option("--accept", type=click.Path(path_type=Path), help="A file of findings that are known and accepted.")
+@click.option("--json", type=click.Path(path_type=Path), help="Write what was found into this file, for programs.")
+@click.option("--junit", type=click.Path(path_type=Path), help="The same as JUnit's XML: a suite a check.")
+@click.option("--openmetrics", type=click.Path(path_type=Path), help="The same as gauges for Prometheus.")
+@click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Take the first N hosts.  [default: all]")
+@click.option(
+    "--hosts",
+    metavar="A,B",
+    callback=lambda _, __, text: tuple(text.split(",")) if text else None,
+    help="Take these hosts of the allocation.  [default: all]",
+)
+@click.option("--exclude", metavar="A,B|FILE", help="Leave these hosts out.")
+def doctor(
+    quick: bool,
+    listing: bool,
+    accept: Path | None,
+    num_nodes: int | None,
+    hosts: tuple[str, ...] | None,
+    exclude: str | None,
+    **formats: Path | None,
+) -> None:
+    """Look at this host, or at all hosts of a launcher (mpirun, srun, torchrun ...), and say what is wrong with them.
+
+    Nothing is changed. Exit code 0: nothing was found; 1: something was that is not accepted; 2: a mistake in the
+    command line.
+    """
+    from clusterbench.doctor.verb import DoctorOptions
+    from clusterbench.doctor.verb import doctor as examine
+    from clusterbench.launch.run import RunOptions
+
+    if listing:
+        from clusterbench.doctor.listing import listing as all_checks
+
+        click.echo(all_checks())
+        return
+    machine = RunOptions(None, num_nodes=num_nodes, hosts=hosts, exclude=exclude)
+    files = {name: path for name, path in formats.items() if path is not None}
+    click.get_current_context().exit(examine(DoctorOptions("quick", machine, accept, files)))
+
+
 @main.command(short_help="Hold one run against another.")
 @click.argument("base", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))

@@ -40,6 +40,9 @@ only one is left that says so, whose own link may be cut. ``process``: one there
 may do so on any host. ``program``: ranks of all hosts failed alike. ``unknown``: no rank is known to have begun it.
 Nothing: not recorded."""
 
+Severity = Literal["error", "warning", "note"]
+"""``error``: a figure is missing or void. ``warning``: likely a loss. ``note``: worth knowing."""
+
 FAIL_ON = ("incomplete", "not-proven", "suspect", "not-judged", "unsteady")
 """What may make a run end with exit code 1 beside a wrong result, which always does; docs/verdict.md."""
 

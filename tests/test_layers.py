@@ -18,11 +18,11 @@ PACKAGE = ROOT / "clusterbench"
 
 LAYERS = (
     "cli __main__ api catalogue",
-    "launch report compare layout_view importing dry",
+    "launch report compare layout_view importing dry doctor",
     "confront",
     "suite planning derive verdict hosts",
     "diagnoses charts",
-    "cases drawing",
+    "cases drawing checks",
     "benchmarks",
     "proof",
     "trainers",
@@ -32,6 +32,7 @@ LAYERS = (
     "expected",
     "parallel",
     "model",
+    "facts",
     "engine launchers tools yaml_lines",
     "job run_folder",
     "types rows units layout shape cluster floors formulas errors options discover words own_copy garbage precision "
@@ -70,6 +71,9 @@ WITHOUT_TORCH = (
     "parallel",
     "job",
     "tools",
+    "facts",
+    "checks",
+    "doctor",
 )
 
 

@@ -14,10 +14,8 @@ from typing import ClassVar, Literal
 
 from clusterbench.cases import Reading
 from clusterbench.discover import things
+from clusterbench.types import Severity
 from clusterbench.words import Word
-
-Severity = Literal["error", "warning", "note"]
-"""``error``: a figure is missing or void. ``warning``: likely a loss. ``note``: worth knowing."""
 
 Subject = Literal["cases", "figures", "machine"]
 """What is judged: whether cases did what they were asked, how far figures can be trusted, whether the machine is well.

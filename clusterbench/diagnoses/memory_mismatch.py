@@ -6,11 +6,12 @@ from typing import ClassVar
 
 from clusterbench.benchmarks.train_step import formulas_of
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Severity, Subject
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Subject
 from clusterbench.expected.memory import DEVIATION, is_unverified
 from clusterbench.job.passes import MEMORY
 from clusterbench.measured.memory import deviations, evidence
 from clusterbench.run_folder.attempts import History
+from clusterbench.types import Severity
 from clusterbench.words import few, plural
 
 

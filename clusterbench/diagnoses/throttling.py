@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Severity
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
+from clusterbench.types import Severity
 from clusterbench.words import plural
 
 # Names of engine/telemetry.py. Reasons not listed here are warnings, so that a new one is never silent.

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Severity
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.host_facts import Host, at, described_hosts, driver, mapping, mappings, nccl, package
+from clusterbench.types import Severity
 from clusterbench.words import plural
 
 MOST_CLOCK_OFFSET_S = 1.0

@@ -6,11 +6,11 @@ from itertools import permutations
 from typing import Any, ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Severity
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import TOPOLOGY
 from clusterbench.tools.nccl_record import LOG, Connection, RankLog, connections
-from clusterbench.types import Case, Observation
+from clusterbench.types import Case, Observation, Severity
 from clusterbench.words import Word
 
 WITHOUT_GDR = ("rtx-",)

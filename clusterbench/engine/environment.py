@@ -1,13 +1,13 @@
 """What this host is: the part of ``environment.json`` that one agent can see, and what a worker adds.
 
-:func:`host_environment` is for agents: it imports no torch and initialises nothing. :func:`torch_environment` is for
-workers: it says what was really loaded, which need not be what is installed (``LD_PRELOAD``, ``LD_LIBRARY_PATH``,
-another NCCL on the path). Everything can go into JSON; what cannot be known is null.
+:func:`host_environment` imports no torch and initialises nothing; ``python -m clusterbench.facts`` prints it.
+:func:`torch_environment` is for workers: it says what was really loaded, which need not be what is installed
+(``LD_PRELOAD``, ``LD_LIBRARY_PATH``, another NCCL on the path). Everything can go into JSON; what cannot be known is
+null.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -260,8 +260,3 @@ def _read(path: Path) -> str | None:
         return path.read_text(errors="replace").strip()
     except OSError:
         return None
-
-
-if __name__ == "__main__":
-    # A process of its own: an agent must not load a driver's library, which could take it down.
-    print(json.dumps(host_environment()))

@@ -236,7 +236,7 @@ def _described() -> Mapping[str, Any]:
     """This host, described by a process of its own: the agent must not load a driver's library."""
     try:
         done = subprocess.run(
-            own_copy.command("clusterbench.engine.environment"),
+            own_copy.command("clusterbench.facts"),
             env=without_launchers(os.environ),
             capture_output=True,
             text=True,
@@ -246,7 +246,7 @@ def _described() -> Mapping[str, Any]:
     except subprocess.TimeoutExpired:
         raise LaunchError(
             f"host {socket.gethostname()} could not be described within {_SECONDS_TO_DESCRIBE:g} s.\n"
-            "hint: 'python -m clusterbench.engine.environment' does it; a driver that hangs is what usually holds it up"
+            "hint: 'python -m clusterbench.facts' does it; a driver that hangs is what usually holds it up"
         ) from None
     try:
         environment: dict[str, Any] = json.loads(done.stdout)

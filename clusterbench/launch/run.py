@@ -7,9 +7,10 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -89,10 +90,14 @@ class RunOptions:
         )
 
 
-def run(options: RunOptions) -> int:
+Settle = Callable[[RunFolder, ClusterbenchError | None, tuple[str, ...] | None], int]
+"""What the head does with a finished folder; given why the run ended before its end, and what makes exit code 1."""
+
+
+def run(options: RunOptions, settle: Settle | None = None) -> int:
     """Runs a suite, or what is left of one, and returns the exit code.
 
-    Every process that a launcher starts calls this; all return the same.
+    Every process that a launcher starts calls this; all return the same. ``settle`` is by default the report.
     """
     started = detect(os.environ)
     if options.on_lost_host == "continue" and options.resume is None:
@@ -105,6 +110,15 @@ def run(options: RunOptions) -> int:
             if started is None:
                 raise
             mistake = error  # the other agents are waiting and must hear of it first
+    return take_part(started, partial(_lead, options=options, suite=suite, mistake=mistake, settle=settle))
+
+
+Lead = Callable[[Agent, HeadPlane, Hello, Interruption], int]
+"""What the head does once it hears the others; gives the exit code, of which it has told them all."""
+
+
+def take_part(started: Started | None, lead: Lead) -> int:
+    """One process of those that a launcher started: leads the others, or follows the one that does."""
     interruption = Interruption()
     with (
         EndingSignals(interruption) as signals,
@@ -120,12 +134,12 @@ def run(options: RunOptions) -> int:
             signals.install()
             try:
                 if plane.rank == HEAD:
-                    return _lead(agent, cast(HeadPlane, plane), own, options, suite, mistake, interruption)
+                    return lead(agent, cast(HeadPlane, plane), own, interruption)
                 member = cast(MemberPlane, plane)
                 interruption.only_noted()
                 member.send(HEAD, own)
                 return follow(agent, member, interruption)
-            except _Settled:
+            except Settled:
                 raise
             except LostHead:
                 agent.close()
@@ -139,7 +153,7 @@ def run(options: RunOptions) -> int:
                     _say_why()
                     plane.abort(1)
                 raise
-        except _Settled as settled:
+        except Settled as settled:
             raise settled.error from None
         except KeyboardInterrupt:
             raise _not_begun(interruption) from None
@@ -164,7 +178,7 @@ def _nothing_to_continue(started: Started | None) -> str:
     )
 
 
-class _Settled(Exception):
+class Settled(Exception):
     """Carries an error of which every agent has been told."""
 
     def __init__(self, error: ClusterbenchError) -> None:
@@ -175,10 +189,11 @@ def _lead(
     agent: Agent,
     plane: HeadPlane,
     own: Hello,
+    interruption: Interruption,
     options: RunOptions,
     suite: Suite | None,
     mistake: ClusterbenchError | None,
-    interruption: Interruption,
+    settle: Settle | None,
 ) -> int:
     """The head's part. An error that explains itself ends every agent with its exit code."""
     agents, directory = None, None
@@ -199,14 +214,14 @@ def _lead(
         agents = Agents(
             agent, plane, members, variables_of(interfaces, options.interface is not None), options.silence_s
         )
-        exit_code = _conduct(agents, directory, plan, options, interfaces, cluster, interruption)
+        exit_code = _conduct(agents, directory, plan, options, interfaces, cluster, interruption, settle or report_of)
     except (ClusterbenchError, KeyboardInterrupt) as caught:
         error = caught if isinstance(caught, ClusterbenchError) else _not_begun(interruption)
         interruption.only_noted()
         dismiss(
             plane, error.exit_code, agents.lost if agents else (), "abandoned" if agents and agents.lost else "in order"
         )
-        raise _Settled(error) from None
+        raise Settled(error) from None
     finally:
         if directory is not None:
             directory.release()
@@ -227,6 +242,7 @@ def _conduct(
     interfaces: Mapping[str, Interface],
     cluster: Cluster,
     interruption: Interruption,
+    settle: Settle,
 ) -> int:
     wanted = left_to_do(plan, directory.outcomes(), cheapest_first=options.time_limit_s is not None)
     executions = [execution for execution in wanted if execution.case.num_nodes <= cluster.num_nodes]
@@ -256,10 +272,10 @@ def _conduct(
         interruption.only_noted()  # the report is written in any case
         progress.close()
     agents.rest()
-    return _settle(directory, stopped, options.fail_on)
+    return settle(directory, stopped, options.fail_on)
 
 
-def _settle(directory: RunFolder, stopped: ClusterbenchError | None, fail_on: tuple[str, ...] | None) -> int:
+def report_of(directory: RunFolder, stopped: ClusterbenchError | None, fail_on: tuple[str, ...] | None) -> int:
     """Writes the report and says what it came to, and why the run ended if that was before the end."""
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 

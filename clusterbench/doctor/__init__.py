@@ -1,0 +1,222 @@
+"""Is this cluster healthy, and who says so: all checks and diagnoses asked, and what they answered, the worst first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from clusterbench.checks import Check, Judged, checks
+from clusterbench.diagnoses import Answer, diagnoses
+from clusterbench.types import Severity
+from clusterbench.words import sections
+
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+Word = Literal["SUSPECT", "NOT JUDGED", "HEALTHY"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """One thing that is wrong, on one host or alike on several.
+
+    Attributes
+    ----------
+    name
+        Of the check or diagnosis.
+    hosts
+        Empty where it is not known which.
+    accepted
+        Why it is known and accepted; empty where it is not.
+    """
+
+    name: str
+    severity: Severity
+    hosts: tuple[str, ...]
+    where: str
+    what: str
+    evidence: str
+    confirm: str
+    fix: str
+    accepted: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it changes the verdict."""
+        return self.severity != "note" and not self.accepted
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """What a check could not judge on these hosts, and what it would take."""
+
+    name: str
+    hosts: tuple[str, ...]
+    why: str
+    takes: str
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """What a check found in order, on these hosts."""
+
+    name: str
+    hosts: tuple[str, ...]
+    what: str
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What all checks said of all hosts.
+
+    Attributes
+    ----------
+    found
+        The worst first; of equal ones what fewer hosts have, which is the more telling.
+    not_applicable
+        Checks for which no host has anything to judge, with the first reason.
+    """
+
+    hosts: tuple[str, ...]
+    found: tuple[Found, ...]
+    not_judged: tuple[NotJudged, ...]
+    healthy: tuple[Healthy, ...]
+    not_applicable: Mapping[str, str]
+
+    @property
+    def word(self) -> Word:
+        if any(found.counts for found in self.found):
+            return "SUSPECT"
+        return "NOT JUDGED" if self.not_judged or not self.healthy else "HEALTHY"
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.word == "SUSPECT" else 0
+
+    @cached_property
+    def suspects(self) -> dict[str, list[Found]]:
+        """What counts against each host that anything counts against, the worst host first."""
+        against: dict[str, list[Found]] = defaultdict(list)
+        for found in self.found:
+            if found.counts:
+                for host in found.hosts:
+                    against[host].append(found)
+        return dict(sorted(against.items(), key=lambda item: _badness(item[1])))
+
+
+def _badness(found: Sequence[Found]) -> tuple[int, ...]:
+    """Smaller is worse: more errors first, then more warnings."""
+    return tuple(-sum(each.severity == severity for each in found) for severity in SEVERITIES)
+
+
+def examine(
+    hosts: Sequence[str], judged: Mapping[str, Mapping[str, Judged]], answers: Mapping[str, Answer] | None = None
+) -> Examination:
+    """Puts together what was said.
+
+    Parameters
+    ----------
+    judged
+        Of every check what it says of each host, see :func:`clusterbench.checks.judge`.
+    answers
+        Of the diagnoses of a run's figures, where something was measured.
+    """
+    found = [*_grouped(_faults(judged)), *_findings(answers or {})]
+    order = sorted(found, key=lambda each: (SEVERITIES.index(each.severity), len(each.hosts) or 1))
+    return Examination(
+        hosts=tuple(hosts),
+        found=tuple(order),
+        not_judged=(*_unknown(judged), *_unknown_of_run(answers or {})),
+        healthy=(*_in_order(judged), *_in_order_of_run(answers or {})),
+        not_applicable=dict(_not_applicable(judged)),
+    )
+
+
+def _faults(judged: Mapping[str, Mapping[str, Judged]]) -> Iterator[Found]:
+    for name, of_hosts in judged.items():
+        check: type[Check] = checks()[name]
+        for host, said in of_hosts.items():
+            for fault in said.faults:
+                yield Found(
+                    name,
+                    fault.severity or check.severity,
+                    (host,),
+                    fault.where,
+                    fault.what,
+                    fault.evidence,
+                    fault.confirm or check.confirm,
+                    check.fix,
+                )
+
+
+def _grouped(found: Iterable[Found]) -> list[Found]:
+    """The same at the same place on several hosts is one, with the evidence of the first."""
+    groups: dict[tuple[str, ...], list[Found]] = defaultdict(list)
+    for each in found:
+        groups[each.name, each.severity, each.where, each.what].append(each)
+    return [replace(same[0], hosts=tuple(each.hosts[0] for each in same)) for same in groups.values()]
+
+
+def _findings(answers: Mapping[str, Answer]) -> Iterator[Found]:
+    for name, answer in answers.items():
+        if name == OF_CHECKS:
+            continue
+        said = sections(diagnoses()[name])
+        for finding in answer.findings:
+            yield Found(
+                name,
+                finding.severity,
+                (finding.host,) if finding.host else finding.among,
+                finding.where,
+                finding.what,
+                finding.evidence,
+                said["How to confirm"],
+                said["What usually fixes it"],
+            )
+
+
+OF_CHECKS = "unfit_host"
+"""The diagnosis that repeats the checks in a run's report."""
+
+
+def _unknown(judged: Mapping[str, Mapping[str, Judged]]) -> Iterator[NotJudged]:
+    for name, of_hosts in judged.items():
+        groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for host, said in of_hosts.items():
+            for unknown in said.unknown:
+                why = f"{unknown.what}: {unknown.why}" if unknown.what else unknown.why
+                groups[why, unknown.takes].append(host)
+        for (why, takes), hosts in groups.items():
+            yield NotJudged(name, tuple(dict.fromkeys(hosts)), why, takes)
+
+
+def _unknown_of_run(answers: Mapping[str, Answer]) -> Iterator[NotJudged]:
+    for name, answer in answers.items():
+        if name != OF_CHECKS:
+            for part in answer.not_judged:
+                yield NotJudged(name, part.hosts, f"{part.what}: {part.why}", part.takes)
+
+
+def _in_order(judged: Mapping[str, Mapping[str, Judged]]) -> Iterator[Healthy]:
+    for name, of_hosts in judged.items():
+        groups: dict[str, list[str]] = defaultdict(list)
+        for host, said in of_hosts.items():
+            if said.healthy:
+                groups[said.healthy].append(host)
+        for what, hosts in groups.items():
+            yield Healthy(name, tuple(hosts), what)
+
+
+def _in_order_of_run(answers: Mapping[str, Answer]) -> Iterator[Healthy]:
+    for name, answer in answers.items():
+        if name != OF_CHECKS:
+            for what in answer.healthy:
+                yield Healthy(name, (), what)
+
+
+def _not_applicable(judged: Mapping[str, Mapping[str, Judged]]) -> Iterator[tuple[str, str]]:
+    for name, of_hosts in judged.items():
+        reasons = [said.not_applicable for said in of_hosts.values()]
+        if reasons and all(reasons):
+            yield name, reasons[0]

@@ -1,0 +1,124 @@
+"""What the doctor found, for a terminal: verdict first, then findings by host, then what was not judged."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from clusterbench.doctor import SEVERITIES, Examination, Found, NotJudged
+from clusterbench.words import WIDTH, few, plural
+
+_LABEL = 9
+_MOST_HOSTS = 6
+
+
+def text(examination: Examination) -> str:
+    """All of it, without colour."""
+    return "\n".join(
+        [
+            verdict(examination),
+            *_findings(examination),
+            *_listed("Accepted", [found for found in examination.found if found.accepted]),
+            *_listed("Notes", [found for found in examination.found if found.severity == "note"]),
+            *_not_judged(examination.not_judged),
+            *_in_order(examination),
+        ]
+    )
+
+
+def verdict(examination: Examination) -> str:
+    """``SUSPECT: 2 errors and 1 warning on 2 of 64 hosts; in order: 41 checks; not judged: 3``."""
+    counted = [found for found in examination.found if found.counts]
+    parts = []
+    if counted:
+        numbers = {severity: sum(found.severity == severity for found in counted) for severity in SEVERITIES}
+        words = " and ".join(plural(number, severity) for severity, number in numbers.items() if number)
+        hosts = len(examination.suspects)
+        where = f"on {hosts} of {plural(len(examination.hosts), 'host')}" if hosts else "of no host in particular"
+        parts.append(f"{words} {where}")
+    healthy = {said.name for said in examination.healthy}.difference(found.name for found in counted)
+    unknown = {part.name for part in examination.not_judged}
+    parts.append(f"in order: {plural(len(healthy), 'check')}")
+    parts.append(f"not judged: {len(unknown)}")
+    parts.append(f"not applicable here: {len(examination.not_applicable)}")
+    return f"{examination.word}: {'; '.join(parts)}"
+
+
+def _findings(examination: Examination) -> Iterator[str]:
+    """By the hosts that share them: the worst host first, then what many have."""
+    groups: dict[tuple[str, ...], list[Found]] = defaultdict(list)
+    for found in examination.found:
+        if found.counts:
+            groups[found.hosts].append(found)
+    ranks = {host: place for place, host in enumerate(examination.suspects)}
+    worst = len(ranks)
+    order = sorted(groups, key=lambda hosts: (len(hosts) > 1, min((ranks[host] for host in hosts), default=worst)))
+    for hosts in order:
+        yield ""
+        yield _named(hosts, len(examination.hosts))
+        for found in groups[hosts]:
+            yield from _finding(found)
+
+
+def _named(hosts: Sequence[str], of: int) -> str:
+    if not hosts:
+        return "no host in particular"
+    if len(hosts) == of > 1:
+        return f"all {of} hosts"
+    return hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts: {few(hosts, _MOST_HOSTS)}"
+
+
+def _finding(found: Found) -> Iterator[str]:
+    head = f"{found.where} {found.what}" if found.where else found.what
+    yield from _wrapped(f"  {found.severity:<{_LABEL}}", f"{head}  [{found.name}]")
+    for label, words in (("evidence", found.evidence), ("confirm", found.confirm), ("fix", found.fix)):
+        if words:
+            yield from _wrapped(f"  {'':<{_LABEL}}{label:<{_LABEL}} ", words)
+
+
+def _listed(title: str, found: Sequence[Found]) -> Iterator[str]:
+    if found:
+        yield ""
+        yield title
+    for each in found:
+        head = f"{few(each.hosts)}: " if each.hosts else ""
+        why = f"; accepted: {each.accepted}" if each.accepted else ""
+        place = f"{each.where} " if each.where else ""
+        yield from _wrapped("  ", f"{head}{place}{each.what}{why}  [{each.name}]")
+
+
+def _not_judged(parts: Sequence[NotJudged]) -> Iterator[str]:
+    """What takes the same stands together: who wants to know more sees what to bring."""
+    groups: dict[str, list[NotJudged]] = defaultdict(list)
+    for part in parts:
+        groups[part.takes].append(part)
+    if groups:
+        yield ""
+        yield "Not judged"
+    for takes, same in groups.items():
+        yield from _wrapped("  ", f"it takes {takes}:")
+        for why, names in _by_why(same).items():
+            yield from _wrapped("    ", f"{', '.join(dict.fromkeys(names))}: {why}")
+
+
+def _by_why(parts: Sequence[NotJudged]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = defaultdict(list)
+    for part in parts:
+        names[part.why].append(part.name)
+    return names
+
+
+def _in_order(examination: Examination) -> Iterator[str]:
+    words: dict[str, list[str]] = defaultdict(list)
+    for said in examination.healthy:
+        words[said.name].append(said.what)
+    if words:
+        yield ""
+        yield "In order"
+    for name, said_of in words.items():
+        yield from _wrapped("  ", f"{name}: {few(said_of, 2)}")
+
+
+def _wrapped(start: str, words: str) -> list[str]:
+    return textwrap.wrap(words, WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False)

@@ -1,0 +1,73 @@
+"""What holds for every check, whatever it asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterbench.checks import AlikeCheck, checks
+from clusterbench.facts import Host, gather
+from clusterbench.types import Severity
+from tests.facts.machine import healthy
+
+NAMES = sorted(checks())
+
+
+@pytest.fixture(scope="module")
+def well(tmp_path_factory):
+    """Two hosts that are alike and well."""
+    folder = tmp_path_factory.mktemp("well")
+    return [healthy().host(folder, name) for name in ("n1", "n2")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_says_what_it_asks_where_from_and_what_to_do(name):
+    kind = checks()[name]
+    assert kind.__doc__
+    assert kind.question.endswith("?")
+    assert kind.severity in Severity.__args__
+    assert kind.source
+    assert kind.confirm
+    assert kind.fix
+    assert kind.right in ("", "root")
+
+
+def test_no_two_have_one_number():
+    numbers = [kind.number for kind in checks().values()]
+    assert len({*numbers}) == len(numbers)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_has_a_test_of_its_own(name):
+    assert (Path(__file__).parent / f"test_{name}.py").exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_healthy_host_has_no_finding(name, well):
+    judged = checks()[name]().judge_all(well)
+    assert {host: said.faults for host, said in judged.items()} == {"n1": (), "n2": ()}
+    assert all(said.healthy for said in judged.values()), judged
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_host_of_which_nothing_is_known_is_neither_well_nor_ill(name):
+    said = checks()[name]().judge_all([Host("n1", {}), Host("n2", {})])
+    assert all(judged.unknown and not judged.healthy and not judged.faults for judged in said.values()), said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_host_whose_files_are_all_absent_is_neither_well_nor_ill(name, tmp_path):
+    def no_program(words):
+        raise FileNotFoundError(2, "No such file or directory", words[0])
+
+    hosts = [Host(each, {"facts": gather(tmp_path, no_program)}) for each in ("n1", "n2")]
+    said = checks()[name]().judge_all(hosts)
+    assert not any(judged.healthy or judged.faults for judged in said.values()), said
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if issubclass(checks()[name], AlikeCheck)])
+def test_one_host_is_like_no_other(name, well):
+    (judged,) = checks()[name]().judge_all(well[:1]).values()
+    assert judged.unknown
+    assert not judged.healthy

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clusterbench.checks.memlock import Memlock
+from clusterbench.facts.limits import Limits
+from tests.facts.machine import healthy
+
+
+def judged(machine, folder):
+    return Memlock().judge(machine.host(folder))
+
+
+def test_eight_mebibytes_are_found(tmp_path):
+    machine = healthy()
+    machine.files["/proc/self/limits"] = machine.files["/proc/self/limits"].replace(
+        "Max locked memory         unlimited", "Max locked memory         8388608  "
+    )
+    (fault,) = judged(machine, tmp_path).faults
+    assert fault.what == "a process may lock 8 MiB of memory, and RDMA needs it without limit"
+    assert fault.evidence == "/proc/self/limits: 8 MiB"
+
+
+def test_no_limit_and_thirty_two_gibibytes_are_in_order(tmp_path):
+    assert judged(healthy(), tmp_path).healthy == "locked memory: no limit"
+    limits = healthy().host(tmp_path, "n2").of(Limits)
+    large = healthy().give(replace(limits, memlock_bytes=32 * 2**30))
+    assert Memlock().judge(large.host(tmp_path, "n3")).healthy == "locked memory: 32 GiB"
+
+
+def test_a_host_without_rdma_needs_none(tmp_path):
+    assert judged(healthy().without("/sys/class/infiniband"), tmp_path).not_applicable == "no RDMA device here"
+
+
+def test_without_the_file_it_is_not_judged(tmp_path):
+    (judged_,) = Memlock().judge_all([healthy().without("/proc/self/limits").host(tmp_path)]).values()
+    assert judged_.unknown[0].why == "/proc/self/limits is not there"
+    assert not judged_.healthy

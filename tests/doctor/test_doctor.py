@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from datetime import date
+from xml.etree import ElementTree
+
+import pytest
+
+from clusterbench.checks import judge
+from clusterbench.doctor import examine
+from clusterbench.doctor.accept import accepting, read_accepted
+from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
+from clusterbench.doctor.text import text, verdict
+from clusterbench.errors import SuiteError
+from tests.facts.machine import healthy
+
+PORT = "/sys/class/infiniband/mlx5_3/ports/1"
+
+
+def examined(folder, **machines):
+    hosts = [machine.host(folder, name) for name, machine in machines.items()]
+    return examine([host.name for host in hosts], judge(hosts))
+
+
+def down():
+    machine = healthy()
+    machine.files |= {f"{PORT}/state": "1: DOWN\n", f"{PORT}/phys_state": "2: Polling\n"}
+    return machine
+
+
+@pytest.fixture
+def sick(tmp_path):
+    """Four hosts: on n2 a port is down, n3 cannot say what a process may lock."""
+    return examined(tmp_path, n1=healthy(), n2=down(), n3=healthy().without("/proc/self/limits"), n4=healthy())
+
+
+def test_healthy_hosts_are_healthy_and_nothing_else_is_said(tmp_path):
+    examination = examined(tmp_path, n1=healthy(), n2=healthy())
+    assert (examination.word, examination.exit_code, examination.found) == ("HEALTHY", 0, ())
+    assert verdict(examination).startswith("HEALTHY: in order: ")
+
+
+def test_what_counts_is_said_first_with_host_place_evidence_command_and_remedy(sick):
+    lines = text(sick).splitlines()
+    assert lines[0].startswith("SUSPECT: 1 error on 1 of 4 hosts; in order: ")
+    assert lines[2] == "n2"
+    assert lines[3] == "  error    mlx5_3 port 1 is DOWN, its link Polling  [port_state]"
+    assert lines[4].split() == f"evidence {PORT}/state: 1: DOWN; phys_state: 2: Polling".split()
+    assert lines[5].split() == ["confirm", "ibstat"]
+
+
+def test_what_was_not_judged_says_what_it_would_take(sick):
+    said = text(sick)
+    assert "Not judged\n" in said
+    assert "/proc/self/limits is not there" in said
+
+
+def test_a_host_that_says_nothing_is_not_healthy(tmp_path):
+    examination = examined(tmp_path, n1=healthy().without("/"))
+    assert examination.word == "NOT JUDGED"
+
+
+def test_the_same_on_several_hosts_is_said_once(tmp_path):
+    examination = examined(tmp_path, n1=down(), n2=down())
+    (found,) = [each for each in examination.found if each.name == "port_state"]
+    assert found.hosts == ("n1", "n2")
+    assert "\nall 2 hosts\n" in text(examination)
+
+
+ENTRY = "- {check: port_state, host: n2, where: 'mlx5_3 port 1', reason: waits for a cable, until: 2026-12-31}\n"
+
+
+def accepted(folder, words):
+    path = folder / "accept.yaml"
+    path.write_text(words)
+    return read_accepted(path)
+
+
+def test_what_is_accepted_no_longer_counts_and_is_still_shown(sick, tmp_path):
+    entries = accepted(tmp_path, ENTRY)
+    examination = accepting(sick, entries, date(2026, 12, 31))
+    assert examination.exit_code == 0
+    assert "accepted: waits for a cable (until 2026-12-31)" in text(examination)
+
+
+@pytest.mark.parametrize(
+    ("words", "today"),
+    [
+        (ENTRY, date(2027, 1, 1)),
+        (ENTRY.replace("n2", "n1"), date(2026, 12, 31)),
+        (ENTRY.replace("mlx5_3", "mlx5_4"), date(2026, 12, 31)),
+    ],
+    ids=["after its day", "another host", "another port"],
+)
+def test_what_an_entry_does_not_name_still_counts(sick, tmp_path, words, today):
+    assert accepting(sick, accepted(tmp_path, words), today).exit_code == 1
+
+
+def test_a_finding_of_two_hosts_is_accepted_on_one_of_them(tmp_path):
+    examination = examined(tmp_path, n1=down(), n2=down())
+    entries = accepted(tmp_path, ENTRY)
+    parts = accepting(examination, entries, date(2026, 12, 1)).found
+    assert [(part.hosts, bool(part.accepted)) for part in parts if part.name == "port_state"] == [
+        (("n1",), False),
+        (("n2",), True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("check: port_state\n", "accept.yaml:1: a list of"),
+        ("- {check: port_state, host: n1, reason: x}\n", "'until' is missing"),
+        ("- {check: prt_state, host: n1, reason: x, until: 2027-01-01}\n", "no check 'prt_state'"),
+        ("- {check: port_state, host: n1, reason: x, until: soon}\n", "until: soon must be a day as 2027-01-31"),
+        ("- {check: port_state, hosts: n1, reason: x, until: 2027-01-01}\n", "unknown key 'hosts'"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_its_line(tmp_path, words, message):
+    with pytest.raises(SuiteError) as caught:
+        accepted(tmp_path, words)
+    assert message in str(caught.value)
+
+
+def test_programs_read_the_same_as_json(sick):
+    said = json.loads(as_json(sick))
+    assert (said["word"], said["exit_code"]) == ("suspect", 1)
+    assert said["found"][0]["hosts"] == ["n2"]
+
+
+def test_junit_fails_the_host_alone_and_skips_what_was_not_judged(sick):
+    root = ElementTree.fromstring(as_junit(sick))
+    failed = [
+        (case.get("classname"), case.get("name")) for case in root.iter("testcase") if case.find("failure") is not None
+    ]
+    skipped = [
+        (case.get("classname"), case.get("name")) for case in root.iter("testcase") if case.find("skipped") is not None
+    ]
+    assert failed == [("port_state", "n2")]
+    assert ("memlock", "n3") in skipped
+
+
+def test_openmetrics_counts_findings_of_each_host(sick):
+    lines = as_openmetrics(sick).splitlines()
+    assert 'clusterbench_findings{check="port_state",severity="error",host="n2"} 1' in lines
+    assert 'clusterbench_findings{check="port_state",severity="error",host="n1"} 0' in lines
+    assert 'clusterbench_not_judged{check="memlock",severity="error",host="n3"} 1' in lines
+    assert lines[-1] == "# EOF"
