@@ -167,6 +167,7 @@ def plan(
 @click.option(
     "--spares", type=click.IntRange(0), default=0, help="Of the hosts of --launch, the last N replace lost ones."
 )
+@click.option("--rates", type=click.Path(path_type=Path), help="Measured rates: its reports price its steps by them.")
 @click.option("--take-over", is_flag=True, help="Write into the folder though a run that is gone seems to hold it.")
 @click.option("--fingerprint", hidden=True, help="Of the run that --launch goes on with.")
 @fail_on_option
@@ -200,6 +201,8 @@ def run(
         raise click.UsageError("give either a SUITE or --resume FOLDER")
     if resume is not None and options["out"] is not None and bisect is None:
         raise click.UsageError("--out has no effect with --resume, which continues in its own folder")
+    if options["rates"] is not None and resume is not None:
+        raise click.UsageError("--rates has no effect with --resume, which has those of the run; see 'report --rates'")
     if options["take_over"] and resume is None and options["out"] is None:
         raise click.UsageError("--take-over has no effect on a folder that is new")
     if options["spares"] and launch is None:
@@ -269,15 +272,25 @@ def _ranks_per_agent(text: str | None) -> int | None:
 @click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="New folder for a report of several runs.")
 @click.option("--with-not-judged", is_flag=True, help="Put hosts that are not judged among the good_hosts.")
+@click.option("--rates", type=click.Path(path_type=Path), help="Price its training steps.  [default: by its own rates]")
+@accept_option
 @fail_on_option
 @uncollected(to_the_end=True)
-def report(folders: tuple[Path, ...], out: Path | None, with_not_judged: bool, fail_on: tuple[str, ...] | None) -> None:
+def report(
+    folders: tuple[Path, ...],
+    out: Path | None,
+    with_not_judged: bool,
+    rates: Path | None,
+    accepted: tuple[str, ...],
+    fail_on: tuple[str, ...] | None,
+) -> None:
     """Derive rows.csv, verdict.json, hosts.json and index.html of the run in folder RUN again, from what was observed.
 
     Of several runs one page is made in the folder --out: as parts of one experiment where they have no case in common,
     such as a run for each number of nodes, and otherwise side by side. A RUN may be a bundle, which is unpacked beside
     it. Ends with the exit code that the verdict stands for.
     """
+    from clusterbench.derive import AskedRates
     from clusterbench.report import render_report
     from clusterbench.report.several import render_together
     from clusterbench.run_folder import RunFolder
@@ -293,7 +306,11 @@ def report(folders: tuple[Path, ...], out: Path | None, with_not_judged: bool, f
         raise click.UsageError("--with-not-judged has no effect on a report of several runs, which lists no hosts.")
     opened = [open_bundle(folder, folder.parent) if folder.is_file() else folder for folder in folders]
     runs = [RunFolder.open(folder) for folder in opened]
-    made = render_report(runs[0], fail_on, with_not_judged) if out is None else render_together(runs, out, fail_on)
+    asked = AskedRates(rates, accepted)
+    if out is None:
+        made = render_report(runs[0], fail_on, with_not_judged, asked)
+    else:
+        made = render_together(runs, out, fail_on, asked)
     click.echo(made.text, err=True)
     click.echo(made.path)
     click.get_current_context().exit(made.verdict.exit_code)

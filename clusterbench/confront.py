@@ -5,18 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from clusterbench import derive
-from clusterbench.benchmarks.train_step import job_of
 from clusterbench.cases import Reading
 from clusterbench.cases.trained import Trained
+from clusterbench.derive.prices import BENCHMARK, priced_job
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import fingerprint_of
-from clusterbench.pricing.profiles import PricedJob
+from clusterbench.pricing.rates import CPU
 from clusterbench.pricing.table import StepTable, TableRow
-from clusterbench.pricing.verb import CPU
 from clusterbench.run_folder import RunFolder
-from clusterbench.trainers import OURS
-
-BENCHMARK = "train_step"
 
 
 def steps_of_run(folder: Path) -> StepTable:
@@ -43,14 +39,7 @@ def _row(number: int, case: Trained, reading: Reading) -> TableRow:
     gpu = CPU if case.row.device == "cpu" else cluster.gpu_name or ""
     if case.row.status == "refused":
         return TableRow(number, case.row.case, gpu, reason="the plan refused it")
-    if (trainer := str(case.point.get("trainer", OURS))) != OURS:
-        return TableRow(number, case.row.case, gpu, reason=f"it is a step of {trainer}")
-    if cluster.ranks_per_gpu > 1:
-        return TableRow(number, case.row.case, gpu, reason="ranks share a GPU, so its time says nothing")
-    priced = PricedJob(
-        job_of(case.point, case.row.device),
-        cluster.ranks_per_node,
-        options=case.point,
-        rank_order=str(case.point["rank_order"]),
-    )
+    priced = priced_job(case.point, case.row.device, cluster)
+    if isinstance(priced, str):
+        return TableRow(number, case.row.case, gpu, reason=priced)
     return TableRow(number, case.row.case, gpu, priced, step_s=case.value("step_time"))

@@ -13,6 +13,10 @@ ORIGINS: tuple[Origin, ...] = get_args(Origin)
 """In the order in which they are believed: of two expectations of one figure the first counts."""
 
 
+MEASURED: tuple[Origin, ...] = ("file", "baseline", "calibrated")
+"""Origins that speak of the machine itself."""
+
+
 @dataclass(frozen=True)
 class Expectation:
     """A figure that something else is worked out from, or held against.

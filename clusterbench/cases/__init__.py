@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from clusterbench.cases.matrices import CELLS, Matrix, matrices
+from clusterbench.cases.prices import Prices
 from clusterbench.cases.steadiness import DRIFT, MEASURES, is_unsettled, is_unsteady
 from clusterbench.cases.trained import Trained, trained
 from clusterbench.measured.speed import LONE_RANK
@@ -21,7 +22,7 @@ from clusterbench.types import Plan
 class Reading:
     """A run as it was read from disk: the plan, what happened, and every row that follows from it.
 
-    ``problems`` are sentences about what could not be read.
+    ``problems`` are sentences about what could not be read; ``prices`` are there where rates of the machine were known.
     """
 
     run: str
@@ -30,6 +31,7 @@ class Reading:
     rows: list[Row]
     environment: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    prices: Prices = field(default_factory=Prices)
 
     @cached_property
     def trained(self) -> list[Trained]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import groupby
 from operator import attrgetter
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
+from clusterbench.cases.prices import Prices
 from clusterbench.cases.steadiness import DRIFT, NOT_SETTLED
 from clusterbench.cluster import Cluster
 from clusterbench.derive.environment_ratios import environment_ratio_rows
@@ -24,12 +25,13 @@ from clusterbench.derive.without_secrets import (
     outcomes_without_secrets,
     plan_without_secrets,
 )
-from clusterbench.errors import ClusterbenchError
+from clusterbench.errors import ClusterbenchError, SuiteError
+from clusterbench.fingerprint import OPTION
 from clusterbench.formulas.statistics import SETTLED_WITHIN, UNSTABLE_CV
 from clusterbench.measured.bounds import without_impossible
 from clusterbench.measured.speed import without_speed
 from clusterbench.rows import COLUMNS, DETAILS, Row
-from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder import RATES, RunFolder
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, why_unusable
 from clusterbench.run_folder.records import MOST
 from clusterbench.types import (
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 
 _LIMIT_BASIS = "above this nccl-tests calls a figure unstable"
 
+STEP_TIME = "step_time"
+
 _CASE_COLUMNS = tuple(COLUMNS[: COLUMNS.index("metric")])
 Cells = tuple[object, ...]
 Attempt = tuple[str, int, int]
@@ -70,17 +74,48 @@ class SingleRun:
     rows: list[Row]
     environment: Mapping[str, Any]
     problems: tuple[str, ...]
+    prices: Prices = field(default_factory=Prices)
 
 
-def read(run: RunFolder) -> Reading:
-    """Everything a report needs of a run. Each record that is left out is named among the problems."""
-    return reading_of(read_single(run))
+@dataclass(frozen=True)
+class AskedRates:
+    """By what training steps are to be priced.
+
+    Attributes
+    ----------
+    path
+        A file of rates; None for the run's own.
+    accepted
+        Fields in which their machine may be another than that of the run.
+    """
+
+    path: Path | None = None
+    accepted: Collection[str] = ()
+
+
+OWN_RATES = AskedRates()
+
+
+def read(run: RunFolder, rates: AskedRates = OWN_RATES) -> Reading:
+    """Everything a report needs of a run. Each record that is left out is named among the problems.
+
+    Parameters
+    ----------
+    rates
+        By which its training steps are priced: a file, or what the run was given, if it was.
+
+    Raises
+    ------
+    SuiteError
+        For a mistake of a file that is named here; one of the run's own is said, and its rates are not used.
+    """
+    return reading_of(read_single(run, rates))
 
 
 def reading_of(run: SingleRun) -> Reading:
     """A run by itself, with the rows that need several of its cases."""
     rows = [*rows_across_cases(run.rows, run.plan), *refusal_rows(run)]
-    return Reading(run.name, run.plan, run.histories, rows, run.environment, run.problems)
+    return Reading(run.name, run.plan, run.histories, rows, run.environment, run.problems, run.prices)
 
 
 def derive_rows(run: RunFolder) -> list[Row]:
@@ -306,8 +341,8 @@ def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str
 # Rows
 
 
-def read_single(run: RunFolder) -> SingleRun:
-    """A run as it was read, with the rows of each of its cases by itself."""
+def read_single(run: RunFolder, rates: AskedRates = OWN_RATES) -> SingleRun:
+    """A run as it was read, with the rows of each of its cases by itself; ``rates`` as for :func:`read`."""
     plan, name = plan_without_secrets(run.plan()), run.name
     problems: list[str] = []
     outcomes = outcomes_without_secrets(run.outcomes())
@@ -316,7 +351,45 @@ def read_single(run: RunFolder) -> SingleRun:
     rows = [row for history, metrics in derived for row in _case_rows(name, history, metrics, plan.cluster)]
     histories = tuple(history for history, _ in derived)
     environment = environment_without_secrets(run.environment())
-    return SingleRun(name, plan, histories, rows, environment, (*run.problems, *problems))
+    prices = _prices(run, plan, environment, rates)
+    rows = _with_prices(rows, prices)
+    return SingleRun(name, plan, histories, rows, environment, (*run.problems, *problems), prices)
+
+
+def _prices(run: RunFolder, plan: Plan, environment: Mapping[str, Any], asked: AskedRates) -> Prices:
+    """By the file that is asked for, or the run's own; a mistake of that, which nobody named now, is only said."""
+    path = asked.path or run.rates
+    if path is None:
+        if asked.accepted:
+            raise SuiteError(f"{OPTION} has no effect on a run without rates, whose machine it is about.")
+        return Prices()
+    from clusterbench.derive.prices import prices_of  # profiles of frameworks, only now
+
+    try:
+        return prices_of(plan, environment, path, asked.accepted)
+    except SuiteError as error:
+        if asked.path is not None:
+            raise
+        words = (
+            str(error)
+            .replace(f"--rates {path}", RATES)
+            .replace(str(path), RATES)
+            .replace(".\nhint: ", "; ")
+            .splitlines()[0]
+        )
+        return Prices(unused=(words.rstrip("."),))
+
+
+def _with_prices(rows: list[Row], prices: Prices) -> list[Row]:
+    """Rows with the price of its case beside each ``step_time``."""
+    if not prices.by_case:
+        return rows
+    return [
+        row._replace(expected=of_case.price.step_s, basis=of_case.basis)
+        if row.metric == STEP_TIME and (of_case := prices.by_case.get(row.case)) is not None
+        else row
+        for row in rows
+    ]
 
 
 def _held_together(derived: Sequence[tuple[History, list[Metric]]]) -> list[tuple[History, list[Metric]]]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterbench.cases import Reading
+from clusterbench.cases.prices import Prices
 from clusterbench.derive import SingleRun, read_single, refusal_rows, rows_across_cases
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import History
@@ -51,6 +52,11 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
         rows=[*rows, *(row for run in named_runs for row in refusal_rows(run))],
         environment=_environments(named_runs),
         problems=tuple(f"{run.name}: {problem}" for run in named_runs for problem in run.problems),
+        prices=Prices(
+            {case: priced for run in named_runs for case, priced in run.prices.by_case.items()},
+            {case: reason for run in named_runs for case, reason in run.prices.reasons.items()},
+            tuple(f"{run.name}: {why}" for run in named_runs for why in run.prices.unused),
+        ),
     )
 
 
@@ -85,7 +91,12 @@ def _named(run: SingleRun, name: str, in_points: bool) -> SingleRun:
     )
     plan = replace(run.plan, cases=tuple(history.case for history in histories), refusals=refusals)
     rows = [row._replace(run=name, case=prefixed(row.case), point=with_run(row.point)) for row in run.rows]
-    return SingleRun(name, plan, histories, rows, run.environment, run.problems)
+    prices = Prices(
+        {prefixed(case): priced for case, priced in run.prices.by_case.items()},
+        {prefixed(case): reason for case, reason in run.prices.reasons.items()},
+        run.prices.unused,
+    )
+    return SingleRun(name, plan, histories, rows, run.environment, run.problems, prices)
 
 
 def _environments(runs: Sequence[SingleRun]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from clusterbench.cluster import Cluster, MachineOptions, decide_cluster
 from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
+from clusterbench.fingerprint import OPTION
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dismiss, follow
 from clusterbench.launch.allocation import (
@@ -73,6 +74,7 @@ class RunOptions:
     time_limit_s: float | None = None
     on_lost_host: str | None = None
     fail_on: tuple[str, ...] | None = None
+    rates: Path | None = None  # by which reports price training steps
     take_over: bool = False  # from whoever writes into the folder
     fingerprint: str | None = None  # of the run, where a supervisor has started it
     silence_s: float = SECONDS_OF_SILENCE  # no option of the command line; see Agents
@@ -385,6 +387,7 @@ def _folder(
 def _new_folder(
     options: RunOptions, plan: Plan, suite: Suite, allocation: Allocation, interruption: Interruption
 ) -> tuple[RunFolder, Plan]:
+    rates = None if options.rates is None else _rates(options.rates, plan, allocation)
     interruption.only_noted()
     while True:
         path = options.out or default_path(Path("reports"), plan.suite, datetime.now())
@@ -396,10 +399,33 @@ def _new_folder(
                 raise
             continue  # one that started in the same moment has the name
         try:
-            return RunFolder.create(path, suite.text, plan, {"hosts": allocation.environments}, lock), plan
+            return RunFolder.create(path, suite.text, plan, {"hosts": allocation.environments}, lock, rates), plan
         except ClusterbenchError:
             lock.release()
             raise
+
+
+def _rates(path: Path, plan: Plan, allocation: Allocation) -> bytes:
+    """A file of rates as it is, once every training step of the plan was priced by it.
+
+    Raises
+    ------
+    SuiteError
+        If it is mistaken, of another machine or framework, or no step could be priced by it.
+    """
+    from clusterbench.derive.prices import prices_of  # profiles of frameworks, only now
+
+    try:
+        prices = prices_of(plan, {"hosts": allocation.environments}, path)
+    except SuiteError as error:
+        if OPTION not in str(error):
+            raise
+        why = str(error).splitlines()[0]
+        raise SuiteError(f"{why}\nhint: run without --rates; 'clusterbench report' has {OPTION}") from None
+    if not prices.by_case:
+        why = next(iter(prices.reasons.values()), "it has no case of train_step")
+        raise SuiteError(f"--rates has no effect on {plan.suite}, of which no step can be priced: {why}.")
+    return path.read_bytes()
 
 
 def lock_of(folder: Path, options: RunOptions) -> Lock:

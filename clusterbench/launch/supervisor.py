@@ -255,6 +255,7 @@ def _inner(options: RunOptions, folder: Path, hosts: Sequence[str]) -> list[str]
         words += ["--resume", str(folder), "--on-lost-host", "continue"]
     else:
         words += [str(options.suite), "--out", str(folder)]
+        words += ["--rates", str(options.rates)] if options.rates is not None else []
     wanted = [host for host in options.hosts or () if host in hosts]
     given = {
         "--hosts": ",".join(wanted) or None,

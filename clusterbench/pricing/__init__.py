@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from clusterbench.expectation import MEASURED
 from clusterbench.pricing.rates import KnownRates, Rates
 from clusterbench.pricing.work import Messages, StageWork, StepWork
 
@@ -29,6 +30,13 @@ messages is not hidden.
 """
 
 
+TWO_SIDED_80, ONE_SIDED_99 = 1.2816, 2.3263
+"""Standard deviations of the normal distribution: within which 80 % lie, to each side, and below which 99 % do."""
+
+LEAST_MOVED = 0.01
+"""Of a step: what a rate may move it by before the price is said to rest on it."""
+
+
 @dataclass(frozen=True)
 class Price:
     """Seconds of one step.
@@ -39,12 +47,25 @@ class Price:
         By names of :data:`PARTS`; they add up to ``step_s``.
     low_s, high_s
         With a probability of 80 % a measured step lies between the two, if profile and rates are those of the machine.
+    unmeasured
+        Rates that nobody measured on the machine, and by what share the step would be another at the ends of their
+        intervals; without those of less than :data:`LEAST_MOVED`.
     """
 
     step_s: float
     parts: Mapping[str, float]
     low_s: float
     high_s: float
+    unmeasured: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def limit_s(self) -> float:
+        """With a probability of 99 % a measured step is shorter: the upper end at that many standard deviations.
+
+        >>> round(Price(1.0, {}, 1 / 1.2, 1.2).limit_s, 3)
+        1.392
+        """
+        return self.step_s * math.exp(ONE_SIDED_99 / TWO_SIDED_80 * math.log(self.high_s / self.step_s))
 
 
 def price(work: StepWork, known: KnownRates) -> Price:
@@ -56,12 +77,16 @@ def price(work: StepWork, known: KnownRates) -> Price:
     parts = parts_of(work, known.rates)
     step_s = sum(parts.values())
     of_model = math.log(known.rates.model_error)
-    shorter, longer = [of_model], [of_model]
-    for ends in known.ends():
+    shorter, longer, unmeasured = [of_model], [of_model], {}
+    elsewhere = {name for origin, names in known.by_origin.items() if origin not in MEASURED for name in names}
+    for name, ends in known.ends.items():
         moved = [math.log(step_seconds(work, end) / step_s) for end in ends]
         shorter.append(min(0.0, *moved))
         longer.append(max(0.0, *moved))
-    return Price(step_s, parts, step_s * math.exp(-math.hypot(*shorter)), step_s * math.exp(math.hypot(*longer)))
+        if name in elsewhere and (most := max(map(abs, moved))) >= LEAST_MOVED:
+            unmeasured[name] = most
+    low_s, high_s = step_s * math.exp(-math.hypot(*shorter)), step_s * math.exp(math.hypot(*longer))
+    return Price(step_s, parts, low_s, high_s, unmeasured)
 
 
 def step_seconds(work: StepWork, rates: Rates) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clusterbench.expectation import Expectation
-from clusterbench.pricing import step_seconds
+from clusterbench.pricing import TWO_SIDED_80, step_seconds
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.rates import RATES, KnownRates, rates_with
 from clusterbench.pricing.work import StepWork
@@ -21,9 +21,6 @@ FITTED = ("matmul", "attention", "memory", "operator_time", "collective_time", "
 
 NOISE = 0.05
 """How far, as a logarithm, a measured step lies from the price with the right rates: about two thirds of them."""
-
-OF_INTERVAL = 1.2816
-"""Standard deviations of the normal distribution within which 80 % lie, to each side."""
 
 NOT_KNOWN: Mapping[str, float] = {"pipeline_factor": math.log(4.0)}
 """Standard deviations, as logarithms, of what no datasheet tells."""
@@ -228,11 +225,11 @@ def undetermined(known: KnownRates, found: KnownRates, runs: Sequence[Run]) -> I
 def _deviation(name: str, known: KnownRates) -> float:
     if name in NOT_KNOWN:
         return NOT_KNOWN[name]
-    return max(math.log(rate.spread) for key, rate in known.by_key.items() if split_key(key)[0] == name) / OF_INTERVAL
+    return max(math.log(rate.spread) for key, rate in known.by_key.items() if split_key(key)[0] == name) / TWO_SIDED_80
 
 
 def _moved(rate: Expectation, factor: float, deviation: float, least: float, num_runs: int) -> Expectation:
-    value, spread = max(least, rate.value * factor), math.exp(OF_INTERVAL * deviation)
+    value, spread = max(least, rate.value * factor), math.exp(TWO_SIDED_80 * deviation)
     source = f"{num_runs} runs, on {rate.source}"
     return replace(
         rate, value=value, low=max(least, value / spread), high=value * spread, origin="calibrated", source=source

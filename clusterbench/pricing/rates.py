@@ -38,6 +38,9 @@ _BY = {"attention": ("head_dim",), "busbw": ("nodes", "op")}
 
 _EXAMPLES = {"attention": "attention[head_dim=128]", "busbw": "busbw[nodes=2,op=all_gather]"}
 
+CPU = "cpu"
+"""What stands for the card where ranks compute on a CPU."""
+
 OPS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 """Operations whose bus bandwidth is asked for; one that is not known is taken for the first that is, in this order."""
 
@@ -139,17 +142,21 @@ class KnownRates:
         """The figures alone."""
         return _figures({key: rate.value for key, rate in self.by_key.items()})
 
-    def ends(self) -> Iterator[tuple[Rates, Rates]]:
-        """The rates with one of them at the lower and at the upper end of its interval, for each that has one.
+    @cached_property
+    def ends(self) -> Mapping[str, tuple[Rates, Rates]]:
+        """By name the rates with that one at the lower and at the upper end of its interval, for each that has one.
 
         Those of one name are moved together, as what makes one of them wrong makes the others wrong, too.
         """
+        return dict(self._ends())
+
+    def _ends(self) -> Iterator[tuple[str, tuple[Rates, Rates]]]:
         for name in RATES:
             of_name = {key: rate for key, rate in self.by_key.items() if split_key(key)[0] == name}
             if name != "model_error" and any(rate.low < rate.high for rate in of_name.values()):
                 others = {key: rate.value for key, rate in self.by_key.items()}
                 lower = others | {key: rate.low for key, rate in of_name.items()}
-                yield _figures(lower), _figures(others | {key: rate.high for key, rate in of_name.items()})
+                yield name, (_figures(lower), _figures(others | {key: rate.high for key, rate in of_name.items()}))
 
     def but(self, others: Mapping[str, Expectation], name: str = "", profile: str = "") -> KnownRates:
         """The same with other expectations of some; one given for a name alone stands for all of that name.
@@ -164,6 +171,14 @@ class KnownRates:
     def _belief(self, name: str) -> int:
         """Of what is least believed of a name."""
         return max(rate.belief for key, rate in self.by_key.items() if split_key(key)[0] == name)
+
+    @property
+    def by_origin(self) -> dict[str, list[str]]:
+        """The names of rates, each once, by where they come from."""
+        found: dict[str, dict[str, None]] = {}
+        for key, rate in self.by_key.items():
+            found.setdefault(rate.origin, {})[split_key(key)[0]] = None
+        return {origin: list(names) for origin, names in found.items()}
 
 
 def rates_with(known: KnownRates, factors: Mapping[str, float]) -> Rates:

@@ -24,7 +24,7 @@ _OF_A_RATE = ("value", "low", "high", "origin", "source")
 
 
 def read_rates(
-    path: Path, known: KnownRates, here: Fingerprint = UNKNOWN, accepted: Collection[str] = ()
+    path: Path, known: KnownRates, here: Fingerprint = UNKNOWN, accepted: Collection[str] = (), called: str = ""
 ) -> KnownRates:
     """``known`` with the rates of a file in their place.
 
@@ -32,6 +32,8 @@ def read_rates(
     ----------
     here, accepted
         The machine that they are meant for, and the fields in which that of the file may be another.
+    called
+        What the file is called where it is a source; by default its path.
 
     Raises
     ------
@@ -43,7 +45,7 @@ def read_rates(
         data = path.read_bytes()
     except OSError as error:
         raise SuiteError(f"--rates {path} cannot be read: {error.strerror}.") from None
-    found = _Reader(str(path)).rates(read_yaml(data, str(path)), known)
+    found = _Reader(called or str(path)).rates(read_yaml(data, str(path)), known)
     nearest_machine([found.machine], here, accepted, f"--rates {path}")
     return found
 
@@ -54,6 +56,7 @@ def rates_of(
     profile: str,
     here: Fingerprint | None = None,
     accepted: Collection[str] = (),
+    called: str = "",
 ) -> KnownRates:
     """:func:`read_rates`, for steps of this framework only; on the machine of ``known``, unless said.
 
@@ -62,7 +65,7 @@ def rates_of(
     SuiteError
         Also if the file was fitted to steps of another one.
     """
-    found = read_rates(path, known, known.machine if here is None else here, accepted)
+    found = read_rates(path, known, known.machine if here is None else here, accepted, called)
     if found.profile and found.profile != profile:
         raise SuiteError(
             f"--rates {path} was fitted to steps of {found.profile}, and --profile is {profile}: other software "

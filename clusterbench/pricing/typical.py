@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from clusterbench.cluster import Accelerator
+from clusterbench.cluster import Accelerator, accelerators
 from clusterbench.errors import SuiteError
 from clusterbench.expectation import Expectation
 from clusterbench.fingerprint import Fingerprint
-from clusterbench.pricing.rates import RATES, KnownRates
+from clusterbench.pricing.rates import CPU, RATES, KnownRates
 
 OF_MATMUL = (0.60, 0.68, 0.76)
 """Of the dense bfloat16 peak, low, value and high: products of a training step, which are not the best of many shapes.
@@ -164,6 +164,11 @@ def typical_cpu_rates() -> KnownRates:
         (low, value, high), unit, source = _TIMES[name]
         by_key[name] = Expectation(value, unit, low, high, "typical", source)
     return KnownRates(by_key, "orders of magnitude of CPU ranks")
+
+
+def typical_of(card: str, node_network: float | None = None) -> KnownRates:
+    """Those of a card of the tables by its name there, or of CPU ranks."""
+    return typical_cpu_rates() if card == CPU else typical_rates(accelerators()[card], node_network)
 
 
 def _share(interval: tuple[float, float, float], whole: float, unit: str, source: str) -> Expectation:

@@ -18,11 +18,11 @@ from clusterbench.pricing import PARTS, Price, price, step_seconds
 from clusterbench.pricing.calibrate import Run, calibrated, chosen, configuration, undetermined
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.profiles import Profile, named_profile
-from clusterbench.pricing.rates import RATES, KnownRates
+from clusterbench.pricing.rates import CPU, RATES, KnownRates
 from clusterbench.pricing.rates_file import rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
 from clusterbench.pricing.table import StepTable, TableRow
-from clusterbench.pricing.typical import nics_bytes_per_s, typical_cpu_rates, typical_rates
+from clusterbench.pricing.typical import nics_bytes_per_s, typical_of
 from clusterbench.units import format_value
 from clusterbench.words import plural
 
@@ -44,10 +44,6 @@ class PricedTable:
 
     rows: Sequence[Priced]
     remarks: Sequence[str]
-
-
-CPU = "cpu"
-"""What stands for the card where ranks compute on a CPU."""
 
 
 def price_table(
@@ -106,7 +102,7 @@ def _expect_effect(rates: Path | None, accepted: Sequence[str]) -> None:
 
 def _typical(card: str, network: float | None, table: StepTable) -> KnownRates:
     """Of the machine of the table, of which a CSV names no more than the card."""
-    typical = typical_cpu_rates() if card == CPU else typical_rates(accelerators()[card], network)
+    typical = typical_of(card, network)
     return typical if table.machine == UNKNOWN else replace(typical, machine=table.machine)
 
 
@@ -165,11 +161,8 @@ def _about_rates(known: KnownRates, rates: Path | None) -> Iterator[str]:
         return
     yield f"rates: {known.name}"
     yield f"  of {known.machine.words or 'a machine that the file does not name'}"
-    by_origin: dict[str, list[str]] = {}
-    for key, rate in known.by_key.items():
-        by_origin.setdefault(rate.origin, []).append(key.split("[")[0])
-    for origin, keys in by_origin.items():
-        yield f"  {origin}: {', '.join(dict.fromkeys(keys))}"
+    for origin, names in known.by_origin.items():
+        yield f"  {origin}: {', '.join(names)}"
 
 
 def _about_rows(priced: Sequence[Priced], table: StepTable) -> Iterator[str]:

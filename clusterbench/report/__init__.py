@@ -20,13 +20,14 @@ from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.charts import CAPTION, Chart, charts
 from clusterbench.cluster import Cluster
 from clusterbench.compare.text import HEADER
-from clusterbench.derive import read, write_rows
+from clusterbench.derive import OWN_RATES, AskedRates, read, write_rows
 from clusterbench.diagnoses import HEADINGS, Answer, Diagnosis, Finding, diagnoses, examine, in_words
 from clusterbench.discover import summary
 from clusterbench.garbage import uncollected
 from clusterbench.hosts import Hosts, judge_hosts
 from clusterbench.hosts.lists import hosts_in_words, write_lists
 from clusterbench.report.glossary import explainer, figures_in, glossary, words_in
+from clusterbench.report.prices import prices_text
 from clusterbench.report.statements import can_say, cannot_say
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, CaseColumn, case_link, columns, details, facts
 from clusterbench.run_folder import RunFolder
@@ -47,17 +48,18 @@ _ALONE = "One rank of a layout computed alone, and nothing was sent: its time is
 
 @dataclass(frozen=True)
 class Report:
-    """The page on disk, the verdict it begins with, and what a run says of each of its hosts."""
+    """The page on disk, the verdict it begins with, what a run says of each of its hosts, and steps beside prices."""
 
     path: Path
     verdict: Verdict
     hosts: Hosts | None = None
+    prices: str = ""
 
     @property
     def text(self) -> str:
         """The last words of a run, for a terminal."""
         hosts = hosts_in_words(self.hosts, self.path.parent)
-        return f"{self.verdict.text()}\n{hosts}".rstrip("\n")
+        return "\n".join(filter(None, (self.prices, self.verdict.text(), hosts))).rstrip("\n")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,12 @@ class Compared:
 
 
 @uncollected()  # of the whole function: once it is back on, the records are gone
-def render_report(run: RunFolder, fail_on: Sequence[str] | None = None, with_not_judged: bool = False) -> Report:
+def render_report(
+    run: RunFolder,
+    fail_on: Sequence[str] | None = None,
+    with_not_judged: bool = False,
+    rates: AskedRates = OWN_RATES,
+) -> Report:
     """Writes ``verdict.json``, ``hosts.json`` and its lists, ``index.html`` and ``rows.csv`` into the run's folder.
 
     What a reader waits for comes first.
@@ -82,8 +89,10 @@ def render_report(run: RunFolder, fail_on: Sequence[str] | None = None, with_not
         What makes the exit code 1, see :func:`clusterbench.verdict.verdict`.
     with_not_judged
         Whether hosts that are not judged stand among the good ones of the lists.
+    rates
+        By which training steps are priced, see :func:`clusterbench.derive.read`.
     """
-    reading = read(run)
+    reading = read(run, rates)
     answers = examine(reading)
     judged = verdict(reading, answers, fail_on)
     run.write("verdict.json", judged.as_json())
@@ -91,7 +100,7 @@ def render_report(run: RunFolder, fail_on: Sequence[str] | None = None, with_not
     write_lists(run, hosts, with_not_judged)
     path = run.write("index.html", page(reading, answers, judged))
     write_rows(run, reading.rows)
-    return Report(path, judged, hosts)
+    return Report(path, judged, hosts, prices_text(reading))
 
 
 def page(

@@ -8,19 +8,22 @@ from pathlib import Path
 from clusterbench.cases import Reading
 from clusterbench.compare import compare_readings
 from clusterbench.compare.text import notes, rows, summary
-from clusterbench.derive import read_single, reading_of, write_rows
+from clusterbench.derive import OWN_RATES, AskedRates, read_single, reading_of, write_rows
 from clusterbench.derive.several_runs import as_one, names_of
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
 from clusterbench.garbage import uncollected
 from clusterbench.report import Compared, Report, machine, page, when
+from clusterbench.report.prices import prices_text
 from clusterbench.run_folder import RunFolder
 from clusterbench.verdict import verdict
 from clusterbench.words import few
 
 
 @uncollected()
-def render_together(runs: Sequence[RunFolder], out: Path, fail_on: Sequence[str] | None = None) -> Report:
+def render_together(
+    runs: Sequence[RunFolder], out: Path, fail_on: Sequence[str] | None = None, rates: AskedRates = OWN_RATES
+) -> Report:
     """Writes ``verdict.json``, ``index.html`` and ``rows.csv`` of all runs into the new folder ``out``.
 
     The runs stay as they are.
@@ -38,7 +41,7 @@ def render_together(runs: Sequence[RunFolder], out: Path, fail_on: Sequence[str]
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DiskError(f"cannot make the folder {out}: {error.strerror}.\nhint: name another with --out") from None
-    parts = [read_single(run) for run in runs]
+    parts = [read_single(run, rates) for run in runs]
     reading = as_one(parts)
     answers = examine(reading)
     judged = verdict(reading, answers, fail_on)
@@ -48,7 +51,7 @@ def render_together(runs: Sequence[RunFolder], out: Path, fail_on: Sequence[str]
     compared = list(_compared(single))
     written = folder.write("index.html", page(reading, answers, judged, [*map(_about, single.values())], compared))
     write_rows(folder, reading.rows)
-    return Report(written, judged)
+    return Report(written, judged, prices=prices_text(reading))
 
 
 def _compared(readings: Mapping[str, Reading]) -> Iterator[Compared]:

@@ -59,6 +59,7 @@ def _can(reading: Reading) -> Iterator[str]:
 
 def _cannot(reading: Reading) -> Iterator[str]:
     cluster = reading.plan.cluster
+    yield from (f"What steps should have taken: {why}." for why in reading.prices.unused)
     if reading.is_dry:
         yield "Speed: nothing was computed and nothing sent."
         yield "That each step computes the right thing: a run on a machine proves it before it is timed."

@@ -91,7 +91,7 @@ def columns(reading: Reading) -> list[CaseColumn]:
         CaseColumn("nodes", "", "number", [history.case.num_nodes for history in histories]),
         CaseColumn("ranks", "", "number", [history.case.world_size for history in histories]),
         *_options(histories),
-        *_metrics(lines),
+        *_metrics(lines, _priced(reading)),
         CaseColumn("note", "", "text", flags),
     ]
     return [column for column in candidates if column.name in ("case", "outcome", "ranks") or _says_something(column)]
@@ -207,7 +207,14 @@ def _told(case: Case) -> Point:
     return {name: value for name, value in case.point.items() if name != "num_ranks"}
 
 
-def _metrics(lines: Sequence[Sequence[Row]]) -> Iterator[CaseColumn]:
+def _priced(reading: Reading) -> list[float | None]:
+    """Seconds that the step of each case should have taken; nothing where no rates were known."""
+    by_case = reading.prices.by_case
+    prices = [by_case.get(history.case.id) for history in reading.histories] if by_case else []
+    return [None if of_case is None else of_case.price.step_s for of_case in prices]
+
+
+def _metrics(lines: Sequence[Sequence[Row]], priced: Sequence[float | None]) -> Iterator[CaseColumn]:
     units: dict[str, str] = {}
     figures: dict[str, list[float | None]] = {}
     for line, rows in enumerate(lines):
@@ -227,6 +234,8 @@ def _metrics(lines: Sequence[Sequence[Row]]) -> Iterator[CaseColumn]:
             yield CaseColumn(name, "", "number", [None if v is None else float(f"{v:.1e}") for v in values])
         else:
             yield CaseColumn(name, of.unit, "number", [None if v is None else _cut(of(v)) for v in values])
+        if name == "step_time" and priced:
+            yield CaseColumn("priced", of.unit, "number", [None if v is None else _cut(of(v)) for v in priced])
 
 
 def _of_many(columns: Mapping[str, list[Value]], most: int) -> list[tuple[str, list[Value]]]:

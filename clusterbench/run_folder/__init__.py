@@ -37,6 +37,9 @@ SPARES, RETURNED_HOSTS = "spares", "returned hosts"
 and no third host was there to say whose link it was; it did not answer when it was to take part; its own link went
 down; it was named to replace others. And how many times a host had been lost that took part again."""
 
+RATES = "rates.yaml"
+"""The file of rates that a run was given, as it was given: docs/prediction.md."""
+
 _MOST_LEVELS = 16  # of environment.json; ours has five
 
 Read = TypeVar("Read")
@@ -61,9 +64,20 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: Path, suite_text: bytes, plan: Plan, environment: Mapping[str, Any], lock: Lock | None = None
+        cls,
+        path: Path,
+        suite_text: bytes,
+        plan: Plan,
+        environment: Mapping[str, Any],
+        lock: Lock | None = None,
+        rates: bytes | None = None,
     ) -> RunFolder:
         """A new run's folder with everything that is known before the first case.
+
+        Parameters
+        ----------
+        rates
+            A file of rates, by which later reports price its training steps.
 
         Raises
         ------
@@ -78,6 +92,8 @@ class RunFolder:
                 path.chmod(0o700)
             (path / "logs").mkdir(exist_ok=True)
             (path / "suite.yaml").write_bytes(suite_text)
+            if rates is not None:
+                (path / RATES).write_bytes(rates)
             (path / "environment.json").write_text(json.dumps(environment, indent=1, sort_keys=True) + "\n")
             (path / "plan.jsonl").write_text("".join(_line(record) for record in _plan_records(plan)))
             for name in ("observations.jsonl", "outcomes.jsonl"):
@@ -121,6 +137,12 @@ class RunFolder:
                 "hint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale"
             )
         return cls(path)
+
+    @property
+    def rates(self) -> Path | None:
+        """The file of rates that the run was given; None where it was given none."""
+        path = self.path / RATES
+        return path if path.is_file() else None
 
     @property
     def name(self) -> str:

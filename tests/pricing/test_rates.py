@@ -71,10 +71,10 @@ def test_a_card_without_a_figure_is_not_priced():
 
 
 def test_each_rate_that_is_not_sure_has_two_ends(typical):
-    ends = [*typical.ends()]
+    ends = [*typical.ends.values()]
     assert len(ends) == len(RATES) - 1  # the model's own error is no rate
     sure = typical.but({key: Expectation(1.0, rate.unit, 1.0, 1.0, "file", "") for key, rate in typical.by_key.items()})
-    assert [*sure.ends()] == []
+    assert [*sure.ends] == []
 
 
 def test_a_rate_that_is_missing_or_in_another_unit_is_said(typical):
