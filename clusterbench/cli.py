@@ -393,7 +393,7 @@ def compare(base: Path, new: Path, threshold: float, markdown: bool) -> None:
     show_default=True,
     help="Which ranks are neighbours, as in: megatron, torchtitan, deepspeed, nanotron, picotron, llama3, calculon.",
 )
-@click.option("--shape", help="A model, as 'clusterbench list shapes' names it; with it bytes per step are told.")
+@click.option("--shape", help="A model of 'clusterbench list shapes', or its config.json; tells bytes per step.")
 @click.option("--seq-len", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of a sequence.")
 @click.option(
     "--global-batch-size", type=click.IntRange(1), help="Sequences of a step.  [default: 4 x pp x dp micro-batches]"
@@ -425,7 +425,7 @@ def layout(
     from clusterbench.layout import ParallelLayout
     from clusterbench.layout_view import view_layout
     from clusterbench.layout_view.text import layout_text
-    from clusterbench.shape import named_shape
+    from clusterbench.shape_file import asked_shape
     from clusterbench.words import WIDTH
 
     wanted = ParallelLayout.parse(layout)
@@ -433,7 +433,7 @@ def layout(
     if shape is not None:
         sequences = global_batch_size or 4 * wanted.pp * wanted.dp * micro_batch_size
         job = TrainingJob(
-            named_shape(shape), wanted, seq_len, sequences, micro_batch_size, dtype="bfloat16", device="cuda"
+            asked_shape(shape), wanted, seq_len, sequences, micro_batch_size, dtype="bfloat16", device="cuda"
         )
     elif gpu is not None:
         raise SuiteError("--gpu has no effect without --shape.")
@@ -460,7 +460,7 @@ def layout(
 
 @main.command(name="dry-run", short_help="Run a training step without a machine: does it fit?")
 @click.argument("layout")
-@click.option("--shape", required=True, help="A model, as 'clusterbench list shapes' names it.")
+@click.option("--shape", required=True, help="A model of 'clusterbench list shapes', or its config.json.")
 @click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Nodes.  [default: what the layout needs]")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), default=8, show_default=True, help="GPUs of each node.")
 @click.option("--rank", "ranks", type=click.IntRange(0), multiple=True, help="[default: one of each pipeline stage]")
@@ -521,7 +521,7 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
 
 
 @main.command(short_help="Tell which layout of a model should be fastest on a cluster.")
-@click.option("--shape", required=True, help="A model, as 'clusterbench list shapes' names it.")
+@click.option("--shape", required=True, help="A model of 'clusterbench list shapes', or its config.json.")
 @click.option("--gpu", required=True, help="The card, such as 'NVIDIA H100 80GB HBM3'.")
 @click.option("--num-nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes.")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: 8]")

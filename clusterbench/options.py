@@ -33,6 +33,7 @@ def option(
     label: str = "",
     alters: Alters = "result",
     is_later: bool = False,
+    is_shape: bool = False,
 ) -> Any:
     """A dataclass field that a suite may set.
 
@@ -53,6 +54,8 @@ def option(
     is_later
         Whether runs were recorded before there was such an option. It then stays out of a case's point at its default,
         so that those cases keep their identity.
+    is_shape
+        Whether a value may also be a model that is described, in place or in a file: ``shape_file.py`` reads it.
     """
     metadata = {
         "help": help,
@@ -63,6 +66,7 @@ def option(
         "label": label,
         "alters": alters,
         "is_later": is_later,
+        "is_shape": is_shape,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -84,6 +88,7 @@ class Option:
     label: str = ""
     alters: Alters = "result"
     is_later: bool = False
+    is_shape: bool = False
 
     @property
     def required(self) -> bool:

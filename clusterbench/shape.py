@@ -6,10 +6,16 @@ parameter counts are exact, and the layers of a benchmark's model are built from
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import lru_cache
 from math import lcm
+from typing import Any
 
 from clusterbench.errors import SuiteError, nearest
+
+OWN_SHAPE = "own_shape"
+"""Key of a point that holds the numbers of a shape that is not on record; its name is under ``shape``, as always."""
 
 
 @dataclass(frozen=True)
@@ -385,3 +391,73 @@ def named_shape(name: str) -> ModelShape:
     if name not in SHAPES:
         raise SuiteError(f"unknown shape '{name}'.{nearest(name, SHAPES)}\nShapes: {', '.join(sorted(SHAPES))}.")
     return SHAPES[name]
+
+
+def numbers_of(shape: ModelShape) -> str:
+    """All that makes a shape but its name and source: what a point has of one that is not on record.
+
+    A number that shapes on record did not always have is left out at its default.
+
+    >>> numbers_of(named_shape("llama-tiny"))[:46]
+    'num_layers 4, hidden_size 128, ffn_hidden_size'
+    """
+    values = {field.name: getattr(shape, field.name) for field in _NUMBERS}
+    said = {field.name: values[field.name] for field in _NUMBERS if values[field.name] != field.default}
+    return ", ".join(f"{name} {str(value).lower()}" for name, value in said.items())
+
+
+def written(shape: ModelShape) -> str:
+    """A shape as the one value of an option: its name, with its numbers where it is not on record."""
+    return shape.name if SHAPES.get(shape.name) == shape else f"{shape.name}: {numbers_of(shape)}"
+
+
+def shape_written(text: str) -> ModelShape:
+    """The shape that :func:`written` wrote.
+
+    >>> own = replace(named_shape("llama-tiny"), name="mine", num_layers=5)
+    >>> shape_written(written(own)).num_layers
+    5
+
+    Raises
+    ------
+    SuiteError
+        If there is none of this name, or its numbers cannot be read.
+    """
+    name, colon, numbers = text.partition(": ")
+    return _own_shape(name, numbers) if colon else named_shape(name)
+
+
+def point_of_shape(shape: ModelShape) -> dict[str, str]:
+    """What a point says of its shape: the name, and of one that is not on record every number."""
+    name, colon, numbers = written(shape).partition(": ")
+    return {"shape": name, OWN_SHAPE: numbers} if colon else {"shape": name}
+
+
+def shape_of(point: Mapping[str, Any]) -> ModelShape:
+    """The shape of a training case, whole, from its point.
+
+    Raises
+    ------
+    SuiteError
+        If it is neither on record nor readable.
+    """
+    name, numbers = str(point["shape"]), point.get(OWN_SHAPE)
+    return named_shape(name) if numbers is None else _own_shape(name, str(numbers))
+
+
+_NUMBERS = [field for field in fields(ModelShape) if field.name not in ("name", "source")]
+_READ = {"int": int, "float": float, "bool": {"true": True, "false": False}.__getitem__}
+
+
+@lru_cache(maxsize=1024)
+def _own_shape(name: str, numbers: str) -> ModelShape:
+    kinds = {field.name: _READ[str(field.type)] for field in _NUMBERS}
+    try:
+        pairs = [pair.split(" ") for pair in numbers.split(", ")]
+        values: dict[str, Any] = {key: kinds[key](value) for key, value in pairs}  # type: ignore[operator]
+        needed = {field.name for field in _NUMBERS if field.default is MISSING}
+        if len(values) < len(pairs) or not needed <= values.keys():
+            raise ValueError
+    except (KeyError, ValueError):
+        raise SuiteError(f"shape '{name}': '{numbers[:200]}' are not the numbers of a shape.") from None
+    return ModelShape(name=name, source="written in its suite, or in a file that the suite names", **values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ from clusterbench.errors import ClusterbenchError, SuiteError, nearest
 from clusterbench.floors import SIDES, AskedFloor, Baseline, read_floor
 from clusterbench.launchers import is_launchers
 from clusterbench.options import Option, as_yaml, option, options_of
+from clusterbench.run_folder import copy_of_named
 from clusterbench.run_folder.redaction import FROM_ENVIRONMENT, is_secret_name, redacted, redacted_value
+from clusterbench.shape import ModelShape, numbers_of, written
+from clusterbench.shape_file import is_path, shape_in, shape_in_file
 from clusterbench.types import FAIL_ON, Side, metric_key
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 
@@ -101,6 +104,8 @@ class Suite:
         What makes its runs fail beside what always does.
     baseline
         The run that floors may be shares of; None where the suite names none.
+    named_files
+        The files that it names, byte for byte, by their paths as written.
     """
 
     name: str
@@ -115,6 +120,7 @@ class Suite:
     text: bytes
     fail_on: tuple[str, ...] = ()
     baseline: Baseline | None = None
+    named_files: Mapping[str, bytes] = field(default_factory=dict)
 
     def on(self, device: str) -> Suite:
         """The suite for ``cpu`` or ``cuda``: its block applied, every item complete.
@@ -261,6 +267,8 @@ class _SuiteReader:
     def __init__(self, path: str, kinds: Mapping[str, type[Benchmark]]) -> None:
         self.path = path
         self.kinds = kinds
+        self.named_files: dict[str, bytes] = {}
+        self.own_shapes: dict[str, tuple[ModelShape, int]] = {}
 
     def mistake(self, line: int, what: object) -> SuiteError:
         return SuiteError(f"{self.path}:{line}: {what}")
@@ -289,6 +297,7 @@ class _SuiteReader:
             path=self.path,
             text=text,
             baseline=self.baseline(table, values["baseline"], [*items, *cpu.items.values(), *gpu.items.values()]),
+            named_files=self.named_files,
         )
 
     def baseline(self, suite: Table, folder: str | None, items: Iterable[Item]) -> Baseline | None:
@@ -436,26 +445,57 @@ class _SuiteReader:
         name = key.name
         what = f"{of}'{name}'"
 
-        def parse(node: Scalar) -> Any:
+        def parse(node: Node) -> Any:
+            if key.is_shape and (isinstance(node, Table) or (isinstance(node, Scalar) and is_path(node.value))):
+                return written(self.own_shape(node))
+            scalar = self.scalar(node, what, key.allowed())
             try:
-                return key.parse(node.value)
+                return key.parse(scalar.value)
             except ValueError as error:
-                raise self.mistake(node.line, f"{what} {error}") from None
+                hint = "\nhint: one of your own is a mapping, or the path of its config.json" if key.is_shape else ""
+                raise self.mistake(scalar.line, f"{what} {error}{hint}") from None
 
-        written = self.values(name, table.values[name], what, key.allowed(), parse)
-        return Setting(name, table.lines[name], written, key.is_list)
+        values = self.values(name, table.values[name], what, key.allowed(), parse)
+        return Setting(name, table.lines[name], values, key.is_list)
 
-    def values(self, name: str, node: Node, what: str, allowed: str, parse: Any) -> tuple[Written, ...]:
+    def own_shape(self, node: Scalar | Table) -> ModelShape:
+        """A model that is not on record; one name is one model in all of a suite."""
+        shape = shape_in(node, self.path) if isinstance(node, Table) else self.shape_in_file(node)
+        before, line = self.own_shapes.setdefault(shape.name, (shape, node.line))
+        if numbers_of(before) != numbers_of(shape):
+            raise self.mistake(
+                node.line,
+                f"the shape '{shape.name}' has other numbers in line {line}, and figures tell models by their names.\n"
+                "hint: give one of them another name",
+            )
+        return shape
+
+    def shape_in_file(self, node: Scalar) -> ModelShape:
+        """The model in a file, whose path is relative to the suite's; in a run's folder in the copy that it has."""
+        folder, told = Path(self.path).parent, node.text
+        copy = copy_of_named(folder, told)
+        try:
+            shape, self.named_files[told] = shape_in_file(copy if copy.is_file() else folder / told, told)
+        except SuiteError as error:
+            raise self.mistake(node.line, error) from None
+        return shape
+
+    def scalar(self, node: Node, what: str, allowed: str) -> Scalar:
+        if not isinstance(node, Scalar):
+            form = "a list" if isinstance(node, Items) else "keys and values"
+            raise self.mistake(node.line, f"{what} must be {allowed}, not {form}.")
+        return node
+
+    def values(
+        self, name: str, node: Node, what: str, allowed: str, parse: Callable[[Node], Any]
+    ) -> tuple[Written, ...]:
         """One value, or the items of a list; each once."""
         if isinstance(node, Items) and not node.items:
             raise self.mistake(node.line, f"{what} is an empty list. Leave it out, or give {allowed}.")
         written: list[Written] = []
         for item in node.items if isinstance(node, Items) else (node,):
-            if not isinstance(item, Scalar):
-                form = "a list" if isinstance(item, Items) else "keys and values"
-                raise self.mistake(item.line, f"{what} must be {allowed}, not {form}.")
             value = parse(item)
-            if redacted(item.text) != item.text:
+            if isinstance(item, Scalar) and redacted(item.text) != item.text:
                 raise self.mistake(
                     item.line,
                     f"{what} holds what looks like a secret, and every run keeps a copy of its suite.\n"
@@ -480,7 +520,8 @@ class _SuiteReader:
             raise self.mistake(line, f"environment variable '{name}' is set by the launcher; a suite cannot change it.")
         what = f"environment variable '{name}'"
 
-        def parse(node: Scalar) -> str:
+        def parse(of: Node) -> str:
+            node = self.scalar(of, what, "text")
             if node.value is None:
                 raise self.mistake(node.line, f"{what} has no value. Write '' for an empty one.")
             if len(node.text) > 4096:

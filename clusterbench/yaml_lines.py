@@ -77,41 +77,46 @@ class Table:
 Node = Scalar | Items | Table
 
 
-def read_yaml(data: bytes, name: str) -> Node:
-    """The one document in ``data``.
+def read_yaml(data: bytes, name: str, kind: str = "suite", needs: str = "'suite' and 'benchmarks'") -> Node:
+    """The one document in ``data``; JSON is YAML as well.
+
+    Parameters
+    ----------
+    kind, needs
+        What such a file is called, and what it has at least: for messages.
 
     Raises
     ------
     SuiteError
         ``name:line:`` and what is wrong, if this is not plain YAML of a reasonable size.
     """
-    return _Builder(name, _text(data, name)).document()
+    return _Builder(name, _text(data, name, kind, needs), kind, needs).document()
 
 
-def _text(data: bytes, name: str) -> str:
+def _text(data: bytes, name: str, kind: str, needs: str) -> str:
     if len(data) > MOST_BYTES:
-        raise SuiteError(f"{name} is larger than {MOST_BYTES // 2**20} MiB; a suite is a page of text.")
+        raise SuiteError(f"{name} is larger than {MOST_BYTES // 2**20} MiB; a {kind} is a page of text.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         byte = f"0x{data[error.start]:02x}"
-        raise SuiteError(f"{name}:{line}: byte {byte} is not UTF-8; a suite is a text file.") from None
+        raise SuiteError(f"{name}:{line}: byte {byte} is not UTF-8; a {kind} is a text file.") from None
     unprintable = _UNPRINTABLE.search(text)
     if unprintable:
         line = text.count("\n", 0, unprintable.start()) + 1
         character = f"U+{ord(unprintable[0]):04X}"
         raise SuiteError(f"{name}:{line}: control character {character} in a text file. Remove it.")
     if not text.strip():
-        raise SuiteError(f"{name} is empty. A suite needs at least 'suite' and 'benchmarks'.")
+        raise SuiteError(f"{name} is empty. A {kind} needs at least {needs}.")
     return text
 
 
 class _Builder:
     """Turns events into nodes, and counts what it builds."""
 
-    def __init__(self, name: str, text: str) -> None:
-        self.name = name
+    def __init__(self, name: str, text: str, kind: str, needs: str) -> None:
+        self.name, self.kind, self.needs = name, kind, needs
         self.events: Iterator[Any] = yaml.parse(text, Loader=yaml.SafeLoader)
         self.anchors: dict[str, tuple[Node, int]] = {}
         self.count = 0
@@ -121,7 +126,7 @@ class _Builder:
             self._next()  # the stream starts
             start = self._next()
             if isinstance(start, yaml.StreamEndEvent):
-                raise SuiteError(f"{self.name} holds nothing but comments. A suite needs 'suite' and 'benchmarks'.")
+                raise SuiteError(f"{self.name} holds nothing but comments. A {self.kind} needs {self.needs}.")
             root = self._node(self._next(), level=0)
             self._next()  # the document ends
             after = self._next()
@@ -132,7 +137,7 @@ class _Builder:
             hint = "\nhint: indent with spaces" if "'\\t'" in problem else ""
             raise SuiteError(f"{self.name}:{line}: not YAML: {problem}.{hint}") from None
         if not isinstance(after, yaml.StreamEndEvent):
-            raise self._error(after, "a second document starts here; a file holds one suite.")
+            raise self._error(after, f"a second document starts here; a file holds one {self.kind}.")
         return root
 
     def _next(self) -> Any:
@@ -148,7 +153,7 @@ class _Builder:
         self._grow(event, 1)
         if getattr(event, "tag", None) is not None:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")
-            raise self._error(event, f"tag '{short(tag)}' is not allowed; a suite is plain values.")
+            raise self._error(event, f"tag '{short(tag)}' is not allowed; a {self.kind} is plain values.")
         if level > MOST_LEVELS:
             raise self._error(event, f"nested deeper than {MOST_LEVELS} levels.")
         node: Node

@@ -33,7 +33,7 @@ LAYERS = (
     "parallel",
     "model",
     "facts",
-    "engine launchers tools yaml_lines",
+    "engine launchers tools shape_file hf_config yaml_lines",
     "job run_folder",
     "types rows units layout shape cluster floors formulas errors options discover words own_copy garbage precision "
     "expectation csv_lines host_facts fingerprint",

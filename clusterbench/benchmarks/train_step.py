@@ -28,7 +28,7 @@ from clusterbench.parallel import (
 )
 from clusterbench.precision import MASTER, PRECISIONS
 from clusterbench.rows import Row
-from clusterbench.shape import SHAPES, named_shape
+from clusterbench.shape import SHAPES, ModelShape, point_of_shape, shape_of, shape_written
 from clusterbench.trainers import OURS, trainer_of, trainers
 from clusterbench.types import (
     PROOF_TIME,
@@ -169,7 +169,13 @@ class TrainStep(SustainedBenchmark):
         *("attention_imbalance", "longest_seq_len", *PARITY_METRICS, UNSENT, FACTORS),
     )
 
-    shape: str = option("llama-tiny", "model, by name", choices=tuple(SHAPES), label="{}")
+    shape: str = option(
+        "llama-tiny",
+        "model: its name; or its numbers, as a mapping or in the file of this path, which may be its config.json",
+        choices=tuple(SHAPES),
+        label="{}",
+        is_shape=True,
+    )
     seq_len: int = option(256, "tokens of a sequence", unit="tokens", minimum=2, maximum=2**24, label="seq")
     global_batch_size: int = option(8, "sequences of one step, of all ranks", minimum=1, maximum=2**24, label="gbs")
     micro_batch_size: int = option(
@@ -238,7 +244,7 @@ class TrainStep(SustainedBenchmark):
 
     def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
         layouts = list(self._layouts_on(place.world_size))
-        shape = named_shape(self.shape)
+        shape = self._model
         if self.communication == FAKE and "parity" in keys:
             yield "parity", "where nothing is sent nothing is proven"
         if self.communication == REAL and "fake_rank" in keys:
@@ -252,16 +258,20 @@ class TrainStep(SustainedBenchmark):
                         f"{', '.join(self.layouts)} uses",
                     )
 
+    @property
+    def _model(self) -> ModelShape:
+        return shape_written(self.shape)
+
     def _all_parallelisms(self) -> tuple[Parallelism, ...]:
         return self.shared_by or from_options({})
 
     def points(self, place: Place) -> Iterable[Point]:
-        shape = named_shape(self.shape)
+        shape = self._model
         options = [(parallelism, _told(parallelism)) for parallelism in self._all_parallelisms()]
         for layout in self._layouts_on(place.world_size):
             point: dict[str, Any] = {
                 "layout": str(layout),
-                "shape": self.shape,
+                **point_of_shape(shape),
                 "seq_len": self.seq_len,
                 "global_batch_size": self.global_batch_size,
                 "micro_batch_size": self.micro_batch_size,
@@ -279,7 +289,7 @@ class TrainStep(SustainedBenchmark):
             yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
     def _layouts_on(self, world_size: int) -> Iterator[ParallelLayout]:
-        num_experts = named_shape(self.shape).num_experts
+        num_experts = self._model.num_experts
         for text in self.layouts:
             yield from (
                 every_layout(world_size, num_experts) if text == ALL else [ParallelLayout.fitting(text, world_size)]
@@ -348,7 +358,7 @@ class TrainStep(SustainedBenchmark):
     def size_bytes(cls, point: Point) -> int:
         # What a rank holds of the gradients, and of the parameters twice where they are shared out: float32.
         layout = ParallelLayout.parse(str(point["layout"]))
-        return 3 * 4 * named_shape(str(point["shape"])).num_parameters // (layout.pp * layout.tp)
+        return 3 * 4 * shape_of(point).num_parameters // (layout.pp * layout.tp)
 
     @classmethod
     def cost(cls, point: Point) -> float:
@@ -386,7 +396,7 @@ def job_of(point: Point, device: str = "cpu") -> TrainingJob:
     """The step that a point describes."""
     values: Mapping[str, Any] = point
     return TrainingJob(
-        shape=named_shape(values["shape"]),
+        shape=shape_of(point),
         layout=ParallelLayout.parse(values["layout"]),
         seq_len=values["seq_len"],
         global_batch_size=values["global_batch_size"],

@@ -11,6 +11,7 @@ from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.options import Option, options_of, say
 from clusterbench.parallel import PHASES, parallelisms
 from clusterbench.rows import Row
+from clusterbench.shape import OWN_SHAPE
 from clusterbench.types import Point
 from clusterbench.words import plural
 
@@ -90,7 +91,7 @@ def _differing(rows: Sequence[Row]) -> list[str]:
     if len(rows) < 2:
         return []
     points = [row.point for row in rows]
-    options = set().union(*points) - FOLLOWS_LAYOUT - {"num_ranks"}
+    options = set().union(*points) - FOLLOWS_LAYOUT - {"num_ranks", OWN_SHAPE}
     # One that is None here and absent there does not differ.
     differing = {option for option in options if len({point.get(option) for point in points}) > 1}
     known = list(_options(rows[0].benchmark))

@@ -32,6 +32,7 @@ from clusterbench.drawing.panel import Area, Column, Entry, Panel, Story
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, canvas
 from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.run_folder.attempts import History
+from clusterbench.shape import OWN_SHAPE
 from clusterbench.units import digits, format_value
 from clusterbench.words import legible, plural
 
@@ -231,7 +232,7 @@ def _by_mfu(heatmap: Heatmap) -> Iterator[str]:
 def _heatmaps(trained: Sequence[Trained], histories: Mapping[str, History]) -> list[Heatmap]:
     """One for each workload that is a choice; and for a shape with several lengths of sequences one of its own."""
     by_work: dict[Options, list[Trained]] = defaultdict(list)
-    left_out = FOLLOWS_LAYOUT | sharing().keys() | CHOSEN | {"shape", "seq_len", "global_batch_size"}
+    left_out = FOLLOWS_LAYOUT | sharing().keys() | CHOSEN | {"shape", OWN_SHAPE, "seq_len", "global_batch_size"}
     telling = unlike([case.point for case in trained], left_out)
     for case in trained:
         by_work[_options(case, telling)].append(case)

@@ -19,7 +19,7 @@ from clusterbench.layout import AXES, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.parallel import Parallelism, active_in, from_options, parallelisms
 from clusterbench.precision import MASTER
-from clusterbench.shape import named_shape
+from clusterbench.shape_file import asked_shape
 from clusterbench.trainers.ours import Ours
 
 MOST_MICRO_BATCHES = 1024
@@ -60,11 +60,11 @@ def dry_run_text(
         )
     every = from_options(_values(options))
     job = TrainingJob(
-        named_shape(shape), wanted, seq_len, 0, micro_batch_size, dtype, device=device, precision=precision
+        asked_shape(shape), wanted, seq_len, 0, micro_batch_size, dtype, device=device, precision=precision
     )
     job = _with_batch(job, every, global_batch_size)
     if reason := objection(job, every):
-        raise SuiteError(f"{wanted} of {shape} cannot be dry-run: {reason}.")
+        raise SuiteError(f"{wanted} of {job.shape.name} cannot be dry-run: {reason}.")
     for rank in ranks:
         if rank >= wanted.world_size:
             raise SuiteError(f"--rank {rank}: {wanted} has the ranks 0 to {wanted.world_size - 1}.")
@@ -84,7 +84,7 @@ def dry_run_text(
         card,
     )
     kept = "" if precision == MASTER else f", {precision}"
-    return f"{wanted} of {shape}, {dtype}{kept}, seq_len {seq_len}; {job.equation}\n{told}"
+    return f"{wanted} of {job.shape.name}, {dtype}{kept}, seq_len {seq_len}; {job.equation}\n{told}"
 
 
 def _with_batch(job: TrainingJob, every: Sequence[Parallelism], global_batch_size: int | None) -> TrainingJob:

@@ -294,7 +294,8 @@ class Bisection:
         plan = replace(
             self.failure.plan, cluster=self.failure.cluster(len(step.hosts)), repeats=1, cases=(case,), refusals=()
         )
-        RunFolder.create(folder, self.failure.suite.text, plan, {"hosts": {}})
+        suite = self.failure.suite
+        RunFolder.create(folder, suite.text, plan, {"hosts": {}}, named_files=suite.named_files)
         options = replace(self.options, suite=None, resume=folder, out=None, fingerprint=secrets.token_hex(8))
         with open(folder / _LAUNCHER_SAID, "w", errors="replace") as said, redirect_stdout(said), redirect_stderr(said):
             exit_code = start_once(self.launch, step.hosts, options, self.scratch, self.interruption)

@@ -61,7 +61,11 @@ def run_dry(
     if not plan.cases:
         raise SuiteError(f"{path}: nothing of it can be run dry: {_first_reason(plan)}")
     folder = RunFolder.create(
-        out or default_path(Path("reports"), plan.suite, datetime.now()), suite.text, plan, {"dry run": {}}
+        out or default_path(Path("reports"), plan.suite, datetime.now()),
+        suite.text,
+        plan,
+        {"dry run": {}},
+        named_files=suite.named_files,
     )
     tasks = {case.hash: tasks_of(case) for case in plan.cases}
     num_ranks = len(set(chain.from_iterable(tasks.values())))

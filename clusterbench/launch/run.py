@@ -399,7 +399,8 @@ def _new_folder(
                 raise
             continue  # one that started in the same moment has the name
         try:
-            return RunFolder.create(path, suite.text, plan, {"hosts": allocation.environments}, lock, rates), plan
+            environment = {"hosts": allocation.environments}
+            return RunFolder.create(path, suite.text, plan, environment, lock, rates, suite.named_files), plan
         except ClusterbenchError:
             lock.release()
             raise

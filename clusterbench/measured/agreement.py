@@ -21,7 +21,7 @@ from clusterbench.options import Option
 from clusterbench.parallel import active_in, from_options
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
-from clusterbench.shape import named_shape
+from clusterbench.shape import OWN_SHAPE, shape_of
 from clusterbench.types import Agreement, Metric
 
 MOST_UPDATES = 32
@@ -153,7 +153,7 @@ def _result_of(history: History, statistic: Statistic, options: Mapping[str, Opt
     per_forward = point["micro_batch_size"] if point.get("aux_loss") else None
     by_place = history.case.hash if _is_routed_by_place_of_a_rank(point) else None
     by_ranks = history.case.hash if statistic.of_update and _sent(point, options).approximates else None
-    return (per_forward, by_place, by_ranks, *sorted(named, key=lambda item: item[0]))
+    return (point.get(OWN_SHAPE), per_forward, by_place, by_ranks, *sorted(named, key=lambda item: item[0]))
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _sent_in(point: tuple[tuple[str, Any], ...]) -> _Sent:
 
 def _is_routed_by_place_of_a_rank(point: Mapping[str, Any]) -> bool:
     """Whether balanced routing sends a token elsewhere than it would on one rank: pieces of sequences are not even."""
-    shape = named_shape(point["shape"])
+    shape = shape_of(point)
     if not shape.has_experts or point.get("routing") != "balanced":
         return False
     layout = ParallelLayout.parse(point["layout"])
@@ -202,7 +202,7 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
     if len(group) == 1:
         return
     point: Mapping[str, Any] = group[0].history.case.point
-    routes = named_shape(point["shape"]).has_experts and point.get("routing", "real") == "real"
+    routes = shape_of(point).has_experts and point.get("routing", "real") == "real"
     limit = max(statistic.limits[point["dtype"]][routes], statistic.of_rounding * rounding)
     reference = _reference(group, limit)
     for seen in group:

@@ -10,6 +10,7 @@ from clusterbench.formulas.attribution import Part, loss_by_part
 from clusterbench.formulas.scaling import STRONG, WEAK, scaling_efficiency
 from clusterbench.measured.step_parts import detail_of
 from clusterbench.rows import Row
+from clusterbench.shape import OWN_SHAPE
 from clusterbench.words import plural
 
 Work = tuple[object, ...]
@@ -93,7 +94,7 @@ def _order(row: Row) -> tuple[int, float]:
 def _works(row: Row) -> tuple[Work, Work]:
     """What two runs share if one is the other on more ranks: all of the work of a step, or that of one rank."""
     point, batch = row.point, _batch(row)
-    same = row.device, point["shape"], point["seq_len"], point["dtype"], point["recompute"]
+    same = row.device, point["shape"], point.get(OWN_SHAPE), point["seq_len"], point["dtype"], point["recompute"]
     return (*same, False, batch), (*same, True, batch / row.world_size)
 
 

@@ -45,7 +45,7 @@ from clusterbench.measured.traffic import differences as traffic_differences
 from clusterbench.measured.traffic import traffic_metrics
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.rows import Row
-from clusterbench.shape import named_shape
+from clusterbench.shape import shape_of
 from clusterbench.types import PROOF_TIME, Case, Metric, Observation, split_key
 from clusterbench.units import format_value
 
@@ -332,7 +332,7 @@ def _held_against_matmul(
     assert row.value is not None
     assert peak.value is not None
     values: Mapping[str, Any] = row.point
-    shape, convention = named_shape(values["shape"]), row.detail["flops_convention"]
+    shape, convention = shape_of(values), row.detail["flops_convention"]
     executed = executed_over_needed(shape, values["seq_len"], values["recompute"], convention)
     basis = f"peak is {peak.value / 1e9:,.1f} GFLOP/s per rank, measured by {peak.case}"
     if peak.device == "cuda":

@@ -9,6 +9,7 @@ from clusterbench.pricing.advice import TO_MEASURE, Advice, Candidate, order_wor
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.profiles import Profile
 from clusterbench.pricing.rates import KnownRates
+from clusterbench.shape_file import mapping_of
 from clusterbench.words import aligned, comment, plural
 
 OTHER_KINDS = 6
@@ -164,7 +165,7 @@ def advised_suite(advice: Advice) -> str:
         job = each.priced.job
         lines += [
             "  - benchmark: train_step",
-            f"    shape: {of.shape.name}",
+            f"    shape: {mapping_of(of.shape)}",
             f"    seq_len: {of.seq_len}",
             f"    global_batch_size: {of.global_batch_size}",
             f"    micro_batch_size: {job.micro_batch_size}",

@@ -14,7 +14,7 @@ from clusterbench.pricing.profiles import named_profile
 from clusterbench.pricing.rates import KnownRates
 from clusterbench.pricing.rates_file import rates_of
 from clusterbench.pricing.typical import nics_bytes_per_s, typical_rates
-from clusterbench.shape import named_shape
+from clusterbench.shape_file import asked_shape
 
 NETWORKS = ("8x400Gb", "8x100Gb")
 """Asked about where nobody says what NICs there are."""
@@ -47,7 +47,7 @@ def answers(
     """
     of = named_profile(profile)
     question = Question(
-        named_shape(shape),
+        asked_shape(shape),
         named_accelerator(gpu),
         num_nodes,
         gpus_per_node or GPUS_OF_A_NODE,

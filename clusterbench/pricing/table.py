@@ -17,6 +17,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.options import as_yaml
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.shape import SHAPES, ModelShape
+from clusterbench.shape_file import is_path, shape_in_file
 
 MOST_ROWS = 100_000
 
@@ -106,8 +107,8 @@ def read_steps(path: Path, gpus_per_node: int) -> StepTable:
             raise SuiteError(f"{path.name}:{line}: the row has {len(cells)} cells and the header {len(header)}.")
         if len(read) == MOST_ROWS:
             raise SuiteError(f"{path.name}:{line}: more than {MOST_ROWS} rows.")
-        row = _Row(f"{path.name}:{line}", dict(zip(header, cells, strict=True)), gpus_per_node)
-        read.append(row.as_step(line))
+        row = _Row(path, line, dict(zip(header, cells, strict=True)), gpus_per_node)
+        read.append(row.as_step())
         defaults.update(row.defaults)
     if not read:
         raise SuiteError(f"{path.name} has a header and no rows, so there is nothing to price.")
@@ -135,14 +136,15 @@ class _CannotPrice(Exception):
 class _Row:
     """One row, and what was taken for its empty cells."""
 
-    def __init__(self, where: str, cells: Mapping[str, str], gpus_per_node: int) -> None:
-        self.where, self.cells, self.gpus_per_node = where, cells, gpus_per_node
+    def __init__(self, table: Path, line: int, cells: Mapping[str, str], gpus_per_node: int) -> None:
+        self.folder, self.line, self.where = table.parent, line, f"{table.name}:{line}"
+        self.cells, self.gpus_per_node = cells, gpus_per_node
         self.defaults: list[str] = []
 
-    def as_step(self, line: int) -> TableRow:
+    def as_step(self) -> TableRow:
         gpus = self._whole("gpus")
         per_node = min(gpus or 1, self._default("gpus_per_node", self.gpus_per_node))
-        row = TableRow(line, self.cells.get("model", ""), self.cells.get("gpu", ""))
+        row = TableRow(self.line, self.cells.get("model", ""), self.cells.get("gpu", ""))
         try:
             layout = self._layout(gpus)
             job = self._job(layout)
@@ -213,8 +215,14 @@ class _Row:
             raise _CannotPrice(str(error)) from None
 
     def _known_shape(self) -> ModelShape:
-        """The published shape of a model of this name."""
-        name = self.cells.get("model", "").lower()
+        """The published shape of a model of this name, or the one in a file that the table names."""
+        given = self.cells.get("model", "")
+        if is_path(given):
+            try:
+                return shape_in_file(self.folder / given, given)[0]
+            except SuiteError as error:
+                raise SuiteError(f"{self.where}: {error}") from None
+        name = given.lower()
         if name not in SHAPES:
             raise _CannotPrice(f"layers, hidden and heads are empty, and {as_yaml(name)} is no shape on record")
         self.defaults.append(f"the shape is empty: {name} as on record")

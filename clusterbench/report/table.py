@@ -15,6 +15,7 @@ from clusterbench.cases.trained import TOTAL_MEMORY
 from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History, iteration_times
+from clusterbench.shape import OWN_SHAPE
 from clusterbench.types import Case, Point
 from clusterbench.units import UNITS, digits, format_value, scale
 
@@ -188,7 +189,8 @@ def _options(histories: Sequence[History]) -> Iterator[CaseColumn]:
     points: dict[str, list[Point]] = defaultdict(list)
     for history in histories:
         points[history.case.benchmark].append(_told(history.case))
-    names = dict.fromkeys(name for history in histories for name in _told(history.case) if name not in FOLLOWS_LAYOUT)
+    silent = FOLLOWS_LAYOUT | {OWN_SHAPE}  # the option shape has the name
+    names = dict.fromkeys(name for history in histories for name in _told(history.case) if name not in silent)
     swept = [
         name
         for name in names

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
+from urllib.parse import quote
 
 from clusterbench.cluster import Cluster, is_same_host
 from clusterbench.errors import DiskError, RunFolderError
@@ -42,7 +44,18 @@ RATES = "rates.yaml"
 
 _MOST_LEVELS = 16  # of environment.json; ours has five
 
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
+
 Read = TypeVar("Read")
+
+
+def copy_of_named(folder: Path, told: str) -> Path:
+    """Where the folder of a run has its copy of a file that its suite names by the path ``told``.
+
+    >>> copy_of_named(Path("reports/1"), "../models/config.json").as_posix()
+    'reports/1/suite_files/..%2Fmodels%2Fconfig.json'
+    """
+    return folder / "suite_files" / quote(told, safe="")
 
 
 @dataclass
@@ -71,6 +84,7 @@ class RunFolder:
         environment: Mapping[str, Any],
         lock: Lock | None = None,
         rates: bytes | None = None,
+        named_files: Mapping[str, bytes] = NO_FILES,
     ) -> RunFolder:
         """A new run's folder with everything that is known before the first case.
 
@@ -78,6 +92,8 @@ class RunFolder:
         ----------
         rates
             A file of rates, by which later reports price its training steps.
+        named_files
+            The files that the suite names, by their paths as written: it is read again with these copies.
 
         Raises
         ------
@@ -94,6 +110,10 @@ class RunFolder:
             (path / "suite.yaml").write_bytes(suite_text)
             if rates is not None:
                 (path / RATES).write_bytes(rates)
+            for told, data in named_files.items():
+                copy = copy_of_named(path, told)
+                copy.parent.mkdir(exist_ok=True)
+                copy.write_bytes(data)
             (path / "environment.json").write_text(json.dumps(environment, indent=1, sort_keys=True) + "\n")
             (path / "plan.jsonl").write_text("".join(_line(record) for record in _plan_records(plan)))
             for name in ("observations.jsonl", "outcomes.jsonl"):
