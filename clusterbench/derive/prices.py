@@ -107,10 +107,8 @@ def _priced(
     of_card = accelerators().get(card)
     memory = of_card.memory_bytes if of_card is not None else None
     fits = fit(held, memory) if memory else None
-    rests = sorted(of_step.unmeasured.items(), key=lambda item: -item[1])
     doubts = (
         *elsewhere,
-        *(f"{share:.0%} of the price rests on {name}, which was not measured on this machine" for name, share in rests),
         *(f"no price with {what} was ever held against a measurement" for what in not_validated(priced)),
     )
     basis = _basis(of_step, known, elsewhere)

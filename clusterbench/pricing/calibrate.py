@@ -204,7 +204,30 @@ def calibrated(runs: Sequence[Run], known: KnownRates, profile: str) -> KnownRat
         found |= {
             key: _moved(rate, factor, deviation, LEAST.get(name, 0.0), len(runs)) for key, rate in of_name.items()
         }
+    if len(runs):
+        explained = float(np.trace(np.linalg.solve(curvature, slope.T @ (weights[:, None] * slope))))
+        found["model_error"] = _at_least(known.by_key["model_error"], measured - priced(moved), explained)
     return known.but(found, f"{known.name}, calibrated by {len(runs)} runs", profile)
+
+
+def _at_least(model_error: Expectation, off: Vector, explained: float) -> Expectation:
+    """How far prices are off, by the runs themselves where that is more.
+
+    Parameters
+    ----------
+    off
+        Of each run, as a logarithm, from its price with the rates that were found.
+    explained
+        How many of the runs the rates explain whatever was measured: as many as rates are determined by them.
+    """
+    freedom = len(off) - explained
+    if freedom < 1:
+        return model_error
+    factor = math.exp(TWO_SIDED_80 * math.sqrt(float(np.sum(off * off)) / freedom))
+    if factor <= model_error.value:
+        return model_error
+    source = f"what {len(off)} runs are off from their prices"
+    return replace(model_error, value=factor, low=factor, high=factor, origin="calibrated", source=source)
 
 
 def undetermined(known: KnownRates, found: KnownRates, runs: Sequence[Run]) -> Iterator[str]:

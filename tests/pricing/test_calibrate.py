@@ -67,6 +67,15 @@ def test_a_wild_measurement_moves_rates_little(works):
     assert found.by_key["collective_time"].value == pytest.approx(TRUE["collective_time"], rel=0.15)
 
 
+def test_runs_that_are_far_from_their_prices_widen_the_interval(works):
+    sure = calibrated(measured(works), TYPICAL, "nanotron").by_key["model_error"]
+    assert sure == TYPICAL.by_key["model_error"]
+    off = [replace(run, step_s=run.step_s * (1.6 if number % 2 else 0.7)) for number, run in enumerate(measured(works))]
+    wide = calibrated(off, TYPICAL, "nanotron").by_key["model_error"]
+    assert wide.origin == "calibrated"
+    assert 1.4 < wide.value < 3.0
+
+
 def test_without_a_second_node_the_pipelines_factor_stays_unknown_and_is_named(works):
     on_one = [run for run in measured(works) if run.work.pipeline_nodes == 1]
     assert len(on_one) == 5
