@@ -318,45 +318,54 @@ def report(
 
 @main.command(short_help="Is this cluster healthy, and who says so.")
 @click.option("--quick", is_flag=True, help="Facts only, in 3 s: what each host's files and drivers say; no torch.")
+@click.option("--deep", is_flag=True, help="Every GPU, host and link against what it should reach, in minutes.")
 @click.option("--list", "listing", is_flag=True, help="All checks, a line each. Nothing is looked at.")
+@click.option("--prolog", is_flag=True, help="For a scheduler: --quick within --limit, and 1 only for --drain-on.")
+@click.option(
+    "--limit",
+    "limit_s",
+    metavar="TIME",
+    callback=lambda _, __, text: _seconds(text),
+    help="Of --prolog.  [default: 20s]",
+)
+@click.option("--drain-on", metavar="A,B", help="Checks whose findings make exit code 1; no others do.")
 @click.option("--accept", type=click.Path(path_type=Path), help="A file of findings that are known and accepted.")
 @click.option("--json", type=click.Path(path_type=Path), help="Write what was found into this file, for programs.")
 @click.option("--junit", type=click.Path(path_type=Path), help="The same as JUnit's XML: a suite a check.")
 @click.option("--openmetrics", type=click.Path(path_type=Path), help="The same as gauges for Prometheus.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder of what is measured.  [default: reports/DATE-TIME]"
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there are GPUs]")
 @click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Take the first N hosts.  [default: all]")
 @click.option(
     "--hosts",
     metavar="A,B",
     callback=lambda _, __, text: tuple(text.split(",")) if text else None,
-    help="Take these hosts of the allocation.  [default: all]",
+    help="Without a launcher: start on these hosts over ssh. With one: take these of its hosts.  [default: all]",
 )
 @click.option("--exclude", metavar="A,B|FILE", help="Leave these hosts out.")
-def doctor(
-    quick: bool,
-    listing: bool,
-    accept: Path | None,
-    num_nodes: int | None,
-    hosts: tuple[str, ...] | None,
-    exclude: str | None,
-    **formats: Path | None,
-) -> None:
+@click.option("--not-reached", multiple=True, hidden=True)
+def doctor(quick: bool, deep: bool, listing: bool, prolog: bool, limit_s: float | None, **options: Any) -> None:
     """Look at this host, or at all hosts of a launcher (mpirun, srun, torchrun ...), and say what is wrong with them.
 
+    Without --quick every GPU and host also works for some seconds, which shows those that are slower than their peers.
     Nothing is changed. Exit code 0: nothing was found; 1: something was that is not accepted; 2: a mistake in the
     command line.
     """
-    from clusterbench.doctor.verb import DoctorOptions
-    from clusterbench.doctor.verb import doctor as examine
-    from clusterbench.launch.run import RunOptions
-
     if listing:
         from clusterbench.doctor.listing import listing as all_checks
 
         click.echo(all_checks())
         return
-    machine = RunOptions(None, num_nodes=num_nodes, hosts=hosts, exclude=exclude)
-    files = {name: path for name, path in formats.items() if path is not None}
-    click.get_current_context().exit(examine(DoctorOptions("quick", machine, accept, files)))
+    if quick + deep + prolog > 1:
+        raise click.UsageError("--quick, --deep and --prolog exclude each other")
+    if limit_s is not None and not prolog:
+        raise click.UsageError("--limit has no effect without --prolog")
+    from clusterbench.doctor.verb import Asked, answer, depth
+
+    limit_s = (limit_s or 20.0) if prolog else None
+    click.get_current_context().exit(answer(Asked(depth(quick or prolog, deep), limit_s, **options)))
 
 
 @main.command(short_help="Hold one run against another.")

@@ -162,11 +162,13 @@ def _findings(answers: Mapping[str, Answer]) -> Iterator[Found]:
     for name, answer in answers.items():
         if name == OF_CHECKS:
             continue
-        said = sections(diagnoses()[name])
+        kind = diagnoses()[name]
+        said = sections(kind)
         for finding in answer.findings:
             yield Found(
                 name,
-                finding.severity,
+                # That a figure is not steady says nothing against a machine: nothing is said for it either.
+                "note" if kind.subject == "figures" else finding.severity,
                 (finding.host,) if finding.host else finding.among,
                 finding.where,
                 finding.what,

@@ -57,8 +57,10 @@ def _findings(examination: Examination) -> Iterator[str]:
     for hosts in order:
         yield ""
         yield _named(hosts, len(examination.hosts))
+        advised = ("", "")
         for found in groups[hosts]:
-            yield from _finding(found)
+            yield from _finding(found, advised)
+            advised = (found.confirm, found.fix)
 
 
 def _named(hosts: Sequence[str], of: int) -> str:
@@ -69,10 +71,12 @@ def _named(hosts: Sequence[str], of: int) -> str:
     return hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts: {few(hosts, _MOST_HOSTS)}"
 
 
-def _finding(found: Found) -> Iterator[str]:
+def _finding(found: Found, advised: tuple[str, str]) -> Iterator[str]:
+    """Advice that stands under the finding before it already is not repeated."""
     head = f"{found.where} {found.what}" if found.where else found.what
     yield from _wrapped(f"  {found.severity:<{_LABEL}}", f"{head}  [{found.name}]")
-    for label, words in (("evidence", found.evidence), ("confirm", found.confirm), ("fix", found.fix)):
+    advice = (("confirm", found.confirm), ("fix", found.fix)) if (found.confirm, found.fix) != advised else ()
+    for label, words in (("evidence", found.evidence), *advice):
         if words:
             yield from _wrapped(f"  {'':<{_LABEL}}{label:<{_LABEL}} ", words)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from clusterbench.checks import hosts_of, judge
 from clusterbench.diagnoses import Answer
-from clusterbench.doctor import Examination, examine
+from clusterbench.doctor import Examination, Found, examine
 from clusterbench.doctor.accept import Accepted, accepting, read_accepted
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
-from clusterbench.doctor.text import text
+from clusterbench.doctor.prolog import drain_list, reason, within
+from clusterbench.doctor.text import text, verdict
 from clusterbench.errors import ClusterbenchError, LaunchError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import dismiss
@@ -24,36 +25,119 @@ from clusterbench.launch.allocation import gather, measure_clocks
 from clusterbench.launch.control import HeadPlane
 from clusterbench.launch.ending import Interruption
 from clusterbench.launch.messages import Hello
+from clusterbench.launch.over_ssh import reach, start_on
 from clusterbench.launch.run import RunOptions, Settled, excluded_hosts, launched, run, take_part
 from clusterbench.launchers import detect
 from clusterbench.run_folder import RunFolder
 
 Depth = Literal["quick", "short", "deep"]
-SUITES = Path(__file__).parent
+
+
+def depth(quick: bool, deep: bool) -> Depth:
+    """How much is done, by two flags."""
+    return "deep" if deep else "quick" if quick else "short"
 
 
 @dataclass(frozen=True)
-class DoctorOptions:
-    """What the command line says. ``formats`` are files to write, by the name of their format."""
+class Asked:
+    """What the command line says; the names are those of its options.
+
+    Attributes
+    ----------
+    limit_s
+        Of ``--prolog``; None without it.
+    drain_on
+        Checks whose findings alone make exit code 1, apart by commas.
+    hosts
+        Without a launcher: where to start over ssh.
+    not_reached
+        Of these the ones that were not, each ``HOST=why``.
+    """
 
     depth: Depth
-    machine: RunOptions
+    limit_s: float | None = None
+    drain_on: str | None = None
     accept: Path | None = None
-    formats: Mapping[str, Path] = field(default_factory=dict)
+    json: Path | None = None
+    junit: Path | None = None
+    openmetrics: Path | None = None
+    out: Path | None = None
+    device: str | None = None
+    num_nodes: int | None = None
+    hosts: tuple[str, ...] | None = None
+    exclude: str | None = None
+    not_reached: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The command line of a process that examines its own host, or with others those of a launcher."""
+        given = {
+            "drain-on": self.drain_on,
+            "accept": self.accept,
+            "json": self.json,
+            "junit": self.junit,
+            "openmetrics": self.openmetrics,
+            "out": self.out,
+            "device": self.device,
+            "num-nodes": self.num_nodes,
+            "exclude": self.exclude,
+        }
+        words = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+        lost = [word for each in self.not_reached for word in ("--not-reached", each)]
+        return ["doctor", *([] if self.depth == "short" else [f"--{self.depth}"]), *words, *lost]
+
+    @property
+    def suite(self) -> Path | None:
+        """What is measured; nothing where facts are enough."""
+        return None if self.depth == "quick" else Path(__file__).with_name(f"{self.depth}.yaml")
 
 
-def doctor(options: DoctorOptions) -> int:
-    """Examines the hosts of this allocation and prints what was found; every process of a launcher calls this.
+def answer(asked: Asked) -> int:
+    """Examines hosts, prints what was found, and gives the exit code; every process of a launcher calls this.
 
     Returns
     -------
     int
-        1 where something of severity warning or error was found that is not accepted.
+        1 where something of severity warning or error was found that is not accepted, or of ``drain_on``.
+
+    Raises
+    ------
+    SuiteError, LaunchError
+        For a mistake in the command line or its files; if no host can be reached.
     """
-    accepted = read_accepted(options.accept) if options.accept else ()
-    if options.depth == "quick":
-        return take_part(detect(os.environ), partial(_look, options=options, accepted=accepted))
-    return run(options.machine, partial(_read, options=options, accepted=accepted))
+    started = detect(os.environ)
+    drain_on = drain_list(asked.drain_on) if asked.drain_on is not None else None
+    accepted = read_accepted(asked.accept) if asked.accept else ()
+    if asked.limit_s is not None:
+        return within(asked.limit_s, replace(asked, drain_on=asked.drain_on or "").words)
+    if asked.hosts and started is None:
+        return _over_ssh(asked, asked.hosts)
+    told = partial(_told, asked, accepted, drain_on)
+    if asked.suite is None:
+        return take_part(started, partial(_look, asked=asked, told=told))
+    own_all = 0 if started is not None and started.launcher.kind == "by hand" else None
+    options = RunOptions(
+        asked.suite,
+        out=asked.out,
+        device=asked.device,
+        num_nodes=asked.num_nodes,
+        hosts=asked.hosts,
+        exclude=asked.exclude,
+        ranks_per_agent=own_all,
+    )
+    return run(options, partial(_read, told=told))
+
+
+def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
+    reached = reach(hosts)
+    if not reached.hosts:
+        why = "; ".join(f"{host}: {why}" for host, why in reached.why_not.items())
+        raise LaunchError(f"none of the hosts of --hosts can be reached by ssh: {why}.")
+    lost = tuple(f"{host}={why}" for host, why in reached.why_not.items())
+    return start_on(reached.hosts, replace(asked, hosts=None, not_reached=lost).words)
+
+
+Told = Callable[[Mapping[str, Any], Mapping[str, Answer] | None], int]
 
 
 def _look(
@@ -62,18 +146,17 @@ def _look(
     own: Hello,
     interruption: Interruption,
     *,
-    options: DoctorOptions,
-    accepted: Sequence[Accepted],
+    asked: Asked,
+    told: Told,
 ) -> int:
     """Facts alone: nothing runs on the hosts but what reads them."""
-    machine = options.machine
     try:
         allocation = gather(plane, own)
-        excluded = excluded_hosts(machine.exclude, allocation.names)
-        hosts = allocation.only(machine.hosts, machine.num_nodes if launched(plane) else None, excluded)
+        excluded = excluded_hosts(asked.exclude, allocation.names)
+        hosts = allocation.only(asked.hosts, asked.num_nodes if launched(plane) else None, excluded)
         measure_clocks(plane, allocation)
         environment = {"hosts": {host: allocation.environments[host] for host in hosts}}
-        exit_code = _told(options, accepted, environment, None)
+        exit_code = told(environment, None)
     except ClusterbenchError as error:
         interruption.only_noted()
         dismiss(plane, error.exit_code)
@@ -87,8 +170,7 @@ def _read(
     stopped: ClusterbenchError | None,
     fail_on: tuple[str, ...] | None,
     *,
-    options: DoctorOptions,
-    accepted: Sequence[Accepted],
+    told: Told,
 ) -> int:
     """What a finished run of the doctor's suite says, with its page."""
     from clusterbench import derive
@@ -97,7 +179,7 @@ def _read(
 
     report = render_report(directory, fail_on)
     reading = derive.read(directory)
-    exit_code = _told(options, accepted, reading.environment, examine_run(reading))
+    exit_code = told(reading.environment, examine_run(reading))
     print(f"report: {report.path}", file=sys.stderr)
     if stopped is None:
         return exit_code
@@ -106,22 +188,51 @@ def _read(
 
 
 def _told(
-    options: DoctorOptions,
+    asked: Asked,
     accepted: Sequence[Accepted],
+    drain_on: Sequence[str] | None,
     environment: Mapping[str, Any],
     answers: Mapping[str, Answer] | None,
 ) -> int:
     hosts = hosts_of(environment)
-    examination = accepting(examine([host.name for host in hosts], judge(hosts), answers), accepted, date.today())
-    print(text(examination))
-    _write(options.formats, examination)
-    return examination.exit_code
+    said = examine([host.name for host in hosts], judge(hosts), answers)
+    examination = accepting(with_lost(said, asked.not_reached), accepted, date.today())
+    for name, path, form in (
+        ("json", asked.json, as_json),
+        ("junit", asked.junit, as_junit),
+        ("openmetrics", asked.openmetrics, as_openmetrics),
+    ):
+        if path is not None:
+            _write(name, path, form(examination))
+    if drain_on is None:
+        print(text(examination))
+        return examination.exit_code
+    why = reason(examination, drain_on)
+    print(f"drain: {why}" if why else f"no drain: {verdict(examination)}")
+    return 1 if why else 0
 
 
-def _write(formats: Mapping[str, Path], examination: Examination) -> None:
-    for name, path in formats.items():
-        written = {"json": as_json, "junit": as_junit, "openmetrics": as_openmetrics}[name](examination)
-        try:
-            path.write_text(written + "\n" * (not written.endswith("\n")), encoding="utf-8")
-        except OSError as error:
-            raise LaunchError(f"--{name} {path} could not be written: {error.strerror}.") from None
+def with_lost(examination: Examination, not_reached: Sequence[str]) -> Examination:
+    """The examination with hosts that were asked for and not reached, each ``HOST=why``."""
+    parts = dict(each.split("=", 1) for each in not_reached)
+    lost = tuple(
+        Found(
+            name="not_reached",
+            severity="error",
+            hosts=(host,),
+            where="",
+            what="was not reached by ssh",
+            evidence=f"ssh {host}: {why}",
+            confirm=f"ssh -o BatchMode=yes {host} true",
+            fix="switch it on, or mend its network, its sshd or this user's key there",
+        )
+        for host, why in parts.items()
+    )
+    return replace(examination, hosts=(*examination.hosts, *parts), found=(*lost, *examination.found))
+
+
+def _write(option: str, path: Path, written: str) -> None:
+    try:
+        path.write_text(written if written.endswith("\n") else f"{written}\n", encoding="utf-8")
+    except OSError as error:
+        raise LaunchError(f"--{option} {path} could not be written: {error.strerror}.") from None

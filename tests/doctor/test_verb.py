@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from clusterbench.checks import judge
+from clusterbench.doctor import examine
+from clusterbench.doctor.prolog import MOST_OF_A_REASON, drain_list, reason, within
+from clusterbench.doctor.text import text
+from clusterbench.doctor.verb import Asked, with_lost
+from clusterbench.errors import LaunchError, SuiteError
+from clusterbench.launch import over_ssh
+from clusterbench.suite import load_suite
+from tests.doctor.test_doctor import down
+from tests.facts.machine import healthy
+
+
+def doctor(*words, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "clusterbench", "doctor", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def examined(folder, **machines):
+    hosts = [machine.host(folder, name) for name, machine in machines.items()]
+    return examine([host.name for host in hosts], judge(hosts))
+
+
+def test_this_host_is_examined_by_its_facts_alone(tmp_path):
+    done = doctor("--quick", "--json", str(tmp_path / "found.json"))
+    said = json.loads((tmp_path / "found.json").read_text())
+    assert done.stdout.partition(":")[0] == said["word"].upper()
+    assert done.returncode == said["exit_code"], done.stderr
+    assert len(said["hosts"]) == 1
+
+
+@pytest.mark.parametrize("depth", ["short", "deep"])
+def test_what_is_measured_is_a_suite(depth):
+    assert load_suite(Asked(depth).suite).question.endswith("?")
+
+
+def test_a_node_is_drained_for_what_the_site_listed_alone(tmp_path):
+    examination = examined(tmp_path, n1=down())
+    assert reason(examination, ["port_state"]) == "mlx5_3 port 1 is DOWN, its link Polling [port_state]"
+    assert reason(examination, ["memlock"]) == ""
+    assert reason(examination, []) == ""
+
+
+def test_a_reason_is_one_line_that_a_scheduler_can_hold(tmp_path):
+    machine = healthy()
+    for number in range(8):
+        machine.files[f"/sys/class/infiniband/mlx5_{number}/ports/1/state"] = "1: DOWN\n"
+    words = reason(examined(tmp_path, n1=machine), ["port_state"])
+    assert len(words) <= MOST_OF_A_REASON
+    assert words.endswith(" ...")
+
+
+@pytest.mark.parametrize(("names", "message"), [("port_stat", "no check 'port_stat'")])
+def test_a_site_cannot_list_what_is_no_check(names, message):
+    with pytest.raises(SuiteError, match=message):
+        drain_list(names)
+
+
+def test_a_doctor_that_is_late_drains_nothing_and_says_so(capfd, monkeypatch):
+    monkeypatch.setattr(
+        "clusterbench.own_copy.command", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"]
+    )
+    began = time.monotonic()
+    assert within(0.3, []) == 0
+    assert time.monotonic() - began < 5
+    assert capfd.readouterr().err == "not judged: no answer within 0.3 s; this node stays as it is\n"
+
+
+@pytest.mark.parametrize(("code", "gives"), [(0, 0), (1, 1), (2, 0), (137, 0)])
+def test_a_doctor_that_fails_drains_nothing(monkeypatch, code, gives):
+    monkeypatch.setattr("clusterbench.own_copy.command", lambda *_: [sys.executable, "-c", f"raise SystemExit({code})"])
+    assert within(20, []) == gives
+
+
+def test_a_prolog_says_in_one_line_that_nothing_is_drained():
+    done = doctor("--prolog", "--limit", "60s", "--drain-on", "port_state")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done.stderr
+    assert done.stdout.startswith("no drain: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--quick", "--deep"), "exclude each other"),
+        (("--limit", "5s"), "--limit has no effect without --prolog"),
+        (("--quick", "--drain-on", "no_check"), "no check 'no_check'"),
+        (("--quick", "--accept", "absent.yaml"), "--accept absent.yaml cannot be read"),
+    ],
+)
+def test_a_mistake_in_the_command_line_is_named(words, message):
+    done = doctor(*words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_words_of_a_process_are_those_that_it_was_asked_with():
+    asked = Asked("deep", drain_on="port_state", num_nodes=2, not_reached=("n3=no route",), hosts=("n1", "n2"))
+    words = ["doctor", "--deep", "--drain-on", "port_state", "--num-nodes", "2", "--not-reached", "n3=no route"]
+    assert asked.words == words
+
+
+def test_a_host_that_was_not_reached_is_an_error_of_it(tmp_path):
+    examination = with_lost(examined(tmp_path, n1=healthy()), ["n2=Connection refused"])
+    assert (examination.word, examination.hosts) == ("SUSPECT", ("n1", "n2"))
+    assert "  error    was not reached by ssh  [not_reached]\n           evidence  ssh n2: Connection refused" in text(
+        examination
+    )
+
+
+@pytest.fixture
+def ssh(tmp_path, monkeypatch):
+    """An ssh that runs the command here; ``down`` answers as a host that is off."""
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nhost=$1; shift\n'
+        '[ "$host" = down ] && { echo "ssh: connect to host down port 22: No route to host" >&2; exit 255; }\n'
+        'exec sh -c "$*"\n'
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+def test_hosts_are_tried_and_the_one_that_is_down_is_named(ssh):
+    reached = over_ssh.reach(["here", "down"])
+    assert reached.hosts == ("here",)
+    assert reached.why_not == {"down": "ssh: connect to host down port 22: No route to host"}
+
+
+def test_one_host_over_ssh_is_examined_and_the_other_reported(ssh):
+    done = doctor("--quick", "--hosts", "here,down")
+    assert done.returncode == 1, done.stderr
+    assert "evidence  ssh down: ssh: connect to host down port 22: No route to host" in done.stdout
+
+
+def test_where_no_host_is_reached_the_reasons_are_the_error(ssh):
+    done = doctor("--quick", "--hosts", "down")
+    assert done.returncode == 1
+    assert "none of the hosts of --hosts can be reached by ssh: down: " in done.stderr
+
+
+def test_the_secret_stands_in_no_command_line():
+    command = over_ssh._command(1, 2, "n1", 21_000, ["doctor"])
+    assert command.startswith("read -r CLUSTERBENCH_SECRET; export CLUSTERBENCH_SECRET; ")
+    assert "RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=n1 MASTER_PORT=21000" in command
+
+
+def test_without_ssh_the_other_way_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(LaunchError, match="there is no ssh on this host"):
+        over_ssh.reach(["n1"])
