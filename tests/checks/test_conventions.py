@@ -9,16 +9,18 @@ import pytest
 from clusterbench.checks import AlikeCheck, checks
 from clusterbench.facts import Host, gather
 from clusterbench.types import Severity
-from tests.facts.machine import healthy
+from tests.facts.machine import healthy, others
 
 NAMES = sorted(checks())
+PAIR = ("n1", "n2")
 
 
 @pytest.fixture(scope="module")
 def well(tmp_path_factory):
-    """Two hosts that are alike and well."""
-    folder = tmp_path_factory.mktemp("well")
-    return [healthy().host(folder, name) for name in ("n1", "n2")]
+    """Of each kind of machine two hosts that are alike and well."""
+    kinds = {"usual": healthy(), **others()}
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in kinds}
+    return {kind: [machine.host(folders[kind], name) for name in PAIR] for kind, machine in kinds.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -44,10 +46,10 @@ def test_it_has_a_test_of_its_own(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_healthy_host_has_no_finding(name, well):
-    judged = checks()[name]().judge_all(well)
-    assert {host: said.faults for host, said in judged.items()} == {"n1": (), "n2": ()}
-    assert all(said.healthy for said in judged.values()), judged
+def test_healthy_hosts_have_no_finding_and_a_kind_of_them_is_in_order(name, well):
+    said = {kind: checks()[name]().judge_all(hosts) for kind, hosts in well.items()}
+    assert not [(kind, one.faults) for kind, judged in said.items() for one in judged.values() if one.faults]
+    assert any(all(one.healthy for one in judged.values()) for judged in said.values()), said
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,6 +70,6 @@ def test_a_host_whose_files_are_all_absent_is_neither_well_nor_ill(name, tmp_pat
 
 @pytest.mark.parametrize("name", [name for name in NAMES if issubclass(checks()[name], AlikeCheck)])
 def test_one_host_is_like_no_other(name, well):
-    (judged,) = checks()[name]().judge_all(well[:1]).values()
+    (judged,) = checks()[name]().judge_all(well["usual"][:1]).values()
     assert judged.unknown
     assert not judged.healthy

@@ -85,6 +85,17 @@ def healthy() -> Machine:
     return machine
 
 
+def others() -> dict[str, Machine]:
+    """Other healthy hosts by name: what each module of ``tests/facts/others`` makes of the usual one."""
+    import tests.facts.others as kinds
+
+    machines = {info.name: healthy() for info in pkgutil.iter_modules(kinds.__path__)}
+    for name, machine in machines.items():
+        change: Callable[[Machine], None] = importlib.import_module(f"{kinds.__name__}.{name}").change
+        change(machine)
+    return machines
+
+
 def planted(folder: str, files: Mapping[str, object]) -> dict[str, str | bytes]:
     """Files of one folder by their full paths, with the line's end that the kernel writes."""
     return {f"{folder}/{name}": f"{text}\n" for name, text in files.items()}

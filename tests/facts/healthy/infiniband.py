@@ -1,8 +1,11 @@
 from tests.facts.machine import planted
 
 NUM_DEVICES = 8
-COUNTERS = ("symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors", "port_xmit_discards")
-HW_COUNTERS = ("out_of_sequence", "packet_seq_err", "rnr_nak_retry_err", "local_ack_timeout_err")
+COUNTERS = (
+    *("symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors", "port_xmit_discards"),
+    *("local_link_integrity_errors", "excessive_buffer_overrun_errors"),
+)
+HW_COUNTERS = ("out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "rnr_nak_retry_err", "local_ack_timeout_err")
 
 
 def address(number):
@@ -10,7 +13,23 @@ def address(number):
     return f"0000:{0x18 + number * 0x11:02x}:00.0"
 
 
+def devinfo(link_layer="InfiniBand", mtu="4096 (5)"):
+    """What ``ibv_devinfo`` prints of all cards."""
+    rows = []
+    for number in range(NUM_DEVICES):
+        rows += [
+            f"hca_id: mlx5_{number}",
+            "\ttransport:\t\t\tInfiniBand (0)",
+            "\tphys_port_cnt:\t\t\t1",
+            "\t\tport:\t1",
+        ]
+        rows += [f"\t\t\tactive_mtu:\t\t{mtu}", f"\t\t\tlink_layer:\t\t{link_layer}", ""]
+    return "\n".join(rows)
+
+
 def plant(machine):
+    machine.programs["ibv_devinfo"] = devinfo()
+    machine.environment.setdefault("variables", {})
     for number in range(NUM_DEVICES):
         device = f"/sys/class/infiniband/mlx5_{number}"
         card = f"/sys/devices/pci{number:04x}:00/{address(number)}"
@@ -33,5 +52,6 @@ def plant(machine):
             "gid_attrs/ndevs/0": f"ibs{number}",
         }
         machine.files |= planted(f"{device}/ports/1", port)
-        machine.files |= planted(f"{device}/ports/1/counters", dict.fromkeys(COUNTERS, 0))
+        traffic = {"port_xmit_packets": 315_487_941_081, "port_rcv_packets": 315_487_941_081}
+        machine.files |= planted(f"{device}/ports/1/counters", dict.fromkeys(COUNTERS, 0) | traffic)
         machine.files |= planted(f"{device}/ports/1/hw_counters", dict.fromkeys(HW_COUNTERS, 0))

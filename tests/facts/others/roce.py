@@ -1,0 +1,24 @@
+"""Eight H100 with the same cards on Ethernet: RoCE v2 with an IPv4 address on each, and large frames."""
+
+from tests.facts.healthy.infiniband import NUM_DEVICES, address, devinfo
+from tests.facts.machine import planted
+
+
+def change(machine):
+    machine.programs["ibv_devinfo"] = devinfo(link_layer="Ethernet")
+    for number in range(NUM_DEVICES):
+        card = f"/sys/devices/pci{number:04x}:00/{address(number)}"
+        machine.without(f"{card}/net")
+        machine.files |= planted(card, {f"net/eth{number}/mtu": 9000})
+        port = f"/sys/class/infiniband/mlx5_{number}/ports/1"
+        machine.without(f"{port}/gids", f"{port}/gid_attrs")
+        local = f"fe80:0000:0000:0000:a088:c2ff:fee1:{number:04x}"
+        ipv4 = f"0000:0000:0000:0000:0000:ffff:0a00:{number:02x}01"
+        machine.files |= planted(port, {"link_layer": "Ethernet", "lid": "0x0", "sm_lid": "0x0"})
+        for index, (gid, kind) in enumerate([(local, 1), (local, 2), (ipv4, 1), (ipv4, 2)]):
+            attributes = {
+                f"gids/{index}": gid,
+                f"gid_attrs/types/{index}": "IB/RoCE v1" if kind == 1 else "RoCE v2",
+                f"gid_attrs/ndevs/{index}": f"eth{number}",
+            }
+            machine.files |= planted(port, attributes)
