@@ -100,9 +100,16 @@ accept_option = click.option(
 )
 
 
+baseline_option = click.option(
+    "--baseline", type=click.Path(path_type=Path), help="What floors 'of baseline' are shares of: a file, or a run."
+)
+
+
 @main.command(short_help="Show what a suite will run, and what is expected.")
 @click.argument("suite", type=click.Path())
 @cluster_options
+@baseline_option
+@accept_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @uncollected(to_the_end=True)
 def plan(
@@ -112,18 +119,25 @@ def plan(
     num_nodes: int | None,
     gpus_per_node: int | None,
     gpu: str | None,
+    baseline: Path | None,
+    accepted: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Show the cases of SUITE, what is expected of each, and what is refused and why. Runs nothing."""
     from clusterbench.cluster import MachineOptions, decide_cluster
+    from clusterbench.engine.environment import host_environment
     from clusterbench.engine.telemetry import found_here
+    from clusterbench.fingerprint import fingerprint_of
     from clusterbench.planning import make_plan
     from clusterbench.planning.text import plan_text
     from clusterbench.suite import load_suite
 
-    asked = load_suite(suite)
+    asked = load_suite(suite, baseline=baseline)
     machine = MachineOptions(device, num_ranks, num_nodes, gpus_per_node, gpu=gpu)
-    made = make_plan(asked, decide_cluster(machine, found_here(), asked.cpu.num_ranks))
+    cluster = decide_cluster(machine, found_here(), asked.cpu.num_ranks)
+    is_here = asked.baseline is not None and gpu is None and gpus_per_node is None
+    here = fingerprint_of({"hosts": {"this": host_environment()}}) if is_here else None
+    made = make_plan(asked, cluster, here, accepted)
     click.echo(_plan_as_json(made) if as_json else plan_text(made))
 
 
@@ -170,6 +184,8 @@ def plan(
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates: its reports price its steps by them.")
 @click.option("--take-over", is_flag=True, help="Write into the folder though a run that is gone seems to hold it.")
 @click.option("--fingerprint", hidden=True, help="Of the run that --launch goes on with.")
+@baseline_option
+@accept_option
 @fail_on_option
 @click.option("--dry", is_flag=True, help="Run its training steps on tensors without data: who fits, what is sent.")
 @click.option("--gpu", help="With --dry: the card, such as 'NVIDIA H200'; 8 a node, unless --gpus-per-node says.")
@@ -203,6 +219,10 @@ def run(
         raise click.UsageError("--out has no effect with --resume, which continues in its own folder")
     if options["rates"] is not None and resume is not None:
         raise click.UsageError("--rates has no effect with --resume, which has those of the run; see 'report --rates'")
+    for name in ("baseline", "accepted"):
+        if options[name] and resume is not None:
+            said = "--baseline" if name == "baseline" else "--accept-other"
+            raise click.UsageError(f"{said} has no effect with --resume: the bounds of its floors are in its plan")
     if options["take_over"] and resume is None and options["out"] is None:
         raise click.UsageError("--take-over has no effect on a folder that is new")
     if options["spares"] and launch is None:
@@ -368,7 +388,7 @@ def doctor(quick: bool, deep: bool, listing: bool, prolog: bool, limit_s: float 
     click.get_current_context().exit(answer(Asked(depth(quick or prolog, deep), limit_s, **options)))
 
 
-@main.command(short_help="Hold one run against another.")
+@main.command(short_help="Hold one run against another, or against a baseline.")
 @click.argument("base", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
 @click.option(
@@ -378,19 +398,42 @@ def doctor(quick: bool, deep: bool, listing: bool, prolog: bool, limit_s: float 
     show_default=True,
     help="The margin: a slowdown beyond this fraction is a regression.",
 )
+@accept_option
 @click.option("--markdown", is_flag=True, help="For a pull request.")
-def compare(base: Path, new: Path, threshold: float, markdown: bool) -> None:
-    """Hold the run in NEW against the run in BASE, case by case.
+def compare(base: Path, new: Path, threshold: float, accepted: tuple[str, ...], markdown: bool) -> None:
+    """Hold the run in NEW against BASE, case by case: the folder of a run, or a file that 'baseline' wrote.
 
     Each change stands beside its interval and the smallest change that this noise would have shown. Exit code 0: a
     regression beyond the margin is excluded; 1: something is shown to be worse, or fails now; 3: undecided.
     """
     from clusterbench.compare import compare_runs
+    from clusterbench.compare.against_baseline import compare_with_baseline
     from clusterbench.compare.text import as_markdown, as_text
 
-    found = compare_runs(base, new, threshold)
+    if accepted and base.is_dir():
+        raise click.UsageError("--accept-other has no effect on a run: in what its machine differs is said")
+    found = (
+        compare_runs(base, new, threshold) if base.is_dir() else compare_with_baseline(base, new, accepted, threshold)
+    )
     click.echo((as_markdown if markdown else as_text)(found))
     click.get_current_context().exit(found.exit_code)
+
+
+@main.command(short_help="Record what a healthy machine reaches.")
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The file; it must not be there.")
+def baseline(folders: tuple[Path, ...], out: Path) -> None:
+    """Write every figure of RUN... with its median and interval, machine by machine, into a file.
+
+    'compare FILE RUN' and floors '0.95 of baseline' hold later runs against it. Cases that failed, were wrong or whose
+    iterations differ too much are left out, and named.
+    """
+    from clusterbench.derive.baseline import write_baseline
+    from clusterbench.words import comment
+
+    for remark in write_baseline(folders, out):
+        click.echo("\n".join(comment(remark, indent="  ")), err=True)
+    click.echo(out)
 
 
 @main.command(short_help="Show every group of a layout, and what passes in it.")

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from clusterbench.errors import nearest
+from clusterbench.expectation import Expectation
+from clusterbench.recorded import Recorded
 from clusterbench.types import Expected, Floor, MetricKind, Side, split_key
 from clusterbench.units import UNITS, format_value, parse_value
 from clusterbench.words import short
 
 Reference = Literal["expected", "typical", "baseline"]
-"""What a floor may be a share of: what is expected of the case, what others published of this GPU, another run."""
+"""What a floor may be a share of: what is expected of the case, what others published of this GPU, a baseline."""
 
 SIDES: tuple[Side, ...] = get_args(Side)
 _BETTER: Mapping[str, Side] = {"higher": "at_least", "lower": "at_most"}
@@ -38,14 +40,6 @@ class AskedFloor:
     of: Reference | None = None
     line: int = 0
     best: bool = False
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """A run that floors may be shares of: figures by hash of their case and key, each with how far it may be off."""
-
-    run: str
-    figures: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 
 
 def read_floor(
@@ -121,9 +115,9 @@ def _share(
 def floors_of(
     asked: AskedFloor,
     expected: Mapping[str, Expected],
-    typical: Mapping[str, Expected],
-    baseline: Mapping[str, tuple[float, float]],
-    run: str,
+    typical: Mapping[str, Expectation],
+    baseline: Mapping[str, Recorded],
+    of_baseline: str,
     machine: str,
 ) -> Iterator[Floor]:
     """What a floor comes to in one case: one for each figure that it is a share of.
@@ -131,7 +125,7 @@ def floors_of(
     Parameters
     ----------
     expected, typical, baseline
-        What is known of the case's figures, by key; ``run`` is the name of the baseline.
+        What is known of the case's figures, by key; ``of_baseline`` is the name of the file or run.
     machine
         In words, for the reason where nothing is known.
     """
@@ -148,15 +142,19 @@ def floors_of(
         return
     references = {
         "expected": {key: (what.value, 0.0, what.basis) for key, what in expected.items()},
-        "typical": {key: (what.value, 0.0, what.basis) for key, what in typical.items()},
-        "baseline": {key: (*figure, f"the median of run {run}") for key, figure in baseline.items()},
+        "typical": {key: (what.value, 0.0, what.source) for key, what in typical.items()},
+        "baseline": {
+            key: (known.value, recorded.doubt, known.source)
+            for key, recorded in baseline.items()
+            if (known := recorded.expectation) is not None
+        },
     }[asked.of]
     meant = {key: reference for key, reference in references.items() if is_meant(asked.metric, key)}
     if not meant:
         why = {
             "expected": f"nothing is expected of it on {machine}",
             "typical": f"no published figure of it on {machine} is on record",
-            "baseline": f"run {run} has no such figure of this case",
+            "baseline": f"{of_baseline} has no such figure of this case",
         }[asked.of]
         yield Floor(asked.metric, asked.side, asked.text, asked.unit, None, basis=why, best=asked.best)
     for key, (value, doubt, basis) in meant.items():

@@ -9,16 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from clusterbench.baseline import Baseline
 from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.errors import ClusterbenchError, SuiteError, nearest
-from clusterbench.floors import SIDES, AskedFloor, Baseline, read_floor
+from clusterbench.floors import SIDES, AskedFloor, read_floor
 from clusterbench.launchers import is_launchers
 from clusterbench.options import Option, as_yaml, option, options_of
 from clusterbench.run_folder import copy_of_named
 from clusterbench.run_folder.redaction import FROM_ENVIRONMENT, is_secret_name, redacted, redacted_value
 from clusterbench.shape import ModelShape, numbers_of, written
 from clusterbench.shape_file import is_path, shape_in, shape_in_file
-from clusterbench.types import FAIL_ON, Side, metric_key
+from clusterbench.types import FAIL_ON, Side
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 
 
@@ -103,7 +104,7 @@ class Suite:
     fail_on
         What makes its runs fail beside what always does.
     baseline
-        The run that floors may be shares of; None where the suite names none.
+        What floors may be shares of; None where nothing names one.
     named_files
         The files that it names, byte for byte, by their paths as written.
     """
@@ -182,13 +183,22 @@ def _overridden(item: Item, overrides: Iterable[Item | None], environment: Setti
     return replace(item, settings=settings, environment=variables, own_settings=tuple(own_settings), floors=floors)
 
 
-def load_suite(path: Path | str, kinds: Mapping[str, type[Benchmark]] | None = None) -> Suite:
+def load_suite(
+    path: Path | str,
+    kinds: Mapping[str, type[Benchmark]] | None = None,
+    baseline: Path | None = None,
+    is_planned: bool = False,
+) -> Suite:
     """The suite in a file.
 
     Parameters
     ----------
     kinds
         Benchmarks by name; by default all in the folder.
+    baseline
+        What floors may be shares of, in place of what the suite names.
+    is_planned
+        Whether there is a plan of it, with the bounds of its floors, so that no baseline is read.
 
     Raises
     ------
@@ -197,28 +207,8 @@ def load_suite(path: Path | str, kinds: Mapping[str, type[Benchmark]] | None = N
     """
     data = _read(Path(path))
     root = read_yaml(data, str(path))
-    return _SuiteReader(str(path), benchmarks() if kinds is None else kinds).suite(root, data)
-
-
-def read_baseline(folder: Path) -> Baseline:
-    """The figures of a run that floors may be shares of, each with how far its median may be off.
-
-    Raises
-    ------
-    RunFolderError
-        If it is not the folder of a run.
-    """
-    from clusterbench import derive
-    from clusterbench.run_folder import RunFolder
-
-    run = RunFolder.open(folder)
-    figures: dict[str, dict[str, tuple[float, float]]] = {}
-    for row in derive.derive_rows(run):
-        if row.value is not None:
-            low, high = row.interval
-            of_case = figures.setdefault(row.hash, {})
-            of_case[metric_key(row.metric, **row.detail)] = (row.value, max(high - row.value, row.value - low))
-    return Baseline(run.name, figures)
+    reader = _SuiteReader(str(path), benchmarks() if kinds is None else kinds, baseline, is_planned)
+    return reader.suite(root, data)
 
 
 def _read(path: Path) -> bytes:
@@ -249,7 +239,7 @@ class _SuiteKeys:
     )
     repeats: int = option(1, "of the whole list, interleaved", minimum=1, maximum=1000)
     fail_on: tuple[str, ...] = option((), "beside incomplete and suspect: what makes its runs fail", choices=FAIL_ON)
-    baseline: str = option("", "folder of the run that floors 'of baseline' are shares of")
+    baseline: str = option("", "file of a baseline, or folder of a run, that floors 'of baseline' are shares of")
 
 
 @dataclass(frozen=True)
@@ -264,11 +254,15 @@ class _BlockKeys:
 class _SuiteReader:
     """Reads the nodes of one file; holds what every message needs."""
 
-    def __init__(self, path: str, kinds: Mapping[str, type[Benchmark]]) -> None:
+    def __init__(
+        self, path: str, kinds: Mapping[str, type[Benchmark]], baseline: Path | None, is_planned: bool
+    ) -> None:
         self.path = path
         self.kinds = kinds
         self.named_files: dict[str, bytes] = {}
         self.own_shapes: dict[str, tuple[ModelShape, int]] = {}
+        self.said_baseline = baseline
+        self.is_planned = is_planned
 
     def mistake(self, line: int, what: object) -> SuiteError:
         return SuiteError(f"{self.path}:{line}: {what}")
@@ -300,25 +294,40 @@ class _SuiteReader:
             named_files=self.named_files,
         )
 
-    def baseline(self, suite: Table, folder: str | None, items: Iterable[Item]) -> Baseline | None:
-        """The run under ``baseline``, which is there where a floor is a share of it, and only there."""
+    def baseline(self, suite: Table, named: str | None, items: Iterable[Item]) -> Baseline | None:
+        """That of the command line, or under ``baseline``: there where a floor is a share of it, and only there."""
         inner = (item for outer in items for item in (outer, *outer.by_device.values()))
         asked = [floor for item in inner for floor in item.floors.values() if floor.of == "baseline"]
-        if asked and not folder:
+        if self.is_planned:
+            return None
+        if asked and not named and self.said_baseline is None:
             raise self.mistake(
                 asked[0].line,
-                f"'{asked[0].metric}: {asked[0].text}' needs a run to hold it against.\n"
-                "hint: write 'baseline: FOLDER' beside 'suite', with the folder of that run",
+                f"'{asked[0].metric}: {asked[0].text}' needs a baseline to hold it against.\n"
+                "hint: write 'baseline: FILE' beside 'suite', or say --baseline FILE: what 'clusterbench baseline' "
+                "wrote, or the folder of a run",
             )
-        if not folder:
+        if named and not asked:
+            raise self.mistake(
+                suite.lines["baseline"],
+                "'baseline' has no effect: no floor under at_least or at_most is 'of baseline'.",
+            )
+        if self.said_baseline is not None and not asked:
+            raise SuiteError(
+                f"--baseline has no effect on {self.path}: no floor under at_least or at_most is 'of baseline'.\n"
+                f"hint: 'clusterbench compare {self.said_baseline} RUN' holds every figure of a run against it"
+            )
+        if self.said_baseline is None and not named:
             return None
-        line = suite.lines["baseline"]
-        if not asked:
-            raise self.mistake(line, "'baseline' has no effect: no floor under at_least or at_most is 'of baseline'.")
+        from clusterbench.derive.baseline import baseline_at
+
+        if self.said_baseline is not None:
+            return baseline_at(self.said_baseline)
         try:
-            return read_baseline(Path(folder))
+            return baseline_at(Path(str(named)))
         except ClusterbenchError as error:
-            raise self.mistake(line, f"'baseline' must be the folder of a run: {error}") from None
+            line = suite.lines["baseline"]
+            raise self.mistake(line, f"'baseline' must be a baseline's file or the folder of a run: {error}") from None
 
     def name(self, table: Table) -> str:
         node = table.values["suite"]

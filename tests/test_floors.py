@@ -314,7 +314,7 @@ def test_a_share_of_a_baseline_run_is_judged_again_from_the_folder_alone(tmp_pat
     for time_s, exit_code, words in ((0.0101, 0, "HEALTHY"), (0.02, 1, "SUSPECT")):
         run = measured(tmp_path, time_s, OF_BASELINE.format(base.path))
         (floor,) = run.plan().cases[0].floors
-        assert floor.basis.endswith(f": the median of run {base.name}")
+        assert floor.basis.endswith(f": median of 1 sample of {base.name}")
         assert floor.doubt > 0
         said = CliRunner().invoke(main, ["report", str(run.path)])
         assert (said.exit_code, words in said.output) == (exit_code, True), said.output
@@ -335,11 +335,15 @@ def test_a_case_that_the_baseline_lacks_is_not_judged(tmp_path: Path) -> None:
             SHARE.format("reports/x"),
             "s.yaml:2: 'baseline' has no effect: no floor under at_least or at_most is 'of baseline'.",
         ),
-        (OF_BASELINE.format("reports/nowhere"), "s.yaml:2: 'baseline' must be the folder of a run: "),
+        (
+            OF_BASELINE.format("reports/nowhere"),
+            "s.yaml:2: 'baseline' must be a baseline's file or the folder of a run: ",
+        ),
         (
             OF_BASELINE.format("x").replace("baseline: x\n", ""),
-            "s.yaml:5: 'flops_per_s_per_rank: 0.9 of baseline' needs a run to hold it against.\n"
-            "hint: write 'baseline: FOLDER' beside 'suite', with the folder of that run",
+            "s.yaml:5: 'flops_per_s_per_rank: 0.9 of baseline' needs a baseline to hold it against.\n"
+            "hint: write 'baseline: FILE' beside 'suite', or say --baseline FILE: what 'clusterbench baseline' "
+            "wrote, or the folder of a run",
         ),
     ],
 )  # fmt: skip

@@ -34,9 +34,10 @@ LAYERS = (
     "model",
     "facts",
     "engine launchers tools shape_file hf_config yaml_lines",
+    "baseline",
     "job run_folder",
     "types rows units layout shape cluster floors formulas errors options discover words own_copy garbage precision "
-    "expectation csv_lines host_facts fingerprint",
+    "expectation csv_lines host_facts fingerprint recorded",
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 
@@ -64,6 +65,7 @@ WITHOUT_TORCH = (
     "suite",
     "planning",
     "run_folder",
+    "baseline",
     "benchmarks",
     "measured",
     "pricing",

@@ -218,7 +218,7 @@ def compare_runs(base: Path, new: Path, margin: float = 0.05) -> Comparing:
 
 def compare_readings(before: Reading, after: Reading, base: str, new: str, margin: float = 0.05) -> Comparing:
     """The same of runs that were read already; ``base`` and ``new`` are what they are called."""
-    firsts, seconds = _comparable(before), _comparable(after)
+    firsts, seconds = comparable(before), comparable(after)
     common = [key for key in firsts if key in seconds]
     if not common:
         alone = next((f" {words[0].upper()}{words[1:]}." for words in _left_out(before, after)), "")
@@ -228,7 +228,7 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
     pairs = [(firsts[key], seconds[key]) for key in common]
     clusters = (before.plan.cluster, after.plan.cluster)
     compared = [(first, *figures_of(first, second, clusters)) for first, second in pairs]
-    differences, whole = _differences([found for _, found, _ in compared])
+    differences, whole = differences_of([found for _, found, _ in compared])
     lacking = {key: history.case.id for history, _, missing in compared for key in missing}
     ended_well = [(first, second) for first, second in pairs if first.status == "ok"]
     return Comparing(
@@ -251,7 +251,7 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
     )
 
 
-def _comparable(reading: Reading) -> dict[str, History]:
+def comparable(reading: Reading) -> dict[str, History]:
     """By hash, all cases but those of one rank that computed alone: they are of no layout that anybody runs."""
     alone = {history.case.hash for history in reading.lone_ranks}
     return {history.case.hash: history for history in reading.histories if history.case.hash not in alone}
@@ -263,7 +263,7 @@ def _left_out(before: Reading, after: Reading) -> Iterator[str]:
         yield f"{cases} of one rank that computed alone, with nothing sent, cannot be compared"
 
 
-def _differences(cases: Sequence[Sequence[Figure]]) -> tuple[list[Difference], Change | None]:
+def differences_of(cases: Sequence[Sequence[Figure]]) -> tuple[list[Difference], Change | None]:
     """All figures of all cases, with their changes; and that of the run as a whole."""
     groups = [group for found in cases for group in independent(found)]
     pairs = [group[0].logarithms for group in groups]

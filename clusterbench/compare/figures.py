@@ -16,6 +16,7 @@ from clusterbench.compare.repeats import Change, Repeats
 from clusterbench.derive import repeat_metrics
 from clusterbench.formulas.statistics import median
 from clusterbench.measured.speed import why_no_speed
+from clusterbench.recorded import Recorded
 from clusterbench.run_folder.attempts import History, iteration_times
 from clusterbench.types import SAMPLES, Case, Metric, MetricKind, split_key
 
@@ -92,6 +93,44 @@ def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -
     return found, [*(key for key in first if key not in second), *(key for key in second if key not in first)]
 
 
+def figures_against(recorded: Mapping[str, Recorded], new: History, cluster: Cluster) -> tuple[list[Figure], list[str]]:
+    """What a case has now and had in a baseline, a sample of that as a repeat; and the keys that one of them lacks.
+
+    A figure that is taken in one pass of a run is judged where the baseline has it of several runs.
+    """
+    if not new.observations:
+        return [], []
+    benchmark = benchmarks().get(new.case.benchmark)
+    kinds = {kind.name: kind for kind in benchmark.metrics} if benchmark else {}
+    now = _values(new, cluster, kinds)
+    known = {key: of for key, of in recorded.items() if key in now or _is_judged(kinds.get(split_key(key)[0]))}
+    found = [_against(known[key], new, kinds[split_key(key)[0]], now[key]) for key in known if key in now]
+    return found, [*(key for key in known if key not in now), *(key for key in now if key not in known)]
+
+
+def _is_judged(kind: MetricKind | None) -> bool:
+    return kind is not None and kind.better != "neither"
+
+
+def _against(recorded: Recorded, new: History, kind: MetricKind, metrics: Sequence[Metric]) -> Figure:
+    limit = _limit(new, kind, metrics[0].key)
+    of_new = tuple(float(metric.value or 0.0) for metric in metrics)
+    figure = Figure(new.case.id, metrics[0].key, kind, "exact", recorded.samples, of_new, limit)
+    if kind.exact or limit:
+        return figure
+    if len(of_new) != len(new.observations) or min(*recorded.samples, *of_new) <= 0:
+        return replace(figure, how="once")
+    is_of_time = metrics[0].iterations == len(new.observations[0].seconds[0])
+    return replace(figure, how="repeats" if is_of_time or len(recorded.samples) > 1 else "once")
+
+
+def _limit(new: History, kind: MetricKind, key: str) -> float | None:
+    """What the plan allows a deviation to be."""
+    planned = new.case.expected.get(key)
+    is_deviation = kind.unit == "1" and kind.better == "lower"
+    return planned.value if planned and is_deviation and planned.basis.startswith("at most") else None
+
+
 def _has_time(benchmark: type[Benchmark] | None, case: Case, clusters: Sequence[Cluster]) -> bool:
     is_timed = benchmark is None or benchmark.is_timed
     return is_timed and not any(why_no_speed(case, cluster) for cluster in clusters)
@@ -130,9 +169,7 @@ def _figure(
     base: History, new: History, kind: MetricKind, first: Sequence[Metric], second: Sequence[Metric], time: Figure
 ) -> Figure:
     key = first[0].key
-    planned = new.case.expected.get(key)
-    is_deviation = kind.unit == "1" and kind.better == "lower"
-    limit = planned.value if planned and is_deviation and planned.basis.startswith("at most") else None
+    limit = _limit(new, kind, key)
     of_base, of_new = (tuple(float(metric.value or 0.0) for metric in run) for run in (first, second))
     figure = Figure(base.case.id, key, kind, "exact", of_base, of_new, limit)
     if kind.exact or limit:

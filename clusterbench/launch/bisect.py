@@ -87,7 +87,7 @@ class Failure:
                 f"--bisect {case}: it failed on one host, {hosts[0]}, with no other to tell it "
                 "from.\nhint: run the suite with --hosts and another host, and compare"
             )
-        return cls(run, load_suite(run.path / "suite.yaml"), reading.plan, found, symptom, names)
+        return cls(run, load_suite(run.path / "suite.yaml", is_planned=True), reading.plan, found, symptom, names)
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from clusterbench.cluster import Cluster, MachineOptions, decide_cluster
 from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
-from clusterbench.fingerprint import OPTION
+from clusterbench.fingerprint import OPTION, fingerprint_of
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dismiss, follow
 from clusterbench.launch.allocation import (
@@ -75,6 +75,8 @@ class RunOptions:
     on_lost_host: str | None = None
     fail_on: tuple[str, ...] | None = None
     rates: Path | None = None  # by which reports price training steps
+    baseline: Path | None = None  # in place of the suite's own
+    accepted: tuple[str, ...] = ()  # fields in which its machine may be another
     take_over: bool = False  # from whoever writes into the folder
     fingerprint: str | None = None  # of the run, where a supervisor has started it
     silence_s: float = SECONDS_OF_SILENCE  # no option of the command line; see Agents
@@ -338,9 +340,9 @@ def _plane(started: Started | None) -> HeadPlane | MemberPlane:
 
 def _suite(options: RunOptions) -> Suite:
     if options.resume is not None:
-        return load_suite(RunFolder.open(options.resume).path / "suite.yaml")
+        return load_suite(RunFolder.open(options.resume).path / "suite.yaml", is_planned=True)
     assert options.suite is not None
-    return load_suite(options.suite)
+    return load_suite(options.suite, baseline=options.baseline)
 
 
 def _cpu_ranks(options: RunOptions, suite: Suite) -> int | None:
@@ -358,7 +360,9 @@ def _folder(
     From the first file on a signal is only noted, until there is a run that it can end.
     """
     if options.resume is None:
-        return _new_folder(options, make_plan(suite, cluster), suite, allocation, interruption)
+        machine = fingerprint_of({"hosts": {host: allocation.environments[host] for host in cluster.hosts}})
+        plan = make_plan(suite, cluster, machine, options.accepted)
+        return _new_folder(options, plan, suite, allocation, interruption)
     directory = RunFolder.open(options.resume)
     plan = directory.plan()
     if any(case.benchmark in WITHOUT_MACHINE for case in plan.cases):

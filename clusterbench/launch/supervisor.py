@@ -244,7 +244,7 @@ def _why_not_begun(launch: LaunchCommand, exit_code: int) -> str:
 def _new_folder(options: RunOptions) -> Path:
     """Where the run goes; a suite that cannot be read is found out before anything is launched."""
     assert options.suite is not None
-    suite = load_suite(options.suite)
+    suite = load_suite(options.suite, baseline=options.baseline)
     return options.out or default_path(Path("reports"), suite.name, datetime.now())
 
 
@@ -256,6 +256,8 @@ def _inner(options: RunOptions, folder: Path, hosts: Sequence[str]) -> list[str]
     else:
         words += [str(options.suite), "--out", str(folder)]
         words += ["--rates", str(options.rates)] if options.rates is not None else []
+        words += ["--baseline", str(options.baseline)] if options.baseline else []
+        words += ["--accept-other", ",".join(options.accepted)] if options.accepted else []
     wanted = [host for host in options.hosts or () if host in hosts]
     given = {
         "--hosts": ",".join(wanted) or None,

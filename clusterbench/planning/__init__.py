@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
 from math import prod
 from typing import Any
 
+from clusterbench.baseline import Baseline
 from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.cluster import Cluster, nodes_and_ranks
 from clusterbench.errors import SuiteError
-from clusterbench.floors import Baseline, floors_of
+from clusterbench.fingerprint import OPTION, UNKNOWN, Fingerprint, named_gpu
+from clusterbench.floors import floors_of
 from clusterbench.garbage import uncollected
 from clusterbench.layout import ParallelLayout
 from clusterbench.planning.names import tidy, unique_names
@@ -56,18 +58,27 @@ def default_time_limit_s(world_size: int, iterations: int, size_bytes: int = 0, 
 
 
 @uncollected()
-def make_plan(suite: Suite, cluster: Cluster) -> Plan:
+def make_plan(
+    suite: Suite, cluster: Cluster, machine: Fingerprint | None = None, accepted: Collection[str] = ()
+) -> Plan:
     """All that ``suite`` asks for on ``cluster``: fewer nodes first, otherwise in the suite's order.
 
     A point that does not fit here is a :class:`Refusal`; one that fits nowhere is a mistake.
+
+    Parameters
+    ----------
+    machine, accepted
+        Which of the machines of its baseline this is, by default one with these GPUs, and the fields in which that may
+        be another.
 
     Raises
     ------
     SuiteError
         For a written value of which nothing can ever run, a suite of which nothing runs here, an option without
-        effect, one case asked for twice, and more than ``MOST_CASES`` cases.
+        effect, one case asked for twice, more than ``MOST_CASES`` cases, and a baseline of another machine.
     """
     suite = suite.on(cluster.device)
+    suite = replace(suite, baseline=_baseline(suite, cluster, machine, accepted))
     places = [Place(cluster, num_nodes) for num_nodes in sorted(suite.num_nodes or (cluster.num_nodes,))]
     answers: list[_Answer] = []
     for item in suite.items:
@@ -87,6 +98,19 @@ def make_plan(suite: Suite, cluster: Cluster) -> Plan:
         refusals=tuple(planned for planned in named if isinstance(planned, Refusal)),
         fail_on=suite.fail_on,
     )
+
+
+def _baseline(
+    suite: Suite, cluster: Cluster, machine: Fingerprint | None, accepted: Collection[str]
+) -> Baseline | None:
+    """That of this machine alone; None where no floor here is a share of it."""
+    if suite.baseline is None or all(floor.of != "baseline" for item in suite.items for floor in item.floors.values()):
+        if accepted:
+            raise SuiteError(f"{OPTION} has no effect on {suite.path}: no floor of it here is 'of baseline'.")
+        return None
+    if machine is None:
+        machine = Fingerprint(gpu=named_gpu(cluster.gpu_name)) if cluster.gpu_name else UNKNOWN
+    return Baseline(suite.baseline.name, (suite.baseline.of(machine, accepted),))
 
 
 def _named(planned: Case | Refusal, name: str) -> Case | Refusal:
@@ -290,10 +314,9 @@ def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refu
 def _floors(suite: Suite, item: Item, case: Case, place: Place) -> Iterator[Floor]:
     """What is asked of a case's figures, with the bounds that are known here."""
     typical = typical_of(case.benchmark, case.point, place) if item.floors else {}
-    baseline = suite.baseline or Baseline("")
+    baseline, name = (suite.baseline.machines[0].figures, suite.baseline.name) if suite.baseline else ({}, "")
     for asked in item.floors.values():
-        figures = baseline.figures.get(case.hash, {})
-        yield from floors_of(asked, case.expected, typical, figures, baseline.run, _machine(place))
+        yield from floors_of(asked, case.expected, typical, baseline.get(case.hash, {}), name, _machine(place))
 
 
 def _machine(place: Place) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterbench.cluster import accelerators
-from clusterbench.types import Expected, Place, Point
+from clusterbench.expectation import Expectation
+from clusterbench.types import Place, Point
 
 _FOLDER = Path(__file__).parent.parent / "hardware" / "typical"
 
@@ -57,13 +58,16 @@ def typical_figures() -> Sequence[TypicalFigure]:
     return figures
 
 
-def typical_of(benchmark: str, point: Point, place: Place) -> dict[str, Expected]:
-    """The published figures of a case by metric key, each with its source; none for a GPU that is not on record."""
+def typical_of(benchmark: str, point: Point, place: Place) -> dict[str, Expectation]:
+    """The published figures of a case by metric key, each with its source; none for a GPU that is not on record.
+
+    Who publishes one figure says nothing of how far another healthy machine is from it: it is its own interval.
+    """
     card = place.cluster.accelerator
     if card is None:
         return {}
     return {
-        figure.metric: Expected(figure.of[card.name], figure.unit, f"published by {figure.source}")
+        figure.metric: Expectation(of, figure.unit, of, of, "typical", f"published by {figure.source}")
         for figure in typical_figures()
-        if figure.benchmark == benchmark and card.name in figure.of and figure.holds_for(point, place)
+        if figure.benchmark == benchmark and (of := figure.of.get(card.name)) and figure.holds_for(point, place)
     }

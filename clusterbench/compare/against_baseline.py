@@ -1,0 +1,78 @@
+"""A run held against a baseline: the samples of several runs of the same machine stand for the repeats of one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from clusterbench.baseline import Baseline, MachineBaseline
+from clusterbench.baseline.file import read_baseline
+from clusterbench.cases import Reading
+from clusterbench.compare import Comparing, comparable, differences_of
+from clusterbench.compare.figures import figures_against
+from clusterbench.derive import read
+from clusterbench.derive.baseline import left_out
+from clusterbench.errors import SuiteError
+from clusterbench.fingerprint import Fingerprint, fingerprint_of
+from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.attempts import FAULTS
+from clusterbench.words import few, plural
+
+
+def compare_with_baseline(file: Path, new: Path, accepted: Collection[str] = (), margin: float = 0.05) -> Comparing:
+    """Compares all cases that a run has and its machine's baseline has, too.
+
+    Raises
+    ------
+    SuiteError
+        If the file is damaged or of another machine, or has no case of the run.
+    """
+    return hold_against(read_baseline(file), read(RunFolder.open(new)), str(new), accepted, margin)
+
+
+def hold_against(
+    baseline: Baseline, after: Reading, new: str, accepted: Collection[str] = (), margin: float = 0.05
+) -> Comparing:
+    """The same of a baseline and a run that were read already."""
+    here = fingerprint_of(after.environment)
+    of = baseline.of(here, accepted)
+    cases = comparable(after)
+    common = [hash for hash in of.cases if hash in cases]
+    if not common:
+        raise SuiteError(
+            f"{baseline.name} has no case of {new}, so there is nothing to compare.\nhint: a case is the same with the "
+            "same options, ranks and nodes; 'clusterbench baseline' records those of this run"
+        )
+    compared = [(cases[hash], *figures_against(of.figures[hash], cases[hash], after.plan.cluster)) for hash in common]
+    differences, whole = differences_of([found for _, found, _ in compared])
+    lacking = [f"{key} of {history.case.id}" for history, _, missing in compared for key in missing]
+    unwell = [cases[hash] for hash in common if cases[hash].status != "ok"]
+    return Comparing(
+        base=baseline.name,
+        new=new,
+        margin=margin,
+        differences=tuple(differences),
+        whole=whole,
+        ended_otherwise=tuple(f"{history.case.id}: ok in the baseline, then {history.status}" for history in unwell),
+        broken=tuple(history.case.id for history in unwell if history.status in FAULTS),
+        untold=tuple(history.case.id for history in unwell if history.status not in FAULTS),
+        only_base=tuple(of.cases[hash] for hash in of.cases if hash not in cases),
+        only_new=tuple(history.case.id for hash, history in cases.items() if hash not in of.cases),
+        environment=tuple(_machine_differences(of.machine, here)),
+        cautions=tuple(_cautions(of, after, here, lacking)),
+    )
+
+
+def _machine_differences(recorded: Fingerprint, here: Fingerprint) -> Iterator[str]:
+    for name in recorded.unlike(here):
+        yield f"{name} is {getattr(here, name)} in new and {getattr(recorded, name)} in base, which was accepted"
+
+
+def _cautions(of: MachineBaseline, after: Reading, here: Fingerprint, lacking: Collection[str]) -> Iterator[str]:
+    yield f"the baseline is of {plural(len(of.runs), 'run')} on {plural(len(of.hosts), 'host')}: {few(of.runs)}"
+    if unknown := of.machine.not_compared(here):
+        yield f"not compared of the machines, as one does not say it: {', '.join(unknown)}"
+    if shaky := [f"{case} ({why})" for case, why in left_out(after).items() if why in ("unsteady", "not settled")]:
+        yield f"figures of new that would enter no baseline: {few(shaky)}"
+    if lacking:
+        yield f"figures that one of them lacks: {few(lacking)}"
