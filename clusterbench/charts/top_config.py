@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import isfinite
@@ -410,7 +410,24 @@ def _wrapped(text: str, letters: int) -> list[str]:
 # The picture
 
 
+Making = Callable[[Cell, Sequence[Trained], Shade, Words | None, Area], Entry]
+"""Makes the line of a cell, given the best there, the colours, the text and where it stands."""
+
+
 def _panel(heatmap: Heatmap, figure: Ranking) -> Panel:
+    return heatmap_panel(
+        heatmap,
+        figure,
+        _title(heatmap, figure),
+        lambda shade: _columns(heatmap, figure, shade),
+        lambda cell, tops, shade, words, area: _entry(heatmap, cell, tops, figure, shade, words, area),
+    )
+
+
+def heatmap_panel(
+    heatmap: Heatmap, figure: Ranking, heading: str, columns: Callable[[Shade], tuple[Column, ...]], entry: Making
+) -> Panel:
+    """The picture of what is best by a figure, and its table by ``columns`` and ``entry``."""
     sizes = heatmap.world_sizes
     tops = {cell: top for cell, cases in heatmap.cells.items() if (top := best(cases, figure))}
     shade = _shade(heatmap, tops, figure)
@@ -427,7 +444,7 @@ def _panel(heatmap: Heatmap, figure: Ranking) -> Panel:
     }
     tall = {row: max(words[cell].height for cell in words if cell[0] == row) for row in heatmap.rows}
     width, height = max(3.8, wide * len(sizes)), sum(tall.values()) + _HEADING * len(tall)
-    title = "\n".join(wrap(_title(heatmap, figure), int(width / 0.092))[:3])
+    title = "\n".join(wrap(heading, int(width / 0.092))[:3])
     drawn, axes = canvas(title, width=width + 0.15, height=height + 1.35 + 0.16 * title.count("\n"))
     entries: list[Entry] = []
     y = 0.0
@@ -438,7 +455,7 @@ def _panel(heatmap: Heatmap, figure: Ranking) -> Panel:
             cell, area = (row, size), (column - 0.5, y + tall[row], column + 0.5, y)
             share = shade.of_cells.get(cell)
             _cell(axes, area, words.get(cell), None if share is None else shade.depth(share))
-            entries.append(_entry(heatmap, cell, tops.get(cell, ()), figure, shade, words.get(cell), area))
+            entries.append(entry(cell, tops.get(cell, ()), shade, words.get(cell), area))
         y += tall[row]
     axes.set_xlim(-0.5, len(sizes) - 0.5)
     axes.set_ylim(y, 0)
@@ -454,7 +471,7 @@ def _panel(heatmap: Heatmap, figure: Ranking) -> Panel:
         spine.set_visible(False)
     axes.grid(False)
     _key(drawn, shade, width, has_empty=len(tops) < len(heatmap.cells), has_untried=len(heatmap.cells) < len(entries))
-    return Panel(drawn, _columns(heatmap, figure, shade), tuple(entries))
+    return Panel(drawn, columns(shade), tuple(entries))
 
 
 def _title(heatmap: Heatmap, figure: Ranking) -> str:

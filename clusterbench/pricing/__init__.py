@@ -37,6 +37,10 @@ LEAST_MOVED = 0.01
 """Of a step: what a rate may move it by before the price is said to rest on it."""
 
 
+SMALL = 0.03
+"""Of a step: parts below are not named."""
+
+
 @dataclass(frozen=True)
 class Price:
     """Seconds of one step.
@@ -112,6 +116,17 @@ def parts_of(work: StepWork, rates: Rates) -> dict[str, float]:
     parts["optimizer"] = work.optimizer_bytes / rates.memory
     parts["overhead"] = rates.step_time
     return parts
+
+
+def spent(parts: Mapping[str, float]) -> str:
+    """What a step goes to, in hundredths of it: the largest part first, without the small ones.
+
+    >>> spent({"compute": 3.0, "tp": 0.9, "dp": 0.1})
+    'compute 75, tp 22'
+    """
+    whole = sum(parts.values())
+    largest = sorted(parts.items(), key=lambda part: -part[1])
+    return ", ".join(f"{part} {100 * seconds / whole:.0f}" for part, seconds in largest if seconds > SMALL * whole)
 
 
 def _micro_batch(stage: StageWork, work: StepWork, rates: Rates, chained: float) -> dict[str, float]:

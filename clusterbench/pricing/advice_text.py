@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from clusterbench.pricing import parts_of
+from clusterbench.pricing import parts_of, spent
 from clusterbench.pricing.advice import TO_MEASURE, Advice, Candidate, order_words
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.profiles import Profile
@@ -15,7 +15,6 @@ from clusterbench.words import aligned, comment, plural
 OTHER_KINDS = 6
 MOST_REASONS = 4
 TERA = 1e12
-_SMALL = 0.03  # of a step: parts below are not named
 
 
 def advice_text(advice: Advice, profile: Profile, known: KnownRates, gpu_hour: float | None) -> str:
@@ -104,7 +103,7 @@ def _layouts(advice: Advice) -> Iterator[str]:
                 f"{each.memory_bytes / 1e9:.1f}",
                 each.fits,
                 "fastest" if each is advice.ranked[0] else order_words(first, each.step_s),
-                _spent(price.parts),
+                spent(price.parts),
             ]
         )
     heads = [
@@ -121,12 +120,6 @@ def _layouts(advice: Advice) -> Iterator[str]:
     ]
     units = ["", "", "", "", "", "", "(GB)", "", "", "(% of a step)"]
     yield from aligned(heads, rows, units)
-
-
-def _spent(parts: Mapping[str, float]) -> str:
-    whole = sum(parts.values())
-    largest = sorted(parts.items(), key=lambda part: -part[1])
-    return ", ".join(f"{part} {100 * seconds / whole:.0f}" for part, seconds in largest if seconds > _SMALL * whole)
 
 
 def _others(advice: Advice, profile: Profile, known: KnownRates) -> Iterator[str]:
