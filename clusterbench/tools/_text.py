@@ -6,10 +6,9 @@ import math
 import re
 
 from clusterbench.errors import ToolError
+from clusterbench.tools._prefix import without_launcher
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
-_TAG = re.compile(r"^\[[^\]\s]+\]<std(?:out|err|diag)>\s?:\s?|^\s*\d+: ")
-"""``[1,0]<stdout>:`` of Open MPI's ``-tag-output``, and ``0: `` of ``srun --label``."""
 
 
 def whole_lines(text: str) -> list[str]:
@@ -19,7 +18,7 @@ def whole_lines(text: str) -> list[str]:
     ['8 9.5']
     """
     lines = _ESCAPE.sub("", text).split("\n")[:-1]
-    return [_TAG.sub("", line).rstrip() for line in lines]
+    return [without_launcher(line).rstrip() for line in lines]
 
 
 def starts_with_figure(line: str) -> bool:

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from clusterbench.errors import ToolError
 from clusterbench.run_folder.redaction import redacted_value
+from clusterbench.tools._prefix import AHEAD
 
 
 @dataclass(frozen=True)
@@ -238,13 +239,12 @@ def parse(text: str) -> NcclLog:
 # Lines
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b.?")
-_LAUNCHER = r"(?:\[\d+,\d+\]<std(?:out|err)>: ?|\[(?:rank|default)\d+\]: ?|\[\d+\] | *\d+: )*"
 _TIMESTAMP = r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?\] )?"
 _PREFIX = re.compile(
-    _LAUNCHER + _TIMESTAMP + r"(?P<host>[^\s:\[\]<>]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[\d+\] )?"
+    AHEAD + _TIMESTAMP + r"(?P<host>[^\s:\[\]<>]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[\d+\] )?"
     r"(?:NCCL INFO (?P<info>.*)|(?P<place>\S+:\d+(?: \([^()]*\))?) NCCL WARN (?P<warn>.*))"
 )
-_VERSION = re.compile(_LAUNCHER + r"NCCL version (\d+\.\d+\S*)")
+_VERSION = re.compile(AHEAD + r"NCCL version (\d+\.\d+\S*)")
 _MARK = re.compile(r"NCCL (?:INFO|WARN)\b")
 _RARE = 5
 """A host with so many times fewer lines than one whose name ends alike is a part of that name."""
@@ -307,8 +307,11 @@ _NET = re.compile(r"(?P<net>.+?)/(?P<dev>\d+)(?:\((?P<pxn>\d+)\))?(?P<gdr>/GDRDM
 _P2P = re.compile(r"(?:direct pointer|CUMEM|MNNVL|IPC|indirect/\d+\[\w+\])(?:/read)?(?:/CE)?")
 _SHM = re.compile(r"(?:direct|CE)(?:/(?:direct|CE))?")
 _RING = re.compile(r"Channel (\d+)/(\d+) :((?: +\d+)+)(?: *|(?<=\d)(\.\.\.)| +(\.\.\.))")
-_TREES = re.compile(r"Trees((?: \[\d+\] -?\d+/-?\d+/-?\d+->-?\d+->-?\d+)+) *")
+_UP = r"-?\d+/-?\d+/-?\d+->-?\d+->-?\d+"
+_DOWN = r"-?\d+->-?\d+->-?\d+/-?\d+/-?\d+"
+_TREES = re.compile(rf"Trees((?: \[\d+\] {_UP}(?:\|{_DOWN})?)+) *")  # up to 2.7 a second half, of the way down
 _TREE = re.compile(r"\[(\d+)\] (-?\d+)/(-?\d+)/(-?\d+)->(-?\d+)->(-?\d+)")
+_TREE_DOWN = re.compile(r"\[(\d+)\] [^ |]+\|(-?\d+)->(-?\d+)->(-?\d+)/(-?\d+)/(-?\d+)")
 _RING_OF = re.compile(r"Ring \d+ : \d+ -> \d+ -> \d+")
 _TREE_OF = re.compile(r"Tree (\d+) : (-?\d+) -> (\d+) -> (-?\d+)/(-?\d+)/(-?\d+)")
 _INIT = re.compile(
@@ -435,6 +438,8 @@ class _LogReader:
             self.rings[int(match[1]), tuple(ranks), not (match[4] or match[5])] = None
         elif match := _TREES.fullmatch(message):
             for channel, *down, rank, up in _TREE.findall(match[1]):
+                self.tree(channel, rank, up, down)
+            for channel, up, rank, *down in _TREE_DOWN.findall(match[1]):
                 self.tree(channel, rank, up, down)
         elif match := _TREE_OF.fullmatch(message):
             channel, up, rank, *down = match.groups()

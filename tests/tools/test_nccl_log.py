@@ -472,3 +472,44 @@ def test_a_real_log_that_is_cut_gives_nothing_new(name: str) -> None:
     for at in range(len(text) // 2, len(text), len(text) // 11):
         log = parse(text[:at])
         assert Counter(_bare(edge) for edge in log.edges) <= whole
+
+
+AHEAD = [
+    "(RayWorkerWrapper pid=1019) ",
+    "(WorkerDict pid=55, ip=192.0.2.7) ",
+    "\x1b[36m(TaskRunner pid=1)\x1b[0m ",
+    "[pod/w-0/main] ",
+    "node0-1  | ",
+    "2026-03-02T14:10:00.123456Z ",
+    "2026-03-02T14:10:00.123456789Z stdout F ",
+    "Mar  2 14:10:00 node-a python[123]: ",
+    "cb17.example.org: ",
+    "2026-03-02 14:10:00,123 INFO ",
+    "2026-03-02 14:10:00,123 - root - INFO - ",
+    "INFO 03-02 14:10:00 [pynccl.py:69] ",
+    "  [1,0]<stdout>: ",
+    "[rank0]: [2026-01-01 00:00:00] ",
+    "[pod/x/y] 2026-03-02T14:10:00Z [rank3]: ",
+]
+
+
+@pytest.mark.parametrize("ahead", AHEAD)
+def test_what_stands_before_a_line_does_not_hide_it(ahead: str) -> None:
+    log = parse("".join(f"{ahead}{line}\n" for line in WHOLE.splitlines()))
+    plain = parse(WHOLE)
+    assert (log.edges, log.members, log.trees, log.version) == (plain.edges, plain.members, plain.trees, plain.version)
+    assert log.unread == 0
+
+
+def test_many_words_before_a_line_cost_no_time() -> None:
+    assert parse(f"{'INFO: 3: a: ' * 3000}NCCL INFO x\n{WHOLE}").unread == 1
+
+
+def test_trees_up_to_2_7_have_a_half_for_each_way() -> None:
+    log = log_of("Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1 [1] 1/-1/-1->0->2|2->0->3/-1/-1")
+    assert log.trees == (
+        Tree(0, 0, None, (1,)),
+        Tree(1, 0, 2, (1,)),
+        Tree(1, 0, 2, (3,)),
+    )
+    assert log.unread == 0
