@@ -14,7 +14,6 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import pynvml
 
 from clusterbench.cluster import Found
+from clusterbench.engine.nvml import Handle, Reader, every_handle, opened
 
 # nvml.h, nvmlClocksEventReason* (before driver 535: nvmlClocksThrottleReason*, same bits).
 REASONS = {
@@ -38,14 +38,6 @@ REASONS = {
     0x400: "reliability",
 }
 """Why clocks are not at their highest. ``gpu_idle`` is no fault; ``hw_slowdown`` has its cause in a second bit."""
-
-# Errors for what the driver or the board does not have. Any other error is reported.
-_NOT_THERE = (
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-)
-_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_GPU_NOT_FOUND)
 
 MOST_POINTS = 60
 """Of a case's samples at most so many are kept over time; of more, each is the mean of some that follow each other."""
@@ -105,7 +97,7 @@ def list_gpus() -> GpuList:
     ``CUDA_DEVICE_ORDER`` is unset. MIG instances are not supported: they are left out with a reason.
     """
     gpus = GpuList()
-    with _nvml() as reason:
+    with opened() as reason:
         gpus.reason = reason
         if reason is None:
             handles, gpus.reason = _visible_handles()
@@ -124,8 +116,8 @@ def samples(interval_s: float, wait: Callable[[float], bool]) -> Iterator[dict[s
 
     Without a driver, or without GPUs, there is one sample with no GPUs and a ``reason``.
     """
-    with _nvml() as reason:
-        handles: list[_Handle] = []
+    with opened() as reason:
+        handles: list[Handle] = []
         if reason is None:
             handles, reason = _visible_handles()
         if not handles:
@@ -230,95 +222,40 @@ def _summary(gpu_samples: list[Mapping[str, Any]]) -> dict[str, Any]:
 # NVML
 
 
-@dataclass(frozen=True)
-class _Handle:
-    """A GPU as NVML knows it, or why it gave none."""
-
-    device: Any
-    uuid: str | None
-    name: str | None
-    error: str | None
-
-
-@contextmanager
-def _nvml() -> Iterator[str | None]:
-    """NVML initialised, or the reason why not. Leaves nothing open."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        hint = "no NVIDIA driver on this host" if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else "NVML failed"
-        yield f"{hint}: {error}"
-        return
-    try:
-        yield None
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _visible_handles() -> tuple[list[_Handle], str | None]:
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError as error:
-        return [], f"NVML failed: {error}"
-    handles = [_handle(index) for index in range(count)]
+def _visible_handles() -> tuple[list[Handle], str | None]:
+    handles, reason = every_handle()
+    if reason:
+        return [], reason
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return handles, None if handles else "the NVIDIA driver finds no GPU"
-    chosen: list[_Handle] = []
+    chosen: list[Handle] = []
     for entry in visible.split(","):
         handle = _named(entry.strip(), handles)
         if handle is None or handle in chosen:
-            return chosen, f"CUDA_VISIBLE_DEVICES={visible!r} ends before {entry!r}: {_objection(entry, handle, count)}"
+            return (
+                chosen,
+                f"CUDA_VISIBLE_DEVICES={visible!r} ends before {entry!r}: {_objection(entry, handle, len(handles))}",
+            )
         chosen.append(handle)
     return chosen, None
 
 
-def _named(entry: str, handles: list[_Handle]) -> _Handle | None:
+def _named(entry: str, handles: list[Handle]) -> Handle | None:
     if entry.isdecimal():
         return handles[int(entry)] if int(entry) < len(handles) else None
     matching = [handle for handle in handles if entry and (handle.uuid or "").startswith(entry)]
     return matching[0] if len(matching) == 1 else None
 
 
-def _objection(entry: str, handle: _Handle | None, count: int) -> str:
+def _objection(entry: str, handle: Handle | None, count: int) -> str:
     if entry.strip().startswith("MIG-"):
         return "MIG instances are not supported"
     return "named twice" if handle else f"the driver has {count} GPUs and none of that name"
 
 
-def _handle(index: int) -> _Handle:
-    try:
-        device = pynvml.nvmlDeviceGetHandleByIndex(index)
-        return _Handle(device, pynvml.nvmlDeviceGetUUID(device), pynvml.nvmlDeviceGetName(device), None)
-    except pynvml.NVMLError as error:
-        return _Handle(None, None, None, f"GPU {index} of the driver: {error}")
-
-
-class _GpuReader:
-    """Reads one GPU; keeps the first error that is more than a missing function."""
-
-    def __init__(self, handle: _Handle) -> None:
-        self.device, self.error = handle.device, handle.error
-
-    def __call__(self, names: str, *arguments: Any) -> Any:
-        """The answer of the first function (of ``a|b``) that this pynvml and this driver have."""
-        for name in names.split("|"):
-            function = getattr(pynvml, name, None)
-            if function is None or self.device is None:
-                continue
-            try:
-                return function(self.device, *arguments)
-            except pynvml.NVMLError as error:
-                if error.value in _NOT_THERE:
-                    continue
-                self.error = self.error or str(error)
-                if error.value in _LOST:  # every further call would fail, some of them after seconds
-                    self.device = None
-        return None
-
-
-def _sample(index: int, handle: _Handle) -> GpuSample:
-    read = _GpuReader(handle)
+def _sample(index: int, handle: Handle) -> GpuSample:
+    read = Reader(handle)
     sample = GpuSample(
         index,
         handle.uuid,
@@ -345,8 +282,8 @@ def _with_error(sample: GpuSample, error: str | None) -> GpuSample:
     return sample if error is None else GpuSample(**{**asdict(sample), "error": error})
 
 
-def _info(index: int, handle: _Handle) -> GpuInfo:
-    read = _GpuReader(handle)
+def _info(index: int, handle: Handle) -> GpuInfo:
+    read = Reader(handle)
     memory = read("nvmlDeviceGetMemoryInfo")
     max_sm_clock = read("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
     power_limit = read("nvmlDeviceGetEnforcedPowerLimit")
