@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from clusterbench.discover import things
 from clusterbench.facts import Host, NotKnown
+from clusterbench.host_facts import described_hosts
 from clusterbench.types import Severity
 from clusterbench.words import plural
 
@@ -248,11 +249,7 @@ def judge(hosts: Sequence[Host]) -> dict[str, Mapping[str, Judged]]:
 
 
 def hosts_of(environment: Mapping[str, object]) -> tuple[Host, ...]:
-    """The hosts of an ``environment.json``."""
+    """The hosts of an ``environment.json``, each with what its workers ``loaded`` where that is known."""
     hosts = environment.get("hosts")
-    return tuple(_hosts(hosts)) if isinstance(hosts, Mapping) else ()
-
-
-def _hosts(hosts: Mapping[object, object]) -> Iterator[Host]:
-    for name, said in hosts.items():
-        yield Host(str(name), said if isinstance(said, Mapping) else {})
+    described = described_hosts(environment)
+    return tuple(Host(str(name), described.get(name, {})) for name in hosts) if isinstance(hosts, Mapping) else ()
