@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterbench.facts import Facts, Host, gather, name_of
+from clusterbench.facts.infiniband import Infiniband
 
 LOCKED = "may be read by root only"
 """Stands for a file that this user may not read."""
@@ -94,6 +95,26 @@ def others() -> dict[str, Machine]:
         change: Callable[[Machine], None] = importlib.import_module(f"{kinds.__name__}.{name}").change
         change(machine)
     return machines
+
+
+def training(*facts: Facts, **environment: object) -> Host:
+    """A host with eight GPUs of which only these facts are known, through JSON; nothing is written or read."""
+    import tests.facts.healthy.described as described
+
+    machine = Machine()
+    described.plant(machine)
+    return _with(machine.environment | environment, facts)
+
+
+def laptop(*facts: Facts, **environment: object) -> Host:
+    """A host that has neither GPUs nor RDMA devices, of which only these facts are known."""
+    return _with({"gpus": [], "pcie": [], **environment}, facts)
+
+
+def _with(environment: Mapping[str, object], facts: Sequence[Facts]) -> Host:
+    known = (Infiniband(devices=(), ports=()), *facts)
+    said = {"facts": {name_of(type(each)): asdict(each) for each in known}}
+    return Host("n1", json.loads(json.dumps({**environment, **said})))
 
 
 def planted(folder: str, files: Mapping[str, object]) -> dict[str, str | bytes]:

@@ -10,4 +10,3 @@ Max locked memory         unlimited            unlimited            bytes
 
 def plant(machine):
     machine.files["/proc/self/limits"] = _ROWS
-    machine.files["/dev/shm/empty"] = ""
