@@ -336,6 +336,20 @@ def report(
     click.get_current_context().exit(made.verdict.exit_code)
 
 
+@main.command(short_help="This host in a page: what a report of a bug needs.")
+@click.option("--json", "as_json", is_flag=True, help="All that a run would record of it, for programs.")
+def env(as_json: bool) -> None:
+    """Versions, hardware, variables and how devices are joined on this host. Secrets in variables are left out."""
+    import json
+
+    from clusterbench.doctor.env import env_text
+    from clusterbench.engine.environment import host_environment
+    from clusterbench.facts import gather
+
+    host = host_environment()
+    click.echo(json.dumps({**host, "facts": gather()}, indent=1) if as_json else env_text(host))
+
+
 @main.command(short_help="Is this cluster healthy, and who says so.")
 @click.option("--quick", is_flag=True, help="Facts only, in 3 s: what each host's files and drivers say; no torch.")
 @click.option("--deep", is_flag=True, help="Every GPU, host and link against what it should reach, in minutes.")
