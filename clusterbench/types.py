@@ -272,13 +272,35 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class HostCounters:
+    """What the counters of a host did while a case ran on it, its preparation and its passes included.
+
+    Attributes
+    ----------
+    over_s
+        Seconds between the two readings.
+    read
+        How many places were read both times, by kind: ``port``, ``interface``, ``PCIe device``.
+    grown
+        By how much each counter grew, by place (``mlx5_3 port 1``); only those that did.
+    unread
+        Why nothing was read; empty where something was.
+    """
+
+    over_s: float
+    read: Mapping[str, int] = field(default_factory=dict)
+    grown: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    unread: str = ""
+
+
+@dataclass(frozen=True)
 class Observation:
     """What was seen of one case: every rank's every sample, and each pass's record per rank.
 
     ``seconds[rank][iteration]``; ``evidence[rank]`` is what the check proved; ``passes[name][rank]``;
     ``telemetry[host][uuid]`` is what became of a GPU meanwhile. ``proof`` is the key of what the check proved, and
     ``proven_by`` names the case and repeat whose check it was, where that is another one. ``timing[rank]`` is when it
-    was timed; empty where that was not recorded.
+    was timed; empty where that was not recorded. ``counters`` are by host, those that were asked.
     """
 
     case: str
@@ -293,6 +315,7 @@ class Observation:
     proof: str = ""
     proven_by: str = ""
     timing: Sequence[Timing] = field(default_factory=list)
+    counters: Mapping[str, HostCounters] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

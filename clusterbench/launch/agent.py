@@ -22,11 +22,13 @@ from typing import Any, assert_never
 from clusterbench import own_copy
 from clusterbench.engine.host_memory import memory_limit_bytes, oom_kills
 from clusterbench.launch.channel import Channel
+from clusterbench.launch.counters import HostCounterReader
 from clusterbench.launch.culprit import death
 from clusterbench.launch.messages import (
     AddressTried,
     AgentOrder,
     ChildExited,
+    CountersGrown,
     Disabled,
     End,
     Ended,
@@ -139,6 +141,8 @@ class Agent:
         Where this copy of the package lies, and the digest of its sources as the agent began.
     restarts_spawner
         Whether a spawner that died is started again. An MPI rank must not: its fork is forbidden on many fabrics.
+    counters
+        Reads the error counters of this host. Of several agents of a host the one with its first rank does.
     """
 
     host: str
@@ -146,6 +150,7 @@ class Agent:
     local_ranks: Sequence[int] = ()
     interface: Mapping[str, str] = field(default_factory=dict)
     restarts_spawner: bool = True
+    counters: HostCounterReader = field(default_factory=HostCounterReader)
     copy: PackageCopy = field(init=False)
     _spawner: Channel[Spawn] = field(init=False)
     _spawner_process: subprocess.Popen[bytes] = field(init=False)
@@ -163,6 +168,7 @@ class Agent:
     _is_closed: bool = False
     _start_id: int = -1
     _oom_kills: int = 0
+    _at_work: set[int] = field(default_factory=set)
     _events: list[MemberEvent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -195,7 +201,7 @@ class Agent:
                 self._begin(order)
             case RunCase() | GoOn():
                 if isinstance(order, RunCase):
-                    self._begin_page()
+                    self._begin_case()
                 for worker in self._workers.values():
                     worker.channel.send(order)
             case Inspect():
@@ -244,7 +250,7 @@ class Agent:
         for end in given_ends:
             end.close()
 
-    def _begin_page(self) -> None:
+    def _begin_case(self) -> None:
         """No rank has begun the case yet: one that stopped behind the last one must not seem to be ahead of the others.
 
         All of them wait for the order, so nothing else writes.
@@ -252,6 +258,14 @@ class Agent:
         for worker in self._workers.values():
             if self._page:
                 self._page.write(worker.slot, PHASES.index("device"), -1)
+        self._at_work = {*self._workers}
+        if self._at_work and 0 in self.local_ranks:
+            self.counters.begin()
+
+    def _count(self) -> None:
+        """Tells what grew since the case began, once."""
+        if self.counters.is_open:
+            self._events.append(CountersGrown(self.host, self.counters.end()))
 
     def _inspect(self, with_stacks: bool) -> None:
         """Says how far each local rank got, in what state its process is, and where in the code it stands."""
@@ -291,6 +305,7 @@ class Agent:
                 if time.monotonic() > deadline + 5:
                     break  # in an uninterruptible wait; the kernel ends it when the wait does
         logs = {}
+        self._count()  # of a case that did not end well
         for worker in self._workers.values():
             self._forget(worker.channel)
             if worker.own_log.exists():
@@ -340,7 +355,12 @@ class Agent:
 
     def _hear(self, channel: Channel[Any], message: StoreOpen | GpuSamples | ZygoteEvent | RankEvent | Spawn) -> None:
         match message:
-            case StoreOpen() | RankReady() | RankReached() | RankDone() | RankFailed():
+            case RankDone():
+                self._at_work.discard(message.rank)
+                if not self._at_work:
+                    self._count()  # told before the head has every record, and so never waited for
+                self._events.append(message)
+            case StoreOpen() | RankReady() | RankReached() | RankFailed():
                 self._events.append(message)
             case GpuSamples():
                 self._has_gpus = bool(message.gpus)

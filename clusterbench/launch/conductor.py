@@ -55,8 +55,9 @@ from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpir
 from clusterbench.launch.proven import Proven
 from clusterbench.run_folder import HOSTS_WITHOUT_LINK, LOST_HOSTS, SILENT_HOSTS, RunFolder
 from clusterbench.run_folder.redaction import redacted, secrets_of
-from clusterbench.types import Blame, Case, Observation, Outcome, Timing
-from clusterbench.words import listed
+from clusterbench.tools.error_counters import errors_of
+from clusterbench.types import Blame, Case, HostCounters, Observation, Outcome, Timing
+from clusterbench.words import few, listed
 
 SECONDS_TO_START = 60.0
 """For torch to be imported and ranks to meet, beside the time limit of the case that waits for it."""
@@ -213,6 +214,7 @@ class Conductor:
         self._note("spawned")
         started, clock = datetime.now(UTC), time.monotonic()
         self._events.samples.clear()
+        self._events.counters.clear()
         self._was_disturbed = False
 
         def outcome(**how: Any) -> Outcome:
@@ -234,7 +236,8 @@ class Conductor:
                 blame=trouble.blame if trouble.status != "skipped" else "",
                 status=trouble.status,
                 reason=redacted(trouble.reason, secrets_of(os.environ))
-                + (WHILE_MEETING if self._was_disturbed else ""),
+                + (WHILE_MEETING if self._was_disturbed else "")
+                + _meanwhile(self._events.counters),
                 phase=trouble.phase,
                 rank=trouble.rank,
                 host=trouble.host,
@@ -249,6 +252,7 @@ class Conductor:
             passes={name: [record.passes[name] for record in records] for name in records[0].passes},
             telemetry=_summaries(self._events.samples, _timed_on(records)),
             timing=[record.timing for record in records if record.timing is not None],
+            counters=dict(sorted(self._events.counters.items())),
         )
         return outcome(status="ok", phase="done"), self._proven.complete(case, observation)
 
@@ -462,6 +466,13 @@ def _summaries(samples: Sequence[GpusSampled], timed_on: Mapping[str, tuple[floa
             for uuid, whole in summarise(of_host).items()
         }
     return summaries
+
+
+def _meanwhile(counters: Mapping[str, HostCounters]) -> str:
+    """What hosts counted while a case did not end well, as the end of a sentence; nothing where that is harmless."""
+    hosts = sorted(counters.items())
+    bad = [f"{place} on {host}: {words}" for host, of_host in hosts for place, words in errors_of(of_host)]
+    return f"; meanwhile {few(bad)}" if bad else ""
 
 
 def _alike(records: list[RankDone]) -> list[RankDone]:

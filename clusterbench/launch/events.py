@@ -16,6 +16,7 @@ from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
 from clusterbench.launch.culprit import BadEvent, Trouble, gpus_in_words, is_victim, late, named
 from clusterbench.launch.members import Member, taking_part
 from clusterbench.launch.messages import (
+    CountersGrown,
     Event,
     GpusSampled,
     Inspect,
@@ -29,7 +30,7 @@ from clusterbench.launch.messages import (
     RankReady,
 )
 from clusterbench.run_folder import RunFolder
-from clusterbench.types import Case
+from clusterbench.types import Case, HostCounters
 
 SECONDS_FOR_THE_OTHERS = 0.2
 SECONDS_FOR_THE_CULPRIT = 1.0
@@ -84,6 +85,8 @@ class Events:
         The agents that are themselves the ranks of the case under way; none where workers are.
     samples
         Of GPUs, since the list was last cleared.
+    counters
+        What counters of each host did, since the mapping was last cleared.
     lost_store
         The loss of the store of the start under way. Ranks that have met may need it no more.
     """
@@ -92,6 +95,7 @@ class Events:
     run: RunFolder
     inside_mpi: tuple[Member, ...] = ()
     samples: list[GpusSampled] = field(default_factory=list)
+    counters: dict[str, HostCounters] = field(default_factory=dict)
     lost_store: LostStore | None = None
     _unheard: deque[Event] = field(default_factory=deque, init=False)
     _gave_sign: float = field(default=0.0, init=False)
@@ -108,6 +112,8 @@ class Events:
                 event = self._unheard.popleft()
                 if isinstance(event, GpusSampled):
                     self.samples.append(event)
+                if isinstance(event, CountersGrown):
+                    self.counters[event.host] = event.counters
                 if isinstance(event, LostStore):
                     self.lost_store = event
                 yield event

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from clusterbench.engine.telemetry import GpuSample
 from clusterbench.run_folder.records import parsed, record_of
-from clusterbench.types import PHASES, Point, Timing
+from clusterbench.types import PHASES, HostCounters, Point, Timing
 from clusterbench.words import short
 
 LONGEST_LINE = 2**28
@@ -419,6 +419,14 @@ class GpusSampled:
 
 
 @dataclass(frozen=True)
+class CountersGrown:
+    """What the counters of a host did from the order to run a case to the end of the last of its ranks there."""
+
+    host: str
+    counters: HostCounters
+
+
+@dataclass(frozen=True)
 class MpiEnded:
     """Whether this rank of a case of MPI is still inside a call."""
 
@@ -443,6 +451,7 @@ MemberEvent = (
     | Inspected
     | Ended
     | GpusSampled
+    | CountersGrown
     | MpiEnded
 )
 

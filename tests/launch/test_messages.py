@@ -15,6 +15,7 @@ from clusterbench.launch.messages import (
     BadLine,
     CheckMpi,
     ChildExited,
+    CountersGrown,
     Disabled,
     End,
     Ended,
@@ -71,6 +72,7 @@ from clusterbench.launch.messages import (
     decode_zygote_order,
     encode,
 )
+from clusterbench.types import HostCounters
 
 COPY = PackageCopy("/x/clusterbench", "0123456789abcdef")
 START = Start(3, 2, "cpu", {"A": "b"}, StorePlace(host="10.0.0.1", port=29500, prefix="ab"), 60.0, "/logs", 8)
@@ -101,6 +103,7 @@ EVENTS = [
     Inspected((RankPlace(1, "a", "warm", 7, "S", ('File "x.py", line 3 in f',), "/logs/x"),)),
     AddressTried(29500, "No route to host"),
     *(Ended(3, {"start-0003-rank-0001.log": "said"}), MpiEnded("a", True)),
+    CountersGrown("a", HostCounters(2.5, {"port": 8}, {"mlx5_0 port 1": {"link_downed": 1}})),
     GpusSampled("a", GpuSamples(1.5, (GpuSample(0, throttle_reasons=["sw_thermal"]), GpuSample(1, error="lost")))),
 ]
 LOCAL = {
