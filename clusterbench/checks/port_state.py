@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks._training import training
 from clusterbench.facts import Host, known
 from clusterbench.facts.infiniband import Infiniband, Port
 
@@ -10,8 +11,8 @@ from clusterbench.facts.infiniband import Infiniband, Port
 class PortState(PartsCheck[Port]):
     """Ports of RDMA devices that are not ACTIVE, or whose link is not up.
 
-    A port that no cable reaches (``Disabled``, or polling on a device whose kind is used nowhere else) cannot be told
-    from one whose cable broke: it is found all the same, and can be accepted by name.
+    A port that training does not use (``NCCL_IB_HCA``, or another kind of card than most) is a note: storage ports that
+    no cable reaches are common. A training port that is not cabled on purpose can be accepted by name.
     """
 
     number = 41
@@ -33,5 +34,8 @@ class PortState(PartsCheck[Port]):
         if state.endswith("ACTIVE") and physical.endswith("LinkUp"):
             return None
         words = state.partition(": ")[2] or state
+        what = f"is {words}, its link {physical.partition(': ')[2] or physical}"
         evidence = f"{part.path}/state: {state}; phys_state: {physical}"
-        return Fault(part.name, f"is {words}, its link {physical.partition(': ')[2] or physical}", evidence)
+        if part in training(host).ports:
+            return Fault(part.name, what, evidence)
+        return Fault(part.name, f"{what}; training does not use it", evidence, severity="note")

@@ -111,9 +111,10 @@ class Device:
     def kind(self) -> str:
         """``verbs`` is InfiniBand or RoCE; ``EFA``, ``eRDMA``, ``iWARP``, ``usNIC`` and ``software`` speak otherwise.
 
-        Alibaba's eRDMA calls itself an RNIC, and Amazon's EFA has no node type: both are known by their drivers.
+        Alibaba's eRDMA calls itself an RNIC, and Amazon's EFA has no node type: both are known by their drivers. What
+        belongs to no card and names no model (``rdma_rxe``, ``siw``) is made of software.
         """
-        if self.address is None or self.driver in ("rdma_rxe", "siw"):
+        if self.address is None and self.hca_type is None:
             return "software"
         if self.driver in _KIND_OF_DRIVER:
             return _KIND_OF_DRIVER[self.driver]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from clusterbench.checks.port_state import PortState
+from tests.checks.cards import add_card
 from tests.facts.machine import healthy
 
 PORT = "/sys/class/infiniband/mlx5_3/ports/1"
@@ -32,3 +33,11 @@ def test_a_port_whose_state_cannot_be_read_is_not_judged_and_the_others_are(tmp_
 def test_a_host_without_ports_has_none_to_judge(tmp_path):
     said = PortState().judge(healthy().without("/sys/class/infiniband").host(tmp_path))
     assert said.not_applicable == "no RDMA ports here"
+
+
+def test_a_port_that_training_does_not_use_is_a_note(tmp_path):
+    machine = healthy()
+    add_card(machine, "mlx5_8", rate="40 Gb/sec (4X QDR)", link_layer="Ethernet", state="1: DOWN", hca_type="MT4125")
+    (fault,) = PortState().judge(machine.host(tmp_path)).faults
+    assert (fault.where, fault.severity) == ("mlx5_8 port 1", "note")
+    assert fault.what == "is DOWN, its link Disabled; training does not use it"

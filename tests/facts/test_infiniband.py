@@ -40,7 +40,7 @@ def test_addresses_tell_what_they_are_good_for(tmp_path):
         ({"node_type": "4: RNIC", "driver": "erdma"}, "eRDMA"),
         ({"node_type": "7: <unknown>", "driver": "efa"}, "EFA"),
         ({"node_type": "6: usNIC UDP", "driver": "usnic_verbs"}, "usNIC"),
-        ({"address": None, "driver": None}, "software"),
+        ({"address": None, "driver": None, "hca_type": None}, "software"),
     ],
 )
 def test_kinds_of_devices_are_told_apart_by_driver_and_node_type(tmp_path, changes, kind):

@@ -1,0 +1,75 @@
+"""Which RDMA ports of a host training uses; storage and management often have ports of their own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from clusterbench.facts import Host
+from clusterbench.facts.infiniband import Device, Infiniband, Port
+
+VARIABLE = "NCCL_IB_HCA"
+
+
+@dataclass(frozen=True)
+class Training:
+    """The ports that training uses, the others, and ``setting``: ``NCCL_IB_HCA``, or None where it is not set.
+
+    ``alike`` are those that the rule of :func:`training` takes, whatever the setting says.
+    """
+
+    ports: tuple[Port, ...]
+    others: tuple[Port, ...]
+    alike: tuple[Port, ...]
+    setting: str | None
+
+
+def training(host: Host) -> Training:
+    """The ports that ``NCCL_IB_HCA`` names; where it is not set or names none, the kind with the most bandwidth.
+
+    A kind is ports of one model, board and link layer, bonds apart: a port that lost half its rate or its link stays
+    with its kind, and four storage ports of 100 Gb/s do not outweigh eight of 400 Gb/s. Devices made of software
+    (``rdma_rxe``, ``siw``) are left out.
+
+    Raises
+    ------
+    NotKnown
+        If RDMA devices were not read.
+    """
+    facts = host.of(Infiniband)
+    devices = {device.name: device for device in facts.devices}
+    ports = [port for port in facts.ports if port.device in devices and devices[port.device].kind != "software"]
+    kinds: dict[Hashable, list[Port]] = defaultdict(list)
+    for port in ports:
+        kinds[_kind(devices[port.device], port)].append(port)
+    by_weight = sorted(kinds.values(), key=_weight)
+    alike = tuple(by_weight[-1]) if by_weight else ()
+    setting = (host.environment.get("variables") or {}).get(VARIABLE) or None
+    named = tuple(port for port in ports if setting and is_named(port, setting))
+    used = named or alike
+    return Training(used, tuple(port for port in ports if port not in used), alike, setting)
+
+
+def _kind(device: Device, port: Port) -> Hashable:
+    return (device.kind, device.hca_type, device.board, port.link_layer, "bond" in device.name)
+
+
+def _weight(ports: Sequence[Port]) -> tuple[float, int]:
+    """What ports of one kind could carry, if each ran as fast as the fastest."""
+    return len(ports) * max(port.bits_per_s or 0.0 for port in ports), len(ports)
+
+
+def is_named(port: Port, setting: str) -> bool:
+    """Whether ``NCCL_IB_HCA`` picks a port: ``mlx5_0,mlx5_1:1``, ``=`` for whole names, ``^`` for all but those.
+
+    Source: NVIDIA's NCCL user guide, environment variables, NCCL_IB_HCA.
+    """
+    names = setting.removeprefix("^")
+    is_exact = names.startswith("=")
+    words = [word.partition(":") for word in names.removeprefix("=").split(",") if word]
+    found = any(
+        (port.device == name if is_exact else port.device.startswith(name)) and number in ("", str(port.number))
+        for name, _, number in words
+    )
+    return found != setting.startswith("^")

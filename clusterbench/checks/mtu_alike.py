@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from clusterbench.checks import AlikeCheck, Trait
+from clusterbench.checks._training import training
+from clusterbench.facts import Host, known
+from clusterbench.facts.infiniband import IBV_DEVINFO, Infiniband
+
+
+class MtuAlike(AlikeCheck):
+    """Packets of training ports that are smaller on some hosts than on others.
+
+    NCCL takes the smaller of both ends, and every ring through that host with it; programs that take their own end's
+    (``ib_write_bw -m``) time out.
+    """
+
+    number = 120
+    question = "Do training ports of one name carry packets of one size on all hosts?"
+    severity = "warning"
+    source = "ibv_devinfo"
+    confirm = "ibv_devinfo | grep -E 'hca_id|active_mtu'"
+    fix = "give the odd hosts the MTU of the others, on interface and switch"
+
+    def traits(self, host: Host) -> Mapping[str, Trait]:
+        facts, traits = host.of(Infiniband), {}
+        for port in training(host).ports:
+            if port.is_active:
+                mtu = known(facts, port.active_mtu_bytes, IBV_DEVINFO)
+                where = f"{IBV_DEVINFO}: {port.name}: active_mtu"
+                traits[f"the packet size of {port.name}"] = Trait(f"{mtu} bytes", where, port.name)
+        return traits

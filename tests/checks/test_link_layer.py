@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from clusterbench.checks.link_layer import LinkLayer
+from tests.checks.cards import add_card
+from tests.facts.machine import healthy, others
+
+LAYER = "/sys/class/infiniband/mlx5_3/ports/1/link_layer"
+
+
+def test_a_host_of_roce_among_infiniband_is_found(tmp_path):
+    machines = {"n0": healthy(), "n1": healthy(), "n2": others()["roce"]}
+    said = LinkLayer().judge_all([machine.host(tmp_path, name) for name, machine in machines.items()])
+    (fault,) = said["n2"].faults
+    assert fault.what == "the link layer of training is Ethernet, and InfiniBand on most hosts"
+    assert said["n0"].healthy
+
+
+def test_one_card_that_is_set_to_the_other_is_found_on_a_single_host(tmp_path):
+    machine = healthy()
+    machine.files[LAYER] = "Ethernet\n"
+    (said,) = LinkLayer().judge_all([machine.host(tmp_path)]).values()
+    (fault,) = said.faults
+    assert (fault.where, fault.what) == ("mlx5_3 port 1", "is Ethernet, and 7 cards of its kind here are InfiniBand")
+    assert fault.evidence == f"{LAYER}: Ethernet"
+
+
+def test_storage_cards_on_ethernet_are_no_mixture(tmp_path):
+    machine = healthy()
+    for number in (8, 9):
+        add_card(machine, f"mlx5_{number}", link_layer="Ethernet")
+    (said,) = LinkLayer().judge_all([machine.host(tmp_path)]).values()
+    assert not said.faults
+
+
+def test_two_cards_of_which_each_is_something_else_say_nothing(tmp_path):
+    machine = healthy().without("/sys/class/infiniband")
+    add_card(machine, "mlx5_0", rate="40 Gb/sec (4X QDR)", link_layer="Ethernet", hca_type="MT4119")
+    add_card(machine, "mlx5_1", rate="100 Gb/sec (4X EDR)", hca_type="MT4119")
+    (said,) = LinkLayer().judge_all([machine.host(tmp_path)]).values()
+    assert not said.faults
+
+
+def test_a_host_without_ports_is_not_compared(tmp_path):
+    (said,) = LinkLayer().judge_all([healthy().without("/sys/class/infiniband").host(tmp_path)]).values()
+    assert said.not_applicable

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from clusterbench.checks.port_rate import PortRate
+from tests.checks.cards import add_card
+from tests.facts.machine import healthy
+
+RATE = "/sys/class/infiniband/mlx5_{}/ports/1/rate"
+
+
+def judged(machine, folder):
+    return PortRate().judge(machine.host(folder))
+
+
+def test_a_port_that_lost_three_of_four_lanes_is_named_beside_its_peers(tmp_path):
+    machine = healthy()
+    machine.files[RATE.format(3)] = "100 Gb/sec (1X NDR)\n"
+    said = judged(machine, tmp_path)
+    (fault,) = said.faults
+    assert fault.where == "mlx5_3 port 1"
+    assert fault.what == "runs at 100 Gb/sec (1X NDR), and 7 of its peers at 400 Gb/s"
+    assert fault.evidence == f"{RATE.format(3)}: 100 Gb/sec (1X NDR)"
+    assert said.healthy == "7 active training ports at the rate of their peers"
+
+
+@pytest.mark.parametrize(
+    ("product", "number"),
+    [("NVIDIA H100 80GB HBM3", 8), ("NVIDIA A100-SXM4-80GB", 0), ("NVIDIA L40S", 0)],
+)
+def test_all_slower_than_the_reference_machine_is_a_note(tmp_path, product, number):
+    machine = healthy()
+    machine.environment["gpus"] = [{"name": product}]
+    for each in range(8):
+        machine.files[RATE.format(each)] = "200 Gb/sec (4X HDR)\n"
+    faults = judged(machine, tmp_path).faults
+    assert [fault.severity for fault in faults] == ["note"] * number
+    words = "runs at 200 Gb/sec (4X HDR), as all training ports here; machines with H100 have 400 Gb/s"
+    assert {fault.what for fault in faults} == ({words} if number else set())
+
+
+def test_slower_storage_is_not_held_against_training(tmp_path):
+    machine = healthy()
+    add_card(machine, "mlx5_bond_0", rate="25 Gb/sec (1X EDR)", link_layer="Ethernet")
+    assert not judged(machine, tmp_path).faults
+
+
+def test_a_rate_that_cannot_be_read_is_not_judged(tmp_path):
+    said = judged(healthy().without(RATE.format(2)), tmp_path)
+    assert said.unknown[0].why == f"{RATE.format(2)} is not there"
+    assert said.healthy.startswith("7 ")
+
+
+def test_a_host_without_ports_has_none_to_judge(tmp_path):
+    assert judged(healthy().without("/sys/class/infiniband"), tmp_path).not_applicable
