@@ -39,8 +39,10 @@ _LAUNCHER_OF_LINE = re.compile(LAUNCHER)
 def without_launcher(line: str) -> str:
     """A line as its program wrote it; one without a prefix stays as it is.
 
-    >>> without_launcher("  [1,0]<stdout>:  8 9.5"), without_launcher("[pod/w-0/main]  8 9.5"), without_launcher(" 8 9.5")
-    (' 8 9.5', ' 8 9.5', ' 8 9.5')
+    >>> without_launcher("  [1,0]<stdout>:  8 9.5"), without_launcher("[pod/w-0/main]  8 9.5")
+    (' 8 9.5', ' 8 9.5')
+    >>> without_launcher(" 8 9.5")
+    ' 8 9.5'
     """
     match = _LAUNCHER_OF_LINE.match(line)
     return line[match.end() :] if match else line
