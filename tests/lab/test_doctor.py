@@ -1,0 +1,112 @@
+"""The doctor on hosts of their own: under launchers, over ssh, and as Slurm's health check."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.facts.machine import healthy
+from tests.lab import launchers
+from tests.lab.hosts import LOGIN
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+DOCTOR = ["-m", "clusterbench", "doctor"]
+DOCS = Path(__file__).parents[2] / "docs"
+STATE = "class/infiniband/mlx5_3/ports/1/state"
+
+
+@pytest.fixture
+def plant(lab, tmp_path):
+    """Gives a host the RDMA cards of a healthy one, as a folder in which a test may break them; taken away again."""
+    planted = []
+
+    def on(host):
+        root = tmp_path / host
+        healthy().write(root)
+        shutil.rmtree(root / "sys/devices")
+        (root / "sys/class/net").mkdir(exist_ok=True)
+        shown = lab.run(host, ["sh", "-c", "cd /sys/class/net; for name in *; do readlink $name; done"], check=True)
+        for link in shown.stdout.split():  # MPI's libraries look for interfaces there
+            (root / "sys/class/net" / Path(link).name).symlink_to(link)
+        lab.run(host, ["mount", "--bind", str(root / "sys/class"), "/sys/class"], check=True)
+        planted.append(host)
+        return root / "sys"
+
+    yield on
+    for host in planted:
+        lab.run(host, ["umount", "/sys/class"])
+
+
+def down(planted):
+    (planted / STATE).write_text("1: DOWN\n")
+
+
+def doctor(lab, *words, timeout=120):
+    return lab.run(LOGIN, [sys.executable, *DOCTOR, *words], timeout=timeout)
+
+
+def health_check(folder):
+    """The script of docs/doctor.md, as it stands there but for where the doctor is."""
+    text = (DOCS / "doctor.md").read_text()
+    (script,) = re.findall(r"```sh\n(#!/bin/sh\n# HealthCheckProgram.*?)```", text, re.DOTALL)
+    program = folder / "health.sh"
+    # The lab's hosts may lock as little memory as the machine that it runs on.
+    script = script.replace("port_state,memlock", "port_state")
+    program.write_text(script.replace("clusterbench doctor", f"{sys.executable} {' '.join(DOCTOR)}"))
+    return program
+
+
+@pytest.mark.mpi
+def test_a_port_that_is_down_on_one_host_of_four_is_named_under_mpirun(lab, plant):
+    if reason := launchers.why_not_mpich():
+        pytest.skip(reason)
+    for host in ("cb1", "cb2", "cb3", "cb4"):
+        planted = plant(host)
+    down(planted)
+    launcher = launchers.mpich(lab, ["cb1", "cb2", "cb3", "cb4"], ranks_per_host=1)
+    command = launcher.command(*DOCTOR, "--quick")
+    done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
+    assert "\ncb4\n  error    mlx5_3 port 1 is DOWN" in done.stdout, done.stderr
+    assert "port_state: 8 RDMA ports ACTIVE" in done.stdout
+
+
+def test_over_ssh_every_host_answers_and_the_one_that_is_off_is_named(lab, plant):
+    down(plant("cb2"))
+    lab.crash("cb3", power=True)
+    done = doctor(lab, "--quick", "--hosts", "cb1,cb2,cb3")
+    assert done.returncode == 1, done.stderr
+    assert "\ncb3\n  error    was not reached by ssh  [not_reached]" in done.stdout
+    assert "  error    mlx5_3 port 1 is DOWN" in done.stdout.partition("\ncb2\n")[2]
+
+
+def test_slurm_drains_a_node_for_what_the_site_listed_and_returns_it(lab, slurm, plant, tmp_path):
+    program = health_check(tmp_path)
+    planted = plant("cb2")
+
+    def check(host):
+        began = time.monotonic()
+        assert lab.run(host, ["sh", str(program)], timeout=60).returncode == 0
+        assert time.monotonic() - began < 40
+        return slurm.states()[host].rstrip("*")  # a star: slurmd was slow to answer
+
+    assert check("cb2") == "idle"
+    down(planted)
+    assert check("cb2") == "drained"
+    shown = lab.run(LOGIN, ["scontrol", "show", "node", "cb2"]).stdout
+    assert "Reason=clusterbench: mlx5_3 port 1 is DOWN" in shown
+    assert check("cb1") == "idle"
+    (planted / STATE).write_text("4: ACTIVE\n")
+    assert check("cb2") == "idle"
+
+
+def test_a_node_that_someone_else_drained_stays_drained(lab, slurm, tmp_path):
+    program = health_check(tmp_path)
+    lab.run(LOGIN, ["scontrol", "update", "nodename=cb1", "state=drain", "reason=memory is replaced"], check=True)
+    assert lab.run("cb1", ["sh", str(program)], timeout=60).returncode == 0
+    assert slurm.states()["cb1"] == "drained"
