@@ -82,6 +82,19 @@ class Files:
             self._note(path, f"could not be read: {error.strerror}")
         return None
 
+    def data(self, path: str, most: int) -> bytes | None:
+        """The first ``most`` bytes of a file; None, and noted, where it cannot be read, or where it is absent."""
+        try:
+            with open(self.root / path.lstrip("/"), "rb") as file:
+                return file.read(most)
+        except FileNotFoundError:
+            pass
+        except PermissionError:
+            self._note(path, NOT_ALLOWED)
+        except OSError as error:
+            self._note(path, f"could not be read: {error.strerror}")
+        return None
+
     def number(self, path: str, optional: bool = False) -> int | None:
         """The whole number a file holds, such as ``42`` or ``0x10``."""
         text = self.text(path, optional)

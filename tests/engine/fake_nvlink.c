@@ -8,8 +8,6 @@
  */
 #include "fake_nvml.c"
 
-enum { NOT_SUPPORTED = 3 };
-
 int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu) {
     unsigned id = 0;
     if (sscanf(uuid, "GPU-%x", &id) != 1) return INVALID_ARGUMENT;

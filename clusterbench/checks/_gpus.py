@@ -1,0 +1,60 @@
+"""What checks of NVIDIA GPUs have in common: which there are, how they are named, and what each check needs of NVML."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, TypeVar
+
+from clusterbench.checks import Fault, PartsCheck
+from clusterbench.facts import Host, NotKnown, known
+from clusterbench.facts.gpus import BUS, NVML, Gpu, Gpus
+
+Value = TypeVar("Value")
+
+
+def gpus_of(host: Host) -> tuple[Gpu, ...]:
+    """The NVIDIA GPUs of a host; none where its PCIe bus shows none.
+
+    Raises
+    ------
+    NotKnown
+        If the driver named none and the bus shows some, or there is no bus to look at.
+    """
+    facts = host.of(Gpus)
+    if facts.gpus or facts.on_bus == ():
+        return facts.gpus
+    if facts.on_bus is None:
+        raise NotKnown(f"{NVML} {facts.unread.get(NVML, 'names no GPU')}, and {BUS} is not there", "the NVIDIA driver")
+    why = facts.unread.get(NVML, "names no GPU that this process may use")
+    raise NotKnown(f"{NVML} {why}", "the NVIDIA driver, and permission to use the GPUs")
+
+
+def answer(host: Host, gpu: Gpu, value: Value | None, function: str) -> Value:
+    """What NVML said of a GPU.
+
+    Raises
+    ------
+    NotKnown
+        If it said nothing, with the reason.
+    """
+    if gpu.error is not None:
+        raise NotKnown(f"{gpu.place}: {gpu.error}", "a GPU that answers")
+    return known(host.of(Gpus), value, function)
+
+
+class GpuCheck(PartsCheck[Gpu]):
+    """A check of each NVIDIA GPU.
+
+    ``asks`` is the function of NVML that it cannot do without: boards that do not support it are left out. ``kept`` are
+    the GPUs that this leaves, in the plural.
+    """
+
+    asks: ClassVar[str]
+    parts = "NVIDIA GPUs"
+
+    def parts_of(self, host: Host) -> Sequence[Gpu]:
+        return [gpu for gpu in gpus_of(host) if self.asks not in gpu.lacks]
+
+    @abstractmethod
+    def fault(self, host: Host, part: Gpu) -> Fault | None: ...
