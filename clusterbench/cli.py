@@ -571,6 +571,7 @@ def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], **asked: Any
 @accept_option
 @click.option("--scale-from", type=click.IntRange(2), metavar="LINE", help="Set all times by this line's measured one.")
 @click.option("--out", type=click.Path(path_type=Path), help="The CSV.  [default: stdout]")
+@uncollected(to_the_end=True)
 def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None, **options: Any) -> None:
     """Print the step time of every row of TABLE, a CSV of layouts or a run: its interval, its parts and its memory.
 
@@ -599,6 +600,7 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
 @click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
 @click.option("--gpu-hour", type=click.FloatRange(min=0, min_open=True), help="What an hour of a GPU costs.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the suite that measures the first five.")
+@uncollected(to_the_end=True)
 def advise(out: Path | None, **asked: Any) -> None:
     """Say what fits, which batch and which layout: every legal one priced, the five to measure, and why others lose.
 

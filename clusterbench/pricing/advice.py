@@ -7,6 +7,7 @@ come out as a suite.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ class Candidate:
     Attributes
     ----------
     step_s
-        Its price, whether it fits or not.
+        Its price; of one that does not fit none was worked out, and it is endless.
     """
 
     priced: PricedJob
@@ -139,7 +140,7 @@ def advise(question: Question, profile: Profile, known: KnownRates) -> Advice:
     refused: Counter[str] = Counter()
     candidates = list(_candidates(question, profile, known, refused))
     fitting = [each for each in candidates if each.fits != "does not fit"]
-    too_large = min((each for each in candidates if each not in fitting), key=_needed, default=None)
+    too_large = min((each for each in candidates if each.fits == "does not fit"), key=_needed, default=None)
     best: dict[str, Candidate] = {}
     for each in sorted(fitting, key=lambda one: one.step_s):
         best.setdefault(str(each.layout), each)
@@ -172,8 +173,9 @@ def _candidates(question: Question, profile: Profile, known: KnownRates, refused
                     refused[why] += recompute == RECOMPUTED[0]
                     continue
                 held = max(sum(of.values()) for of in profile.memory(priced))
-                step_s = step_seconds(profile.work(priced), rates)
-                last = Candidate(priced, step_s, held, fit(held, question.memory_bytes))
+                fits = fit(held, question.memory_bytes)
+                step_s = math.inf if fits == "does not fit" else step_seconds(profile.work(priced), rates)
+                last = Candidate(priced, step_s, held, fits)
                 yield last
                 if last.fits == "fits":
                     break  # what recomputes more is slower
