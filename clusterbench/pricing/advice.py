@@ -149,6 +149,12 @@ def advise(question: Question, profile: Profile, known: KnownRates) -> Advice:
     return Advice(question, ranked, prices, too_large, refused, len(candidates), len(fitting))
 
 
+def fastest(question: Question, profile: Profile, known: KnownRates) -> Candidate | None:
+    """The fastest layout that fits, and nothing else; None where none does."""
+    fitting = (each for each in _candidates(question, profile, known, Counter()) if each.fits != "does not fit")
+    return min(fitting, key=lambda each: each.step_s, default=None)
+
+
 def _needed(candidate: Candidate) -> float:
     return candidate.memory_bytes
 

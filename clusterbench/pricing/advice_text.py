@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from clusterbench.pricing import parts_of, spent
-from clusterbench.pricing.advice import TO_MEASURE, Advice, Candidate, order_words
+from clusterbench.pricing.advice import TIE, TO_MEASURE, Advice, Candidate, order_words
+from clusterbench.pricing.knee import FALL, OnNodes, knee
 from clusterbench.pricing.not_validated import not_validated
+from clusterbench.pricing.playbook_rules import checked
 from clusterbench.pricing.profiles import Profile
 from clusterbench.pricing.rates import KnownRates
 from clusterbench.shape_file import mapping_of
@@ -17,11 +19,19 @@ MOST_REASONS = 4
 TERA = 1e12
 
 
-def advice_text(advice: Advice, profile: Profile, known: KnownRates, gpu_hour: float | None) -> str:
-    """The three steps with their figures, and what to measure.
+def advice_text(
+    advice: Advice,
+    profile: Profile,
+    known: KnownRates,
+    gpu_hour: float | None,
+    on_nodes: Sequence[OnNodes] = (),
+) -> str:
+    """The three steps with their figures, what to measure, and what becomes of the Playbook's rules.
 
     Parameters
     ----------
+    on_nodes
+        The fastest layouts on fewer nodes, where that is asked.
     gpu_hour
         What an hour of a GPU costs, in any currency; None where that is not asked.
     """
@@ -29,6 +39,7 @@ def advice_text(advice: Advice, profile: Profile, known: KnownRates, gpu_hour: f
     if advice.ranked:
         lines += [*comment(_batch(advice.ranked[0]), indent="   "), "#", *_layouts(advice), "#"]
         lines += [*_others(advice, profile, known), *comment(_cost(advice.ranked[0], gpu_hour))]
+        lines += [*_scaling(on_nodes), *_rules(advice)]
         if unsure := dict.fromkeys(what for each in advice.ranked[:TO_MEASURE] for what in not_validated(each.priced)):
             lines += comment(f"Not validated against any measurement: {', '.join(unsure)}.")
     for why, number in advice.refused.most_common(MOST_REASONS):
@@ -138,6 +149,46 @@ def _others(advice: Advice, profile: Profile, known: KnownRates) -> Iterator[str
         slower = each.step_s / best.step_s - 1
         rows.append([each.words, f"{slower:.1%}", f"{worst} +{more[worst]:.3g} s of {each.step_s:.3g} s"])
     yield from aligned(["layout", "slower by", "most of it"], rows)
+
+
+def _scaling(on_nodes: Sequence[OnNodes]) -> Iterator[str]:
+    """The fastest layout on each number of nodes, and where the knee is."""
+    if not on_nodes:
+        return
+    yield from comment("On fewer nodes, with the same batch:")
+    rows = [
+        [str(each.num_nodes), each.best.words, f"{each.best.tokens_per_s_per_rank:,.0f}"]
+        if each.best is not None
+        else [str(each.num_nodes), "nothing fits", ""]
+        for each in on_nodes
+    ]
+    yield from aligned(["nodes", "fastest", "tokens/s/GPU"], rows)
+    found, most = knee(on_nodes), on_nodes[-1].num_nodes
+    falls = f"tokens/s per GPU falls by more than {FALL:.0%} of what fewer nodes reach"
+    where = f"at {plural(found.num_nodes, 'node')}" if found else f"not reached up to {plural(most, 'node')}"
+    yield from comment(f"The knee, from where on {falls}: {where}.")
+
+
+def _rules(advice: Advice) -> Iterator[str]:
+    """What becomes of the Playbook's rules by these prices."""
+    found = list(checked(advice.question, advice.ranked))
+    if not found:
+        return
+    broken = [each for each in found if not each.holds]
+    yield from comment(
+        f"The Playbook's rules by these prices: {len(found) - len(broken)} of {len(found)} hold. A rule holds where "
+        f"the fastest layout that follows it is less than {TIE:.0%} slower than the fastest of all."
+    )
+    rows = [
+        [
+            "holds" if each.holds else "DOES NOT",
+            "none fits" if each.follows is None else str(each.follows.layout),
+            "" if each.follows is None else f"{each.slower_by:.1%}",
+            each.rule.says,
+        ]
+        for each in found
+    ]
+    yield from aligned(["", "fastest that follows", "slower by", "rule"], rows)
 
 
 def _cost(best: Candidate, gpu_hour: float | None) -> str:

@@ -10,6 +10,7 @@ from clusterbench.cluster import GPUS_OF_A_NODE, named_accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.pricing.advice import Question, advise
 from clusterbench.pricing.advice_text import advice_text, advised_suite
+from clusterbench.pricing.knee import on_fewer_nodes
 from clusterbench.pricing.profiles import named_profile
 from clusterbench.pricing.rates import KnownRates
 from clusterbench.pricing.rates_file import rates_of
@@ -37,6 +38,7 @@ def answers(
     rates: Path | None,
     profile: str,
     gpu_hour: float | None,
+    knee: bool,
 ) -> Iterator[tuple[str, str]]:
     """Text and suite of each answer; one for each network that there may be.
 
@@ -60,7 +62,8 @@ def answers(
         known = known if rates is None else rates_of(rates, known, profile)
         advice = advise(question, of, known)
         head = [_caution(known, rates), *([f"# If the NICs of a node are {network}:"] if unsaid else [])]
-        yield "\n".join([*head, advice_text(advice, of, known, gpu_hour)]), advised_suite(advice)
+        on_nodes = list(on_fewer_nodes(question, of, known)) if knee else ()
+        yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advised_suite(advice)
 
 
 def _caution(known: KnownRates, rates: Path | None) -> str:

@@ -124,6 +124,19 @@ def test_the_answer_says_first_that_nothing_was_measured():
     assert done.stdout.count("NOT MEASURED") == 1
 
 
+def test_the_answer_has_the_playbooks_rules_and_where_asked_the_knee():
+    of = ("--shape", "llama-8b", *HERE, "--gpus-per-node", "4", "--num-nodes", "2", "--nics", "4x400Gb")
+    plain = run(*of, "--global-batch-size", "16")
+    text = " ".join(plain.stdout.replace("\n#", "").split())
+    assert "The Playbook's rules by these prices: " in text
+    assert "tp stays within a node" in text
+    assert "knee" not in text
+    asked = run(*of, "--global-batch-size", "16", "--knee")
+    text = " ".join(asked.stdout.replace("\n#", "").split())
+    assert "On fewer nodes, with the same batch: " in text
+    assert "The knee, from where on tokens/s per GPU falls by more than 20% of what fewer nodes reach: " in text
+
+
 def test_a_network_that_is_not_said_gives_two_answers():
     of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--gpus-per-node", "2", "--global-batch-size", "16")
     both = run(*of)
