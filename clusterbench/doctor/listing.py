@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from clusterbench.checks import checks
-from clusterbench.words import aligned
+from clusterbench.doctor.catalogue import entries
+from clusterbench.words import aligned, plural, short
+
+_MOST_SOURCE = 60
 
 
 def listing() -> str:
-    """Number, name, question, severity, source and the right that each check needs, by their numbers."""
-    kinds = sorted(checks().items(), key=lambda item: item[1].number)
-    rows = [(kind.number, name, kind.severity, kind.right or "-", kind.source, kind.question) for name, kind in kinds]
-    return "\n".join(aligned(("number", "check", "severity", "right", "source", "question"), rows))
+    """Number, name, severity, the right that each check needs, source and question, by their numbers."""
+    every = list(entries())
+    rows = [
+        (
+            entry.number,
+            entry.by or "-",
+            entry.severity or "-",
+            entry.right or "-",
+            short(entry.source or "-", _MOST_SOURCE),
+            entry.question,
+        )
+        for entry in every
+    ]
+    made = sum(bool(entry.by) for entry in every)
+    lines = aligned(("number", "check", "severity", "right", "source", "question"), rows)
+    return "\n".join([f"# {plural(made, 'check')}; {len(every) - made} are not made yet", *lines])

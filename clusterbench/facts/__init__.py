@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -233,7 +234,7 @@ class Host:
     environment: Mapping[str, Any]
 
     def of(self, kind: type[Kind]) -> Kind:
-        """What a collector said.
+        """What a collector said; read once, however many checks ask.
 
         Raises
         ------
@@ -241,6 +242,16 @@ class Host:
             If it said nothing, or what this version cannot read.
         """
         name = name_of(kind)
+        if name not in self._read:
+            self._read[name] = self._facts(name, kind)
+        found: Kind = self._read[name]
+        return found
+
+    @cached_property
+    def _read(self) -> dict[str, Any]:
+        return {}
+
+    def _facts(self, name: str, kind: type[Kind]) -> Kind:
         said = (self.environment.get("facts") or {}).get(name)
         if not isinstance(said, Mapping):
             raise NotKnown(f"nothing was recorded of {name.replace('_', ' ')}", "a run of this version of clusterbench")

@@ -1,0 +1,180 @@
+"""All checks of the doctor by their numbers: those of hosts, those of runs, and those that are still to be made.
+
+The first 94 are the field's: what people who run GPU clusters look for, from NVIDIA's guides, the tools of Azure,
+imbue, leptonai, DCGM and Primus, and threads of NCCL's users. Numbers from 95 on are our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from clusterbench.checks import checks
+from clusterbench.types import Severity
+
+State = Literal["every run and doctor --quick", "runs and doctor", "not yet"]
+KNOWN = 94
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One check. ``by`` is the check's or diagnosis's name; ``waits`` says why there is none."""
+
+    number: int
+    question: str
+    by: str
+    severity: Severity | Literal[""]
+    right: str
+    source: str
+    test: str
+    state: State
+    waits: str = ""
+
+
+@dataclass(frozen=True)
+class OfRuns:
+    """A check that a diagnosis makes over what a run recorded: its name, what is asked, and from what."""
+
+    diagnosis: str
+    question: str
+    severity: Severity
+    source: str
+
+
+_LOG = "NCCL's log, which nccl_transport reads"
+_CASE = "what each rank reported"
+OF_RUNS: dict[int, OfRuns] = {
+    1: OfRuns("wrong_transport", "Does every channel between hosts use GPUDirect RDMA?", "error", _LOG),
+    2: OfRuns("wrong_transport", "Is GPUDirect RDMA on for every card?", "error", _LOG),
+    6: OfRuns("wrong_transport", "Can this GPU do GPUDirect RDMA at all?", "note", "the product's name"),
+    22: OfRuns("throttling", "Did clocks stay up while it was measured?", "warning", "NVML, sampled during each case"),
+    28: OfRuns("straggler", "Is every GPU as fast as its peers?", "error", "matmul, device_copy of all ranks"),
+    33: OfRuns("slow_link", "Do NVLinks run without errors?", "warning", "NVML's counters before and after a case"),
+    38: OfRuns("wrong_transport", "Do GPUs of one host talk over NVLink or PCIe and not over memory?", "error", _LOG),
+    40: OfRuns("slow_link", "Is every pair of GPUs as fast as its peers?", "error", "peer_copy, link_matrix"),
+    45: OfRuns("wrong_transport", "Does NCCL use RDMA and not sockets?", "error", _LOG),
+    81: OfRuns("unlike_hosts", "Is NCCL one version on all hosts?", "warning", "what workers loaded"),
+    84: OfRuns("failed_case", "Has every rank the world it was asked for?", "error", _CASE),
+    89: OfRuns("unstable", "Are the iterations of a case alike?", "warning", _CASE),
+    90: OfRuns("failed_case", "Did every operation give the right result?", "error", _CASE),
+    92: OfRuns("failed_case", "In which phase did a case stop, and which rank was behind?", "error", _CASE),
+}
+
+QUESTIONS: dict[int, str] = {
+    3: "Is nvidia_peermem loaded, or DMA-BUF there?",
+    4: "Is nvidia_peermem free of invalid contexts?",
+    5: "Can DMA-BUF be used with this kernel and driver?",
+    7: "Is RDMA from GPU memory as fast as from host memory?",
+    8: "Is each GPU near the network card it uses?",
+    9: "Is PCIe relaxed ordering on for network cards?",
+    10: "Is gdrdrv there?",
+    11: "Is ACS off on the bridges between GPUs and cards?",
+    12: "Is the IOMMU off or in pass-through?",
+    13: "Does each GPU's PCIe link reach its generation under load?",
+    14: "Has each GPU all of its PCIe lanes?",
+    15: "Has each network card its PCIe speed and lanes?",
+    16: "Are PCIe links free of replays and errors?",
+    17: "Has each network card enough power?",
+    18: "Is the kernel log free of Xid errors?",
+    19: "Is the kernel log free of NVSwitch errors?",
+    20: "Is no row of GPU memory waiting to be remapped, or lost?",
+    21: "Is GPU memory free of uncorrectable errors?",
+    23: "May each GPU clock as high as it can?",
+    24: "Is each GPU's power limit its default?",
+    25: "Is persistence mode on?",
+    26: "Is no foreign process on a GPU?",
+    27: "Does a GPU that is busy also work?",
+    29: "Does nvidia-smi answer quickly?",
+    30: "Have all GPUs one VBIOS and driver?",
+    31: "Are all GPUs there?",
+    32: "Are all NVLinks up?",
+    34: "Is the fabric manager running, and the fabric trained?",
+    35: "Is the IMEX domain up?",
+    36: "Has this host a channel of the IMEX domain?",
+    37: "Is peer access on between GPUs that NVLink joins?",
+    39: "Is NVLS there where the hardware has it?",
+    41: "Is every RDMA port up?",
+    42: "Does every port run at its rate?",
+    43: "Have all hosts as many RDMA devices?",
+    44: "Does training use the training network's cards?",
+    46: "Has each RoCE port an address that can be routed?",
+    47: "Is NCCL left to choose the GID?",
+    48: "Do hosts agree in the GID's index?",
+    49: "Is the network of one kind, InfiniBand or RoCE?",
+    50: "Is the MTU one and large enough?",
+    51: "Is a subnet manager there?",
+    52: "Do error counters of ports stand still?",
+    53: "Is RDMA free of retransmissions?",
+    54: "Is RoCE free of congestion?",
+    55: "Did every link stay up?",
+    56: "Is every cable and transceiver cool?",
+    57: "Have cards of one name one firmware and model?",
+    58: "Are there several queue pairs a connection where paths are many?",
+    59: "Do cards of different rails reach each other?",
+    60: "Does every pair of hosts reach each other over verbs?",
+    61: "Is each card on the PCIe switch of its GPU?",
+    62: "May a process lock as much memory as RDMA registers?",
+    63: "May a process open as many files as a large job needs?",
+    64: "Is the stack of threads limited?",
+    65: "Is /dev/shm large enough?",
+    66: "Is shared memory left alone when a user logs out?",
+    67: "Has each GPU enough CPUs?",
+    68: "Does a process run on the CPUs near its GPUs?",
+    69: "Is NUMA balancing off?",
+    70: "Do CPUs run at full clock, without deep sleep?",
+    71: "How are huge pages set?",
+    72: "Is swap off, and memory not short?",
+    73: "Is no task stuck, and no CPU locked up?",
+    74: "Are there enough ports for a job's connections?",
+    75: "Do the clocks of hosts agree?",
+    76: "Does a container show /sys and devices?",
+    77: "Is this bare metal?",
+    78: "Can NCCL allocate host memory through CUDA?",
+    79: "Can NVIDIA's libraries be loaded?",
+    80: "Is the NCCL that is loaded the one that was installed?",
+    82: "Is the network plug-in there that this machine needs?",
+    83: "Does no variable switch off what makes NCCL fast?",
+    85: "Has every rank as many network devices?",
+    86: "Did NCCL find a path for its rings and trees?",
+    87: "Was memory free of retries while steps were timed?",
+    88: "What does the first iteration cost?",
+    91: "Is every figure below what is physically possible?",
+    93: "Did all ranks start the same collectives?",
+    94: "Do collectives make progress?",
+}
+"""Of those that no check or diagnosis of a run has; for checks their own question counts."""
+
+WAITS: dict[int, str] = {
+    59: "hardware: two rails",
+    60: "hardware: RDMA cards",
+}
+
+
+def entries() -> Iterator[Entry]:
+    """All checks by number."""
+    of_hosts = {kind.number: (name, kind) for name, kind in checks().items()}
+    for number in sorted({*range(1, KNOWN + 1), *of_hosts}):
+        if number in of_hosts:
+            name, kind = of_hosts[number]
+            test = f"tests/checks/test_{name}.py"
+            state: State = "every run and doctor --quick"
+            yield Entry(number, kind.question, name, kind.severity, kind.right, kind.source, test, state)
+        elif number in OF_RUNS:
+            of = OF_RUNS[number]
+            test = f"tests/diagnoses/test_{of.diagnosis}.py"
+            yield Entry(number, of.question, of.diagnosis, of.severity, "", of.source, test, "runs and doctor")
+        else:
+            yield Entry(number, QUESTIONS[number], "", "", "", "", "", "not yet", WAITS.get(number, ""))
+
+
+def markdown() -> str:
+    """The table of ``docs/doctor.md``."""
+    rows = ["| | question | by | severity | source | test | where |", "|---|---|---|---|---|---|---|"]
+    for entry in entries():
+        state = f"{entry.state}: waits for {entry.waits}" if entry.waits else entry.state
+        right = f" ({entry.right})" if entry.right else ""
+        test = f"[test](../{entry.test})" if entry.test else ""
+        cells = (entry.number, entry.question, entry.by, entry.severity, f"{entry.source}{right}", test, state)
+        rows.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) + "\n"
