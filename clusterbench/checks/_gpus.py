@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, TypeVar
@@ -43,11 +44,15 @@ def answer(host: Host, gpu: Gpu, value: Value | None, function: str) -> Value:
     return known(host.of(Gpus), value, function)
 
 
+def is_on_pcie(gpu: Gpu) -> bool:
+    """Whether PCIe is its way to the host; of Grace superchips (GH200, GB200, GB300) it is C2C."""
+    return not re.match(r"NVIDIA G[HB]\d", gpu.name or "")
+
+
 class GpuCheck(PartsCheck[Gpu]):
     """A check of each NVIDIA GPU.
 
-    ``asks`` is the function of NVML that it cannot do without: boards that do not support it are left out. ``kept`` are
-    the GPUs that this leaves, in the plural.
+    ``asks`` is the function of NVML that it cannot do without: boards that do not support it are left out.
     """
 
     asks: ClassVar[str]

@@ -13,7 +13,6 @@ from clusterbench.facts import Facts, Files
 
 NVML = "NVML"
 BUS = "/sys/bus/pci/devices"
-CGROUP = "/proc/self/cgroup"
 COMPLETED = "completed"
 DEFAULT_MODE = "default"
 
@@ -134,27 +133,17 @@ class Gpu:
 class Gpus(Facts):
     """NVIDIA GPUs, by NVML and by the PCIe bus, whatever ``CUDA_VISIBLE_DEVICES`` says.
 
-    ``on_bus`` is None where there is no such bus to look at. ``cgroup`` tells whether a job or container may be allowed
-    fewer GPUs than the host has.
+    ``on_bus`` is None where there is no such bus to look at.
     """
 
     gpus: tuple[Gpu, ...]
     driver_version: str | None
     on_bus: tuple[BusGpu, ...] | None
-    cgroup: str | None
 
     @classmethod
     def read(cls, files: Files) -> Self:
         gpus, driver = _asked(files)
-        bus = _on_bus(files)
-        cgroup = files.text(CGROUP)
-        return cls(
-            gpus=gpus,
-            driver_version=driver,
-            on_bus=bus,
-            cgroup=None if cgroup is None else cgroup[-200:],
-            unread=files.unread,
-        )
+        return cls(gpus=gpus, driver_version=driver, on_bus=_on_bus(files), unread=files.unread)
 
 
 def _asked(files: Files) -> tuple[tuple[Gpu, ...], str | None]:
@@ -181,14 +170,16 @@ def _driver_version() -> str | None:
 def _gpu(index: int, handle: Handle, files: Files) -> Gpu:
     """All of one GPU, a group of questions after the other. If it is lost in between, only that is said."""
     read = Reader(handle)
+    identity = _identity(read)
     said: dict[str, Any] = {}
-    for part in (_identity, _pcie, _modes, _limits, _memory, _fabric):
+    for part in (_pcie, _modes, _limits, _memory, _fabric):
         said |= part(read)
     for function, why in read.refused.items():
         files.unread.setdefault(function, f"{why}, for GPU {index}" if why.startswith("said") else why)
+    identity |= {"name": handle.name, "uuid": handle.uuid}
     if read.device is None:
-        return Gpu(index, error=read.error, name=handle.name, uuid=handle.uuid)
-    return Gpu(index, lacks=tuple(read.lacks), name=handle.name, uuid=handle.uuid, **said)
+        return Gpu(index, error=read.error, **identity)
+    return Gpu(index, lacks=tuple(read.lacks), **identity, **said)
 
 
 def _identity(read: Reader) -> dict[str, Any]:

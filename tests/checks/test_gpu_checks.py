@@ -35,7 +35,7 @@ def test_where_the_driver_is_not_loaded_nothing_is_judged(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_lost_gpu_is_not_judged_and_the_others_are(name):
-    lost = Gpu(3, error="GPU is lost", serial="1650000000003", address="0000:4b:01.0")
+    lost = Gpu(3, "GPU is lost", name="NVIDIA H100 80GB HBM3", serial="1650000000003", address="0000:4b:01.0")
     blank = {field: value for field, value in vars(lost).items() if field != "index"}
     said = judged(name, host(**blank))
     assert said.unknown[0].why == f"{PLACE}: GPU is lost"

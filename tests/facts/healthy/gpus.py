@@ -45,7 +45,6 @@ def facts(**changed):
         "gpus": tuple(gpu(index) for index in range(NUM_GPUS)),
         "driver_version": "550.90.07",
         "on_bus": tuple(BusGpu(gpu_address(index), "nvidia", True) for index in range(NUM_GPUS)),
-        "cgroup": "0::/user.slice/user-1000.slice/session-2.scope",
     }
     return Gpus(**{**described, **changed})
 
