@@ -1,0 +1,274 @@
+"""The kernel's log: which of its lines tell of a fault, what of, where and when. One table for all who read it.
+
+Times are of many forms; each line's is kept as it stands, and in seconds where it can be reckoned, for which the form
+must not matter: only differences are used.
+
+Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,en_main}.c``,
+``drivers/pci/{pci,pcie/aer}.c``, ``kernel/{watchdog,hung_task,panic}.c``, ``mm/oom_kill.c``,
+``arch/x86/kernel/cpu/mce``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud, kernel
+message matchers of ``components/``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from clusterbench.errors import ToolError
+from clusterbench.tools._prefix import without_launcher
+
+MOST_EVENTS = 100
+_MOST_TEXT = 200
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: its time as it stands, in seconds from a beginning that all lines share, and its host if it says so."""
+
+    time: str
+    seconds: float | None
+    host: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened at one place within a day, once or often.
+
+    Attributes
+    ----------
+    kind
+        Of :data:`KINDS`.
+    where
+        ``GPU 0000:9b:00``, ``mlx5_core 0000:5c:00.0``, ``ens1f0np0``; empty where the line names nothing.
+    code
+        The number of an Xid or SXid, the watts of a slot, the seconds a task was stuck.
+    first, last
+        Times of the first and the last of ``count`` lines, as they stand in the log.
+    text
+        The first line, without its time.
+    """
+
+    kind: str
+    where: str
+    code: int | None
+    count: int
+    first: str
+    last: str
+    text: str
+
+
+HARMLESS: tuple[tuple[str, str], ...] = (
+    (r"ACCESS_REG\(0x\w+\).* failed", "firmware keeps registers of a port it manages itself (gpud issue 1164)"),
+    (r"AER: enabled with IRQ", "error reporting is switched on"),
+    (r"Port module event: module \d+, Cable (?:un)?plugged", "a cable was plugged in or out"),
+    (r"mce: (?:CPU\d+: Thermal monitoring|using \d+ MCE banks)|In-kernel MCE decoding enabled", "switched on"),
+    (r"Machine check events logged", "stands before or after the line that says which"),
+    (r"EDAC (?:MC: Ver|MC\d+: Giving out device)|Correctable Errors collector initialized", "switched on"),
+    (r"taints kernel|module verification failed", "NVIDIA's modules are not of the kernel"),
+    (r"hung_task_timeout_secs", "says how to silence the line before it"),
+    (r"NVRM: Rate limiting GSP RPC", "says that the line before it is shown less often"),
+    (r"soft lockup.*\bwatchdog_thresh\b", "a setting"),
+    (r"Link speed: .* available PCIe bandwidth \(\d", "a card whose slot gives all that it can take"),
+)
+"""Lines that look like faults and are none, and why."""
+
+_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_PATTERNS: tuple[tuple[str, str], ...] = (
+    ("xid", rf"NVRM: Xid \((?:PCI:)?(?P<gpu>{_BDF})\): (?P<code>\d+)\b"),
+    ("xid", rf"NVRM: (?:GPU (?:at PCI:)?)?(?P<gpu>{_BDF})?.*GPU has fallen off the bus(?P<code_79>)"),
+    ("sxid", rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<switch>{_BDF})\): (?P<code>\d+), (?:Non-fatal|Fatal)\b"),
+    ("gpu_start", rf"NVRM: (?:GPU (?P<gpu>{_BDF}): )?.*(?:RmInitAdapter failed|rm_init_adapter failed)"),
+    ("peermem", r"nvidia[-_]peermem.*ERROR detected invalid context"),
+    ("slot_power", rf"(?P<device>mlx5_core {_BDF})?.*Detected insufficient power on the PCIe slot \((?P<code>\d+)W\)"),
+    ("heat", rf"(?P<device>mlx5_core {_BDF})?.*Port module event.*module (?P<module>\d+).*High Temperature"),
+    ("heat", rf"(?P<device>mlx5_core {_BDF})?.*High temperature on sensors"),
+    ("cable", rf"(?P<device>mlx5_core {_BDF})?.*Port module event\[error\]: module (?P<module>\d+), "),
+    ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*(?:health compromised|handling bad device|Fatal error|assert_var)"),
+    ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*wait_func.* timeout"),
+    ("pcie_limited", rf"(?P<device>[\w-]+ {_BDF}): [\d.]+ Gb/s available PCIe bandwidth, limited by "),
+    ("aer", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Uncorrect\w+"),
+    ("aer", rf"AER: Uncorrect\w+ .*error (?:message )?received: (?P<device>{_BDF})"),
+    ("aer_corrected", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Correct\w+"),
+    ("stuck", r"soft lockup - (?P<device>CPU#\d+) stuck for (?P<code>\d+)s"),
+    ("stuck", r"hard LOCKUP on (?P<device>cpu \d+)"),
+    ("stuck", r"rcu\w*: .*detected stalls? on CPU|rcu_\w+ (?:self-)?detected stalls?"),
+    (
+        "stuck",
+        r"task (?P<device>[^:\s][^:]*:\d+) blocked (?:for more than|in I/O wait for more than) (?P<code>\d+) sec",
+    ),
+    ("oom", r"(?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process \d+ \((?P<device>[^)]*)\)"),
+    ("oom_cgroup", r"Memory cgroup out of memory: Kill(?:ed)? process \d+ \((?P<device>[^)]*)\)"),
+    ("machine_check", r"mce: (?:Uncorrected hardware memory error|.*Fatal machine check|.*Machine Check Exception)"),
+    ("machine_check", r"\[Hardware Error\]:\s+event severity: (?:fatal|recoverable)"),
+    ("machine_check", r"\[Hardware Error\]: (?:Uncorrected|Deferred) error|Memory failure: 0x\w+: "),
+    ("machine_check", r"EDAC (?P<device>MC\d+): \d+ UE "),
+    ("memory_corrected", r"EDAC (?P<device>MC\d+): \d+ CE "),
+    ("memory_corrected", r"\[Hardware Error\]:\s+event severity: corrected|\[Hardware Error\]: Corrected error"),
+    ("cpu_heat", r"(?P<device>CPU\d+): (?:Core|Package) temperature(?:/speed)? (?:is )?above threshold"),
+    (
+        "panic",
+        r"Kernel panic - not syncing|BUG: unable to handle|Oops: |general protection fault.*\[#1\]|kernel BUG at",
+    ),
+    ("nccl_crash", r"(?P<device>[\w.:-]+)\[\d+\]: segfault at .* in libnccl\.so"),
+    ("storage", r"Remounting filesystem read-only|I/O error while writing superblock|failing I/O|Disk failure on"),
+    ("storage", r"(?:Buffer )?I/O error,? (?:on )?dev (?P<device>[\w-]+)"),
+    ("storage", r"(?P<device>nvme\d+): I/O .*timeout, (?:reset controller|aborting)|Disabling device after reset"),
+    ("storage", r"nfs: server (?P<device>\S+) not responding|Lustre.*(?:was lost|evicted by)"),
+)
+_NUMBERED = ("xid", "sxid")
+_WORDS = (
+    *(
+        "NVRM",
+        "nvidia",
+        "mlx5",
+        "PCIe",
+        "AER",
+        "lockup",
+        "LOCKUP",
+        "stall",
+        "blocked",
+        "memory",
+        "mce",
+        "EDAC",
+        "Error",
+    ),
+    *("temperature", "panic", "BUG", "Oops", "fault", "I/O", "read-only", "Disk", "Disabling", "nfs", "Lustre"),
+)
+"""One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""
+_FAULTS = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
+_SILENT = re.compile("|".join(pattern for pattern, _ in HARMLESS))
+_LINK = re.compile(
+    rf"(?:{_BDF}:? )?(?P<link>(?:en|eth|ib|bond|rdma|roce)[\w.-]*):? (?:NIC )?"
+    r"(?:[Ll]ink (?:is )?)(?P<way>[Uu]p|[Dd]own)\b"
+    r"|(?:^|\s)(?P<lost>[\w.-]+): (?P<carrier>Lost|Gained) carrier"
+)
+KINDS = (*dict.fromkeys(kind for kind, _ in _PATTERNS), "link_down")
+"""What events are of. ``link_down``: the link of an interface that had been up went down."""
+
+_KERNEL_ONLY = re.compile(
+    r"NVRM: |nvidia-nvswitch|mlx5_core |\] Linux version |\] Command line: |Call Trace:|pcieport |systemd\[1\]: |"
+    r"ACPI: |Out of memory: Kill|soft lockup|blocked for more than \d+ seconds| kernel: |nvidia-peermem|EDAC MC"
+)
+
+_FORMS = (
+    re.compile(r"(?:\w+\s*:\w+\s*: )?\[\s*(?P<up>\d+\.\d+)\](?:\[\s*[TC]\d+\])? ?(?P<text>.*)"),
+    re.compile(r"(?:\w+\s*:\w+\s*: )?\[(?P<c>\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?(?P<text>.*)"),
+    re.compile(r"(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? (?P<text>.*)"),
+    re.compile(r"(?P<sys>\w{3} [ \d]\d \d\d:\d\d:\d\d) (?P<text>.*)"),
+    re.compile(r"\d+,\d+,(?P<us>\d+),[^;]*;(?P<text>.*)"),
+)
+_LOGGED = re.compile(r"(?P<host>[\w.-]+) (?P<program>[\w./-]+)(?:\[\d+\])?: (?:\[\s*\d+\.\d+\] ?)?(?P<text>.*)")
+
+
+def is_kernel_log(text: str) -> bool:
+    """Whether any line of a text is one that a kernel prints."""
+    return _KERNEL_ONLY.search(text) is not None
+
+
+def read(text: str) -> tuple[Line, ...]:
+    """The lines of a log as dmesg, journalctl, syslog or /dev/kmsg print it.
+
+    Raises
+    ------
+    ToolError
+        If no line of it is a kernel's.
+    """
+    if not is_kernel_log(text):
+        raise ToolError(f"no line of this is from a kernel's log: {text.strip()[-200:]!r}")
+    return tuple(lines(text))
+
+
+def lines(text: str) -> Iterator[Line]:
+    """The lines as they are, whatever they hold; those without a time have that of the line before them."""
+    time, seconds, host = "", None, ""
+    for raw in text.splitlines():
+        match, line = _timed(raw)
+        if match is None:
+            yield Line(time, seconds, host, raw.strip())
+            continue
+        time, seconds = _when(match)
+        rest = match["text"] if line is None else line
+        logged = _LOGGED.fullmatch(rest) if match.re in (_FORMS[2], _FORMS[3]) else None
+        host, rest = (logged["host"], logged["text"]) if logged else ("", rest)
+        yield Line(time, seconds, host, rest.strip())
+
+
+def _timed(raw: str) -> tuple[re.Match[str] | None, str | None]:
+    for line in (raw, without_launcher(raw)):
+        for form in _FORMS:
+            if match := form.fullmatch(line):
+                return match, None
+    return None, None
+
+
+def _when(match: re.Match[str]) -> tuple[str, float | None]:
+    """A time as it stands, and in seconds."""
+    said = match.groupdict()
+    if up := said.get("up"):
+        return f"{up} s after boot", float(up)
+    if us := said.get("us"):
+        return f"{int(us) / 1e6:.6f} s after boot", int(us) / 1e6
+    forms = {"c": "%a %b %d %H:%M:%S %Y", "iso": "%Y-%m-%dT%H:%M:%S", "sys": "%Y %b %d %H:%M:%S"}
+    for name, form in forms.items():
+        if time := said.get(name):
+            whole = time.replace(" ", "T") if name == "iso" else f"2000 {time}" if name == "sys" else time
+            try:
+                return time, datetime.strptime(whole, form).timestamp()
+            except ValueError:
+                return time, None
+    return "", None
+
+
+def events(log: Iterable[Line]) -> list[Event]:
+    """What the lines tell of, in the order in which it began; alike lines at one place within a day are one event."""
+    groups: dict[tuple[str, str, int | None], list[tuple[float | None, Event]]] = {}
+    order: list[tuple[tuple[str, str, int | None], int]] = []
+    for line, kind, where, code in _found(log):
+        key = kind, where, code if kind in _NUMBERED else None
+        same = groups.setdefault(key, [])
+        if same and _within_a_day(same[-1][0], line.seconds):
+            began, event = same[-1]
+            same[-1] = began, replace(event, count=event.count + 1, last=line.time)
+        else:
+            order.append((key, len(same)))
+            event = Event(kind, where, code, 1, line.time, line.time, line.text[:_MOST_TEXT])
+            same.append((line.seconds, event))
+    return [groups[key][number][1] for key, number in order]
+
+
+def _within_a_day(began: float | None, seconds: float | None) -> bool:
+    return began is None or seconds is None or abs(seconds - began) <= DAY_S
+
+
+def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
+    is_up: dict[str, bool] = {}
+    for line in log:
+        if ("ink" in line.text or "carrier" in line.text) and (link := _LINK.search(line.text)):
+            name = link["link"] or link["lost"]
+            up = (link["way"] or "").lower() == "up" or link["carrier"] == "Gained"
+            if not up and is_up.get(name):
+                yield line, "link_down", name, None
+            is_up[name] = up
+            continue
+        if not any(word in line.text for word in _WORDS) or _SILENT.search(line.text):
+            continue
+        for kind, pattern in _FAULTS:
+            if match := pattern.search(line.text):
+                yield line, kind, *_place(match)
+                break
+
+
+def _place(match: re.Match[str]) -> tuple[str, int | None]:
+    said = match.groupdict()
+    code = said.get("code")
+    number = int(code) if code else 79 if said.get("code_79") is not None else None
+    if said.get("gpu"):
+        return f"GPU {said['gpu'].lower().removesuffix('.0')}", number
+    if said.get("switch"):
+        return f"NVSwitch {said['switch'].lower()}", number
+    module = f" module {said['module']}" if said.get("module") else ""
+    return f"{said.get('device') or ''}{module}".strip(), number

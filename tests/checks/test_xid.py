@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from clusterbench.checks.xid import Xid
+from tests.facts.healthy.kernel_log import logging, unreadable
+from tests.facts.machine import healthy
+
+LINE = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def test_it_is_found_with_its_place_and_time(tmp_path):
+    (fault,) = Xid().judge(logging(LINE).host(tmp_path)).faults
+    assert fault.where == "GPU 0000:9b:00"
+    assert fault.what == (
+        "Xid 79 (GPU has fallen off the bus), once, 2026-03-02 14:01:39 UTC: power the host off and"
+        " on; if it comes back, reseat or replace the GPU"
+    )
+    assert fault.evidence == f"/dev/kmsg: {LINE[:200]}"
+
+
+def test_a_log_without_it_is_in_order_and_one_that_cannot_be_read_is_not_judged(tmp_path):
+    said = Xid().judge(healthy().host(tmp_path))
+    assert said.healthy.endswith("in 10 lines of the kernel's log since 2026-03-02 14:00:00 UTC")
+    (unknown,) = Xid().judge_all([unreadable(tmp_path)])["n1"].unknown
+    assert (unknown.why, unknown.takes) == ("/dev/kmsg may be read by root only", "root")
+
+
+@pytest.mark.parametrize(("code", "severity"), [(31, "note"), (94, "warning"), (119, "error"), (999, "warning")])
+def test_what_a_program_may_have_done_itself_is_a_note(tmp_path, code, severity):
+    machine = logging(f"NVRM: Xid (PCI:0000:9b:00): {code}, pid=1, name=python, Ch 00000008")
+    (fault,) = Xid().judge(machine.host(tmp_path)).faults
+    assert fault.severity == severity
+
+
+def test_one_that_comes_back_is_one_finding_with_its_number(tmp_path):
+    line = "NVRM: Xid (PCI:0000:9b:00): 119, pid=1, name=python, Timeout after 6s of waiting for RPC response"
+    (fault,) = Xid().judge(logging(*[line] * 3).host(tmp_path)).faults
+    assert fault.what.startswith(
+        "Xid 119 (GSP RPC timeout: the GPU's own processor does not answer), 3 times, last 2026"
+    )

@@ -1,0 +1,112 @@
+"""The kernel's log: every form of its lines, every kind of fault, and what only looks like one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from clusterbench.errors import ToolError
+from clusterbench.tools.kernel_log import HARMLESS, KINDS, events, lines, read
+
+SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
+real = pytest.mark.skipif(not SAMPLES.is_dir(), reason="../shared absent")
+
+XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, name=python, GPU has fallen off the bus."
+SAID = {
+    XID: "xid",
+    "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.": "xid",
+    "nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30 LTSSM Fault Up": "sxid",
+    "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0x56:1474)": "gpu_start",
+    "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping": "peermem",
+    "mlx5_core 0000:5c:00.0: mlx5_pcie_event:299: Detected insufficient power on the PCIe slot (27W).": "slot_power",
+    "mlx5_port_module_event:1131:(pid 0): Port module event[error]: module 0, Cable error, High Temperature": "heat",
+    "mlx5_core 0000:5c:00.0: Port module event[error]: module 1, Cable error, Bus stuck": "cable",
+    "mlx5_core 0000:18:00.0: poll_health:739: device's health compromised - reached miss count": "nic_failed",
+    "mlx5_core 0000:18:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link": "pcie_limited",
+    "pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: 0000:18:00.0": "aer",
+    "pcieport 0000:15:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer": "aer_corrected",
+    "watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]": "stuck",
+    "rcu: INFO: rcu_sched self-detected stall on CPU": "stuck",
+    "INFO: task jfsmount:136986 blocked for more than 120 seconds.": "stuck",
+    "Out of memory: Killed process 4711 (python3) total-vm:9kB": "oom",
+    "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB": "oom_cgroup",
+    "{1}[Hardware Error]: event severity: fatal": "machine_check",
+    "EDAC MC0: 1 CE memory read error on CPU_SrcID#0": "memory_corrected",
+    "mce: CPU3: Package temperature above threshold, cpu clock throttled (total events = 1)": "cpu_heat",
+    "Kernel panic - not syncing: Fatal exception": "panic",
+    "python3[25]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in libnccl.so.2[7f7c+d3d]": "nccl_crash",
+    "EXT4-fs (md0): Remounting filesystem read-only": "storage",
+    "nfs: server 192.0.2.16 not responding, timed out": "storage",
+}
+
+
+@pytest.mark.parametrize("text", SAID)
+def test_each_fault_is_of_its_kind(text: str) -> None:
+    (event,) = events(lines(f"[   12.345678] {text}"))
+    assert (event.kind, event.first, event.text) == (SAID[text], "12.345678 s after boot", text)
+
+
+def test_no_kind_is_without_a_line_here() -> None:
+    assert {*SAID.values(), "link_down"} == {*KINDS}
+
+
+LOOKS_LIKE = [
+    "mlx5_cmd_out_err:838:(pid 14): ACCESS_REG(0x805) op_mod(0x1) failed, status bad resource(0x5)",
+    "pcieport 0000:15:01.0: AER: enabled with IRQ 34",
+    "mlx5_core 0000:18:00.0: Port module event: module 0, Cable unplugged",
+    "mce: CPU0: Thermal monitoring enabled (TM1)",
+    "mce: [Hardware Error]: Machine check events logged",
+    "EDAC MC0: Giving out device to module skx_edac controller Skylake Socket#0 IMC#0",
+    "nvidia: loading out-of-tree module taints kernel.",
+    '"echo 0 > /proc/sys/kernel/hung_task_timeout_secs" disables this message for mlx5.',
+    "NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00 (printing 1 of every 30).",
+    "sysctl: soft lockup detector uses watchdog_thresh 10",
+    "mlx5_core 0000:18:00.0: Link speed: 252.048 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 link)",
+]
+
+
+def test_what_only_looks_like_a_fault_is_silent() -> None:
+    assert events(lines("\n".join(f"[    1.000000] {text}" for text in LOOKS_LIKE))) == []
+    assert all(any(re.search(pattern, text) for text in LOOKS_LIKE) for pattern, _ in HARMLESS)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "time"),
+    [
+        ("[12345.678901] ", "12345.678901 s after boot"),
+        ("[12345.678901][ T1234] ", "12345.678901 s after boot"),
+        ("kern  :err   : [12345.678901] ", "12345.678901 s after boot"),
+        ("3,900,12345678901,-;", "12345.678901 s after boot"),
+        ("[Sun Mar  1 16:24:18 2026] ", "Sun Mar  1 16:24:18 2026"),
+        ("2026-03-01T16:24:18,123456+01:00 ", "2026-03-01T16:24:18"),
+        ("2026-03-01T16:24:18+0100 cb17 kernel: ", "2026-03-01T16:24:18"),
+        ("Mar  1 16:24:18 cb17 kernel: ", "Mar  1 16:24:18"),
+        ("Mar  1 16:24:18 cb17 kernel: [12345.678901] ", "Mar  1 16:24:18"),
+        ("[pod/dmesg-7/main] [12345.678901] ", "12345.678901 s after boot"),
+        ("", ""),
+    ],
+)
+def test_times_of_every_form(ahead: str, time: str) -> None:
+    (event,) = events(lines(ahead + XID))
+    assert (event.first, event.where, event.code, event.text) == (time, "GPU 0000:9b:00", 79, XID)
+
+
+def test_what_comes_again_after_a_day_is_an_event_of_its_own() -> None:
+    log = "".join(f"[{seconds}.000000] {XID}\n" for seconds in (0, 86400, 86401))
+    assert [(event.count, event.first, event.last) for event in events(lines(log))] == [
+        (2, "0.000000 s after boot", "86400.000000 s after boot"),
+        (1, "86401.000000 s after boot", "86401.000000 s after boot"),
+    ]
+
+
+def test_a_text_without_a_line_of_a_kernel_is_refused() -> None:
+    with pytest.raises(ToolError, match="no line of this is from a kernel's log: 'hello'"):
+        read("hello\n")
+
+
+@real
+def test_a_gpu_whose_processor_does_not_answer() -> None:
+    (event,) = events(read((SAMPLES / "dmesg_xid119.txt").read_text()))
+    assert (event.kind, event.code, event.count, event.last) == ("xid", 119, 5, "Sun Feb 23 16:30:13 2025")
