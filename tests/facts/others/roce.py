@@ -5,6 +5,7 @@ from tests.facts.machine import planted
 
 
 def change(machine):
+    machine.environment["variables"]["NCCL_IB_QPS_PER_CONNECTION"] = "4"
     machine.programs["ibv_devinfo"] = devinfo(link_layer="Ethernet")
     for number in range(NUM_DEVICES):
         card = f"/sys/devices/pci{number:04x}:00/{address(number)}"
