@@ -44,3 +44,15 @@ def gpu_cards(host: Host) -> list[Mapping[str, Any]]:
         for card in mappings(host.environment.get("pcie"))
         if card.get("kind") in ("display", "accelerator") and str(card.get("id")).startswith(_MAKERS)
     ]
+
+
+def has_nvidia_gpu(host: Host) -> bool:
+    """Whether NVIDIA's driver lists a GPU, or PCIe shows one.
+
+    Raises
+    ------
+    NotKnown
+        If neither was recorded.
+    """
+    num_gpus(host)
+    return bool(host.environment["gpus"]) or any(str(card.get("id")).startswith("10de:") for card in gpu_cards(host))

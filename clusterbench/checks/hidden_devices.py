@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterbench.checks import Fault, HostCheck, Judged
+from clusterbench.checks._training_node import NO_TRAINING_NODE, num_gpus, trains
+from clusterbench.facts import Host
+from clusterbench.facts.device_files import NODES, PCI, DeviceFiles
+from clusterbench.facts.infiniband import FOLDER as RDMA
+from clusterbench.facts.virtualization import Virtualization
+from clusterbench.words import plural
+
+
+class HiddenDevices(HostCheck):
+    """Parts of ``/sys`` and ``/dev`` that a container does not show, though the devices are there.
+
+    NCCL reads the topology from ``/sys`` and takes an even one where it finds none (NCCL's user guide; nccl-tests issue
+    182: "could not read .../max_link_speed"). An RDMA device without its file in ``/dev/infiniband`` cannot be opened,
+    and NCCL falls back to sockets.
+    """
+
+    number = 76
+    question = "Does a process here see all that NCCL reads of PCIe, NUMA nodes, GPUs and RDMA devices?"
+    severity = "warning"
+    source = f"{PCI}, {NODES}, /dev/nvidia*, /dev/infiniband"
+    confirm = f"ls {PCI} {NODES} /dev/infiniband /dev/nvidia*"
+    fix = "docker: --gpus all --device /dev/infiniband, and /sys not masked; Kubernetes: device plug-ins; else: driver"
+
+    def judge(self, host: Host) -> Judged:
+        if not trains(host):
+            return Judged(not_applicable=NO_TRAINING_NODE)
+        facts = host.of(DeviceFiles)
+        container = host.of(Virtualization).container
+        faults = (*_topology(host, facts), *_gpus(facts, container not in (None, "none")), *_rdma(facts))
+        shown = f"{plural(facts.num_pci, 'PCIe function')}, {plural(len(facts.uverbs), 'RDMA file')}"
+        return Judged(faults, "" if faults else f"shown: {shown}, NUMA nodes")
+
+
+def _topology(host: Host, facts: DeviceFiles) -> Iterator[Fault]:
+    if not facts.num_pci:
+        what = f"PCIe is hidden: {plural(num_gpus(host), 'GPU')} here, whose place NCCL cannot read"
+        yield Fault("", what, f"{PCI}: empty or not there")
+    if not facts.shows_numa_nodes:
+        yield Fault("", "NUMA nodes are hidden, and threads cannot be put near GPUs", f"{NODES}: not there")
+
+
+def _gpus(facts: DeviceFiles, in_container: bool) -> Iterator[Fault]:
+    numbered = [name for name in facts.nvidia if name[-1].isdecimal()]
+    if facts.num_nvidia_on_pci and not numbered:
+        what = f"PCIe shows {plural(facts.num_nvidia_on_pci, 'GPU')} of NVIDIA, and /dev has no file for any"
+        yield Fault("", what, f"/dev: {', '.join(facts.nvidia) or 'no nvidia*'}")
+    # Outside of containers the driver makes it when the first program asks for it.
+    elif numbered and in_container and "nvidia-uvm" not in facts.nvidia:
+        what = "/dev/nvidia-uvm is not in the container, and CUDA cannot start without it"
+        yield Fault("", what, f"/dev: {', '.join(facts.nvidia)}")
+
+
+def _rdma(facts: DeviceFiles) -> Iterator[Fault]:
+    if len(facts.uverbs) < facts.num_rdma:
+        missing = facts.num_rdma - len(facts.uverbs)
+        what = f"{missing} of {plural(facts.num_rdma, 'RDMA device')} cannot be opened: no file in /dev/infiniband"
+        said = f"{RDMA}: {facts.num_rdma}; /dev/infiniband/uverbs*: {len(facts.uverbs)}"
+        yield Fault("", what, said, severity="error")

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from clusterbench.facts import Facts, Files
+from clusterbench.facts.infiniband import FOLDER as RDMA
+
+PCI = "/sys/bus/pci/devices"
+NODES = "/sys/devices/system/node"
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFiles(Facts):
+    """What of ``/sys`` and ``/dev`` a process sees here: a container may show less than the host has.
+
+    Attributes
+    ----------
+    num_pci
+        Functions in ``/sys/bus/pci/devices``.
+    num_nvidia_on_pci
+        GPUs of NVIDIA among them.
+    nvidia
+        Files ``/dev/nvidia0`` ..., with ``nvidiactl`` and ``nvidia-uvm``.
+    num_rdma, uverbs
+        RDMA devices in ``/sys``, and the files ``/dev/infiniband/uverbs0`` ... through which they are opened.
+    shows_numa_nodes
+        Whether there is ``/sys/devices/system/node``.
+    """
+
+    num_pci: int
+    num_nvidia_on_pci: int
+    nvidia: tuple[str, ...]
+    num_rdma: int
+    uverbs: tuple[str, ...]
+    shows_numa_nodes: bool
+    has_kfd: bool
+
+    @classmethod
+    def read(cls, files: Files) -> Self:
+        addresses = files.names(PCI)
+        nvidia = [
+            address
+            for address in addresses
+            if (files.text(f"{PCI}/{address}/class", optional=True) or "").startswith(_DISPLAY)
+            and files.text(f"{PCI}/{address}/vendor", optional=True) == _NVIDIA
+        ]
+        return cls(
+            num_pci=len(addresses),
+            num_nvidia_on_pci=len(nvidia),
+            nvidia=tuple(name for name in files.names("/dev") if re.fullmatch(r"nvidia(\d+|ctl|-uvm)", name)),
+            num_rdma=len(files.names(RDMA)),
+            uverbs=tuple(name for name in files.names("/dev/infiniband") if name.startswith("uverbs")),
+            shows_numa_nodes=files.exists(NODES),
+            has_kfd=files.exists("/dev/kfd"),
+            unread=files.unread,
+        )

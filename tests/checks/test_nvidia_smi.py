@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from clusterbench.checks.nvidia_smi import NvidiaSmiCheck
+from clusterbench.facts import Files
+from clusterbench.facts.nvidia_smi import COMMAND, NvidiaSmi
+from tests.facts.machine import Machine, failed, hung, laptop, training
+
+
+def read(folder, said):
+    return NvidiaSmi.read(Files(folder, Machine(programs={COMMAND: said} if said else {}).run))
+
+
+def test_one_that_hangs_is_found(tmp_path):
+    (fault,) = NvidiaSmiCheck().judge(training(read(tmp_path, hung(COMMAND)))).faults
+    assert (fault.what, fault.severity) == ("nvidia-smi -L had not ended after 2 s", None)
+
+
+def test_what_it_says_when_it_fails_is_an_error(tmp_path):
+    said = "Failed to initialize NVML: Driver/library version mismatch"
+    (fault,) = NvidiaSmiCheck().judge(training(read(tmp_path, failed(COMMAND, said, 18)))).faults
+    assert (fault.what, fault.severity) == ("nvidia-smi -L fails", "error")
+    assert fault.evidence == f"nvidia-smi -L ended with exit code 18: {said}"
+
+
+def test_one_that_answers_is_in_order(tmp_path):
+    facts = read(tmp_path, "GPU 0: NVIDIA H100 (UUID: GPU-0)\nGPU 1: NVIDIA H100 (UUID: GPU-1)\n")
+    assert NvidiaSmiCheck().judge(training(facts)).healthy == "nvidia-smi -L lists 2 GPUs in 0.0 s"
+
+
+def test_without_the_program_it_is_not_judged(tmp_path):
+    (said,) = NvidiaSmiCheck().judge_all([training(read(tmp_path, None))]).values()
+    assert said.unknown[0].takes == "the program nvidia-smi"
+
+
+@pytest.mark.parametrize("cards", [[], [{"kind": "display", "id": "1002:74a1", "address": "0000:05:00.0"}]])
+def test_other_hosts_are_not_asked(tmp_path, cards):
+    assert NvidiaSmiCheck().judge(laptop(read(tmp_path, None), pcie=cards)).not_applicable == "no NVIDIA GPU here"
