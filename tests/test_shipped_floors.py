@@ -46,7 +46,7 @@ UNKNOWN = "NVIDIA L41S"
 
 TRAINING = {"cp_scale", "ep_scale", "layouts_5d", "memory_savings", "sp_scale"}
 ONE_GPU = {"one_gpu", "one_gpu_ceilings", "one_gpu_fake", "one_gpu_memory", "one_gpu_ranks", "one_gpu_smoke"}
-WITHOUT = TRAINING | ONE_GPU | {"faults", "mpi", "storage"}
+WITHOUT = TRAINING | ONE_GPU | {"calibrate", "faults", "mpi", "storage"}
 
 
 @cache

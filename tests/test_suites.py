@@ -17,6 +17,10 @@ SUITES = sorted(Path(__file__).parent.parent.glob("suites/*.yaml"))
 PLANNED_IN_A_BLINK = [path for path in SUITES if path.stem not in ("top_configs", "faults")]
 
 
+ON_A_SECOND_NODE = {"calibrate": 3}
+"""Steps for two nodes: on one they are refused, and 'clusterbench calibrate' names the one that would tell most."""
+
+
 def on_cpu(path: Path) -> Plan:
     suite = load_suite(path)
     return make_plan(suite, Cluster(1, suite.cpu.num_ranks or 2, "cpu"))
@@ -28,7 +32,9 @@ def test_on_a_cpu_nothing_is_refused_and_each_has_its_question(path: Path) -> No
     assert plan.suite == path.stem
     assert plan.question.endswith("?")
     assert plan.cases
-    assert [refusal.reason for refusal in plan.refusals] == []
+    reasons = [refusal.reason for refusal in plan.refusals]
+    assert len(reasons) == ON_A_SECOND_NODE.get(path.stem, 0), reasons
+    assert all("needs 8 ranks, but 1 node x 4 CPU ranks give 4." in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("path", PLANNED_IN_A_BLINK, ids=lambda path: path.stem)

@@ -32,6 +32,8 @@ LEAST: Mapping[str, float] = {"pipeline_factor": 1.0}
 """What a rate is at least, whatever was measured."""
 
 _MOST_ROUNDS, _STEP = 40, 1e-4
+_NAMED = 3  # rates in a sentence
+_NARROWER = 0.9  # an interval that is worth a word
 
 Vector = npt.NDArray[np.float64]
 
@@ -160,54 +162,88 @@ def configuration(priced: PricedJob) -> Configuration:
     )
 
 
+@dataclass(frozen=True)
+class Fit:
+    """What measured steps say of rates: for each name how far it moves and how sure that is, as logarithms.
+
+    Attributes
+    ----------
+    covariance
+        What is left of the doubt: of each name with each.
+    model_error
+        How far prices are off with these rates; None where there are no runs to tell.
+    """
+
+    names: Sequence[str]
+    moved: Vector
+    covariance: Vector
+    model_error: Expectation | None = None
+
+
 def calibrated(runs: Sequence[Run], known: KnownRates, profile: str) -> KnownRates:
     """The rates that are most probable after ``runs``, each with the interval that is left of its own.
-
-    The intervals of ``known`` are what is believed before: a rate on which no run depends keeps its own, and one that a
-    person wrote down is not fitted. All keys of a name are moved together. A step far from its price counts less the
-    farther it is.
 
     Parameters
     ----------
     profile
         Of the framework that ran.
     """
+    return rates_after(fit(runs, known), known, len(runs), profile)
+
+
+def fit(runs: Sequence[Run], known: KnownRates) -> Fit:
+    """What ``runs`` say of the rates of :data:`FITTED`.
+
+    The intervals of ``known`` are what is believed before: a rate on which no run depends keeps its own, and one that a
+    person wrote down is not fitted. All keys of a name are moved together. A step far from its price counts less the
+    farther it is.
+    """
     said = {split_key(key)[0] for key, rate in known.by_key.items() if rate.origin == "file"}
     names = [name for name in FITTED if name not in said]
     believed = np.array([_deviation(name, known) for name in names])
     measured = np.log([run.step_s for run in runs])
-
-    def priced(moved: Vector) -> Vector:
-        rates = rates_with(known, dict(zip(names, np.exp(moved).tolist(), strict=True)))
-        return np.log([step_seconds(run.work, rates) for run in runs])
-
-    def slopes(moved: Vector, here: Vector) -> Vector:
-        ahead = [priced(moved + _STEP * unit) for unit in np.eye(len(names))]
-        return np.array([(each - here) / _STEP for each in ahead]).T
-
-    moved = np.zeros(len(names))
+    works = [run.work for run in runs]
+    moved, curvature = np.zeros(len(names)), np.diag(believed**-2)
     for _ in range(_MOST_ROUNDS):
-        here = priced(moved)
-        off = (measured - here) / NOISE
+        off = (measured - _priced(works, known, names, moved)) / NOISE
         weights = 1 / np.sqrt(1 + off * off)  # soft L1
-        slope = slopes(moved, here) / NOISE
+        slope = _slopes(works, known, names, moved) / NOISE
         curvature = slope.T @ (weights[:, None] * slope) + np.diag(believed**-2)
         change = np.linalg.solve(curvature, slope.T @ (weights * off) - moved / believed**2)
         moved = moved + np.clip(change, -1.0, 1.0)
         if float(np.abs(change).max()) < _STEP:
             break
-    left = np.sqrt(np.diag(np.linalg.inv(curvature)))
-    found: dict[str, Expectation] = {}
-    for place, name in enumerate(names):
-        factor, deviation = math.exp(moved[place]), float(left[place])
-        of_name = {key: rate for key, rate in known.by_key.items() if split_key(key)[0] == name}
-        found |= {
-            key: _moved(rate, factor, deviation, LEAST.get(name, 0.0), len(runs)) for key, rate in of_name.items()
-        }
-    if len(runs):
+    model_error = None
+    if works:
         explained = float(np.trace(np.linalg.solve(curvature, slope.T @ (weights[:, None] * slope))))
-        found["model_error"] = _at_least(known.by_key["model_error"], measured - priced(moved), explained)
-    return known.but(found, f"{known.name}, calibrated by {len(runs)} runs", profile)
+        off = measured - _priced(works, known, names, moved)
+        model_error = _at_least(known.by_key["model_error"], off, explained)
+    return Fit(names, moved, np.linalg.inv(curvature), model_error)
+
+
+def _priced(works: Sequence[StepWork], known: KnownRates, names: Sequence[str], moved: Vector) -> Vector:
+    rates = rates_with(known, dict(zip(names, np.exp(moved).tolist(), strict=True)))
+    return np.log([step_seconds(work, rates) for work in works])
+
+
+def _slopes(works: Sequence[StepWork], known: KnownRates, names: Sequence[str], moved: Vector) -> Vector:
+    """By how much a price changes with each rate, both as logarithms: ``[step, name]``."""
+    here = _priced(works, known, names, moved)
+    ahead = [_priced(works, known, names, moved + _STEP * unit) for unit in np.eye(len(names))]
+    return np.array([(each - here) / _STEP for each in ahead]).T.reshape(len(works), len(names))
+
+
+def rates_after(found: Fit, known: KnownRates, num_runs: int, profile: str) -> KnownRates:
+    """``known`` with what a fit found in its place."""
+    rates: dict[str, Expectation] = {}
+    deviations = np.sqrt(np.diag(found.covariance))
+    for name, moved, deviation in zip(found.names, found.moved.tolist(), deviations.tolist(), strict=True):
+        of_name = {key: rate for key, rate in known.by_key.items() if split_key(key)[0] == name}
+        least = LEAST.get(name, 0.0)
+        rates |= {key: _moved(rate, math.exp(moved), deviation, least, num_runs) for key, rate in of_name.items()}
+    if found.model_error is not None:
+        rates["model_error"] = found.model_error
+    return known.but(rates, f"{known.name}, calibrated by {num_runs} runs", profile)
 
 
 def _at_least(model_error: Expectation, off: Vector, explained: float) -> Expectation:
@@ -228,6 +264,69 @@ def _at_least(model_error: Expectation, off: Vector, explained: float) -> Expect
         return model_error
     source = f"what {len(off)} runs are off from their prices"
     return replace(model_error, value=factor, low=factor, high=factor, origin="calibrated", source=source)
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """What one more run would do: by name the factor of a rate's interval before and after it."""
+
+    name: str
+    factors: Mapping[str, tuple[float, float]]
+
+    @property
+    def words(self) -> str:
+        """The rates that it would narrow most, in words."""
+        ranked = sorted(self.factors.items(), key=lambda item: item[1][1] / item[1][0])
+        told = [
+            f"{name} from a factor of {before:.2f} to {after:.2f}"
+            for name, (before, after) in ranked[:_NAMED]
+            if after < _NARROWER * before
+        ]
+        return f"{self.name} would narrow rates most: {', '.join(told) or 'none by a tenth'}"
+
+
+def most_narrowing(candidates: Mapping[str, StepWork], known: KnownRates, found: Fit) -> Narrowing | None:
+    """Of steps that were not run the one that leaves the least doubt of all rates together; None without any.
+
+    What it would measure does not matter for that, only how its price depends on each rate, over as far as that is in
+    doubt: what hides behind something else at its value now need not do so at its end. Noise is :data:`NOISE`.
+    """
+    if not candidates or not len(found.names):
+        return None
+    slopes = _secants([*candidates.values()], known, found) / NOISE
+    learned = slopes @ found.covariance
+    gains = learned**2 / (1 + np.sum(learned * slopes, axis=1))[:, None]  # of each rate's variance
+    best = int(np.argmax(gains.sum(axis=1)))
+    before = np.diag(found.covariance)
+    after = before - gains[best]
+    factors = {
+        name: (math.exp(TWO_SIDED_80 * math.sqrt(was)), math.exp(TWO_SIDED_80 * math.sqrt(max(0.0, is_left))))
+        for name, was, is_left in zip(found.names, before.tolist(), after.tolist(), strict=True)
+    }
+    return Narrowing([*candidates][best], factors)
+
+
+def _secants(works: Sequence[StepWork], known: KnownRates, found: Fit) -> Vector:
+    """As :func:`_slopes`, between a rate's value and the end of its doubt at which the price changes more."""
+    here = _priced(works, known, found.names, found.moved)
+    by_name = []
+    for unit, deviation in zip(np.eye(len(found.names)), np.sqrt(np.diag(found.covariance)), strict=True):
+        ends = [_priced(works, known, found.names, found.moved + sign * deviation * unit) for sign in (1, -1)]
+        above, below = (ends[0] - here) / deviation, (here - ends[1]) / deviation
+        by_name.append(np.where(np.abs(above) > np.abs(below), above, below))
+    return np.array(by_name).T
+
+
+def determined(known: KnownRates, found: KnownRates) -> Iterator[str]:
+    """How sure each rate is now, and was before, in words: one line."""
+    words = []
+    for name in RATES:
+        before, after = (
+            max(rate.spread for key, rate in of.by_key.items() if split_key(key)[0] == name) for of in (known, found)
+        )
+        if name in FITTED or after != before:
+            words.append(f"{name} {after:.2f} ({before:.2f})")
+    yield f"80 % intervals, as a factor to each side, and in brackets before: {', '.join(words)}"
 
 
 def undetermined(known: KnownRates, found: KnownRates, runs: Sequence[Run]) -> Iterator[str]:

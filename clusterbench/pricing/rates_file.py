@@ -195,6 +195,8 @@ def rates_text(known: KnownRates) -> str:
 
 
 def _plain(value: float, unit: str) -> str:
+    if unit == "B":
+        return f"{max(1, round(value))} B"  # a size is a whole number
     divisor, written = _WRITTEN[unit]
     return f"{value / divisor:.7f} {written}".strip()
 
@@ -203,7 +205,6 @@ _WRITTEN: Mapping[str, tuple[float, str]] = {
     "FLOP/s": (1e12, "TFLOP/s"),
     "B/s": (1e9, "GB/s"),
     "s": (1e-6, "us"),
-    "B": (1.0, "B"),
     "1": (1.0, ""),
 }
 

@@ -15,6 +15,7 @@ from clusterbench.fingerprint import UNKNOWN, Fingerprint
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import as_yaml
+from clusterbench.pricing.probes import Probe
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.shape import SHAPES, ModelShape
 from clusterbench.shape_file import is_path, shape_in_file
@@ -54,6 +55,8 @@ class TableRow:
         None where it cannot be told what ran; ``reason`` then says why.
     step_s, memory_gb
         Measured, where they were.
+    elsewhere
+        Of a case that needs more nodes than its run had: the step that it would be.
     """
 
     line: int
@@ -63,13 +66,15 @@ class TableRow:
     reason: str = ""
     step_s: float | None = None
     memory_gb: float | None = None
+    elsewhere: PricedJob | None = None
 
 
 @dataclass(frozen=True)
 class StepTable:
     """All rows of a table, or cases of a run, and what was taken for empty cells, in words.
 
-    ``has_lines`` tells a table from a run, whose cases are counted from 1; ``machine`` is that of the run.
+    ``has_lines`` tells a table from a run, whose cases are counted from 1; ``machine`` is that of the run, and
+    ``probes`` are its figures of products, copies, collectives and messages.
     """
 
     name: str
@@ -77,6 +82,7 @@ class StepTable:
     defaults: Sequence[str] = ()
     has_lines: bool = True
     machine: Fingerprint = UNKNOWN
+    probes: Sequence[Probe] = ()
 
     def place(self, row: TableRow) -> str:
         """Where a row stands: ``steps.csv:12``, or the case of a run."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,17 +14,28 @@ from pathlib import Path
 
 from clusterbench.cluster import Accelerator, accelerators, find_accelerator, named_accelerator
 from clusterbench.errors import SuiteError
-from clusterbench.expected.fits import fit
+from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import OPTION, UNKNOWN
 from clusterbench.pricing import PARTS, Price, price, step_seconds
-from clusterbench.pricing.calibrate import Run, calibrated, chosen, configuration, undetermined
+from clusterbench.pricing.calibrate import (
+    Run,
+    chosen,
+    configuration,
+    determined,
+    fit,
+    most_narrowing,
+    rates_after,
+    undetermined,
+)
 from clusterbench.pricing.not_validated import not_validated
+from clusterbench.pricing.probes import probe_lines, probed_rates
 from clusterbench.pricing.profiles import Profile, named_profile
 from clusterbench.pricing.rates import CPU, RATES, KnownRates
 from clusterbench.pricing.rates_file import rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
 from clusterbench.pricing.table import StepTable, TableRow
 from clusterbench.pricing.typical import nics_bytes_per_s, typical_of
+from clusterbench.pricing.work import StepWork
 from clusterbench.units import format_value
 from clusterbench.words import plural
 
@@ -102,8 +115,17 @@ def _expect_effect(rates: Path | None, accepted: Sequence[str]) -> None:
 
 def _typical(card: str, network: float | None, table: StepTable) -> KnownRates:
     """Of the machine of the table, of which a CSV names no more than the card."""
-    typical = typical_of(card, network)
+    typical = typical_of(card, network or _network_of(table))
     return typical if table.machine == UNKNOWN else replace(typical, machine=table.machine)
+
+
+_PORTS = re.compile(r"([0-9]+) x ([0-9]+) Gb/s [A-Za-z]+")
+
+
+def _network_of(table: StepTable) -> float | None:
+    """What all ports of a node send, in bytes per second, as its hosts say; None where they differ or say none."""
+    match = _PORTS.fullmatch(table.machine.network)
+    return None if match is None else nics_bytes_per_s(f"{match[1]}x{match[2]}Gb")
 
 
 def _card(row: TableRow, table: StepTable, gpu: str | None) -> str:
@@ -257,10 +279,39 @@ def calibrate_table(
         raise SuiteError(f"{table.name}: {what}.\nhint: --lines A,B,C takes these rows")
     _expect_effect(rates, accepted)
     typical = _typical(cards.pop(), nics_bytes_per_s(nics), table)
-    known = typical if rates is None else rates_of(rates, typical, profile_name, accepted=accepted)
-    runs = [_run(rows[number], profile, table) for number in wanted]
-    found = replace(calibrated(runs, known, profile_name), machine=typical.machine)
-    return found, [*_about_runs(runs, found), *undetermined(known, found, runs)]
+    measured = [rows[number] for number in wanted]
+    probed = probed_rates(table.probes, typical, _dtype(measured), table.name)
+    known = typical.but(probed)
+    known = known if rates is None else rates_of(rates, known, profile_name, accepted=accepted)
+    runs = [_run(row, profile, table) for row in measured]
+    fitted = fit(runs, known)
+    found = replace(rates_after(fitted, known, len(runs), profile_name), machine=typical.machine)
+    more = most_narrowing(_not_run(table, measured, profile), known, fitted)
+    return found, [
+        *_about_runs(runs, found),
+        *probe_lines(probed, typical),
+        *determined(typical, found),
+        *undetermined(known, found, runs),
+        *([more.words] if more else []),
+    ]
+
+
+def _dtype(rows: Sequence[TableRow]) -> str:
+    """In which most of the steps multiply."""
+    return Counter(row.priced.job.dtype for row in rows if row.priced).most_common(1)[0][0]
+
+
+def _not_run(table: StepTable, measured: Sequence[TableRow], profile: Profile) -> dict[str, StepWork]:
+    """Steps that could be run: rows of a table that a calibration wants, cases of a run that need more nodes."""
+    jobs = {
+        f"{row.model} {job.job.layout}" if table.has_lines else row.model: job
+        for row in table.rows
+        if row not in measured and (job := row.elsewhere or row.priced) is not None
+    }
+    possible = {name: job for name, job in jobs.items() if profile.objection(job) is None}
+    names = [*possible]
+    taken = chosen([configuration(job) for job in possible.values()]) if table.has_lines else range(len(names))
+    return {names[number]: profile.work(possible[names[number]]) for number in taken}
 
 
 def _run(row: TableRow, profile: Profile, table: StepTable) -> Run:
@@ -310,7 +361,7 @@ def _cells(priced: Priced) -> Mapping[str, object]:
         "not_validated": ", ".join(not_validated(row.priced)),
     }
     if priced.card is not None and priced.card.memory_bytes:
-        cells["fits"] = fit(priced.memory_bytes, priced.card.memory_bytes)
+        cells["fits"] = fits_card(priced.memory_bytes, priced.card.memory_bytes)
     cells |= {f"{part}_s": f"{of.parts.get(part, 0.0):.4g}" for part in PARTS}
     if row.step_s is not None:
         cells |= {"measured_step_s": f"{row.step_s:.6g}", "error": f"{of.step_s / row.step_s - 1:+.4f}"}

@@ -12,6 +12,7 @@ from clusterbench.suite import load_suite
 from tests.test_suites import SUITES
 
 RECORDED = {
+    "calibrate": ((31, "2ce1f2108c209f21"), (82, "7dedf9381ed2cf6f")),
     "compute": ((15, "a70a90e17facf8c4"), (353, "e6b53a2030b3c781")),
     "cp_scale": ((9, "86fc6b14c2cdcecc"), (52, "81cf1fe13d2896c9")),
     "ep_scale": ((20, "533b67ec93f946c7"), (20, "5c6603242f6838df")),
@@ -41,8 +42,8 @@ RECORDED = {
 }
 """Of each suite, on CPU ranks and on nodes of 8 H100: how many cases, and a digest of their names and hashes.
 
-Those of commit f044351; of one_gpu* as they came later. A suite that is changed on purpose gets new ones; a change of
-the code alone must not.
+Those of commit f044351; of one_gpu* and calibrate as they came later. A suite that is changed on purpose gets new ones;
+a change of the code alone must not.
 """
 
 ON_ONE_NODE = ("faults", "top_configs")  # many cases
