@@ -29,6 +29,7 @@ from clusterbench.errors import ClusterbenchError, SuiteError
 from clusterbench.fingerprint import OPTION
 from clusterbench.formulas.statistics import SETTLED_WITHIN, UNSTABLE_CV
 from clusterbench.measured.bounds import without_impossible
+from clusterbench.measured.disturbed import without_disturbed
 from clusterbench.measured.speed import without_speed
 from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_folder import RATES, RunFolder
@@ -329,6 +330,7 @@ def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str
         place = Place(cluster, history.case.num_nodes)
         metrics = without_impossible(history.case, list(benchmark.derive(history.case, history.pooled, place)), cluster)
         metrics = without_speed(metrics, history.case, cluster)
+        metrics = without_disturbed(metrics, history.observations)
         for metric in metrics:
             for value in (metric.value, metric.low, metric.high):
                 if value is not None and not abs(value) < MOST:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
+from clusterbench.host_facts import mapping
+from clusterbench.measured.disturbed import HELD_BACK
 from clusterbench.types import Severity
+from clusterbench.units import format_value
 from clusterbench.words import plural
 
 # Names of engine/telemetry.py. Reasons not listed here are warnings, so that a new one is never silent.
 _SEVERITY: Mapping[str, Severity] = {
+    **dict.fromkeys(HELD_BACK, "error"),
     # The power limit is where a busy GPU is meant to be.
     "sw_power_cap": "note",
     "sync_boost": "note",
@@ -19,13 +23,27 @@ _HARMLESS = ("gpu_idle", "application_clocks", "display_clocks")
 _WORST_FIRST = ("error", "warning", "note")
 
 
+@dataclass
+class _Lowered:
+    """One reason on one GPU: the share of samples in each case, and the clock in the mean of those it was busy in."""
+
+    shares: dict[str, float] = field(default_factory=dict)
+    clock_hz: float | None = None
+
+    def add(self, case: str, share: float, clock_hz: float | None) -> None:
+        self.shares[case] = max(share, self.shares.get(case, 0.0))
+        if clock_hz is not None:
+            self.clock_hz = min(clock_hz, self.clock_hz or clock_hz)
+
+
 class Throttling(Diagnosis):
     """GPUs whose clocks were lowered by heat or power while they were timed.
 
     What it looks for
     -----------------
-    Reasons that NVML gave for lowered clocks while a case ran: hardware slowdown, heat, power brake, and, as a note,
-    the power limit. Idle and the clocks an administrator set are not reasons to worry.
+    Reasons that NVML gave for lowered clocks while a case ran. Slowdown by the hardware, for heat, and by the power
+    brake void the figures of the case; others are warnings. The power limit is a note, with the lowest mean clock it
+    left beside the highest of the GPU. Idle and the clocks an administrator set are not reasons to worry.
 
     Why it matters
     --------------
@@ -44,22 +62,16 @@ class Throttling(Diagnosis):
     """
 
     def answer(self, reading: Reading) -> Answer:
-        cases: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+        lowered: dict[tuple[str, str], dict[str, _Lowered]] = {}
         for history in reading.histories:
             for observation in history.observations:
-                for host, gpu, reason, share in _reasons(observation.telemetry):
-                    shares = cases[host, gpu, reason]
-                    shares[history.case.id] = max(share, shares.get(history.case.id, 0.0))
+                for host, gpu, reason, share, clock_hz in _reasons(observation.telemetry):
+                    of_gpu = lowered.setdefault((host, reason), {}).setdefault(gpu, _Lowered())
+                    of_gpu.add(history.case.id, share, clock_hz)
         findings = [
-            Finding(
-                f"GPU {gpu} on {host}",
-                f"clocks were lowered ({reason.replace('_', ' ')})",
-                _SEVERITY.get(reason, "warning"),
-                f"in {len(shares)} of {len(reading.histories)} cases; most in {max(shares, key=shares.__getitem__)}, "
-                f"in {100 * max(shares.values()):.0f} % of the samples",
-                host=host,
-            )
-            for (host, gpu, reason), shares in sorted(cases.items())
+            finding
+            for (host, reason), gpus in sorted(lowered.items())
+            for finding in _findings(host, reason, gpus, reading)
         ]
         findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
         sampled = set(_sampled(reading))
@@ -78,10 +90,52 @@ def _sampled(reading: Reading) -> Iterator[tuple[str, str]]:
                 yield from ((host, uuid) for uuid, gpu in gpus.items() if gpu.get("throttle_reasons") is not None)
 
 
-def _reasons(telemetry: Mapping[str, Any]) -> Iterator[tuple[str, str, str, float]]:
-    """Host, GPU, reason and share of samples of everything that was seen and is not harmless."""
+def _findings(host: str, reason: str, gpus: Mapping[str, _Lowered], reading: Reading) -> Iterator[Finding]:
+    """One for each GPU; of a note, which all GPUs of a host may share, one for the host."""
+    severity = _SEVERITY.get(reason, "warning")
+    groups = [[gpu] for gpu in gpus] if severity != "note" else [[*gpus]]
+    for group in groups:
+        where = f"GPU {group[0]} on {host}" if len(group) == 1 else f"{plural(len(group), 'GPU')} on {host}"
+        shares: dict[str, float] = {}
+        for gpu in group:
+            for case, share in gpus[gpu].shares.items():
+                shares[case] = max(share, shares.get(case, 0.0))
+        what = f"clocks were lowered ({reason.replace('_', ' ')})"
+        if severity == "error":
+            what += f"; figures of {plural(len(shares), 'case')} are void"
+        evidence = (
+            f"in {len(shares)} of {len(reading.histories)} cases; most in {max(shares, key=shares.__getitem__)}, "
+            f"in {100 * max(shares.values()):.0f} % of the samples{_cost(host, group, gpus, reading)}"
+        )
+        yield Finding(where, what, severity, evidence, host=host)
+
+
+def _cost(host: str, group: Sequence[str], gpus: Mapping[str, _Lowered], reading: Reading) -> str:
+    """The lowest mean clock beside the highest there is, as the end of a sentence; nothing where one is not known."""
+    clocks = [(clock_hz, gpu) for gpu in group if (clock_hz := gpus[gpu].clock_hz) is not None]
+    if not clocks:
+        return ""
+    clock_hz, gpu = min(clocks)
+    described = mapping(mapping(reading.environment.get("hosts")).get(host)).get("gpus")
+    most = [
+        mapping(of_host).get("max_sm_clock_hz")
+        for of_host in (described if isinstance(described, list) else ())
+        if str(mapping(of_host).get("index")) == gpu
+    ]
+    if not most or not isinstance(most[0], (int, float)) or most[0] < clock_hz:
+        return f"; its clock was {format_value(clock_hz, 'Hz')} in the mean while it was busy"
+    return (
+        f"; GPU {gpu} ran at {format_value(clock_hz, 'Hz')} in the mean while it was busy, "
+        f"{100 * (1 - clock_hz / most[0]):.0f} % below its highest, {format_value(most[0], 'Hz')}"
+    )
+
+
+def _reasons(telemetry: Mapping[str, Any]) -> Iterator[tuple[str, str, str, float, float | None]]:
+    """Host, GPU, reason, share of samples and mean clock of everything that was seen and is not harmless."""
     for host, gpus in telemetry.items():
         for uuid, gpu in gpus.items():
+            clock_hz = gpu.get("mean_busy_sm_clock_hz")
             for reason, share in (gpu.get("throttle_reasons") or {}).items():
                 if reason not in _HARMLESS and share > 0:
-                    yield host, str(gpu.get("index", uuid)), reason, share
+                    clock = clock_hz if isinstance(clock_hz, (int, float)) else None
+                    yield host, str(gpu.get("index", uuid)), reason, share, clock

@@ -86,6 +86,9 @@ class GpuSample:
     throttle_reasons: Sequence[str] | None = None
     energy_j: float | None = None
     """Counter since the driver was loaded; differences count."""
+    counters: Mapping[str, int] | None = None
+    """Errors since the driver was loaded, by names of ``tools/error_counters.py``; those the board lacks are left out.
+    """
     error: str | None = None
 
 
@@ -139,7 +142,8 @@ def summarise(
     ``mean_memory_clock_hz``, ``mean_`` and ``max_power_w``, ``max_temperature_c``, ``max_memory_used_bytes``,
     ``energy_j`` (last minus first) and ``energy_over_s`` (the time between the two), ``throttle_reasons`` (reason ->
     share of the samples that gave reasons, idleness left out), ``busy_share`` (of the samples that gave reasons, those
-    without idleness), ``min_`` and ``mean_busy_sm_clock_hz`` of these, ``errors`` and ``course``: of up to 60 moments
+    without idleness), ``min_`` and ``mean_busy_sm_clock_hz`` of these, ``grown`` (counters of
+    errors), ``errors`` and ``course``: of up to 60 moments
     ``elapsed_s`` since the first sample of this host, ``sm_clock_hz``, ``power_w`` and ``temperature_c``, each a list
     as long. None stands where no sample had a value: no sample, no statement.
     """
@@ -215,8 +219,17 @@ def _summary(gpu_samples: list[Mapping[str, Any]]) -> dict[str, Any]:
         "busy_share": len(busy) / len(reasons) if reasons else None,
         "min_busy_sm_clock_hz": over("sm_clock_hz", min, busy),
         "mean_busy_sm_clock_hz": over("sm_clock_hz", fmean, busy),
+        "grown": _grown([gpu["counters"] for gpu in gpu_samples if gpu["counters"] is not None]),
         "errors": sorted({gpu["error"] for gpu in gpu_samples if gpu["error"] is not None}),
     }
+
+
+def _grown(counters: Sequence[Mapping[str, int]]) -> dict[str, int] | None:
+    """By how much each counter of errors grew, of those that did; None where no sample has any."""
+    if not counters:
+        return None
+    first, last = counters[0], counters[-1]
+    return {name: last[name] - first[name] for name in first if last.get(name, 0) > first[name]}
 
 
 # NVML
@@ -272,10 +285,21 @@ def _sample(index: int, handle: Handle) -> GpuSample:
             read("nvmlDeviceGetCurrentClocksEventReasons|nvmlDeviceGetCurrentClocksThrottleReasons")
         ),
         energy_j=_scaled(read("nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
+        counters=_counters(read),
     )
     # What was read before the GPU was lost belongs to no moment at which it worked.
     lost = read.device is None
     return GpuSample(index, handle.uuid, handle.name, error=read.error) if lost else _with_error(sample, read.error)
+
+
+def _counters(read: Reader) -> dict[str, int] | None:
+    volatile = pynvml.NVML_VOLATILE_ECC
+    counts = {
+        "ecc_uncorrected": read("nvmlDeviceGetTotalEccErrors", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, volatile),
+        "ecc_corrected": read("nvmlDeviceGetTotalEccErrors", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, volatile),
+        "pcie_replays": read("nvmlDeviceGetPcieReplayCounter"),
+    }
+    return {name: int(count) for name, count in counts.items() if count is not None} or None
 
 
 def _with_error(sample: GpuSample, error: str | None) -> GpuSample:

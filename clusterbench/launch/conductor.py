@@ -446,8 +446,8 @@ def _timed_on(records: Sequence[RankDone]) -> dict[str, tuple[float, float]]:
 def _summaries(samples: Sequence[GpusSampled], timed_on: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
     """What became of each GPU while a case was timed, by host and GPU.
 
-    ``within`` is ``timed``, or ``case`` where no sample fell into that and all of the case's were taken. Errors are
-    those of the whole case.
+    ``within`` is ``timed``, or ``case`` where no sample fell into that and all of the case's were taken. Errors and
+    their counters are those of the whole case.
     """
     if not samples:
         return {}
@@ -462,7 +462,7 @@ def _summaries(samples: Sequence[GpusSampled], timed_on: Mapping[str, tuple[floa
         summaries[host] = {
             uuid: {**whole, "within": "case"}
             | ({**timed[uuid], "within": "timed"} if uuid in timed else {})
-            | {"errors": whole["errors"]}
+            | {name: whole[name] for name in ("errors", "grown")}
             for uuid, whole in summarise(of_host).items()
         }
     return summaries

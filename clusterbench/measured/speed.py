@@ -46,11 +46,12 @@ def without_speed(metrics: Sequence[Metric], case: Case, cluster: Cluster) -> li
     kept = {PROOF_TIME} if cluster.ranks_per_gpu > 1 else {PROOF_TIME, *OF_A_LONE_RANK}
     return [
         metric._replace(value=None, low=None, high=None, basis=f"void: {why}")
-        if _is_timed(metric) and metric.name not in kept
+        if is_timed(metric) and metric.name not in kept
         else metric
         for metric in metrics
     ]
 
 
-def _is_timed(metric: Metric) -> bool:
+def is_timed(metric: Metric) -> bool:
+    """Whether a figure rests on a clock."""
     return metric.unit in TIMED_UNITS or metric.name in TIMED

@@ -214,6 +214,9 @@ def why_unusable(case: Case, observation: Observation) -> str:
         reasons = gpu.get("throttle_reasons") or {}
         if not isinstance(reasons, Mapping) or not all(isinstance(share, (int, float)) for share in reasons.values()):
             return f"the record holds {reasons!r:.60} as the reasons for lowered clocks"
+        grown = gpu.get("grown") or {}
+        if not isinstance(grown, Mapping) or not all(isinstance(count, int) for count in grown.values()):
+            return f"the record holds {grown!r:.60} as what counters of a GPU grew by"
     return ""
 
 

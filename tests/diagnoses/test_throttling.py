@@ -1,3 +1,7 @@
+from dataclasses import replace
+
+import pytest
+
 from clusterbench.diagnoses.throttling import Throttling
 from tests.report.synthetic import case, observation, outcome, reading
 
@@ -12,14 +16,39 @@ def test_a_hot_gpu_is_named() -> None:
     (finding,) = findings({"hw_thermal": 0.4})
     assert (finding.where, finding.what, finding.severity) == (
         "GPU 2 on n1",
-        "clocks were lowered (hw thermal)",
-        "warning",
+        "clocks were lowered (hw thermal); figures of 1 case are void",
+        "error",
     )
     assert finding.evidence == "in 1 of 1 cases; most in planted/1n4/a, in 40 % of the samples"
 
 
+@pytest.mark.parametrize("reason", ["hw_slowdown", "sw_thermal", "hw_power_brake"])
+def test_what_holds_a_gpu_back_is_an_error(reason: str) -> None:
+    assert [finding.severity for finding in findings({reason: 0.1})] == ["error"]
+
+
+def test_a_reason_that_is_new_is_a_warning() -> None:
+    assert [finding.severity for finding in findings({"reason_0x8000": 0.1})] == ["warning"]
+
+
 def test_the_power_limit_is_a_note() -> None:
     assert [finding.severity for finding in findings({"sw_power_cap": 1.0})] == ["note"]
+
+
+def test_the_power_limit_says_what_it_cost_once_for_a_host() -> None:
+    one = case("a")
+    gpus = {
+        f"GPU-{index}": {"index": index, "throttle_reasons": {"sw_power_cap": 0.5}, "mean_busy_sm_clock_hz": clock_hz}
+        for index, clock_hz in enumerate((1.7e9, 1.4e9))
+    }
+    hosts = {"n1": {"gpus": [{"index": index, "max_sm_clock_hz": 2.0e9} for index in range(2)]}}
+    records = (outcome(one), observation(one, telemetry={"n1": gpus}))
+    (finding,) = Throttling().findings(replace(reading(records, cases=[one]), environment={"hosts": hosts}))
+    assert (finding.where, finding.severity) == ("2 GPUs on n1", "note")
+    assert finding.evidence == (
+        "in 1 of 1 cases; most in planted/1n4/a, in 50 % of the samples; GPU 1 ran at 1.4 GHz in the mean while it was "
+        "busy, 30 % below its highest, 2.0 GHz"
+    )
 
 
 def test_idle_and_set_clocks_are_silent() -> None:

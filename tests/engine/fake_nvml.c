@@ -163,6 +163,11 @@ int nvmlSystemGetProcessName(unsigned pid, char *text, unsigned size) {
     return pid == 4711 ? SUCCESS : INVALID_ARGUMENT;
 }
 
+int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int uncorrected, int counter, unsigned long long *count) {
+    *count = uncorrected && gpu->index == 1 ? gpu->clocks_read : 0;
+    return counter ? INVALID_ARGUMENT : state(gpu);
+}
+
 #ifndef OLD_DRIVER
 int nvmlDeviceGetCurrentClocksEventReasons(Gpu *gpu, unsigned long long *reasons) {
     return nvmlDeviceGetCurrentClocksThrottleReasons(gpu, reasons);

@@ -146,6 +146,7 @@ def test_a_sample_is_in_base_units(driver):
         "utilization": 0.97,
         "throttle_reasons": ["gpu_idle"],
         "energy_j": 1000.0,
+        "counters": {"ecc_uncorrected": 0, "ecc_corrected": 0, "pcie_replays": 0},
         "error": None,
     }
     assert len(second["gpus"]) == 8
@@ -164,6 +165,12 @@ def test_a_throttling_gpu_names_its_reasons_and_its_neighbour_none(driver):
     }
     assert summary[UUIDS[1]]["throttle_reasons"] == {}
     assert summary[UUIDS[1]]["course"]["sm_clock_hz"] == [1979e6] * 3
+
+
+@needs_compiler
+def test_counters_of_errors_that_grow_are_summed_up_and_no_others(driver):
+    summary = summarise(sampled(driver["new"], 3, FAKE_NVML_GPUS="2"))
+    assert [summary[uuid]["grown"] for uuid in UUIDS[:2]] == [{}, {"ecc_uncorrected": 2}]
 
 
 @needs_compiler
@@ -284,6 +291,7 @@ def test_without_a_value_the_summary_says_nothing():
     assert summary["max_power_w"] is None
     assert summary["throttle_reasons"] is None
     assert summary["busy_share"] is None
+    assert summary["grown"] is None
     assert summary["mean_busy_sm_clock_hz"] is None
     assert summary["course"]["power_w"] == [None]
     assert summarise([]) == {}

@@ -31,6 +31,7 @@ def sample(time_s, clock, reasons=()):
         "utilization": 1.0,
         "energy_j": 100.0 * time_s,
         "throttle_reasons": list(reasons),
+        "counters": None,
         "error": None,
     }
     return GpusSampled("a", GpuSamples(time_s, (GpuSample(**gpu),)))
