@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -31,7 +32,7 @@ Raises ``OSError`` if it cannot be started, ``subprocess.SubprocessError`` if it
 SECONDS_OF_A_PROGRAM = 2.0
 NOT_THERE = "is not there"
 NOT_ALLOWED = "may be read by root only"
-_MOST_BYTES = 4 * 2**20
+_MOST_PIECES, _PIECE_BYTES = 64, 2**16
 _MOST_UNREAD = 40
 _MOST_SAID = 200
 
@@ -73,7 +74,9 @@ class Files:
         """
         try:
             with open(self.root / path.lstrip("/"), "rb") as file:
-                return file.read(_MOST_BYTES).decode(errors="replace").strip()
+                # In pieces: /proc/sys refuses to fill 4 MiB at once ("Cannot allocate memory").
+                pieces = takewhile(bool, (file.read(_PIECE_BYTES) for _ in range(_MOST_PIECES)))
+                return b"".join(pieces).decode(errors="replace").strip()
         except FileNotFoundError:
             if not optional:
                 self._note(path, NOT_THERE)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 
@@ -47,6 +48,18 @@ def test_why_a_file_was_not_read_is_noted(tmp_path):
     assert files.unread == {"/proc/absent": "is not there"}
     assert files.text("/proc/absent2", optional=True) is None
     assert "/proc/absent2" not in files.unread
+
+
+def test_settings_of_the_kernel_are_read():
+    """The kernel refuses to fill a large buffer from ``/proc/sys``."""
+    files = Files()
+    assert files.text("/proc/sys/kernel/osrelease") == platform.release()
+    assert files.unread == {}
+
+
+def test_a_file_of_many_pieces_is_read_up_to_four_mebibytes(tmp_path):
+    (tmp_path / "long").write_bytes(b"x" * (5 * 2**20))
+    assert len(Files(tmp_path).text("/long")) == 4 * 2**20
 
 
 @pytest.mark.parametrize(
