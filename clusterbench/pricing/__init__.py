@@ -83,7 +83,10 @@ def price(work: StepWork, known: KnownRates) -> Price:
     of_model = math.log(known.rates.model_error)
     shorter, longer, unmeasured = [of_model], [of_model], {}
     elsewhere = {name for origin, names in known.by_origin.items() if origin not in MEASURED for name in names}
+    unread = set(unread_rates(work))
     for name, ends in known.ends.items():
+        if name in unread:
+            continue
         moved = [math.log(step_seconds(work, end) / step_s) for end in ends]
         shorter.append(min(0.0, *moved))
         longer.append(max(0.0, *moved))
@@ -91,6 +94,22 @@ def price(work: StepWork, known: KnownRates) -> Price:
             unmeasured[name] = most
     low_s, high_s = step_s * math.exp(-math.hypot(*shorter)), step_s * math.exp(math.hypot(*longer))
     return Price(step_s, parts, low_s, high_s, unmeasured)
+
+
+def unread_rates(work: StepWork) -> Iterator[str]:
+    """Rates that the price of this step does not ask for, so that their ends move nothing."""
+    if not any(stage.neighbours for stage in work.stages):
+        yield from ("p2p_time", "p2p_bandwidth")
+    if work.pipeline_nodes <= 1 or len(work.stages) <= 1:
+        yield "pipeline_factor"
+    sent = [each for stage in work.stages for each in stage.messages]
+    if not any(each.is_waited_for for each in sent):
+        yield "collective_time"
+    every = [each for each in (*sent, *work.gradients, *work.after) if each.ranks > 1]
+    if not every:
+        yield from ("busbw", "half_size")
+    if all(each.nodes == 1 or each.sharing == 1 for each in every):
+        yield "node_network"
 
 
 def step_seconds(work: StepWork, rates: Rates) -> float:

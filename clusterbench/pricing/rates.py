@@ -89,6 +89,17 @@ class Rates:
         1/B = 1/B(nodes) - 1/N + sharing/N. Of fewer nodes than are on record those of the next larger number count, of
         more those of the largest.
         """
+        key = op, nodes, sharing
+        if key not in self._busbw_of:
+            self._busbw_of[key] = self._busbw(op, nodes, sharing)
+        return self._busbw_of[key]
+
+    @cached_property
+    def _busbw_of(self) -> dict[tuple[str, int, int], float]:
+        """What was asked for before: of 20,000 layouts the same few."""
+        return {}
+
+    def _busbw(self, op: str, nodes: int, sharing: int) -> float:
         of_nodes = next(self.busbw[known] for known in (op, *OPS) if known in self.busbw)
         alone = of_nodes[next((known for known in of_nodes if known >= nodes), max(of_nodes))]
         if nodes == 1 or sharing == 1:
