@@ -12,6 +12,7 @@ from clusterbench.words import plural
 _SUSPICIOUS: Mapping[tuple[str, str], tuple[Severity, str]] = {
     ("NCCL_P2P_DISABLE", "1"): ("error", "GPUs of a host do not reach each other's memory"),
     ("NCCL_P2P_LEVEL", "LOC"): ("error", "GPUs of a host do not reach each other's memory"),
+    ("NCCL_P2P_LEVEL", "0"): ("error", "GPUs of a host do not reach each other's memory"),
     ("NCCL_SHM_DISABLE", "1"): ("error", "ranks of a host do not share its memory"),
     ("NCCL_IB_DISABLE", "1"): ("error", "InfiniBand and RoCE are not used"),
     ("NCCL_NET", "SOCKET"): ("error", "InfiniBand and RoCE are not used"),
@@ -20,26 +21,28 @@ _SUSPICIOUS: Mapping[tuple[str, str], tuple[Severity, str]] = {
     ("NCCL_NVLS_ENABLE", "0"): ("warning", "NVLink switches do not reduce"),
     ("NCCL_IGNORE_NET_MISMATCH", "1"): ("warning", "ranks with unlike networks are not refused"),
     ("NCCL_DEBUG", "TRACE"): ("warning", "every call is logged"),
-    ("NCCL_CHECKS_DISABLE", "1"): ("warning", "NCCL does not check its arguments"),
-    ("NCCL_IGNORE_CPU_AFFINITY", "1"): ("warning", "NCCL moves its threads off the CPUs that the launcher chose"),
     ("CUDA_LAUNCH_BLOCKING", "1"): ("error", "every kernel is waited for, so that nothing overlaps"),
     ("TORCH_NCCL_BLOCKING_WAIT", "1"): ("warning", "every collective is waited for by its rank"),
     ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"): ("warning", "every collective is checked against all ranks first"),
-    ("NVIDIA_TF32_OVERRIDE", "0"): ("warning", "matrix products of 32 bit do not use tensor cores"),
+    ("NVIDIA_TF32_OVERRIDE", "0"): ("note", "matrix products of 32 bit do not use tensor cores"),
 }
 """What each costs: NCCL's user guide, environment variables; CUDA's and torch's documentation."""
 
+_CHOSEN = {
+    "NCCL_ALGO": "NCCL takes this algorithm for all sizes",
+    "NCCL_PROTO": "NCCL takes this protocol for all sizes",
+}
+"""A warning where one is named; several, or one that is excluded (``^LL128``), are a note: some clouds ask for it."""
+
 _PINNED = {
-    "NCCL_ALGO": "the algorithm is pinned for all sizes",
-    "NCCL_PROTO": "the protocol is pinned for all sizes",
     "NCCL_MAX_NCHANNELS": "the number of channels is bounded",
     "NCCL_MAX_CTAS": "the number of channels is bounded",
-    "NCCL_BUFFSIZE": "the size of buffers is pinned",
-    "NCCL_NTHREADS": "the threads of a block are pinned",
+    "NCCL_BUFFSIZE": "the size of buffers is not NCCL's choice",
+    "NCCL_NTHREADS": "the threads of a block are not NCCL's choice",
     "NCCL_TOPO_FILE": "the machine's topology is read from a file",
     "NCCL_GRAPH_FILE": "the paths between GPUs are read from a file",
 }
-"""Whatever their value: left from a measurement, they cost on another machine."""
+"""Notes, whatever their value: right on the machine they were measured on, left behind on another."""
 
 
 class NcclSettings(HostCheck):
@@ -70,14 +73,22 @@ class NcclSettings(HostCheck):
 
 def _faults(settings: Mapping[str, Effective]) -> Iterator[Fault]:
     for name, setting in settings.items():
-        value = _plain(setting.value)
-        severity, costs = _SUSPICIOUS.get((name, value), ("warning", _PINNED.get(name, "")))
-        if costs and value:
+        severity, costs = _judged(name, _plain(setting.value))
+        if costs:
             evidence = f"{setting.said_by}: {name}={setting.value}"
             yield Fault("", f"{name}={setting.value} is set: {costs}", evidence, severity=severity)
+
+
+def _judged(name: str, value: str) -> tuple[Severity, str]:
+    """The severity and what it costs; nothing where it takes nothing."""
+    if not value:
+        return "note", ""
+    if name in _CHOSEN:
+        return ("warning", _CHOSEN[name]) if value.isalnum() else ("note", "NCCL chooses among some only")
+    return _SUSPICIOUS.get((name, value), ("note", _PINNED.get(name, "")))
 
 
 def _plain(value: str) -> str:
     """Words are taken in either case, and ``01`` is 1."""
     word = value.strip()
-    return str(int(word)) if word.isascii() and word.isdecimal() else word.upper()
+    return str(int(word)) if word.isascii() and word.isdecimal() and len(word) < 20 else word.upper()
