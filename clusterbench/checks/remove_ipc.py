@@ -25,7 +25,7 @@ class RemoveIpc(HostCheck):
             return Judged(not_applicable=NO_TRAINING_NODE)
         facts = host.of(Login)
         if not facts.is_running:
-            return Judged(not_applicable="systemd's login service does not run here")
+            return Judged(not_applicable="systemd does not run here")
         if not known(facts, facts.removes_ipc, NAME):
             return Judged(healthy="shared memory outlives login sessions (RemoveIPC=no)")
         what = "when a user's last login session ends, systemd removes the shared memory of the user's jobs"

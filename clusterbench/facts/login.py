@@ -9,7 +9,8 @@ from clusterbench.facts import Facts, Files
 NAME = "logind.conf"
 FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd", "/lib/systemd")
 """Where systemd looks, the first of them first (logind.conf(5))."""
-SESSIONS = "/run/systemd/seats"
+BOOTED = "/run/systemd/system"
+"""There where systemd started the system (sd_booted(3)); an image may hold its other folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,7 @@ class Login(Facts):
     Attributes
     ----------
     is_running
-        Whether the service keeps sessions here: in most containers it does not.
+        Whether systemd runs here, and with it the service: in most containers it does not.
     removes_ipc
         ``RemoveIPC``: whether it then removes the user's shared memory. Of all files the last word counts.
     said_by
@@ -35,7 +36,7 @@ class Login(Facts):
         removes, said_by = _setting(files)
         if removes is None:
             files.unread[NAME] = "says nothing of RemoveIPC"
-        return cls(is_running=files.exists(SESSIONS), removes_ipc=removes, said_by=said_by, unread=files.unread)
+        return cls(is_running=files.exists(BOOTED), removes_ipc=removes, said_by=said_by, unread=files.unread)
 
 
 def _setting(files: Files) -> tuple[bool | None, str | None]:

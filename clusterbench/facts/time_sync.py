@@ -8,6 +8,8 @@ from clusterbench.facts import Facts, Files
 
 TIMEDATECTL = "timedatectl show --property=NTPSynchronized --property=NTP"
 CHRONYC = "chronyc -n -c tracking"
+CHRONYD = "/run/chrony"
+"""There where chrony runs. Without it chronyc waits for an answer for seconds."""
 NTPQ = "ntpq -c rv"
 _UNSYNCHRONISED = "Not synchronised"
 _MOST_OFFSET_S = 1e6
@@ -24,7 +26,7 @@ class TimeSync(Facts):
     said_by
         The command that said it.
     offset_s
-        How far the service takes the clock to be off now.
+        How far chrony or ntpd takes the clock to be off now.
     server
         What the clock follows, as chrony names it.
     """
@@ -38,9 +40,8 @@ class TimeSync(Facts):
     @classmethod
     def read(cls, files: Files) -> Self:
         kernel = _by_kernel(files.output(*TIMEDATECTL.split()) or "")
-        chrony = (files.output(*CHRONYC.split()) or "").strip().split(",")
-        chrony = chrony if len(chrony) == 14 else []
-        ntpd = "" if chrony else files.output(*NTPQ.split(maxsplit=2)) or ""
+        chrony = _chrony(files)
+        ntpd = files.output(*NTPQ.split(maxsplit=2)) or "" if kernel is None and not chrony else ""
         answers = [
             (kernel, TIMEDATECTL),
             (chrony[13] != _UNSYNCHRONISED if chrony else None, CHRONYC),
@@ -55,6 +56,12 @@ class TimeSync(Facts):
             clock_source=files.text("/sys/devices/system/clocksource/clocksource0/current_clocksource", optional=True),
             unread=files.unread,
         )
+
+
+def _chrony(files: Files) -> list[str]:
+    """The 14 values of a line: address, name, stratum, ... Empty where chrony does not run or answer."""
+    values = (files.output(*CHRONYC.split()) or "").strip().split(",") if files.exists(CHRONYD) else []
+    return values if len(values) == 14 else []
 
 
 def _by_kernel(printed: str) -> bool | None:

@@ -26,5 +26,5 @@ def test_where_no_file_speaks_of_it_it_is_not_judged():
 
 
 def test_a_container_without_the_service_and_a_laptop_are_not_asked():
-    assert RemoveIpc().judge(training(login(True, running=False))).not_applicable.startswith("systemd's login service")
+    assert RemoveIpc().judge(training(login(True, running=False))).not_applicable.startswith("systemd does not run")
     assert RemoveIpc().judge(laptop(login(True))).not_applicable

@@ -37,5 +37,6 @@ def test_of_two_of_one_name_that_of_etc_counts(tmp_path):
 
 def test_without_a_word_of_it_it_is_not_known(tmp_path):
     assert read(tmp_path, **{MAIN: "KillUserProcesses=no"}) == (None, None)
+    Machine(files={"/run/systemd/seats/seat0": ""}).write(tmp_path)
     facts = Login.read(Files(tmp_path))
     assert (facts.is_running, facts.unread) == (False, {"logind.conf": "says nothing of RemoveIPC"})

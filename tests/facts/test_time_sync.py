@@ -32,6 +32,11 @@ def test_chrony_alone_is_believed(tmp_path):
     assert (facts.is_synchronised, facts.said_by, facts.server) == (False, CHRONYC, None)
 
 
+def test_chrony_that_does_not_run_is_not_asked(tmp_path):
+    facts = TimeSync.read(Files(tmp_path, Machine(programs={CHRONYC: "7F7F0101,,0"}).run))
+    assert CHRONYC not in facts.unread
+
+
 def test_ntpd_alone_is_believed(tmp_path):
     facts = read(tmp_path, {NTPQ: NTPD})
     assert (facts.is_synchronised, facts.said_by, facts.offset_s) == (True, NTPQ, -0.000213)
