@@ -597,6 +597,7 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
 @click.option("--tokens", help="Instead: tokens of a step, as 4194304 or 2^22.")
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so two answers]")
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates, as 'calibrate' writes them.")
+@accept_option
 @click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
 @click.option("--knee", is_flag=True, help="Price 1, 2, 4 ... nodes, too: from where on do GPUs bring less?")
 @click.option("--gpu-hour", type=click.FloatRange(min=0, min_open=True), help="What an hour of a GPU costs.")

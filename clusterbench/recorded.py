@@ -47,7 +47,7 @@ class Recorded:
         """The median of all samples, with the interval for the next; None where one is 0 or less: that has no ratio.
 
         >>> Recorded("s", (1.0, 1.02, 0.98, 1.01), None).expectation.high.__round__(3)
-        1.035
+        1.034
         """
         if min(self.samples) <= 0:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterbench.cluster import GPUS_OF_A_NODE, named_accelerator
@@ -13,7 +13,7 @@ from clusterbench.pricing.advice_text import advice_text, advised_suite
 from clusterbench.pricing.knee import on_fewer_nodes
 from clusterbench.pricing.profiles import named_profile
 from clusterbench.pricing.rates import KnownRates
-from clusterbench.pricing.rates_file import rates_of
+from clusterbench.pricing.rates_file import expect_effect, rates_of
 from clusterbench.pricing.typical import nics_bytes_per_s, typical_rates
 from clusterbench.shape_file import asked_shape
 
@@ -36,6 +36,7 @@ def answers(
     tokens: str | None,
     nics: str | None,
     rates: Path | None,
+    accepted: Sequence[str],
     profile: str,
     gpu_hour: float | None,
     knee: bool,
@@ -56,10 +57,11 @@ def answers(
         seq_len,
         _sequences(global_batch_size, tokens, seq_len),
     )
+    expect_effect(rates, accepted)
     unsaid = nics is None and rates is None and num_nodes > 1
     for network in NETWORKS if unsaid else (nics,):
         known = typical_rates(question.card, nics_bytes_per_s(network))
-        known = known if rates is None else rates_of(rates, known, profile)
+        known = known if rates is None else rates_of(rates, known, profile, accepted=accepted)
         advice = advise(question, of, known)
         head = [_caution(known, rates), *([f"# If the NICs of a node are {network}:"] if unsaid else [])]
         on_nodes = list(on_fewer_nodes(question, of, known)) if knee else ()

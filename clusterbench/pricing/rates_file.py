@@ -9,7 +9,7 @@ from typing import cast
 
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.expectation import ORIGINS, Expectation
-from clusterbench.fingerprint import FIELDS, UNKNOWN, Fingerprint, nearest_machine
+from clusterbench.fingerprint import FIELDS, OPTION, UNKNOWN, Fingerprint, nearest_machine
 from clusterbench.pricing.rates import RATES, KnownRates, objection_to_key
 from clusterbench.types import split_key
 from clusterbench.units import format_value, parse_value
@@ -72,6 +72,18 @@ def rates_of(
             "has other rates.\nhint: take 'profile' out of the file if you want them all the same"
         )
     return found
+
+
+def expect_effect(path: Path | None, accepted: Collection[str]) -> None:
+    """That a field in which a machine may be another is named where there is a file of one.
+
+    Raises
+    ------
+    SuiteError
+        Otherwise.
+    """
+    if accepted and path is None:
+        raise SuiteError(f"{OPTION} has no effect without --rates, whose machine it is about.")
 
 
 class _Reader:

@@ -15,7 +15,7 @@ from pathlib import Path
 from clusterbench.cluster import Accelerator, accelerators, find_accelerator, named_accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit as fits_card
-from clusterbench.fingerprint import OPTION, UNKNOWN
+from clusterbench.fingerprint import UNKNOWN
 from clusterbench.pricing import PARTS, Price, price, step_seconds
 from clusterbench.pricing.calibrate import (
     Run,
@@ -31,7 +31,7 @@ from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.probes import probe_lines, probed_rates
 from clusterbench.pricing.profiles import Profile, named_profile
 from clusterbench.pricing.rates import CPU, RATES, KnownRates
-from clusterbench.pricing.rates_file import rates_of
+from clusterbench.pricing.rates_file import expect_effect, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
 from clusterbench.pricing.table import StepTable, TableRow
 from clusterbench.pricing.typical import nics_bytes_per_s, typical_of
@@ -89,7 +89,7 @@ def price_table(
     profile = named_profile(profile_name)
     network = nics_bytes_per_s(nics)
     card_of = {row.line: _card(row, table, gpu) for row in table.rows}
-    _expect_effect(rates, accepted)
+    expect_effect(rates, accepted)
 
     @cache
     def known_of(card: str) -> KnownRates:
@@ -106,11 +106,6 @@ def price_table(
         *_about_rows(scaled, table),
     ]
     return PricedTable(scaled, remarks)
-
-
-def _expect_effect(rates: Path | None, accepted: Sequence[str]) -> None:
-    if accepted and rates is None:
-        raise SuiteError(f"{OPTION} has no effect without --rates, whose machine it is about.")
 
 
 def _typical(card: str, network: float | None, table: StepTable) -> KnownRates:
@@ -277,7 +272,7 @@ def calibrate_table(
     if len(cards) != 1:
         what = f"rows are of {', '.join(sorted(cards))}" if cards else "no row is of a kind that a calibration wants"
         raise SuiteError(f"{table.name}: {what}.\nhint: --lines A,B,C takes these rows")
-    _expect_effect(rates, accepted)
+    expect_effect(rates, accepted)
     typical = _typical(cards.pop(), nics_bytes_per_s(nics), table)
     measured = [rows[number] for number in wanted]
     probed = probed_rates(table.probes, typical, _dtype(measured), table.name)

@@ -245,8 +245,12 @@ def test_a_run_on_two_nodes_gives_rates_that_price_and_advise_take(tmp_path):
     )
     assert advised.exit_code == 0, advised.output
     assert "# rates: datasheet of h100-sxm-80gb x typical, calibrated by 8 runs" in advised.stdout
-    other = verb("advise", "--shape", "llama-8b", "--gpu", "NVIDIA H200", "--tokens", "2^20", "--rates", rates)
+    elsewhere = ("advise", "--shape", "llama-8b", "--gpu", "NVIDIA H200", "--tokens", "2^20", "--rates", rates)
+    other = verb(*elsewhere)
     assert (other.exit_code, "it has gpu h100-sxm-80gb, and this one gpu h200-sxm-141gb" in other.stderr) == (2, True)
+    assert verb(*elsewhere, "--accept-other", "gpu").exit_code == 0
+    idle = verb(*elsewhere[:-2], "--accept-other", "gpu")
+    assert (idle.exit_code, "--accept-other has no effect without --rates" in idle.stderr) == (2, True)
 
 
 def test_a_run_on_one_node_gives_ranges_and_names_the_run_that_would_narrow_them_most(tmp_path):
