@@ -16,17 +16,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any, assert_never
 
 from clusterbench import own_copy
 from clusterbench.engine.host_memory import memory_limit_bytes, oom_kills
+from clusterbench.errors import ToolError
 from clusterbench.launch.channel import Channel
 from clusterbench.launch.counters import HostCounterReader
 from clusterbench.launch.culprit import death
 from clusterbench.launch.messages import (
     AddressTried,
     AgentOrder,
+    AskRas,
     ChildExited,
     CountersGrown,
     Disabled,
@@ -55,6 +58,7 @@ from clusterbench.launch.messages import (
     RankPlace,
     RankReached,
     RankReady,
+    RasTold,
     RunCase,
     SampleGpus,
     Spawn,
@@ -74,6 +78,7 @@ from clusterbench.launch.messages import (
     decode_zygote_event,
 )
 from clusterbench.launch.progress_page import ProgressPage
+from clusterbench.launch.ras import ask
 from clusterbench.launch.reach import why_not_reached
 from clusterbench.launch.spawner import end_group, start_module
 from clusterbench.launchers import without_launchers
@@ -170,6 +175,7 @@ class Agent:
     _oom_kills: int = 0
     _at_work: set[int] = field(default_factory=set)
     _events: list[MemberEvent] = field(default_factory=list)
+    _told: SimpleQueue[RasTold] = field(default_factory=SimpleQueue)
 
     def __post_init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -214,8 +220,17 @@ class Agent:
                 self._events.append(TimeTold(time.time()))
             case TryAddress():
                 self._events.append(AddressTried(order.port, why_not_reached(order.address, order.port)))
+            case AskRas():
+                Thread(target=self._ask_ras, args=(order.address,), name="ras", daemon=True).start()
             case _:
                 assert_never(order)
+
+    def _ask_ras(self, address: str) -> None:
+        """In a thread of its own: the ranks can be inspected and ended meanwhile."""
+        try:
+            self._told.put(RasTold(self.host, ask(address)))
+        except ToolError as error:
+            self._told.put(RasTold(self.host, None, str(error)))
 
     def _open_store(self, order: OpenStore) -> None:
         self._close_store()
@@ -339,6 +354,8 @@ class Agent:
         """What happened here since the last call; waits up to ``timeout_s`` for the first."""
         if not self._events:
             self._collect(timeout_s)
+        while not self._told.empty():
+            self._events.append(self._told.get())
         events, self._events = self._events, []
         return events
 

@@ -183,6 +183,12 @@ class Agents:
         for member in self.present:
             self._order_one(member, replace(order, first_rank=member.first_rank) if isinstance(order, Start) else order)
 
+    def order_some(self, members: Iterable[Member], order: AgentOrder) -> None:
+        """An order to these of the agents, as far as they are there."""
+        for member in members:
+            if member in self.present:
+                self._order_one(member, order)
+
     def order_head(self, order: AgentOrder) -> None:
         self._agent.execute(order)
 

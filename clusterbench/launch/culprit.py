@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
+from clusterbench.engine.telemetry import GpuSample
 from clusterbench.launch.control import CLOSED, SAID_NOTHING, TOOK_NOTHING
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
@@ -18,9 +20,11 @@ from clusterbench.launch.messages import (
     RankExited,
     RankFailed,
     RankPlace,
+    RasTold,
 )
 from clusterbench.launch.mpi_cases import in_agents, unended_mpirun
 from clusterbench.launch.ranks import name_ranks
+from clusterbench.launch.ras import SECONDS_APART
 from clusterbench.types import PHASES, Blame, Case, Status
 from clusterbench.words import listed
 
@@ -337,8 +341,35 @@ def not_answering(members: Sequence[Member], others: int, seconds: float) -> str
     )
 
 
+def with_ras(trouble: Trouble, told: RasTold | None, places: Mapping[int, RankPlace]) -> Trouble:
+    """The same with what NCCL says of its ranks, which names one where it is the only one that lags behind all others.
+
+    Ranks of a communicator of all ranks have the numbers of the case; of any other they do not.
+    """
+    if told is None or told.stall is None:
+        why = "nothing came back in time" if told is None else told.why_not
+        return replace(trouble, reason=f"{trouble.reason}; NCCL was asked what its ranks do, in vain: {why}")
+    reason, lag = trouble.reason + told.stall.in_words(SECONDS_APART), told.stall.lag
+    is_one = lag is not None and lag.num_behind == 1 and lag.size == len(places)
+    place = places.get(lag.behind[0].rank) if lag is not None and is_one else None
+    if trouble.rank is not None or place is None:
+        return replace(trouble, reason=reason)
+    return replace(trouble, reason=reason, rank=place.rank, host=place.host, log=_log(place), blame="process")
+
+
+BUSY, LITTLE_POWER = 0.95, 1 / 3
+"""Utilisation and share of its power limit, from and below which a GPU looks as if it spins in a kernel that waits.
+
+Source: NCCL issue 2428, a hang with every GPU at 100 % utilisation and little power. The share is ours: what computes
+or reads memory without pause draws more.
+"""
+
+
 def gpus_in_words(
-    members: Sequence[Member], samples: Mapping[str, GpuSamples], only_with_errors: bool = False
+    members: Sequence[Member],
+    samples: Mapping[str, GpuSamples],
+    only_with_errors: bool = False,
+    limits_w: Mapping[tuple[str, int], float] = MappingProxyType({}),
 ) -> dict[int, str]:
     """What the GPU of each rank was last seen doing: a kernel that hangs looks unlike a host that does nothing.
 
@@ -346,6 +377,8 @@ def gpus_in_words(
     ----------
     samples
         The last of each host.
+    limits_w
+        Power limits by host and GPU, as far as they are known.
     """
     words = {}
     for member in members:
@@ -356,8 +389,18 @@ def gpus_in_words(
             elif gpu and not only_with_errors:
                 power = "unknown power" if gpu.power_w is None else f"{gpu.power_w:.0f} W"
                 busy = "" if gpu.utilization is None else f" and was busy {100 * gpu.utilization:.0f} % of the time"
-                words[member.first_rank + slot] = f"; its GPU {gpu.index} drew {power}{busy}"
+                spins = _spins(gpu, limits_w.get((member.host, gpu.index)))
+                words[member.first_rank + slot] = f"; its GPU {gpu.index} drew {power}{busy}{spins}"
     return words
+
+
+def _spins(gpu: GpuSample, limit_w: float | None) -> str:
+    """Empty where it does not, or its limit is not known."""
+    if limit_w is None or gpu.power_w is None or gpu.utilization is None:
+        return ""
+    if gpu.utilization < BUSY or gpu.power_w >= LITTLE_POWER * limit_w:
+        return ""
+    return f", little of its limit of {limit_w:.0f} W: it looks as if it spins in a kernel that waits"
 
 
 def _log(place: RankPlace | None) -> str:

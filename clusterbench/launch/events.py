@@ -10,12 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from clusterbench.host_facts import mapping
 from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
-from clusterbench.launch.culprit import BadEvent, Trouble, gpus_in_words, is_victim, late, named
+from clusterbench.launch.culprit import BadEvent, Trouble, gpus_in_words, is_victim, late, named, with_ras
 from clusterbench.launch.members import Member, taking_part
 from clusterbench.launch.messages import (
+    AskRas,
     CountersGrown,
     Event,
     GpusSampled,
@@ -28,7 +30,10 @@ from clusterbench.launch.messages import (
     RankPlace,
     RankReached,
     RankReady,
+    RasTold,
 )
+from clusterbench.launch.ras import SECONDS_APART, SECONDS_OF_AN_ANSWER
+from clusterbench.launch.ras import address as ras_address
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, HostCounters
 
@@ -38,6 +43,7 @@ SECONDS_FOR_THE_CULPRIT = 1.0
 is gone. Peers notice within 20 ms."""
 SECONDS_TO_ANSWER = 5.0
 """For agents that are asked how far their ranks got, or to end a case of MPI."""
+SECONDS_FOR_RAS = 2 * SECONDS_OF_AN_ANSWER + SECONDS_APART + 1.0
 _SECONDS_OF_A_WRITE = 0.05
 """After which a disk is not waited for without a sign to the other agents."""
 
@@ -98,6 +104,7 @@ class Events:
     counters: dict[str, HostCounters] = field(default_factory=dict)
     lost_store: LostStore | None = None
     _unheard: deque[Event] = field(default_factory=deque, init=False)
+    _ras: list[RasTold] = field(default_factory=list, init=False)
     _gave_sign: float = field(default=0.0, init=False)
 
     def until(self, at_s: float) -> Iterator[Event]:
@@ -114,6 +121,8 @@ class Events:
                     self.samples.append(event)
                 if isinstance(event, CountersGrown):
                     self.counters[event.host] = event.counters
+                if isinstance(event, RasTold):
+                    self._ras.append(event)
                 if isinstance(event, LostStore):
                     self.lost_store = event
                 yield event
@@ -188,7 +197,8 @@ class Events:
     def _gpus(self, only_with_errors: bool = False) -> Mapping[int, str]:
         """What the GPU of each rank was last seen doing in this case, as the end of a sentence."""
         samples = {event.host: event.sample for event in self.samples}
-        return gpus_in_words(self.agents.members, samples, only_with_errors)
+        limits_w = {} if only_with_errors else _power_limits_w(self.run.environment())
+        return gpus_in_words(self.agents.members, samples, only_with_errors, limits_w)
 
     def concerns(self, event: BadEvent, case: Case) -> bool:
         """Whether a case needs what is gone: a host on which it has no rank may be lost, and the case goes on."""
@@ -212,6 +222,7 @@ class Events:
         none of them may be named before that is certain.
         """
         patience_s = SECONDS_TO_ANSWER + (0.0 if self.inside_mpi else self.agents.silence_s)
+        asked = self._ask_ras(case)
         seen = self._inspect(case, True, patience_s)
         if seen.lost:
             return self._named(seen.lost, seen.places, case)
@@ -219,7 +230,32 @@ class Events:
         trouble = late(case, limit_s, seen.places, self.inside_mpi, seen.silent, patience_s, self._gpus())
         if trouble.blame == "unknown" and self.lost_store:
             return self._named([self.lost_store], seen.places, case)
-        return trouble
+        return with_ras(trouble, self._told_by_ras(asked), seen.places) if asked else trouble
+
+    def _ask_ras(self, case: Case) -> int:
+        """Has NCCL asked on the first and the last host of a case, which both know of all ranks; how many were asked.
+
+        None of a case without NCCL.
+        """
+        if case.device != "cuda" or case.world_size == 1 or self.inside_mpi:
+            return 0
+        members = taking_part(self.agents.present, case.world_size)
+        ends = [member for member in (*members[:1], *members[-1:]) if member.host]
+        asked = list({member.host: member for member in ends}.values())
+        self._ras.clear()
+        self.agents.order_some(asked, AskRas(ras_address(case.environment)))
+        return len(asked)
+
+    def _told_by_ras(self, asked: int) -> RasTold | None:
+        """An answer with which something can be done, or else a reason why there is none; None where nobody answers.
+
+        It may have come while the ranks were inspected.
+        """
+        events = self.until(time.monotonic() + SECONDS_FOR_RAS)
+        while len(self._ras) < asked and all(told.stall is None for told in self._ras):
+            if next(events, None) is None:
+                break
+        return min(self._ras, key=lambda told: told.stall is None, default=None)
 
     def _inspect(self, case: Case, stacks: bool, patience_s: float = SECONDS_TO_ANSWER) -> _Seen:
         """How far every rank of the case got, as far as agents answer within ``patience_s``."""
@@ -251,3 +287,15 @@ class Events:
             if place.log and not place.stack:
                 with suppress(OSError), open(self.run.logs / Path(place.log).name, "a") as log:
                     log.write(f"clusterbench: rank {place.rank} did not answer; its process state is {place.state!r}\n")
+
+
+def _power_limits_w(environment: Mapping[str, Any]) -> dict[tuple[str, int], float]:
+    """By host and what CUDA calls the GPU there."""
+    limits_w = {}
+    for host, described in environment.get("hosts", {}).items():
+        gpus = described.get("gpus")
+        for gpu in gpus if isinstance(gpus, list) else ():
+            index, limit_w = mapping(gpu).get("index"), mapping(gpu).get("power_limit_w")
+            if isinstance(index, int) and isinstance(limit_w, (int, float)):
+                limits_w[host, index] = float(limit_w)
+    return limits_w

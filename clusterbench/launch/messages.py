@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from clusterbench.engine.telemetry import GpuSample
 from clusterbench.run_folder.records import parsed, record_of
+from clusterbench.tools.nccl_ras import Stall
 from clusterbench.types import PHASES, HostCounters, Point, Timing
 from clusterbench.words import short
 
@@ -209,6 +210,13 @@ class TryAddress:
     port: int
 
 
+@dataclass(frozen=True)
+class AskRas:
+    """Asks NCCL's RAS at this address of the host what ranks do; a :class:`RasTold` follows, in 11 s at most."""
+
+    address: str
+
+
 # Orders to agents that are the ranks of a case of MPI.
 
 
@@ -267,7 +275,9 @@ class Quit:
     leaving: Leaving
 
 
-AgentOrder = Own | Warm | OpenStore | Start | RunCase | GoOn | Inspect | End | SampleGpus | TellTime | TryAddress
+AgentOrder = (
+    Own | Warm | OpenStore | Start | RunCase | GoOn | Inspect | End | SampleGpus | TellTime | TryAddress | AskRas
+)
 MpiOrder = PrepareMpi | CheckMpi | TimeMpi | InspectMpi | EndMpi
 Order = AgentOrder | MpiOrder | Sign | ExpectSilence | Quit
 
@@ -427,6 +437,15 @@ class CountersGrown:
 
 
 @dataclass(frozen=True)
+class RasTold:
+    """What NCCL says of all ranks, or why it says nothing."""
+
+    host: str
+    stall: Stall | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
 class MpiEnded:
     """Whether this rank of a case of MPI is still inside a call."""
 
@@ -452,6 +471,7 @@ MemberEvent = (
     | Ended
     | GpusSampled
     | CountersGrown
+    | RasTold
     | MpiEnded
 )
 

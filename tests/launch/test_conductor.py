@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -11,10 +11,11 @@ from clusterbench.cluster import Cluster
 from clusterbench.engine.telemetry import GpuSample
 from clusterbench.launch import conductor, events
 from clusterbench.launch.conductor import Conductor, LostHosts, OutOfTime
-from clusterbench.launch.culprit import Heard
+from clusterbench.launch.culprit import Heard, gpus_in_words
 from clusterbench.launch.executions import Execution
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
+    AskRas,
     End,
     Ended,
     GoOn,
@@ -32,11 +33,13 @@ from clusterbench.launch.messages import (
     RankPlace,
     RankReached,
     RankReady,
+    RasTold,
     RunCase,
     Start,
     StoreOpen,
 )
 from clusterbench.run_folder import RunFolder
+from clusterbench.tools.nccl_ras import Lag, Process, Stall
 from clusterbench.types import Case, Plan
 
 CLUSTER = Cluster(num_nodes=1, ranks_per_node=4, device="cpu", hosts=("a",))
@@ -112,6 +115,11 @@ class ScriptedAgents:
         self.waiting.extend(
             [Ended(order.start, {})] * len(self.present) if name == "end" else self.answers.get(name, ())
         )
+
+    def order_some(self, members, order):
+        assert isinstance(order, AskRas)
+        self.orders.append("ras")
+        self.waiting.extend(self.answers.get("ras", ())[: len(members)])
 
     def events(self, timeout_s):
         events = []
@@ -245,6 +253,69 @@ def test_the_gpu_of_the_rank_behind_is_described(tmp_path):
     ranks = [seen(rank, iteration=3 - (rank == 2)) for rank in range(4)]
     outcome = hang(tmp_path, *ranks, check=[sample, *reached("checked")])
     assert outcome.reason.endswith("wait for it; its GPU 2 drew 102 W and was busy 100 % of the time")
+
+
+def on_gpus(tmp_path, told, *ranks):
+    """A case of GPUs that hangs; ``told`` is what NCCL says of it."""
+    late = case()
+    object.__setattr__(late, "time_limit_s", 0.05)
+    object.__setattr__(late, "device", "cuda")
+    places = ranks or [seen(rank, iteration=2, stack=WAITING) for rank in range(4)]
+    answers = {"time": [], "inspect": [Inspected(tuple(places))], "ras": told}
+    (outcome,), _, orders = conduct(tmp_path, [late], **answers)
+    assert orders.count("ras") == 1
+    return outcome
+
+
+LAGS = Stall("lagging", Lag(4, "AllReduce", 640, 641, 1, (Process(3, "10.0.0.1", 77, 3),)))
+
+
+def test_where_all_wait_the_rank_is_named_that_nccl_says_lags(tmp_path):
+    outcome = on_gpus(tmp_path, [RasTold("a", LAGS)])
+    assert (outcome.rank, outcome.host, outcome.blame) == (3, "a", "process")
+    assert outcome.reason.endswith(
+        "; NCCL says that rank 3 (GPU 3, process 77 on 10.0.0.1) of a communicator of 4 has launched 640 AllReduce, "
+        "others 641"
+    )
+
+
+def test_a_rank_that_is_behind_by_its_own_word_stays_named(tmp_path):
+    ranks = [seen(rank, iteration=2 - (rank == 1), stack=WAITING) for rank in range(4)]
+    outcome = on_gpus(tmp_path, [RasTold("a", LAGS)], *ranks)
+    assert outcome.rank == 1
+    assert "NCCL says that rank 3" in outcome.reason
+
+
+def test_a_rank_of_a_smaller_communicator_is_not_taken_for_one_of_the_case(tmp_path):
+    outcome = on_gpus(tmp_path, [RasTold("a", Stall("lagging", replace(LAGS.lag, size=2)))])
+    assert outcome.rank is None
+
+
+def test_ranks_that_are_stuck_in_one_collective_are_said_to_be(tmp_path):
+    outcome = on_gpus(tmp_path, [RasTold("a", Stall("stuck"))])
+    assert outcome.rank is None
+    assert outcome.reason.endswith("none more within 2 s: they are stuck in one")
+
+
+def test_why_nccl_says_nothing_is_said(tmp_path):
+    outcome = on_gpus(tmp_path, [RasTold("a", None, "NCCL's RAS does not listen at localhost:28028: refused")])
+    assert outcome.reason.endswith(
+        "; NCCL was asked what its ranks do, in vain: NCCL's RAS does not listen at localhost:28028: refused"
+    )
+    assert on_gpus(tmp_path / "2", []).reason.endswith("in vain: nothing came back in time")
+
+
+def test_a_gpu_that_is_busy_and_draws_little_is_said_to_spin(tmp_path):
+    gpus = tuple(GpuSample(index, power_w=power_w, utilization=1.0) for index, power_w in enumerate((233.0, 234.0)))
+    limits_w = {("a", index): 700.0 for index in range(2)}
+    words = gpus_in_words((Member(0, "a", 0, (0, 1)),), {"a": GpuSamples(1.0, gpus)}, limits_w=limits_w)
+    assert words[0] == (
+        "; its GPU 0 drew 233 W and was busy 100 % of the time, little of its limit of 700 W: it looks as if it spins "
+        "in a kernel that waits"
+    )
+    assert words[1] == "; its GPU 1 drew 234 W and was busy 100 % of the time"
+    idle = GpuSamples(1.0, (replace(gpus[0], utilization=0.9),))
+    assert "spins" not in gpus_in_words((Member(0, "a", 0, (0,)),), {"a": idle}, limits_w=limits_w)[0]
 
 
 def test_a_stopped_process_is_named_among_equals(tmp_path):

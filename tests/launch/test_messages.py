@@ -12,6 +12,7 @@ from clusterbench.engine.telemetry import GpuSample
 from clusterbench.launch import messages
 from clusterbench.launch.messages import (
     AddressTried,
+    AskRas,
     BadLine,
     CheckMpi,
     ChildExited,
@@ -49,6 +50,7 @@ from clusterbench.launch.messages import (
     RankPlace,
     RankReached,
     RankReady,
+    RasTold,
     RunCase,
     SampleGpus,
     Sign,
@@ -72,6 +74,7 @@ from clusterbench.launch.messages import (
     decode_zygote_order,
     encode,
 )
+from clusterbench.tools.nccl_ras import Lag, Process, Stall
 from clusterbench.types import HostCounters
 
 COPY = PackageCopy("/x/clusterbench", "0123456789abcdef")
@@ -84,6 +87,7 @@ ORDERS = [
         End(3, False),
         SampleGpus(0.5),
         TellTime(),
+        AskRas("localhost:28028"),
         TryAddress("10.0.0.1", 29500),
         PrepareMpi((0, 2), (0, 0), {"op": "bcast"}, 5, 1, 9.5),
     ),
@@ -103,6 +107,7 @@ EVENTS = [
     Inspected((RankPlace(1, "a", "warm", 7, "S", ('File "x.py", line 3 in f',), "/logs/x"),)),
     AddressTried(29500, "No route to host"),
     *(Ended(3, {"start-0003-rank-0001.log": "said"}), MpiEnded("a", True)),
+    RasTold("a", Stall("lagging", Lag(8, "AllReduce", 3, 4, 1, (Process(5, "10.0.0.1", 77, 5),)))),
     CountersGrown("a", HostCounters(2.5, {"port": 8}, {"mlx5_0 port 1": {"link_downed": 1}})),
     GpusSampled("a", GpuSamples(1.5, (GpuSample(0, throttle_reasons=["sw_thermal"]), GpuSample(1, error="lost")))),
 ]
