@@ -89,6 +89,8 @@ class Check(ABC):
     ----------
     number
         In the list of checks, ``docs/doctor.md``.
+    compares_hosts
+        Whether it is about several hosts, so that of one alone it asks nothing.
     question
         What is asked, in a sentence that yes answers well.
     severity
@@ -103,6 +105,7 @@ class Check(ABC):
     """
 
     number: ClassVar[int]
+    compares_hosts: ClassVar[bool] = False
     question: ClassVar[str]
     severity: ClassVar[Severity]
     source: ClassVar[str]
@@ -192,6 +195,8 @@ class AlikeCheck(Check):
     With one host nothing is judged. Where no value is that of more than half of them, all are named.
     """
 
+    compares_hosts = True
+
     @abstractmethod
     def traits(self, host: Host) -> Mapping[str, Trait]:
         """What is compared, by what it is called: ``{"the firmware of mlx5_0": Trait("28.39", "/sys/...")}``.
@@ -245,7 +250,13 @@ def checks() -> Mapping[str, type[Check]]:
 
 def judge(hosts: Sequence[Host]) -> dict[str, Mapping[str, Judged]]:
     """What every check says of every host: by the check's name, then by the host's."""
-    return {name: kind().judge_all(hosts) for name, kind in checks().items()}
+    return {name: _asked(kind, hosts) for name, kind in checks().items()}
+
+
+def _asked(kind: type[Check], hosts: Sequence[Host]) -> Mapping[str, Judged]:
+    if kind.compares_hosts and len(hosts) == 1:
+        return {hosts[0].name: Judged(not_applicable="one host alone has no other to be held against")}
+    return kind().judge_all(hosts)
 
 
 def hosts_of(environment: Mapping[str, object]) -> tuple[Host, ...]:

@@ -20,6 +20,7 @@ class ClockSkew(Check):
     """
 
     number = 75
+    compares_hosts = True
     question = "Are the clocks of all hosts within 50 ms?"
     severity = "warning"
     source = "environment.json: clock_offset_s, as the first host measured it"

@@ -18,6 +18,7 @@ class RdmaDeviceCount(Check):
     """
 
     number = 43
+    compares_hosts = True
     question = "Has every host as many RDMA devices as most?"
     severity = "error"
     source = FOLDER

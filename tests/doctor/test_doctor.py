@@ -12,7 +12,7 @@ from clusterbench.doctor.accept import accepting, read_accepted
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
 from clusterbench.doctor.text import text, verdict
 from clusterbench.errors import SuiteError
-from tests.facts.machine import healthy
+from tests.facts.machine import Machine, healthy
 
 PORT = "/sys/class/infiniband/mlx5_3/ports/1"
 
@@ -56,7 +56,7 @@ def test_what_was_not_judged_says_what_it_would_take(sick):
 
 
 def test_a_host_that_says_nothing_is_not_healthy(tmp_path):
-    examination = examined(tmp_path, n1=healthy().without("/"))
+    examination = examined(tmp_path, n1=Machine())
     assert examination.word == "NOT JUDGED"
 
 
@@ -146,3 +146,10 @@ def test_openmetrics_counts_findings_of_each_host(sick):
     assert 'clusterbench_findings{check="port_state",severity="error",host="n1"} 0' in lines
     assert 'clusterbench_not_judged{check="memlock",severity="error",host="n3"} 1' in lines
     assert lines[-1] == "# EOF"
+
+
+def test_what_is_asked_of_several_hosts_does_not_apply_to_one_alone(tmp_path):
+    one = examined(tmp_path, n1=healthy())
+    assert one.not_applicable["firmware"] == "one host alone has no other to be held against"
+    assert one.word == "HEALTHY"
+    assert "firmware" not in examined(tmp_path, n2=healthy(), n3=healthy()).not_applicable

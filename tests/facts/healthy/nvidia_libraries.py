@@ -18,5 +18,5 @@ def plant(machine):
         target = name.removesuffix(".1") + f".{VERSION}"
         machine.links[f"{FOLDER}/{name}"] = target
         machine.files[f"{FOLDER}/{target}"] = elf()
-    version = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Wed Jan 1 00:00:00 UTC 2025\n"
+    version = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Wed Jan 1 00:00:00 UTC 2025\n"
     machine.files["/proc/driver/nvidia/version"] = version
