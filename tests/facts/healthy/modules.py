@@ -12,4 +12,4 @@ def plant(machine):
     machine.files |= planted("/sys/module", {"ib_uverbs/refcnt": 8, "mlx5_ib/refcnt": 0})
     machine.files |= planted("/proc/driver/nvidia", {"version": f"{OPEN}\nGCC version:  gcc version 12.3.0"})
     machine.files |= planted("/proc/driver/nvidia", {"params": 'OpenRmEnableUnsupportedGpus: 1\nRegistryDwords: ""'})
-    machine.files["/proc/sys/kernel/osrelease"] = "6.8.0-45-generic\n"
+    machine.files["/proc/sys/kernel/osrelease"] = "6.8.0-60-generic\n"
