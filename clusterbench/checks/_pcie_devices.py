@@ -1,0 +1,20 @@
+"""What checks of PCIe have in common: the devices, and which of them they look at."""
+
+from __future__ import annotations
+
+from clusterbench.facts import Host, NotKnown
+from clusterbench.facts.pcie import FOLDER, Device, Pcie
+
+
+def devices(host: Host, *kinds: str) -> list[Device]:
+    """GPUs (``gpu``), RDMA cards (``nic``) and the bridges above them (``bridge``).
+
+    Raises
+    ------
+    NotKnown
+        If the bus was not there to look at.
+    """
+    found = host.of(Pcie).devices
+    if found is None:
+        raise NotKnown(f"{FOLDER} is not there", f"a host that shows {FOLDER}")
+    return [device for device in found if device.kind in kinds]
