@@ -2,6 +2,7 @@
  *
  * FAKE_NVLINKS=4         links of each GPU (0)
  * FAKE_NVLINK_DOWN=2     this link of GPU 0 is down
+ * FAKE_NVML_NO_PEER=2    GPU 0 and this one may not read each other, though NVLink joins all (none)
  * FAKE_NVLINK_ERRORS=1   by how much the replay counter of link 1 of GPU 0 grows with every reading
  *
  * Compiled with -DNO_COUNTERS the driver has neither error counters nor throughput.
@@ -25,6 +26,11 @@ int nvmlDeviceGetNvLinkVersion(Gpu *gpu, unsigned link, unsigned *version) {
     (void)link;
     *version = 6;
     return state(gpu);
+}
+
+int nvmlDeviceGetP2PStatus(Gpu *first, Gpu *second, int kind, unsigned *status) {
+    *status = kind == 0 && first->index == 0 && second->index == number("FAKE_NVML_NO_PEER", -1) ? 4 : 0;
+    return state(first) ? state(first) : state(second);
 }
 
 #ifndef NO_COUNTERS
