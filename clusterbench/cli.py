@@ -354,6 +354,7 @@ def env(as_json: bool) -> None:
 @click.option("--quick", is_flag=True, help="Facts only, in 3 s: what each host's files and drivers say; no torch.")
 @click.option("--deep", is_flag=True, help="Every GPU, host and link against what it should reach, in minutes.")
 @click.option("--list", "listing", is_flag=True, help="All checks, a line each. Nothing is looked at.")
+@click.option("--log", is_flag=True, help="Judge FILES instead of hosts: logs, and what programs printed.")
 @click.option("--prolog", is_flag=True, help="For a scheduler: --quick within --limit, and 1 only for --drain-on.")
 @click.option(
     "--limit",
@@ -380,25 +381,41 @@ def env(as_json: bool) -> None:
 )
 @click.option("--exclude", metavar="A,B|FILE", help="Leave these hosts out.")
 @click.option("--not-reached", multiple=True, hidden=True)
-def doctor(quick: bool, deep: bool, listing: bool, prolog: bool, limit_s: float | None, **options: Any) -> None:
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+def doctor(
+    quick: bool,
+    deep: bool,
+    listing: bool,
+    log: bool,
+    prolog: bool,
+    limit_s: float | None,
+    files: tuple[Path, ...],
+    **options: Any,
+) -> None:
     """Look at this host, or at all hosts of a launcher (mpirun, srun, torchrun ...), and say what is wrong with them.
 
     Without --quick every GPU and host also works for some seconds, which shows those that are slower than their peers.
     Nothing is changed. Exit code 0: nothing was found; 1: something was that is not accepted; 2: a mistake in the
     command line.
+
+    With --log nothing is looked at but FILES: a kernel's log, NCCL's, the fabric manager's, ibstat and others.
     """
+    if log != bool(files):
+        raise click.UsageError("--log takes the files to read" if log else f"{files[0]} has no effect without --log")
     if listing:
         from clusterbench.doctor.listing import listing as all_checks
 
         click.echo(all_checks())
         return
-    if quick + deep + prolog > 1:
-        raise click.UsageError("--quick, --deep and --prolog exclude each other")
+    if quick + deep + prolog + log > 1:
+        raise click.UsageError("--quick, --deep, --log and --prolog exclude each other")
     if limit_s is not None and not prolog:
         raise click.UsageError("--limit has no effect without --prolog")
-    from clusterbench.doctor.verb import Asked, answer, depth
+    from clusterbench.doctor.verb import Asked, answer, answer_of_logs, depth
 
     limit_s = (limit_s or 20.0) if prolog else None
+    if log:
+        click.get_current_context().exit(answer_of_logs(Asked("quick", **options), files))
     click.get_current_context().exit(answer(Asked(depth(quick or prolog, deep), limit_s, **options)))
 
 

@@ -27,5 +27,5 @@ class Sxid(KernelLogCheck):
     def fault(self, host: Host, event: Event) -> Fault | None:
         assert event.code is not None
         meaning = sxid(event.code, "Fatal" in event.text)
-        fault = told(host, event, f"SXid {event.code} ({meaning.name})")
+        fault = told(host, event, f"reported SXid {event.code} ({meaning.name})")
         return replace(fault, severity=meaning.severity)

@@ -28,5 +28,5 @@ class Xid(KernelLogCheck):
     def fault(self, host: Host, event: Event) -> Fault | None:
         assert event.code is not None
         meaning = xid(event.code, event.text)
-        fault = told(host, event, f"Xid {event.code} ({meaning.name})")
+        fault = told(host, event, f"reported Xid {event.code} ({meaning.name})")
         return replace(fault, what=f"{fault.what}: {meaning.action}", severity=meaning.severity)

@@ -10,6 +10,14 @@ from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import TOPOLOGY
 from clusterbench.tools.nccl_record import LOG, Connection, RankLog, connections
+from clusterbench.tools.nccl_ways import (
+    FORBIDS,
+    by_socket,
+    network_receives,
+    through_memory,
+    through_network,
+    without_gdr,
+)
 from clusterbench.types import Case, Observation, Severity
 from clusterbench.words import Word
 
@@ -18,17 +26,6 @@ WITHOUT_GDR = ("rtx-",)
 
 WITH_MULTICAST = ("h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm", "b300-sxm")
 """Accelerators that are joined by NVLink switches of the third generation or later, which reduce (NVLink SHARP)."""
-
-_FORBIDS = {
-    ("NCCL_IB_DISABLE", "1"): "InfiniBand and RoCE are not used",
-    ("NCCL_NET", "Socket"): "InfiniBand and RoCE are not used",
-    ("NCCL_P2P_DISABLE", "1"): "GPUs of a host do not reach each other's memory",
-    ("NCCL_P2P_LEVEL", "LOC"): "GPUs of a host do not reach each other's memory",
-    ("NCCL_SHM_DISABLE", "1"): "ranks of a host do not share its memory",
-    ("NCCL_NET_GDR_LEVEL", "LOC"): "network cards do not reach GPU memory",
-    ("NCCL_NVLS_ENABLE", "0"): "the NVLink switches do not reduce",
-}
-"""Settings that take a way from NCCL, with what is lost."""
 
 _ALLOWS = {
     "NCCL_IB_DISABLE": ("0",),
@@ -148,11 +145,11 @@ def _of_case(logged: _LoggedCase) -> Iterator[Finding]:
 
 def _sockets(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator[Finding]:
     sends = [connection for connection in between if connection.direction == "send"]
-    by_socket = [connection for connection in sends if connection.transport == "NET/Socket"]
+    sockets = by_socket(between)
     devices = sorted({card for log in logged.logs for card in log.cards} | set(_active_ports(logged.reading)))
-    if by_socket and devices and not logged.asks_for(_FOR_NETWORK):
+    if sockets and devices and not logged.asks_for(_FOR_NETWORK):
         yield logged.warning(
-            by_socket,
+            sockets,
             sum(connection.num_channels for connection in sends),
             f"hosts are joined by sockets, although there is RDMA ({_few(devices)})",
             "connections between hosts",
@@ -162,12 +159,8 @@ def _sockets(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator[Fin
 def _without_gdr(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator[Finding]:
     if not logged.accelerator or logged.accelerator.startswith(WITHOUT_GDR) or logged.asks_for(_FOR_GDR):
         return
-    ends = [
-        connection
-        for connection in between
-        if connection.direction == "receive" and connection.is_network and connection.transport != "NET/Socket"
-    ]
-    without = [connection for connection in ends if connection.gdr is False]
+    ends = network_receives(between)
+    without = without_gdr(ends)
     if without:
         cards = sorted({str(connection.card) for connection in without})
         refused = sorted({card for log in logged.logs for card in log.gdr_refused})
@@ -184,14 +177,10 @@ def _within(logged: _LoggedCase, within: Sequence[Connection]) -> Iterator[Findi
     if logged.asks_for(_FOR_PEERS):
         return
     total = sum(connection.num_channels for connection in within)
-    if slower := [connection for connection in within if connection.is_network]:
+    if slower := through_network(within):
         what = f"ranks of one host talk through the network ({slower[0].transport})"
         yield logged.warning(slower, total, what, "connections within hosts")
-    if slower := [
-        connection
-        for connection in within
-        if connection.transport.startswith("SHM/") and _has_nvlink(logged, connection)
-    ]:
+    if slower := [connection for connection in through_memory(within) if _has_nvlink(logged, connection)]:
         what = "ranks of one host talk through its memory, although NVLink joins all its GPUs"
         yield logged.warning(slower, total, what, "connections within hosts")
 
@@ -201,12 +190,12 @@ def _forbidden(logged: _LoggedCase) -> Iterator[Finding]:
     for rank, log in enumerate(logged.logs):
         for name, value in log.environment.items():
             setting = name, value
-            if setting in _FORBIDS and name not in logged.case.environment:
+            if setting in FORBIDS and name not in logged.case.environment:
                 hosts.setdefault(setting, {})[host_of(logged.observation, rank)] = None
     for (name, value), own in hosts.items():
         yield Finding(
             f"{logged.case.id}, {_few(list(own))}",
-            f"{name}={value} is set, and not by the suite: {_FORBIDS[name, value]}",
+            f"{name}={value} is set, and not by the suite: {FORBIDS[name, value]}",
             "warning",
             among=tuple(own),
         )

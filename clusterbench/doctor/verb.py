@@ -16,9 +16,10 @@ from clusterbench.diagnoses import Answer
 from clusterbench.doctor import Examination, Found, examine
 from clusterbench.doctor.accept import Accepted, accepting, read_accepted
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
+from clusterbench.doctor.logs import examine_logs
 from clusterbench.doctor.prolog import drain_list, reason, within
 from clusterbench.doctor.text import text, verdict
-from clusterbench.errors import ClusterbenchError, LaunchError
+from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import dismiss
 from clusterbench.launch.allocation import gather, measure_clocks
@@ -128,6 +129,24 @@ def answer(asked: Asked) -> int:
     return run(options, partial(_read, told=told))
 
 
+def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:
+    """The same of files that people have at hand, and nothing else: ``asked`` says what to accept and to write.
+
+    Raises
+    ------
+    SuiteError
+        If a file cannot be read or holds nothing that is known, or an option asks for hosts.
+    """
+    for option in ("num_nodes", "hosts", "exclude", "device", "out"):
+        if getattr(asked, option) is not None:
+            raise SuiteError(f"--{option.replace('_', '-')} has no effect with --log, which looks at no host.")
+    drain_on = drain_list(asked.drain_on) if asked.drain_on is not None else None
+    accepted = read_accepted(asked.accept) if asked.accept else ()
+    examination, taken = examine_logs(files)
+    print("\n".join(taken), file=sys.stderr)
+    return _shown(asked, drain_on, accepting(examination, accepted, date.today()))
+
+
 def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
     reached = reach(hosts)
     if not reached.hosts:
@@ -196,7 +215,10 @@ def _told(
 ) -> int:
     hosts = hosts_of(environment)
     said = examine([host.name for host in hosts], judge(hosts), answers)
-    examination = accepting(with_lost(said, asked.not_reached), accepted, date.today())
+    return _shown(asked, drain_on, accepting(with_lost(said, asked.not_reached), accepted, date.today()))
+
+
+def _shown(asked: Asked, drain_on: Sequence[str] | None, examination: Examination) -> int:
     for name, path, form in (
         ("json", asked.json, as_json),
         ("junit", asked.junit, as_junit),

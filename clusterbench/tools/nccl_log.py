@@ -236,6 +236,13 @@ def parse(text: str) -> NcclLog:
     return reader.log()
 
 
+def messages(text: str) -> Iterator[tuple[str, str]]:
+    """The host and the words of every whole line of NCCL's, of whatever kind."""
+    for line in _lines(text):
+        if line.message is not None:
+            yield line.host, line.message.strip()
+
+
 # Lines
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b.?")

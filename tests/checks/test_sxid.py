@@ -11,8 +11,8 @@ def test_it_is_found_with_its_place_and_time(tmp_path):
     (fault,) = Sxid().judge(logging(LINE).host(tmp_path)).faults
     assert fault.where == "NVSwitch 0000:05:00.0"
     assert (
-        fault.what
-        == "SXid 12028 (egress non-posted PRIV error: traffic of its GPU stalls), once, 2026-03-02 14:01:39 UTC"
+        fault.what == "reported SXid 12028 (egress non-posted PRIV error: traffic of its GPU stalls), once, "
+        "2026-03-02 14:01:39 UTC"
     )
     assert fault.evidence == f"/dev/kmsg: {LINE[:200]}"
 

@@ -13,7 +13,7 @@ def test_it_is_found_with_its_place_and_time(tmp_path):
     (fault,) = Xid().judge(logging(LINE).host(tmp_path)).faults
     assert fault.where == "GPU 0000:9b:00"
     assert fault.what == (
-        "Xid 79 (GPU has fallen off the bus), once, 2026-03-02 14:01:39 UTC: power the host off and"
+        "reported Xid 79 (GPU has fallen off the bus), once, 2026-03-02 14:01:39 UTC: power the host off and"
         " on; if it comes back, reseat or replace the GPU"
     )
     assert fault.evidence == f"/dev/kmsg: {LINE[:200]}"
@@ -37,5 +37,5 @@ def test_one_that_comes_back_is_one_finding_with_its_number(tmp_path):
     line = "NVRM: Xid (PCI:0000:9b:00): 119, pid=1, name=python, Timeout after 6s of waiting for RPC response"
     (fault,) = Xid().judge(logging(*[line] * 3).host(tmp_path)).faults
     assert fault.what.startswith(
-        "Xid 119 (GSP RPC timeout: the GPU's own processor does not answer), 3 times, last 2026"
+        "reported Xid 119 (GSP RPC timeout: the GPU's own processor does not answer), 3 times, last 2026"
     )

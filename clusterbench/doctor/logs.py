@@ -1,0 +1,281 @@
+"""What files say that people have at hand: recognised by their content, and judged by the checks that hosts are.
+
+Only what a file tells of is judged: a list of ports says nothing of memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from clusterbench.checks import checks
+from clusterbench.checks._kernel_log import KernelLogCheck
+from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log
+from clusterbench.errors import SuiteError, ToolError
+from clusterbench.facts import Facts, Host, name_of
+from clusterbench.facts.infiniband import Device, Infiniband, Port
+from clusterbench.facts.kernel_log import KernelLog
+from clusterbench.tools import fabric_manager_log, ibstat, ibstatus, ibv_devinfo, kernel_log
+from clusterbench.tools.xid import sxid
+from clusterbench.words import plural
+
+_MOST_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is made of one file: facts of a host for some ``checks``, or what was found at once.
+
+    Facts that come from a file are not whole: only the checks named are asked, which judge by nothing else.
+    """
+
+    facts: tuple[Facts, ...] = ()
+    checks: tuple[str, ...] = ()
+    found: tuple[Found, ...] = ()
+    healthy: tuple[Healthy, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A kind of file: its name, whether a text holds it, and what it says; ``name`` of the host is the file's."""
+
+    kind: str
+    holds: Callable[[str], bool]
+    read: Callable[[str, str], Said]
+
+
+def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
+    """What the files say, and of each file what it was taken for.
+
+    Raises
+    ------
+    SuiteError
+        If one cannot be read, or holds nothing that is known.
+    """
+    said: list[tuple[str, Said]] = []
+    taken: list[str] = []
+    for path in paths:
+        text = _text(path)
+        readers = [reader for reader in READERS if reader.holds(text)]
+        if not readers:
+            known = ", ".join(reader.kind for reader in READERS)
+            first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+            raise SuiteError(
+                f"{path}: nothing in it is known; it begins {first[:80]!r}.\n"
+                f"hint: what can be read: {known}; for a table of a benchmark: clusterbench import"
+            )
+        for reader in readers:
+            try:
+                said.append((path.name, reader.read(text, path.name)))
+            except ToolError as error:
+                raise SuiteError(f"{path}: read as {reader.kind}: {error}") from None
+        taken.append(f"{path}: {' and '.join(reader.kind for reader in readers)}")
+    return _together(said), taken
+
+
+def _text(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace").replace("\r\n", "\n")
+    except OSError as error:
+        raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _together(said: Sequence[tuple[str, Said]]) -> Examination:
+    hosts: dict[str, dict[str, Any]] = {}
+    asked: dict[str, list[str]] = defaultdict(list)
+    for name, each in said:
+        for fact in each.facts:
+            hosts.setdefault(name, {})[name_of(type(fact))] = json.loads(json.dumps(asdict(fact)))
+        for check in each.checks:
+            asked[check].append(name)
+    judged = {}
+    for check, names in asked.items():
+        kind = checks()[check]
+        if len(names) > 1 or check not in _OF_SEVERAL:
+            judged[check] = kind().judge_all([Host(name, {"facts": hosts[name]}) for name in names])
+    examination = examine([*hosts], judged)
+    found = (*map(_in_words_of, examination.found), *(found for _, each in said for found in each.found))
+    return replace(
+        examination,
+        hosts=tuple(dict.fromkeys([*hosts, *(host for _, each in said for host in each.hosts)])),
+        found=tuple(sorted(found, key=lambda each: SEVERITIES.index(each.severity))),
+        healthy=(*examination.healthy, *(healthy for _, each in said for healthy in each.healthy)),
+        not_judged=(*examination.not_judged, *(part for _, each in said for part in each.not_judged)),
+    )
+
+
+def _in_words_of(found: Found) -> Found:
+    """Checks quote the host's file; here a program's output stands for it."""
+    if not found.evidence.startswith("/"):
+        return found
+    return replace(found, evidence=f"{found.hosts[0]}, in the words of {found.evidence}")
+
+
+def _of_kernel_logs() -> tuple[str, ...]:
+    return tuple(name for name, kind in checks().items() if issubclass(kind, KernelLogCheck))
+
+
+def _kernel(text: str, name: str) -> Said:
+    return Said((KernelLog.of([*kernel_log.read(text)], name),), _of_kernel_logs())
+
+
+def _nccl(text: str, name: str) -> Said:
+    said = nccl_log.judge(text if text.endswith("\n") else f"{text}\n")
+    hosts = said.hosts or (name,)
+    found = tuple(replace(each, hosts=each.hosts or hosts) for each in said.found)
+    return Said(found=found, healthy=said.healthy, not_judged=said.not_judged, hosts=hosts)
+
+
+def _fabric(text: str, name: str) -> Said:
+    log = fabric_manager_log.parse(text)
+    return Said(found=tuple(_fabric_found(log, name)), healthy=tuple(_fabric_healthy(log, name)), hosts=(name,))
+
+
+def _fabric_found(log: fabric_manager_log.FabricManagerLog, name: str) -> Iterator[Found]:
+    for error in log.errors:
+        meaning = None if error.sxid is None else sxid(error.sxid, error.is_fatal)
+        often = f"{error.count:,} times, last {error.last}" if error.count > 1 else f"once, {error.last}"
+        what = f"the fabric manager reports an error, {often}"
+        if meaning is not None:
+            what = f"reported SXid {error.sxid} ({meaning.name}), {often}"
+        yield Found(
+            "fabric_manager_log",
+            meaning.severity if meaning else "warning",
+            (name,),
+            error.where,
+            what,
+            f"{name}: {error.text}",
+            "grep ERROR /var/log/fabricmanager.log; nvidia-smi -q | grep -A3 Fabric",
+            meaning.action if meaning else "restart the fabric manager; see the lines around it",
+        )
+
+
+def _fabric_healthy(log: fabric_manager_log.FabricManagerLog, name: str) -> Iterator[Healthy]:
+    if not log.errors:
+        what = f"no error in {plural(log.num_lines, 'line')} of the fabric manager's log, {log.begins} to {log.ends}"
+        yield Healthy("fabric_manager_log", (name,), what)
+
+
+_OF_LINKS = ("port_state", "port_rate", "subnet_manager")
+_OF_SEVERAL = ("firmware", "link_layer", "rdma_device_count")
+"""They hold files of hosts against each other."""
+_OF_PORTS = (*_OF_LINKS, *_OF_SEVERAL)
+_OF_VERBS = ("port_state", *_OF_SEVERAL)
+_STATES = {"Active": "4: ACTIVE", "Down": "1: DOWN", "Initializing": "2: INIT", "Armed": "3: ARMED"}
+_PHYSICAL = {"LinkUp": "5: LinkUp", "Polling": "2: Polling", "Disabled": "3: Disabled", "Sleep": "1: Sleep"}
+
+
+def _port(device: str, number: int, state: str, physical: str | None, rate: str | None, layer: str | None) -> Port:
+    """A port of which a program said so much; the rest is not known."""
+    return Port(
+        device=device,
+        number=number,
+        state=state,
+        physical_state=physical,
+        rate=rate,
+        link_layer=layer,
+        lid=None,
+        subnet_manager_lid=None,
+        active_mtu_bytes=None,
+        gids=(),
+        counters={},
+        hw_counters={},
+    )
+
+
+def _device(name: str, firmware: str | None, model: str | None, board: str | None) -> Device:
+    return Device(
+        name=name,
+        address=None,
+        node_type="1: CA",
+        firmware=firmware,
+        hca_type=model,
+        board=board,
+        numa_node=None,
+        driver=None,
+        interfaces=(),
+    )
+
+
+def _ibstat(text: str, name: str) -> Said:
+    listed = ibstat.parse(text)
+    devices = tuple(_device(each.name, each.firmware, each.model, None) for each in listed.devices)
+    ports = tuple(
+        replace(
+            _port(
+                device.name,
+                port.number,
+                _STATES.get(port.state, f"0: {port.state}"),
+                _PHYSICAL.get(port.physical_state, f"0: {port.physical_state}"),
+                None if port.rate_gb is None else f"{port.rate_gb:g} Gb/sec",
+                port.link_layer,
+            ),
+            lid=port.lid,
+            subnet_manager_lid=port.subnet_manager_lid,
+        )
+        for device in listed.devices
+        for port in device.ports
+    )
+    found: tuple[Found, ...] = ()
+    if listed.failure:
+        what = f"ibstat failed behind {listed.devices[-1].name}: a device is there that cannot be read"
+        confirm, fix = "ls /sys/class/infiniband; dmesg -T | grep mlx5", "reload the driver; reset or replace the card"
+        found = (Found("rdma_device_failed", "error", (name,), "", what, f"{name}: {listed.failure}", confirm, fix),)
+    return Said((Infiniband(devices=devices, ports=ports),), _OF_PORTS, found)
+
+
+def _ibstatus(text: str, name: str) -> Said:
+    listed = ibstatus.parse(text)
+    # A device without a model is taken for one of software; ibstatus names none.
+    devices = tuple(_device(device, None, "", None) for device in dict.fromkeys(port.device for port in listed))
+    ports = tuple(
+        replace(
+            _port(port.device, port.number, port.state, port.physical_state, port.rate, port.link_layer),
+            lid=port.lid,
+            subnet_manager_lid=port.subnet_manager_lid,
+        )
+        for port in listed
+    )
+    return Said((Infiniband(devices=devices, ports=ports),), _OF_LINKS)
+
+
+def _devinfo(text: str, name: str) -> Said:
+    """Of the link it says nothing, so that an active port is taken for one whose link is up."""
+    listed = ibv_devinfo.parse(text)
+    devices = tuple(_device(each.name, each.firmware, each.part, each.board) for each in listed)
+    ports = tuple(
+        replace(
+            _port(
+                device.name,
+                port.number,
+                f"0: {port.state.split()[0].removeprefix('PORT_')}",
+                "5: LinkUp" if "ACTIVE" in port.state else "0: state is not said",
+                None,
+                port.link_layer,
+            ),
+            lid=port.lid,
+            subnet_manager_lid=port.subnet_manager_lid,
+            active_mtu_bytes=port.active_mtu_bytes,
+        )
+        for device in listed
+        for port in device.ports
+    )
+    return Said((Infiniband(devices=devices, ports=ports),), _OF_VERBS)
+
+
+READERS = (
+    Reader("a kernel's log", lambda text: kernel_log.is_kernel_log(text), _kernel),
+    Reader("NCCL's log", lambda text: "NCCL INFO" in text or "NCCL WARN" in text, _nccl),
+    Reader("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
+    Reader("ibstat", lambda text: "CA '" in text and "Physical state" in text, _ibstat),
+    Reader("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
+    Reader("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),
+)
+"""What can be read, in the order in which a file is tried; one may hold several."""

@@ -1,0 +1,292 @@
+"""What NCCL's own log says is wrong, without anything else known of the machine."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from clusterbench.doctor import Found, Healthy, NotJudged
+from clusterbench.tools.nccl_log import Edge, NcclLog, messages, parse
+from clusterbench.tools.nccl_ways import (
+    FORBIDS,
+    by_socket,
+    network_receives,
+    through_memory,
+    through_network,
+    without_gdr,
+)
+from clusterbench.types import Severity
+from clusterbench.words import few, plural
+
+_NOT_FOR_TRAINING = ("docker", "lo", "veth", "virbr", "cni", "flannel", "podman")
+_SHOW = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,ENV,NET,P2P"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A message that tells of a fault: its number in the list of checks, and what it means; ``{}`` are its groups."""
+
+    number: int
+    name: str
+    severity: Severity
+    pattern: str
+    what: str
+    fix: str
+
+
+RULES = (
+    Rule(
+        37,
+        "p2p_disabled",
+        "error",
+        r"P2P is disabled between NVLINK connected GPUs (\d+) and (\d+)",
+        "GPUs {} and {} are joined by NVLink and may not use it",
+        "restart the fabric manager; nvidia-smi topo -p2p r; take NCCL_P2P_DISABLE out",
+    ),
+    Rule(
+        46,
+        "roce_address",
+        "error",
+        r"ibv_modify_qp failed with (?:error )?(?:\d+ )?(Invalid argument|No such device|Network is unreachable).*",
+        "a connection could not be set up: {} (a GID of the wrong kind or of another network)",
+        "show_gids; NCCL_IB_GID_INDEX of a routable RoCE v2 address, or none with NCCL 2.21 and later",
+    ),
+    Rule(
+        46,
+        "transfer_given_up",
+        "error",
+        r"[Gg]ot completion .*(?:error 12|IBV_WC_RETRY_EXC_ERR|status=12).*",
+        "a transfer was sent again and again and then given up (completion error 12)",
+        "the path between the two cards: switch, cable, PFC; a wrong GID; where only cards of different rails fail:"
+        " NCCL_CROSS_NIC=0",
+    ),
+    Rule(
+        46,
+        "transfer_failed",
+        "error",
+        r"[Gg]ot completion .*(?:with error (?!12\b)\d+|status=(?!12\b|IBV_WC_RETRY_EXC_ERR)\w+).*",
+        "a transfer failed",
+        "the error's number stands in the line: ibv_wc_status_str; look at the host that it names",
+    ),
+    Rule(
+        49,
+        "unlike_networks",
+        "error",
+        r"Attempted to connect incompatible devices.*",
+        "InfiniBand was to be joined with RoCE",
+        "NCCL_IB_HCA with the cards of one kind",
+    ),
+    Rule(
+        62,
+        "memory_not_registered",
+        "error",
+        r"(?:Call to )?ibv_(?:reg_mr\w*|create_qp|create_cq) failed.*(?:Cannot allocate memory|Invalid argument).*",
+        "memory could not be registered with a network card",
+        "no limit of locked memory (ulimit -l unlimited); nvidia_peermem loaded, or DMA-BUF",
+    ),
+    Rule(
+        64,
+        "stack_size",
+        "warning",
+        r"Stack size limit \((.*?)\) is unsafe.*",
+        "the limit of the stack's size ({}) is unsafe for NCCL's threads",
+        "ulimit -s 8192",
+    ),
+    Rule(
+        65,
+        "shared_memory_full",
+        "error",
+        r".*failed to extend (/dev/shm/\S+).*|.*Error while creating shared memory segment (\S+).*",
+        "/dev/shm is too small for {}",
+        "docker --shm-size=8g or --ipc=host; an emptyDir of medium Memory in Kubernetes",
+    ),
+    Rule(
+        36,
+        "fabric_not_permitted",
+        "error",
+        r"Cuda failure 800 'operation not permitted'.*",
+        "memory may not be shared over NVLink between hosts",
+        "/dev/nvidia-caps-imex-channels in the container; nvidia-imex running on all hosts",
+    ),
+    Rule(
+        78,
+        "host_memory",
+        "warning",
+        r"cuMem host allocations do not appear to be working.*",
+        "host memory cannot be allocated as NCCL wants it, as in a container without NUMA capabilities",
+        "docker --cap-add SYS_NICE; NCCL_CUMEM_HOST_ENABLE=0",
+    ),
+    Rule(
+        82,
+        "network_plugin",
+        "note",
+        r"(?:NET/Plugin|NET/Plugin/\w+|TUNER/Plugin|PROFILER/Plugin): Could not find: ?(\S*net\S*).*",
+        "no network plugin ({}): right on InfiniBand and RoCE, wrong where EFA or SHARP is used",
+        "the plugin's folder in LD_LIBRARY_PATH: aws-ofi-nccl, nccl-rdma-sharp-plugins",
+    ),
+    Rule(
+        85,
+        "unequal_cards",
+        "warning",
+        r"Rank (\d+) has (\d+) local Net devices \(max (\d+)\).*",
+        "rank {} has {} network cards beside it, others have {}",
+        "look for a card that is down or hidden on that host: ibstat; NCCL_IB_HCA alike on all",
+    ),
+    Rule(
+        86,
+        "no_path",
+        "error",
+        r"Could not find a path for pattern (\d+), falling back to simple order.*",
+        "no good order of GPUs and cards was found (pattern {}): NCCL takes a simple one",
+        "is /sys whole in the container? NCCL_TOPO_FILE in a virtual machine",
+    ),
+)
+"""Wordings of NCCL 2.10 to 2.30: src/transport/{net_ib,p2p}.cc, src/graph/{paths,search}.cc, src/misc, src/init.cc."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is made of one log."""
+
+    hosts: tuple[str, ...]
+    found: tuple[Found, ...]
+    healthy: tuple[Healthy, ...]
+    not_judged: tuple[NotJudged, ...]
+
+
+def judge(text: str) -> Said:
+    """What a log of one or many processes says.
+
+    Raises
+    ------
+    ToolError
+        If no line of it is NCCL's.
+    """
+    log = parse(text)
+    hosts = tuple(dict.fromkeys([*(member.host for member in log.members), *(edge.host for edge in log.edges)]))
+    found = (*_told(text), *_ways(log), *_settings(log), *_cards(log))
+    healthy, unknown = [], []
+    ways = {"without_gpu_direct", "sockets", "network_within_host"}
+    if log.edges and not ways & {each.name for each in found if each.severity != "note"}:
+        healthy.append(Healthy("ways", hosts, _taken(log)))
+    elif not log.edges:
+        unknown.append(NotJudged("ways", hosts, "the log lists no connections", f"a log with {_SHOW}"))
+    if log.edges and any(log.between_hosts(edge) is None for edge in log.edges):
+        unknown.append(
+            NotJudged("ways", hosts, "the host of some ranks is not in the log", "a log from its first line")
+        )
+    return Said(hosts, found, tuple(healthy), tuple(unknown))
+
+
+def _taken(log: NcclLog) -> str:
+    between = sum(log.between_hosts(edge) is True for edge in log.edges)
+    gdr = sum(edge.gdr is True for edge in log.edges)
+    with_gdr = f", {gdr:,} with GPUDirect RDMA" if gdr else ""
+    return f"{plural(len(log.edges), 'connection')}, {between:,} of them between hosts{with_gdr}"
+
+
+def _told(text: str) -> Iterator[Found]:
+    """Messages that tell of a fault, each kind once with its hosts and its number."""
+    compiled = [(rule, re.compile(rule.pattern)) for rule in RULES]
+    groups: dict[tuple[Rule, str], list[tuple[str, str]]] = defaultdict(list)
+    for host, message in messages(text):
+        for rule, pattern in compiled:
+            if match := pattern.search(message):
+                what = rule.what.format(*(group for group in match.groups() if group))
+                groups[rule, what].append((host, message))
+                break
+    for (rule, what), same in groups.items():
+        hosts = tuple(dict.fromkeys(host for host, _ in same))
+        often = f", {len(same):,} times" if len(same) > 1 else ""
+        yield Found(rule.name, rule.severity, hosts, "", f"{what}{often}", same[0][1][:300], _SHOW, rule.fix)
+
+
+def _ways(log: NcclLog) -> Iterator[Found]:
+    between = [edge for edge in log.edges if log.between_hosts(edge) is not False]
+    within = [edge for edge in log.edges if log.between_hosts(edge) is False and edge.direction == "send"]
+    cards = sorted({name for (_, network, _), name in log.nics.items() if network == "IB"})
+    if sockets := by_socket(between):
+        there = f"although there is RDMA ({few(cards)})" if cards else "and the log names no RDMA device"
+        what = f"hosts are joined by sockets, {there}"
+        fix = "libibverbs and /dev/infiniband in the container; NCCL_IB_HCA without dead cards; no NCCL_IB_DISABLE"
+        yield _way("sockets", "error" if cards else "warning", sockets, what, "ibv_devinfo; env | grep NCCL", fix)
+    elif log.without_rdma:
+        what = "NCCL found no RDMA device (no device, or no libibverbs)"
+        yield Found("sockets", "warning", log.without_rdma, "", what, "", "ibv_devinfo", "libibverbs in the container")
+    if without := without_gdr(network_receives(between)):
+        names = sorted({edge.nic or f"{edge.detail}/{edge.device}" for edge in without})
+        refused = sorted({card for _, card in log.gdr_refused})
+        why = f"; NCCL says it is disabled for {few(refused)}" if refused else ""
+        what = (
+            f"network cards do not write into GPU memory themselves (no GPUDirect RDMA over {few(names)}){why}; "
+            "right only for GeForce and for boards with one memory"
+        )
+        fix = "load nvidia_peermem, or open kernel modules for DMA-BUF; turn off ACS on bridges"
+        yield _way("without_gpu_direct", "warning", without, what, "lsmod | grep peermem; nvidia-smi topo -m", fix)
+    elif log.gdr_refused:
+        cards = sorted({card for _, card in log.gdr_refused})
+        hosts = tuple(dict.fromkeys(host for host, _ in log.gdr_refused))
+        what = f"GPUDirect RDMA is disabled for {few(cards)}"
+        fix = "load nvidia_peermem, or open kernel modules for DMA-BUF"
+        yield Found("without_gpu_direct", "warning", hosts, "", what, "", "lsmod | grep peermem", fix)
+    if slower := through_network(within):
+        what = f"ranks of one host talk through the network ({slower[0].transport})"
+        fix = "one container with all GPUs, or --ipc=host; take NCCL_P2P_DISABLE and NCCL_SHM_DISABLE out"
+        yield _way("network_within_host", "warning", slower, what, "nvidia-smi topo -m; env | grep NCCL", fix)
+    if slower := through_memory(within):
+        what = "ranks of one host talk through its memory: right only where no NVLink joins their GPUs"
+        yield _way("memory_within_host", "note", slower, what, "nvidia-smi topo -m", "see NVLink and NCCL_P2P_DISABLE")
+
+
+def _way(name: str, severity: Severity, edges: list[Edge], what: str, confirm: str, fix: str) -> Found:
+    first = edges[0]
+    hosts = tuple(dict.fromkeys(edge.host for edge in edges))
+    evidence = (
+        f"{plural(len(edges), 'connection')}, the first: channel {first.channel}, rank {first.source} -> rank "
+        f"{first.destination} via {first.transport}"
+    )
+    return Found(name, severity, hosts, "", what, evidence, confirm, fix)
+
+
+def _settings(log: NcclLog) -> Iterator[Found]:
+    for setting in log.environment.items():
+        if setting in FORBIDS:
+            name, value = setting
+            what = f"{name}={value} is set: {FORBIDS[setting]}"
+            said = f"{name} set by environment to {value}"
+            yield Found(
+                "forbidden_way", "warning", (), "", what, said, "env | grep NCCL; cat /etc/nccl.conf", "unset it"
+            )
+
+
+def _cards(log: NcclLog) -> Iterator[Found]:
+    by_network: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for (host, network, _), name in log.nics.items():
+        by_network[network][name].add(host)
+    verbs = by_network["IB"]
+    bonds = sorted(name for name in verbs if "bond" in name)
+    if bonds and len(bonds) < len(verbs):
+        what = (
+            f"{few(bonds)} is used beside {plural(len(verbs) - len(bonds), 'other card')}: often storage or management"
+        )
+        yield _card("wrong_card", verbs[bonds[0]], what, "NCCL_IB_HCA with the cards of the training network")
+    odd = sorted(name for name in by_network["Socket"] if name.startswith(_NOT_FOR_TRAINING))
+    if odd:
+        what = f"sockets use {few(odd)}, which other hosts cannot reach"
+        yield _card(
+            "wrong_card", by_network["Socket"][odd[0]], what, "NCCL_SOCKET_IFNAME with the network of the hosts"
+        )
+    hosts_without = tuple(sorted(host for host, has in log.nvls.items() if not has))
+    if hosts_without:
+        what = (
+            "NVLink SHARP (multicast) is not available: right on A100 and on a job of one GPU, wrong on H100 and later"
+        )
+        said = "NVLS multicast support is not available"
+        fix = "restart the fabric manager; all GPUs of the host in one container"
+        yield Found("nvlink_sharp", "note", hosts_without, "", what, said, "nvidia-smi -q | grep -A3 Fabric", fix)
+
+
+def _card(name: str, hosts: Iterable[str], what: str, fix: str) -> Found:
+    return Found(name, "warning", tuple(sorted(hosts)), "", what, "NCCL's list 'Using'", "ibdev2netdev; ip -br a", fix)

@@ -1,0 +1,132 @@
+"""``ibstat`` of infiniband-diags: every RDMA device and its ports; what ``ib_device_status`` made of it, too.
+
+Source: linux-rdma/rdma-core, ``infiniband-diags/ibstat.c``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from clusterbench.errors import ToolError
+from clusterbench.tools._prefix import without_launcher
+
+_DEVICE = re.compile(r"CA '([^']+)'")
+_PORT = re.compile(r"\s+Port (\d+):")
+_FIELD = re.compile(r"\s+([A-Z][\w ]*): (.*)")
+_FAILED = re.compile(r"ibpanic: .*|ibwarn: .*|ibstat: .*")
+
+
+@dataclass(frozen=True)
+class IbstatPort:
+    """A port in ibstat's words: ``Active``, ``LinkUp``, ``InfiniBand``; ``rate_gb`` is in Gb/s."""
+
+    number: int
+    state: str
+    physical_state: str
+    rate_gb: float | None
+    lid: int | None
+    subnet_manager_lid: int | None
+    link_layer: str | None
+
+
+@dataclass(frozen=True)
+class IbstatDevice:
+    """A device with what it says of itself; ``ports`` may be fewer than ``num_ports`` where ibstat failed there."""
+
+    name: str
+    model: str | None
+    firmware: str | None
+    num_ports: int | None
+    ports: tuple[IbstatPort, ...]
+
+
+@dataclass(frozen=True)
+class Ibstat:
+    """All devices, and what ibstat said last where it failed at one: the devices behind that are not listed."""
+
+    devices: tuple[IbstatDevice, ...]
+    failure: str
+
+
+Fields = dict[str, str]
+
+
+def parse(text: str) -> Ibstat:
+    """Every device in the order of the text.
+
+    Raises
+    ------
+    ToolError
+        If no device is named, or a port has no state.
+    """
+    if text.lstrip().startswith("{"):
+        return Ibstat(tuple(_devices_of_json(text)), "")
+    devices: list[tuple[str, Fields, dict[int, Fields]]] = []
+    failure = ""
+    for raw in text.splitlines():
+        line = without_launcher(raw).rstrip()
+        if device := _DEVICE.fullmatch(line.strip()):
+            devices.append((device[1], {}, {}))
+        elif _FAILED.fullmatch(line.strip()):
+            failure = line.strip()
+        elif devices and (port := _PORT.fullmatch(line)):
+            devices[-1][2][int(port[1])] = {}
+        elif devices and (field := _FIELD.fullmatch(line)):
+            _, own, ports = devices[-1]
+            (ports[[*ports][-1]] if ports else own)[field[1]] = field[2].strip()
+    if not devices:
+        raise ToolError(f"ibstat names no device: {text.strip()[-200:]!r}")
+    return Ibstat(tuple(_device(*device) for device in devices), failure)
+
+
+def _devices_of_json(text: str) -> Iterator[IbstatDevice]:
+    try:
+        said = json.loads(text)
+    except ValueError as error:
+        raise ToolError(f"this is no JSON of ibstat: {error}") from None
+    found = False
+    for name, own in said.items() if isinstance(said, dict) else ():
+        device = _DEVICE.fullmatch(name)
+        if device is None or not isinstance(own, Mapping):
+            continue
+        found = True
+        ports = {
+            int(port[1]): {str(key): str(value) for key, value in fields.items()}
+            for key, fields in own.items()
+            if isinstance(fields, Mapping) and (port := _PORT.fullmatch(f" {key}"))
+        }
+        yield _device(device[1], {str(key): str(value) for key, value in own.items()}, ports)
+    if not found:
+        raise ToolError(f"ibstat names no device: {text.strip()[-200:]!r}")
+
+
+def _device(name: str, own: Fields, ports: Mapping[int, Fields]) -> IbstatDevice:
+    return IbstatDevice(
+        name,
+        own.get("CA type"),
+        own.get("Firmware version"),
+        _number(own.get("Number of ports")),
+        tuple(_port(name, number, fields) for number, fields in ports.items()),
+    )
+
+
+def _port(name: str, number: int, fields: Fields) -> IbstatPort:
+    if "State" not in fields or "Physical state" not in fields:
+        raise ToolError(f"ibstat says no state of {name} port {number}: the text may be cut there")
+    rate = fields.get("Rate", "")
+    return IbstatPort(
+        number,
+        fields["State"],
+        fields["Physical state"],
+        float(rate) if re.fullmatch(r"\d+(?:\.\d+)?", rate) else None,
+        _number(fields.get("Base lid")),
+        _number(fields.get("SM lid")),
+        fields.get("Link layer"),
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

@@ -1,0 +1,245 @@
+"""``clusterbench doctor --log``: what files say that people have at hand, recognised by content."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from clusterbench.cli import main
+from clusterbench.doctor.logs import examine_logs
+from clusterbench.doctor.text import text, verdict
+from clusterbench.errors import SuiteError
+from tests.tools.test_nccl_log import WHOLE
+
+XID = "[Sun Mar  1 16:24:18 2026] NVRM: Xid (PCI:0000:9b:00): 119, pid=1, name=python, Timeout after 6s of waiting\n"
+IBSTAT = """\
+CA 'mlx5_0'
+	CA type: MT4129
+	Number of ports: 1
+	Firmware version: 28.39.1002
+	Port 1:
+		State: {state}
+		Physical state: {physical}
+		Rate: 400
+		Base lid: 75
+		LMC: 0
+		SM lid: 1
+		Link layer: InfiniBand
+"""
+IBSTATUS = """\
+Infiniband device 'mlx5_0' port 1 status:
+	default gid:	 fe80:0000:0000:0000:0015:5dff:fd34:11eb
+	base lid:	 0x33bf
+	sm lid:		 0x1
+	state:		 {state}
+	phys state:	 {physical}
+	rate:		 200 Gb/sec (4X HDR)
+	link_layer:	 InfiniBand
+"""
+DEVINFO = """\
+hca_id:	mlx5_0
+	transport:			InfiniBand (0)
+	fw_ver:				28.41.1000
+	vendor_part_id:			4129
+	board_id:			MT_0000000834
+	phys_port_cnt:			1
+		port:	1
+			state:			{state}
+			max_mtu:		4096 (5)
+			active_mtu:		4096 (5)
+			sm_lid:			1
+			port_lid:		75
+			link_layer:		InfiniBand
+"""
+FABRIC = "[Mar 01 2026 19:17:49] [{level}] [tid 1374] {text}\n"
+SWITCH = "detected NVSwitch {word} error {code} on fid 0 on NVSwitch pci bus id 00000000:83:00.0 physical id 0 port 34"
+
+
+@pytest.fixture
+def examined(tmp_path):
+    def read(said, name="said.txt"):
+        (tmp_path / name).write_text(said)
+        examination, taken = examine_logs([tmp_path / name])
+        return examination, taken[0].rpartition(": ")[2]
+
+    return read
+
+
+def test_a_kernel_log_is_judged_by_the_checks_of_hosts(examined):
+    examination, kind = examined(XID * 2)
+    assert kind == "a kernel's log"
+    (found,) = examination.found
+    assert (found.name, found.severity, found.hosts, found.where) == ("xid", "error", ("said.txt",), "GPU 0000:9b:00")
+    assert found.evidence == f"said.txt: {XID[27:].strip()}"
+    assert examination.exit_code == 1
+    assert verdict(examination).startswith("SUSPECT: 1 error on 1 of 1 host; in order: ")
+    assert "memlock" not in text(examination)
+
+
+@pytest.mark.parametrize(
+    "ahead", ["cb17: ", "[pod/dmesg-7/main] ", "node0-1  | ", "2026-03-01T16:24:18+01:00 cb17 kernel: "]
+)
+def test_what_stands_before_lines_hides_no_fault(examined, ahead):
+    examination, _ = examined(ahead + XID[27:])
+    assert [found.name for found in examination.found] == ["xid"]
+
+
+def test_a_kernel_log_without_faults_is_healthy(examined):
+    examination, _ = examined("[    0.000000] Linux version 6.8.0-60-generic\n[    1.0] ACPI: Early table checksum\n")
+    assert (examination.word, examination.exit_code, examination.found) == ("HEALTHY", 0, ())
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "what"),
+    [
+        (IBSTAT.format(state="Down", physical="Polling"), "ibstat", "is DOWN, its link Polling"),
+        (IBSTAT.format(state="Initializing", physical="LinkUp"), "ibstat", "is INIT, its link LinkUp"),
+        (IBSTATUS.format(state="1: DOWN", physical="5: LinkUp"), "ibstatus", "is DOWN, its link LinkUp"),
+        (DEVINFO.format(state="PORT_DOWN (1)"), "ibv_devinfo", "is DOWN, its link state is not said"),
+    ],
+)
+def test_a_port_that_is_down_is_found_whatever_program_says_so(examined, said, kind, what):
+    examination, taken = examined(said)
+    found = [each for each in examination.found if each.name == "port_state"]
+    assert (taken, [(each.where, each.what) for each in found]) == (kind, [("mlx5_0 port 1", what)])
+    assert found[0].evidence.startswith("said.txt, in the words of /sys/class/infiniband/mlx5_0/ports/1/state: ")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        IBSTAT.format(state="Active", physical="LinkUp"),
+        IBSTATUS.format(state="4: ACTIVE", physical="5: LinkUp"),
+        DEVINFO.format(state="PORT_ACTIVE (4)"),
+    ],
+)
+def test_ports_that_are_active_are_in_order(examined, said):
+    examination, _ = examined(said)
+    assert (examination.found, examination.exit_code) == ((), 0)
+    assert "port_state" in {healthy.name for healthy in examination.healthy}
+
+
+def test_a_device_at_which_ibstat_fails_is_found(examined):
+    examination, _ = examined(
+        IBSTAT.format(state="Active", physical="LinkUp")
+        + "ibpanic: [1400444] main: stat of IB device 'mlx5_1' failed\n"
+    )
+    assert [found.name for found in examination.found] == ["rdma_device_failed"]
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "severity"),
+    [
+        ("non-fatal", 12028, "error"),
+        ("fatal", 99999, "error"),
+        ("non-fatal", 99999, "warning"),
+        ("non-fatal", 24001, "note"),
+    ],
+)
+def test_an_error_of_a_switch_has_the_severity_of_its_number(examined, word, code, severity):
+    line = FABRIC.format(level="ERROR", text=SWITCH.format(word=word, code=code))
+    examination, kind = examined(line * 2)
+    (found,) = examination.found
+    assert (kind, found.severity, found.where) == (
+        "the fabric manager's log",
+        severity,
+        "NVSwitch 0000:83:00.0 port 34",
+    )
+    assert "2 times, last Mar 01 2026 19:17:49" in found.what
+
+
+def test_a_fabric_manager_without_errors_is_in_order(examined):
+    examination, _ = examined(FABRIC.format(level="INFO", text="multicast group 0 is freed."))
+    assert (examination.word, examination.found) == ("HEALTHY", ())
+
+
+def test_a_file_of_which_nothing_is_known_is_refused_with_what_is_known(tmp_path):
+    (tmp_path / "x").write_text("hello\n")
+    with pytest.raises(SuiteError, match="x: nothing in it is known; it begins 'hello'") as raised:
+        examine_logs([tmp_path / "x"])
+    assert "a kernel's log, NCCL's log" in str(raised.value)
+    with pytest.raises(SuiteError, match="absent cannot be read: No such file"):
+        examine_logs([tmp_path / "absent"])
+
+
+def test_a_healthy_log_of_nccl_is_in_order(examined):
+    examination, kind = examined(WHOLE)
+    assert (kind, examination.word, examination.found) == ("NCCL's log", "HEALTHY", ())
+    assert examination.healthy[0].what == "5 connections, 3 of them between hosts, 3 with GPUDirect RDMA"
+    assert examination.hosts == ("node-a", "node-b")
+
+
+def said(message, place=""):
+    mark = f"{place} NCCL WARN" if place else "NCCL INFO"
+    return f"{WHOLE}node-a:700:711 [0] {mark} {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "place", "name", "severity"),
+    [
+        ("P2P is disabled between NVLINK connected GPUs 0 and 1", "graph/paths.cc:300", "p2p_disabled", "error"),
+        ("NET/IB : Got completion with error 12, opcode 1", "n.cc:839", "transfer_given_up", "error"),
+        ("NET/IB: Got completion from x with status=IBV_WC_RETRY_EXC_ERR(12)", "n.cc:9", "transfer_given_up", "error"),
+        ("NET/IB : Got completion with error 5, opcode 1", "n.cc:839", "transfer_failed", "error"),
+        ("Call to ibv_modify_qp failed with error Invalid argument", "misc/ibvwrap.cc:2", "roce_address", "error"),
+        ("Call to ibv_reg_mr failed with error Cannot allocate memory", "m.cc:2", "memory_not_registered", "error"),
+        ("Error: failed to extend /dev/shm/nccl-2tY to 96 bytes", "shmutils.cc:72", "shared_memory_full", "error"),
+        ("Stack size limit (unlimited) is unsafe", "init.cc:9", "stack_size", "warning"),
+        ("Cuda failure 800 'operation not permitted'", "transport/p2p.cc:9", "fabric_not_permitted", "error"),
+        ("cuMem host allocations do not appear to be working; falling back", "", "host_memory", "warning"),
+        ("NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.", "", "network_plugin", "note"),
+        ("Rank 3 has 7 local Net devices (max 8)", "", "unequal_cards", "warning"),
+        ("Could not find a path for pattern 4, falling back to simple order", "graph/search.cc:9", "no_path", "error"),
+        ("NCCL_P2P_DISABLE set by environment to 1.", "", "forbidden_way", "warning"),
+        ("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "", "without_gpu_direct", "warning"),
+        ("Channel 02/0 : 3[1] -> 1[1] [receive] via NET/IB/1", "", "without_gpu_direct", "warning"),
+        ("Channel 02/0 : 0[0] -> 2[0] [send] via NET/Socket/0", "", "sockets", "error"),
+        ("Channel 02/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA", "", "network_within_host", "warning"),
+        ("Channel 02 : 0[0] -> 1[1] via SHM/direct/direct", "", "memory_within_host", "note"),
+        ("NET/Socket : Using [0]docker0:172.17.0.1<0>", "", "wrong_card", "warning"),
+        ("NVLS multicast support is not available on dev 1", "", "nvlink_sharp", "note"),
+    ],
+)  # fmt: skip
+def test_each_fault_that_nccl_tells_of_is_found(examined, message, place, name, severity):
+    if "NVLS" in message:
+        examination, _ = examined(
+            said(message).replace("node-a:700:711 [0] NCCL INFO NVLS multicast support is av", "#")
+        )
+    else:
+        examination, _ = examined(said(message, place))
+    assert [(found.name, found.severity) for found in examination.found] == [(name, severity)]
+    assert examination.exit_code == (severity != "note")
+
+
+def test_a_log_without_connections_is_not_judged_by_their_absence(examined):
+    examination, _ = examined("n1:7:8 [0] NCCL INFO Using network IB\n")
+    assert examination.word == "NOT JUDGED"
+    assert examination.not_judged[0].why == "the log lists no connections"
+
+
+def test_files_of_several_hosts_are_held_against_each_other(tmp_path):
+    for name, firmware in (("n1", "28.39.1002"), ("n2", "28.39.1002"), ("n3", "28.38.1002")):
+        said = IBSTAT.format(state="Active", physical="LinkUp").replace("28.39.1002", firmware)
+        (tmp_path / name).write_text(said)
+    examination, _ = examine_logs([tmp_path / name for name in ("n1", "n2", "n3")])
+    assert [(found.name, found.hosts) for found in examination.found] == [("firmware", ("n3",))]
+
+
+def test_the_verb_prints_what_was_found_and_refuses_what_has_no_effect(tmp_path):
+    (tmp_path / "dmesg.txt").write_text(XID)
+    done = CliRunner().invoke(main, ["doctor", "--log", str(tmp_path / "dmesg.txt")])
+    assert done.exit_code == 1
+    assert "reported Xid 119" in done.output
+    for words in (
+        ["--log", "dmesg.txt", "--hosts", "n1"],
+        ["--log"],
+        ["--quick", "dmesg.txt"],
+        ["--quick", "--log", "x"],
+    ):
+        assert CliRunner().invoke(main, ["doctor", *words]).exit_code != 0
+
+
+def test_a_file_may_hold_two_kinds(examined):
+    examination, kind = examined(WHOLE + XID)
+    assert kind == "a kernel's log and NCCL's log"
+    assert [found.name for found in examination.found] == ["xid"]
