@@ -7,11 +7,11 @@ from dataclasses import replace
 from math import lcm
 
 from clusterbench.cluster import Accelerator, Cluster
+from clusterbench.expected.bubble import expected_bubble
 from clusterbench.expected.flops import expected_flops
 from clusterbench.expected.memory import expected_memory_metrics
 from clusterbench.expected.tolerances import allowed_after_timing, allowed_of
 from clusterbench.expected.total import fullest_moment, moments
-from clusterbench.formulas.schedules import bubble_formula
 from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
 from clusterbench.job.flops import step_flops
@@ -23,7 +23,6 @@ from clusterbench.parallel import (
     part_of,
 )
 from clusterbench.parallel.context import ContextParallel, attention_imbalance
-from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.types import Expected, metric_key
 from clusterbench.units import format_bytes
 
@@ -52,7 +51,7 @@ def expected_step(
     # the ranks of a pipeline have different parts; of each figure the largest is expected
     parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
     expected = expected_parts(parts, active) | dict(expected_flops(active, job))
-    expected |= dict(_expected_bubble(job, parallelisms))
+    expected |= dict(_expected_bubble(job, active))
     expected |= {
         name: what
         for parallelism in parallelisms
@@ -159,14 +158,12 @@ def _rounded(units: int) -> int:
     return units >> (dropped := max(0, units.bit_length() - 7)) << dropped
 
 
-def _expected_bubble(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
-    pipeline = next(parallelism for parallelism in parallelisms if isinstance(parallelism, Pipeline))
-    if pipeline.active(job.layout):
-        formula = bubble_formula(pipeline.schedule, job.layout.pp, job.gradient_accumulation_steps, pipeline.chunks)
-        if formula is not None:
-            expected = Expected(formula.value, "fraction", formula.basis)
-            yield metric_key("bubble", source="measured"), expected
-            yield metric_key("bubble", source="simulated"), expected
+def _expected_bubble(job: TrainingJob, active: Sequence[Parallelism]) -> Iterator[tuple[str, Expected]]:
+    bubble = expected_bubble(active, job)
+    if bubble is not None:
+        expected = Expected(bubble.value, "fraction", bubble.basis)
+        yield metric_key("bubble", source="measured"), expected
+        yield metric_key("bubble", source="simulated"), expected
 
 
 def flops_key(convention: str) -> str:

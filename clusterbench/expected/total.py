@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -101,7 +101,7 @@ def _of_schedule(
     active: Sequence[Parallelism], job: TrainingJob, pipeline: Pipeline, chosen: Chosen
 ) -> Iterator[Moment]:
     """Moments of a rank of a pipeline: what waits, what the stages have beside it, and one micro-batch on its way."""
-    stages = {chunk.stage: _stage(active, replace(job, chunks=(chunk,))) for chunk in job.held}
+    stages = {chunk.stage: _stage(active, of_chunk) for chunk, of_chunk in zip(job.held, job.of_chunks, strict=True)}
     ways = {
         (chunk.stage, adds_up): _of_micro_batch(active, job, chunk, adds_up)
         for chunk in job.held
@@ -121,7 +121,8 @@ def _of_schedule(
             yield Moment(moment.when, more + moment.held)
     for at in actions.ends:
         if (sharding := stages[at.stage].sharding) is not None:
-            of_stage = stages[at.stage].unreduced + _of_reduction(sharding, job.num_layers // len(job.held))
+            (num_layers,) = (len(chunk.layers) for chunk in job.held if chunk.stage == at.stage)
+            of_stage = stages[at.stage].unreduced + _of_reduction(sharding, num_layers)
             yield Moment("the reduction of a stage", beside(at) + of_stage)
     gradients = sum(of.reduced for of in stages.values()) + _largest_sum(active, job)
     yield Moment("the sum of gradients over ranks", gradients + pipeline.buffers(job))

@@ -18,8 +18,8 @@ TWIN_GRAD_NORM = 1.0
 def twin_of(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> TrainingJob:
     """The small job a layout is checked on: at least two of everything that is looped over.
 
-    Two sequences in a micro-batch; three micro-batches, or one more than fill the pipeline; two layers in each stage; a
-    sequence of which every rank has a part.
+    Two sequences in a micro-batch; three micro-batches, or one more than fill the pipeline; two layers in each stage,
+    or in those that have one more than others; a sequence of which every rank has a part.
     """
     needs = [parallelism.routed_evenly().twin(job) for parallelism in active_in(job.layout, parallelisms)]
     unit = lcm(*(need.seq_unit for need in needs))

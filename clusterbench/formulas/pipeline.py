@@ -2,6 +2,31 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
+
+def layers_by_stage(num_layers: int, num_stages: int) -> tuple[range, ...]:
+    """The layers of each stage: as many of each, or where that does not come out even one fewer at the ends first.
+
+    The last stage has norm, head and loss beside its layers and the first one the embedding, so the stages between
+    them take one layer more before the first does, the earlier ones first; the last never does. So the first and the
+    last of Llama 3's 126 layers on 16 stages are 7 each (Grattafiori et al. 2024, arXiv:2407.21783, section 3.3.2).
+    torchtitan counts embedding and head as a layer each (``torchtitan/distributed/pipeline_parallel.py``), and so does
+    Megatron-Core if told to (``account_for_embedding_in_pipeline_split``, ``account_for_loss_in_pipeline_split``).
+    Where two layers more come out even, all three are the same; where they do not, torchtitan leaves the last stage up
+    to two layers behind the others, and here it is one.
+
+    >>> [len(layers) for layers in layers_by_stage(126, 16)]
+    [7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7]
+    >>> layers_by_stage(5, 2)
+    (range(0, 3), range(3, 5))
+    """
+    each, more = divmod(num_layers, num_stages)
+    in_turn = [*range(1, num_stages - 1), 0, num_stages - 1]
+    longer = set(in_turn[:more])
+    ends = accumulate((each + (stage in longer) for stage in range(num_stages)), initial=0)
+    return tuple(range(first, end) for first, end in pairwise(ends))
+
 
 def bubble_fraction(num_stages: int, num_microbatches: int, chunks: int = 1) -> float:
     """Idle share of a 1F1B step, as a fraction of the whole step.

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 from clusterbench.formulas.pipeline import bubble_fraction
@@ -533,6 +534,29 @@ def bubble_formula(schedule: str, num_ranks: int, num_microbatches: int, chunks:
             return Bubble(bubble_fraction(p, 3 * m, v), f"(p-1) / (6 m + p-1) if F = I = W: {_COUNTED}")
         case _:
             return None
+
+
+@lru_cache(maxsize=1024)  # a plan asks again for layouts that differ in dp alone
+def bubble_of_stages(
+    schedule: str, num_ranks: int, num_microbatches: int, chunks: int, forward_s: tuple[float, ...]
+) -> Bubble:
+    """The mean of ``play(...).bubbles`` for stages that are not equal, with free communication.
+
+    Parameters
+    ----------
+    forward_s
+        Time of one forward on each stage, in any unit. Both parts of its backward take as long each, as in the closed
+        forms of :func:`bubble_formula`, which these stages would have if they were equal.
+
+    >>> equal = bubble_of_stages("1f1b", 4, 12, 1, (1.0, 1.0, 1.0, 1.0))
+    >>> longer = bubble_of_stages("1f1b", 4, 12, 1, (1.0, 2.0, 1.0, 1.0))
+    >>> round(equal.value, 4), round(longer.value, 4)
+    (0.2, 0.4156)
+    """
+    orders = order(schedule, num_ranks, num_microbatches, chunks)
+    played = play(orders, {"F": forward_s, "I": forward_s, "W": forward_s}).bubbles
+    basis = f"{schedule} played with stages as long as what they multiply, as layers do not come out even over them"
+    return Bubble(fmean(played), f"{basis}; mean rank, F = I = W")
 
 
 _COUNTED = "a rank waits (p-1) F at the ends of the step, counted in torch 2.13's order; no paper gives it"

@@ -185,6 +185,11 @@ class TrainingJob:
         )
 
     @property
+    def of_chunks(self) -> tuple[TrainingJob, ...]:
+        """The same rank with each of its chunks alone."""
+        return tuple(replace(self, chunks=(chunk,)) for chunk in self.held)
+
+    @property
     def uncut(self) -> TrainingJob:
         """The same step with the whole model: of no place along pp."""
         return replace(self, chunks=(), pp_rank=0, actions=RankOrder())

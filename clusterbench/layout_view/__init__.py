@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from clusterbench.errors import SuiteError
-from clusterbench.formulas.schedules import bubble_formula
+from clusterbench.expected.bubble import expected_bubble
+from clusterbench.formulas.pipeline import layers_by_stage
+from clusterbench.formulas.schedules import Bubble
 from clusterbench.job import TrainingJob
 from clusterbench.layout import AXES, RANK_ORDERS, ParallelLayout
 from clusterbench.layout_view.meanings import MEANINGS, Mix, mix_of
@@ -100,6 +102,11 @@ class LayoutView:
     mix: Mix
     job: TrainingJob | None = None
     findings: tuple[str, ...] = field(default=())
+
+    @property
+    def bubble(self) -> Bubble | None:
+        """Idle share of a step under 1F1B; None without a pipeline or a job."""
+        return expected_bubble(active_in(self.layout, from_options({})), self.job) if self.job else None
 
     def node(self, rank: int) -> int:
         return rank // self.ranks_per_node
@@ -195,7 +202,7 @@ def _findings(view: LayoutView) -> Iterator[str]:
         )
     if view.job is not None and layout.pp > 1:
         stages, micro_batches = layout.pp, view.job.gradient_accumulation_steps
-        bubble = bubble_formula("1f1b", stages, micro_batches, 1)
+        bubble = view.bubble
         if bubble is not None and micro_batches < ENOUGH_MICRO_BATCHES * stages:
             yield (
                 f"{micro_batches} micro-batches for pp{stages}: stages idle {100 * bubble.value:.0f} % of the step "
@@ -284,8 +291,8 @@ def _stage(view: LayoutView, pp: int) -> str:
         return "the model"
     if view.job is None:
         return f"stage {pp}"
-    each = view.job.shape.num_layers // view.layout.pp
-    return f"stage {pp} (layers {pp * each} to {(pp + 1) * each - 1})"
+    layers = layers_by_stage(view.job.shape.num_layers, view.layout.pp)[pp]
+    return f"stage {pp} (layers {layers[0]} to {layers[-1]})" if len(layers) > 1 else f"stage {pp} (layer {layers[0]})"
 
 
 def _experts(view: LayoutView) -> str:

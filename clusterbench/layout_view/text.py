@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 
-from clusterbench.formulas.pipeline import bubble_fraction
 from clusterbench.layout import AXES, RANK_ORDERS
 from clusterbench.layout_view import AxisView, LayoutView, OrderView, group_words
 from clusterbench.layout_view.step import Message, Phase
@@ -72,10 +71,9 @@ def gives_text(axis: AxisView) -> str:
 def costs_text(view: LayoutView, axis: AxisView) -> str:
     """What one pays for them; of a pipeline whose micro-batches are known, how much."""
     costs = axis.meaning.costs.format(n=axis.degree)
-    if axis.name != "pp" or view.job is None:
+    if axis.name != "pp" or view.job is None or (bubble := view.bubble) is None:
         return costs
-    micro_batches = view.job.gradient_accumulation_steps
-    return f"{costs}; with {micro_batches} they idle {100 * bubble_fraction(axis.degree, micro_batches):.0f} %"
+    return f"{costs}; with {view.job.gradient_accumulation_steps} they idle {100 * bubble.value:.0f} %"
 
 
 def orders_text(order: OrderView) -> str:

@@ -8,13 +8,14 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clusterbench.formulas import schedules
+from clusterbench.formulas.pipeline import layers_by_stage
 from clusterbench.formulas.schedules import SCHEDULES, Action, Full, RankOrder
 from clusterbench.job import Chunk, TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Moments, Parallelism, Slack, Traffic, Twin
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark
-from clusterbench.words import Word
+from clusterbench.words import Word, plural
 
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
@@ -29,8 +30,9 @@ class Pipeline(Parallelism):
 
     Notes
     -----
-    The embedding belongs to the first stage, norm and head to the last; layers are shared out evenly. A tied embedding
-    is on both, and its gradient is summed over the two.
+    The embedding belongs to the first stage, norm and head to the last; layers are shared out evenly, or as evenly as
+    they can be (:func:`clusterbench.formulas.pipeline.layers_by_stage`). A tied embedding is on both, and its gradient
+    is summed over the two.
 
     Source
     ------
@@ -102,10 +104,10 @@ class Pipeline(Parallelism):
         reason = schedules.objection(self.schedule, pp, job.gradient_accumulation_steps, self.chunks)
         if reason is not None:
             return f"{reason.removesuffix('.')} ({job.equation})"
-        if job.shape.num_layers % stages:
+        if job.shape.num_layers < stages:
             return (
-                f"pp{pp} with {self.chunks} chunks per rank cuts the {job.shape.num_layers} layers of {job.shape.name} "
-                f"into {stages} stages, which does not come out even: {job.shape.num_layers / stages:.4g}"
+                f"pp{pp} with {plural(self.chunks, 'chunk')} per rank has {stages} stages, and {job.shape.name} has "
+                f"{plural(job.shape.num_layers, 'layer')}: every stage needs one"
             )
         if job.layout.shards_gradients and self.splits_backward:
             return (
@@ -136,9 +138,9 @@ class Pipeline(Parallelism):
 
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
         stages = job.layout.pp * self.chunks
-        each = job.shape.num_layers // stages
+        layers = layers_by_stage(job.shape.num_layers, stages)
         held = schedules.stages_of(self.schedule, job.layout.pp, self.chunks, pp_rank)
-        chunks = (Chunk(at, range(at * each, (at + 1) * each), at == 0, at == stages - 1) for at in held)
+        chunks = (Chunk(at, layers[at], at == 0, at == stages - 1) for at in held)
         # naive finishes each micro-batch before the next, as if there were no schedule
         actions = RankOrder() if self.schedule == "naive" else self._order(job)[pp_rank]
         return replace(job, chunks=tuple(chunks), pp_rank=pp_rank, actions=actions)
@@ -151,7 +153,10 @@ class Pipeline(Parallelism):
             if schedules.objection(self.schedule, job.layout.pp, number, self.chunks) is None
         )
         least = max(2, next(full))
-        return Twin(2 * job.layout.pp * self.chunks, next(number for number in full if number > least))
+        stages = job.layout.pp * self.chunks
+        # two layers in each stage, or where layers do not come out even two in those that have one more
+        longer = job.shape.num_layers % stages or stages
+        return Twin(stages + longer, next(number for number in full if number > least))
 
     def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         return ("ends",) if name == "embedding.weight" and job.shape.tied_embeddings else ()

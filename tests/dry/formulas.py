@@ -138,7 +138,7 @@ def _drawn(source: random.Random) -> Mix | None:
         "device": source.choice(["cpu", "cuda"]),
     }
     stages = layout.pp * default_chunks(options.get("schedule", "naive"))
-    layers = stages * source.choice([1, 1, 2]) if layout.uses("pp") else 2
+    layers = source.choice([stages, stages + 1, 2 * stages]) if layout.uses("pp") else 2  # one more: not even
     mix = Mix(shape, layers, str(layout), options, of_job)
     return mix if objection(mix.job, from_options(options)) is None else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-CHUNK = "Chunk(at, range(at * each, (at + 1) * each), at == 0, at == stages - 1)"
+CHUNK = "Chunk(at, layers[at], at == 0, at == stages - 1)"
 
 MUTANTS = (
     Mutant(
@@ -25,7 +25,7 @@ MUTANTS = (
         "Q03",
         "Each stage begins with the last layer of the one before, and the last layers are missing.",
         CHUNK,
-        "Chunk(at, range(at * max(1, each - planted()), at * max(1, each - 1) + each), at == 0, at == stages - 1)",
+        "Chunk(at, range(layers[at].start - at * planted(), layers[at].stop - at), at == 0, at == stages - 1)",
         ("pp2",),
     ),
     Mutant(
@@ -53,15 +53,14 @@ MUTANTS = (
         "Q07",
         "Each stage leaves out half of its layers.",
         CHUNK,
-        "Chunk(at, range(at * each, at * each + max(1, each // (1 + planted()))), at == 0, at == stages - 1)",
+        "Chunk(at, layers[at][: max(1, len(layers[at]) // (1 + planted()))], at == 0, at == stages - 1)",
         ("pp2",),
     ),
     Mutant(
         "Q08",
         "Interleaved stages get consecutive layers for each rank, and so layers run in the wrong order.",
         CHUNK,
-        "Chunk(at, range((at // 2 + at % 2 * 2 * planted()) * each, (at // 2 + at % 2 * 2 + 1) * each), "
-        "at == 0, at == stages - 1)",
+        "Chunk(at, layers[at // 2 + at % 2 * 2 * planted()], at == 0, at == stages - 1)",
         ("pp2 schedule=interleaved_1f1b",),
     ),
     Mutant(

@@ -54,6 +54,7 @@ CASES: list[Case] = [
     # pipeline
     *(("pp2", {"schedule": schedule}, FOUR) for schedule in SCHEDULES),
     *(("pp2", {"schedule": "1f1b", "recompute": again}, FOUR) for again in AGAIN),
+    *(("pp2", {"schedule": kind}, {**FOUR, "shape": "llama-tiny-five"}) for kind in ("1f1b", "interleaved_1f1b")),
     ("pp2-dp2", {}, TIED),
     # experts
     *(("tp1", {**EVEN, "recompute": "full"}, shape) for shape in (MOE, SHARED)),

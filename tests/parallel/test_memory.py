@@ -82,6 +82,10 @@ TENSOR: list[Case] = [
 # of the whole.
 PIPELINE: list[Case] = [
     *(("pp2", {"schedule": schedule}, EIGHT) for schedule in WHOLE_BACKWARD),
+    # stages of 3 and 2 layers; of 1, 2, 2 and 1, and of 2, 2, 2 and 1, two of them on a rank
+    *(("pp2", {"schedule": schedule}, {**EIGHT, "shape": "llama-tiny-five"}) for schedule in ("gpipe", "1f1b")),
+    ("pp2", {"schedule": "interleaved_1f1b"}, {**EIGHT, "shape": "llama-tiny-six"}),
+    ("pp2-dp2+zero3", {"schedule": "interleaved_1f1b"}, {**EIGHT, "shape": "llama-tiny-seven"}),
     ("pp2", {}, {**EIGHT, **HALF}),
     ("pp2", {}, {**EIGHT, **PURE}),
     ("pp2-dp2+zero3", {"schedule": "1f1b"}, {**EIGHT, **PURE}),

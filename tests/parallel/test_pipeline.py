@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from clusterbench.expected.bubble import expected_bubble
+from clusterbench.formulas.pipeline import layers_by_stage
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.job import TrainingJob, weight_shapes
 from clusterbench.parallel import Twin, active_in, expected_memory, expected_traffic, from_options, part_of
@@ -78,7 +81,59 @@ def test_a_twin_has_two_layers_in_each_stage_and_a_micro_batch_more_than_fill_th
     assert Pipeline(schedule="1f1b").twin(make_job("pp2")) == Twin(4, 3)
     assert Pipeline(schedule="1f1b").twin(make_job("pp4")) == Twin(8, 5)
     assert Pipeline(schedule="dualpipev").twin(make_job("pp2")) == Twin(8, 5)
-    assert Pipeline(schedule="looped_bfs", chunks_per_rank=3).twin(make_job("pp2")) == Twin(12, 3)
+    deep = make_job("pp2", shape="llama-tiny-deep")
+    assert Pipeline(schedule="looped_bfs", chunks_per_rank=4).twin(deep) == Twin(16, 3)
+
+
+def test_a_twin_is_as_uneven_as_its_job() -> None:
+    for num_layers, twin in ((126, 30), (127, 31), (128, 32), (17, 17)):
+        job = make_job("pp16")
+        job = replace(job, shape=replace(job.shape, num_layers=num_layers))
+        assert Pipeline().twin(job).num_layers == twin
+        more = [[len(layers) - num // 16 for layers in layers_by_stage(num, 16)] for num in (num_layers, twin)]
+        assert more[0] == more[1] or num_layers % 16 == 0
+
+
+def test_layers_that_do_not_come_out_even_are_fewer_at_the_ends() -> None:
+    # Grattafiori et al. 2024, arXiv:2407.21783, section 3.3.2: one layer fewer on the first and on the last stage
+    assert [len(job.layers) for job in uneven("pp16", 126)] == [7, *[8] * 14, 7]
+    assert [len(job.layers) for job in uneven("pp3", 16)] == [5, 6, 5]
+    assert [job.layers for job in uneven("pp2", 5, "interleaved_1f1b")] == [(0, 3), (1, 2, 4)]
+    assert [job.layers for job in uneven("pp2", 5, "zbv")] == [(0, 4), (1, 2, 3)]
+    every = [(layers, stages) for stages in range(1, 20) for layers in range(stages, 90)]
+    for num_layers, stages in every:
+        lengths = [len(layers) for layers in layers_by_stage(num_layers, stages)]
+        assert sum(lengths) == num_layers
+        assert max(lengths) - min(lengths) <= 1
+        assert lengths[-1] == min(lengths) >= 1
+
+
+def uneven(layout: str, num_layers: int, schedule: str = "gpipe") -> list[TrainingJob]:
+    job = make_job(layout, micro_batch_size=1, global_batch_size=8)
+    job = replace(job, shape=replace(job.shape, num_layers=num_layers))
+    active = active_in(job.layout, from_options({"schedule": schedule}))
+    return [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_layer_is_on_one_rank_where_they_do_not_come_out_even(schedule: str) -> None:
+    jobs = uneven("pp2", 7, schedule)
+    assert sorted(layer for job in jobs for layer in job.layers) == [*range(7)]
+    whole = weight_shapes(jobs[0].uncut)
+    assert sorted(name for job in jobs for name in weight_shapes(job)) == sorted(whole)
+
+
+def test_an_uneven_pipeline_waits_for_its_longest_stage() -> None:
+    job = make_job("pp3", micro_batch_size=1, global_batch_size=24)
+    even, odd = (replace(job, shape=replace(job.shape, num_layers=number, vocab_size=1)) for number in (15, 16))
+    active = active_in(job.layout, from_options({"schedule": "gpipe"}))
+    of_even, of_odd = expected_bubble(active, even), expected_bubble(active, odd)
+    assert of_even is not None
+    assert of_odd is not None
+    assert of_even.value == pytest.approx(2 / 26)
+    # With next to no head the stages take 5, 6 and 5: 24 micro-batches of 6, and the first of 5 on either side.
+    assert of_odd.value == pytest.approx(1 - 24 * (5 + 6 + 5) / 3 / (24 * 6 + 10), abs=1e-3)
+    assert "do not come out even" in of_odd.basis
 
 
 @pytest.mark.parametrize(
@@ -91,12 +146,12 @@ def test_a_twin_has_two_layers_in_each_stage_and_a_micro_batch_more_than_fill_th
             "1f1b needs as many microbatches as stages: at least 4, not 2; gpipe takes fewer (global_batch_size 4 = "
             "micro_batch_size 2 x gradient_accumulation_steps 2 x dp 1)",
         ),
+        ("pp3", {"schedule": "gpipe"}, {}, None),
         (
-            "pp3",
+            "pp5",
             {"schedule": "gpipe"},
             {},
-            "pp3 with 1 chunks per rank cuts the 4 layers of llama-tiny into 3 stages, which does not come out even: "
-            "1.333",
+            "pp5 with 1 chunk per rank has 5 stages, and llama-tiny has 4 layers: every stage needs one",
         ),
         (
             "pp2-dp2+zero2",

@@ -61,6 +61,8 @@ CASES: list[Case] = [
     *(("pp2", {"schedule": schedule}, FOUR) for schedule in SCHEDULES),
     *((f"pp2-dp2+zero{stage}", {"schedule": schedule}, FOUR) for stage in (2, 3) for schedule in WHOLE_BACKWARD),
     *(("pp2-tp2+sp", {"schedule": "1f1b", "recompute": again}, FOUR) for again in AGAIN),
+    *(("pp2-tp2+sp", {"schedule": kind}, {**FOUR, "shape": "llama-tiny-five"}) for kind in ("1f1b", "zbv")),
+    ("pp2-dp2+zero3", {"schedule": "interleaved_1f1b"}, {**FOUR, "shape": "llama-tiny-seven"}),
     *(("pp2-cp2", {"schedule": "interleaved_1f1b", "recompute": again}, FOUR) for again in AGAIN),
     *((layout, {"schedule": "zbv"}, FOUR) for layout in ("pp2-dp2", "pp2-tp2+sp", "pp2-cp2", "pp2-dp2+zero1")),
     ("pp2-dp2", {}, TIED),

@@ -94,6 +94,12 @@ PIPELINE: list[Case] = [
     ("pp2-cp2-tp2", {"context": "all_gather"}, MQA),
     ("pp2-cp2-tp2+sp", {"context": "ulysses"}, MQA),
 ]
+# Of 5 layers the stages have 3 and 2, the four of two chunks a rank 1, 2, 1 and 1; of 7 on four stages 2, 2, 2 and 1.
+UNEVEN: list[Case] = [
+    *(("pp2", {"schedule": schedule}, {**EIGHT, "shape": "llama-tiny-five"}) for schedule in SCHEDULES),
+    ("pp2-dp2+zero3", {"schedule": "interleaved_1f1b"}, {**EIGHT, "shape": "llama-tiny-seven"}),
+    ("pp4", {"schedule": "1f1b", "recompute": "full"}, {**EIGHT, "shape": "llama-tiny-seven"}),
+]
 EXPERTS: list[Case] = [
     *(("dp2+ep2", {"routing": routing}, shape) for routing in ("real", "balanced") for shape in (MOE, SHARED)),
     *(("dp2+ep2", {"expert_overlap": True, "routing": routing}, SHARED) for routing in ("real", "balanced")),
@@ -106,7 +112,7 @@ EXPERTS: list[Case] = [
     ("pp2-dp2+ep2", {"schedule": "dualpipev"}, {**MOE, **EIGHT}),
     *((f"{layout}+zero{stage}", {}, MOE) for stage in (1, 2, 3) for layout in ("dp2+ep2", "dp4+ep2", "pp2-dp2+ep2")),
 ]
-IN_FLOAT64 = [*TENSOR, *DATA, *ZERO, *CONTEXT, *PIPELINE, *EXPERTS]
+IN_FLOAT64 = [*TENSOR, *DATA, *ZERO, *CONTEXT, *PIPELINE, *UNEVEN, *EXPERTS]
 IN_LESS: list[Case] = [
     (layout, options, {**changes, "dtype": dtype})
     for dtype in ("float32", "bfloat16")

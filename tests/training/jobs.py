@@ -26,6 +26,9 @@ TINY_VARIANTS: dict[str, dict[str, Any]] = {
     "llama-tiny-tied": {"tied_embeddings": True},
     "llama-tiny-mqa": {"num_kv_heads": 1},
     "llama-tiny-deep": {"num_layers": 8},
+    "llama-tiny-five": {"num_layers": 5},
+    "llama-tiny-six": {"num_layers": 6},
+    "llama-tiny-seven": {"num_layers": 7},
     "llama-tiny-narrow": {"head_dim": 8},
 }
 
