@@ -13,10 +13,12 @@ class BeyondBound(Diagnosis):
 
     What it looks for
     -----------------
-    Rates and bytes that are more than 10 % above what the data sheet of the GPU allows: FLOP/s at the dense peak, bytes
-    per second of its memory and links, MFU and HFU above 1 with attention counted under its causal mask, and more
-    memory than the GPU has. A data sheet's rates are of one clock, which a GPU may exceed by some percent. Devices that
-    are in no table, and CPUs, have no bound.
+    Rates and bytes that are more than 10 % above what the data sheet of the GPU allows: FLOP/s at the dense peak,
+    bytes per second of its memory and links, bus bandwidth of collectives inside one host (with what an NVLink
+    switch that reduces may add), MFU and HFU above 1 with attention counted under its causal mask, and more memory
+    than the GPU has. A data sheet's rates are of one clock, which a GPU may exceed by some percent. Devices that
+    are in no table, and CPUs, have no bound; nor have collectives between hosts, as the rates of network cards are
+    not in the plan.
 
     Why it matters
     --------------

@@ -21,8 +21,11 @@ _OF_TIME = (
 """Figures of a training step that are void together: all are the same time."""
 
 
+_BUS_BY_LINK = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+"""Collectives of which each GPU receives what their bus bandwidth says."""
+
 _UTILIZATION = ("mfu", "hfu")
-"""Figures that are bounded whatever was planned."""
+"""Figures that are bounded whatever was planned, beside bus bandwidth inside a host."""
 
 
 def without_impossible(case: Case, metrics: Sequence[Metric], cluster: Cluster) -> list[Metric]:
@@ -33,7 +36,9 @@ def without_impossible(case: Case, metrics: Sequence[Metric], cluster: Cluster) 
     """
     card = cluster.accelerator
     planned = {key for key, what in case.expected.items() if what.is_upper_bound}
-    by_device = (*_UTILIZATION, "peak_memory") if card is not None and card.memory_bytes else _UTILIZATION
+    by_device: tuple[str, ...] = (*_UTILIZATION, "busbw")
+    if card is not None and card.memory_bytes:
+        by_device = (*by_device, "peak_memory")
     bound = [
         metric
         for metric in metrics
@@ -71,6 +76,25 @@ def _bounds(case: Case, metric: Metric, card: Accelerator | None) -> Iterable[tu
         yield card.memory_bytes, f"memory as sold: {card.source}"
     if planned is not None and planned.is_upper_bound:
         yield planned.value, planned.basis
+    if metric.name == "busbw" and card is not None and (link := card.link_bytes_per_s) and _is_within_a_host(case):
+        yield from _of_a_bus(case, link, card.source)
+
+
+def _is_within_a_host(case: Case) -> bool:
+    return case.device == "cuda" and case.num_nodes == 1 and case.benchmark in _BUS_BY_LINK
+
+
+def _of_a_bus(case: Case, link_bytes_per_s: float, source: str) -> Iterator[tuple[float, str]]:
+    """What each GPU has to receive over its link, in bus bandwidth; nothing beyond that host.
+
+    Switches that reduce (NVLink SHARP) spare an all-reduce half of its bytes: each GPU sends and receives the array
+    once, so that algbw may reach the link, and busbw 2 (n-1)/n of it. Of no other collective they spare what a GPU
+    receives. Source: nccl-tests, doc/PERFORMANCE.md, and issue 366.
+    """
+    num_ranks = int(case.point.get("group_size", case.world_size))
+    if num_ranks > 1:
+        spared = 2 * (num_ranks - 1) / num_ranks if case.benchmark == "all_reduce" else 1.0
+        yield spared * link_bytes_per_s, f"the link of one GPU, one direction: {source}"
 
 
 def _text(value: float, unit: str) -> str:

@@ -90,6 +90,29 @@ def test_a_product_above_the_dense_peak_is_void_where_the_device_is_known() -> N
     assert usual.value == 700e12
 
 
+def bus(busbw: float, benchmark: str = "all_reduce", num_nodes: int = 1) -> Metric:
+    """On hosts with eight H100, whose links carry 450 GB/s one way."""
+    ranks = 8 * num_nodes
+    of = Case("c", benchmark, 1, {"size_bytes": 2**30, "group_size": ranks}, "cuda", num_nodes, ranks, 1, 1, 60.0)
+    cluster = replace(H100, num_nodes=num_nodes)
+    (metric,) = without_impossible(of, [Metric("busbw", "B/s", busbw, busbw, busbw)], cluster)
+    return metric
+
+
+@pytest.mark.parametrize(("benchmark", "most"), [("all_reduce", 450e9 * 2 * 7 / 8), ("all_gather", 450e9)])
+def test_a_bus_bandwidth_above_the_link_is_void_inside_a_host(benchmark: str, most: float) -> None:
+    assert bus(1.09 * most, benchmark).value is not None
+    above = bus(1.11 * most, benchmark)
+    assert (above.value, above.low) == (None, 1.11 * most)
+    assert "the link of one GPU, one direction" in above.basis
+
+
+def test_what_the_switch_may_add_and_what_lies_between_hosts_is_not_bound() -> None:
+    assert bus(480e9).value is not None  # NVLink SHARP, published for eight H100
+    assert bus(2e12, num_nodes=2).value is not None
+    assert bus(2e12, "broadcast").value is not None
+
+
 def test_what_is_no_bound_may_be_exceeded_whatever_its_basis_says() -> None:
     case = Case("m", "matmul", 1, {}, "cuda", 1, 1, 1, 1, 60.0)
     fast = Metric("flops_per_s_per_rank", "FLOP/s", 1.2 * 989e12)
