@@ -6,7 +6,6 @@ from clusterbench.checks import Fault, HostCheck, Judged
 from clusterbench.checks._training_node import NO_TRAINING_NODE, num_gpus, trains
 from clusterbench.facts import Host
 from clusterbench.facts.device_files import NODES, PCI, DeviceFiles
-from clusterbench.facts.infiniband import FOLDER as RDMA
 from clusterbench.facts.virtualization import Virtualization
 from clusterbench.words import plural
 
@@ -15,25 +14,23 @@ class HiddenDevices(HostCheck):
     """Parts of ``/sys`` and ``/dev`` that a container does not show, though the devices are there.
 
     NCCL reads the topology from ``/sys`` and takes an even one where it finds none (NCCL's user guide; nccl-tests issue
-    182: "could not read .../max_link_speed"). An RDMA device without its file in ``/dev/infiniband`` cannot be opened,
-    and NCCL falls back to sockets.
+    182: "could not read .../max_link_speed"). RDMA devices without a file in ``/dev/infiniband``: ``verbs_files``.
     """
 
     number = 76
-    question = "Does a process here see all that NCCL reads of PCIe, NUMA nodes, GPUs and RDMA devices?"
+    question = "Does a process here see all that NCCL reads of PCIe, NUMA nodes and GPUs?"
     severity = "warning"
-    source = f"{PCI}, {NODES}, /dev/nvidia*, /dev/infiniband"
-    confirm = f"ls {PCI} {NODES} /dev/infiniband /dev/nvidia*"
-    fix = "docker: --gpus all --device /dev/infiniband, and /sys not masked; Kubernetes: device plug-ins; else: driver"
+    source = f"{PCI}, {NODES}, /dev/nvidia*"
+    confirm = f"ls {PCI} {NODES} /dev/nvidia*"
+    fix = "docker: --gpus all, and /sys not masked; Kubernetes: device plug-ins; else: driver"
 
     def judge(self, host: Host) -> Judged:
         if not trains(host):
             return Judged(not_applicable=NO_TRAINING_NODE)
         facts = host.of(DeviceFiles)
         container = host.of(Virtualization).container
-        faults = (*_topology(host, facts), *_gpus(facts, container not in (None, "none")), *_rdma(facts))
-        shown = f"{plural(facts.num_pci, 'PCIe function')}, {plural(len(facts.uverbs), 'RDMA file')}"
-        return Judged(faults, "" if faults else f"shown: {shown}, NUMA nodes")
+        faults = (*_topology(host, facts), *_gpus(facts, container not in (None, "none")))
+        return Judged(faults, "" if faults else f"shown: {plural(facts.num_pci, 'PCIe function')}, NUMA nodes")
 
 
 def _topology(host: Host, facts: DeviceFiles) -> Iterator[Fault]:
@@ -53,11 +50,3 @@ def _gpus(facts: DeviceFiles, in_container: bool) -> Iterator[Fault]:
     elif numbered and in_container and "nvidia-uvm" not in facts.nvidia:
         what = "/dev/nvidia-uvm is not in the container, and CUDA cannot start without it"
         yield Fault("", what, f"/dev: {', '.join(facts.nvidia)}")
-
-
-def _rdma(facts: DeviceFiles) -> Iterator[Fault]:
-    if len(facts.uverbs) < facts.num_rdma:
-        missing = facts.num_rdma - len(facts.uverbs)
-        what = f"{missing} of {plural(facts.num_rdma, 'RDMA device')} cannot be opened: no file in /dev/infiniband"
-        said = f"{RDMA}: {facts.num_rdma}; /dev/infiniband/uverbs*: {len(facts.uverbs)}"
-        yield Fault("", what, said, severity="error")

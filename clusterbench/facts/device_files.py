@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from clusterbench.facts import Facts, Files
-from clusterbench.facts.infiniband import FOLDER as RDMA
 
 PCI = "/sys/bus/pci/devices"
 NODES = "/sys/devices/system/node"
@@ -24,8 +23,6 @@ class DeviceFiles(Facts):
         GPUs of NVIDIA among them.
     nvidia
         Files ``/dev/nvidia0`` ..., with ``nvidiactl`` and ``nvidia-uvm``.
-    num_rdma, uverbs
-        RDMA devices in ``/sys``, and the files ``/dev/infiniband/uverbs0`` ... through which they are opened.
     shows_numa_nodes
         Whether there is ``/sys/devices/system/node``.
     """
@@ -33,8 +30,6 @@ class DeviceFiles(Facts):
     num_pci: int
     num_nvidia_on_pci: int
     nvidia: tuple[str, ...]
-    num_rdma: int
-    uverbs: tuple[str, ...]
     shows_numa_nodes: bool
     has_kfd: bool
 
@@ -51,8 +46,6 @@ class DeviceFiles(Facts):
             num_pci=len(addresses),
             num_nvidia_on_pci=len(nvidia),
             nvidia=tuple(name for name in files.names("/dev") if re.fullmatch(r"nvidia(\d+|ctl|-uvm)", name)),
-            num_rdma=len(files.names(RDMA)),
-            uverbs=tuple(name for name in files.names("/dev/infiniband") if name.startswith("uverbs")),
             shows_numa_nodes=files.exists(NODES),
             has_kfd=files.exists("/dev/kfd"),
             unread=files.unread,

@@ -1,9 +1,7 @@
 from tests.facts.healthy.described import NUM_GPUS
-from tests.facts.healthy.infiniband import NUM_DEVICES
 
 
 def plant(machine):
     names = ("nvidiactl", "nvidia-uvm", *(f"nvidia{number}" for number in range(NUM_GPUS)))
     machine.files |= {f"/dev/{name}": "" for name in names}
-    machine.files |= {f"/dev/infiniband/uverbs{number}": "" for number in range(NUM_DEVICES)}
     machine.files["/sys/devices/system/node/online"] = "0-1\n"
