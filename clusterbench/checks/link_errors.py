@@ -39,7 +39,9 @@ class LinkErrors(PartsCheck[Port]):
     in_order = "without link errors"
 
     def parts_of(self, host: Host) -> Sequence[Port]:
-        return [port for port in host.of(Infiniband).ports if port.is_active]
+        facts = host.of(Infiniband)
+        verbs = {device.name for device in facts.devices if device.kind == "verbs"}
+        return [port for port in facts.ports if port.is_active and port.device in verbs]
 
     def fault(self, host: Host, part: Port) -> Fault | None:
         counted = {name: part.counters[name] for name in THRESHOLDS if name in part.counters}

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 from clusterbench.checks import Fault, PartsCheck
 from clusterbench.checks._training import training
+from clusterbench.checks._training_node import num_gpus
 from clusterbench.facts import Host, known
 from clusterbench.facts.infiniband import Infiniband, Port
 from clusterbench.host_facts import mappings
 
 _EXPECTED_BITS_PER_S = {"GB300": 8e11, "B300": 8e11, "GB200": 4e11, "B200": 4e11, "H200": 4e11, "H100": 4e11}
 _EXPECTED_BITS_PER_S |= {"H800": 4e11, "A100": 2e11, "A800": 2e11}
-"""A port of each GPU's reference machine; the first name that the product's holds.
+"""What the reference machine has for each GPU, in one port or several; the first name that the product's holds.
 
 Source: NVIDIA's DGX user guides (A100: 200 Gb/s; H100, H200, B200: 400 Gb/s; B300, GB300: ConnectX-8, 800 Gb/s), as in
 leptonai/gpud, ``components/accelerator/nvidia/infiniband/threshold_default.go``.
@@ -46,14 +47,14 @@ class PortRate(PartsCheck[Port]):
         if own < fastest:
             return Fault(part.name, f"runs at {rate}, and {peers[fastest]} of its peers at {_words(fastest)}", evidence)
         card, expected = _reference(host)
-        if own >= expected:
+        if not expected or own * len(self.parts_of(host)) >= expected * num_gpus(host):
             return None
-        what = f"runs at {rate}, as all training ports here; machines with {card} have {_words(expected)}"
+        what = f"runs at {rate}, as all training ports here; machines with {card} have {_words(expected)} for each GPU"
         return Fault(part.name, what, evidence, severity="note")
 
 
 def _reference(host: Host) -> tuple[str, float]:
-    """The GPU that tells what a port should run at, and that rate; no rate where no GPU is in the table."""
+    """The GPU that tells what its port should run at, and that rate; no rate where no GPU is in the table."""
     for gpu in mappings(host.environment.get("gpus")):
         for name, bits_per_s in _EXPECTED_BITS_PER_S.items():
             if name in str(gpu.get("name")):

@@ -30,13 +30,21 @@ def test_a_port_that_lost_three_of_four_lanes_is_named_beside_its_peers(tmp_path
 )
 def test_all_slower_than_the_reference_machine_is_a_note(tmp_path, product, number):
     machine = healthy()
-    machine.environment["gpus"] = [{"name": product}]
+    machine.environment["gpus"] = [{"name": product}] * 8
     for each in range(8):
         machine.files[RATE.format(each)] = "200 Gb/sec (4X HDR)\n"
     faults = judged(machine, tmp_path).faults
     assert [fault.severity for fault in faults] == ["note"] * number
-    words = "runs at 200 Gb/sec (4X HDR), as all training ports here; machines with H100 have 400 Gb/s"
+    words = "runs at 200 Gb/sec (4X HDR), as all training ports here; machines with H100 have 400 Gb/s for each GPU"
     assert {fault.what for fault in faults} == ({words} if number else set())
+
+
+def test_two_ports_of_half_the_rate_for_each_gpu_are_in_order(tmp_path):
+    machine = healthy()
+    machine.environment["gpus"] = machine.environment["gpus"][:4]
+    for each in range(8):
+        machine.files[RATE.format(each)] = "200 Gb/sec (4X HDR)\n"
+    assert not judged(machine, tmp_path).faults
 
 
 def test_slower_storage_is_not_held_against_training(tmp_path):
