@@ -3,7 +3,7 @@ from __future__ import annotations
 from clusterbench.checks import Fault, HostCheck, Judged
 from clusterbench.checks._gpudirect import peer_memory, what_was_read, why_no_dma_buf, why_not_needed
 from clusterbench.facts import Host
-from clusterbench.facts.modules import DRIVER, KERNEL
+from clusterbench.facts.modules import DRIVER, KERNEL, Modules
 
 
 class DmaBuf(HostCheck):
@@ -26,7 +26,8 @@ class DmaBuf(HostCheck):
         if why := why_not_needed(host):
             return Judged(not_applicable=why)
         if not (why := why_no_dma_buf(host)):
-            return Judged(healthy=what_was_read(host))
+            modules = host.of(Modules)
+            return Judged(healthy=f"NVIDIA's open kernel module {modules.nvidia_version} on kernel {modules.kernel}")
         module = peer_memory(host)
         what = f"DMA-BUF cannot be used: {why}"
         if module:
