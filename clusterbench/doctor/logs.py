@@ -17,10 +17,25 @@ from clusterbench.checks._kernel_log import KernelLogCheck
 from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log
 from clusterbench.errors import SuiteError, ToolError
 from clusterbench.facts import Facts, Host, name_of
+from clusterbench.facts.gpus import (
+    COMPUTE_MODE,
+    DEFAULT_POWER_LIMIT,
+    MIG,
+    MOST_WIDTH,
+    PERSISTENCE,
+    POWER_LIMIT,
+    REMAPPED,
+    SRAM,
+    SRAM_OLD,
+    WIDTH,
+    Gpu,
+    Gpus,
+)
 from clusterbench.facts.infiniband import Device, Infiniband, Port
 from clusterbench.facts.kernel_log import KernelLog
-from clusterbench.tools import fabric_manager_log, ibstat, ibstatus, ibv_devinfo, kernel_log
+from clusterbench.tools import fabric_manager_log, ibstat, ibstatus, ibv_devinfo, kernel_log, nvidia_smi_q
 from clusterbench.tools.xid import sxid
+from clusterbench.types import Severity
 from clusterbench.words import plural
 
 _MOST_BYTES = 512 * 2**20
@@ -113,7 +128,7 @@ def _together(said: Sequence[tuple[str, Said]]) -> Examination:
 
 def _in_words_of(found: Found) -> Found:
     """Checks quote the host's file; here a program's output stands for it."""
-    if not found.evidence.startswith("/"):
+    if not found.evidence.startswith(("/", "NVML ")):
         return found
     return replace(found, evidence=f"{found.hosts[0]}, in the words of {found.evidence}")
 
@@ -270,12 +285,79 @@ def _devinfo(text: str, name: str) -> Said:
     return Said((Infiniband(devices=devices, ports=ports),), _OF_VERBS)
 
 
+_OF_GPUS = ("row_remapping", "sram_ecc", "power_limit", "pcie_width", "persistence_mode", "mig_mode", "compute_mode")
+
+
+def _smi_query(text: str, name: str) -> Said:
+    query = nvidia_smi_q.parse(text)
+    gpus = tuple(_gpu(number, gpu) for number, gpu in enumerate(query.gpus))
+    facts = Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=())
+    return Said((facts,), _OF_GPUS, tuple(_smi_found(query, name)))
+
+
+def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
+    """A GPU as NVML would say it; what ``nvidia-smi`` answers with N/A the board does not have."""
+    lacks = {
+        (REMAPPED,): gpu.remap_failed is None or gpu.remap_pending is None or gpu.remapped_uncorrectable is None,
+        (SRAM, SRAM_OLD): gpu.sram_uncorrectable is None,
+        (POWER_LIMIT, DEFAULT_POWER_LIMIT): gpu.power_limit_w is None or gpu.default_power_limit_w is None,
+        (WIDTH, MOST_WIDTH): gpu.pcie_width is None or gpu.most_pcie_width is None,
+        (PERSISTENCE,): gpu.persistence is None,
+        (MIG,): gpu.mig is None,
+        (COMPUTE_MODE,): gpu.compute_mode is None,
+    }
+    return Gpu(
+        index=number,
+        lacks=tuple(function for functions, absent in lacks.items() if absent for function in functions),
+        name=gpu.name,
+        uuid=gpu.uuid,
+        address=gpu.address,
+        pcie_width=gpu.pcie_width,
+        most_pcie_width=gpu.most_pcie_width,
+        persistence=gpu.persistence,
+        compute_mode=gpu.compute_mode,
+        mig=gpu.mig,
+        power_limit_w=gpu.power_limit_w,
+        default_power_limit_w=gpu.default_power_limit_w,
+        sram_uncorrectable=gpu.sram_uncorrectable,
+        sram_threshold_exceeded=gpu.sram_threshold_exceeded,
+        remapped_correctable=gpu.remapped_correctable,
+        remapped_uncorrectable=gpu.remapped_uncorrectable,
+        remap_pending=gpu.remap_pending,
+        remap_failed=gpu.remap_failed,
+    )
+
+
+def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
+    """What the doctor measures on hosts, or asks elsewhere: reasons of low clocks, the fabric, a reset that is due."""
+    for number, gpu in enumerate(query.gpus):
+        place = f"GPU {number} ({gpu.address})"
+        if gpu.slowdowns:
+            said = ", ".join(gpu.slowdowns)
+            what = f"its clocks are lowered: {said}"
+            fix = "look at power supplies, fans, air flow and inlet temperature of the host"
+            yield _smi("gpu_slowdown", "warning", name, place, what, f"{said}: Active", fix)
+        if (gpu.fabric_state or "completed") != "completed" or (gpu.fabric_status or "Success") != "Success":
+            said = f"Fabric State: {gpu.fabric_state}; Status: {gpu.fabric_status}"
+            what = f"NVLink's fabric has not taken it in: {gpu.fabric_state}, {gpu.fabric_status}"
+            fix = "restart the fabric manager, then its log; is its version the driver's?"
+            yield _smi("fabric_state", "error", name, place, what, said, fix)
+        if gpu.reset_required:
+            fix = "nvidia-smi --gpu-reset, or reboot; look for Xids in the kernel's log"
+            yield _smi("gpu_reset_due", "error", name, place, "the driver asks for a reset", "Reset Required: Yes", fix)
+
+
+def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: str, fix: str) -> Found:
+    return Found(name, severity, (host,), where, what, f"{host}: {said}", "nvidia-smi -q", fix)
+
+
 READERS = (
     Reader("a kernel's log", lambda text: kernel_log.is_kernel_log(text), _kernel),
     Reader("NCCL's log", lambda text: "NCCL INFO" in text or "NCCL WARN" in text, _nccl),
     Reader("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
     Reader("ibstat", lambda text: "CA '" in text and "Physical state" in text, _ibstat),
     Reader("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
+    Reader("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
     Reader("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),
 )
 """What can be read, in the order in which a file is tried; one may hold several."""

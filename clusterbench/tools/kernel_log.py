@@ -150,8 +150,11 @@ KINDS = (*dict.fromkeys(kind for kind, _ in _PATTERNS), "link_down")
 """What events are of. ``link_down``: the link of an interface that had been up went down."""
 
 _KERNEL_ONLY = re.compile(
-    r"NVRM: |nvidia-nvswitch|mlx5_core |\] Linux version |\] Command line: |Call Trace:|pcieport |systemd\[1\]: |"
-    r"ACPI: |Out of memory: Kill|soft lockup|blocked for more than \d+ seconds| kernel: |nvidia-peermem|EDAC MC"
+    r"^\[\s*\d+\.\d{6}\](?:\[\s*[TC]\d+\])? |^\d+,\d+,\d+,[^;\n]*;|"
+    r"NVRM: |nvidia-nvswitch\d+: |mlx5_core [0-9a-f]{4}:[0-9a-f]{2}:|pcieport [0-9a-f]{4}:[0-9a-f]{2}:|EDAC MC\d|"
+    r"\] (?:Linux version|ACPI:) |Out of memory: Kill|soft lockup - CPU|blocked for more than \d+ seconds| kernel: |"
+    r"nvidia-peermem nv_",
+    re.MULTILINE,
 )
 
 _FORMS = (

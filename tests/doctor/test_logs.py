@@ -51,6 +51,63 @@ hca_id:	mlx5_0
 			port_lid:		75
 			link_layer:		InfiniBand
 """
+SMI = """\
+==============NVSMI LOG==============
+
+Driver Version                            : 560.35.03
+CUDA Version                              : 12.6
+
+Attached GPUs                             : 1
+GPU 00000000:1B:00.0
+    Product Name                          : NVIDIA H100 80GB HBM3
+    Persistence Mode                      : Enabled
+    MIG Mode
+        Current                           : Disabled
+        Pending                           : Disabled
+    GPU Reset Status
+        Reset Required                    : No
+    PCI
+        Bus Id                            : 00000000:1B:00.0
+        GPU Link Info
+            PCIe Generation
+                Max                       : 5
+                Current                   : 1
+            Link Width
+                Max                       : 16x
+                Current                   : 16x
+    Clocks Event Reasons
+        Idle                              : Active
+        SW Power Cap                      : Not Active
+        HW Slowdown                       : Not Active
+            HW Thermal Slowdown           : Not Active
+            HW Power Brake Slowdown       : Not Active
+        SW Thermal Slowdown               : Not Active
+    Compute Mode                          : Default
+    ECC Mode
+        Current                           : Enabled
+    ECC Errors
+        Volatile
+            SRAM Uncorrectable Parity     : 9
+            SRAM Uncorrectable SEC-DED    : 9
+        Aggregate
+            SRAM Correctable              : 0
+            SRAM Uncorrectable Parity     : 0
+            SRAM Uncorrectable SEC-DED    : 0
+            SRAM Threshold Exceeded       : No
+    Remapped Rows
+        Correctable Error                 : 0
+        Uncorrectable Error               : 0
+        Pending                           : No
+        Remapping Failure Occurred        : No
+    GPU Power Readings
+        Current Power Limit               : 700.00 W
+        Default Power Limit               : 700.00 W
+    Module Power Readings
+        Current Power Limit               : N/A
+    Fabric
+        State                             : Completed
+        Status                            : Success
+"""
 FABRIC = "[Mar 01 2026 19:17:49] [{level}] [tid 1374] {text}\n"
 SWITCH = "detected NVSwitch {word} error {code} on fid 0 on NVSwitch pci bus id 00000000:83:00.0 physical id 0 port 34"
 
@@ -215,6 +272,51 @@ def test_a_log_without_connections_is_not_judged_by_their_absence(examined):
     examination, _ = examined("n1:7:8 [0] NCCL INFO Using network IB\n")
     assert examination.word == "NOT JUDGED"
     assert examination.not_judged[0].why == "the log lists no connections"
+
+
+def test_a_gpu_that_is_well_is_in_order_and_an_idle_link_is_no_fault(examined):
+    examination, kind = examined(SMI)
+    assert (kind, examination.word, examination.found) == ("nvidia-smi -q", "HEALTHY", ())
+    names = {healthy.name for healthy in examination.healthy}
+    assert names == {"row_remapping", "sram_ecc", "power_limit", "pcie_width", *MODES}
+
+
+MODES = ("persistence_mode", "mig_mode", "compute_mode")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("Pending                           : No", "Pending                           : Yes", "row_remapping"),
+        ("Failure Occurred        : No", "Failure Occurred        : Yes", "row_remapping"),
+        ("Parity     : 0", "Parity     : 5", "sram_ecc"),
+        ("Current Power Limit               : 700.00 W", "Current Power Limit               : 500.00 W", "power_limit"),
+        ("Current                   : 16x", "Current                   : 8x", "pcie_width"),
+        ("HW Thermal Slowdown           : Not Active", "HW Thermal Slowdown           : Active", "gpu_slowdown"),
+        (": Completed", ": In Progress", "fabric_state"),
+        ("Reset Required                    : No", "Reset Required                    : Yes", "gpu_reset_due"),
+    ],
+)
+def test_each_fault_that_nvidia_smi_tells_of_is_found(examined, old, new, name):
+    examination, _ = examined(SMI.replace(old, new))
+    assert [found.name for found in examination.found] == [name]
+    assert examination.exit_code == 1
+
+
+def test_its_xml_says_the_same(examined):
+    said = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log><driver_version>560.35.03</driver_version><attached_gpus>1</attached_gpus>
+<gpu id="00000000:1B:00.0"><product_name>NVIDIA H100 80GB HBM3</product_name>
+<remapped_rows><remapped_row_corr>0</remapped_row_corr><remapped_row_unc>1</remapped_row_unc>
+<remapped_row_pending>Yes</remapped_row_pending><remapped_row_failure>No</remapped_row_failure></remapped_rows>
+<clocks_event_reasons><clocks_event_reason_hw_thermal_slowdown>Active</clocks_event_reason_hw_thermal_slowdown>
+</clocks_event_reasons></gpu></nvidia_smi_log>
+"""
+    examination, _ = examined(said)
+    assert {found.name for found in examination.found} == {"row_remapping", "gpu_slowdown"}
+    with pytest.raises(SuiteError, match="read as nvidia-smi -q: nvidia-smi -q -x: the XML is not whole"):
+        examined(said[:-30], "cut.xml")
 
 
 def test_files_of_several_hosts_are_held_against_each_other(tmp_path):

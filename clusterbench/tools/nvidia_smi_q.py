@@ -1,0 +1,246 @@
+"""``nvidia-smi -q``, as text or XML (``-x``): what each GPU says of itself.
+
+Names of lines are those of drivers 525 to 560; a line that a driver or board does not have, or answers with ``N/A``, is
+None.
+
+Source: NVIDIA, nvidia-smi's manual page; ``nvsmi_device_v12.dtd``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from clusterbench.errors import ToolError
+from clusterbench.tools._prefix import without_launcher
+
+_GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])")
+_FIELD = re.compile(r"( +)([^:]+?) *:(?: (.*))?")
+_HEADING = re.compile(r"( +)(\S.*)")
+_TITLE = "NVSMI LOG"
+
+Values = dict[str, str]
+
+
+@dataclass(frozen=True)
+class SmiGpu:
+    """One GPU.
+
+    Attributes
+    ----------
+    address
+        ``0000:1b:00.0``.
+    slowdowns
+        Reasons that lower the clocks now: ``HW Thermal Slowdown``; idle and a power cap are not among them.
+    fabric_state, fabric_status
+        ``Completed`` and ``Success`` where NVLink's fabric took the GPU in.
+    reset_required
+        Whether the driver asks for a reset.
+    """
+
+    address: str
+    name: str | None
+    uuid: str | None
+    serial: str | None
+    vbios: str | None
+    persistence: bool | None
+    compute_mode: str | None
+    mig: bool | None
+    ecc: bool | None
+    pcie_generation: int | None
+    most_pcie_generation: int | None
+    gpu_pcie_generation: int | None
+    pcie_width: int | None
+    most_pcie_width: int | None
+    pcie_replays: int | None
+    power_limit_w: float | None
+    default_power_limit_w: float | None
+    sram_uncorrectable: int | None
+    sram_threshold_exceeded: bool | None
+    remapped_correctable: int | None
+    remapped_uncorrectable: int | None
+    remap_pending: bool | None
+    remap_failed: bool | None
+    fabric_state: str | None
+    fabric_status: str | None
+    reset_required: bool | None
+    slowdowns: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class SmiQuery:
+    """All GPUs in the order of the text; ``num_attached`` is how many it says there are."""
+
+    driver_version: str | None
+    cuda_version: str | None
+    num_attached: int | None
+    gpus: tuple[SmiGpu, ...]
+
+
+def is_query(text: str) -> bool:
+    """Whether a text is one, in either form."""
+    return _TITLE in text or "<nvidia_smi_log>" in text
+
+
+def parse(text: str) -> SmiQuery:
+    """What it says.
+
+    Raises
+    ------
+    ToolError
+        If no GPU is named, or the XML is not whole.
+    """
+    own, gpus = _of_xml(text) if "<nvidia_smi_log" in text else _of_text(text)
+    if not gpus:
+        raise ToolError(f"nvidia-smi -q names no GPU: {text.strip()[-200:]!r}")
+    return SmiQuery(
+        _said(own, "driver version"),
+        _said(own, "cuda version"),
+        _number(own, "attached gpus"),
+        tuple(_gpu(address, values) for address, values in gpus),
+    )
+
+
+def _of_text(text: str) -> tuple[Values, list[tuple[str, Values]]]:
+    """Values by their path: ``ecc errors/aggregate/sram uncorrectable``."""
+    own: Values = {}
+    gpus: list[tuple[str, Values]] = []
+    path: list[tuple[int, str]] = []
+    for raw in text.splitlines():
+        line = without_launcher(raw).rstrip()
+        if gpu := _GPU.fullmatch(line.strip()):
+            gpus.append((gpu[1], {}))
+            path = []
+        elif not gpus and (field := _FIELD.fullmatch(f" {line}")):
+            own[field[2].lower()] = (field[3] or "").strip()
+        elif gpus and (match := _FIELD.fullmatch(line) or _HEADING.fullmatch(line)):
+            indent, name = len(match[1]), match[2].strip().lower()
+            path = [part for part in path if part[0] < indent] + [(indent, name)]
+            if match.re is _FIELD:
+                gpus[-1][1].setdefault("/".join(part for _, part in path), (match[3] or "").strip())
+    return own, gpus
+
+
+def _of_xml(text: str) -> tuple[Values, list[tuple[str, Values]]]:
+    try:
+        root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", text[text.index("<nvidia_smi_log") :]))
+    except ElementTree.ParseError as error:
+        raise ToolError(f"nvidia-smi -q -x: the XML is not whole: {error}") from None
+    own = {_spaced(child.tag): (child.text or "").strip() for child in root if child.tag != "gpu"}
+    return own, [(gpu.get("id", ""), dict(_leaves(gpu))) for gpu in root.iter("gpu")]
+
+
+def _leaves(element: ElementTree.Element, path: str = "") -> Iterator[tuple[str, str]]:
+    for child in element:
+        name = f"{path}/{_spaced(child.tag)}".lstrip("/")
+        if len(child):
+            yield from _leaves(child, name)
+        else:
+            yield name, (child.text or "").strip()
+
+
+def _spaced(tag: str) -> str:
+    return tag.replace("_", " ")
+
+
+_SLOWDOWNS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
+
+
+def _gpu(address: str, values: Values) -> SmiGpu:
+    return SmiGpu(
+        address=re.sub(r"^0000(?=[0-9a-f]{4}:)", "", address.lower()),
+        name=_said(values, "product name"),
+        uuid=_said(values, "gpu uuid", "uuid"),
+        serial=_said(values, "serial number", "serial"),
+        vbios=_said(values, "vbios version"),
+        persistence=_flag(values, "persistence mode"),
+        compute_mode=_lower(values, "compute mode"),
+        mig=_flag(values, "mig mode/current", "mig mode/current mig"),
+        ecc=_flag(values, "ecc mode/current", "ecc mode/current ecc"),
+        pcie_generation=_pcie(values, "pcie generation/current", "pcie gen/current link gen"),
+        most_pcie_generation=_pcie(values, "pcie generation/max", "pcie gen/max link gen"),
+        gpu_pcie_generation=_pcie(values, "pcie generation/device max", "pcie gen/max device link gen"),
+        pcie_width=_pcie(values, "link width/current", "link widths/current link width"),
+        most_pcie_width=_pcie(values, "link width/max", "link widths/max link width"),
+        pcie_replays=_number(values, "pci/replays since reset", "pci/replay counter"),
+        power_limit_w=_real(
+            values,
+            *("gpu power readings/current power limit", "power readings/enforced power limit"),
+            *("power readings/power limit", "gpu power readings/power limit"),
+        ),
+        default_power_limit_w=_real(
+            values, "gpu power readings/default power limit", "power readings/default power limit"
+        ),
+        sram_uncorrectable=_sram(values),
+        sram_threshold_exceeded=_flag(
+            values, "ecc errors/aggregate/sram threshold exceeded", "ecc errors/aggregate/sram threshold exceeded"
+        ),
+        remapped_correctable=_number(values, "remapped rows/correctable error", "remapped rows/remapped row corr"),
+        remapped_uncorrectable=_number(values, "remapped rows/uncorrectable error", "remapped rows/remapped row unc"),
+        remap_pending=_flag(values, "remapped rows/pending", "remapped rows/remapped row pending"),
+        remap_failed=_flag(values, "remapped rows/remapping failure occurred", "remapped rows/remapped row failure"),
+        fabric_state=_lower(values, "fabric/state"),
+        fabric_status=_said(values, "fabric/status"),
+        reset_required=_flag(values, "gpu reset status/reset required"),
+        slowdowns=_slowdowns(values),
+    )
+
+
+def _said(values: Mapping[str, str], *names: str) -> str | None:
+    for name in names:
+        value = values.get(name)
+        if value and value not in ("N/A", "[N/A]", "Unknown Error", "[Not Supported]"):
+            return value
+    return None
+
+
+def _lower(values: Mapping[str, str], *names: str) -> str | None:
+    said = _said(values, *names)
+    return None if said is None else said.lower()
+
+
+def _flag(values: Mapping[str, str], *names: str) -> bool | None:
+    said = (_said(values, *names) or "").lower()
+    return True if said in ("yes", "enabled", "active") else False if said in ("no", "disabled", "not active") else None
+
+
+def _real(values: Mapping[str, str], *names: str) -> float | None:
+    """``700.0`` of ``700.00 W``."""
+    match = re.match(r"\d+(?:\.\d+)?", _said(values, *names) or "")
+    return float(match[0]) if match else None
+
+
+def _number(values: Mapping[str, str], *names: str) -> int | None:
+    value = _real(values, *names)
+    return None if value is None else int(value)
+
+
+def _pcie(values: Mapping[str, str], *names: str) -> int | None:
+    return _number(values, *(f"pci/{info}/{name}" for name in names for info in ("gpu link info", "pci gpu link info")))
+
+
+def _sram(values: Mapping[str, str]) -> int | None:
+    """In the life of the GPU; drivers since 535.129 say it by kind of code."""
+    whole = _number(values, "ecc errors/aggregate/sram uncorrectable")
+    kinds = ("sram uncorrectable parity", "sram uncorrectable sec-ded", "sram uncorrectable secded")
+    parts = [count for kind in kinds if (count := _number(values, f"ecc errors/aggregate/{kind}")) is not None]
+    return whole if whole is not None else sum(parts) if parts else None
+
+
+def _slowdowns(values: Mapping[str, str]) -> tuple[str, ...] | None:
+    found: list[str] = []
+    known = False
+    for reason in _SLOWDOWNS:
+        word = reason.lower()
+        for path, value in values.items():
+            section, _, leaf = path.partition("/")
+            is_reason = section in (
+                *("clocks throttle reasons", "clocks event reasons", "clocks throttle reason", "clocks event reason"),
+            )
+            name = leaf.rpartition("/")[2].removeprefix("clocks event reason ").removeprefix("clocks throttle reason ")
+            if is_reason and name == word:
+                known = True
+                found += [reason] if value == "Active" else []
+    return tuple(found) if known else None
