@@ -20,7 +20,7 @@ class NvidiaLibrariesCheck(PartsCheck[Library]):
     question = "Are the libraries of NVIDIA's driver whole, and of its version?"
     severity = "error"
     source = f"{', '.join(NAMES)}, /proc/driver/nvidia/version"
-    confirm = "ldconfig -p | grep -E 'libcuda|libnvidia-ml'; ls -lL; cat /proc/driver/nvidia/version; nvidia-smi"
+    confirm = "ldconfig -p | grep libcuda; ls -lL /usr/lib/*/libcuda.so.1; cat /proc/driver/nvidia/version"
     fix = "install the driver again, or restart the container; after an update of the driver restart the host"
     parts = "libraries of NVIDIA's driver"
     in_order = "whole"

@@ -74,9 +74,5 @@ def _swaps(text: str | None) -> tuple[Swap, ...] | None:
     """None where the file is not that of a kernel; its first line is a heading, and sizes are in KiB."""
     if text is None or not text.startswith("Filename"):
         return None
-    rows = (row.split() for row in text.splitlines()[1:])
-    return tuple(
-        Swap(row[0], row[1], int(row[2]) * 1024, int(row[3]) * 1024)
-        for row in rows
-        if len(row) >= 4 and row[2].isdecimal() and row[3].isdecimal()
-    )
+    rows = (re.fullmatch(r"(\S+)\s+(\w+)\s+(\d{1,15})\s+(\d{1,15})\b.*", row) for row in text.splitlines()[1:])
+    return tuple(Swap(row[1], row[2], int(row[3]) * 1024, int(row[4]) * 1024) for row in rows if row)

@@ -34,6 +34,12 @@ def test_swap_is_in_bytes_with_what_is_used(tmp_path):
     assert read.swaps[1].path == "/dev/zram0"
 
 
+def test_a_size_that_no_memory_has_is_not_read(tmp_path):
+    """JSON is refused with a whole number of more than 20 digits, and with it all that the host said."""
+    row = f"/swap.img file {'9' * 30} 0 -2\n"
+    assert MemorySettings.read(planted(tmp_path, **{"/proc/swaps": SWAPS.splitlines()[0] + "\n" + row})).swaps == ()
+
+
 def test_without_the_file_it_is_not_known_whether_there_is_swap(tmp_path):
     read = MemorySettings.read(Files(tmp_path))
     assert read.swaps is None
