@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clusterbench.checks import AlikeCheck, Trait
+from clusterbench.checks._interfaces import packet_bytes
 from clusterbench.checks._training import training
-from clusterbench.facts import Host, known
-from clusterbench.facts.infiniband import IBV_DEVINFO, Infiniband
+from clusterbench.facts import Host
 
 
 class MtuAlike(AlikeCheck):
@@ -18,15 +18,14 @@ class MtuAlike(AlikeCheck):
     number = 120
     question = "Do training ports of one name carry packets of one size on all hosts?"
     severity = "warning"
-    source = "ibv_devinfo"
+    source = "ibv_devinfo; of RoCE /sys/class/net/*/mtu"
     confirm = "ibv_devinfo | grep -E 'hca_id|active_mtu'"
     fix = "give the odd hosts the MTU of the others, on interface and switch"
 
     def traits(self, host: Host) -> Mapping[str, Trait]:
-        facts, traits = host.of(Infiniband), {}
+        traits = {}
         for port in training(host).ports:
             if port.is_active:
-                mtu = known(facts, port.active_mtu_bytes, IBV_DEVINFO)
-                where = f"{IBV_DEVINFO}: {port.name}: active_mtu"
-                traits[f"the packet size of {port.name}"] = Trait(f"{mtu} bytes", where, port.name)
+                mtu, evidence = packet_bytes(host, port)
+                traits[f"the packet size of {port.name}"] = Trait(f"{mtu} bytes", evidence, port.name)
         return traits

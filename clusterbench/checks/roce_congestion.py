@@ -3,11 +3,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks._interfaces import interface_behind
 from clusterbench.checks._retransmission import share_lost
 from clusterbench.checks._training import training
 from clusterbench.facts import Host, NotKnown
 from clusterbench.facts.ethernet import ETHTOOL, Ethernet
-from clusterbench.facts.infiniband import Infiniband, Port
+from clusterbench.facts.infiniband import Port
 
 _STORM = "tx_pause_storm_error_events"
 _DISCARDS = "rx_discards_phy"
@@ -65,14 +66,11 @@ def _interface(host: Host, port: Port) -> tuple[str, Mapping[str, int]]:
     NotKnown
         If it has none of them, or they were not read.
     """
-    facts = host.of(Ethernet)
-    behind = next((device.interfaces for device in host.of(Infiniband).devices if device.name == port.device), ())
-    for interface in facts.interfaces:
-        if interface.name in behind or interface.name in {gid.interface for gid in port.gids}:
-            if interface.counters is None:
-                source = ETHTOOL if ETHTOOL in facts.unread else f"ethtool -S {interface.name}"
-                raise NotKnown(f"{source}: {facts.unread.get(source, 'says nothing')}", "the program ethtool")
-            if not {_STORM, _DISCARDS} & interface.counters.keys():
-                raise NotKnown(f"ethtool -S {interface.name} has neither {_STORM} nor {_DISCARDS}", "another driver")
-            return interface.name, interface.counters
-    raise NotKnown(f"the interface behind {port.name} is not known", "a host that shows /sys/class/net")
+    unread, interface = host.of(Ethernet).unread, interface_behind(host, port)
+    source = f"ethtool -S {interface.name}"
+    if interface.counters is None:
+        source = ETHTOOL if ETHTOOL in unread else source
+        raise NotKnown(f"{source}: {unread.get(source, 'says nothing')}", "the program ethtool")
+    if not {_STORM, _DISCARDS} & interface.counters.keys():
+        raise NotKnown(f"{source} has neither {_STORM} nor {_DISCARDS}", "another driver")
+    return interface.name, interface.counters
