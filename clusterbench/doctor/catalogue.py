@@ -44,12 +44,14 @@ class OfRuns:
 
 _LOG = "NCCL's log, which nccl_transport reads"
 _CASE = "what each rank reported"
+_RAS = "NCCL's RAS, asked twice at a time limit"
 OF_RUNS: dict[int, OfRuns] = {
     1: OfRuns("wrong_transport", "Does every channel between hosts use GPUDirect RDMA?", "error", _LOG),
     2: OfRuns("wrong_transport", "Is GPUDirect RDMA on for every card?", "error", _LOG),
     6: OfRuns("wrong_transport", "Can this GPU do GPUDirect RDMA at all?", "note", "the product's name"),
     7: OfRuns("slow_gpu_memory", "Is RDMA from GPU memory as fast as from host memory?", "error", "perftest"),
-    22: OfRuns("throttling", "Did clocks stay up while it was measured?", "warning", "NVML, sampled during each case"),
+    22: OfRuns("throttling", "Did clocks stay up while it was measured?", "error", "NVML, sampled during each case"),
+    27: OfRuns("failed_case", "Does a GPU that is busy also work?", "error", "NVML, at a time limit"),
     28: OfRuns("straggler", "Is every GPU as fast as its peers?", "error", "matmul, device_copy of all ranks"),
     33: OfRuns("slow_link", "Do NVLinks run without errors?", "warning", "NVML's counters before and after a case"),
     38: OfRuns("wrong_transport", "Do GPUs of one host talk over NVLink or PCIe and not over memory?", "error", _LOG),
@@ -58,9 +60,16 @@ OF_RUNS: dict[int, OfRuns] = {
     45: OfRuns("wrong_transport", "Does NCCL use RDMA and not sockets?", "error", _LOG),
     81: OfRuns("unlike_hosts", "Is NCCL one version on all hosts?", "warning", "what workers loaded"),
     84: OfRuns("failed_case", "Has every rank the world it was asked for?", "error", _CASE),
+    87: OfRuns(
+        "allocator_retries", "Was memory free of retries while steps were timed?", "warning", "PyTorch's allocator"
+    ),
+    88: OfRuns("first_iteration", "What does the first iteration cost?", "note", _CASE),
     89: OfRuns("unstable", "Are the iterations of a case alike?", "warning", _CASE),
     90: OfRuns("failed_case", "Did every operation give the right result?", "error", _CASE),
+    91: OfRuns("beyond_bound", "Is every figure below what is physically possible?", "error", "data sheets"),
     92: OfRuns("failed_case", "In which phase did a case stop, and which rank was behind?", "error", _CASE),
+    93: OfRuns("failed_case", "Did all ranks start the same collectives?", "error", _RAS),
+    94: OfRuns("failed_case", "Do collectives make progress?", "error", _RAS),
 }
 
 QUESTIONS: dict[int, str] = {
@@ -85,7 +94,6 @@ QUESTIONS: dict[int, str] = {
     24: "Is each GPU's power limit its default?",
     25: "Is persistence mode on?",
     26: "Is no foreign process on a GPU?",
-    27: "Does a GPU that is busy also work?",
     29: "Does nvidia-smi answer quickly?",
     30: "Have all GPUs one VBIOS and driver?",
     31: "Are all GPUs there?",
@@ -137,11 +145,6 @@ QUESTIONS: dict[int, str] = {
     83: "Does no variable switch off what makes NCCL fast?",
     85: "Has every rank as many network devices?",
     86: "Did NCCL find a path for its rings and trees?",
-    87: "Was memory free of retries while steps were timed?",
-    88: "What does the first iteration cost?",
-    91: "Is every figure below what is physically possible?",
-    93: "Did all ranks start the same collectives?",
-    94: "Do collectives make progress?",
 }
 """Of those that no check or diagnosis of a run has; for checks their own question counts."""
 
