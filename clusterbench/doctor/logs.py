@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from clusterbench.checks import checks
@@ -33,7 +34,16 @@ from clusterbench.facts.gpus import (
 )
 from clusterbench.facts.infiniband import Device, Infiniband, Port
 from clusterbench.facts.kernel_log import KernelLog
-from clusterbench.tools import fabric_manager_log, ibstat, ibstatus, ibv_devinfo, kernel_log, nvidia_smi_q
+from clusterbench.tools import (
+    fabric_manager_log,
+    ibstat,
+    ibstatus,
+    ibv_devinfo,
+    kernel_log,
+    nvidia_nvlink,
+    nvidia_smi_q,
+    p2p_bandwidth,
+)
 from clusterbench.tools.xid import sxid
 from clusterbench.types import Severity
 from clusterbench.words import plural
@@ -351,6 +361,63 @@ def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: 
     return Found(name, severity, (host,), where, what, f"{host}: {said}", "nvidia-smi -q", fix)
 
 
+_WEAK = 0.5
+"""A pair of GPUs with less than this share of the median pair is not joined as the others are."""
+_SLOWED = 0.9
+"""Copies that are slower with peer access than this share of those without: something on the way works against it."""
+
+
+def _p2p(text: str, name: str) -> Said:
+    said = p2p_bandwidth.parse(text)
+    found = tuple(_p2p_found(said, name))
+    pairs = len(said.names) * (len(said.names) - 1)
+    healthy = Healthy(
+        "peer_rates", (name,), f"{plural(pairs, 'pair')} of GPUs at rates alike, none slowed by peer access"
+    )
+    return Said(found=found, healthy=() if found or not pairs else (healthy,), hosts=(name,))
+
+
+def _p2p_found(said: p2p_bandwidth.P2pBandwidth, name: str) -> Iterator[Found]:
+    rates = {pair: rate for pair, rate in said.one_way.items() if pair[0] != pair[1]}
+    usual = median(rates.values()) if rates else 0.0
+    confirm, fix = "nvidia-smi topo -m; nvidia-smi topo -p2p r", "NVLink's state; ACS and IOMMU off for bare metal"
+    for (source, destination), rate in rates.items():
+        off, place = said.one_way_off[source, destination], f"GPU {source} -> GPU {destination}"
+        figures = f"{name}: with peer access {rate / 1e9:.1f} GB/s, without {off / 1e9:.1f} GB/s"
+        if rate < _WEAK * usual:
+            what = f"copies {rate / 1e9:.1f} GB/s, the median pair {usual / 1e9:.1f} GB/s"
+            yield Found("weak_pair", "error", (name,), place, what, figures, confirm, fix)
+        elif said.peers.get((source, destination)) and rate < _SLOWED * off:
+            what = f"copies {rate / 1e9:.1f} GB/s with peer access and {off / 1e9:.1f} GB/s without"
+            yield Found("slowed_by_peer_access", "error", (name,), place, what, figures, confirm, fix)
+
+
+def _nvlinks(text: str, name: str) -> Said:
+    gpus = nvidia_nvlink.parse(text)
+    most = max(gpu.num_active for gpu in gpus)
+    found = tuple(
+        Found(
+            "nvlink_inactive",
+            "error",
+            (name,),
+            f"GPU {gpu.gpu}",
+            f"has {gpu.num_active} of {most or 'its'} NVLinks active",
+            f"{name}: {gpu.name}, inactive: {', '.join(map(str, gpu.inactive)) or 'all'}",
+            "nvidia-smi nvlink -s; nvidia-smi topo -m",
+            "reset the GPU; restart the fabric manager; look for Xid 74 in the kernel's log",
+        )
+        for gpu in gpus
+        if gpu.num_active < most or (most == 0 and "SXM" in gpu.name)
+    )
+    if found or most == 0:
+        why = NotJudged(
+            "nvlink_inactive", (name,), "no link is active on a board that may have none", "the board's model"
+        )
+        return Said(found=found, not_judged=() if found else (why,), hosts=(name,))
+    what = f"{plural(len(gpus), 'GPU')} with {most} NVLinks active"
+    return Said(healthy=(Healthy("nvlink_inactive", (name,), what),), hosts=(name,))
+
+
 READERS = (
     Reader("a kernel's log", lambda text: kernel_log.is_kernel_log(text), _kernel),
     Reader("NCCL's log", lambda text: "NCCL INFO" in text or "NCCL WARN" in text, _nccl),
@@ -358,6 +425,8 @@ READERS = (
     Reader("ibstat", lambda text: "CA '" in text and "Physical state" in text, _ibstat),
     Reader("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
     Reader("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
+    Reader("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
+    Reader("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),
     Reader("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),
 )
 """What can be read, in the order in which a file is tried; one may hold several."""

@@ -40,6 +40,14 @@ class GpuLinks:
         return [link for link, rate in self.bytes_per_s.items() if rate == 0]
 
 
+def is_status(text: str) -> bool:
+    """Whether a text names a GPU and one of its links, or says that it has none; ``nvidia-smi -L`` names GPUs only."""
+    lines = text.splitlines()
+    return any(_GPU.fullmatch(line.strip()) for line in lines) and any(
+        _LINK.fullmatch(line.rstrip()) or _NONE.fullmatch(line) for line in lines
+    )
+
+
 def parse(text: str) -> list[GpuLinks]:
     """Every GPU in the order of the text.
 

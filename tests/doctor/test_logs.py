@@ -319,6 +319,85 @@ def test_its_xml_says_the_same(examined):
         examined(said[:-30], "cut.xml")
 
 
+P2P = """\
+[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]
+Device: 0, NVIDIA X, pciBusID: 1, pciDeviceID: 0, pciDomainID:0
+Device: 1, NVIDIA X, pciBusID: 41, pciDeviceID: 0, pciDomainID:0
+Device: 2, NVIDIA X, pciBusID: 81, pciDeviceID: 0, pciDomainID:0
+Device=0 CAN Access Peer Device=1
+Device=1 CAN Access Peer Device=0
+P2P Connectivity Matrix
+     D\\D     0     1     2
+     0       1     1     0
+Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)
+   D\\D     0      1      2
+     0 801.28  22.23  22.10
+     1  22.32 813.80  22.00
+     2  22.32  22.10 813.80
+Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)
+   D\\D     0      1      2
+     0 801.28  {there}  22.10
+     1  26.32 813.80  22.00
+     2  22.32  {weak} 813.80
+Bidirectional P2P=Disabled Bandwidth Matrix (GB/s)
+   D\\D     0      1      2
+     0 801.28  31.23  31.10
+     1  31.32 813.80  31.00
+     2  31.32  31.10 813.80
+Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)
+   D\\D     0      1      2
+     0 801.28  31.23  31.10
+     1  31.32 813.80  31.00
+     2  31.32  31.10 813.80
+"""
+
+
+@pytest.mark.parametrize(
+    ("there", "weak", "found"),
+    [
+        ("26.30", "22.10", []),
+        ("20.01", "22.10", []),
+        ("19.90", "22.10", ["slowed_by_peer_access"]),
+        ("26.30", "11.11", []),
+        ("26.30", "11.00", ["weak_pair"]),
+    ],
+)
+def test_pairs_of_gpus_are_held_against_each_other(examined, there, weak, found):
+    examination, kind = examined(P2P.format(there=there, weak=weak))
+    assert (kind, [each.name for each in examination.found]) == ("p2pBandwidthLatencyTest", found)
+    assert (examination.word == "HEALTHY") == (not found)
+
+
+def test_a_matrix_that_is_cut_is_refused(examined):
+    with pytest.raises(SuiteError, match="the matrix Bidirectional P2P=Enabled is not whole"):
+        examined(P2P.format(there="26.30", weak="22.10")[:-40])
+
+
+NVLINK = (
+    "GPU 0: NVIDIA {name} (UUID: GPU-1)\n\t Link 0: {first}\nGPU 1: NVIDIA {name} (UUID: GPU-2)\n\t Link 0: {second}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second", "found", "word"),
+    [
+        ("H100", "25 GB/s", "25 GB/s", [], "HEALTHY"),
+        ("H100", "25 GB/s", "<inactive>", ["GPU 1"], "SUSPECT"),
+        ("A100-SXM4-80GB", "<inactive>", "<inactive>", ["GPU 0", "GPU 1"], "SUSPECT"),
+        ("H100 PCIe", "<inactive>", "<inactive>", [], "NOT JUDGED"),
+    ],
+)
+def test_links_that_are_inactive_on_one_gpu_are_found(examined, name, first, second, found, word):
+    examination, kind = examined(NVLINK.format(name=name, first=first, second=second))
+    assert (kind, [each.where for each in examination.found]) == ("nvidia-smi nvlink -s", found)
+    assert examination.word == word
+
+
+def test_a_list_of_gpus_is_no_list_of_links(examined):
+    with pytest.raises(SuiteError, match="nothing in it is known"):
+        examined("GPU 0: NVIDIA H100 (UUID: GPU-1)\n")
+
+
 def test_files_of_several_hosts_are_held_against_each_other(tmp_path):
     for name, firmware in (("n1", "28.39.1002"), ("n2", "28.39.1002"), ("n3", "28.38.1002")):
         said = IBSTAT.format(state="Active", physical="LinkUp").replace("28.39.1002", firmware)

@@ -21,6 +21,8 @@ HEALTHY = (
     "ibstat_some_down_0.txt",  # the three that are down are Disabled: switched off, beside eight that train
     "ibstatus_a100_all_active.txt",
     "nccl_info_a100_16rank_efa.txt",
+    "nvidia_smi_nvlink_status_a100.txt",
+    "nvidia_smi_nvlink_status_azure_good.txt",
     "nvidia_smi_q_525_h800.txt",
     "nvidia_smi_q_535_154_05_out_0_valid.txt",
     "nvidia_smi_q_535_154_05_out_1_valid.txt",
@@ -28,6 +30,8 @@ HEALTHY = (
     "nvidia_smi_q_560.txt",
     "nvidia_smi_q_x_rtx_3080_v13.xml",
     "nvidia_smi_q_x_rtx_4000_sff_ada_v13.xml",
+    "p2pBandwidthLatencyTest_2gpu.txt",
+    "p2pBandwidthLatencyTest_4xrtx6000ada.txt",
 )
 FAULTY = {
     "dmesg_xid119.txt": ("xid", "Xid (PCI:0000:9b:00): 119"),
@@ -38,6 +42,7 @@ FAULTY = {
     "nccl_info_bigscience_all_reduce_bench-32gb-n4.txt": ("without_gpu_direct", "[receive] via NET/IB/1"),
     "nccl_info_bigscience_all_reduce_bench-a100-n4.txt": ("without_gpu_direct", "[receive] via NET/IB/"),
     "nccl_info_fragment_shm_socket_cumem.txt": ("sockets", "[send] via NET/Socket/0"),
+    "nvidia_smi_nvlink_status_azure_bad.txt": ("nvlink_inactive", "all links are inactive"),
     "nvidia_smi_q_535_161_08_out_0_valid.txt": ("gpu_slowdown", "HW Power Brake Slowdown       : Active"),
     "nvidia_smi_q_535_183_01_out_0_valid.txt": ("gpu_slowdown", "SW Thermal Slowdown               : Active"),
     "nvidia_smi_q_535_a10.txt": ("row_remapping", "Pending                           : Yes"),
@@ -88,10 +93,6 @@ UNREAD = (
     "numactl_hardware.txt",
     "nvbandwidth_readme_d2d_write.txt",
     "nvbandwidth_superbench.txt",
-    "nvidia_smi_nvlink_status_a100.txt",
-    "nvidia_smi_nvlink_status_azure_bad.txt",
-    "nvidia_smi_nvlink_status_azure_good.txt",
-    "nvidia_smi_nvlink_status_h800.txt",
     "nvidia_smi_table_4xrtx6000ada.txt",
     "nvidia_smi_table_550_90.txt",
     "nvidia_smi_topo_m_a100_nv12_nonic.txt",
@@ -104,13 +105,15 @@ UNREAD = (
     "nvidia_smi_topo_m_pcie_2gpu_2nic.txt",
     "nvidia_smi_topo_m_v100.txt",
     "nvidia_smi_topo_p2p_r_h100.txt",
-    "p2pBandwidthLatencyTest_2gpu.txt",
-    "p2pBandwidthLatencyTest_4xrtx6000ada.txt",
     "perftest_ib_write_bw_loopback_8M.txt",
     "perftest_ib_write_bw_loopback_all_sizes.txt",
     "perftest_ib_write_bw_out_json.json",
 )
 """Of no host's health, or not read by the doctor: each is refused, with what can be read."""
+
+
+SHORTENED = "nvidia_smi_nvlink_status_h800.txt"
+"""Its author left out GPUs and wrote three dots."""
 
 
 def counted(name: str) -> set[str]:
@@ -145,6 +148,11 @@ def test_what_is_not_read_is_refused(name: str) -> None:
         examine_logs([SAMPLES / name])
 
 
+def test_one_that_was_shortened_is_refused_with_the_line() -> None:
+    with pytest.raises(SuiteError, match=r"printed a line that cannot be read: '\.\.\.'"):
+        examine_logs([SAMPLES / SHORTENED])
+
+
 def test_every_sample_is_in_this_table() -> None:
     files = {path.name for path in SAMPLES.iterdir() if path.suffix != ".source" and path.name != "README.md"}
-    assert files == {*HEALTHY, *FAULTY, *NOT_WHOLE, *UNREAD}
+    assert files == {*HEALTHY, *FAULTY, *NOT_WHOLE, *UNREAD, SHORTENED}
