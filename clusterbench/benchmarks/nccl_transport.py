@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import IO, TYPE_CHECKING, ClassVar
 
 from clusterbench.benchmarks import Benchmark, benchmarks
@@ -23,6 +24,7 @@ from clusterbench.tools.nccl_log import parse
 from clusterbench.tools.nccl_record import LOG, RankLog, connections, rank_log
 from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes
+from clusterbench.words import few
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
@@ -77,6 +79,7 @@ class NcclTransport(Benchmark):
         MetricKind("warnings", "1", "lower", "warnings of NCCL on all ranks", exact=True),
         MetricKind("unread_lines", "1", "lower", "lines of NCCL's logs that could not be read whole", exact=True),
         MetricKind("wire_bw_est", "B/s", "higher", "estimate of what a link carries, from the algorithm NCCL chose"),
+        MetricKind("carried_by", "1", "neither", "channels that carried a timed collective, by algorithm/protocol"),
     )
 
     ops: tuple[str, ...] = option(
@@ -159,7 +162,7 @@ class NcclTransport(Benchmark):
 
     @classmethod
     def across(cls, rows: Sequence[Row]) -> Iterable[Row]:
-        return wire_bandwidths(rows)
+        return chain(wire_bandwidths(rows), carried(rows))
 
 
 # Calls
@@ -343,8 +346,7 @@ def wire_bandwidths(rows: Sequence[Row]) -> Iterator[Row]:
             chosen[_where(row), op, int(size_bytes)].add(row.detail["category"].partition("/")[0])
     for row in rows:
         algorithms = chosen.get((_where(row), row.benchmark, row.point.get("size_bytes")), set())
-        is_alike = row.point.get("op", "sum") == "sum" and not row.point.get("axis") and not row.point.get("graph")
-        if row.value is None or len(algorithms) != 1 or not is_alike:
+        if row.value is None or len(algorithms) != 1 or not _is_of_all_ranks(row):
             continue
         (algorithm,) = algorithms
         factor, basis = 1.0, "estimate: a RING puts the bus bandwidth on its links"
@@ -363,6 +365,58 @@ def wire_bandwidths(rows: Sequence[Row]) -> Iterator[Row]:
             basis=basis,
             detail={**row.detail, "source": algorithm},
         )
+
+
+def carried(rows: Sequence[Row]) -> Iterator[Row]:
+    """``carried_by`` beside each ``busbw`` of a collective that was read in the same run and environment.
+
+    ``basis`` names transports, cards and GPUDirect of the communicator's connections, from the same log. What NCCL did
+    not say of a call has no row.
+    """
+    logged = _by_place(rows)
+    chosen: dict[tuple[object, ...], dict[str, Row]] = defaultdict(dict)
+    for place, of_place in logged.items():
+        for row in of_place:
+            if row.metric == "channels_used" and "category" in row.detail:
+                op, size_bytes = row.detail["part"].split()
+                chosen[place, op, int(size_bytes)][row.detail["category"]] = row
+    for row in rows:
+        if row.metric != "busbw" or row.value is None or not _is_of_all_ranks(row):
+            continue
+        place = _where(row)
+        for how, said in chosen.get((place, row.benchmark, row.point.get("size_bytes")), {}).items():
+            detail = {**row.detail, "category": how}
+            words = f"{_ways(logged[place])}; {said.case}"
+            yield row.beside("carried_by", "1", said.value, None, None, detail, words)
+
+
+def _by_place(rows: Sequence[Row]) -> dict[tuple[object, ...], list[Row]]:
+    """The rows of this benchmark, by where they hold."""
+    by_place: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.benchmark == "nccl_transport":
+            by_place[_where(row)].append(row)
+    return by_place
+
+
+def _is_of_all_ranks(row: Row) -> bool:
+    """Whether it is the call that was logged: a sum over all ranks, without a graph."""
+    return row.point.get("op", "sum") == "sum" and not row.point.get("axis") and not row.point.get("graph")
+
+
+def _ways(logged: Sequence[Row]) -> str:
+    """``P2P/CUMEM within hosts, NET/IB between hosts over mlx5_0, mlx5_1, GPUDirect RDMA at 100 % of the ends``."""
+    ways = {
+        f"{row.detail['category']} {row.detail['part']}": None
+        for row in logged
+        if row.metric == "connections" and "category" in row.detail
+    }
+    words = ", ".join(ways) or "NCCL names no connection"
+    cards = sorted({row.detail["category"] for row in logged if row.metric == "card_connections"})
+    gdr = next((row.value for row in logged if row.metric == "gdr_share" and row.value is not None), None)
+    over = f" over {few(cards, 8)}" if cards else ""
+    direct = "" if gdr is None else f", GPUDirect RDMA at {100 * gdr:.0f} % of the ends"
+    return words + over + direct
 
 
 def _where(row: Row) -> tuple[object, ...]:

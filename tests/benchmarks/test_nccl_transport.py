@@ -18,6 +18,7 @@ from clusterbench.benchmarks.all_reduce import AllReduce
 from clusterbench.benchmarks.nccl_transport import (
     NcclTransport,
     calls,
+    carried,
     check_all,
     open_log,
     run_all,
@@ -282,6 +283,48 @@ def test_a_ring_puts_the_bus_bandwidth_on_its_links() -> None:
     assert estimates(*rows) == [("wire_bw_est", 30e9, 33e9, {"source": "RING"})]
     (estimated,) = wire_bandwidths(rows)
     assert estimated.basis == "estimate: a RING puts the bus bandwidth on its links"
+
+
+def carrier(metric: str, value: float, **detail: str) -> Row:
+    options = {**NcclTransport.variables, "dtype": "float32"}
+    return row("nccl_transport", metric, value, options, unit="1", detail=detail)
+
+
+def test_a_timed_row_says_how_it_was_carried() -> None:
+    rows = [
+        chosen("RING/SIMPLE", "all_gather 1024"),
+        carrier("connections", 4.0, category="P2P/CUMEM", part="within hosts"),
+        carrier("connections", 4.0, category="NET/IB", part="between hosts"),
+        carrier("card_connections", 4.0, category="mlx5_1"),
+        carrier("card_connections", 4.0, category="mlx5_0"),
+        carrier("gdr_share", 0.5),
+        row("all_gather", "busbw", 30e9, COLLECTIVE),
+    ]
+    (said,) = carried(rows)
+    assert (said.benchmark, said.metric, said.value, said.detail) == (
+        "all_gather",
+        "carried_by",
+        2.0,
+        {"category": "RING/SIMPLE"},
+    )
+    assert said.basis.startswith(
+        "P2P/CUMEM within hosts, NET/IB between hosts over mlx5_0, mlx5_1, GPUDirect RDMA at 50 % of the ends; "
+        "nccl_transport/"
+    )
+
+
+@pytest.mark.parametrize(
+    "timed",
+    [
+        row("all_gather", "busbw", None, COLLECTIVE),
+        row("all_gather", "busbw", 30e9, {**COLLECTIVE, "size_bytes": 2048}),
+        row("all_reduce", "busbw", 30e9, COLLECTIVE),
+        row("all_gather", "busbw", 30e9, {**COLLECTIVE, "axis": "tp"}),
+        row("all_gather", "busbw", 30e9, {**COLLECTIVE, "NCCL_ALGO": "Tree"}),
+    ],
+)
+def test_what_was_not_logged_says_nothing_of_how_it_was_carried(timed: Row) -> None:
+    assert list(carried([chosen("RING/SIMPLE", "all_gather 1024"), timed])) == []
 
 
 def test_an_all_reduce_in_the_switch_sends_a_little_more_than_its_size() -> None:
