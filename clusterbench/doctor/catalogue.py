@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusterbench.checks import checks
+from clusterbench.doctor.nccl_log import RULES
 from clusterbench.types import Severity
 
-State = Literal["every run and doctor --quick", "runs and doctor", "not yet"]
+State = Literal["every run and doctor --quick", "runs and doctor", "doctor --log", "not yet"]
 KNOWN = 94
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One check. ``by`` is the check's or diagnosis's name; ``waits`` says why there is none."""
+    """One check. ``by`` is the name of the check, diagnosis or rule of logs; ``waits`` says why there is none."""
 
     number: int
     question: str
@@ -156,6 +157,7 @@ WAITS: dict[int, str] = {
 
 def entries() -> Iterator[Entry]:
     """All checks by number."""
+    of_logs = {rule.number: rule for rule in RULES}
     of_hosts = {kind.number: (name, kind) for name, kind in checks().items()}
     for number in sorted({*range(1, KNOWN + 1), *of_hosts}):
         if number in of_hosts:
@@ -167,6 +169,9 @@ def entries() -> Iterator[Entry]:
             of = OF_RUNS[number]
             test = f"tests/diagnoses/test_{of.diagnosis}.py"
             yield Entry(number, of.question, of.diagnosis, of.severity, "", of.source, test, "runs and doctor")
+        elif number in of_logs:
+            rule, source, test = of_logs[number], "NCCL's log, as a file", "tests/doctor/test_logs.py"
+            yield Entry(number, QUESTIONS[number], rule.name, rule.severity, "", source, test, "doctor --log")
         else:
             yield Entry(number, QUESTIONS[number], "", "", "", "", "", "not yet", WAITS.get(number, ""))
 

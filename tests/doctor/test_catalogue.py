@@ -7,6 +7,7 @@ from clusterbench.checks import checks
 from clusterbench.diagnoses import diagnoses
 from clusterbench.doctor.catalogue import KNOWN, OF_RUNS, QUESTIONS, WAITS, entries, markdown
 from clusterbench.doctor.listing import listing
+from clusterbench.doctor.nccl_log import RULES
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- checks -->\n", "<!-- end of checks -->"
@@ -26,7 +27,7 @@ def test_a_number_stands_in_one_table_only():
 
 def test_what_is_named_is_there():
     for entry in entries():
-        assert not entry.by or entry.by in checks() or entry.by in diagnoses()
+        assert not entry.by or entry.by in {*checks(), *diagnoses(), *(rule.name for rule in RULES)}
         assert not entry.test or (ROOT / entry.test).exists(), entry.test
         assert entry.question.endswith("?")
 
