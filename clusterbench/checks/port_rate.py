@@ -47,7 +47,7 @@ class PortRate(PartsCheck[Port]):
         if own < fastest:
             return Fault(part.name, f"runs at {rate}, and {peers[fastest]} of its peers at {_words(fastest)}", evidence)
         card, expected = _reference(host)
-        if not expected or own * len(self.parts_of(host)) >= expected * num_gpus(host):
+        if not expected or own * len(training(host).ports) >= expected * num_gpus(host):
             return None
         what = f"runs at {rate}, as all training ports here; machines with {card} have {_words(expected)} for each GPU"
         return Fault(part.name, what, evidence, severity="note")

@@ -42,6 +42,11 @@ class Found:
     accepted: str = ""
 
     @property
+    def sentence(self) -> str:
+        """``mlx5_3 port 1: is DOWN, its link Polling [port_state]``."""
+        return f"{self.where}: {self.what} [{self.name}]" if self.where else f"{self.what} [{self.name}]"
+
+    @property
     def counts(self) -> bool:
         """Whether it changes the verdict."""
         return self.severity != "note" and not self.accepted

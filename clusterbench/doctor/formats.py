@@ -7,7 +7,7 @@ from dataclasses import asdict
 from xml.etree import ElementTree
 
 from clusterbench.checks import Check, checks
-from clusterbench.doctor import Examination, Found
+from clusterbench.doctor import Examination
 
 
 def as_json(examination: Examination) -> str:
@@ -35,7 +35,7 @@ def as_junit(examination: Examination) -> str:
             case = ElementTree.SubElement(suite, "testcase", classname=name, name=host)
             here = [found for found in own if host in found.hosts]
             for found in (each for each in here if each.counts):
-                failure = ElementTree.SubElement(case, "failure", type=found.severity, message=_sentence(found))
+                failure = ElementTree.SubElement(case, "failure", type=found.severity, message=found.sentence)
                 failure.text = f"{found.evidence}\nconfirm: {found.confirm}\nfix: {found.fix}"
             why = unknown.get((name, host)) or examination.not_applicable.get(name)
             if why and not here:
@@ -66,7 +66,3 @@ def _labels(name: str, kind: type[Check], host: str) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _sentence(found: Found) -> str:
-    return f"{found.where} {found.what}" if found.where else found.what

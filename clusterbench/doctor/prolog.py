@@ -44,8 +44,7 @@ def drain_list(text: str) -> tuple[str, ...]:
 def reason(examination: Examination, drain_on: Sequence[str]) -> str:
     """Why this node should be drained, in a line; empty where it should not."""
     found = [each for each in examination.found if each.counts and each.name in drain_on]
-    words = [f"{each.where} {each.what} [{each.name}]".strip() for each in found]
-    line = "; ".join(words)
+    line = "; ".join(each.sentence for each in found)
     return line if len(line) <= MOST_OF_A_REASON else f"{line[: MOST_OF_A_REASON - 4]} ..."
 
 

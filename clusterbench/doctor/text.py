@@ -73,8 +73,7 @@ def _named(hosts: Sequence[str], of: int) -> str:
 
 def _finding(found: Found, advised: tuple[str, str]) -> Iterator[str]:
     """Advice that stands under the finding before it already is not repeated."""
-    head = f"{found.where} {found.what}" if found.where else found.what
-    yield from _wrapped(f"  {found.severity:<{_LABEL}}", f"{head}  [{found.name}]")
+    yield from _wrapped(f"  {found.severity:<{_LABEL}}", found.sentence)
     advice = (("confirm", found.confirm), ("fix", found.fix)) if (found.confirm, found.fix) != advised else ()
     for label, words in (("evidence", found.evidence), *advice):
         if words:
@@ -88,8 +87,7 @@ def _listed(title: str, found: Sequence[Found]) -> Iterator[str]:
     for each in found:
         head = f"{few(each.hosts)}: " if each.hosts else ""
         why = f"; accepted: {each.accepted}" if each.accepted else ""
-        place = f"{each.where} " if each.where else ""
-        yield from _wrapped("  ", f"{head}{place}{each.what}{why}  [{each.name}]")
+        yield from _wrapped("  ", f"{head}{each.sentence}{why}")
 
 
 def _not_judged(parts: Sequence[NotJudged]) -> Iterator[str]:
@@ -114,14 +112,17 @@ def _by_why(parts: Sequence[NotJudged]) -> dict[str, list[str]]:
 
 
 def _in_order(examination: Examination) -> Iterator[str]:
-    words: dict[str, list[str]] = defaultdict(list)
+    """Of one host what was seen; of several the names of the checks, of which the JSON has the rest."""
+    names = dict.fromkeys(said.name for said in examination.healthy)
+    if not names:
+        return
+    yield ""
+    yield f"In order ({plural(len(names), 'check')})"
+    if len(examination.hosts) > 1:
+        yield from _wrapped("  ", ", ".join(names))
+        return
     for said in examination.healthy:
-        words[said.name].append(said.what)
-    if words:
-        yield ""
-        yield "In order"
-    for name, said_of in words.items():
-        yield from _wrapped("  ", f"{name}: {few(said_of, 2)}")
+        yield from _wrapped("  ", f"{said.name}: {said.what}")
 
 
 def _wrapped(start: str, words: str) -> list[str]:

@@ -61,3 +61,9 @@ def test_a_rate_that_cannot_be_read_is_not_judged(tmp_path):
 
 def test_a_host_without_ports_has_none_to_judge(tmp_path):
     assert judged(healthy().without("/sys/class/infiniband"), tmp_path).not_applicable
+
+
+def test_a_port_that_is_down_makes_the_others_no_slower(tmp_path):
+    machine = healthy()
+    machine.files["/sys/class/infiniband/mlx5_3/ports/1/state"] = "1: DOWN\n"
+    assert not judged(machine, tmp_path).faults

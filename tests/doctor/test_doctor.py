@@ -44,7 +44,7 @@ def test_what_counts_is_said_first_with_host_place_evidence_command_and_remedy(s
     lines = text(sick).splitlines()
     assert lines[0].startswith("SUSPECT: 1 error on 1 of 4 hosts; in order: ")
     assert lines[2] == "n2"
-    assert lines[3] == "  error    mlx5_3 port 1 is DOWN, its link Polling  [port_state]"
+    assert lines[3] == "  error    mlx5_3 port 1: is DOWN, its link Polling [port_state]"
     assert lines[4].split() == f"evidence {PORT}/state: 1: DOWN; phys_state: 2: Polling".split()
     assert lines[5].split() == ["confirm", "ibstat"]
 

@@ -51,7 +51,7 @@ def test_what_is_measured_is_a_suite(depth):
 
 def test_a_node_is_drained_for_what_the_site_listed_alone(tmp_path):
     examination = examined(tmp_path, n1=down())
-    assert reason(examination, ["port_state"]) == "mlx5_3 port 1 is DOWN, its link Polling [port_state]"
+    assert reason(examination, ["port_state"]) == "mlx5_3 port 1: is DOWN, its link Polling [port_state]"
     assert reason(examination, ["memlock"]) == ""
     assert reason(examination, []) == ""
 
@@ -118,7 +118,7 @@ def test_the_words_of_a_process_are_those_that_it_was_asked_with():
 def test_a_host_that_was_not_reached_is_an_error_of_it(tmp_path):
     examination = with_lost(examined(tmp_path, n1=healthy()), ["n2=Connection refused"])
     assert (examination.word, examination.hosts) == ("SUSPECT", ("n1", "n2"))
-    assert "  error    was not reached by ssh  [not_reached]\n           evidence  ssh n2: Connection refused" in text(
+    assert "  error    was not reached by ssh [not_reached]\n           evidence  ssh n2: Connection refused" in text(
         examination
     )
 
