@@ -10,12 +10,13 @@ class RemoveIpc(HostCheck):
     """``RemoveIPC`` of systemd's login service: when a user's last session ends, the user's shared memory is removed.
 
     A job that outlives the session, as of a scheduler beside an ssh login, then fails with "unlink shared memory ... No
-    such file" (NCCL's user guide). Users of the system, root among them, are spared.
+    such file" (NCCL's user guide). Users of the system, root among them, are spared. It is the default of systemd and so
+    of most healthy clusters: a note.
     """
 
     number = 66
     question = "Does shared memory of a job survive the end of a login session?"
-    severity = "error"
+    severity = "note"
     source = "/etc/systemd/logind.conf and its drop-ins"
     confirm = "systemd-analyze cat-config systemd/logind.conf | grep RemoveIPC"
     fix = "RemoveIPC=no in /etc/systemd/logind.conf.d/ipc.conf, then systemctl restart systemd-logind"
