@@ -10,8 +10,8 @@ class RemoveIpc(HostCheck):
     """``RemoveIPC`` of systemd's login service: when a user's last session ends, the user's shared memory is removed.
 
     A job that outlives the session, as of a scheduler beside an ssh login, then fails with "unlink shared memory ... No
-    such file" (NCCL's user guide). Users of the system, root among them, are spared. It is the default of systemd and so
-    of most healthy clusters: a note.
+    such file" (NCCL's user guide). Users of the system, root among them, are spared. It is the default of systemd, and
+    so of most healthy clusters: a note.
     """
 
     number = 66
