@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
@@ -17,7 +18,7 @@ from clusterbench.tools.error_counters import (
     severity_of,
 )
 from clusterbench.types import HostCounters, Observation, Severity
-from clusterbench.words import few, plural
+from clusterbench.words import Word, few, plural
 
 _WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "note")
 
@@ -66,8 +67,8 @@ class GrownCounters(Diagnosis):
 
     How to confirm
     --------------
-    Read the counter again while the case runs alone: /sys/class/infiniband/DEVICE/ports/PORT/counters and hw_counters,
-    /sys/class/net/NAME/carrier_changes, /sys/bus/pci/devices/ADDRESS/aer_dev_*, nvidia-smi -q -d ECC. Look at the other
+    Read the counter again while the case runs alone: /sys/class/infiniband/*/ports/*/counters and hw_counters,
+    /sys/class/net/*/carrier_changes, /sys/bus/pci/devices/*/aer_dev_*, nvidia-smi -q -d ECC. Look at the other
     end of the link as well (perfquery, the switch): errors are counted where they arrive.
 
     What usually fixes it
@@ -76,6 +77,14 @@ class GrownCounters(Diagnosis):
     ECN on every switch of the path. PCIe: reseat card or riser. Memory of a GPU: reset it, and have it replaced if
     errors that are not corrected come again.
     """
+
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word("CNP", "Congestion notification packet: by which a receiver has a RoCE sender slow down."),
+        Word("ECC", "Error-correcting code: finds and mends bits of memory that flipped."),
+        Word("ECN", "Explicit congestion notification: a mark by which a switch says that its queue grows long."),
+        Word("IBTA", "InfiniBand Trade Association: who writes InfiniBand's specification."),
+        Word("PFC", "Priority flow control: a switch or card has the other end of an Ethernet link pause."),
+    )
 
     def answer(self, reading: Reading) -> Answer:
         records = [seen for history in reading.histories if history.ran_here for seen in history.observations]
