@@ -89,6 +89,12 @@ class GpuSample:
     counters: Mapping[str, int] | None = None
     """Errors since the driver was loaded, by names of ``tools/error_counters.py``; those the board lacks are left out.
     """
+    pcie_generation: int | None = None
+    """Of the link at this moment: idle GPUs lower it."""
+    most_pcie_generation: int | None = None
+    """What GPU and slot can do together."""
+    pcie_width: int | None = None
+    most_pcie_width: int | None = None
     error: str | None = None
 
 
@@ -142,8 +148,9 @@ def summarise(
     ``mean_memory_clock_hz``, ``mean_`` and ``max_power_w``, ``max_temperature_c``, ``max_memory_used_bytes``,
     ``energy_j`` (last minus first) and ``energy_over_s`` (the time between the two), ``throttle_reasons`` (reason ->
     share of the samples that gave reasons, idleness left out), ``busy_share`` (of the samples that gave reasons, those
-    without idleness), ``min_`` and ``mean_busy_sm_clock_hz`` of these, ``grown`` (counters of
-    errors), ``errors`` and ``course``: of up to 60 moments
+    without idleness), ``min_`` and ``mean_busy_sm_clock_hz`` of these, ``num_busy_samples``, their highest PCIe
+    generation and width beside the most there could be, ``grown`` (counters of errors), ``errors`` and ``course``: of
+    up to 60 moments
     ``elapsed_s`` since the first sample of this host, ``sm_clock_hz``, ``power_w`` and ``temperature_c``, each a list
     as long. None stands where no sample had a value: no sample, no statement.
     """
@@ -219,6 +226,11 @@ def _summary(gpu_samples: list[Mapping[str, Any]]) -> dict[str, Any]:
         "busy_share": len(busy) / len(reasons) if reasons else None,
         "min_busy_sm_clock_hz": over("sm_clock_hz", min, busy),
         "mean_busy_sm_clock_hz": over("sm_clock_hz", fmean, busy),
+        "num_busy_samples": len(busy),
+        "max_busy_pcie_generation": over("pcie_generation", max, busy),
+        "most_pcie_generation": over("most_pcie_generation", max),
+        "max_busy_pcie_width": over("pcie_width", max, busy),
+        "most_pcie_width": over("most_pcie_width", max),
         "grown": _grown([gpu["counters"] for gpu in gpu_samples if gpu["counters"] is not None]),
         "errors": sorted({gpu["error"] for gpu in gpu_samples if gpu["error"] is not None}),
     }
@@ -285,6 +297,10 @@ def _sample(index: int, handle: Handle) -> GpuSample:
             read("nvmlDeviceGetCurrentClocksEventReasons|nvmlDeviceGetCurrentClocksThrottleReasons")
         ),
         energy_j=_scaled(read("nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
+        pcie_generation=read("nvmlDeviceGetCurrPcieLinkGeneration"),
+        most_pcie_generation=read("nvmlDeviceGetMaxPcieLinkGeneration"),
+        pcie_width=read("nvmlDeviceGetCurrPcieLinkWidth"),
+        most_pcie_width=read("nvmlDeviceGetMaxPcieLinkWidth"),
         counters=_counters(read),
     )
     # What was read before the GPU was lost belongs to no moment at which it worked.

@@ -147,6 +147,10 @@ def test_a_sample_is_in_base_units(driver):
         "throttle_reasons": ["gpu_idle"],
         "energy_j": 1000.0,
         "counters": {"ecc_uncorrected": 0, "ecc_corrected": 0, "pcie_replays": 0},
+        "pcie_generation": 1,
+        "most_pcie_generation": 5,
+        "pcie_width": 16,
+        "most_pcie_width": 16,
         "error": None,
     }
     assert len(second["gpus"]) == 8
@@ -284,6 +288,22 @@ def test_the_clock_of_a_busy_gpu_leaves_out_when_it_was_idle():
     assert (summary["min_busy_sm_clock_hz"], summary["mean_busy_sm_clock_hz"]) == (1.5e9, 1.7e9)
     assert summary["busy_share"] == pytest.approx(2 / 3)
     assert summary["min_sm_clock_hz"] == 200e6
+
+
+def test_the_pcie_link_of_a_busy_gpu_leaves_out_when_it_was_idle():
+    most = {"most_pcie_generation": 5, "most_pcie_width": 16}
+    lines = [
+        at(1.0, pcie_generation=5, pcie_width=16, throttle_reasons=["gpu_idle"], **most),
+        at(2.0, pcie_generation=3, pcie_width=8, throttle_reasons=[], **most),
+        at(3.0, pcie_generation=4, pcie_width=8, throttle_reasons=[], **most),
+    ]
+    summary = summarise(lines)["GPU-a"]
+    assert (summary["num_busy_samples"], summary["max_busy_pcie_generation"], summary["most_pcie_generation"]) == (
+        2,
+        4,
+        5,
+    )
+    assert (summary["max_busy_pcie_width"], summary["most_pcie_width"]) == (8, 16)
 
 
 def test_without_a_value_the_summary_says_nothing():
