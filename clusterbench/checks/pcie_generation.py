@@ -17,7 +17,7 @@ class PcieGeneration(GpuCheck):
     made up. Grace superchips reach their CPU over C2C and are left out.
     """
 
-    number = 13
+    number = 99
     question = "Can every GPU's PCIe link run at the generation of the GPU?"
     severity = "error"
     source = "NVML, PCIe link generation"

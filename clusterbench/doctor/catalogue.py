@@ -45,13 +45,15 @@ class OfRuns:
 
 _LOG = "NCCL's log, which nccl_transport reads"
 _CASE = "what each rank reported"
+_SAMPLED = "NVML, sampled during each case"
 _RAS = "NCCL's RAS, asked twice at a time limit"
 OF_RUNS: dict[int, OfRuns] = {
     1: OfRuns("wrong_transport", "Does every channel between hosts use GPUDirect RDMA?", "error", _LOG),
     2: OfRuns("wrong_transport", "Is GPUDirect RDMA on for every card?", "error", _LOG),
     6: OfRuns("wrong_transport", "Can this GPU do GPUDirect RDMA at all?", "note", "the product's name"),
     7: OfRuns("slow_gpu_memory", "Is RDMA from GPU memory as fast as from host memory?", "error", "perftest"),
-    22: OfRuns("throttling", "Did clocks stay up while it was measured?", "error", "NVML, sampled during each case"),
+    13: OfRuns("slow_pcie", "Does each GPU's PCIe link reach its generation under load?", "error", _SAMPLED),
+    22: OfRuns("throttling", "Did clocks stay up while it was measured?", "error", _SAMPLED),
     27: OfRuns("failed_case", "Does a GPU that is busy also work?", "error", "NVML, at a time limit"),
     28: OfRuns("straggler", "Is every GPU as fast as its peers?", "error", "matmul, device_copy of all ranks"),
     33: OfRuns("slow_link", "Do NVLinks run without errors?", "warning", "NVML's counters before and after a case"),
@@ -82,7 +84,6 @@ QUESTIONS: dict[int, str] = {
     10: "Is gdrdrv there?",
     11: "Is ACS off on the bridges between GPUs and cards?",
     12: "Is the IOMMU off or in pass-through?",
-    13: "Does each GPU's PCIe link reach its generation under load?",
     14: "Has each GPU all of its PCIe lanes?",
     15: "Has each network card its PCIe speed and lanes?",
     16: "Are PCIe links free of replays and errors?",
