@@ -40,6 +40,7 @@ from clusterbench.tools import (
     ibstatus,
     ibv_devinfo,
     kernel_log,
+    lspci,
     nvidia_nvlink,
     nvidia_smi_q,
     p2p_bandwidth,
@@ -418,6 +419,44 @@ def _nvlinks(text: str, name: str) -> Said:
     return Said(healthy=(Healthy("nvlink_inactive", (name,), what),), hosts=(name,))
 
 
+_REDIRECTS = {"SrcValid", "ReqRedir", "CmpltRedir"}
+
+
+def _lspci(text: str, name: str) -> Said:
+    devices = lspci.parse(text)
+    ends = [device for device in devices if device.is_gpu or device.is_rdma]
+    bridges = [device for device in devices if any(device.is_above(end) for end in ends)]
+    found, healthy, unknown = [], [], []
+    for bridge in bridges:
+        if on := sorted(_REDIRECTS & {*(bridge.acs or ())}):
+            what = (
+                "sends traffic between devices up to the CPU: access control services (ACS) are on; right in a VM only"
+            )
+            said = f"{name}: ACSCtl: {' '.join(f'{each}+' for each in on)}"
+            confirm, fix = "lspci -vvv | grep ACSCtl", "turn ACS off in the BIOS, or with setpci after every boot"
+            found.append(Found("acs", "warning", (name,), f"bridge {bridge.address}", what, said, confirm, fix))
+    for end in ends:
+        if end.is_narrow:
+            what, said = (
+                f"its PCIe link is x{end.width}, and could be x{end.most_width}",
+                f"{name}: LnkSta: Width x{end.width}",
+            )
+            fix = "reseat the card; look at riser, cable and the slot's bifurcation"
+            found.append(Found("pcie_width", "error", (name,), end.address, what, said, "lspci -vv | grep LnkSta", fix))
+    if any(bridge.acs is not None for bridge in bridges):
+        if not any(each.name == "acs" for each in found):
+            what = f"{plural(len(bridges), 'bridge')} above GPUs and network cards redirect nothing (ACS off)"
+            healthy.append(Healthy("acs", (name,), what))
+    else:
+        why = "no bridge above GPUs and network cards shows ACSCtl"
+        unknown.append(NotJudged("acs", (name,), why, "lspci -vvv as root, of the whole host"))
+    if ends and all(end.is_narrow is False for end in ends):
+        healthy.append(
+            Healthy("pcie_width", (name,), f"{plural(len(ends), 'GPU or card', 'GPUs and cards')} at full width")
+        )
+    return Said(found=tuple(found), healthy=tuple(healthy), not_judged=tuple(unknown), hosts=(name,))
+
+
 READERS = (
     Reader("a kernel's log", lambda text: kernel_log.is_kernel_log(text), _kernel),
     Reader("NCCL's log", lambda text: "NCCL INFO" in text or "NCCL WARN" in text, _nccl),
@@ -425,6 +464,7 @@ READERS = (
     Reader("ibstat", lambda text: "CA '" in text and "Physical state" in text, _ibstat),
     Reader("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
     Reader("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
+    Reader("lspci -vvv", lspci.is_lspci, _lspci),
     Reader("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
     Reader("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),
     Reader("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),

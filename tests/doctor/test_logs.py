@@ -373,6 +373,38 @@ def test_a_matrix_that_is_cut_is_refused(examined):
         examined(P2P.format(there="26.30", weak="22.10")[:-40])
 
 
+LSPCI = """\
+17:00.0 PCI bridge: Intel Corporation Port A (rev 04)
+\tBus: primary=17, secondary=18, subordinate=1e, sec-latency=0
+\tCapabilities: [148 v1] Access Control Services
+\t\tACSCap:\tSrcValid+ TransBlk+ ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-
+\t\tACSCtl:\tSrcValid{acs} TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-
+1a:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)
+\tCapabilities: [78] Express (v2) Endpoint, MSI 00
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
+\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x{width}
+3a:00.0 PCI bridge: Intel Corporation Port B (rev 04)
+\tBus: primary=3a, secondary=3b, subordinate=3c, sec-latency=0
+\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-
+"""
+
+
+@pytest.mark.parametrize(
+    ("acs", "width", "found", "word"),
+    [
+        ("-", 16, [], "HEALTHY"),
+        ("+", 16, [("acs", "bridge 17:00.0")], "SUSPECT"),
+        ("-", 8, [("pcie_width", "1a:00.0")], "SUSPECT"),
+        ("-", 0, [], "HEALTHY"),
+    ],
+)
+def test_bridges_above_gpus_and_their_links_are_judged_and_others_are_not(examined, acs, width, found, word):
+    examination, kind = examined(LSPCI.format(acs=acs, width=width))
+    assert (kind, [(each.name, each.where) for each in examination.found]) == ("lspci -vvv", found)
+    assert examination.word == word
+    assert ("pcie_width" in {healthy.name for healthy in examination.healthy}) == (width == 16)
+
+
 NVLINK = (
     "GPU 0: NVIDIA {name} (UUID: GPU-1)\n\t Link 0: {first}\nGPU 1: NVIDIA {name} (UUID: GPU-2)\n\t Link 0: {second}\n"
 )

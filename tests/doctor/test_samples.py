@@ -20,6 +20,7 @@ HEALTHY = (
     "ibstat_h100_all_active_2.txt",
     "ibstat_some_down_0.txt",  # the three that are down are Disabled: switched off, beside eight that train
     "ibstatus_a100_all_active.txt",
+    "lspci_vvv_full_v100.txt",
     "nccl_info_a100_16rank_efa.txt",
     "nvidia_smi_nvlink_status_a100.txt",
     "nvidia_smi_nvlink_status_azure_good.txt",
@@ -57,6 +58,10 @@ NOT_WHOLE = {
         f"nccl_tests_{name}_superbench.txt": "one line of NCCL's, and no connection"
         for name in ("allgather", "allreduce", "broadcast", "reduce", "reducescatter")
     },
+    "lspci_vvv_full_azure_ndmv4_a100.txt": "a virtual machine: its functions say x0, and no bridge shows ACSCtl",
+    "lspci_vvv_full_azure_ndv4_a100.txt": "a virtual machine: its functions say x0, and no bridge shows ACSCtl",
+    "lspci_vvv_gpu_rtx6000ada.txt": "a card without the bridges above it",
+    "lspci_vvv_nic_connectx.txt": "a card without the bridges above it",
     "deepep_internode_2node_with_nccl_info.txt": "the host of some ranks is not in the log",
 }
 """Read, and no more can be said of it than this."""
@@ -83,11 +88,6 @@ UNREAD = (
     "lspci_t_v100.txt",
     "lspci_tv.txt",
     "lspci_vvv_acsctl.txt",
-    "lspci_vvv_full_azure_ndmv4_a100.txt",
-    "lspci_vvv_full_azure_ndv4_a100.txt",
-    "lspci_vvv_full_v100.txt",
-    "lspci_vvv_gpu_rtx6000ada.txt",
-    "lspci_vvv_nic_connectx.txt",
     "nccl_tests_2_17_a100_2node_abridged.txt",
     "nccl_tests_alltoall_superbench.txt",
     "numactl_hardware.txt",
