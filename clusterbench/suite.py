@@ -99,6 +99,8 @@ class Suite:
         As the user gave it; messages begin with it.
     num_nodes
         On how many nodes each benchmark runs; none where the suite does not say, which is all that there are.
+    all_nodes
+        Whether also on all that there are, beside ``num_nodes``.
     text
         The file, byte for byte.
     fail_on
@@ -122,6 +124,7 @@ class Suite:
     fail_on: tuple[str, ...] = ()
     baseline: Baseline | None = None
     named_files: Mapping[str, bytes] = field(default_factory=dict)
+    all_nodes: bool = False
 
     def on(self, device: str) -> Suite:
         """The suite for ``cpu`` or ``cuda``: its block applied, every item complete.
@@ -237,6 +240,7 @@ class _SuiteKeys:
     num_nodes: tuple[int, ...] = option(
         (), "node counts, within the allocation; all of its nodes by default", minimum=1, maximum=100_000
     )
+    all_nodes: bool = option(False, "whether also on all nodes of the allocation, beside num_nodes")
     repeats: int = option(1, "of the whole list, interleaved", minimum=1, maximum=1000)
     fail_on: tuple[str, ...] = option((), "beside incomplete and suspect: what makes its runs fail", choices=FAIL_ON)
     baseline: str = option("", "file of a baseline, or folder of a run, that floors 'of baseline' are shares of")
@@ -274,6 +278,9 @@ class _SuiteReader:
             if required not in table.values:
                 raise self.mistake(table.line, f"a suite needs '{required}'.")
         values = {name: self.fixed(key, table) for name, key in suite_keys.items()}
+        if "all_nodes" in table.values and not values["num_nodes"]:
+            what = "'all_nodes' has no effect without 'num_nodes': such a suite runs on all nodes anyway."
+            raise self.mistake(table.lines["all_nodes"], what)
         name = self.name(table)
         items = self.items(table.values["benchmarks"])
         listed = {item.benchmark for item in items}
@@ -292,6 +299,7 @@ class _SuiteReader:
             text=text,
             baseline=self.baseline(table, values["baseline"], [*items, *cpu.items.values(), *gpu.items.values()]),
             named_files=self.named_files,
+            all_nodes=bool(values["all_nodes"]),
         )
 
     def baseline(self, suite: Table, named: str | None, items: Iterable[Item]) -> Baseline | None:

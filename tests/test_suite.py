@@ -132,12 +132,12 @@ SENTENCES = {
     "suite: a\n? [b]\n: c": "s.yaml:2: a key must be one word.",
     "[" * 100: "s.yaml:1: nested deeper than 16 levels.",
     # The suite's own keys
-    "- a": "s.yaml:1: a suite must be keys and values; the keys are baseline, benchmarks, cpu, environment, fail_on, gpu, num_nodes, question, repeats, suite.",
+    "- a": "s.yaml:1: a suite must be keys and values; the keys are all_nodes, baseline, benchmarks, cpu, environment, fail_on, gpu, num_nodes, question, repeats, suite.",
     "question: a\nbenchmarks: b": "s.yaml:1: a suite needs 'suite'.",
     "suite: a": "s.yaml:1: a suite needs 'benchmarks'.",
     "suite: a\nbenchmark: b": (
         "s.yaml:2: a suite has no key 'benchmark'. Did you mean 'benchmarks'?\n"
-        "Keys: baseline, benchmarks, cpu, environment, fail_on, gpu, num_nodes, question, repeats, suite."
+        "Keys: all_nodes, baseline, benchmarks, cpu, environment, fail_on, gpu, num_nodes, question, repeats, suite."
     ),
     "suite: a/b\nbenchmarks: c": (
         "s.yaml:1: 'suite' is the name of a folder: letters, digits, '_', '-' and '.', such as tp_scale."
@@ -146,6 +146,9 @@ SENTENCES = {
     "suite: a\nbenchmarks: [ping]": "s.yaml:2: an item of 'benchmarks' begins with '- benchmark: NAME'.",
     "suite: a\nnum_nodes: [1, 0]\nbenchmarks: b": "s.yaml:2: 'num_nodes' must be a whole number from 1 to 100000, not 0.",
     "suite: a\nnum_nodes: [1, 1]\nbenchmarks: b": "s.yaml:2: 'num_nodes' lists 1 twice.",
+    "suite: a\nall_nodes: true\nbenchmarks: [{benchmark: ping}]": (
+        "s.yaml:2: 'all_nodes' has no effect without 'num_nodes': such a suite runs on all nodes anyway."
+    ),
     "suite: a\nrepeats: [1, 2]\nbenchmarks: b": "s.yaml:2: 'repeats' must be one value: a whole number from 1 to 1000, not a list.",
     "suite: a\nrepeats: 1.5\nbenchmarks: b": "s.yaml:2: 'repeats' must be a whole number from 1 to 1000, not 1.5.",
     # Benchmarks and their options

@@ -42,6 +42,22 @@ def test_on_two_nodes_of_eight_gpus_something_runs(path: Path) -> None:
     assert make_plan(load_suite(path), Cluster(2, 8, "cuda", "NVIDIA H100 80GB HBM3")).cases
 
 
+@pytest.mark.parametrize("num_nodes", [1, 3, 4, 6, 64])
+def test_acceptance_runs_on_one_host_and_on_all_and_each_floor_is_judged_on_h100(num_nodes: int) -> None:
+    suite = load_suite(Path(__file__).parent.parent / "suites" / "acceptance.yaml")
+    plan = make_plan(suite, Cluster(num_nodes, 8, "cuda", "NVIDIA H100 80GB HBM3"))
+    assert (plan.repeats, plan.fail_on) == (2, ("not-judged",))
+    assert {case.num_nodes for case in plan.cases} == {1, num_nodes}
+    assert [floor for case in plan.cases for floor in case.floors if floor.bound is None] == []
+    over_all = {case.benchmark for case in plan.cases if case.num_nodes == num_nodes}
+    links = {"link_matrix"} if num_nodes > 1 else set()
+    asked = {item.benchmark for item in suite.items}
+    assert over_all == asked - {"link_matrix"} | links
+    refused = {refusal.benchmark for refusal in plan.refusals}
+    on_one_host = {"all_reduce", "host_copy", "train_step"} if num_nodes > 1 else set()
+    assert refused == {"link_matrix"} | on_one_host
+
+
 def test_layouts_5d_uses_every_parallelism() -> None:
     cases = on_cpu(Path(__file__).parent.parent / "suites" / "layouts_5d.yaml").cases
     assert len(cases) >= 32

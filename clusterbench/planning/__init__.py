@@ -79,7 +79,8 @@ def make_plan(
     """
     suite = suite.on(cluster.device)
     suite = replace(suite, baseline=_baseline(suite, cluster, machine, accepted))
-    places = [Place(cluster, num_nodes) for num_nodes in sorted(suite.num_nodes or (cluster.num_nodes,))]
+    all_nodes = {cluster.num_nodes} if suite.all_nodes or not suite.num_nodes else set()
+    places = [Place(cluster, num_nodes) for num_nodes in sorted({*suite.num_nodes, *all_nodes})]
     answers: list[_Answer] = []
     for item in suite.items:
         answers += _answers(suite, item, places, room=MOST_CASES - len(answers))

@@ -12,6 +12,7 @@ from clusterbench.suite import load_suite
 from tests.test_suites import SUITES
 
 RECORDED = {
+    "acceptance": ((53, "9b481a17949dc1eb"), (174, "a331aca6099823c9")),
     "calibrate": ((31, "2ce1f2108c209f21"), (82, "7dedf9381ed2cf6f")),
     "compute": ((15, "a70a90e17facf8c4"), (353, "e6b53a2030b3c781")),
     "cp_scale": ((9, "86fc6b14c2cdcecc"), (52, "81cf1fe13d2896c9")),
@@ -42,9 +43,9 @@ RECORDED = {
 }
 """Of each suite, on CPU ranks and on nodes of 8 H100: how many cases, and a digest of their names and hashes.
 
-Those of commit f044351; of one_gpu* and calibrate as they came later. A suite that is changed on purpose gets new ones;
-a change of the code alone must not. It may make a case of what was refused: top_configs got pp8 of the 28 layers of
-llama-3b, when layers no longer had to come out even.
+Those of commit f044351; of one_gpu*, calibrate and acceptance as they came later. A suite that is changed on purpose
+gets new ones; a change of the code alone must not. It may make a case of what was refused: top_configs got pp8 of the
+28 layers of llama-3b, when layers no longer had to come out even.
 """
 
 ON_ONE_NODE = ("faults", "top_configs")  # many cases
