@@ -33,13 +33,13 @@ class SlowGpuMemory(Diagnosis):
 
     How to confirm
     --------------
-    'nvidia-smi topo -m' should say PIX or PXB between GPU and card; 'lspci -vvv' as root should show ACSCtl with
-    SrcValid- on the bridges between them. Run perftest with the GPU that is nearest to the card.
+    'nvidia-smi topo -m' should say PIX or PXB between GPU and card; 'clusterbench doctor --quick' as root judges ACS on
+    the bridges between them. Run perftest with the GPU that is nearest to the card.
 
     What usually fixes it
     ---------------------
-    Switch ACS off (or ATS on, in a virtual machine), put iommu=pt on the kernel's command line, let each GPU use the
-    card behind its own switch, load nvidia_peermem or use DMA-BUF.
+    Switch ACS off, put iommu=pt on the kernel's command line, let each GPU use the card behind its own switch, load
+    nvidia_peermem or use DMA-BUF.
     """
 
     def answer(self, reading: Reading) -> Answer:

@@ -27,12 +27,12 @@ class SlowPcie(Diagnosis):
     How to confirm
     --------------
     nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current --format=csv -l 1 on
-    that host while the case runs again; lspci -vv shows LnkSta of the GPU and of the bridge above it.
+    that host while the case runs again; lspci -vv shows the link of the GPU and of the bridge above it.
 
     What usually fixes it
     ---------------------
-    Reseating the GPU, its riser or cable; the slot's speed in the BIOS; a reset of the link by a reboot; else another
-    board.
+    Reseating the GPU, its riser or cable; the slot's speed in the firmware's setup; a reset of the link by a reboot;
+    else another board.
     """
 
     def answer(self, reading: Reading) -> Answer:

@@ -118,6 +118,10 @@ def rates(folder: Path) -> Path:
     return path
 
 
+DELAY = 10
+"""Beyond the bound: four ranks shared two cores in that run, so one rate of products fits its steps within 2.3 only."""
+
+
 def answer_of(run: Reading) -> Answer:
     return SlowerThanExpected().answer(run)
 
@@ -134,7 +138,7 @@ def test_a_planted_delay_is_found_in_the_case_that_has_it(folder: Path, rates: P
     records = [json.loads(line) for line in lines]
     for record in records:
         if record["case"].endswith("/tp2"):
-            record["seconds"] = [[4 * seconds for seconds in rank] for rank in record["seconds"]]
+            record["seconds"] = [[DELAY * seconds for seconds in rank] for rank in record["seconds"]]
     (slow / "observations.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     (finding,) = answer_of(read(RunFolder.open(slow), AskedRates(rates))).findings
     assert finding.where.endswith("/tp2")
