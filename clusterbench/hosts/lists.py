@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterbench.hosts import Hosts
+from clusterbench.hosts import Host, Hosts, Judged
 from clusterbench.run_folder import RunFolder
 from clusterbench.words import few
 
@@ -16,6 +16,10 @@ MPICH, OPEN_MPI, KUBERNETES = "good_hosts.mpich", "good_hosts.openmpi", "affinit
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 """Of a host that goes into a list: whatever else stands in a record may mean something to the program that reads it."""
+
+_ACCEPTED: dict[Judged, str] = {"bad": "not accepted", "not judged": "not judged", "good": "accepted"}
+_MOST_LINES = 64
+_MOST_REASONS = 2
 
 _AFFINITY = """\
 # Goes into a pod's spec. The names are those that the hosts gave; a pod that has a name of its own gave that.
@@ -78,6 +82,32 @@ def hosts_in_words(hosts: Hosts | None, folder: Path) -> str:
     elif good:
         lines.append(f"hint: --hostfile {folder / MPICH} (Open MPI: {OPEN_MPI}) gives mpirun the good ones")
     return "\n".join(lines)
+
+
+def accepted_in_words(hosts: Hosts | None) -> str:
+    """A line for each host of an acceptance: whether it is accepted, and why; those that are not stand first.
+
+    A name that means something to a terminal stands in quotes.
+    """
+    if hosts is None:
+        return ""
+    ordered = [host for judged in _ACCEPTED for host in hosts.hosts if host.judged == judged]
+    shown = [(_ACCEPTED[host.judged], _shown(host.name), _why(host)) for host in ordered[:_MOST_LINES]]
+    width = max((len(name) for _, name, _ in shown), default=0)
+    lines = [f"{word:<12}  {name:<{width}}  {why}" for word, name, why in shown]
+    left = len(ordered) - len(shown)
+    return "\n".join([*lines, *([f"and {left:,} more hosts in {HOSTS}"] if left else [])])
+
+
+def _why(host: Host) -> str:
+    """What speaks against it, what it would take to judge it, or in what it is in order."""
+    if host.judged == "not judged":
+        return "to be judged: " + few([*host.takes], _MOST_REASONS)
+    return few([f"{each.kind.replace('_', ' ')}: {each.sentence}" for each in host.evidence], _MOST_REASONS)
+
+
+def _shown(name: str) -> str:
+    return name if _NAME.fullmatch(name) else ascii(name)
 
 
 def _as_path(path: Path) -> str:

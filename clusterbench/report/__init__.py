@@ -25,7 +25,7 @@ from clusterbench.diagnoses import HEADINGS, Answer, Diagnosis, Finding, diagnos
 from clusterbench.discover import summary
 from clusterbench.garbage import uncollected
 from clusterbench.hosts import Hosts, judge_hosts
-from clusterbench.hosts.lists import hosts_in_words, write_lists
+from clusterbench.hosts.lists import accepted_in_words, hosts_in_words, write_lists
 from clusterbench.report.glossary import explainer, figures_in, glossary, words_in
 from clusterbench.report.prices import prices_text
 from clusterbench.report.statements import can_say, cannot_say
@@ -57,9 +57,10 @@ class Report:
 
     @property
     def text(self) -> str:
-        """The last words of a run, for a terminal."""
+        """The last words of a run, for a terminal; where what is not judged counts, with a line for each host."""
+        each = accepted_in_words(self.hosts) if "not-judged" in self.verdict.fail_on else ""
         hosts = hosts_in_words(self.hosts, self.path.parent)
-        return "\n".join(filter(None, (self.prices, self.verdict.text(), hosts))).rstrip("\n")
+        return "\n".join(filter(None, (self.prices, self.verdict.text(), each, hosts))).rstrip("\n")
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from clusterbench.hosts import Evidence, Host, Hosts, Judged
-from clusterbench.hosts.lists import hosts_in_words, list_texts, write_lists
+from clusterbench.hosts.lists import accepted_in_words, hosts_in_words, list_texts, write_lists
 from clusterbench.launchers import named_hosts
+from clusterbench.report import render_report
 from clusterbench.run_folder import RunFolder
 from tests.report.synthetic import good_run
 
@@ -100,6 +101,31 @@ def test_the_terminal_says_nothing_of_one_host_or_where_nothing_is_known() -> No
     assert hosts_in_words(hosts(n1="bad"), Path("x")) == ""
     assert hosts_in_words(hosts(n1="not judged", n2="not judged"), Path("x")) == ""
     assert hosts_in_words(None, Path("x")) == ""
+
+
+def test_an_acceptance_says_of_each_host_whether_it_is_accepted_and_why() -> None:
+    assert accepted_in_words(MIXED) == (
+        "not accepted  n2  planted: as planted\n"
+        "not accepted  n5  planted: as planted\n"
+        "not judged    n3  to be judged: more\n"
+        "accepted      n1  planted: as planted\n"
+        "accepted      n4  planted: as planted"
+    )
+    assert accepted_in_words(hosts(**{"\x1b[2J": "good"})) == "accepted      '\\x1b[2J'  planted: as planted"  # type: ignore[arg-type]
+    assert accepted_in_words(None) == ""
+
+
+def test_of_many_hosts_those_that_are_not_accepted_are_shown_first() -> None:
+    many = {f"n{number}": "good" for number in range(99)} | {"worst": "bad"}
+    lines = accepted_in_words(hosts(**many)).splitlines()  # type: ignore[arg-type]
+    assert lines[0] == "not accepted  worst  planted: as planted"
+    assert (len(lines), lines[-1]) == (65, "and 36 more hosts in hosts.json")
+
+
+def test_only_where_what_is_not_judged_counts_each_host_has_its_line(tmp_path: Path) -> None:
+    run = good_run(tmp_path / "run")
+    assert "  laptop  to be judged: " not in render_report(run).text
+    assert "\nnot judged    laptop  to be judged: " in render_report(run, ["not-judged"]).text
 
 
 def test_a_run_is_said_again_with_the_hosts_that_are_not_judged(tmp_path: Path) -> None:
