@@ -450,6 +450,32 @@ def compare(base: Path, new: Path, threshold: float, accepted: tuple[str, ...], 
     click.get_current_context().exit(found.exit_code)
 
 
+@main.command(short_help="Find steps and drifts in a series of runs.")
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    default=0.02,
+    show_default=True,
+    help="The margin: a change below this fraction counts as steady.",
+)
+@click.option("--json", type=click.Path(path_type=Path), help="Write what was found into this file, for programs.")
+def trend(folders: tuple[Path, ...], threshold: float, json: Path | None) -> None:
+    """Find steps and drifts in RUN..., five runs or more of the same cases, in the order in which they were made.
+
+    Beside each step stands what changed in the environment. Exit code 0: nothing is shown to be worse; 1: something is;
+    2: the runs cannot be a series.
+    """
+    from clusterbench.trend import trend_of_folders
+    from clusterbench.trend.text import as_text, write_json
+
+    found = trend_of_folders(folders, threshold)
+    if json is not None:
+        write_json(found, json)
+    click.echo(as_text(found))
+    click.get_current_context().exit(found.exit_code)
+
+
 @main.command(short_help="Record what a healthy machine reaches.")
 @click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The file; it must not be there.")

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "clusterbench"
 
 LAYERS = (
     "cli __main__ api catalogue",
-    "launch report compare layout_view importing dry doctor",
+    "launch report compare trend layout_view importing dry doctor",
     "confront",
     "suite planning derive verdict hosts",
     "diagnoses charts",
@@ -45,6 +45,7 @@ READING_HALF = (
     "run_folder",
     "derive",
     "compare",
+    "trend",
     "cases",
     "diagnoses",
     "verdict",

@@ -1,0 +1,143 @@
+"""Series of runs on disk with planted changes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clusterbench.cli import main
+from clusterbench.trend.changed import NOTHING, changes
+from clusterbench.types import MetricKind
+from tests.report.synthetic import ENVIRONMENT, Planted, case, observation, outcome, write_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared(Planted):
+    metrics: ClassVar[tuple[MetricKind, ...]] = (MetricKind("step_time", "s", "lower", "time of an iteration"),)
+
+
+@pytest.fixture(autouse=True)
+def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("clusterbench.derive", "clusterbench.trend"):
+        monkeypatch.setattr(f"{module}.benchmarks", lambda: {"planted": Declared})
+
+
+def environment(torch: str = "2.8.0") -> dict[str, Any]:
+    made: dict[str, Any] = copy.deepcopy(ENVIRONMENT)
+    made["hosts"]["laptop"]["packages"] = {"torch": torch}
+    return made
+
+
+def series(folder: Path, times_s: Sequence[float], *, step_at: int = 99, status: str = "ok") -> list[Path]:
+    """A run a day; from run ``step_at`` on with another torch. The second run ends with ``status``."""
+    made = []
+    draw = random.Random(5)
+    for day, time_s in enumerate(times_s):
+        planned = case("a")
+        seconds = [[time_s * draw.gauss(1, 0.002)] * 20] * planned.world_size
+        how = status if day == 1 else "ok"
+        ended = outcome(planned, how, started=f"2026-03-{day + 1:02}T14:10:00")
+        records = [(ended, observation(planned, seconds) if how == "ok" else None)]
+        torch = "2.9.0" if day >= step_at else "2.8.0"
+        made.append(write_run(folder / f"day{day}", [planned], records, environment=environment(torch)).path)
+    return made
+
+
+def command(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["trend", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_a_step_is_found_in_any_order_of_the_arguments_with_what_changed(tmp_path: Path) -> None:
+    runs = series(tmp_path, [0.010] * 6 + [0.012] * 6, step_at=6)
+    ended = command(*reversed(runs), "--json", tmp_path / "trend.json")
+    assert ended.exit_code == 1
+    assert ended.output.startswith("# WORSE by 2.0% or more in 12 runs")
+    (figure,) = json.loads((tmp_path / "trend.json").read_text())["figures"]
+    assert (figure["verdict"], figure["what"], figure["figure"]) == ("worse", "step", "step_time")
+    assert figure["between"] == [str(runs[5]), str(runs[6])]
+    assert figure["change"] == pytest.approx(0.2, abs=0.01)
+    assert figure["changed"] == ["torch: 2.8.0 -> 2.9.0"]
+    assert "torch: 2.8.0 -> 2.9.0" in ended.output
+
+
+def test_a_step_without_a_cause_on_record_says_so(tmp_path: Path) -> None:
+    ended = command(*series(tmp_path, [0.012] * 6 + [0.010] * 6))
+    assert ended.exit_code == 0
+    assert "1 better" in ended.output
+    assert NOTHING in " ".join(ended.output.replace("#", " ").split())
+
+
+def test_a_drift_is_found(tmp_path: Path) -> None:
+    ended = command(*series(tmp_path, [0.010 * 1.02**day for day in range(12)]))
+    assert ended.exit_code == 1
+    assert "drift" in ended.output
+
+
+def test_steady_runs_are_silent(tmp_path: Path) -> None:
+    ended = command(*series(tmp_path, [0.010] * 12))
+    assert ended.exit_code == 0
+    assert ended.output.endswith("figure: 1 steady.\n")
+
+
+def test_a_change_below_the_threshold_is_steady(tmp_path: Path) -> None:
+    runs = series(tmp_path, [0.010] * 6 + [0.012] * 6)
+    assert command(*runs, "--threshold", "0.5").exit_code == 0
+
+
+def test_a_failed_case_does_not_enter_and_is_named(tmp_path: Path) -> None:
+    runs = series(tmp_path, [0.010] * 12, status="failed")
+    ended = command(*runs, "--json", tmp_path / "trend.json")
+    found = json.loads((tmp_path / "trend.json").read_text())
+    assert len(found["figures"][0]["values"]) == 11
+    assert found["left_out"] == [f"planted/1n4/a of {runs[1]} (failed)"]
+    assert "left out" in ended.output
+
+
+def test_five_runs_are_too_few_to_call_anything_steady(tmp_path: Path) -> None:
+    assert "1 too few runs" in command(*series(tmp_path, [0.010] * 5)).output
+
+
+def test_four_runs_are_refused(tmp_path: Path) -> None:
+    ended = command(*series(tmp_path, [0.010] * 4))
+    assert ended.exit_code == 2
+    assert "no main figure of a case is in 5 of these 4 runs (at most in 4)" in ended.output
+
+
+def test_a_run_named_twice_is_refused(tmp_path: Path) -> None:
+    runs = series(tmp_path, [0.010] * 5)
+    ended = command(*runs, runs[0])
+    assert (ended.exit_code, "a run is named twice" in ended.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("started", "words"),
+    [
+        ("", "no outcome says when it was started"),
+        ("yesterday", "is no time as 2026-03-02T14:10:00"),
+        ("2026-03-01T14:10:00", "so which was first is unknown"),
+    ],
+)
+def test_a_run_of_unknown_time_is_refused(tmp_path: Path, started: str, words: str) -> None:
+    planned = case("a")
+    odd = write_run(tmp_path / "odd", [planned], [(outcome(planned, started=started), observation(planned))]).path
+    ended = command(*series(tmp_path, [0.010] * 5), odd)
+    assert ended.exit_code == 2
+    assert words in ended.output
+
+
+def test_hosts_and_variables_that_changed_are_named() -> None:
+    before = {"hosts": {"n1": {"variables": {"NCCL_ALGO": "Ring"}}, "n2": {"variables": {"NCCL_ALGO": "Ring"}}}}
+    after = {"hosts": {"n1": {"variables": {"NCCL_ALGO": "Tree"}}, "n3": {"variables": {"NCCL_ALGO": "Tree"}}}}
+    found = changes(before, after)
+    assert found[:2] == ("without n2", "now with n3")
+    assert found[2].endswith("NCCL_ALGO: Ring -> Tree")
+    assert changes(before, before) == (NOTHING,)
+    assert changes(before, {})[0].startswith("not known")
