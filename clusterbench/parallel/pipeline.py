@@ -185,21 +185,26 @@ class Pipeline(Parallelism):
         """What says how many bytes are held at a moment, without those of the micro-batch under way.
 
         torch makes a buffer for the input of each micro-batch when it prepares a stage, and they stay. Its schedules of
-        several chunks wait for what they have sent when the step is over, and hold all outputs until then.
+        several chunks wait for what they have sent when the step is over, and hold all outputs, and all gradients that
+        went back, until then.
         """
         holds_sent = SCHEDULES[self.schedule].chunks > 1
         inputs = self.kept_inputs(job, moments_of)
-        kept, received, sent = {}, {}, {}
+        kept, received, sent, sent_back = {}, {}, {}, {}
         for chunk in job.held:
             forward = moments_of(chunk)[0]
             kept[chunk.stage] = sum(size for name, size in forward.items() if name not in WHILE_THE_LOSS)
             received[chunk.stage] = 0 if chunk.first or not _keeps_input(forward, job) else _between(job)
             sent[chunk.stage] = 0 if chunk.last else _between(job)
+            sent_back[chunk.stage] = 0 if chunk.first or not holds_sent else _between(job)
 
         def held(at: Full) -> float:
             outputs = at.begun if holds_sent else at.in_flight
             in_flight = at.in_flight.items()
-            of_stages = sum((kept[of] - received[of]) * number + sent[of] * outputs[of] for of, number in in_flight)
+            of_stages = sum(
+                (kept[of] - received[of]) * number + sent[of] * outputs[of] + sent_back[of] * (at.begun[of] - number)
+                for of, number in in_flight
+            )
             return inputs + of_stages - kept[at.stage]
 
         return held

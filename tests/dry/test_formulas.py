@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
 
+from clusterbench.expected.total import fullest_moment
+from clusterbench.parallel import active_in, from_options, part_of
 from tests.dry.formulas import Apart, Kept, compared, dry_ranks_of, mixes, table
+from tests.training.jobs import make_job
 
 SEED, NUMBER = 1, 10
 
@@ -40,3 +46,27 @@ def test_a_deviation_is_told_with_its_mix() -> None:
 def test_the_same_seed_draws_the_same_mixes() -> None:
     assert mixes(5, SEED) == mixes(NUMBER, SEED)[:5]
     assert mixes(5, SEED) != mixes(5, SEED + 1)
+
+
+def test_what_interleaved_stages_sent_is_held_to_the_end_of_the_step() -> None:
+    """Outputs and gradients: two messages of each micro-batch on the last rank, one on the first; 9 % of 16 of them."""
+    words = [
+        "pp2",
+        "--shape",
+        "llama-tiny",
+        "--seq-len",
+        "128",
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu",
+        "--global-batch-size",
+        "16",
+    ]
+    command = [sys.executable, "-m", "clusterbench", "dry-run", *words, "--set", "schedule=interleaved_1f1b"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    measured = [float(found) for found in re.findall(r"^rank \d.*: ([\d.]+) MB at most", said, re.MULTILINE)]
+    job = make_job("pp2", seq_len=128, dtype="float32", micro_batch_size=1, global_batch_size=16)
+    active = active_in(job.layout, from_options({"schedule": "interleaved_1f1b"}))
+    formula = [fullest_moment(active, part_of(job, active, rank)).held / 1e6 for rank in (0, 1)]
+    assert measured == pytest.approx(formula, rel=0.003)
