@@ -69,7 +69,7 @@ class Together:
     Cases of as many ranks run in one start, when the first of them is asked for: starting ranks takes longer than most.
     """
 
-    def __init__(self, function: Callable[..., Any], cases: Sequence[Case], at_once: int = 24) -> None:
+    def __init__(self, function: Callable[..., Any], cases: Sequence[Case], at_once: int = 12) -> None:
         self.function, self.at_once = function, at_once
         self.names: dict[int, list[str]] = {}
         self.cases = {name_of(case): case for case in cases}
