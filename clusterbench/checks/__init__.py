@@ -256,7 +256,11 @@ def judge(hosts: Sequence[Host]) -> dict[str, Mapping[str, Judged]]:
 def _asked(kind: type[Check], hosts: Sequence[Host]) -> Mapping[str, Judged]:
     if kind.compares_hosts and len(hosts) == 1:
         return {hosts[0].name: Judged(not_applicable="one host alone has no other to be held against")}
-    return kind().judge_all(hosts)
+    try:
+        return kind().judge_all(hosts)
+    except Exception as error:  # noqa: BLE001 - facts of a kind never seen must not cost the others' answers, or a report
+        why = f"the check itself failed: {type(error).__name__}: {error}"
+        return {host.name: Judged(unknown=(Unknown(why, "a report of this as a bug"),)) for host in hosts}
 
 
 def hosts_of(environment: Mapping[str, object]) -> tuple[Host, ...]:

@@ -50,8 +50,9 @@ class GpuCount(HostCheck):
                 faults.append(fault or _not_shown(card, facts))
         if not (faults or unknown):
             faults += _odd_number(gpus)
-        if facts.on_bus is None:
-            unknown.append(Unknown(f"{BUS} is not there", f"a host that shows {BUS}"))
+        if not facts.on_bus:
+            why = f"{BUS} is not there" if facts.on_bus is None else f"{BUS} shows none of {plural(len(gpus), 'GPU')}"
+            unknown.append(Unknown(why, f"a host that shows {BUS}"))
         well = sum(gpu.error is None for gpu in gpus)
         healthy = f"{plural(well, 'NVIDIA GPU')} of {len(_own(facts))} on the PCIe bus" if facts.on_bus and well else ""
         return Judged(tuple(faults), healthy, tuple(unknown))

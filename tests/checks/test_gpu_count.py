@@ -100,3 +100,10 @@ def test_without_gpus_there_is_nothing_and_without_a_bus_it_is_not_judged():
     assert (said.faults, said.healthy, said.unknown[0].why) == ((), "", f"{BUS} is not there")
     why = "gave nothing: Driver Not Loaded"
     assert judged(gpus=(), unread={NVML: why}).unknown[0].why == f"NVML {why}"
+
+
+def test_gpus_that_the_bus_does_not_show_are_not_judged():
+    said = judged(on_bus=())
+    assert not said.faults
+    assert not said.healthy
+    assert said.unknown[0].why == f"{BUS} shows none of 8 GPUs"

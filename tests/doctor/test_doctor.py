@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from clusterbench.checks import judge
+from clusterbench.checks import checks, judge
 from clusterbench.doctor import examine
 from clusterbench.doctor.accept import accepting, read_accepted
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
@@ -153,3 +153,14 @@ def test_what_is_asked_of_several_hosts_does_not_apply_to_one_alone(tmp_path):
     assert one.not_applicable["firmware"] == "one host alone has no other to be held against"
     assert one.word == "HEALTHY"
     assert "firmware" not in examined(tmp_path, n2=healthy(), n3=healthy()).not_applicable
+
+
+def test_a_check_that_fails_costs_no_other_answer(tmp_path, monkeypatch):
+    def broken(_, hosts):
+        raise KeyError("rate")
+
+    monkeypatch.setattr(checks()["memlock"], "judge_all", broken)
+    examination = examined(tmp_path, n1=down())
+    assert "port_state" in {found.name for found in examination.found}
+    (part,) = [part for part in examination.not_judged if part.name == "memlock"]
+    assert (part.why, part.takes) == ("the check itself failed: KeyError: 'rate'", "a report of this as a bug")

@@ -143,7 +143,7 @@ def test_a_host_that_cannot_be_described_in_time_is_named(monkeypatch):
         hello("cb3", 0, COPY)
     assert str(caught.value) == (
         "host cb3 could not be described within 60 s.\n"
-        "hint: 'python -m clusterbench.engine.environment' does it; a driver that hangs is what usually holds it up"
+        "hint: 'python -m clusterbench.facts' does it; a driver that hangs is what usually holds it up"
     )
 
 
