@@ -30,7 +30,8 @@ def plant(lab, tmp_path):
         root = tmp_path / host
         healthy().write(root)
         shutil.rmtree(root / "sys/devices")
-        (root / "sys/class/net").mkdir(exist_ok=True)
+        shutil.rmtree(root / "sys/class/net")
+        (root / "sys/class/net").mkdir()
         shown = lab.run(host, ["sh", "-c", "cd /sys/class/net; for name in *; do readlink $name; done"], check=True)
         for link in shown.stdout.split():  # MPI's libraries look for interfaces there
             (root / "sys/class/net" / Path(link).name).symlink_to(link)
