@@ -24,7 +24,7 @@ def test_a_closed_module_without_peermem_is_found(tmp_path):
     )
     assert fault.evidence == (
         "/sys/module: none of nvidia_peermem, nv_peer_mem, efa_nv_peermem; /proc/driver/nvidia/version: 535.183.01 "
-        "(closed); /proc/sys/kernel/osrelease: 6.8.0-45-generic"
+        "(closed); /proc/sys/kernel/osrelease: 6.8.0-60-generic"
     )
 
 
