@@ -112,7 +112,8 @@ def _of_schedule(
     unread = pipeline.buffers(job) - pipeline.kept_inputs(job, moments_of)
 
     def beside(at: Full) -> float:
-        return unread + held(at) + sum(of.beside(at, at.stage == stage) for stage, of in stages.items())
+        of_stages = sum(of.beside(at, at.stage == stage) for stage, of in stages.items())
+        return unread + held(at) + pipeline.sent_back(job, at) + of_stages
 
     for at in actions.full:
         adds_up = at.stage in at.graded and not stages[at.stage].unreduced

@@ -182,32 +182,35 @@ class Pipeline(Parallelism):
         return job.actions or RankOrder(Action(kind, stage, at) for at in range(number) for kind in kinds)
 
     def beside(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> Callable[[Full], float]:
-        """What says how many bytes are held at a moment, without those of the micro-batch under way.
+        """What says how many bytes of activations are held at a moment, without those of the micro-batch under way.
 
         torch makes a buffer for the input of each micro-batch when it prepares a stage, and they stay. Its schedules of
-        several chunks wait for what they have sent when the step is over, and hold all outputs, and all gradients that
-        went back, until then.
+        several chunks wait for what they have sent when the step is over, and hold all outputs until then.
         """
-        holds_sent = SCHEDULES[self.schedule].chunks > 1
         inputs = self.kept_inputs(job, moments_of)
-        kept, received, sent, sent_back = {}, {}, {}, {}
+        kept, received, sent = {}, {}, {}
         for chunk in job.held:
             forward = moments_of(chunk)[0]
             kept[chunk.stage] = sum(size for name, size in forward.items() if name not in WHILE_THE_LOSS)
             received[chunk.stage] = 0 if chunk.first or not _keeps_input(forward, job) else _between(job)
             sent[chunk.stage] = 0 if chunk.last else _between(job)
-            sent_back[chunk.stage] = 0 if chunk.first or not holds_sent else _between(job)
 
         def held(at: Full) -> float:
-            outputs = at.begun if holds_sent else at.in_flight
+            outputs = at.begun if self._holds_sent else at.in_flight
             in_flight = at.in_flight.items()
-            of_stages = sum(
-                (kept[of] - received[of]) * number + sent[of] * outputs[of] + sent_back[of] * (at.begun[of] - number)
-                for of, number in in_flight
-            )
+            of_stages = sum((kept[of] - received[of]) * number + sent[of] * outputs[of] for of, number in in_flight)
             return inputs + of_stages - kept[at.stage]
 
         return held
+
+    def sent_back(self, job: TrainingJob, at: Full) -> float:
+        """Bytes of gradients that went to the stage before and are held to the end of the step: no activations."""
+        messages = sum(at.begun[stage] - number for stage, number in at.in_flight.items() if stage > 0)
+        return float(messages * _between(job) * self._holds_sent)
+
+    @property
+    def _holds_sent(self) -> bool:
+        return SCHEDULES[self.schedule].chunks > 1
 
     def kept_inputs(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> float:
         """Bytes of the buffers of inputs that backward reads: as activations they are there all the time."""
