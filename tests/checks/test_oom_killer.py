@@ -21,7 +21,11 @@ def test_a_log_without_it_is_in_order_and_one_that_cannot_be_read_is_not_judged(
     assert (unknown.why, unknown.takes) == ("/dev/kmsg may be read by root only", "root")
 
 
-def test_a_process_at_the_limit_of_its_container_is_a_note(tmp_path):
+def test_a_process_at_the_limit_of_its_container_is_told_apart(tmp_path):
     machine = logging("Memory cgroup out of memory: Killed process 47 (python3) total-vm:9kB, anon-rss:8kB")
     (fault,) = OomKiller().judge(machine.host(tmp_path)).faults
-    assert fault.severity == "note"
+    assert fault.what.startswith("python3 was killed at the memory limit of its container or job")
+
+
+def test_a_run_does_not_fail_because_memory_ran_out_before_it():
+    assert OomKiller.severity == "note"
