@@ -67,8 +67,8 @@ class Together:
     """What a function of this module says of each case on every rank.
 
     Cases of as many ranks run in one start, when the first of them is asked for: starting ranks takes longer than most.
-    Where ranks of a start fail, each of its cases has a start of its own: a failure is that of one case, and a rank that
-    died in Gloo's own thread, as one did in an hour of tests, is that of none.
+    Where ranks of a start fail, each of its cases has a start of its own: a failure is that of one case, and a rank
+    that died in Gloo's own thread, as one did in an hour of tests, is that of none.
     """
 
     def __init__(self, function: Callable[..., Any], cases: Sequence[Case], at_once: int = 12) -> None:
