@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from clusterbench.expected.fits import CLOSE
 from clusterbench.pricing import parts_of, spent
-from clusterbench.pricing.advice import TIE, TO_MEASURE, Advice, Candidate, order_words
+from clusterbench.pricing.advice import MOST_RANKS, TIE, TO_MEASURE, Advice, Candidate, Form, order_words
 from clusterbench.pricing.knee import FALL, OnNodes, knee
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.playbook_rules import checked
@@ -57,17 +58,15 @@ def _asked(advice: Advice) -> str:
 
 
 def _fits(advice: Advice) -> str:
-    of = advice.question
+    of, least = advice.question, advice.least
     room = f"{of.memory_bytes / 1e9:.0f} GB"
+    if least is None:
+        return "1. What fits: no layout is legal for this model, batch and number of ranks; the reasons are below."
     if not advice.ranked:
-        if advice.too_large is None:
-            return "1. What fits: no layout is legal for this model, batch and number of ranks; the reasons are below."
-        least = advice.too_large
         return (
             f"1. What fits: nothing, in {room}. {least.words} needs least: {least.memory_bytes / 1e9:.1f} GB. "
             f"{_what_it_takes(advice, least)}"
         )
-    least = min(advice.ranked, key=lambda each: each.memory_bytes)
     return (
         f"1. What fits: {plural(len(advice.ranked), 'layout')} in {room}, in some form of micro-batch and "
         f"recomputation ({advice.num_fitting} of {advice.tried} forms). The least is needed by {least.words}: "
@@ -75,16 +74,14 @@ def _fits(advice: Advice) -> str:
     )
 
 
-def _what_it_takes(advice: Advice, least: Candidate) -> str:
-    times = least.memory_bytes / advice.question.memory_bytes
-    more = 1
-    while more < times:
-        more *= 2
-    if not least.layout.shards_parameters:
-        return "States are not sharded there: a larger batch, or more sequences a step, would let dp shard them."
+def _what_it_takes(advice: Advice, least: Form) -> str:
+    card = f"a card of {least.memory_bytes / 1e9 / CLOSE:.0f} GB"
+    if advice.enough_nodes is None:
+        return f"Nor does the same batch fit up to {MOST_RANKS:,} GPUs. Shorter sequences need less; {card} would do."
+    num_nodes, form = advice.enough_nodes
     return (
-        f"States are shared by all ranks already, so about {more * advice.question.num_nodes} nodes, shorter "
-        f"sequences or a card of {least.memory_bytes / 1e9 / 0.9:.0f} GB would do."
+        f"The same batch fits on {plural(num_nodes, 'node')}, as {form.words}: {form.memory_bytes / 1e9:.1f} GB; or "
+        f"{card} would do."
     )
 
 

@@ -77,11 +77,31 @@ def test_the_suite_of_the_first_five_is_planned_without_a_refusal(advice, tmp_pa
 def test_where_nothing_fits_it_is_said_what_it_takes():
     nothing = advise(question("llama-405b", gpus_per_node=8), Ours(), KNOWN)
     assert nothing.ranked == []
-    assert nothing.too_large.memory_bytes > CARD.memory_bytes
+    assert nothing.least.memory_bytes > CARD.memory_bytes
     done = run("--shape", "llama-405b", *HERE, "--global-batch-size", "64")
     assert done.exit_code == 0
     assert "1. What fits: nothing, in 80 GB." in done.stdout
-    assert "nodes, shorter sequences or a card of" in " ".join(done.stdout.replace("\n#", "").split())
+    text = " ".join(done.stdout.replace("\n#", "").split())
+    assert "The same batch fits on 16 nodes, as " in text
+    assert "GB; or a card of " in text
+
+
+def test_a_single_gpu_is_told_of_more_gpus_and_not_of_a_larger_batch():
+    """Nothing is shared on one GPU, whatever the batch."""
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "1", "--global-batch-size", "1")
+    text = " ".join(done.stdout.replace("\n#", "").split())
+    assert "1. What fits: nothing, in 80 GB. tp1, micro-batch 1, full recompute needs least: " in text
+    assert "The same batch fits on 2 nodes, as " in text
+    assert "larger batch" not in text
+
+
+def test_the_form_that_needs_least_is_named_though_it_is_slow(advice):
+    """The fastest form of each layout recomputes no more than it has to, and so needs more."""
+    assert advice.least.words == "cp2-tp2+sp+zero3, micro-batch 1, full recompute"
+    assert advice.least.memory_bytes < 0.6 * min(each.memory_bytes for each in advice.ranked)
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "4", "--tokens", "2^17")
+    text = " ".join(done.stdout.replace("\n#", "").split())
+    assert f"The least is needed by {advice.least.words}: {advice.least.memory_bytes / 1e9:.1f} GB." in text
 
 
 def test_a_mixture_of_experts_is_advised_too():
