@@ -18,6 +18,7 @@ from clusterbench.garbage import uncollected
 from clusterbench.precision import MASTER, PRECISIONS
 
 if TYPE_CHECKING:
+    from clusterbench.pricing.advice import Advice
     from clusterbench.pricing.table import StepTable
     from clusterbench.types import Plan
 
@@ -644,7 +645,9 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
 @click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
 @click.option("--knee", is_flag=True, help="Price 1, 2, 4 ... nodes, too: from where on do GPUs bring less?")
 @click.option("--gpu-hour", type=click.FloatRange(min=0, min_open=True), help="What an hour of a GPU costs.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the suite that measures the first five.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Write the suite that measures the first five of each answer."
+)
 @uncollected(to_the_end=True)
 def advise(out: Path | None, **asked: Any) -> None:
     """Say what fits, which batch and which layout: every legal one priced, the five to measure, and why others lose.
@@ -652,13 +655,18 @@ def advise(out: Path | None, **asked: Any) -> None:
     Nothing is run. Without --rates all of it is worked out from datasheets, and says so first.
     """
     from clusterbench.pricing.advise_verb import answers
+    from clusterbench.pricing.advised_suite import advised_suite
+    from clusterbench.words import comment
 
-    suite = ""
-    for number, (text, asked_suite) in enumerate(answers(**asked)):
-        click.echo(text if number == 0 else f"\n{text}")
-        suite = suite or asked_suite
+    found: list[Advice] = []
+    for text, advice in answers(**asked):
+        click.echo(f"\n{text}" if found else text)
+        found.append(advice)
     if out is not None:
-        _write(suite, out)
+        suite = advised_suite(found, asked["profile"])
+        for remark in suite.remarks:
+            click.echo("\n".join(comment(f"{out}: {remark}", indent="  ")))
+        _write(suite.text, out)
 
 
 @main.command(short_help="Learn a machine's rates from a few measured steps.")

@@ -1,4 +1,4 @@
-"""Advice as a person reads it, and as a suite that measures it."""
+"""Advice as a person reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.playbook_rules import checked
 from clusterbench.pricing.profiles import Profile
 from clusterbench.pricing.rates import KnownRates
-from clusterbench.shape_file import mapping_of
 from clusterbench.words import aligned, comment, plural
 
 OTHER_KINDS = 6
@@ -192,34 +191,3 @@ def _cost(best: Candidate, gpu_hour: float | None) -> str:
     hours = TERA / best.tokens_per_s_per_rank / 3600
     money = "" if gpu_hour is None else f", {hours * gpu_hour:,.0f} at {gpu_hour:g} an hour"
     return f"10^12 tokens with the first: {hours:,.0f} GPU-hours{money}."
-
-
-def advised_suite(advice: Advice) -> str:
-    """The suite that measures the first of the ranking."""
-    of = advice.question
-    lines = [
-        "suite: advised",
-        f"question: Which of the layouts priced fastest for {of.shape.name} on {of.world_size} GPUs is fastest?",
-        "benchmarks:",
-    ]
-    for each in _once(advice.ranked[:TO_MEASURE]):
-        job = each.priced.job
-        lines += [
-            "  - benchmark: train_step",
-            f"    shape: {mapping_of(of.shape)}",
-            f"    seq_len: {of.seq_len}",
-            f"    global_batch_size: {of.global_batch_size}",
-            f"    micro_batch_size: {job.micro_batch_size}",
-            f"    layouts: [{each.layout}]",
-            f"    recompute: {each.priced.recompute}",
-            "    dtype: bfloat16",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _once(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    seen = set()
-    for each in candidates:
-        if each.words not in seen:
-            seen.add(each.words)
-            yield each

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from clusterbench.cluster import GPUS_OF_A_NODE, named_accelerator
 from clusterbench.errors import SuiteError
-from clusterbench.pricing.advice import Question, advise
-from clusterbench.pricing.advice_text import advice_text, advised_suite
+from clusterbench.pricing.advice import Advice, Question, advise
+from clusterbench.pricing.advice_text import advice_text
 from clusterbench.pricing.knee import on_fewer_nodes
 from clusterbench.pricing.profiles import named_profile
 from clusterbench.pricing.rates import KnownRates
@@ -40,8 +40,8 @@ def answers(
     profile: str,
     gpu_hour: float | None,
     knee: bool,
-) -> Iterator[tuple[str, str]]:
-    """Text and suite of each answer; one for each network that there may be.
+) -> Iterator[tuple[str, Advice]]:
+    """Each answer as text and as it was found; one for each network that there may be.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def answers(
         advice = advise(question, of, known)
         head = [_caution(known, rates), *([f"# If the NICs of a node are {network}:"] if unsaid else [])]
         on_nodes = list(on_fewer_nodes(question, of, known)) if knee else ()
-        yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advised_suite(advice)
+        yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advice
 
 
 def _caution(known: KnownRates, rates: Path | None) -> str:

@@ -1,5 +1,7 @@
 """``advise``: what fits, which batch, which layout; the ranking, and what a person reads."""
 
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 
@@ -11,7 +13,7 @@ from clusterbench.layout import every_layout
 from clusterbench.planning import make_plan
 from clusterbench.pricing import step_seconds
 from clusterbench.pricing.advice import RECOMPUTED, Question, advise, order_words
-from clusterbench.pricing.advice_text import advised_suite
+from clusterbench.pricing.advised_suite import advised_suite
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.profiles.ours import Ours
 from clusterbench.pricing.typical import typical_rates
@@ -65,13 +67,43 @@ def test_layouts_are_ranked_once_each_and_all_of_them_fit(advice):
 
 def test_the_suite_of_the_first_five_is_planned_without_a_refusal(advice, tmp_path):
     file = tmp_path / "advised.yaml"
-    file.write_text(advised_suite(advice))
+    file.write_text(advised_suite([advice], "ours").text)
     plan = make_plan(load_suite(str(file)), Cluster(1, 4, "cuda", "NVIDIA H100 80GB HBM3"))
     assert plan.refusals == ()
     assert [case.point["layout"] for case in plan.cases] == [str(each.layout) for each in advice.ranked[:5]]
     assert [case.point["micro_batch_size"] for case in plan.cases] == [
         each.priced.job.micro_batch_size for each in advice.ranked[:5]
     ]
+
+
+def test_where_nothing_fits_no_suite_is_written(tmp_path):
+    file = tmp_path / "advised.yaml"
+    done = run("--shape", "llama-405b", *HERE, "--global-batch-size", "8", "--out", str(file))
+    assert done.exit_code == 2
+    assert done.stderr == "error: there is no suite to write: nothing fits, so there is nothing to measure.\n"
+    assert not file.exists()
+
+
+def test_the_suite_of_two_networks_has_the_first_five_of_both(advice):
+    suite = advised_suite([advice, replace(advice, ranked=advice.ranked[3:])], "ours")
+    measured = [line.split("[")[1][:-1] for line in suite.text.splitlines() if "layouts:" in line]
+    assert measured == [str(each.layout) for each in advice.ranked[:8]]
+    (said,) = suite.remarks
+    assert said == "The first 5 of each of 2 networks, each layout once: 8 cases."
+    assert suite.text.startswith(f"# {said}\nsuite: advised\n")
+
+
+def test_the_suite_of_another_framework_says_that_it_runs_our_step_and_leaves_out_what_that_cannot_hold(tmp_path):
+    file = tmp_path / "advised.yaml"
+    of = ("--shape", "llama-8b", *HERE, "--global-batch-size", "256", "--profile", "megatron_core")
+    done = run(*of, "--out", str(file))
+    text = file.read_text().replace("\n#  ", "")
+    assert "# Priced were steps of megatron_core; this suite runs clusterbench's own step" in text
+    assert "# left out: " in text
+    assert "our step needs 1" in text
+    assert "and the card has 80 GB." in text
+    assert 1 <= text.count("benchmark: train_step") < 5
+    assert "left out: " in done.stdout
 
 
 def test_where_nothing_fits_it_is_said_what_it_takes():
