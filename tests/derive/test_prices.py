@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from clusterbench.cli import main
 from clusterbench.derive import AskedRates, read
+from clusterbench.derive.prices import prices_of
 from clusterbench.derive.several_runs import read_several
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import Fingerprint
@@ -72,6 +73,19 @@ def test_every_step_has_its_price_with_origin_source_and_interval(folder: Path, 
         assert "; 80 % within " in row.basis
     others = [row for row in reading.rows if row.metric != "step_time"]
     assert others == [row for row in read(RunFolder.open(folder)).rows if row.metric != "step_time"]
+
+
+def test_a_case_with_an_option_of_which_no_rate_is_known_has_a_reason_and_no_price(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Without a price it is never judged."""
+    run = RunFolder.open(folder)
+    plan = run.plan()
+    first, *others = (case for case in plan.cases if case.benchmark == "train_step")
+    compiled = replace(first, point={**first.point, "compile": True})
+    prices = prices_of(replace(plan, cases=(compiled, *others)), run.environment(), written(tmp_path))
+    assert len(prices.by_case) == STEPS - 1
+    assert prices.reasons == {first.id: "compile: what a compiled layer launches, reads and writes is not priced"}
 
 
 def test_the_rates_of_the_run_itself_are_found(folder: Path) -> None:

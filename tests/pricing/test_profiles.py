@@ -9,6 +9,7 @@ from clusterbench.cluster import accelerators
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.pricing import step_seconds
+from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.profiles import PricedJob, Reach, profiles, reach
 from clusterbench.pricing.profiles.nanotron import stages_of
 from clusterbench.pricing.table import read_steps
@@ -51,6 +52,34 @@ def test_tensor_parallelism_halves_work_and_adds_messages(name):
     assert two.attention_flops == one.attention_flops / 2
     assert two.parameters == pytest.approx(one.parameters / 2, rel=1e-4)  # norms are whole
     assert sum(sent.count for sent in two.messages) >= 8 * 32
+
+
+@pytest.mark.parametrize("name", profiles())
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("float8", "rowwise", "float8: no rate of products in it is known"),
+        ("compile", True, "compile: what a compiled layer launches, reads and writes is not priced"),
+        ("offload", True, "offload: what passes between host and GPU is not priced"),
+        ("attention_backend", "math", "attention_backend math: the rate of attention is that of fused kernels"),
+        ("compress", "powersgd", "compress powersgd: the products of its factors are not priced"),
+    ],
+)
+def test_an_option_of_which_no_rate_is_known_is_refused(name, option, value, why):
+    job = replace(priced("tp1"), options={option: value})
+    assert profiles()[name]().objection(job).startswith(why)
+
+
+@pytest.mark.parametrize("name", profiles())
+def test_products_in_float32_on_a_gpu_have_no_rate_and_on_a_cpu_have(name):
+    job = priced("tp1")
+    on_gpu, on_cpu = (replace(job, job=replace(job.job, dtype="float32", device=device)) for device in ("cuda", "cpu"))
+    assert profiles()[name]().objection(on_gpu) == "dtype float32: rates of products on a GPU are those of bfloat16"
+    assert profiles()[name]().objection(on_cpu) is None
+
+
+def test_fp8_is_not_validated():
+    assert not_validated(replace(priced("dp2+zero3"), options={"float8": "rowwise"})) == ["ZeRO-3", "FP8"]
 
 
 @pytest.mark.parametrize("name", profiles())
