@@ -40,6 +40,9 @@ _LEADING = re.compile(r"[0-9]{1,15}")
 MOST, MOST_OF = 10**9, {"layers": 10_000}
 """The largest whole number of a cell."""
 
+PRICED_PRECISIONS = ("", "bf16", "bfloat16", "fp16", "float16")
+"""Of products; a GPU multiplies both at one rate. An empty cell is taken for bfloat16."""
+
 _SIZE_OF_PARAMETERS = 0.02  # a published number of parameters is rounded
 
 
@@ -152,6 +155,7 @@ class _Row:
         per_node = min(gpus or 1, self._default("gpus_per_node", self.gpus_per_node))
         row = TableRow(self.line, self.cells.get("model", ""), self.cells.get("gpu", ""))
         try:
+            self._expect_priced_precision()
             layout = self._layout(gpus)
             job = self._job(layout)
         except _CannotPrice as why:
@@ -159,6 +163,14 @@ class _Row:
         priced = PricedJob(job, per_node, self._default("vpp", 1), self.cells.get("recompute") or "none")
         measured = self._measured_step(job), self._number("mem_gb") or None
         return replace(row, priced=priced, step_s=measured[0], memory_gb=measured[1])
+
+    def _expect_priced_precision(self) -> None:
+        given = self.cells.get("precision", "")
+        if given.lower() not in PRICED_PRECISIONS:
+            raise _CannotPrice(
+                f"precision {as_yaml(given)}: rates of products are those of bf16 and fp16, and other products are "
+                "faster or slower"
+            )
 
     def _layout(self, gpus: int | None) -> ParallelLayout:
         degrees = {name: self._default(name, 1) for name in DEGREES if name != "dp"}

@@ -91,6 +91,13 @@ def test_words_behind_the_zero_stage_are_let_be(tmp_path):
     assert alone.priced.job.layout.zero == 0
 
 
+def test_a_precision_of_which_no_rate_is_known_has_a_reason(tmp_path):
+    rows = [f"{cells()},{precision}" for precision in ("bf16", "FP16", "", "fp8", "fp32")]
+    read = read_steps(table(tmp_path, *rows, header=f"{HEADER},precision"), 8).rows
+    assert [row.priced is not None for row in read] == [True, True, True, False, False]
+    assert read[3].reason.startswith("precision 'fp8': rates of products are those of bf16 and fp16")
+
+
 @pytest.mark.parametrize(
     ("others", "reason"),
     [
