@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from clusterbench.cluster import accelerators
+from clusterbench.confront import steps_of_run
 from clusterbench.expectation import Expectation
 from clusterbench.pricing import step_seconds
 from clusterbench.pricing.calibrate import (
@@ -20,6 +21,7 @@ from clusterbench.pricing.calibrate import (
 from clusterbench.pricing.profiles.nanotron import Nanotron
 from clusterbench.pricing.table import read_steps
 from clusterbench.pricing.typical import typical_rates
+from clusterbench.pricing.verb import calibrate_table
 
 HERE = Path(__file__).parent
 TYPICAL = typical_rates(accelerators()["h100-sxm-80gb"], 400e9)
@@ -58,6 +60,14 @@ def test_rates_of_a_made_up_machine_are_found_again(works):
     assert (found.profile, found.by_key["node_network"]) == ("nanotron", TYPICAL.by_key["node_network"])
     for run in measured(works):
         assert step_seconds(run.work, found.rates) == pytest.approx(run.step_s, rel=0.03)
+
+
+def test_a_floor_far_below_the_work_is_found_all_the_same():
+    """At 40 us no step of this run depends on it, and the fit took a step_time of 0.2 s for the cause."""
+    run = Path(__file__).parents[2] / "reports" / "examples" / "tp_scale-cpu"
+    found, _ = calibrate_table(steps_of_run(run), "ours")
+    assert found.by_key["collective_time"].value > 1e-3
+    assert found.by_key["step_time"].value < 0.01
 
 
 def test_a_wild_measurement_moves_rates_little(works):
