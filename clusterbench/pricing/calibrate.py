@@ -29,7 +29,8 @@ NOT_KNOWN: Mapping[str, float] = {"pipeline_factor": math.log(4.0)}
 """Standard deviations, as logarithms, of what no datasheet tells."""
 
 HARDLY, WIDE = 0.7, 1.15
-"""A rate is not determined by the runs where its interval shrank to no less than this share, and is wider than that."""
+"""A rate is not determined by the runs where its interval shrank to no less than this share, and is wider than that; a
+narrower one where they say next to nothing of it."""
 
 LEAST: Mapping[str, float] = {"pipeline_factor": 1.0}
 """What a rate is at least, whatever was measured."""
@@ -292,13 +293,16 @@ def _slopes(works: Sequence[StepWork], known: KnownRates, names: Sequence[str], 
 
 
 def rates_after(found: Fit, known: KnownRates, num_runs: int, profile: str) -> KnownRates:
-    """``known`` with what a fit found in its place."""
+    """``known`` with what a fit found in its place; a rate that the runs did not determine keeps its origin."""
     rates: dict[str, Expectation] = {}
     deviations = np.sqrt(np.diag(found.covariance))
     for name, moved, deviation in zip(found.names, found.moved.tolist(), deviations.tolist(), strict=True):
         of_name = {key: rate for key, rate in known.by_key.items() if split_key(key)[0] == name}
-        least = LEAST.get(name, 0.0)
-        rates |= {key: _moved(rate, math.exp(moved), deviation, least, num_runs) for key, rate in of_name.items()}
+        least, after = LEAST.get(name, 0.0), math.exp(TWO_SIDED_80 * deviation)
+        is_left = _is_left(max(rate.spread for rate in of_name.values()), after)
+        for key, rate in of_name.items():
+            origin = rate.origin if is_left else "calibrated"
+            rates[key] = replace(_moved(rate, math.exp(moved), deviation, least, num_runs), origin=origin)
     if found.model_error is not None:
         rates["model_error"] = found.model_error
     return known.but(rates, f"{known.name}, calibrated by {num_runs} runs", profile)
@@ -390,16 +394,22 @@ def determined(known: KnownRates, found: KnownRates) -> Iterator[str]:
 def undetermined(known: KnownRates, found: KnownRates, runs: Sequence[Run]) -> Iterator[str]:
     """Which rates the runs left as wide as they were, and what would narrow them."""
     for name in FITTED:
-        before = [rate.spread for key, rate in known.by_key.items() if split_key(key)[0] == name]
-        after = [rate.spread for key, rate in found.by_key.items() if split_key(key)[0] == name]
-        is_wide = max(after) > max(WIDE, 1 + HARDLY * (max(before) - 1))
-        if is_wide and name not in NOT_KNOWN:
-            yield f"not determined: {name} ({RATES[name][1]}), still within a factor of {max(after):.2f}"
+        before, after = (
+            max(rate.spread for key, rate in of.by_key.items() if split_key(key)[0] == name) for of in (known, found)
+        )
+        if after > WIDE and _is_left(before, after) and name not in NOT_KNOWN:
+            yield f"not determined: {name} ({RATES[name][1]}), still within a factor of {after:.2f}"
     if not any(run.work.pipeline_nodes > 1 and len(run.work.stages) > 1 for run in runs):
         yield (
             "not determined: pipeline_factor. A run with tp and pp over two nodes would tell it; until then layouts "
             "with both may be several times slower than priced"
         )
+
+
+def _is_left(before: float, after: float) -> bool:
+    """Whether the runs did not determine a rate: its interval, as a factor to each side, before and after them."""
+    share = HARDLY if after > WIDE else _NARROWER
+    return after > 1 + share * (before - 1)
 
 
 def _deviation(name: str, known: KnownRates) -> float:
@@ -411,6 +421,4 @@ def _deviation(name: str, known: KnownRates) -> float:
 def _moved(rate: Expectation, factor: float, deviation: float, least: float, num_runs: int) -> Expectation:
     value, spread = max(least, rate.value * factor), math.exp(TWO_SIDED_80 * deviation)
     source = f"{num_runs} runs, on {rate.source}"
-    return replace(
-        rate, value=value, low=max(least, value / spread), high=value * spread, origin="calibrated", source=source
-    )
+    return replace(rate, value=value, low=max(least, value / spread), high=value * spread, source=source)

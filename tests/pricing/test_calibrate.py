@@ -93,6 +93,12 @@ def test_without_a_second_node_the_pipelines_factor_stays_unknown_and_is_named(w
     assert found.by_key["pipeline_factor"].spread > 3
     said = [*undetermined(TYPICAL, found, on_one)]
     assert any("pipeline_factor" in sentence for sentence in said)
+    assert found.by_key["pipeline_factor"].origin == "typical"
+    assert any(sentence.startswith("not determined: step_time ") for sentence in said)
+    for name in TRUE:
+        origins = {rate.origin for key, rate in found.by_key.items() if key.split("[")[0] == name}
+        is_named = any(f"not determined: {name} " in sentence for sentence in said)
+        assert not (is_named and "calibrated" in origins), name
     both = calibrated(measured(works), TYPICAL, "nanotron")
     assert not any("pipeline_factor" in sentence for sentence in undetermined(TYPICAL, both, measured(works)))
     assert both.by_key["pipeline_factor"].spread < 1.3
@@ -102,6 +108,7 @@ def test_no_run_at_all_leaves_all_rates():
     found = calibrated([], TYPICAL, "nanotron")
     for name in TRUE:
         assert found.by_key[name].value == pytest.approx(TYPICAL.by_key[name].value)
+        assert found.by_key[name].origin == TYPICAL.by_key[name].origin
 
 
 def test_the_choice_sees_configurations_only():
