@@ -93,6 +93,17 @@ def test_the_rates_of_the_run_itself_are_found(folder: Path) -> None:
     assert len(read(RunFolder.open(folder)).prices.by_case) == STEPS
 
 
+def test_rates_named_for_a_run_without_a_timed_step_are_said_to_have_no_effect(folder: Path, tmp_path: Path) -> None:
+    """An imported run has no case of train_step, and of a dry run none was timed."""
+    without = Path(shutil.copytree(EXAMPLE.parent / "fabric-cpu", tmp_path / "fabric"))
+    (why,) = read(RunFolder.open(without), AskedRates(written(tmp_path))).prices.unused
+    assert why == ("--rates has no effect on this run. It has no time of a case of train_step, which alone is priced")
+    (folder / "observations.jsonl").write_text("")
+    done = invoked("report", folder, "--rates", written(tmp_path))
+    assert "# no step is priced: --rates has no effect on this run. It has no time of a case of" in done.stderr
+    assert "What steps should have taken: --rates has no effect" in (folder / "index.html").read_text()
+
+
 def test_rates_of_another_machine_are_not_used_and_said(folder: Path) -> None:
     written(folder, cpu="AMD EPYC 7763")
     reading = read(RunFolder.open(folder))
