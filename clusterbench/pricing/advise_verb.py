@@ -13,7 +13,7 @@ from clusterbench.pricing.advice_text import advice_text
 from clusterbench.pricing.knee import on_fewer_nodes
 from clusterbench.pricing.profiles import named_profile
 from clusterbench.pricing.rates import KnownRates
-from clusterbench.pricing.rates_file import expect_effect, rates_of
+from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.typical import nics_bytes_per_s, typical_rates
 from clusterbench.shape_file import asked_shape
 
@@ -60,7 +60,7 @@ def answers(
     expect_effect(rates, accepted)
     unsaid = nics is None and rates is None and num_nodes > 1
     for network in NETWORKS if unsaid else (nics,):
-        known = typical_rates(question.card, nics_bytes_per_s(network))
+        known = typical_rates(question.card, nics_bytes_per_s(network), given_names(rates))
         known = known if rates is None else rates_of(rates, known, profile, accepted=accepted)
         advice = advise(question, of, known)
         head = [_caution(known, rates), *([f"# If the NICs of a node are {network}:"] if unsaid else [])]

@@ -31,7 +31,7 @@ from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.probes import probe_lines, probed_rates
 from clusterbench.pricing.profiles import Profile, named_profile
 from clusterbench.pricing.rates import CPU, RATES, KnownRates
-from clusterbench.pricing.rates_file import expect_effect, rates_of
+from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
 from clusterbench.pricing.table import StepTable, TableRow
 from clusterbench.pricing.typical import nics_bytes_per_s, typical_of
@@ -93,7 +93,7 @@ def price_table(
 
     @cache
     def known_of(card: str) -> KnownRates:
-        typical = _typical(card, network, table)
+        typical = _typical(card, network, table, rates)
         return typical if rates is None else rates_of(rates, typical, profile_name, accepted=accepted)
 
     priced = [_priced(row, profile, card_of[row.line], known_of) for row in table.rows]
@@ -108,9 +108,9 @@ def price_table(
     return PricedTable(scaled, remarks)
 
 
-def _typical(card: str, network: float | None, table: StepTable) -> KnownRates:
+def _typical(card: str, network: float | None, table: StepTable, rates: Path | None) -> KnownRates:
     """Of the machine of the table, of which a CSV names no more than the card."""
-    typical = typical_of(card, network or _network_of(table))
+    typical = typical_of(card, network or _network_of(table), given_names(rates))
     return typical if table.machine == UNKNOWN else replace(typical, machine=table.machine)
 
 
@@ -273,7 +273,7 @@ def calibrate_table(
         what = f"rows are of {', '.join(sorted(cards))}" if cards else "no row is of a kind that a calibration wants"
         raise SuiteError(f"{table.name}: {what}.\nhint: --lines A,B,C takes these rows")
     expect_effect(rates, accepted)
-    typical = _typical(cards.pop(), nics_bytes_per_s(nics), table)
+    typical = _typical(cards.pop(), nics_bytes_per_s(nics), table, rates)
     measured = [rows[number] for number in wanted]
     probed = probed_rates(table.probes, typical, _dtype(measured), table.name)
     known = typical.but(probed)

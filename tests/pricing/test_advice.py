@@ -226,3 +226,28 @@ def test_a_batch_that_no_layout_can_share_has_its_reasons():
         done.stdout.replace("\n#", "").split()
     )
     assert "refused" in done.stdout
+
+
+def test_a_card_without_a_link_is_priced_where_a_file_gives_what_the_datasheet_lacks(tmp_path):
+    of = ("--shape", "llama-1b", "--gpu", "l40s", "--gpus-per-node", "2", "--tokens", "2^15")
+    without = run(*of)
+    assert without.exit_code == 2
+    assert without.stderr == (
+        "error: nothing can be priced on l40s: its datasheet on record has no link_bytes_per_s.\n"
+        "hint: give busbw with --rates FILE\n"
+    )
+    rates = tmp_path / "rates.yaml"
+    rates.write_text("rates:\n  busbw[nodes=1,op=all_gather]: 20 GB/s\n")
+    given = run(*of, "--rates", str(rates))
+    assert given.exit_code == 0, given.stderr
+    assert "3. Which layout" in given.stdout
+
+
+def test_a_binary_file_of_rates_is_called_one(tmp_path):
+    rates = tmp_path / "rates.yaml"
+    rates.write_bytes(b"\x93NUMPY\xff")
+    done = run("--shape", "llama-1b", *HERE, "--tokens", "2^15", "--rates", str(rates))
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"error: {rates}:1: byte 0x93 is not UTF-8; a file of rates is a text file.\n",
+    )
