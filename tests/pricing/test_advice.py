@@ -251,3 +251,24 @@ def test_a_binary_file_of_rates_is_called_one(tmp_path):
         2,
         f"error: {rates}:1: byte 0x93 is not UTF-8; a file of rates is a text file.\n",
     )
+
+
+def test_a_file_of_one_rate_says_that_the_others_were_not_measured(tmp_path):
+    rates = tmp_path / "rates.yaml"
+    rates.write_text("of: our cluster\nrates:\n  matmul: 600 TFLOP/s\n")
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "2", "--tokens", "2^15", "--rates", str(rates))
+    head = " ".join(done.stdout.partition("llama-8b on")[0].replace("\n#", "").split())
+    assert head.startswith("# rates: our cluster given or measured: matmul NOT MEASURED: attention, memory, busbw, ")
+    assert "(datasheet); operator_time, half_size, " in head
+    assert "Where these decide, believe the range and not the value." in head
+
+
+def test_a_file_that_says_nothing_of_the_network_leaves_two_answers(tmp_path):
+    rates = tmp_path / "rates.yaml"
+    of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--gpus-per-node", "2", "--global-batch-size", "16")
+    rates.write_text("rates:\n  matmul: 600 TFLOP/s\n")
+    assert run(*of, "--rates", str(rates)).stdout.count("If the NICs of a node are ") == 2
+    rates.write_text("rates:\n  busbw[nodes=2,op=all_gather]: 20 GB/s\n  node_network: 40 GB/s\n")
+    given = run(*of, "--rates", str(rates)).stdout
+    assert "If the NICs of a node are " not in given
+    assert f"a node sends 40.0 GB/s: {rates}:3" in given.replace("\n#  ", "")
