@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clusterbench.cluster import GPUS_OF_A_NODE, named_accelerator
+from clusterbench.cluster import Accelerator, named_accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.expectation import MEASURED
 from clusterbench.pricing.advice import Advice, Question, advise
@@ -18,7 +18,7 @@ from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.typical import nics_bytes_per_s, typical_rates
 from clusterbench.shape_file import asked_shape
 from clusterbench.units import format_value
-from clusterbench.words import comment
+from clusterbench.words import comment, plural
 
 NETWORKS = ("8x400Gb", "8x100Gb")
 """Asked about where nobody says what NICs there are."""
@@ -55,11 +55,12 @@ def answers(
         For every mistake of an option or a file.
     """
     of = named_profile(profile)
+    card = named_accelerator(gpu)
     question = Question(
         asked_shape(shape),
-        named_accelerator(gpu),
+        card,
         num_nodes,
-        gpus_per_node or GPUS_OF_A_NODE,
+        gpus_per_node or card.usual_gpus_per_node,
         seq_len,
         _sequences(global_batch_size, tokens, seq_len),
     )
@@ -70,9 +71,19 @@ def answers(
         known = typical_rates(question.card, nics_bytes_per_s(network), given)
         known = known if rates is None else rates_of(rates, known, profile, accepted=accepted)
         advice = advise(question, of, known)
-        head = [*_caution(known, rates, num_nodes), *([f"# If the NICs of a node are {network}:"] if unsaid else [])]
+        head = [
+            *_caution(known, rates, num_nodes),
+            *(() if gpus_per_node else _server(card)),
+            *([f"# If the NICs of a node are {network}:"] if unsaid else []),
+        ]
         on_nodes = list(on_fewer_nodes(question, of, known)) if knee else ()
         yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advice
+
+
+def _server(card: Accelerator) -> list[str]:
+    """How many GPUs a node was taken to have, and why."""
+    why = card.server or "no usual server of this card is on record"
+    return comment(f"{plural(card.usual_gpus_per_node, 'GPU')} a node, as --gpus-per-node was not said: {why}", "  ")
 
 
 def _caution(known: KnownRates, rates: Path | None, num_nodes: int) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from clusterbench.cluster import GPUS_OF_A_NODE, find_card
 from clusterbench.csv_lines import rows_of
 from clusterbench.errors import LayoutError, SuiteError, nearest
 from clusterbench.fingerprint import UNKNOWN, Fingerprint
@@ -92,13 +93,15 @@ class StepTable:
         return f"{self.name}:{row.line}" if self.has_lines else f"{self.name}: {row.model}"
 
 
-def read_steps(path: Path, gpus_per_node: int) -> StepTable:
+def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) -> StepTable:
     """The steps of a CSV file.
 
     Parameters
     ----------
     gpus_per_node
-        Where the table does not say.
+        Where the table does not say; None for the usual server of each row's card.
+    gpu
+        The card of all rows, in place of the table's column.
 
     Raises
     ------
@@ -116,7 +119,7 @@ def read_steps(path: Path, gpus_per_node: int) -> StepTable:
             raise SuiteError(f"{path.name}:{line}: the row has {len(cells)} cells and the header {len(header)}.")
         if len(read) == MOST_ROWS:
             raise SuiteError(f"{path.name}:{line}: more than {MOST_ROWS} rows.")
-        row = _Row(path, line, dict(zip(header, cells, strict=True)), gpus_per_node)
+        row = _Row(path, line, dict(zip(header, cells, strict=True)), gpus_per_node, gpu)
         read.append(row.as_step())
         defaults.update(row.defaults)
     if not read:
@@ -145,9 +148,13 @@ class _CannotPrice(Exception):
 class _Row:
     """One row, and what was taken for its empty cells."""
 
-    def __init__(self, table: Path, line: int, cells: Mapping[str, str], gpus_per_node: int) -> None:
+    def __init__(
+        self, table: Path, line: int, cells: Mapping[str, str], gpus_per_node: int | None, gpu: str | None
+    ) -> None:
         self.folder, self.line, self.where = table.parent, line, f"{table.name}:{line}"
-        self.cells, self.gpus_per_node = cells, gpus_per_node
+        self.cells = cells
+        card = find_card(gpu or cells.get("gpu", ""))
+        self.gpus_per_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
         self.defaults: list[str] = []
 
     def as_step(self) -> TableRow:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from clusterbench.cluster import Accelerator, accelerators, find_accelerator, named_accelerator
+from clusterbench.cluster import Accelerator, accelerators, find_card, named_accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import UNKNOWN
@@ -129,14 +129,13 @@ def _card(row: TableRow, table: StepTable, gpu: str | None) -> str:
         return CPU
     if gpu is not None:
         return named_accelerator(gpu).name
-    name = row.gpu.split(" (")[0].lower()
-    found = find_accelerator(row.gpu)
-    if found is None and name not in accelerators():
+    found = find_card(row.gpu)
+    if found is None:
         raise SuiteError(
             f"{table.place(row)}: gpu {row.gpu!r} does not begin with a card of the tables.\n"
             f"hint: --gpu NAME says it for all rows, one of {', '.join(accelerators())}"
         )
-    return name if found is None else found.name
+    return found.name
 
 
 def _priced(row: TableRow, profile: Profile, card: str, known_of: Callable[[str], KnownRates]) -> Priced:

@@ -272,3 +272,10 @@ def test_a_file_that_says_nothing_of_the_network_leaves_two_answers(tmp_path):
     given = run(*of, "--rates", str(rates)).stdout
     assert "If the NICs of a node are " not in given
     assert f"a node sends 40.0 GB/s: {rates}:3" in given.replace("\n#  ", "")
+
+
+def test_a_node_has_as_many_gpus_as_the_usual_server_of_its_card():
+    done = run("--shape", "llama-8b", "--gpu", "gb200", "--tokens", "2^17")
+    text = " ".join(done.stdout.replace("\n#", "").split())
+    assert "4 GPUs a node, as --gpus-per-node was not said: NVIDIA GB200 NVL72: 18 compute trays of four GPUs" in text
+    assert "llama-8b on 1 node x 4 NVIDIA GB200" in text

@@ -46,6 +46,14 @@ def test_tokens_per_second_have_more_digits_than_a_step_time(tmp_path):
     assert row.step_s == pytest.approx(64 * 4096 / 16 / 6553.6)
 
 
+def test_a_node_has_as_many_gpus_as_the_usual_server_of_the_rows_card(tmp_path):
+    rows = [f"{cells()},{gpu}" for gpu in ("gb200 (NVL72)", "NVIDIA H200", "mine")]
+    file = table(tmp_path, *rows, header=f"{HEADER},gpu")
+    assert [row.priced.ranks_per_node for row in read_steps(file, None).rows] == [4, 8, 8]
+    assert [row.priced.ranks_per_node for row in read_steps(file, None, "gh200-96gb").rows] == [1, 1, 1]
+    assert [row.priced.ranks_per_node for row in read_steps(file, 2).rows] == [2, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("params_b", "ffn", "tied", "said"),
     [
