@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from clusterbench.expected.fits import CLOSE
@@ -13,6 +15,9 @@ from clusterbench.pricing.playbook_rules import checked
 from clusterbench.pricing.profiles import Profile
 from clusterbench.pricing.rates import KnownRates
 from clusterbench.words import aligned, comment, plural
+
+_FIGURES = re.compile(r"\S*[0-9]\S*")
+"""What tells two reasons of one kind apart: numbers, and layouts."""
 
 OTHER_KINDS = 6
 MOST_REASONS = 4
@@ -42,9 +47,18 @@ def advice_text(
         lines += [*_scaling(on_nodes), *_rules(advice)]
         if unsure := dict.fromkeys(what for each in advice.ranked[:TO_MEASURE] for what in not_validated(each.priced)):
             lines += comment(f"Not validated against any measurement: {', '.join(unsure)}.")
-    for why, number in advice.refused.most_common(MOST_REASONS):
-        lines += comment(f"refused, {plural(number, 'form')}: {why}", indent="  ")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_refused(advice.refused)])
+
+
+def _refused(refused: Counter[str]) -> Iterator[str]:
+    """The commonest reasons; those that differ in their figures only are one, and the commonest of them is said."""
+    alike: dict[str, Counter[str]] = {}
+    for why, number in refused.items():
+        alike.setdefault(_FIGURES.sub("", why), Counter())[why] = number
+    for reasons in sorted(alike.values(), key=Counter.total, reverse=True)[:MOST_REASONS]:
+        (why, _), *others = reasons.most_common()
+        more = f" (and {plural(len(others), 'other')} alike)" if others else ""
+        yield from comment(f"refused, {plural(reasons.total(), 'form')}: {why}{more}", indent="  ")
 
 
 def _asked(advice: Advice) -> str:
@@ -52,7 +66,7 @@ def _asked(advice: Advice) -> str:
     tokens = of.seq_len * of.global_batch_size
     return (
         f"{of.shape.name} on {plural(of.num_nodes, 'node')} x {of.gpus_per_node} {of.card.nvml_names[0]}: "
-        f"{of.global_batch_size:,} sequences of {of.seq_len:,} = {tokens:,} tokens a step"
+        f"{plural(of.global_batch_size, 'sequence')} of {of.seq_len:,} = {tokens:,} tokens a step"
     )
 
 

@@ -344,7 +344,9 @@ class Narrowing:
             for name, (before, after) in ranked[:_NAMED]
             if after < _NARROWER * before
         ]
-        return f"{self.name} would narrow rates most: {', '.join(told) or 'none by a tenth'}"
+        if not told:
+            return f"no other step would narrow the interval of any rate by a tenth; {self.name} comes nearest to it"
+        return f"{self.name} would narrow rates most: {', '.join(told)}"
 
 
 def most_narrowing(candidates: Mapping[str, StepWork], known: KnownRates, found: Fit) -> Narrowing | None:

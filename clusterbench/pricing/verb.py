@@ -259,6 +259,8 @@ def calibrate_table(
     """
     profile = named_profile(profile_name)
     rows = [row for row in table.rows if row.step_s and row.priced and profile.objection(row.priced) is None]
+    if not rows:
+        raise SuiteError(f"{table.name}: {_why_no_row(table, profile)}.")
     if lines:
         rows = [row for row in rows if row.line in lines]
     if missing := sorted(set(lines) - {row.line for row in rows}):
@@ -288,6 +290,17 @@ def calibrate_table(
         *undetermined(known, found, runs),
         *([more.words] if more else []),
     ]
+
+
+def _why_no_row(table: StepTable, profile: Profile) -> str:
+    """Why nothing can be learned of a table: no row has a time, or none that has one can be priced."""
+    timed = [row for row in table.rows if row.step_s]
+    if timed:
+        reasons = Counter(profile.objection(row.priced) for row in timed if row.priced is not None)
+        return f"no row with a measured time can be priced: {reasons.most_common(1)[0][0]}"
+    if table.has_lines:
+        return "no row has a measured time, a step_s or a tokens_per_s_per_gpu, so there is nothing to learn from"
+    return "no case of train_step was timed, so there is nothing to learn from"
 
 
 def _dtype(rows: Sequence[TableRow]) -> str:

@@ -125,6 +125,7 @@ def test_a_single_gpu_is_told_of_more_gpus_and_not_of_a_larger_batch():
     assert "1. What fits: nothing, in 80 GB. tp1, micro-batch 1, full recompute needs least: " in text
     assert "The same batch fits on 2 nodes, as " in text
     assert "larger batch" not in text
+    assert "1 NVIDIA H100 80GB HBM3: 1 sequence of 4,096 = 4,096 tokens a step" in text
 
 
 def test_the_form_that_needs_least_is_named_though_it_is_slow(advice):
@@ -226,6 +227,17 @@ def test_a_batch_that_no_layout_can_share_has_its_reasons():
         done.stdout.replace("\n#", "").split()
     )
     assert "refused" in done.stdout
+
+
+def test_refusals_that_differ_in_figures_only_are_said_once():
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "8", "--global-batch-size", "2")
+    text = done.stdout.replace("\n#  ", "")
+    refused = [line for line in text.splitlines() if line.startswith("# refused")]
+    kinds = [
+        "".join(word for word in line.split(":", 1)[1].split() if not any(map(str.isdigit, word))) for line in refused
+    ]
+    assert len(kinds) == len(set(kinds)) > 1
+    assert any("others alike)" in line for line in refused)
 
 
 def test_a_card_without_a_link_is_priced_where_a_file_gives_what_the_datasheet_lacks(tmp_path):

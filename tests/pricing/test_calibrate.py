@@ -12,6 +12,7 @@ from clusterbench.pricing import step_seconds
 from clusterbench.pricing.calibrate import (
     WISHES,
     Configuration,
+    Narrowing,
     Run,
     calibrated,
     chosen,
@@ -127,3 +128,12 @@ def test_a_table_of_other_layouts_gives_what_there_is():
     alone = Configuration(1, 8e9, 1, 1, 8, 2, 4, 1)
     assert chosen([alone, replace(alone, num_nodes=4)]) == [0]
     assert chosen([]) == []
+
+
+def test_where_no_step_would_narrow_a_rate_that_is_the_sentence():
+    assert Narrowing("tp2", {"matmul": (1.2, 1.19)}).words == (
+        "no other step would narrow the interval of any rate by a tenth; tp2 comes nearest to it"
+    )
+    assert Narrowing("tp2", {"matmul": (1.2, 1.05)}).words == (
+        "tp2 would narrow rates most: matmul from a factor of 1.20 to 1.05"
+    )
