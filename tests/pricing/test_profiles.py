@@ -122,6 +122,20 @@ def test_fsdp_gathers_each_layer_twice_and_scatters_its_gradient_once_for_each_m
     assert all(sent.nodes == 2 for sent in stage.messages)
 
 
+def test_megatron_counts_embedding_and_loss_as_layers_where_layers_do_not_divide():
+    """Llama 3's 126 layers on 16 stages: arXiv:2407.21783, section 3.3.2, has one layer less on the first and last."""
+    profile = profiles()["megatron_core"]()
+    job = priced("pp16-tp8+sp", "llama-405b")
+    assert profile.objection(job) is None
+    first, middle, last = profile.work(job).stages
+    shape = named_shape("llama-405b")
+    assert (middle.parameters, middle.stages) == (8 * shape.parameters_per_layer / 8, 14)
+    for end in (first, last):
+        assert end.parameters - shape.embedding_parameters / 8 == pytest.approx(7 / 8 * middle.parameters, rel=1e-4)
+    assert first.operators == last.operators == middle.operators * 7 / 8
+    assert len(profile.memory(job)) == 16
+
+
 def test_megatron_computes_layers_again_as_its_paper_says():
     """Korthikanti et al. 2022, arXiv:2205.05198: full recomputation is one more forward."""
     profile = profiles()["megatron_core"]()
@@ -130,7 +144,7 @@ def test_megatron_computes_layers_again_as_its_paper_says():
     selective = profile.work(priced("pp4", recompute="selective")).stages[1]
     assert selective.matmul_flops == none.matmul_flops
     assert selective.attention_flops == full.attention_flops == pytest.approx(none.attention_flops * 4.5 / 3.5)
-    assert "no multiple of pp 3" in profile.objection(priced("pp3"))
+    assert "32 layers are no multiple of pp 5" in profile.objection(priced("pp5"))
     assert "interleaving needs a multiple" in profile.objection(priced("pp4", chunks=2, micro_batches=6))
 
 
