@@ -104,6 +104,24 @@ def expect_effect(path: Path | None, accepted: Collection[str]) -> None:
         raise SuiteError(f"{OPTION} has no effect without --rates, whose machine it is about.")
 
 
+def _left_as_they_are(found: Mapping[str, Expectation], known: KnownRates) -> Iterator[tuple[str, Expectation]]:
+    """Of each operation bus bandwidth within a node, where a file has only that between nodes, and the other way round.
+
+    All other rates of one name stand or fall together: :meth:`KnownRates.but`.
+    """
+    given: dict[str, set[bool]] = {}
+    for key in found:
+        if key.startswith("busbw["):
+            given.setdefault(split_key(key)[1]["op"], set()).add(_is_within_a_node(key))
+    for key, rate in known.by_key.items():
+        if key.startswith("busbw[") and _is_within_a_node(key) not in given.get(split_key(key)[1]["op"], {True, False}):
+            yield key, rate
+
+
+def _is_within_a_node(key: str) -> bool:
+    return split_key(key)[1]["nodes"] == "1"
+
+
 class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
@@ -114,6 +132,7 @@ class _Reader:
         name = self._text(top, "of") or f"rates of {self.path}"
         found = dict(self._each(given))
         self._expect_whole(top, len(found))
+        found |= dict(_left_as_they_are(found, known))
         return replace(known.but(found, name, self._text(top, "profile")), machine=self._machine(top))
 
     def names(self, root: Node) -> frozenset[str]:
