@@ -18,6 +18,7 @@ from clusterbench.garbage import uncollected
 from clusterbench.precision import MASTER, PRECISIONS
 
 if TYPE_CHECKING:
+    from clusterbench.pricing.advice import Advice
     from clusterbench.pricing.table import StepTable
     from clusterbench.types import Plan
 
@@ -56,7 +57,9 @@ def cluster_options(command: Command) -> Command:
             "--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]"
         ),
         click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there are GPUs]"),
-        click.option("--gpu", help="Card of a machine elsewhere, such as 'NVIDIA H200'; 8 a node, unless said."),
+        click.option(
+            "--gpu", help="Card of a machine elsewhere, such as 'NVIDIA H200'; in its usual server, unless said."
+        ),
     ):
         command = decorate(command)
     return command
@@ -188,7 +191,9 @@ def plan(
 @accept_option
 @fail_on_option
 @click.option("--dry", is_flag=True, help="Run its training steps on tensors without data: who fits, what is sent.")
-@click.option("--gpu", help="With --dry: the card, such as 'NVIDIA H200'; 8 a node, unless --gpus-per-node says.")
+@click.option(
+    "--gpu", help="With --dry: the card, such as 'NVIDIA H200'; in its usual server, unless --gpus-per-node says."
+)
 @click.option("--launch", metavar="COMMAND", help="Start this launcher, and again on what is left when a host is lost.")
 @click.option(
     "--bisect", metavar="CASE", help="With --resume and --launch: find the hosts that this failed case needs."
@@ -571,7 +576,9 @@ def layout(
 @click.argument("layout")
 @click.option("--shape", required=True, help="A model of 'clusterbench list shapes', or its config.json.")
 @click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Nodes.  [default: what the layout needs]")
-@click.option("--gpus-per-node", type=click.IntRange(1, 1024), default=8, show_default=True, help="GPUs of each node.")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: the card's usual, or 8]"
+)
 @click.option("--rank", "ranks", type=click.IntRange(0), multiple=True, help="[default: one of each pipeline stage]")
 @click.option("--seq-len", type=click.IntRange(2), default=4096, show_default=True, help="Tokens of a sequence.")
 @click.option(
@@ -608,7 +615,9 @@ def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], **asked: Any
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
 @click.option("--gpu", help="The card, such as 'NVIDIA H200'.  [default: the table's column gpu]")
-@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: 8]")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: the card's usual]"
+)
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates in place of typical ones.")
 @accept_option
@@ -624,7 +633,7 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
     from clusterbench.pricing.verb import as_csv, price_table
     from clusterbench.words import comment
 
-    priced = price_table(_steps(table, gpus_per_node), profile, **options)
+    priced = price_table(_steps(table, gpus_per_node, options["gpu"]), profile, **options)
     for remark in priced.remarks:
         click.echo("\n".join(comment(remark, indent="  ")), err=True)
     _write(as_csv(priced), out)
@@ -634,7 +643,7 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
 @click.option("--shape", required=True, help="A model of 'clusterbench list shapes', or its config.json.")
 @click.option("--gpu", required=True, help="The card, such as 'NVIDIA H100 80GB HBM3'.")
 @click.option("--num-nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes.")
-@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: 8]")
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: the card's usual]")
 @click.option("--seq-len", type=click.IntRange(2), default=4096, show_default=True, help="Tokens of a sequence.")
 @click.option("--global-batch-size", type=click.IntRange(1), help="Sequences of a step.")
 @click.option("--tokens", help="Instead: tokens of a step, as 4194304 or 2^22.")
@@ -644,7 +653,9 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
 @click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
 @click.option("--knee", is_flag=True, help="Price 1, 2, 4 ... nodes, too: from where on do GPUs bring less?")
 @click.option("--gpu-hour", type=click.FloatRange(min=0, min_open=True), help="What an hour of a GPU costs.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the suite that measures the first five.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Write the suite that measures the first five of each answer."
+)
 @uncollected(to_the_end=True)
 def advise(out: Path | None, **asked: Any) -> None:
     """Say what fits, which batch and which layout: every legal one priced, the five to measure, and why others lose.
@@ -652,20 +663,27 @@ def advise(out: Path | None, **asked: Any) -> None:
     Nothing is run. Without --rates all of it is worked out from datasheets, and says so first.
     """
     from clusterbench.pricing.advise_verb import answers
+    from clusterbench.pricing.advised_suite import advised_suite
+    from clusterbench.words import comment
 
-    suite = ""
-    for number, (text, asked_suite) in enumerate(answers(**asked)):
-        click.echo(text if number == 0 else f"\n{text}")
-        suite = suite or asked_suite
+    found: list[Advice] = []
+    for text, advice in answers(**asked):
+        click.echo(f"\n{text}" if found else text)
+        found.append(advice)
     if out is not None:
-        _write(suite, out)
+        suite = advised_suite(found, asked["profile"])
+        for remark in suite.remarks:
+            click.echo("\n".join(comment(f"{out}: {remark}", indent="  ")))
+        _write(suite.text, out)
 
 
 @main.command(short_help="Learn a machine's rates from a few measured steps.")
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
 @click.option("--gpu", help="The card, such as 'NVIDIA H200'.  [default: the table's column gpu]")
-@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: 8]")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: the card's usual]"
+)
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
 @click.option("--rates", type=click.Path(path_type=Path), help="What is known already, such as a probed network.")
 @accept_option
@@ -686,7 +704,7 @@ def calibrate(table: Path, profile: str, gpus_per_node: int | None, out: Path | 
     from clusterbench.pricing.verb import calibrate_table
     from clusterbench.words import comment
 
-    found, remarks = calibrate_table(_steps(table, gpus_per_node), profile, **options)
+    found, remarks = calibrate_table(_steps(table, gpus_per_node, options["gpu"]), profile, **options)
     for remark in remarks:
         click.echo("\n".join(comment(remark, indent="  ")), err=True)
     _write(rates_text(found), out)
@@ -703,13 +721,12 @@ def _write(text: str, out: Path | None) -> None:
         raise SuiteError(f"--out {out} cannot be written: {error.strerror}.") from None
 
 
-def _steps(table: Path, gpus_per_node: int | None) -> StepTable:
+def _steps(table: Path, gpus_per_node: int | None, gpu: str | None) -> StepTable:
     """The steps of a CSV file, or of a run's folder."""
-    from clusterbench.cluster import GPUS_OF_A_NODE
     from clusterbench.confront import steps_of_run
     from clusterbench.pricing.table import read_steps
 
-    return steps_of_run(table) if table.is_dir() else read_steps(table, gpus_per_node or GPUS_OF_A_NODE)
+    return steps_of_run(table) if table.is_dir() else read_steps(table, gpus_per_node, gpu)
 
 
 def _line_numbers(text: str | None) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from clusterbench.words import plural
 _HARDWARE = Path(__file__).parent / "hardware"
 
 GPUS_OF_A_NODE = 8
-"""Of a machine elsewhere of which only the card is named."""
+"""Of a machine elsewhere, where neither a person nor the tables say."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Accelerator:
         To the host, one direction.
     nvml_names
         Exact product names under which drivers report it.
+    gpus_per_node, server
+        Of the server in which it is usually sold, and which that is; None and empty where servers differ.
     """
 
     name: str
@@ -51,6 +53,13 @@ class Accelerator:
     pcie_bytes_per_s: float | None
     source: str
     note: str
+    gpus_per_node: int | None = None
+    server: str = ""
+
+    @property
+    def usual_gpus_per_node(self) -> int:
+        """Of its usual server; :data:`GPUS_OF_A_NODE` where that is not on record."""
+        return self.gpus_per_node or GPUS_OF_A_NODE
 
 
 @cache
@@ -66,7 +75,7 @@ def accelerators() -> dict[str, Accelerator]:
 def _accelerator(name: str, entry: dict[str, Any], file: str) -> Accelerator:
     optional = ("memory_bytes", "memory_bytes_per_s", "link_bytes_per_s", "pcie_bytes_per_s")
     required = ("nvml_names", "peak_flops_per_s", "source")
-    if unknown := sorted(set(entry) - {*optional, *required, "note"}):
+    if unknown := sorted(set(entry) - {*optional, *required, "note", "gpus_per_node", "server"}):
         raise ValueError(f"hardware/{file}: [{name}] has unknown keys {', '.join(unknown)}.")
     if missing := [key for key in required if not entry.get(key)]:
         raise ValueError(f"hardware/{file}: [{name}] lacks {', '.join(missing)}.")
@@ -76,6 +85,8 @@ def _accelerator(name: str, entry: dict[str, Any], file: str) -> Accelerator:
         peak_flops_per_s=dict(entry["peak_flops_per_s"]),
         source=entry["source"],
         note=entry.get("note", ""),
+        gpus_per_node=entry.get("gpus_per_node"),
+        server=entry.get("server", ""),
         **{key: entry.get(key) for key in optional},
     )
 
@@ -91,8 +102,17 @@ def find_accelerator(nvml_name: str) -> Accelerator | None:
     return next((accelerator for accelerator in accelerators().values() if nvml_name in accelerator.nvml_names), None)
 
 
+def find_card(name: str) -> Accelerator | None:
+    """The accelerator of this name in the tables, which words in brackets may follow, or of this product name.
+
+    >>> find_card("gb200 (NVL72)").gpus_per_node
+    4
+    """
+    return accelerators().get(name.split(" (")[0].lower()) or find_accelerator(name)
+
+
 def named_accelerator(name: str) -> Accelerator:
-    """The accelerator that a person names, as ``clusterbench list gpus`` or as its driver has it.
+    """The accelerator that a person names, as the tables in ``clusterbench/hardware`` or as its driver has it.
 
     Raises
     ------
@@ -102,8 +122,19 @@ def named_accelerator(name: str) -> Accelerator:
     card = accelerators().get(name) or find_accelerator(name)
     if card is None:
         names = accelerators()
-        raise SuiteError(f"--gpu {name!r} is not in the tables.{nearest(name, names)}\nCards: {', '.join(names)}.")
+        raise SuiteError(f"--gpu {name!r} is not in the tables.{_meant(name)}\nCards: {', '.join(names)}.")
     return card
+
+
+def _meant(name: str) -> str:
+    """Which cards a part of a name may stand for, or the nearest one.
+
+    >>> _meant("H100"), _meant("h200"), _meant("zebra")
+    (' Did you mean h100-sxm-80gb, h100-pcie-80gb, h100-nvl?', ' Did you mean h200-sxm-141gb?', '')
+    """
+    names = accelerators()
+    parts = [card for card in names if card.startswith(name.lower())]
+    return f" Did you mean {', '.join(parts)}?" if parts else nearest(name, names)
 
 
 def nearest_accelerator(name: str) -> str | None:
@@ -298,7 +329,8 @@ def decide_cluster(asked: MachineOptions, found: Found, num_ranks: int | None) -
     Cluster(num_nodes=2, ranks_per_node=8, device='cuda', gpu_name=None, cpu_name=None, hosts=(), ranks_per_gpu=1)
     """
     if asked.gpu is not None:
-        found = Found((named_accelerator(asked.gpu).nvml_names[0],) * GPUS_OF_A_NODE)
+        card = named_accelerator(asked.gpu)
+        found = Found((card.nvml_names[0],) * card.usual_gpus_per_node)
     num_gpus, is_run = len(found.gpu_names), bool(found.hosts)
     device: Literal["cpu", "cuda"] = "cuda" if num_gpus or asked.gpus_per_node else "cpu"
     if asked.device is not None:

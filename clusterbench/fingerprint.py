@@ -25,7 +25,7 @@ class Fingerprint:
     Attributes
     ----------
     gpu
-        As ``clusterbench list gpus`` names it, or its driver where it is not on record; ``none`` without GPUs. What is
+        As ``clusterbench/hardware`` names it, or its driver where it is not there; ``none`` without GPUs. What is
         computed and held depends on it.
     gpus_per_node
         What stays within a node depends on it.

@@ -1,5 +1,7 @@
 """How good prices are on published sweeps: ``python -m tests.predict --sweep FILE --slow-mode FILE [--failed FILE]``.
 
+``--open-tables FOLDER`` prices the tables of :data:`OPEN_TABLES`, too.
+
 The sweep is the Ultra-Scale Playbook's interactive one (assets/data/benchmarks of its space), a row a layout, in the
 columns of ``clusterbench price``; the second file says by the same rows which are in the mode that costs a second a
 micro-batch, the third has those that crashed. None of them is part of this project. Each line names its cells.
@@ -21,14 +23,15 @@ import click
 
 from clusterbench.cluster import accelerators
 from clusterbench.expected.fits import CLOSE
-from clusterbench.pricing import step_seconds
+from clusterbench.pricing import price, step_seconds
 from clusterbench.pricing.calibrate import Run, calibrated, chosen, configuration
 from clusterbench.pricing.profiles.nanotron import Nanotron
 from clusterbench.pricing.rates import KnownRates
 from clusterbench.pricing.rates_file import read_rates
-from clusterbench.pricing.scores import Scored, Scores, scores_of
+from clusterbench.pricing.scores import FEWEST, Scored, Scores, regret, scores_of
 from clusterbench.pricing.table import TableRow, read_steps
 from clusterbench.pricing.typical import typical_rates
+from clusterbench.pricing.verb import price_table
 from clusterbench.pricing.work import StepWork
 from clusterbench.words import aligned
 
@@ -37,7 +40,15 @@ NIC_BYTES_PER_S = 8 * 50e9
 NOISE = 0.028
 """Of a single iteration, which is what the sweep has: from pairs of rows that should be alike."""
 
-REDRAWS, OTHER_DRAWS = 200, 20
+REDRAWS, OTHER_DRAWS, BOOTSTRAPS = 200, 20, 1000
+OPEN_TABLES = (
+    ("korthikanti2022_table5.csv", "megatron_core", "a100-sxm4-80gb", 8, "8x200Gb"),
+    ("internevo.csv", "megatron_core", "a100-sxm4-80gb", 8, "4x100Gb"),
+    ("kempnerforge_h200.csv", "fsdp2", "h200-sxm-141gb", 4, "4x400Gb"),
+    ("megatron_2020_tp_scaling.csv", "megatron_core", "a100-sxm4-80gb", 8, "8x200Gb"),
+)
+"""File, profile, card, GPUs and NICs of a node: tables that no figure of the model was fitted to."""
+
 OF_INTERVAL = 0.8
 GIB = 2**30
 MEMORY_LIMIT = 77 * GIB
@@ -102,9 +113,11 @@ def eight(of: Sequence[Layout], shuffled: random.Random | None = None) -> list[L
     return [pool[number] for number in chosen([configuration(layout.row.priced) for layout in pool])]
 
 
-def table_line(name: str, scores: Scores | None) -> list[str]:
+def table_line(name: str, of: Sequence[Scored]) -> list[str]:
+    scores = scores_of(of)
     if scores is None:
         return [name, *["-"] * 8]
+    spans = {number: span_of_mean([regret(cell, number) for cell in cells_of(of)]) for number in scores.regret}
     return [
         name,
         str(scores.cells),
@@ -112,8 +125,26 @@ def table_line(name: str, scores: Scores | None) -> list[str]:
         f"{scores.spearman:.3f}",
         f"{scores.lowest_spearman:.2f}",
         f"{scores.near_error:.1%}",
-        *(f"{middle:.1%} / {mean:.2%} / {most:.0%}" for middle, mean, most in scores.regret.values()),
+        *(
+            f"{middle:.1%} / {mean:.2%} ({spans[number]}) / {most:.0%}"
+            for number, (middle, mean, most) in scores.regret.items()
+        ),
     ]
+
+
+def cells_of(of: Iterable[Scored]) -> list[list[Scored]]:
+    """The cells that are scored."""
+    cells = defaultdict(list)
+    for layout in of:
+        cells[layout.cell].append(layout)
+    return [cell for cell in cells.values() if len(cell) >= FEWEST]
+
+
+def span_of_mean(values: Sequence[float]) -> str:
+    """The 5th and 95th percentile of means of as many values, drawn with replacement: a bootstrap over cells."""
+    draw = random.Random(0)
+    means = sorted(sum(draw.choices(values, k=len(values))) / len(values) for _ in range(BOOTSTRAPS))
+    return f"{means[BOOTSTRAPS // 20]:.2%} to {means[-BOOTSTRAPS // 20]:.2%}"
 
 
 def redrawn(of: Sequence[Layout], known: KnownRates) -> list[str]:
@@ -196,7 +227,8 @@ def worst(of: Sequence[Layout], known: KnownRates, most: int = 5) -> list[str]:
 @click.option("--sweep", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--slow-mode", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--failed", type=click.Path(path_type=Path, exists=True))
-def main(sweep: Path, slow_mode: Path, failed: Path | None) -> None:
+@click.option("--open-tables", type=click.Path(path_type=Path, exists=True), help="The folder of the open tables.")
+def main(sweep: Path, slow_mode: Path, failed: Path | None, open_tables: Path | None) -> None:
     """Print how good prices are on the Playbook's sweep."""
     began = time.process_time()
     every = layouts(sweep, slow_mode)
@@ -209,19 +241,19 @@ def main(sweep: Path, slow_mode: Path, failed: Path | None) -> None:
     unseen = [layout for layout in few if layout.nodes >= 4]
     out, coverage = model_out(clean, probed)
 
-    def at(of: Sequence[Layout], known: KnownRates) -> Scores | None:
-        return scores_of(scored(of, known))
-
+    at_64 = [layout for layout in clean if layout.nodes == 64]
     lines = [
-        table_line("datasheet x typical, to 32 nodes", at(few, sheet)),
-        table_line("the same, with the network's figure", at(few, probed)),
-        table_line("eight runs, 4 to 32 nodes", at(unseen, suite)),
-        table_line("each model by the others, to 32 nodes", scores_of(out)),
-        table_line("no goal: eight runs, 64 nodes", at([each for each in clean if each.nodes == 64], suite)),
-        table_line("no goal: eight runs, slow mode too", at(every, suite)),
+        table_line("datasheet x typical, to 32 nodes", scored(few, sheet)),
+        table_line("the same, with the network's figure", scored(few, probed)),
+        table_line("eight runs, 4 to 32 nodes", scored(unseen, suite)),
+        table_line("each model by the others, to 32 nodes", out),
+        table_line("no goal: eight runs, 64 nodes", scored(at_64, suite)),
+        table_line("no goal: eight runs, slow mode too", scored(every, suite)),
     ]
     heads = ["rates from", "cells", "layouts", "Spearman", "lowest", "near"]
-    regrets = [f"regret of the best of {number}: median / mean / most" for number in (1, 3, 5)]
+    regrets = [
+        f"regret of the best of {number}: median / mean (5 to 95 % of draws of cells) / most" for number in (1, 3, 5)
+    ]
     click.echo(f"{len(every)} layouts, {len(clean)} clean; {Counter(layout.model for layout in clean)}")
     click.echo("\n".join(aligned([*heads, *regrets], lines)))
     click.echo(f"eight runs, with {NOISE:.1%} of noise drawn {REDRAWS} times, mean regret: {redrawn(unseen, suite)}")
@@ -230,7 +262,41 @@ def main(sweep: Path, slow_mode: Path, failed: Path | None) -> None:
     click.echo("intervals of 80 %, each model's by the others:")
     for line in [*coverage, *memory_lines(every, failed), *worst(unseen, suite)]:
         click.echo(f"  {line}")
+    covered = [
+        f"{share_within(of, known):.0%} by {name}"
+        for name, of, known in (
+            ("datasheet x typical", few, sheet),
+            ("the network's figure", few, probed),
+            ("eight runs", unseen, suite),
+        )
+    ]
+    click.echo(f"times within the price's own interval of 80 %: {', '.join(covered)}")
+    for line in open_lines(open_tables) if open_tables is not None else ():
+        click.echo(line)
     click.echo(f"{time.process_time() - began:.0f} CPU seconds")
+
+
+def share_within(of: Sequence[Layout], known: KnownRates) -> float:
+    """How many of all times lie within the interval that their price has of itself."""
+    prices = [(layout.row.step_s, price(layout.work, known)) for layout in of]
+    return sum(of_step.low_s <= step_s <= of_step.high_s for step_s, of_step in prices) / len(prices)
+
+
+def open_lines(folder: Path) -> Iterable[str]:
+    """Each open table as published, and with one factor for all rows, of each row by the others."""
+    rows = []
+    for name, profile, gpu, of_a_node, nics in OPEN_TABLES:
+        priced = price_table(read_steps(folder / name, of_a_node), profile, gpu, nics).rows
+        logs = [math.log(of.price.step_s / of.row.step_s) for of in priced if of.price and of.row.step_s]
+        by_others = [log - (sum(logs) - log) / (len(logs) - 1) for log in logs]
+        rows.append([name, profile, str(len(logs)), *_errors(logs), *_errors(by_others)])
+    heads = ["open table", "profile", "rows", "mean error", "most", "with one factor", "most"]
+    yield from aligned(heads, rows)
+
+
+def _errors(logs: Sequence[float]) -> list[str]:
+    errors = [abs(math.expm1(log)) for log in logs]
+    return [f"{sum(errors) / len(errors):.1%}", f"{max(errors):.0%}"]
 
 
 def other_draws(clean: Sequence[Layout], unseen: Sequence[Layout], known: KnownRates) -> Iterable[str]:

@@ -15,6 +15,7 @@ from clusterbench.cluster import (
     accelerators,
     decide_cluster,
     find_accelerator,
+    named_accelerator,
     nearest_accelerator,
 )
 from clusterbench.errors import SuiteError
@@ -54,6 +55,25 @@ def test_every_entry_has_a_source_a_peak_and_a_name(name):
     assert found.peak_flops_per_s
     assert all(1e13 < peak < 2e16 for peak in found.peak_flops_per_s.values())
     assert set(found.peak_flops_per_s) <= {"bfloat16", "float16", "float8", "float4"}
+
+
+@pytest.mark.parametrize("name", accelerators())
+def test_a_usual_server_is_named_with_its_gpus(name):
+    found = accelerators()[name]
+    assert bool(found.server) == (found.gpus_per_node is not None)
+    assert found.usual_gpus_per_node == (found.gpus_per_node or 8)
+
+
+@pytest.mark.parametrize(("gpu", "of_a_node"), [("h100-sxm-80gb", 8), ("gb200", 4), ("gh200-96gb", 1), ("rtx-4090", 8)])
+def test_a_machine_elsewhere_has_the_usual_server_of_its_card(gpu, of_a_node):
+    assert decide_cluster(MachineOptions(gpu=gpu, num_nodes=2), Found(), None).ranks_per_node == of_a_node
+    said = decide_cluster(MachineOptions(gpu=gpu, num_nodes=2, gpus_per_node=2), Found(), None)
+    assert said.ranks_per_node == 2
+
+
+def test_a_part_of_a_name_is_answered_with_the_cards_that_begin_so():
+    with pytest.raises(SuiteError, match=r"'h200' is not in the tables\. Did you mean h200-sxm-141gb\?"):
+        named_accelerator("h200")
 
 
 def test_no_name_belongs_to_two_entries():

@@ -6,7 +6,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import groupby
 from operator import attrgetter
@@ -355,6 +355,8 @@ def read_single(run: RunFolder, rates: AskedRates = OWN_RATES) -> SingleRun:
     environment = environment_without_secrets(run.environment())
     prices = _prices(run, plan, environment, rates)
     rows = _with_prices(rows, prices)
+    if rates.path is not None:
+        prices = _said_without_effect(prices, rows)
     return SingleRun(name, plan, histories, rows, environment, (*run.problems, *problems), prices)
 
 
@@ -392,6 +394,16 @@ def _with_prices(rows: list[Row], prices: Prices) -> list[Row]:
         else row
         for row in rows
     ]
+
+
+def _said_without_effect(prices: Prices, rows: Iterable[Row]) -> Prices:
+    """Prices with the reason why none stands beside a measured step, where that is so though rates were named."""
+    if any(row.metric == STEP_TIME and row.value is not None and row.case in prices.by_case for row in rows):
+        return prices
+    reasons = dict.fromkeys(prices.reasons.values())
+    why = f": {', '.join(reasons)}" if reasons else ", which alone is priced"
+    said = f"--rates has no effect on this run. It has no time of a case of train_step{why}"
+    return replace(prices, unused=(*prices.unused, said))
 
 
 def _held_together(derived: Sequence[tuple[History, list[Metric]]]) -> list[tuple[History, list[Metric]]]:

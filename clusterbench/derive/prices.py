@@ -16,7 +16,7 @@ from clusterbench.pricing import Price, price
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.profiles import PricedJob, Profile, named_profile
 from clusterbench.pricing.rates import CPU, KnownRates
-from clusterbench.pricing.rates_file import rates_of
+from clusterbench.pricing.rates_file import given_names, rates_of
 from clusterbench.pricing.typical import typical_of
 from clusterbench.run_folder import RATES
 from clusterbench.types import Plan, Point
@@ -47,7 +47,7 @@ def prices_of(plan: Plan, environment: Mapping[str, Any], path: Path, accepted: 
         return Prices()
     card = card_of(plan.cluster)
     here = fingerprint_of(environment, max(case.version for case in wanted))
-    known = rates_of(path, typical_of(card), PROFILE, here, accepted, RATES)
+    known = rates_of(path, typical_of(card, given=given_names(path)), PROFILE, here, accepted, RATES)
     elsewhere = list(_elsewhere(known.machine, here))
     found: dict[str, PricedCase] = {}
     reasons: dict[str, str] = {}

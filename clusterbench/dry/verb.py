@@ -9,7 +9,7 @@ from typing import Any
 import click
 import yaml
 
-from clusterbench.cluster import Accelerator, named_accelerator
+from clusterbench.cluster import GPUS_OF_A_NODE, Accelerator, named_accelerator
 from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.processes import dry_ranks
 from clusterbench.dry.text import dry_text
@@ -32,7 +32,7 @@ def dry_run_text(
     *,
     shape: str,
     num_nodes: int | None,
-    gpus_per_node: int,
+    gpus_per_node: int | None,
     ranks: Sequence[int],
     seq_len: int,
     micro_batch_size: int,
@@ -50,13 +50,14 @@ def dry_run_text(
         If what is asked is mistaken, or cannot be dry-run.
     """
     card = _card(gpu)
+    of_a_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
     wanted = (
-        ParallelLayout.parse(layout) if num_nodes is None else ParallelLayout.fitting(layout, num_nodes * gpus_per_node)
+        ParallelLayout.parse(layout) if num_nodes is None else ParallelLayout.fitting(layout, num_nodes * of_a_node)
     )
-    if num_nodes is not None and wanted.world_size != num_nodes * gpus_per_node:
+    if num_nodes is not None and wanted.world_size != num_nodes * of_a_node:
         raise SuiteError(
-            f"{wanted} has {wanted.world_size} ranks, and {num_nodes} nodes of {gpus_per_node} GPUs have "
-            f"{num_nodes * gpus_per_node}.\nhint: dp* takes all that are left"
+            f"{wanted} has {wanted.world_size} ranks, and {num_nodes} nodes of {of_a_node} GPUs have "
+            f"{num_nodes * of_a_node}.\nhint: dp* takes all that are left"
         )
     every = from_options(_values(options))
     job = TrainingJob(

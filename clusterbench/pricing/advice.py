@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterbench.cluster import Accelerator
 from clusterbench.errors import SuiteError
@@ -24,6 +24,9 @@ from clusterbench.shape import ModelShape
 
 RECOMPUTED = ("none", "selective", "full")
 TO_MEASURE = 5
+MOST_RANKS = 4096
+"""Up to which more nodes are tried where nothing fits."""
+
 TIE, PROBABLY = 0.05, 0.20
 """Gaps between two prices below which their order means nothing, and below which it is only probable.
 
@@ -65,8 +68,26 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A layout with its batch and its recomputation, as it would run.
+class Form:
+    """A layout with its batch and its recomputation, as it would run; ``memory_bytes`` is of the fullest stage."""
+
+    priced: PricedJob
+    memory_bytes: float
+
+    @property
+    def layout(self) -> ParallelLayout:
+        return self.priced.job.layout
+
+    @property
+    def words(self) -> str:
+        """``dp8-tp4+sp, micro-batch 2, full recompute``."""
+        again = "" if self.priced.recompute == "none" else f", {self.priced.recompute} recompute"
+        return f"{self.layout}, micro-batch {self.priced.job.micro_batch_size}{again}"
+
+
+@dataclass(frozen=True)
+class Candidate(Form):
+    """A form with its price.
 
     Attributes
     ----------
@@ -74,14 +95,8 @@ class Candidate:
         Its price; of one that does not fit none was worked out, and it is endless.
     """
 
-    priced: PricedJob
     step_s: float
-    memory_bytes: float
     fits: Fit
-
-    @property
-    def layout(self) -> ParallelLayout:
-        return self.priced.job.layout
 
     @property
     def tokens_per_s_per_rank(self) -> float:
@@ -92,12 +107,6 @@ class Candidate:
     def kind(self) -> tuple[str, ...]:
         """Which parallelisms it uses, whatever their degrees."""
         return tuple(name for name in (*AXES, *RIDERS) if self.layout.uses(name))
-
-    @property
-    def words(self) -> str:
-        """``dp8-tp4+sp, micro-batch 2, full recompute``."""
-        again = "" if self.priced.recompute == "none" else f", {self.priced.recompute} recompute"
-        return f"{self.layout}, micro-batch {self.priced.job.micro_batch_size}{again}"
 
 
 @dataclass(frozen=True)
@@ -110,8 +119,10 @@ class Advice:
         Those that fit, or nearly do, the fastest first; each layout once, in its best form.
     prices
         Of the first :data:`TO_MEASURE`, with intervals and parts.
-    too_large
-        The one of those that do not fit which needs least; None where all fit.
+    least
+        The form that needs the least memory of all, fast or not; None where no layout is legal.
+    enough_nodes
+        Where nothing fits: on how many nodes the same batch does, and in which form; None where on none that was tried.
     refused
         Reasons, with how many layouts each refused.
     tried
@@ -121,10 +132,11 @@ class Advice:
     question: Question
     ranked: Sequence[Candidate]
     prices: Sequence[Price]
-    too_large: Candidate | None
+    least: Form | None
     refused: Counter[str]
     tried: int
     num_fitting: int
+    enough_nodes: tuple[int, Form] | None = None
 
     @property
     def of_other_kinds(self) -> Sequence[Candidate]:
@@ -140,13 +152,14 @@ def advise(question: Question, profile: Profile, known: KnownRates) -> Advice:
     refused: Counter[str] = Counter()
     candidates = list(_candidates(question, profile, known, refused))
     fitting = [each for each in candidates if each.fits != "does not fit"]
-    too_large = min((each for each in candidates if each.fits == "does not fit"), key=_needed, default=None)
     best: dict[str, Candidate] = {}
     for each in sorted(fitting, key=lambda one: one.step_s):
         best.setdefault(str(each.layout), each)
     ranked = list(best.values())
     prices = [price(profile.work(each.priced), known) for each in ranked[:TO_MEASURE]]
-    return Advice(question, ranked, prices, too_large, refused, len(candidates), len(fitting))
+    least = least_form(question, profile)
+    enough = None if fitting or least is None else enough_nodes(question, profile)
+    return Advice(question, ranked, prices, least, refused, len(candidates), len(fitting), enough)
 
 
 def fastest(question: Question, profile: Profile, known: KnownRates) -> Candidate | None:
@@ -155,33 +168,66 @@ def fastest(question: Question, profile: Profile, known: KnownRates) -> Candidat
     return min(fitting, key=lambda each: each.step_s, default=None)
 
 
-def _needed(candidate: Candidate) -> float:
-    return candidate.memory_bytes
+def least_form(question: Question, profile: Profile) -> Form | None:
+    """The form that needs the least memory; None where no layout is legal.
+
+    The search for the fastest leaves it out: it ends at the first form of a layout that fits.
+    """
+    return min(_smallest_forms(question, profile), key=lambda form: form.memory_bytes, default=None)
+
+
+def _smallest_forms(question: Question, profile: Profile) -> Iterator[Form]:
+    """Each legal layout with micro-batches of one sequence, and as much recomputed as the framework can."""
+    for layout in every_layout(question.world_size, question.shape.num_experts):
+        for recompute in reversed(RECOMPUTED):
+            priced = PricedJob(_job(question, layout, 1), question.gpus_per_node, recompute=recompute)
+            if profile.objection(priced) is None:
+                yield Form(priced, _held(profile, priced))
+                break
+
+
+def enough_nodes(question: Question, profile: Profile) -> tuple[int, Form] | None:
+    """The first of 2, 4, 8 ... times as many nodes on which the same batch fits, and the least form."""
+    more = replace(question, num_nodes=2 * question.num_nodes)
+    while more.world_size <= MOST_RANKS:
+        least = least_form(more, profile)
+        if least is not None and fit(least.memory_bytes, question.memory_bytes) == "fits":
+            return more.num_nodes, least
+        more = replace(more, num_nodes=2 * more.num_nodes)
+    return None
+
+
+def _held(profile: Profile, priced: PricedJob) -> float:
+    return max(sum(of.values()) for of in profile.memory(priced))
+
+
+def _job(question: Question, layout: ParallelLayout, micro_batch_size: int) -> TrainingJob:
+    return TrainingJob(
+        question.shape,
+        layout,
+        question.seq_len,
+        question.global_batch_size,
+        micro_batch_size,
+        "bfloat16",
+        device="cuda",
+    )
 
 
 def _candidates(question: Question, profile: Profile, known: KnownRates, refused: Counter[str]) -> Iterator[Candidate]:
     shape, rates = question.shape, known.rates
     for layout in every_layout(question.world_size, shape.num_experts):
         for micro_batch_size in _micro_batches(question.global_batch_size, layout.dp):
-            job = TrainingJob(
-                shape,
-                layout,
-                question.seq_len,
-                question.global_batch_size,
-                micro_batch_size,
-                "bfloat16",
-                device="cuda",
-            )
+            job = _job(question, layout, micro_batch_size)
             last: Candidate | None = None
             for recompute in RECOMPUTED:
                 priced = PricedJob(job, question.gpus_per_node, recompute=recompute)
                 if (why := profile.objection(priced)) is not None:
                     refused[why] += recompute == RECOMPUTED[0]
                     continue
-                held = max(sum(of.values()) for of in profile.memory(priced))
+                held = _held(profile, priced)
                 fits = fit(held, question.memory_bytes)
                 step_s = math.inf if fits == "does not fit" else step_seconds(profile.work(priced), rates)
-                last = Candidate(priced, step_s, held, fits)
+                last = Candidate(priced, held, step_s, fits)
                 yield last
                 if last.fits == "fits":
                     break  # what recomputes more is slower

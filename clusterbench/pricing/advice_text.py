@@ -1,18 +1,23 @@
-"""Advice as a person reads it, and as a suite that measures it."""
+"""Advice as a person reads it."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from clusterbench.expected.fits import CLOSE
 from clusterbench.pricing import parts_of, spent
-from clusterbench.pricing.advice import TIE, TO_MEASURE, Advice, Candidate, order_words
+from clusterbench.pricing.advice import MOST_RANKS, TIE, TO_MEASURE, Advice, Candidate, Form, order_words
 from clusterbench.pricing.knee import FALL, OnNodes, knee
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.playbook_rules import checked
 from clusterbench.pricing.profiles import Profile
 from clusterbench.pricing.rates import KnownRates
-from clusterbench.shape_file import mapping_of
 from clusterbench.words import aligned, comment, plural
+
+_FIGURES = re.compile(r"\S*[0-9]\S*")
+"""What tells two reasons of one kind apart: numbers, and layouts."""
 
 OTHER_KINDS = 6
 MOST_REASONS = 4
@@ -42,9 +47,18 @@ def advice_text(
         lines += [*_scaling(on_nodes), *_rules(advice)]
         if unsure := dict.fromkeys(what for each in advice.ranked[:TO_MEASURE] for what in not_validated(each.priced)):
             lines += comment(f"Not validated against any measurement: {', '.join(unsure)}.")
-    for why, number in advice.refused.most_common(MOST_REASONS):
-        lines += comment(f"refused, {plural(number, 'form')}: {why}", indent="  ")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_refused(advice.refused)])
+
+
+def _refused(refused: Counter[str]) -> Iterator[str]:
+    """The commonest reasons; those that differ in their figures only are one, and the commonest of them is said."""
+    alike: dict[str, Counter[str]] = {}
+    for why, number in refused.items():
+        alike.setdefault(_FIGURES.sub("", why), Counter())[why] = number
+    for reasons in sorted(alike.values(), key=Counter.total, reverse=True)[:MOST_REASONS]:
+        (why, _), *others = reasons.most_common()
+        more = f" (and {plural(len(others), 'other')} alike)" if others else ""
+        yield from comment(f"refused, {plural(reasons.total(), 'form')}: {why}{more}", indent="  ")
 
 
 def _asked(advice: Advice) -> str:
@@ -52,22 +66,20 @@ def _asked(advice: Advice) -> str:
     tokens = of.seq_len * of.global_batch_size
     return (
         f"{of.shape.name} on {plural(of.num_nodes, 'node')} x {of.gpus_per_node} {of.card.nvml_names[0]}: "
-        f"{of.global_batch_size:,} sequences of {of.seq_len:,} = {tokens:,} tokens a step"
+        f"{plural(of.global_batch_size, 'sequence')} of {of.seq_len:,} = {tokens:,} tokens a step"
     )
 
 
 def _fits(advice: Advice) -> str:
-    of = advice.question
+    of, least = advice.question, advice.least
     room = f"{of.memory_bytes / 1e9:.0f} GB"
+    if least is None:
+        return "1. What fits: no layout is legal for this model, batch and number of ranks; the reasons are below."
     if not advice.ranked:
-        if advice.too_large is None:
-            return "1. What fits: no layout is legal for this model, batch and number of ranks; the reasons are below."
-        least = advice.too_large
         return (
             f"1. What fits: nothing, in {room}. {least.words} needs least: {least.memory_bytes / 1e9:.1f} GB. "
             f"{_what_it_takes(advice, least)}"
         )
-    least = min(advice.ranked, key=lambda each: each.memory_bytes)
     return (
         f"1. What fits: {plural(len(advice.ranked), 'layout')} in {room}, in some form of micro-batch and "
         f"recomputation ({advice.num_fitting} of {advice.tried} forms). The least is needed by {least.words}: "
@@ -75,16 +87,14 @@ def _fits(advice: Advice) -> str:
     )
 
 
-def _what_it_takes(advice: Advice, least: Candidate) -> str:
-    times = least.memory_bytes / advice.question.memory_bytes
-    more = 1
-    while more < times:
-        more *= 2
-    if not least.layout.shards_parameters:
-        return "States are not sharded there: a larger batch, or more sequences a step, would let dp shard them."
+def _what_it_takes(advice: Advice, least: Form) -> str:
+    card = f"a card of {least.memory_bytes / 1e9 / CLOSE:.0f} GB"
+    if advice.enough_nodes is None:
+        return f"Nor does the same batch fit up to {MOST_RANKS:,} GPUs. Shorter sequences need less; {card} would do."
+    num_nodes, form = advice.enough_nodes
     return (
-        f"States are shared by all ranks already, so about {more * advice.question.num_nodes} nodes, shorter "
-        f"sequences or a card of {least.memory_bytes / 1e9 / 0.9:.0f} GB would do."
+        f"The same batch fits on {plural(num_nodes, 'node')}, as {form.words}: {form.memory_bytes / 1e9:.1f} GB; or "
+        f"{card} would do."
     )
 
 
@@ -195,34 +205,3 @@ def _cost(best: Candidate, gpu_hour: float | None) -> str:
     hours = TERA / best.tokens_per_s_per_rank / 3600
     money = "" if gpu_hour is None else f", {hours * gpu_hour:,.0f} at {gpu_hour:g} an hour"
     return f"10^12 tokens with the first: {hours:,.0f} GPU-hours{money}."
-
-
-def advised_suite(advice: Advice) -> str:
-    """The suite that measures the first of the ranking."""
-    of = advice.question
-    lines = [
-        "suite: advised",
-        f"question: Which of the layouts priced fastest for {of.shape.name} on {of.world_size} GPUs is fastest?",
-        "benchmarks:",
-    ]
-    for each in _once(advice.ranked[:TO_MEASURE]):
-        job = each.priced.job
-        lines += [
-            "  - benchmark: train_step",
-            f"    shape: {mapping_of(of.shape)}",
-            f"    seq_len: {of.seq_len}",
-            f"    global_batch_size: {of.global_batch_size}",
-            f"    micro_batch_size: {job.micro_batch_size}",
-            f"    layouts: [{each.layout}]",
-            f"    recompute: {each.priced.recompute}",
-            "    dtype: bfloat16",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _once(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    seen = set()
-    for each in candidates:
-        if each.words not in seen:
-            seen.add(each.words)
-            yield each

@@ -6,19 +6,25 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clusterbench.cluster import GPUS_OF_A_NODE, named_accelerator
+from clusterbench.cluster import Accelerator, named_accelerator
 from clusterbench.errors import SuiteError
-from clusterbench.pricing.advice import Question, advise
-from clusterbench.pricing.advice_text import advice_text, advised_suite
+from clusterbench.expectation import MEASURED
+from clusterbench.pricing.advice import Advice, Question, advise
+from clusterbench.pricing.advice_text import advice_text
 from clusterbench.pricing.knee import on_fewer_nodes
 from clusterbench.pricing.profiles import named_profile
 from clusterbench.pricing.rates import KnownRates
-from clusterbench.pricing.rates_file import expect_effect, rates_of
+from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.typical import nics_bytes_per_s, typical_rates
 from clusterbench.shape_file import asked_shape
+from clusterbench.units import format_value
+from clusterbench.words import comment, plural
 
 NETWORKS = ("8x400Gb", "8x100Gb")
 """Asked about where nobody says what NICs there are."""
+
+OF_NICS = ("busbw", "node_network")
+"""Rates that follow from the NICs of a node where a file does not give them."""
 
 MOST_TOKENS = 2**40
 
@@ -40,8 +46,8 @@ def answers(
     profile: str,
     gpu_hour: float | None,
     knee: bool,
-) -> Iterator[tuple[str, str]]:
-    """Text and suite of each answer; one for each network that there may be.
+) -> Iterator[tuple[str, Advice]]:
+    """Each answer as text and as it was found; one for each network that there may be.
 
     Raises
     ------
@@ -49,32 +55,55 @@ def answers(
         For every mistake of an option or a file.
     """
     of = named_profile(profile)
+    card = named_accelerator(gpu)
     question = Question(
         asked_shape(shape),
-        named_accelerator(gpu),
+        card,
         num_nodes,
-        gpus_per_node or GPUS_OF_A_NODE,
+        gpus_per_node or card.usual_gpus_per_node,
         seq_len,
         _sequences(global_batch_size, tokens, seq_len),
     )
     expect_effect(rates, accepted)
-    unsaid = nics is None and rates is None and num_nodes > 1
+    given = given_names(rates)
+    unsaid = nics is None and num_nodes > 1 and not given.issuperset(OF_NICS)
     for network in NETWORKS if unsaid else (nics,):
-        known = typical_rates(question.card, nics_bytes_per_s(network))
+        known = typical_rates(question.card, nics_bytes_per_s(network), given)
         known = known if rates is None else rates_of(rates, known, profile, accepted=accepted)
         advice = advise(question, of, known)
-        head = [_caution(known, rates), *([f"# If the NICs of a node are {network}:"] if unsaid else [])]
+        head = [
+            *_caution(known, rates, num_nodes),
+            *(() if gpus_per_node else _server(card)),
+            *([f"# If the NICs of a node are {network}:"] if unsaid else []),
+        ]
         on_nodes = list(on_fewer_nodes(question, of, known)) if knee else ()
-        yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advised_suite(advice)
+        yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advice
 
 
-def _caution(known: KnownRates, rates: Path | None) -> str:
-    if rates is not None:
-        return f"# rates: {known.name}"
-    return (
-        f"# NOT MEASURED: {known.name}. Nothing was run on this machine; where launches and latency\n"
-        "#   decide, believe the range and not the value."
-    )
+def _server(card: Accelerator) -> list[str]:
+    """How many GPUs a node was taken to have, and why."""
+    why = card.server or "no usual server of this card is on record"
+    return comment(f"{plural(card.usual_gpus_per_node, 'GPU')} a node, as --gpus-per-node was not said: {why}", "  ")
+
+
+def _caution(known: KnownRates, rates: Path | None, num_nodes: int) -> Iterator[str]:
+    if rates is None:
+        yield from comment(
+            f"NOT MEASURED: {known.name}. Nothing was run on this machine; where launches and latency decide, believe "
+            "the range and not the value.",
+            indent="  ",
+        )
+        return
+    yield f"# rates: {known.name}"
+    if num_nodes > 1:
+        network = known.by_key["node_network"]
+        yield from comment(f"a node sends {format_value(network.value, 'B/s')}: {network.source}", indent="  ")
+    measured = [name for origin in MEASURED for name in known.by_origin.get(origin, ())]
+    others = {origin: names for origin, names in known.by_origin.items() if origin not in MEASURED}
+    yield from comment(f"given or measured: {', '.join(measured)}", indent="  ")
+    if others:
+        named = "; ".join(f"{', '.join(names)} ({origin})" for origin, names in others.items())
+        yield from comment(f"NOT MEASURED: {named}. Where these decide, believe the range and not the value.", "  ")
 
 
 def _sequences(global_batch_size: int | None, tokens: str | None, seq_len: int) -> int:

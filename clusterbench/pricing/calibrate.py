@@ -19,6 +19,9 @@ from clusterbench.types import split_key
 FITTED = ("matmul", "attention", "memory", "operator_time", "collective_time", "pipeline_factor", "step_time")
 """Rates that measured steps determine; the others are probed."""
 
+FLOORS = ("operator_time", "collective_time")
+"""Of those, the ones under which a micro-batch cannot get, whatever its work: see :mod:`clusterbench.pricing`."""
+
 NOISE = 0.05
 """How far, as a logarithm, a measured step lies from the price with the right rates: about two thirds of them."""
 
@@ -26,7 +29,8 @@ NOT_KNOWN: Mapping[str, float] = {"pipeline_factor": math.log(4.0)}
 """Standard deviations, as logarithms, of what no datasheet tells."""
 
 HARDLY, WIDE = 0.7, 1.15
-"""A rate is not determined by the runs where its interval shrank to no less than this share, and is wider than that."""
+"""A rate is not determined by the runs where its interval shrank to no less than this share, and is wider than that; a
+narrower one where they say next to nothing of it."""
 
 LEAST: Mapping[str, float] = {"pipeline_factor": 1.0}
 """What a rate is at least, whatever was measured."""
@@ -201,24 +205,79 @@ def fit(runs: Sequence[Run], known: KnownRates) -> Fit:
     said = {split_key(key)[0] for key, rate in known.by_key.items() if rate.origin == "file"}
     names = [name for name in FITTED if name not in said]
     believed = np.array([_deviation(name, known) for name in names])
-    measured = np.log([run.step_s for run in runs])
     works = [run.work for run in runs]
-    moved, curvature = np.zeros(len(names)), np.diag(believed**-2)
-    for _ in range(_MOST_ROUNDS):
-        off = (measured - _priced(works, known, names, moved)) / NOISE
-        weights = 1 / np.sqrt(1 + off * off)  # soft L1
-        slope = _slopes(works, known, names, moved) / NOISE
-        curvature = slope.T @ (weights[:, None] * slope) + np.diag(believed**-2)
-        change = np.linalg.solve(curvature, slope.T @ (weights * off) - moved / believed**2)
-        moved = moved + np.clip(change, -1.0, 1.0)
-        if float(np.abs(change).max()) < _STEP:
-            break
+    problem = _Problem(works, np.log([run.step_s for run in runs]), known, names, believed)
+    moved: Vector = min((problem.descent(start) for start in problem.starts()), key=problem.improbability)
+    by_runs, curvature = problem.curvatures(moved)
     model_error = None
     if works:
-        explained = float(np.trace(np.linalg.solve(curvature, slope.T @ (weights[:, None] * slope))))
-        off = measured - _priced(works, known, names, moved)
-        model_error = _at_least(known.by_key["model_error"], off, explained)
-    return Fit(names, moved, np.linalg.inv(curvature), model_error)
+        explained = float(np.trace(np.linalg.solve(curvature, by_runs)))
+        model_error = _at_least(known.by_key["model_error"], NOISE * problem.off(moved), explained)
+    return Fit(names, moved, np.linalg.inv(curvature).astype(np.float64), model_error)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What a fit makes small: how far runs are from their prices, and rates from what was believed of them.
+
+    ``measured`` is of each work, ``believed`` the standard deviation of each name, both as logarithms.
+    """
+
+    works: Sequence[StepWork]
+    measured: Vector
+    known: KnownRates
+    names: Sequence[str]
+    believed: Vector
+
+    def starts(self) -> Iterator[Vector]:
+        """As believed, and with one floor or both a deviation higher.
+
+        A floor far below other work moves no price at all, so that from there nothing tells that it may be the cause.
+        """
+        for raised in ((), *((name,) for name in FLOORS), FLOORS):
+            yield np.where([name in raised for name in self.names], self.believed, 0.0)
+
+    def off(self, moved: Vector) -> Vector:
+        """Of each run from its price, in units of noise."""
+        off: Vector = (self.measured - _priced(self.works, self.known, self.names, moved)) / NOISE
+        return off
+
+    def improbability(self, moved: Vector) -> float:
+        """Soft L1 of the runs and squares of the rates."""
+        runs = 2 * (np.sqrt(1 + self.off(moved) ** 2) - 1)
+        return float(np.sum(runs) + np.sum((moved / self.believed) ** 2))
+
+    def curvatures(self, moved: Vector) -> tuple[Vector, Vector]:
+        """That of the runs alone, and with what was believed."""
+        slope = _slopes(self.works, self.known, self.names, moved) / NOISE
+        by_runs = slope.T @ (self._weights(self.off(moved))[:, None] * slope)
+        return by_runs, by_runs + np.diag(self.believed**-2)
+
+    def descent(self, moved: Vector) -> Vector:
+        """To the lowest place below ``moved``, by Gauss and Newton; a change that leads up is halved."""
+        here = self.improbability(moved)
+        for _ in range(_MOST_ROUNDS):
+            off = self.off(moved)
+            slope = _slopes(self.works, self.known, self.names, moved) / NOISE
+            weighted = self._weights(off)[:, None] * slope
+            curvature = slope.T @ weighted + np.diag(self.believed**-2)
+            wanted = np.linalg.solve(curvature, weighted.T @ off - moved / self.believed**2)
+            change = np.clip(wanted, -1.0, 1.0)
+            there = self.improbability(moved + change)
+            while there > here and float(np.abs(change).max()) >= _STEP:
+                change = change / 2
+                there = self.improbability(moved + change)
+            if there > here:
+                break
+            moved, here = moved + change, there
+            if float(np.abs(change).max()) < _STEP:
+                break
+        return moved
+
+    @staticmethod
+    def _weights(off: Vector) -> Vector:
+        weights: Vector = 1 / np.sqrt(1 + off * off)
+        return weights
 
 
 def _priced(works: Sequence[StepWork], known: KnownRates, names: Sequence[str], moved: Vector) -> Vector:
@@ -234,13 +293,16 @@ def _slopes(works: Sequence[StepWork], known: KnownRates, names: Sequence[str], 
 
 
 def rates_after(found: Fit, known: KnownRates, num_runs: int, profile: str) -> KnownRates:
-    """``known`` with what a fit found in its place."""
+    """``known`` with what a fit found in its place; a rate that the runs did not determine keeps its origin."""
     rates: dict[str, Expectation] = {}
     deviations = np.sqrt(np.diag(found.covariance))
     for name, moved, deviation in zip(found.names, found.moved.tolist(), deviations.tolist(), strict=True):
         of_name = {key: rate for key, rate in known.by_key.items() if split_key(key)[0] == name}
-        least = LEAST.get(name, 0.0)
-        rates |= {key: _moved(rate, math.exp(moved), deviation, least, num_runs) for key, rate in of_name.items()}
+        least, after = LEAST.get(name, 0.0), math.exp(TWO_SIDED_80 * deviation)
+        is_left = _is_left(max(rate.spread for rate in of_name.values()), after)
+        for key, rate in of_name.items():
+            origin = rate.origin if is_left else "calibrated"
+            rates[key] = replace(_moved(rate, math.exp(moved), deviation, least, num_runs), origin=origin)
     if found.model_error is not None:
         rates["model_error"] = found.model_error
     return known.but(rates, f"{known.name}, calibrated by {num_runs} runs", profile)
@@ -282,7 +344,9 @@ class Narrowing:
             for name, (before, after) in ranked[:_NAMED]
             if after < _NARROWER * before
         ]
-        return f"{self.name} would narrow rates most: {', '.join(told) or 'none by a tenth'}"
+        if not told:
+            return f"no other step would narrow the interval of any rate by a tenth; {self.name} comes nearest to it"
+        return f"{self.name} would narrow rates most: {', '.join(told)}"
 
 
 def most_narrowing(candidates: Mapping[str, StepWork], known: KnownRates, found: Fit) -> Narrowing | None:
@@ -332,16 +396,22 @@ def determined(known: KnownRates, found: KnownRates) -> Iterator[str]:
 def undetermined(known: KnownRates, found: KnownRates, runs: Sequence[Run]) -> Iterator[str]:
     """Which rates the runs left as wide as they were, and what would narrow them."""
     for name in FITTED:
-        before = [rate.spread for key, rate in known.by_key.items() if split_key(key)[0] == name]
-        after = [rate.spread for key, rate in found.by_key.items() if split_key(key)[0] == name]
-        is_wide = max(after) > max(WIDE, 1 + HARDLY * (max(before) - 1))
-        if is_wide and name not in NOT_KNOWN:
-            yield f"not determined: {name} ({RATES[name][1]}), still within a factor of {max(after):.2f}"
+        before, after = (
+            max(rate.spread for key, rate in of.by_key.items() if split_key(key)[0] == name) for of in (known, found)
+        )
+        if after > WIDE and _is_left(before, after) and name not in NOT_KNOWN:
+            yield f"not determined: {name} ({RATES[name][1]}), still within a factor of {after:.2f}"
     if not any(run.work.pipeline_nodes > 1 and len(run.work.stages) > 1 for run in runs):
         yield (
             "not determined: pipeline_factor. A run with tp and pp over two nodes would tell it; until then layouts "
             "with both may be several times slower than priced"
         )
+
+
+def _is_left(before: float, after: float) -> bool:
+    """Whether the runs did not determine a rate: its interval, as a factor to each side, before and after them."""
+    share = HARDLY if after > WIDE else _NARROWER
+    return after > 1 + share * (before - 1)
 
 
 def _deviation(name: str, known: KnownRates) -> float:
@@ -353,6 +423,4 @@ def _deviation(name: str, known: KnownRates) -> float:
 def _moved(rate: Expectation, factor: float, deviation: float, least: float, num_runs: int) -> Expectation:
     value, spread = max(least, rate.value * factor), math.exp(TWO_SIDED_80 * deviation)
     source = f"{num_runs} runs, on {rate.source}"
-    return replace(
-        rate, value=value, low=max(least, value / spread), high=value * spread, origin="calibrated", source=source
-    )
+    return replace(rate, value=value, low=max(least, value / spread), high=value * spread, source=source)

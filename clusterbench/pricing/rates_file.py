@@ -41,11 +41,7 @@ def read_rates(
         For every mistake, with file and line, what was given and what is allowed; and where the file is damaged, of
         another version, or of another machine.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise SuiteError(f"--rates {path} cannot be read: {error.strerror}.") from None
-    found = _Reader(called or str(path)).rates(read_yaml(data, str(path)), known)
+    found = _Reader(called or str(path)).rates(read_yaml(_read(path), str(path), "file of rates", "'rates'"), known)
     nearest_machine([found.machine], here, accepted, f"--rates {path}")
     return found
 
@@ -74,6 +70,28 @@ def rates_of(
     return found
 
 
+def given_names(path: Path | None) -> frozenset[str]:
+    """Names of the rates that a file gives; none without a file.
+
+    Raises
+    ------
+    SuiteError
+        If it is mistaken.
+    """
+    return (
+        frozenset()
+        if path is None
+        else _Reader(str(path)).names(read_yaml(_read(path), str(path), "file of rates", "'rates'"))
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SuiteError(f"--rates {path} cannot be read: {error.strerror}.") from None
+
+
 def expect_effect(path: Path | None, accepted: Collection[str]) -> None:
     """That a field in which a machine may be another is named where there is a file of one.
 
@@ -86,22 +104,52 @@ def expect_effect(path: Path | None, accepted: Collection[str]) -> None:
         raise SuiteError(f"{OPTION} has no effect without --rates, whose machine it is about.")
 
 
+def _left_as_they_are(found: Mapping[str, Expectation], known: KnownRates) -> Iterator[tuple[str, Expectation]]:
+    """Of each operation bus bandwidth within a node, where a file has only that between nodes, and the other way round.
+
+    All other rates of one name stand or fall together: :meth:`KnownRates.but`.
+    """
+    given: dict[str, set[bool]] = {}
+    for key in found:
+        if key.startswith("busbw["):
+            given.setdefault(split_key(key)[1]["op"], set()).add(_is_within_a_node(key))
+    for key, rate in known.by_key.items():
+        if key.startswith("busbw[") and _is_within_a_node(key) not in given.get(split_key(key)[1]["op"], {True, False}):
+            yield key, rate
+
+
+def _is_within_a_node(key: str) -> bool:
+    return split_key(key)[1]["nodes"] == "1"
+
+
 class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
 
     def rates(self, root: Node, known: KnownRates) -> KnownRates:
+        top = self._top(root)
+        given = self._given(top)
+        name = self._text(top, "of") or f"rates of {self.path}"
+        found = dict(self._each(given))
+        self._expect_whole(top, len(found))
+        found |= dict(_left_as_they_are(found, known))
+        return replace(known.but(found, name, self._text(top, "profile")), machine=self._machine(top))
+
+    def names(self, root: Node) -> frozenset[str]:
+        return frozenset(split_key(key)[0] for key in self._given(self._top(root)).values)
+
+    def _top(self, root: Node) -> Table:
         top = self._table(root, "a file of rates", _TOP)
         self._expect_version(top)
+        return top
+
+    def _given(self, top: Table) -> Table:
         if "rates" not in top.values:
             raise self._error(top.line, "no 'rates': a name and a value for each, as 'matmul: 600 TFLOP/s'.")
         given = top.values["rates"]
         if not isinstance(given, Table):
             raise self._error(top.lines["rates"], "'rates' is a name and a value for each, as 'matmul: 600 TFLOP/s'.")
-        name = self._text(top, "of") or f"rates of {self.path}"
-        found = dict(self._each(given))
-        self._expect_whole(top, len(found))
-        return replace(known.but(found, name, self._text(top, "profile")), machine=self._machine(top))
+        return given
 
     def _expect_version(self, top: Table) -> None:
         version = self._text(top, "version") or VERSION

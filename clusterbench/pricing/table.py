@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from clusterbench.cluster import GPUS_OF_A_NODE, find_card
 from clusterbench.csv_lines import rows_of
 from clusterbench.errors import LayoutError, SuiteError, nearest
 from clusterbench.fingerprint import UNKNOWN, Fingerprint
@@ -39,6 +40,9 @@ _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][-+]?[0-9]{1,3})?")
 _LEADING = re.compile(r"[0-9]{1,15}")
 MOST, MOST_OF = 10**9, {"layers": 10_000}
 """The largest whole number of a cell."""
+
+PRICED_PRECISIONS = ("", "bf16", "bfloat16", "fp16", "float16")
+"""Of products; a GPU multiplies both at one rate. An empty cell is taken for bfloat16."""
 
 _SIZE_OF_PARAMETERS = 0.02  # a published number of parameters is rounded
 
@@ -89,13 +93,15 @@ class StepTable:
         return f"{self.name}:{row.line}" if self.has_lines else f"{self.name}: {row.model}"
 
 
-def read_steps(path: Path, gpus_per_node: int) -> StepTable:
+def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) -> StepTable:
     """The steps of a CSV file.
 
     Parameters
     ----------
     gpus_per_node
-        Where the table does not say.
+        Where the table does not say; None for the usual server of each row's card.
+    gpu
+        The card of all rows, in place of the table's column.
 
     Raises
     ------
@@ -113,7 +119,7 @@ def read_steps(path: Path, gpus_per_node: int) -> StepTable:
             raise SuiteError(f"{path.name}:{line}: the row has {len(cells)} cells and the header {len(header)}.")
         if len(read) == MOST_ROWS:
             raise SuiteError(f"{path.name}:{line}: more than {MOST_ROWS} rows.")
-        row = _Row(path, line, dict(zip(header, cells, strict=True)), gpus_per_node)
+        row = _Row(path, line, dict(zip(header, cells, strict=True)), gpus_per_node, gpu)
         read.append(row.as_step())
         defaults.update(row.defaults)
     if not read:
@@ -142,9 +148,13 @@ class _CannotPrice(Exception):
 class _Row:
     """One row, and what was taken for its empty cells."""
 
-    def __init__(self, table: Path, line: int, cells: Mapping[str, str], gpus_per_node: int) -> None:
+    def __init__(
+        self, table: Path, line: int, cells: Mapping[str, str], gpus_per_node: int | None, gpu: str | None
+    ) -> None:
         self.folder, self.line, self.where = table.parent, line, f"{table.name}:{line}"
-        self.cells, self.gpus_per_node = cells, gpus_per_node
+        self.cells = cells
+        card = find_card(gpu or cells.get("gpu", ""))
+        self.gpus_per_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
         self.defaults: list[str] = []
 
     def as_step(self) -> TableRow:
@@ -152,6 +162,7 @@ class _Row:
         per_node = min(gpus or 1, self._default("gpus_per_node", self.gpus_per_node))
         row = TableRow(self.line, self.cells.get("model", ""), self.cells.get("gpu", ""))
         try:
+            self._expect_priced_precision()
             layout = self._layout(gpus)
             job = self._job(layout)
         except _CannotPrice as why:
@@ -159,6 +170,14 @@ class _Row:
         priced = PricedJob(job, per_node, self._default("vpp", 1), self.cells.get("recompute") or "none")
         measured = self._measured_step(job), self._number("mem_gb") or None
         return replace(row, priced=priced, step_s=measured[0], memory_gb=measured[1])
+
+    def _expect_priced_precision(self) -> None:
+        given = self.cells.get("precision", "")
+        if given.lower() not in PRICED_PRECISIONS:
+            raise _CannotPrice(
+                f"precision {as_yaml(given)}: rates of products are those of bf16 and fp16, and other products are "
+                "faster or slower"
+            )
 
     def _layout(self, gpus: int | None) -> ParallelLayout:
         degrees = {name: self._default(name, 1) for name in DEGREES if name != "dp"}

@@ -7,7 +7,7 @@ on software: what a host needs for an operator, and what collectives that wait f
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from clusterbench.cluster import Accelerator, accelerators
 from clusterbench.errors import SuiteError
@@ -87,7 +87,15 @@ def nics_bytes_per_s(text: str | None) -> float | None:
     return int(match[1]) * int(match[2]) * 1e9 / _BITS
 
 
-def typical_rates(card: Accelerator, node_network: float | None) -> KnownRates:
+_NEEDED_FOR: Mapping[str, tuple[str, ...]] = {
+    "peak_flops_per_s.bfloat16": ("matmul", "attention"),
+    "memory_bytes_per_s": ("memory",),
+    "link_bytes_per_s": ("busbw",),
+}
+"""Which rates follow from a figure of a datasheet."""
+
+
+def typical_rates(card: Accelerator, node_network: float | None, given: Collection[str] = ()) -> KnownRates:
     """What is known of a GPU from its datasheet.
 
     Parameters
@@ -95,39 +103,28 @@ def typical_rates(card: Accelerator, node_network: float | None) -> KnownRates:
     node_network
         Bytes per second of all NICs of a node; None where that is not known: it is then taken for 8 NICs of 400 Gb/s,
         between a quarter and twice that.
+    given
+        Names of rates that a file will put in place of these, of which the datasheet need say nothing.
 
     Raises
     ------
     SuiteError
-        If the datasheet on record lacks a figure.
+        If the datasheet on record lacks a figure that a rate follows from which is not given.
     """
-    missing = [
-        name
-        for name, figure in (
-            ("peak_flops_per_s.bfloat16", card.peak_flops_per_s.get("bfloat16")),
-            ("memory_bytes_per_s", card.memory_bytes_per_s),
-            ("link_bytes_per_s", card.link_bytes_per_s),
-        )
-        if figure is None
-    ]
-    if missing:
-        raise SuiteError(
-            f"nothing can be priced on {card.name}: its datasheet on record has no {missing[0]}.\n"
-            "hint: give it with --rates FILE"
-        )
-    assert card.memory_bytes_per_s is not None
-    assert card.link_bytes_per_s is not None
-    peak, sheet = card.peak_flops_per_s["bfloat16"], card.source
+    peak = _figure(card, "peak_flops_per_s.bfloat16", card.peak_flops_per_s.get("bfloat16"), given)
+    memory = _figure(card, "memory_bytes_per_s", card.memory_bytes_per_s, given)
+    link = _figure(card, "link_bytes_per_s", card.link_bytes_per_s, given)
+    sheet = card.source
     whole = 8 * 50e9 if node_network is None else node_network
     of_nics = OF_NETWORK if node_network is not None else (OF_NETWORK[0] / 4, OF_NETWORK[1], 2 * OF_NETWORK[2])
     nics = "NICs as said" if node_network is not None else "no NICs said: 8 x 400 Gb/s taken"
     by_key = {"matmul": _share(OF_MATMUL, peak, "FLOP/s", sheet)}
     for head_dim, share in OF_ATTENTION.items():
         by_key[f"attention[head_dim={head_dim}]"] = _share(share, peak, "FLOP/s", sheet)
-    by_key["memory"] = _share(OF_MEMORY, card.memory_bytes_per_s, "B/s", sheet)
+    by_key["memory"] = _share(OF_MEMORY, memory, "B/s", sheet)
     for op, share in OF_LINK.items():
-        by_key[f"busbw[nodes=1,op={op}]"] = _share(share, card.link_bytes_per_s, "B/s", sheet)
-        by_key[f"busbw[nodes=2,op={op}]"] = _share(of_nics, min(whole, card.link_bytes_per_s), "B/s", nics)
+        by_key[f"busbw[nodes=1,op={op}]"] = _share(share, link, "B/s", sheet)
+        by_key[f"busbw[nodes=2,op={op}]"] = _share(of_nics, min(whole, link), "B/s", nics)
     by_key["node_network"] = _share(of_nics, whole, "B/s", nics)
     # a message from stage to stage goes over the NIC of one GPU
     by_key["p2p_bandwidth"] = _share(of_nics, whole / 8, "B/s", nics)
@@ -166,9 +163,20 @@ def typical_cpu_rates() -> KnownRates:
     return KnownRates(by_key, "orders of magnitude of CPU ranks")
 
 
-def typical_of(card: str, node_network: float | None = None) -> KnownRates:
+def typical_of(card: str, node_network: float | None = None, given: Collection[str] = ()) -> KnownRates:
     """Those of a card of the tables by its name there, or of CPU ranks."""
-    return typical_cpu_rates() if card == CPU else typical_rates(accelerators()[card], node_network)
+    return typical_cpu_rates() if card == CPU else typical_rates(accelerators()[card], node_network, given)
+
+
+def _figure(card: Accelerator, name: str, figure: float | None, given: Collection[str]) -> float:
+    if figure is not None:
+        return figure
+    if wanted := [rate for rate in _NEEDED_FOR[name] if rate not in given]:
+        raise SuiteError(
+            f"nothing can be priced on {card.name}: its datasheet on record has no {name}.\n"
+            f"hint: give {' and '.join(wanted)} with --rates FILE"
+        )
+    return 1.0  # no rate that is left follows from it
 
 
 def _share(interval: tuple[float, float, float], whole: float, unit: str, source: str) -> Expectation:

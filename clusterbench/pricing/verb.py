@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from clusterbench.cluster import Accelerator, accelerators, find_accelerator, named_accelerator
+from clusterbench.cluster import Accelerator, accelerators, find_card, named_accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import UNKNOWN
@@ -31,7 +31,7 @@ from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.probes import probe_lines, probed_rates
 from clusterbench.pricing.profiles import Profile, named_profile
 from clusterbench.pricing.rates import CPU, RATES, KnownRates
-from clusterbench.pricing.rates_file import expect_effect, rates_of
+from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
 from clusterbench.pricing.table import StepTable, TableRow
 from clusterbench.pricing.typical import nics_bytes_per_s, typical_of
@@ -93,7 +93,7 @@ def price_table(
 
     @cache
     def known_of(card: str) -> KnownRates:
-        typical = _typical(card, network, table)
+        typical = _typical(card, network, table, rates)
         return typical if rates is None else rates_of(rates, typical, profile_name, accepted=accepted)
 
     priced = [_priced(row, profile, card_of[row.line], known_of) for row in table.rows]
@@ -108,9 +108,9 @@ def price_table(
     return PricedTable(scaled, remarks)
 
 
-def _typical(card: str, network: float | None, table: StepTable) -> KnownRates:
+def _typical(card: str, network: float | None, table: StepTable, rates: Path | None) -> KnownRates:
     """Of the machine of the table, of which a CSV names no more than the card."""
-    typical = typical_of(card, network or _network_of(table))
+    typical = typical_of(card, network or _network_of(table), given_names(rates))
     return typical if table.machine == UNKNOWN else replace(typical, machine=table.machine)
 
 
@@ -129,14 +129,13 @@ def _card(row: TableRow, table: StepTable, gpu: str | None) -> str:
         return CPU
     if gpu is not None:
         return named_accelerator(gpu).name
-    name = row.gpu.split(" (")[0].lower()
-    found = find_accelerator(row.gpu)
-    if found is None and name not in accelerators():
+    found = find_card(row.gpu)
+    if found is None:
         raise SuiteError(
             f"{table.place(row)}: gpu {row.gpu!r} does not begin with a card of the tables.\n"
             f"hint: --gpu NAME says it for all rows, one of {', '.join(accelerators())}"
         )
-    return name if found is None else found.name
+    return found.name
 
 
 def _priced(row: TableRow, profile: Profile, card: str, known_of: Callable[[str], KnownRates]) -> Priced:
@@ -260,6 +259,8 @@ def calibrate_table(
     """
     profile = named_profile(profile_name)
     rows = [row for row in table.rows if row.step_s and row.priced and profile.objection(row.priced) is None]
+    if not rows:
+        raise SuiteError(f"{table.name}: {_why_no_row(table, profile)}.")
     if lines:
         rows = [row for row in rows if row.line in lines]
     if missing := sorted(set(lines) - {row.line for row in rows}):
@@ -273,7 +274,7 @@ def calibrate_table(
         what = f"rows are of {', '.join(sorted(cards))}" if cards else "no row is of a kind that a calibration wants"
         raise SuiteError(f"{table.name}: {what}.\nhint: --lines A,B,C takes these rows")
     expect_effect(rates, accepted)
-    typical = _typical(cards.pop(), nics_bytes_per_s(nics), table)
+    typical = _typical(cards.pop(), nics_bytes_per_s(nics), table, rates)
     measured = [rows[number] for number in wanted]
     probed = probed_rates(table.probes, typical, _dtype(measured), table.name)
     known = typical.but(probed)
@@ -289,6 +290,17 @@ def calibrate_table(
         *undetermined(known, found, runs),
         *([more.words] if more else []),
     ]
+
+
+def _why_no_row(table: StepTable, profile: Profile) -> str:
+    """Why nothing can be learned of a table: no row has a time, or none that has one can be priced."""
+    timed = [row for row in table.rows if row.step_s]
+    if timed:
+        reasons = Counter(profile.objection(row.priced) for row in timed if row.priced is not None)
+        return f"no row with a measured time can be priced: {reasons.most_common(1)[0][0]}"
+    if table.has_lines:
+        return "no row has a measured time, a step_s or a tokens_per_s_per_gpu, so there is nothing to learn from"
+    return "no case of train_step was timed, so there is nothing to learn from"
 
 
 def _dtype(rows: Sequence[TableRow]) -> str:

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from clusterbench.cli import main
 from clusterbench.derive import AskedRates, read
+from clusterbench.derive.prices import prices_of
 from clusterbench.derive.several_runs import read_several
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import Fingerprint
@@ -74,9 +75,33 @@ def test_every_step_has_its_price_with_origin_source_and_interval(folder: Path, 
     assert others == [row for row in read(RunFolder.open(folder)).rows if row.metric != "step_time"]
 
 
+def test_a_case_with_an_option_of_which_no_rate_is_known_has_a_reason_and_no_price(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Without a price it is never judged."""
+    run = RunFolder.open(folder)
+    plan = run.plan()
+    first, *others = (case for case in plan.cases if case.benchmark == "train_step")
+    compiled = replace(first, point={**first.point, "compile": True})
+    prices = prices_of(replace(plan, cases=(compiled, *others)), run.environment(), written(tmp_path))
+    assert len(prices.by_case) == STEPS - 1
+    assert prices.reasons == {first.id: "compile: what a compiled layer launches, reads and writes is not priced"}
+
+
 def test_the_rates_of_the_run_itself_are_found(folder: Path) -> None:
     written(folder)
     assert len(read(RunFolder.open(folder)).prices.by_case) == STEPS
+
+
+def test_rates_named_for_a_run_without_a_timed_step_are_said_to_have_no_effect(folder: Path, tmp_path: Path) -> None:
+    """An imported run has no case of train_step, and of a dry run none was timed."""
+    without = Path(shutil.copytree(EXAMPLE.parent / "fabric-cpu", tmp_path / "fabric"))
+    (why,) = read(RunFolder.open(without), AskedRates(written(tmp_path))).prices.unused
+    assert why == ("--rates has no effect on this run. It has no time of a case of train_step, which alone is priced")
+    (folder / "observations.jsonl").write_text("")
+    done = invoked("report", folder, "--rates", written(tmp_path))
+    assert "# no step is priced: --rates has no effect on this run. It has no time of a case of" in done.stderr
+    assert "What steps should have taken: --rates has no effect" in (folder / "index.html").read_text()
 
 
 def test_rates_of_another_machine_are_not_used_and_said(folder: Path) -> None:

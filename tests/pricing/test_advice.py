@@ -1,5 +1,7 @@
 """``advise``: what fits, which batch, which layout; the ranking, and what a person reads."""
 
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 
@@ -11,7 +13,7 @@ from clusterbench.layout import every_layout
 from clusterbench.planning import make_plan
 from clusterbench.pricing import step_seconds
 from clusterbench.pricing.advice import RECOMPUTED, Question, advise, order_words
-from clusterbench.pricing.advice_text import advised_suite
+from clusterbench.pricing.advised_suite import advised_suite
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.profiles.ours import Ours
 from clusterbench.pricing.typical import typical_rates
@@ -65,7 +67,7 @@ def test_layouts_are_ranked_once_each_and_all_of_them_fit(advice):
 
 def test_the_suite_of_the_first_five_is_planned_without_a_refusal(advice, tmp_path):
     file = tmp_path / "advised.yaml"
-    file.write_text(advised_suite(advice))
+    file.write_text(advised_suite([advice], "ours").text)
     plan = make_plan(load_suite(str(file)), Cluster(1, 4, "cuda", "NVIDIA H100 80GB HBM3"))
     assert plan.refusals == ()
     assert [case.point["layout"] for case in plan.cases] == [str(each.layout) for each in advice.ranked[:5]]
@@ -74,14 +76,65 @@ def test_the_suite_of_the_first_five_is_planned_without_a_refusal(advice, tmp_pa
     ]
 
 
+def test_where_nothing_fits_no_suite_is_written(tmp_path):
+    file = tmp_path / "advised.yaml"
+    done = run("--shape", "llama-405b", *HERE, "--global-batch-size", "8", "--out", str(file))
+    assert done.exit_code == 2
+    assert done.stderr == "error: there is no suite to write: nothing fits, so there is nothing to measure.\n"
+    assert not file.exists()
+
+
+def test_the_suite_of_two_networks_has_the_first_five_of_both(advice):
+    suite = advised_suite([advice, replace(advice, ranked=advice.ranked[3:])], "ours")
+    measured = [line.split("[")[1][:-1] for line in suite.text.splitlines() if "layouts:" in line]
+    assert measured == [str(each.layout) for each in advice.ranked[:8]]
+    (said,) = suite.remarks
+    assert said == "The first 5 of each of 2 networks, each layout once: 8 cases."
+    assert suite.text.startswith(f"# {said}\nsuite: advised\n")
+
+
+def test_the_suite_of_another_framework_says_that_it_runs_our_step_and_leaves_out_what_that_cannot_hold(tmp_path):
+    file = tmp_path / "advised.yaml"
+    of = ("--shape", "llama-8b", *HERE, "--global-batch-size", "256", "--profile", "megatron_core")
+    done = run(*of, "--out", str(file))
+    text = file.read_text().replace("\n#  ", "")
+    assert "# Priced were steps of megatron_core; this suite runs clusterbench's own step" in text
+    assert "# left out: " in text
+    assert "our step needs 1" in text
+    assert "and the card has 80 GB." in text
+    assert 1 <= text.count("benchmark: train_step") < 5
+    assert "left out: " in done.stdout
+
+
 def test_where_nothing_fits_it_is_said_what_it_takes():
     nothing = advise(question("llama-405b", gpus_per_node=8), Ours(), KNOWN)
     assert nothing.ranked == []
-    assert nothing.too_large.memory_bytes > CARD.memory_bytes
+    assert nothing.least.memory_bytes > CARD.memory_bytes
     done = run("--shape", "llama-405b", *HERE, "--global-batch-size", "64")
     assert done.exit_code == 0
     assert "1. What fits: nothing, in 80 GB." in done.stdout
-    assert "nodes, shorter sequences or a card of" in " ".join(done.stdout.replace("\n#", "").split())
+    text = " ".join(done.stdout.replace("\n#", "").split())
+    assert "The same batch fits on 16 nodes, as " in text
+    assert "GB; or a card of " in text
+
+
+def test_a_single_gpu_is_told_of_more_gpus_and_not_of_a_larger_batch():
+    """Nothing is shared on one GPU, whatever the batch."""
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "1", "--global-batch-size", "1")
+    text = " ".join(done.stdout.replace("\n#", "").split())
+    assert "1. What fits: nothing, in 80 GB. tp1, micro-batch 1, full recompute needs least: " in text
+    assert "The same batch fits on 2 nodes, as " in text
+    assert "larger batch" not in text
+    assert "1 NVIDIA H100 80GB HBM3: 1 sequence of 4,096 = 4,096 tokens a step" in text
+
+
+def test_the_form_that_needs_least_is_named_though_it_is_slow(advice):
+    """The fastest form of each layout recomputes no more than it has to, and so needs more."""
+    assert advice.least.words == "cp2-tp2+sp+zero3, micro-batch 1, full recompute"
+    assert advice.least.memory_bytes < 0.6 * min(each.memory_bytes for each in advice.ranked)
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "4", "--tokens", "2^17")
+    text = " ".join(done.stdout.replace("\n#", "").split())
+    assert f"The least is needed by {advice.least.words}: {advice.least.memory_bytes / 1e9:.1f} GB." in text
 
 
 def test_a_mixture_of_experts_is_advised_too():
@@ -174,3 +227,67 @@ def test_a_batch_that_no_layout_can_share_has_its_reasons():
         done.stdout.replace("\n#", "").split()
     )
     assert "refused" in done.stdout
+
+
+def test_refusals_that_differ_in_figures_only_are_said_once():
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "8", "--global-batch-size", "2")
+    text = done.stdout.replace("\n#  ", "")
+    refused = [line for line in text.splitlines() if line.startswith("# refused")]
+    kinds = [
+        "".join(word for word in line.split(":", 1)[1].split() if not any(map(str.isdigit, word))) for line in refused
+    ]
+    assert len(kinds) == len(set(kinds)) > 1
+    assert any("others alike)" in line for line in refused)
+
+
+def test_a_card_without_a_link_is_priced_where_a_file_gives_what_the_datasheet_lacks(tmp_path):
+    of = ("--shape", "llama-1b", "--gpu", "l40s", "--gpus-per-node", "2", "--tokens", "2^15")
+    without = run(*of)
+    assert without.exit_code == 2
+    assert without.stderr == (
+        "error: nothing can be priced on l40s: its datasheet on record has no link_bytes_per_s.\n"
+        "hint: give busbw with --rates FILE\n"
+    )
+    rates = tmp_path / "rates.yaml"
+    rates.write_text("rates:\n  busbw[nodes=1,op=all_gather]: 20 GB/s\n")
+    given = run(*of, "--rates", str(rates))
+    assert given.exit_code == 0, given.stderr
+    assert "3. Which layout" in given.stdout
+
+
+def test_a_binary_file_of_rates_is_called_one(tmp_path):
+    rates = tmp_path / "rates.yaml"
+    rates.write_bytes(b"\x93NUMPY\xff")
+    done = run("--shape", "llama-1b", *HERE, "--tokens", "2^15", "--rates", str(rates))
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"error: {rates}:1: byte 0x93 is not UTF-8; a file of rates is a text file.\n",
+    )
+
+
+def test_a_file_of_one_rate_says_that_the_others_were_not_measured(tmp_path):
+    rates = tmp_path / "rates.yaml"
+    rates.write_text("of: our cluster\nrates:\n  matmul: 600 TFLOP/s\n")
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "2", "--tokens", "2^15", "--rates", str(rates))
+    head = " ".join(done.stdout.partition("llama-8b on")[0].replace("\n#", "").split())
+    assert head.startswith("# rates: our cluster given or measured: matmul NOT MEASURED: attention, memory, busbw, ")
+    assert "(datasheet); operator_time, half_size, " in head
+    assert "Where these decide, believe the range and not the value." in head
+
+
+def test_a_file_that_says_nothing_of_the_network_leaves_two_answers(tmp_path):
+    rates = tmp_path / "rates.yaml"
+    of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--gpus-per-node", "2", "--global-batch-size", "16")
+    rates.write_text("rates:\n  matmul: 600 TFLOP/s\n")
+    assert run(*of, "--rates", str(rates)).stdout.count("If the NICs of a node are ") == 2
+    rates.write_text("rates:\n  busbw[nodes=2,op=all_gather]: 20 GB/s\n  node_network: 40 GB/s\n")
+    given = run(*of, "--rates", str(rates)).stdout
+    assert "If the NICs of a node are " not in given
+    assert f"a node sends 40.0 GB/s: {rates}:3" in given.replace("\n#  ", "")
+
+
+def test_a_node_has_as_many_gpus_as_the_usual_server_of_its_card():
+    done = run("--shape", "llama-8b", "--gpu", "gb200", "--tokens", "2^17")
+    text = " ".join(done.stdout.replace("\n#", "").split())
+    assert "4 GPUs a node, as --gpus-per-node was not said: NVIDIA GB200 NVL72: 18 compute trays of four GPUs" in text
+    assert "llama-8b on 1 node x 4 NVIDIA GB200" in text

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from clusterbench.cluster import accelerators
+from clusterbench.confront import steps_of_run
 from clusterbench.expectation import Expectation
 from clusterbench.pricing import step_seconds
 from clusterbench.pricing.calibrate import (
     WISHES,
     Configuration,
+    Narrowing,
     Run,
     calibrated,
     chosen,
@@ -20,6 +22,7 @@ from clusterbench.pricing.calibrate import (
 from clusterbench.pricing.profiles.nanotron import Nanotron
 from clusterbench.pricing.table import read_steps
 from clusterbench.pricing.typical import typical_rates
+from clusterbench.pricing.verb import calibrate_table
 
 HERE = Path(__file__).parent
 TYPICAL = typical_rates(accelerators()["h100-sxm-80gb"], 400e9)
@@ -60,6 +63,14 @@ def test_rates_of_a_made_up_machine_are_found_again(works):
         assert step_seconds(run.work, found.rates) == pytest.approx(run.step_s, rel=0.03)
 
 
+def test_a_floor_far_below_the_work_is_found_all_the_same():
+    """At 40 us no step of this run depends on it, and the fit took a step_time of 0.2 s for the cause."""
+    run = Path(__file__).parents[2] / "reports" / "examples" / "tp_scale-cpu"
+    found, _ = calibrate_table(steps_of_run(run), "ours")
+    assert found.by_key["collective_time"].value > 1e-3
+    assert found.by_key["step_time"].value < 0.01
+
+
 def test_a_wild_measurement_moves_rates_little(works):
     runs = measured(works)
     wild = [replace(runs[0], step_s=3 * runs[0].step_s), *runs[1:]]
@@ -83,6 +94,12 @@ def test_without_a_second_node_the_pipelines_factor_stays_unknown_and_is_named(w
     assert found.by_key["pipeline_factor"].spread > 3
     said = [*undetermined(TYPICAL, found, on_one)]
     assert any("pipeline_factor" in sentence for sentence in said)
+    assert found.by_key["pipeline_factor"].origin == "typical"
+    assert any(sentence.startswith("not determined: step_time ") for sentence in said)
+    for name in TRUE:
+        origins = {rate.origin for key, rate in found.by_key.items() if key.split("[")[0] == name}
+        is_named = any(f"not determined: {name} " in sentence for sentence in said)
+        assert not (is_named and "calibrated" in origins), name
     both = calibrated(measured(works), TYPICAL, "nanotron")
     assert not any("pipeline_factor" in sentence for sentence in undetermined(TYPICAL, both, measured(works)))
     assert both.by_key["pipeline_factor"].spread < 1.3
@@ -92,6 +109,7 @@ def test_no_run_at_all_leaves_all_rates():
     found = calibrated([], TYPICAL, "nanotron")
     for name in TRUE:
         assert found.by_key[name].value == pytest.approx(TYPICAL.by_key[name].value)
+        assert found.by_key[name].origin == TYPICAL.by_key[name].origin
 
 
 def test_the_choice_sees_configurations_only():
@@ -110,3 +128,12 @@ def test_a_table_of_other_layouts_gives_what_there_is():
     alone = Configuration(1, 8e9, 1, 1, 8, 2, 4, 1)
     assert chosen([alone, replace(alone, num_nodes=4)]) == [0]
     assert chosen([]) == []
+
+
+def test_where_no_step_would_narrow_a_rate_that_is_the_sentence():
+    assert Narrowing("tp2", {"matmul": (1.2, 1.19)}).words == (
+        "no other step would narrow the interval of any rate by a tenth; tp2 comes nearest to it"
+    )
+    assert Narrowing("tp2", {"matmul": (1.2, 1.05)}).words == (
+        "tp2 would narrow rates most: matmul from a factor of 1.20 to 1.05"
+    )

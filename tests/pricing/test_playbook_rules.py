@@ -26,7 +26,7 @@ def ranked(of: Question, **seconds: float) -> list[Candidate]:
     for text, step_s in seconds.items():
         layout = ParallelLayout.parse(text.replace("__", "+").replace("_", "-"))
         job = TrainingJob(of.shape, layout, of.seq_len, of.global_batch_size, 1, "bfloat16", device="cuda")
-        found.append(Candidate(PricedJob(job, 8), step_s, 1.0, "fits"))
+        found.append(Candidate(PricedJob(job, 8), 1.0, step_s, "fits"))
     return found
 
 

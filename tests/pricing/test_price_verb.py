@@ -168,3 +168,19 @@ def test_lines_that_are_not_there_are_said(lines, said):
     done = run("calibrate", SAMPLE, "--profile", "nanotron", "--lines", lines)
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+def test_a_table_without_times_has_nothing_to_learn_from(tmp_path):
+    header, row, *_ = Path(TABLE5).read_text().splitlines()
+    columns = header.split(",")
+    cells = [
+        "" if name in ("step_s", "tokens_per_s_per_gpu") else cell
+        for name, cell in zip(columns, row.split(","), strict=True)
+    ]
+    (tmp_path / "steps.csv").write_text(f"{header}\n{','.join(cells)}\n")
+    done = run("calibrate", str(tmp_path / "steps.csv"), "--profile", "megatron_core", "--gpu", "a100-sxm4-80gb")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "error: steps.csv: no row has a measured time, a step_s or a tokens_per_s_per_gpu, so there is nothing "
+        "to learn from.\n",
+    )

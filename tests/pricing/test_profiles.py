@@ -9,6 +9,7 @@ from clusterbench.cluster import accelerators
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.pricing import step_seconds
+from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.profiles import PricedJob, Reach, profiles, reach
 from clusterbench.pricing.profiles.nanotron import stages_of
 from clusterbench.pricing.table import read_steps
@@ -54,6 +55,34 @@ def test_tensor_parallelism_halves_work_and_adds_messages(name):
 
 
 @pytest.mark.parametrize("name", profiles())
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("float8", "rowwise", "float8: no rate of products in it is known"),
+        ("compile", True, "compile: what a compiled layer launches, reads and writes is not priced"),
+        ("offload", True, "offload: what passes between host and GPU is not priced"),
+        ("attention_backend", "math", "attention_backend math: the rate of attention is that of fused kernels"),
+        ("compress", "powersgd", "compress powersgd: the products of its factors are not priced"),
+    ],
+)
+def test_an_option_of_which_no_rate_is_known_is_refused(name, option, value, why):
+    job = replace(priced("tp1"), options={option: value})
+    assert profiles()[name]().objection(job).startswith(why)
+
+
+@pytest.mark.parametrize("name", profiles())
+def test_products_in_float32_on_a_gpu_have_no_rate_and_on_a_cpu_have(name):
+    job = priced("tp1")
+    on_gpu, on_cpu = (replace(job, job=replace(job.job, dtype="float32", device=device)) for device in ("cuda", "cpu"))
+    assert profiles()[name]().objection(on_gpu) == "dtype float32: rates of products on a GPU are those of bfloat16"
+    assert profiles()[name]().objection(on_cpu) is None
+
+
+def test_fp8_is_not_validated():
+    assert not_validated(replace(priced("dp2+zero3"), options={"float8": "rowwise"})) == ["ZeRO-3", "FP8"]
+
+
+@pytest.mark.parametrize("name", profiles())
 def test_what_a_profile_does_not_know_is_refused_with_a_reason(name):
     profile = profiles()[name]()
     mixes = [] if name == "ours" else [("cp2", "playbook-8b"), ("dp2+ep2", "mixtral-8x7b")]
@@ -93,6 +122,20 @@ def test_fsdp_gathers_each_layer_twice_and_scatters_its_gradient_once_for_each_m
     assert all(sent.nodes == 2 for sent in stage.messages)
 
 
+def test_megatron_counts_embedding_and_loss_as_layers_where_layers_do_not_divide():
+    """Llama 3's 126 layers on 16 stages: arXiv:2407.21783, section 3.3.2, has one layer less on the first and last."""
+    profile = profiles()["megatron_core"]()
+    job = priced("pp16-tp8+sp", "llama-405b")
+    assert profile.objection(job) is None
+    first, middle, last = profile.work(job).stages
+    shape = named_shape("llama-405b")
+    assert (middle.parameters, middle.stages) == (8 * shape.parameters_per_layer / 8, 14)
+    for end in (first, last):
+        assert end.parameters - shape.embedding_parameters / 8 == pytest.approx(7 / 8 * middle.parameters, rel=1e-4)
+    assert first.operators == last.operators == middle.operators * 7 / 8
+    assert len(profile.memory(job)) == 16
+
+
 def test_megatron_computes_layers_again_as_its_paper_says():
     """Korthikanti et al. 2022, arXiv:2205.05198: full recomputation is one more forward."""
     profile = profiles()["megatron_core"]()
@@ -101,7 +144,7 @@ def test_megatron_computes_layers_again_as_its_paper_says():
     selective = profile.work(priced("pp4", recompute="selective")).stages[1]
     assert selective.matmul_flops == none.matmul_flops
     assert selective.attention_flops == full.attention_flops == pytest.approx(none.attention_flops * 4.5 / 3.5)
-    assert "no multiple of pp 3" in profile.objection(priced("pp3"))
+    assert "32 layers are no multiple of pp 5" in profile.objection(priced("pp5"))
     assert "interleaving needs a multiple" in profile.objection(priced("pp4", chunks=2, micro_batches=6))
 
 

@@ -139,3 +139,16 @@ def test_a_mistake_in_a_file_of_rates_is_said_with_its_line(typical, tmp_path, t
 def test_a_file_of_rates_that_is_not_there_is_said(typical, tmp_path):
     with pytest.raises(SuiteError, match="cannot be read: No such file"):
         read_rates(tmp_path / "none.yaml", typical)
+
+
+def test_a_file_of_the_network_leaves_the_links_within_a_node(typical, tmp_path):
+    """The example of docs/prediction.md: NVLink is not as slow as the NICs because a file says nothing of it."""
+    file = tmp_path / "rates.yaml"
+    file.write_text("rates:\n  busbw[nodes=2,op=all_gather]: 184 GB/s\n")
+    found = read_rates(file, typical).rates
+    assert found.busbw_of("all_gather", 2, 1) == found.busbw_of("reduce_scatter", 4, 1) == 184e9
+    assert found.busbw_of("all_gather", 1, 1) == typical.rates.busbw_of("all_gather", 1, 1) == 315e9
+    file.write_text("rates:\n  busbw[nodes=1,op=all_gather]: 200 GB/s\n")
+    found = read_rates(file, typical).rates
+    assert found.busbw_of("all_gather", 1, 1) == 200e9
+    assert found.busbw_of("all_gather", 2, 1) == typical.rates.busbw_of("all_gather", 2, 1)

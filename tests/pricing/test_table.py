@@ -46,6 +46,14 @@ def test_tokens_per_second_have_more_digits_than_a_step_time(tmp_path):
     assert row.step_s == pytest.approx(64 * 4096 / 16 / 6553.6)
 
 
+def test_a_node_has_as_many_gpus_as_the_usual_server_of_the_rows_card(tmp_path):
+    rows = [f"{cells()},{gpu}" for gpu in ("gb200 (NVL72)", "NVIDIA H200", "mine")]
+    file = table(tmp_path, *rows, header=f"{HEADER},gpu")
+    assert [row.priced.ranks_per_node for row in read_steps(file, None).rows] == [4, 8, 8]
+    assert [row.priced.ranks_per_node for row in read_steps(file, None, "gh200-96gb").rows] == [1, 1, 1]
+    assert [row.priced.ranks_per_node for row in read_steps(file, 2).rows] == [2, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("params_b", "ffn", "tied", "said"),
     [
@@ -89,6 +97,13 @@ def test_words_behind_the_zero_stage_are_let_be(tmp_path):
     assert row.priced.job.layout.zero == 3
     alone, _ = only(tmp_path, zero="3 (FSDP)", gpus="1", tp="1", dp="1")
     assert alone.priced.job.layout.zero == 0
+
+
+def test_a_precision_of_which_no_rate_is_known_has_a_reason(tmp_path):
+    rows = [f"{cells()},{precision}" for precision in ("bf16", "FP16", "", "fp8", "fp32")]
+    read = read_steps(table(tmp_path, *rows, header=f"{HEADER},precision"), 8).rows
+    assert [row.priced is not None for row in read] == [True, True, True, False, False]
+    assert read[3].reason.startswith("precision 'fp8': rates of products are those of bf16 and fp16")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,27 @@ class PricedJob:
         return ceil(self.job.layout.world_size / self.ranks_per_node)
 
 
+def objection_to_options(priced: PricedJob) -> str | None:
+    """Why a case has no price: an option of which no rate is known; None where it has none such.
+
+    Rates are of eager operators on a rank's own memory, of products in bfloat16 on a GPU, and of fused attention.
+    """
+    options, job = priced.options, priced.job
+    if options.get("float8", "none") != "none":
+        return "float8: no rate of products in it is known, and no price with FP8 was ever held against a measurement"
+    if job.device == "cuda" and job.dtype != "bfloat16":
+        return f"dtype {job.dtype}: rates of products on a GPU are those of bfloat16"
+    if options.get("compile"):
+        return "compile: what a compiled layer launches, reads and writes is not priced"
+    if options.get("offload"):
+        return "offload: what passes between host and GPU is not priced"
+    if options.get("attention_backend") == "math":
+        return "attention_backend math: the rate of attention is that of fused kernels"
+    if options.get("compress") == "powersgd":
+        return "compress powersgd: the products of its factors are not priced"
+    return None
+
+
 @dataclass(frozen=True)
 class Profile(ABC):
     """A framework, as it is configured.
@@ -66,8 +87,8 @@ class Profile(ABC):
     source: ClassVar[str]
 
     def objection(self, priced: PricedJob) -> str | None:
-        """Why the framework cannot run this step; None where it can."""
-        return priced.job.objection()
+        """Why the framework cannot run this step, or why that cannot be priced; None where both can be."""
+        return priced.job.objection() or objection_to_options(priced)
 
     @abstractmethod
     def work(self, priced: PricedJob) -> StepWork:

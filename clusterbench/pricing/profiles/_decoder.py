@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterbench.pricing.profiles import PricedJob
+from clusterbench.pricing.profiles import PricedJob, objection_to_options
 from clusterbench.shape import ModelShape
 
 BFLOAT16, FLOAT32 = 2, 4
@@ -32,7 +32,7 @@ def attention_forward_flops(priced: PricedJob) -> float:
 def objection_to_decoder(priced: PricedJob) -> str | None:
     """Why no dense decoder on dp, tp and pp can be cut so; None where it can."""
     job, shape, layout = priced.job, priced.job.shape, priced.job.layout
-    if (why := job.objection()) is not None:
+    if (why := job.objection() or objection_to_options(priced)) is not None:
         return why
     if layout.cp > 1 or layout.ep > 1 or shape.has_experts:
         return f"this profile knows dense models on dp, tp and pp, and not {layout} of {shape.name}"

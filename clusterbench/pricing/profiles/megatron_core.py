@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from clusterbench.pricing.profiles import PricedJob, Profile, reach
@@ -32,7 +33,8 @@ class MegatronCore(Profile):
     source: ClassVar[str] = (
         "Korthikanti et al. 2022, arXiv:2205.05198 (collectives, what is kept and computed again); "
         "Narayanan et al. 2021, arXiv:2104.04473 (schedules); "
-        "NVIDIA/Megatron-LM, megatron/core/distributed (gradients, the distributed optimizer)"
+        "NVIDIA/Megatron-LM, megatron/core/distributed (gradients, the distributed optimizer), "
+        "megatron/core/transformer/transformer_block.py, get_num_layers_to_build (layers over stages)"
     )
 
     def objection(self, priced: PricedJob) -> str | None:
@@ -43,8 +45,11 @@ class MegatronCore(Profile):
             return f"this profile knows ZeRO 0 and 1, the distributed optimizer, and not {layout.zero}"
         if priced.recompute not in RECOMPUTED:
             return f"recompute '{priced.recompute}' is not one of {', '.join(RECOMPUTED)}"
-        if shape.num_layers % (layout.pp * priced.chunks):
-            return f"{shape.num_layers} layers are no multiple of pp {layout.pp} x {priced.chunks} chunks"
+        if stages_of(shape.num_layers, layout.pp, priced.chunks) is None:
+            return (
+                f"{shape.num_layers} layers are no multiple of pp {layout.pp} x {priced.chunks} chunks, "
+                "with embedding, loss or both counted as a layer neither"
+            )
         if priced.chunks > 1 and priced.num_micro_batches % layout.pp:
             return f"interleaving needs a multiple of pp {layout.pp} micro-batches, not {priced.num_micro_batches}"
         return None
@@ -69,11 +74,11 @@ class MegatronCore(Profile):
 
     def _stages(self, priced: PricedJob) -> Iterator[StageWork]:
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
-        tokens, tp, layers = job.tokens_per_micro_batch, layout.tp, shape.num_layers // layout.pp
+        tokens, tp = job.tokens_per_micro_batch, layout.tp
         products, attention = RECOMPUTED[priced.recompute]
         wide, table = weights_of_a_layer(shape), shape.embedding_parameters
         elementwise = tokens * (80 * shape.hidden_size + 24 * shape.ffn_hidden_size) / tp * (3 + products) / 3
-        for is_first, is_last, number in _ends(layout.pp):
+        for is_first, is_last, number, layers in _kinds(priced):
             held = parameters(shape, layers, is_first, is_last) / tp
             yield StageWork(
                 matmul_flops=2 * tokens * (layers * wide * (3 + products) + 3 * table * is_last) / tp,
@@ -124,13 +129,13 @@ class MegatronCore(Profile):
     def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
         tokens, tp, shard = job.tokens_per_micro_batch, layout.tp, layout.dp if layout.zero else 1
-        layers, pp = shape.num_layers // layout.pp, layout.pp
+        pp = layout.pp
         # equation 4 and table 2 of Korthikanti et al. with a fused attention; of full recomputation the inputs
         kept = tokens * (18 * shape.hidden_size + 8 * shape.ffn_hidden_size) / tp
         if priced.recompute == "full":
             kept = 2 * tokens * shape.hidden_size / tp
         held = []
-        for place in range(pp):
+        for place, layers in enumerate(_layers(priced)):
             weights = parameters(shape, layers, place == 0, place == pp - 1) / tp
             interleaved = 1 + (pp - 1) / (pp * priced.chunks) if priced.chunks > 1 else 1.0
             in_flight = min(pp - place, priced.num_micro_batches) * interleaved
@@ -145,12 +150,41 @@ class MegatronCore(Profile):
         return held
 
 
-def _ends(pp: int) -> Iterator[tuple[bool, bool, int]]:
-    """Kinds of stages: whether the first, whether the last, and how many there are."""
-    if pp == 1:
-        yield True, True, 1
+@lru_cache(maxsize=4096)  # a sweep asks for every layout
+def stages_of(num_layers: int, pp: int, chunks: int) -> tuple[int, ...] | None:
+    """Layers of each stage; None where no rule of Megatron's divides them.
+
+    As many on each; else with ``account_for_embedding_in_pipeline_split``, ``account_for_loss_in_pipeline_split`` or
+    both, by which the first stage, the last or both have one fewer: Llama 3's 126 layers on 16 stages.
+
+    >>> stages_of(126, 16, 1)[:2], stages_of(126, 16, 1)[-1], stages_of(32, 3, 1), stages_of(32, 5, 1)
+    ((7, 8), 7, (11, 11, 10), None)
+    """
+    for embedding, loss in ((0, 0), (1, 1), (0, 1), (1, 0)) if pp > 1 else ((0, 0),):
+        of_stage, rest = divmod(num_layers + embedding + loss, pp)
+        if rest or of_stage % chunks or of_stage <= max(embedding, loss):
+            continue
+        layers = [of_stage] * pp
+        layers[0] -= embedding
+        layers[-1] -= loss
+        return tuple(layers)
+    return None
+
+
+def _layers(priced: PricedJob) -> tuple[int, ...]:
+    """Of each stage, of a step to which there is no objection."""
+    layers = stages_of(priced.job.shape.num_layers, priced.job.layout.pp, priced.chunks)
+    assert layers is not None
+    return layers
+
+
+def _kinds(priced: PricedJob) -> Iterator[tuple[bool, bool, int, int]]:
+    """Kinds of stages: whether the first, whether the last, how many there are, and how many layers each has."""
+    layers = _layers(priced)
+    if len(layers) == 1:
+        yield True, True, 1, layers[0]
         return
-    yield True, False, 1
-    if pp > 2:
-        yield False, False, pp - 2
-    yield False, True, 1
+    yield True, False, 1, layers[0]
+    if len(layers) > 2:
+        yield False, False, len(layers) - 2, layers[1]
+    yield False, True, 1, layers[-1]

@@ -25,7 +25,7 @@ from clusterbench.parallel import (
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.pricing import PARTS
-from clusterbench.pricing.profiles import PricedJob, Profile, reach
+from clusterbench.pricing.profiles import PricedJob, Profile, objection_to_options, reach
 from clusterbench.pricing.work import Messages, StageWork, StepWork
 
 OPERATORS_OF_A_LAYER, OPERATORS_COMPUTED_AGAIN, OPERATORS_OF_A_SLICE, OPERATORS_WITHOUT_COPIES = 63, 31, 10, 14
@@ -69,7 +69,7 @@ class Ours(Profile):
     def objection(self, priced: PricedJob) -> str | None:
         if priced.recompute not in ("none", "selective", "full"):
             return f"recompute '{priced.recompute}' is not one of none, selective, full"
-        return objection_to(priced.job, _active(priced))
+        return objection_to(priced.job, _active(priced)) or objection_to_options(priced)
 
     def work(self, priced: PricedJob) -> StepWork:
         job, active = priced.job, _active(priced)

@@ -1,0 +1,89 @@
+"""Advice as a suite that measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from clusterbench.errors import SuiteError
+from clusterbench.expected.fits import fit
+from clusterbench.pricing.advice import TO_MEASURE, Advice, Candidate, Question
+from clusterbench.pricing.profiles.ours import Ours
+from clusterbench.shape_file import mapping_of
+from clusterbench.words import comment
+
+OURS = "ours"
+"""The profile of the step that a suite runs."""
+
+
+@dataclass(frozen=True)
+class AdvisedSuite:
+    """A suite as text, and what has to be said of it, which stands on top of it, too."""
+
+    text: str
+    remarks: Sequence[str]
+
+
+def advised_suite(answers: Sequence[Advice], profile: str) -> AdvisedSuite:
+    """The suite that measures the first of each ranking; several answers are about one question on several networks.
+
+    Parameters
+    ----------
+    profile
+        Whose prices they are. A suite runs our own step: what that cannot run, or would not fit, is left out.
+
+    Raises
+    ------
+    SuiteError
+        If nothing is left to measure.
+    """
+    of = answers[0].question
+    first = {each.words: each for answer in answers for each in answer.ranked[:TO_MEASURE]}
+    if not first:
+        raise SuiteError("there is no suite to write: nothing fits, so there is nothing to measure.")
+    why_not = {words: None if profile == OURS else _why_not(each, of) for words, each in first.items()}
+    run = [each for words, each in first.items() if why_not[words] is None]
+    remarks = [*_remarks(len(answers), len(run), profile)]
+    remarks += [f"left out: {words}: {why}." for words, why in why_not.items() if why is not None]
+    if not run:
+        raise SuiteError("\n".join(["there is no suite to write: our step runs none of the layouts.", *remarks[1:]]))
+    lines = [
+        *(line for remark in remarks for line in comment(remark, indent="  ")),
+        "suite: advised",
+        f"question: Which of the layouts priced fastest for {of.shape.name} on {of.world_size} GPUs is fastest?",
+        "benchmarks:",
+        *(line for each in run for line in _entry(each, of)),
+    ]
+    return AdvisedSuite("\n".join(lines) + "\n", remarks)
+
+
+def _why_not(candidate: Candidate, of: Question) -> str | None:
+    """Why our own step cannot stand for a layout; None where it can."""
+    ours = Ours()
+    if (why := ours.objection(candidate.priced)) is not None:
+        return why
+    held = max(sum(stage.values()) for stage in ours.memory(candidate.priced))
+    if fit(held, of.memory_bytes) != "does not fit":
+        return None
+    return f"our step needs {held / 1e9:.1f} GB there, and the card has {of.memory_bytes / 1e9:.0f} GB"
+
+
+def _remarks(answers: int, run: int, profile: str) -> Iterator[str]:
+    if profile != OURS:
+        yield (
+            f"Priced were steps of {profile}; this suite runs clusterbench's own step, which is other software with "
+            "other times and other memory."
+        )
+    if answers > 1:
+        yield f"The first {TO_MEASURE} of each of {answers} networks, each layout once: {run} cases."
+
+
+def _entry(candidate: Candidate, of: Question) -> Iterator[str]:
+    yield "  - benchmark: train_step"
+    yield f"    shape: {mapping_of(of.shape)}"
+    yield f"    seq_len: {of.seq_len}"
+    yield f"    global_batch_size: {of.global_batch_size}"
+    yield f"    micro_batch_size: {candidate.priced.job.micro_batch_size}"
+    yield f"    layouts: [{candidate.layout}]"
+    yield f"    recompute: {candidate.priced.recompute}"
+    yield "    dtype: bfloat16"
