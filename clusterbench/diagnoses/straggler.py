@@ -326,7 +326,8 @@ class _Team:
             return NotJudged(self._compared, why, f"about {self._of_iterations(wanted)}", self.work[2])
         # The interval shrinks with the root of the number of iterations.
         usual = max(math.log(rank.usual) for rank in self.ranks)
-        why = f"with this noise a rank would have to be {100 * self.would_show:.0f} % slower to be named for sure"
+        slower = f"{100 * self.would_show:.0f} % slower" if self.would_show < 9 else "more than ten times slower"
+        why = f"with this noise a rank would have to be {slower} to be named for sure"
         if usual >= math.log1p(WOULD_SHOW):
             takes = "a quieter machine: ranks differ by more than a straggler would"
             return NotJudged(self._compared, why, takes, self.work[2])

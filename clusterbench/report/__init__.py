@@ -294,7 +294,11 @@ def _group(name: str, findings: Sequence[Finding], places: Mapping[str, int]) ->
 def _places(findings: Sequence[Finding]) -> str:
     """The first by its title, where it has a short one, and how many more there are."""
     more = f", and {len(findings) - 1:,} more"
-    return findings[0].title + more if findings[0].brief else few([finding.where for finding in findings], 2)
+    return (
+        findings[0].title + more
+        if findings[0].brief
+        else few([*dict.fromkeys(finding.where for finding in findings)], 2)
+    )
 
 
 def _home(finding: Finding, places: Mapping[str, int]) -> str:

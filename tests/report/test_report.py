@@ -16,10 +16,11 @@ import pytest
 from clusterbench.cases import Reading
 from clusterbench.charts import Chart, Section
 from clusterbench.derive import read
+from clusterbench.diagnoses import Finding
 from clusterbench.drawing.panel import Column, Entry, Panel, Story
 from clusterbench.drawing.style import canvas
 from clusterbench.drawing.svg import MOST_PLACES
-from clusterbench.report import render_report
+from clusterbench.report import _group, render_report
 from clusterbench.report.panels import MOST_TOLD
 from clusterbench.report.table import MOST_SAMPLES, columns, details
 from clusterbench.rows import Row
@@ -74,6 +75,12 @@ def test_findings_come_worst_first_with_what_to_do(tmp_path: Path) -> None:
     assert re.findall(r'<article class="finding (\w+)">', page) == ["error", "warning"]
     assert "What usually fixes it" in page
     assert render_report(all_reduce_run(tmp_path / "again")).verdict.exit_code == 1
+
+
+def test_a_place_of_several_findings_is_named_once_in_their_title() -> None:
+    findings = [Finding(f"host {host}", what, "note") for host, what in (("a", "x"), ("a", "y"), ("b", "x"))]
+    assert _group("unfit_host", findings[:2], {})["title"] == "Unfit host: host a"
+    assert _group("unfit_host", findings, {})["title"] == "Unfit host: host a, host b"
 
 
 def test_refusals_with_one_reason_are_one_line(tmp_path: Path) -> None:
