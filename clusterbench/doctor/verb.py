@@ -17,8 +17,8 @@ from clusterbench.doctor import Examination, Found, examine
 from clusterbench.doctor.accept import Accepted, accepting, read_accepted
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
 from clusterbench.doctor.logs import examine_logs
-from clusterbench.doctor.prolog import drain_list, reason, within
-from clusterbench.doctor.text import text, verdict
+from clusterbench.doctor.prolog import DRAIN, age_s, drain_list, line, within
+from clusterbench.doctor.text import text
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import dismiss
@@ -106,11 +106,11 @@ def answer(asked: Asked) -> int:
     SuiteError, LaunchError
         For a mistake in the command line or its files; if no host can be reached.
     """
-    started = detect(os.environ)
     drain_on = drain_list(asked.drain_on) if asked.drain_on is not None else None
     accepted = read_accepted(asked.accept) if asked.accept else ()
     if asked.limit_s is not None:
-        return within(asked.limit_s, replace(asked, drain_on=asked.drain_on or "").words)
+        return within(asked.limit_s, replace(asked, drain_on=asked.drain_on or "").words, age_s())
+    started = detect(os.environ)
     if asked.hosts and started is None:
         return _over_ssh(asked, asked.hosts)
     told = partial(_told, asked, accepted, drain_on)
@@ -229,9 +229,9 @@ def _shown(asked: Asked, drain_on: Sequence[str] | None, examination: Examinatio
     if drain_on is None:
         print(text(examination))
         return examination.exit_code
-    why = reason(examination, drain_on)
-    print(f"drain: {why}" if why else f"no drain: {verdict(examination)}")
-    return 1 if why else 0
+    said = line(examination, drain_on)
+    print(said)
+    return int(said.startswith(DRAIN))
 
 
 def with_lost(examination: Examination, not_reached: Sequence[str]) -> Examination:

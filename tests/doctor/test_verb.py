@@ -11,13 +11,13 @@ import pytest
 
 from clusterbench.checks import judge
 from clusterbench.doctor import examine
-from clusterbench.doctor.prolog import MOST_OF_A_REASON, drain_list, reason, within
+from clusterbench.doctor.prolog import MOST_OF_A_REASON, drain_list, line, reason, within
 from clusterbench.doctor.text import text
 from clusterbench.doctor.verb import Asked, with_lost
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import over_ssh
 from clusterbench.suite import load_suite
-from tests.doctor.test_doctor import down
+from tests.doctor.test_doctor import PORT, down
 from tests.facts.machine import healthy
 
 
@@ -78,13 +78,56 @@ def test_a_doctor_that_is_late_drains_nothing_and_says_so(capfd, monkeypatch):
     began = time.monotonic()
     assert within(0.3, []) == 0
     assert time.monotonic() - began < 5
-    assert capfd.readouterr().err == "not judged: no answer within 0.3 s; this node stays as it is\n"
+    assert capfd.readouterr().out == "not judged: no answer within 0.3 s; this node stays as it is\n"
 
 
-@pytest.mark.parametrize(("code", "gives"), [(0, 0), (1, 1), (2, 0), (137, 0)])
-def test_a_doctor_that_fails_drains_nothing(monkeypatch, code, gives):
-    monkeypatch.setattr("clusterbench.own_copy.command", lambda *_: [sys.executable, "-c", f"raise SystemExit({code})"])
+def test_the_limit_holds_what_was_spent_before(capfd, monkeypatch):
+    monkeypatch.setattr("clusterbench.own_copy.command", lambda *_: ["sleep", "60"])
+    began = time.monotonic()
+    assert within(20, [], spent_s=19.2) == 0
+    assert time.monotonic() - began < 1.0
+    assert capfd.readouterr().out.startswith("not judged: no answer within 20 s")
+
+
+def test_the_start_of_python_is_part_of_what_was_spent():
+    script = "import time; time.sleep(0.3); from clusterbench.doctor.prolog import age_s; print(age_s())"
+    began = time.monotonic()
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert 0.3 < float(said) <= time.monotonic() - began + 0.05
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "gives", "line"),
+    [
+        ("drain: x [port_state]", 1, 1, "drain: x [port_state]"),
+        ("no drain: HEALTHY", 0, 0, "no drain: HEALTHY"),
+        ("not judged: port_state", 0, 0, "not judged: port_state"),
+        ("", 0, 0, "not judged: the doctor ended with exit code 0; this node stays as it is"),
+        ("", 1, 0, "not judged: the doctor ended with exit code 1; this node stays as it is"),
+        ("no drain: HEALTHY", 1, 0, "not judged: the doctor ended with exit code 1; this node stays as it is"),
+        ("drain: x", 137, 0, "not judged: the doctor ended with exit code 137; this node stays as it is"),
+    ],
+)
+def test_a_doctor_that_fails_drains_nothing(capfd, monkeypatch, said, code, gives, line):
+    script = f"print({said!r}); raise SystemExit({code})"
+    monkeypatch.setattr("clusterbench.own_copy.command", lambda *_: [sys.executable, "-c", script])
     assert within(20, []) == gives
+    assert capfd.readouterr().out == f"{line}\n"
+
+
+def test_what_of_the_list_was_not_judged_gives_no_node_back(tmp_path):
+    examination = examined(tmp_path, n1=healthy().without(f"{PORT}/state"))
+    assert line(examination, ["port_state"]) == (
+        f"not judged: port_state: {PORT}/state is not there; this node stays as it is"
+    )
+    assert line(examination, ["memlock"]).startswith("no drain: NOT JUDGED")
+    assert line(examined(tmp_path, n2=down()), ["port_state"]).startswith("drain: mlx5_3 port 1: is DOWN")
+
+
+def test_a_prolog_inside_a_job_waits_for_no_other_rank():
+    place = {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    done = doctor("--prolog", "--limit", "60s", "--drain-on", "port_state", **place)
+    assert (done.returncode, done.stdout.partition(": ")[0]) == (0, "no drain"), done.stderr
 
 
 def test_a_prolog_says_in_one_line_that_nothing_is_drained():
