@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from clusterbench import own_copy
+from tests.doctor.test_health_check import script
 from tests.facts.machine import healthy
 from tests.lab import launchers
+from tests.lab import slurm as slurm_of_a_lab
 from tests.lab.hosts import LOGIN
+from tests.lab.slurm import Slurm
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 DOCTOR = ["-m", "clusterbench", "doctor"]
-DOCS = Path(__file__).parents[2] / "docs"
 STATE = "class/infiniband/mlx5_3/ports/1/state"
 
 
@@ -54,12 +56,11 @@ def doctor(lab, *words, timeout=120):
 
 def health_check(folder):
     """The script of docs/doctor.md, as it stands there but for where the doctor is."""
-    text = (DOCS / "doctor.md").read_text()
-    (script,) = re.findall(r"```sh\n(#!/bin/sh\n# HealthCheckProgram.*?)```", text, re.DOTALL)
     program = folder / "health.sh"
     # The lab's hosts may lock as little memory as the machine that it runs on.
-    script = script.replace("port_state,memlock", "port_state")
-    program.write_text(script.replace("clusterbench doctor", f"{sys.executable} {' '.join(DOCTOR)}"))
+    text = script().replace("port_state,memlock", "port_state")
+    program.write_text(text.replace("clusterbench doctor", shlex.join(own_copy.command("clusterbench", "doctor"))))
+    program.chmod(0o755)
     return program
 
 
@@ -85,24 +86,18 @@ def test_over_ssh_every_host_answers_and_the_one_that_is_off_is_named(lab, plant
     assert "  error    mlx5_3 port 1: is DOWN" in done.stdout.partition("\ncb2\n")[2]
 
 
-def test_slurm_drains_a_node_for_what_the_site_listed_and_returns_it(lab, slurm, plant, tmp_path):
-    program = health_check(tmp_path)
+def test_slurms_own_health_check_drains_a_node_and_returns_it(lab, plant, tmp_path):
+    if reason := slurm_of_a_lab.why_not():
+        pytest.skip(reason)
     planted = plant("cb2")
-
-    def check(host):
-        began = time.monotonic()
-        assert lab.run(host, ["sh", str(program)], timeout=60).returncode == 0
-        assert time.monotonic() - began < 40
-        return slurm.states()[host].rstrip("*")  # a star: slurmd was slow to answer
-
-    assert check("cb2") == "idle"
-    down(planted)
-    assert check("cb2") == "drained"
-    shown = lab.run(LOGIN, ["scontrol", "show", "node", "cb2"]).stdout
-    assert "Reason=clusterbench: mlx5_3 port 1: is DOWN" in shown
-    assert check("cb1") == "idle"
-    (planted / STATE).write_text("4: ACTIVE\n")
-    assert check("cb2") == "idle"
+    with Slurm(lab, health_check(tmp_path)) as slurm:  # idle at its start, though the program ran
+        down(planted)
+        slurm.wait_for("cb2", "drained")
+        shown = lab.run(LOGIN, ["scontrol", "show", "node", "cb2"]).stdout
+        assert "Reason=clusterbench: mlx5_3 port 1: is DOWN" in shown
+        assert slurm.states()["cb1"].rstrip("*") == "idle"
+        (planted / STATE).write_text("4: ACTIVE\n")
+        slurm.wait_for("cb2", "idle")
 
 
 def test_a_node_that_someone_else_drained_stays_drained(lab, slurm, tmp_path):
