@@ -99,6 +99,12 @@ class Examination:
     def exit_code(self) -> int:
         return 1 if self.word == "SUSPECT" else 0
 
+    @property
+    def in_order(self) -> tuple[str, ...]:
+        """Names of what was found in order, here and everywhere it was judged."""
+        faulty = {found.name for found in self.found if found.counts}
+        return tuple(dict.fromkeys(said.name for said in self.healthy if said.name not in faulty))
+
     @cached_property
     def suspects(self) -> dict[str, list[Found]]:
         """What counts against each host that anything counts against, the worst host first."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date
 from xml.etree import ElementTree
 
@@ -65,6 +66,20 @@ def test_the_same_on_several_hosts_is_said_once(tmp_path):
     (found,) = [each for each in examination.found if each.name == "port_state"]
     assert found.hosts == ("n1", "n2")
     assert "\nall 2 hosts\n" in text(examination)
+
+
+def test_an_error_of_two_hosts_comes_before_a_warning_of_one(tmp_path):
+    swapping = healthy()
+    swapping.files["/proc/swaps"] = "Filename Type Size Used Priority\n/dev/nvme0n1p3 partition 33554428 1024 -2\n"
+    said = text(examined(tmp_path, n1=swapping, n2=down(), n3=down(), n4=healthy()))
+    assert said.index("2 hosts: n2, n3\n  error    mlx5_3 port 1") < said.index("\nn1\n  warning  /dev/nvme0n1p3")
+
+
+def test_what_is_in_order_has_one_number(sick):
+    said = text(sick)
+    number = int(re.search(r"in order: (\d+) checks", said)[1])
+    assert f"In order ({number} checks; parts of 1 more)" in said
+    assert number == len({healthy.name for healthy in sick.healthy} - {"port_state"})
 
 
 ENTRY = "- {check: port_state, host: n2, where: 'mlx5_3 port 1', reason: waits for a cable, until: 2026-12-31}\n"
