@@ -91,6 +91,8 @@ class Check(ABC):
         In the list of checks, ``docs/doctor.md``.
     compares_hosts
         Whether it is about several hosts, so that of one alone it asks nothing.
+    needs_workers
+        Whether it judges what workers did, so that of facts alone it asks nothing.
     question
         What is asked, in a sentence that yes answers well.
     severity
@@ -106,6 +108,7 @@ class Check(ABC):
 
     number: ClassVar[int]
     compares_hosts: ClassVar[bool] = False
+    needs_workers: ClassVar[bool] = False
     question: ClassVar[str]
     severity: ClassVar[Severity]
     source: ClassVar[str]

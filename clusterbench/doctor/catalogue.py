@@ -164,7 +164,7 @@ def entries() -> Iterator[Entry]:
         if number in of_hosts:
             name, kind = of_hosts[number]
             test = f"tests/checks/test_{name}.py"
-            state: State = "every run and doctor --quick"
+            state: State = "runs and doctor" if kind.needs_workers else "every run and doctor --quick"
             yield Entry(number, kind.question, name, kind.severity, kind.right, kind.source, test, state)
         elif number in OF_RUNS:
             of = OF_RUNS[number]

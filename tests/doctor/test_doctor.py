@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import date
 from xml.etree import ElementTree
 
 import pytest
 
-from clusterbench.checks import checks, judge
+from clusterbench.checks import checks, hosts_of, judge
 from clusterbench.doctor import examine
 from clusterbench.doctor.accept import accepting, read_accepted
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
 from clusterbench.doctor.text import text, verdict
 from clusterbench.errors import SuiteError
+from tests.facts.healthy import gpus
 from tests.facts.machine import Machine, healthy
 
 PORT = "/sys/class/infiniband/mlx5_3/ports/1"
@@ -39,6 +41,16 @@ def test_healthy_hosts_are_healthy_and_nothing_else_is_said(tmp_path):
     examination = examined(tmp_path, n1=healthy(), n2=healthy())
     assert (examination.word, examination.exit_code, examination.found) == ("HEALTHY", 0, ())
     assert verdict(examination).startswith("HEALTHY: in order: ")
+
+
+def test_healthy_hosts_whose_gpus_idle_are_healthy_before_any_worker_ran(tmp_path):
+    machine = healthy()
+    del machine.environment["loaded"]
+    machine.give(gpus.facts(gpus=tuple(replace(gpu, pcie_generation=1) for gpu in gpus.facts().gpus)))
+    environment = {"hosts": {name: dict(machine.host(tmp_path, name).environment) for name in ("n1", "n2")}}
+    hosts = hosts_of(environment)
+    examination = examine([host.name for host in hosts], judge(hosts))
+    assert (examination.word, examination.not_judged, examination.found) == ("HEALTHY", (), ())
 
 
 def test_what_counts_is_said_first_with_host_place_evidence_command_and_remedy(sick):
