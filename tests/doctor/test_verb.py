@@ -208,3 +208,26 @@ def test_without_ssh_the_other_way_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LaunchError, match="there is no ssh on this host"):
         over_ssh.reach(["n1"])
+
+
+def planned(num_nodes):
+    """Benchmarks that the short probes plan on so many nodes of eight H100, and those that are refused."""
+    words = [
+        "plan",
+        str(Asked("short").suite),
+        "--gpu",
+        "NVIDIA H100 80GB HBM3",
+        "--num-nodes",
+        str(num_nodes),
+        "--json",
+    ]
+    done = subprocess.run([sys.executable, "-m", "clusterbench", *words], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("num_nodes", "refused"), [(4, set()), (1, {"link_matrix"})])
+def test_the_short_probes_judge_products_copies_links_and_reductions_within_and_across_hosts(num_nodes, refused):
+    plan = planned(num_nodes)
+    probes = {"matmul", "device_copy", "host_copy", "cpu_memory", "peer_copy", "link_matrix", "all_reduce"}
+    assert {case["benchmark"] for case in plan["cases"]} == (probes | {"hierarchical_all_reduce"}) - refused
+    assert {each["benchmark"] for each in plan["refusals"]} == refused
