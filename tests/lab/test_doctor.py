@@ -105,3 +105,13 @@ def test_a_node_that_someone_else_drained_stays_drained(lab, slurm, tmp_path):
     lab.run(LOGIN, ["scontrol", "update", "nodename=cb1", "state=drain", "reason=memory is replaced"], check=True)
     assert lab.run("cb1", ["sh", str(program)], timeout=60).returncode == 0
     assert slurm.states()["cb1"] == "drained"
+
+
+@pytest.mark.alone
+def test_the_short_probes_name_the_host_whose_link_is_shaped(lab, tmp_path):
+    lab.shape("cb3", "200mbit")
+    launcher = launchers.torchrun(lab, ["cb1", "cb2", "cb3", "cb4"], 1)
+    command = launcher.command("-m", "clusterbench.cli", "doctor", "--out", str(tmp_path / "out"))
+    done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
+    found = done.stdout.partition("\ncb3\n")[2].partition("\n\n")[0]
+    assert "[slow_link]" in found, done.stdout + done.stderr
