@@ -100,6 +100,8 @@ class Check(ABC):
         changes a verdict.
     source
         The files, or the program, that it comes from.
+    programs
+        Those that are run for it, apart by commas; empty where files and libraries say all.
     right
         ``root`` where others cannot read them.
     confirm, fix
@@ -112,6 +114,7 @@ class Check(ABC):
     question: ClassVar[str]
     severity: ClassVar[Severity]
     source: ClassVar[str]
+    programs: ClassVar[str] = ""
     right: ClassVar[str] = ""
     confirm: ClassVar[str]
     fix: ClassVar[str]

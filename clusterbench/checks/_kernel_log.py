@@ -22,6 +22,7 @@ class KernelLogCheck(HostCheck):
     kinds: ClassVar[tuple[str, ...]]
     absent: ClassVar[str]
     source = "/dev/kmsg, dmesg, journalctl -k"
+    programs = "dmesg, journalctl"
     right = "root"
     confirm = "dmesg -T"
 

@@ -6,6 +6,7 @@ from clusterbench.checks import Fault
 from clusterbench.checks._gpus import GpuCheck, answer
 from clusterbench.facts import Host
 from clusterbench.facts.gpus import ECC, Gpu
+from clusterbench.types import Severity
 
 _OFF_BY_CHOICE = re.compile(r"GeForce|RTX|Quadro|TITAN")
 
@@ -33,7 +34,7 @@ class EccMode(GpuCheck):
     def fault(self, host: Host, part: Gpu) -> Fault | None:
         if answer(host, part, part.ecc, ECC):
             return None
-        severity = "note" if _OFF_BY_CHOICE.search(part.name or "") else None
+        severity: Severity | None = "note" if _OFF_BY_CHOICE.search(part.name or "") else None
         return Fault(
             part.place, "its ECC is off: errors of its memory go unseen", "NVML ECC mode: off", severity=severity
         )

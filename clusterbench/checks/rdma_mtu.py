@@ -23,6 +23,7 @@ class RdmaMtu(PartsCheck[Port]):
     question = "Does every training port carry packets of 4096 bytes?"
     severity = "warning"
     source = "ibv_devinfo; of RoCE /sys/class/net/*/mtu"
+    programs = "ibv_devinfo"
     confirm = "ibv_devinfo | grep -E 'hca_id|active_mtu'; ip link"
     fix = (
         "RoCE: 'ip link set DEVICE mtu 9000' here and on the switch; InfiniBand: the subnet manager's partition (mtu=5)"

@@ -32,6 +32,7 @@ class RoceCongestion(PartsCheck[Port]):
     question = "Is the RoCE network free of storms of pauses, lost packets and heavy congestion?"
     severity = "warning"
     source = "ethtool -S, /sys/class/infiniband/*/ports/*/hw_counters"
+    programs = "ethtool"
     confirm = "ethtool -S DEVICE | grep -E 'pause_storm|discards|prio._pause'; rdma statistic show link"
     fix = "the same lossless priority (PFC), ECN marks and DSCP on hosts and switches: mlnx_qos, NCCL_IB_TC"
     parts = "active RoCE ports"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from xml.etree import ElementTree
 
 from clusterbench.checks import checks
-from clusterbench.doctor import Examination, Found, NotJudged
+from clusterbench.doctor import Examination, Found, Healthy, NotJudged
 from clusterbench.types import Severity
 
 
@@ -80,7 +80,8 @@ class _Here:
 def _said(examination: Examination) -> dict[str, dict[str, _Here]]:
     """By name and host; a check of hosts has all of them, and what is said of no host in particular stands under ''."""
     said: dict[str, dict[str, _Here]] = {name: {host: _Here() for host in examination.hosts} for name in checks()}
-    for part in (*examination.found, *examination.healthy, *examination.not_judged):
+    parts: tuple[Found | Healthy | NotJudged, ...] = (*examination.found, *examination.healthy, *examination.not_judged)
+    for part in parts:
         for host in part.hosts or ("",):
             here = said.setdefault(part.name, {}).setdefault(host, _Here())
             if isinstance(part, Found):

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from clusterbench.benchmarks import benchmarks
+from clusterbench.benchmarks._sustained import SustainedBenchmark
 from clusterbench.checks import hosts_of, judge
 from clusterbench.diagnoses import Answer
 from clusterbench.doctor import Examination, Found, examine
@@ -30,6 +32,7 @@ from clusterbench.launch.over_ssh import reach, start_on
 from clusterbench.launch.run import RunOptions, Settled, excluded_hosts, launched, run, take_part
 from clusterbench.launchers import detect
 from clusterbench.run_folder import RunFolder
+from clusterbench.types import Case
 
 Depth = Literal["quick", "short", "deep"]
 
@@ -125,8 +128,20 @@ def answer(asked: Asked) -> int:
         hosts=asked.hosts,
         exclude=asked.exclude,
         ranks_per_agent=own_all,
+        seconds_of=seconds_of,
     )
     return run(options, partial(_read, told=told))
+
+
+SECONDS_OF_A_CASE, SECONDS_OF_A_SUSTAINED_ONE = 1.0, 5.0
+"""With starts and waits: 31 cases took 34 s on two CPU cores. The second is by the rule of settling clocks."""
+
+
+def seconds_of(case: Case) -> float:
+    """What a case of the doctor's suites is reckoned to take."""
+    kind = benchmarks()[case.benchmark]
+    is_sustained = issubclass(kind, SustainedBenchmark) and kind.settles(case.point)
+    return SECONDS_OF_A_SUSTAINED_ONE if is_sustained and case.device == "cuda" else SECONDS_OF_A_CASE
 
 
 def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:

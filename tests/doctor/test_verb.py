@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +15,7 @@ from clusterbench.checks import judge
 from clusterbench.doctor import examine
 from clusterbench.doctor.prolog import MOST_OF_A_REASON, drain_list, line, reason, within
 from clusterbench.doctor.text import text
-from clusterbench.doctor.verb import Asked, with_lost
+from clusterbench.doctor.verb import Asked, seconds_of, with_lost
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import over_ssh
 from clusterbench.suite import load_suite
@@ -47,6 +49,18 @@ def test_this_host_is_examined_by_its_facts_alone(tmp_path):
 @pytest.mark.parametrize("depth", ["short", "deep"])
 def test_what_is_measured_is_a_suite(depth):
     assert load_suite(Asked(depth).suite).question.endswith("?")
+
+
+@pytest.mark.parametrize(
+    ("device", "settle", "seconds"), [("cuda", True, 5.0), ("cuda", False, 1.0), ("cpu", True, 1.0)]
+)
+def test_a_case_that_waits_for_clocks_is_reckoned_longer(device, settle, seconds):
+    assert seconds_of(SimpleNamespace(benchmark="matmul", device=device, point={"settle": settle})) == seconds
+
+
+def test_how_long_it_will_take_is_said_first(tmp_path):
+    done = doctor("--out", str(tmp_path / "out"))
+    assert re.match(r".*/out: \d cases to run on 2 ranks, about 0:0\d$", done.stderr.splitlines()[0]), done.stderr
 
 
 def test_a_node_is_drained_for_what_the_site_listed_alone(tmp_path):
