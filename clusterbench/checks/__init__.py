@@ -123,6 +123,10 @@ class Check(ABC):
     def judge_all(self, hosts: Sequence[Host]) -> Mapping[str, Judged]:
         """What it says of each of these hosts, by name."""
 
+    def judge_alone(self, host: Host) -> Judged:
+        """What a check that compares hosts says where there is one."""
+        return Judged(not_applicable="one host alone has no other to be held against")
+
 
 class HostCheck(Check):
     """A check that judges each host by itself."""
@@ -260,9 +264,9 @@ def judge(hosts: Sequence[Host]) -> dict[str, Mapping[str, Judged]]:
 
 
 def _asked(kind: type[Check], hosts: Sequence[Host]) -> Mapping[str, Judged]:
-    if kind.compares_hosts and len(hosts) == 1:
-        return {hosts[0].name: Judged(not_applicable="one host alone has no other to be held against")}
     try:
+        if kind.compares_hosts and len(hosts) == 1:
+            return {hosts[0].name: kind().judge_alone(hosts[0])}
         return kind().judge_all(hosts)
     except Exception as error:  # noqa: BLE001 - facts of a kind never seen must not cost the others' answers, or a report
         why = f"the check itself failed: {type(error).__name__}: {error}"
