@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, TypeVar
 
 from clusterbench.discover import things
@@ -38,6 +38,8 @@ class Fault:
         A command that shows it; the check's, where this is empty.
     severity
         The check's, where this is None.
+    slot
+        The PCIe address of the card, where ``where`` has it not.
     """
 
     where: str
@@ -45,6 +47,7 @@ class Fault:
     evidence: str
     confirm: str = ""
     severity: Severity | None = None
+    slot: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,10 @@ class PartsCheck(HostCheck, Generic[Part]):
             If what it needs was not read.
         """
 
+    def slot(self, host: Host, part: Part) -> str:
+        """The PCIe address of a part, where its name does not say it."""
+        return ""
+
     def judge(self, host: Host) -> Judged:
         parts = self.parts_of(host)
         if not parts:
@@ -194,7 +201,7 @@ class PartsCheck(HostCheck, Generic[Part]):
             if fault is None:
                 well += 1
             else:
-                faults.append(fault)
+                faults.append(replace(fault, slot=self.slot(host, part)))
         healthy = f"{well} {self.parts} {self.in_order}" if well else ""
         return Judged(tuple(faults), healthy, tuple(dict.fromkeys(unknown)))
 

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusterbench.checks import Fault, Judged, PartsCheck
+from clusterbench.checks import Fault, Judged
+from clusterbench.checks._ports import PortCheck
 from clusterbench.checks._training import training
 from clusterbench.checks._training_node import num_gpus
 from clusterbench.facts import Host, known
@@ -20,7 +21,7 @@ leptonai/gpud, ``components/accelerator/nvidia/infiniband/threshold_default.go``
 """
 
 
-class PortRate(PartsCheck[Port]):
+class PortRate(PortCheck):
     """Training ports that run slower than others of the host, or than the reference machine of its GPUs.
 
     Slower than its peers is an error: a cable or a lane of it is broken, or the switch's port is set so. Alike and

@@ -65,7 +65,7 @@ def test_how_long_it_will_take_is_said_first(tmp_path):
 
 def test_a_node_is_drained_for_what_the_site_listed_alone(tmp_path):
     examination = examined(tmp_path, n1=down())
-    assert reason(examination, ["port_state"]) == "mlx5_3 port 1: is DOWN, its link Polling [port_state]"
+    assert reason(examination, ["port_state"]) == "mlx5_3 port 1 (0000:4b:00.0): is DOWN, its link Polling [port_state]"
     assert reason(examination, ["memlock"]) == ""
     assert reason(examination, []) == ""
 
@@ -135,7 +135,9 @@ def test_what_of_the_list_was_not_judged_gives_no_node_back(tmp_path):
         f"not judged: port_state: {PORT}/state is not there; this node stays as it is"
     )
     assert line(examination, ["memlock"]).startswith("no drain: NOT JUDGED")
-    assert line(examined(tmp_path, n2=down()), ["port_state"]).startswith("drain: mlx5_3 port 1: is DOWN")
+    assert line(examined(tmp_path, n2=down()), ["port_state"]).startswith(
+        "drain: mlx5_3 port 1 (0000:4b:00.0): is DOWN"
+    )
 
 
 def test_a_prolog_inside_a_job_waits_for_no_other_rank():

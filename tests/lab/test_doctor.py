@@ -74,7 +74,7 @@ def test_a_port_that_is_down_on_one_host_of_four_is_named_under_mpirun(lab, plan
     launcher = launchers.mpich(lab, ["cb1", "cb2", "cb3", "cb4"], ranks_per_host=1)
     command = launcher.command(*DOCTOR, "--quick")
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
-    assert "\ncb4\n  error    mlx5_3 port 1: is DOWN" in done.stdout, done.stderr
+    assert "\ncb4\n  error    mlx5_3 port 1 (0000:4b:00.0): is DOWN" in done.stdout, done.stderr
 
 
 def test_over_ssh_every_host_answers_and_the_one_that_is_off_is_named(lab, plant):
@@ -83,7 +83,7 @@ def test_over_ssh_every_host_answers_and_the_one_that_is_off_is_named(lab, plant
     done = doctor(lab, "--quick", "--hosts", "cb1,cb2,cb3")
     assert done.returncode == 1, done.stderr
     assert "\ncb3\n  error    was not reached by ssh [not_reached]" in done.stdout
-    assert "  error    mlx5_3 port 1: is DOWN" in done.stdout.partition("\ncb2\n")[2]
+    assert "  error    mlx5_3 port 1 (0000:4b:00.0): is DOWN" in done.stdout.partition("\ncb2\n")[2]
 
 
 def test_slurms_own_health_check_drains_a_node_and_returns_it(lab, plant, tmp_path):
@@ -94,7 +94,7 @@ def test_slurms_own_health_check_drains_a_node_and_returns_it(lab, plant, tmp_pa
         down(planted)
         slurm.wait_for("cb2", "drained")
         shown = lab.run(LOGIN, ["scontrol", "show", "node", "cb2"]).stdout
-        assert "Reason=clusterbench: mlx5_3 port 1: is DOWN" in shown
+        assert "Reason=clusterbench: mlx5_3 port 1 (0000:4b:00.0): is DOWN" in shown
         assert slurm.states()["cb1"].rstrip("*") == "idle"
         (planted / STATE).write_text("4: ACTIVE\n")
         slurm.wait_for("cb2", "idle")
