@@ -346,8 +346,8 @@ def env(as_json: bool) -> None:
     from clusterbench.engine.environment import host_environment
     from clusterbench.facts import gather
 
-    host = host_environment()
-    click.echo(json.dumps({**host, "facts": gather()}, indent=1) if as_json else env_text(host))
+    host = {**host_environment(), "facts": gather()}
+    click.echo(json.dumps(host, indent=1) if as_json else env_text(host))
 
 
 @main.command(short_help="Is this cluster healthy, and who says so.")
