@@ -380,6 +380,7 @@ def env(as_json: bool) -> None:
     help="Without a launcher: start on these hosts over ssh. With one: take these of its hosts.  [default: all]",
 )
 @click.option("--exclude", metavar="A,B|FILE", help="Leave these hosts out.")
+@click.option("--launch", metavar="COMMAND", help="Start this launcher ('mpirun -n 2 -host a,b') on hosts that answer.")
 @click.option("--not-reached", multiple=True, hidden=True)
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 def doctor(
@@ -389,6 +390,7 @@ def doctor(
     log: bool,
     prolog: bool,
     limit_s: float | None,
+    launch: str | None,
     files: tuple[Path, ...],
     **options: Any,
 ) -> None:
@@ -413,7 +415,13 @@ def doctor(
         raise click.UsageError("--limit has no effect without --prolog")
     from clusterbench.doctor.verb import Asked, answer, answer_of_logs, depth
 
+    if launch is not None and (log or prolog or options["hosts"]):
+        raise click.UsageError("--launch names the hosts: it has no effect with --hosts, --log or --prolog")
     limit_s = (limit_s or 20.0) if prolog else None
+    if launch is not None:
+        from clusterbench.doctor.launched import start_under
+
+        click.get_current_context().exit(start_under(launch, Asked(depth(quick, deep), **options).words))
     if log:
         click.get_current_context().exit(answer_of_logs(Asked("quick", **options), files))
     click.get_current_context().exit(answer(Asked(depth(quick or prolog, deep), limit_s, **options)))

@@ -55,7 +55,7 @@ class Asked:
     hosts
         Without a launcher: where to start over ssh.
     not_reached
-        Of these the ones that were not, each ``HOST=why``.
+        Of these, or of the hosts of ``--launch``, the ones that were not, each ``HOST=why``.
     """
 
     depth: Depth
@@ -167,7 +167,7 @@ def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
     if not reached.hosts:
         why = "; ".join(f"{host}: {why}" for host, why in reached.why_not.items())
         raise LaunchError(f"none of the hosts of --hosts can be reached by ssh: {why}.")
-    lost = tuple(f"{host}={why}" for host, why in reached.why_not.items())
+    lost = tuple(f"{host}=ssh {host}: {why}" for host, why in reached.why_not.items())
     return start_on(reached.hosts, replace(asked, hosts=None, not_reached=lost).words)
 
 
@@ -258,8 +258,8 @@ def with_lost(examination: Examination, not_reached: Sequence[str]) -> Examinati
             severity="error",
             hosts=(host,),
             where="",
-            what="was not reached by ssh",
-            evidence=f"ssh {host}: {why}",
+            what="was not reached",
+            evidence=why,
             confirm=f"ssh -o BatchMode=yes {host} true",
             fix="switch it on, or mend its network, its sshd or this user's key there",
         )

@@ -158,6 +158,9 @@ def test_a_prolog_says_in_one_line_that_nothing_is_drained():
         (("--quick", "--deep"), "exclude each other"),
         (("--limit", "5s"), "--limit has no effect without --prolog"),
         (("--quick", "--drain-on", "no_check"), "no check 'no_check'"),
+        (("--quick", "--launch", "mpirun -n 2"), "it does not say on which hosts"),
+        (("--quick", "--launch", "make -n 2"), "can be started again on fewer hosts"),
+        (("--launch", "mpirun -host a,b", "--hosts", "a"), "--launch names the hosts"),
         (("--quick", "--accept", "absent.yaml"), "--accept absent.yaml cannot be read"),
     ],
 )
@@ -175,9 +178,9 @@ def test_the_words_of_a_process_are_those_that_it_was_asked_with():
 
 
 def test_a_host_that_was_not_reached_is_an_error_of_it(tmp_path):
-    examination = with_lost(examined(tmp_path, n1=healthy()), ["n2=Connection refused"])
+    examination = with_lost(examined(tmp_path, n1=healthy()), ["n2=ssh n2: Connection refused"])
     assert (examination.word, examination.hosts) == ("SUSPECT", ("n1", "n2"))
-    assert "  error    was not reached by ssh [not_reached]\n           evidence  ssh n2: Connection refused" in text(
+    assert "  error    was not reached [not_reached]\n           evidence  ssh n2: Connection refused" in text(
         examination
     )
 

@@ -77,12 +77,30 @@ def test_a_port_that_is_down_on_one_host_of_four_is_named_under_mpirun(lab, plan
     assert "\ncb4\n  error    mlx5_3 port 1 (0000:4b:00.0): is DOWN" in done.stdout, done.stderr
 
 
+@pytest.mark.mpi
+def test_a_launcher_that_the_doctor_starts_examines_the_hosts_that_answer(lab):
+    if reason := launchers.why_not_mpich():
+        pytest.skip(reason)
+    lab.crash("cb3", power=True)
+    launcher = launchers.mpich(lab, ["cb1", "cb2", "cb3"], ranks_per_host=1)
+    done = lab.run(
+        LOGIN,
+        [sys.executable, *DOCTOR, "--quick", "--launch", shlex.join(launcher.prefix)],
+        env=launcher.environment,
+        timeout=200,
+    )
+    assert done.returncode == 1, done.stderr
+    assert " of 3 hosts" in done.stdout.splitlines()[0], done.stdout
+    assert "\ncb3\n  error    was not reached [not_reached]\n" in done.stdout
+    assert "mpirun starts no process there" in done.stdout
+
+
 def test_over_ssh_every_host_answers_and_the_one_that_is_off_is_named(lab, plant):
     down(plant("cb2"))
     lab.crash("cb3", power=True)
     done = doctor(lab, "--quick", "--hosts", "cb1,cb2,cb3")
     assert done.returncode == 1, done.stderr
-    assert "\ncb3\n  error    was not reached by ssh [not_reached]" in done.stdout
+    assert "\ncb3\n  error    was not reached [not_reached]" in done.stdout
     assert "  error    mlx5_3 port 1 (0000:4b:00.0): is DOWN" in done.stdout.partition("\ncb2\n")[2]
 
 
