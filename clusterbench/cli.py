@@ -415,6 +415,9 @@ def doctor(
         raise click.UsageError("--limit has no effect without --prolog")
     from clusterbench.doctor.verb import Asked, answer, answer_of_logs, depth
 
+    for name in ("out", "device") if quick or prolog else ():
+        if options[name] is not None:
+            raise click.UsageError(f"--{name} has no effect on facts alone, which run nothing and make no folder")
     if launch is not None and (log or prolog or options["hosts"]):
         raise click.UsageError("--launch names the hosts: it has no effect with --hosts, --log or --prolog")
     limit_s = (limit_s or 20.0) if prolog else None

@@ -158,6 +158,8 @@ def test_a_prolog_says_in_one_line_that_nothing_is_drained():
         (("--quick", "--deep"), "exclude each other"),
         (("--limit", "5s"), "--limit has no effect without --prolog"),
         (("--quick", "--drain-on", "no_check"), "no check 'no_check'"),
+        (("--quick", "--out", "folder"), "--out has no effect on facts alone"),
+        (("--prolog", "--device", "cpu"), "--device has no effect on facts alone"),
         (("--quick", "--launch", "mpirun -n 2"), "it does not say on which hosts"),
         (("--quick", "--launch", "make -n 2"), "can be started again on fewer hosts"),
         (("--launch", "mpirun -host a,b", "--hosts", "a"), "--launch names the hosts"),
