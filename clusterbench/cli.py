@@ -351,8 +351,8 @@ def env(as_json: bool) -> None:
     from clusterbench.engine.environment import host_environment
     from clusterbench.facts import gather
 
-    host = host_environment()
-    click.echo(json.dumps({**host, "facts": gather()}, indent=1) if as_json else env_text(host))
+    host = {**host_environment(), "facts": gather()}
+    click.echo(json.dumps(host, indent=1) if as_json else env_text(host))
 
 
 @main.command(short_help="Is this cluster healthy, and who says so.")
@@ -385,6 +385,7 @@ def env(as_json: bool) -> None:
     help="Without a launcher: start on these hosts over ssh. With one: take these of its hosts.  [default: all]",
 )
 @click.option("--exclude", metavar="A,B|FILE", help="Leave these hosts out.")
+@click.option("--launch", metavar="COMMAND", help="Start this launcher ('mpirun -n 2 -host a,b') on hosts that answer.")
 @click.option("--not-reached", multiple=True, hidden=True)
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 def doctor(
@@ -394,6 +395,7 @@ def doctor(
     log: bool,
     prolog: bool,
     limit_s: float | None,
+    launch: str | None,
     files: tuple[Path, ...],
     **options: Any,
 ) -> None:
@@ -418,7 +420,16 @@ def doctor(
         raise click.UsageError("--limit has no effect without --prolog")
     from clusterbench.doctor.verb import Asked, answer, answer_of_logs, depth
 
+    for name in ("out", "device") if quick or prolog else ():
+        if options[name] is not None:
+            raise click.UsageError(f"--{name} has no effect on facts alone, which run nothing and make no folder")
+    if launch is not None and (log or prolog or options["hosts"]):
+        raise click.UsageError("--launch names the hosts: it has no effect with --hosts, --log or --prolog")
     limit_s = (limit_s or 20.0) if prolog else None
+    if launch is not None:
+        from clusterbench.doctor.launched import start_under
+
+        click.get_current_context().exit(start_under(launch, Asked(depth(quick, deep), **options).words))
     if log:
         click.get_current_context().exit(answer_of_logs(Asked("quick", **options), files))
     click.get_current_context().exit(answer(Asked(depth(quick or prolog, deep), limit_s, **options)))

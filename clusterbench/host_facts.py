@@ -19,8 +19,10 @@ def described_hosts(environment: Mapping[str, Any]) -> dict[str, Host]:
         As in ``environment.json``: ``hosts`` by name, and where workers were started ``loaded``.
     """
     loaded = mapping(environment.get("loaded"))
-    hosts = mapping(environment.get("hosts")).items()
-    return {name: {**host, "loaded": loaded.get(name)} for name, host in hosts if isinstance(host, Mapping)}
+    hosts = {name: host for name, host in mapping(environment.get("hosts")).items() if isinstance(host, Mapping)}
+    if "loaded" not in environment:
+        return hosts
+    return {name: {**host, "loaded": loaded.get(name)} for name, host in hosts.items()}
 
 
 def at(*path: str) -> Callable[[Host], str | None]:

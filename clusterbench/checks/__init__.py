@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, TypeVar
 
 from clusterbench.discover import things
@@ -38,6 +38,8 @@ class Fault:
         A command that shows it; the check's, where this is empty.
     severity
         The check's, where this is None.
+    slot
+        The PCIe address of the card, where ``where`` has it not.
     """
 
     where: str
@@ -45,6 +47,7 @@ class Fault:
     evidence: str
     confirm: str = ""
     severity: Severity | None = None
+    slot: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class Check(ABC):
         In the list of checks, ``docs/doctor.md``.
     compares_hosts
         Whether it is about several hosts, so that of one alone it asks nothing.
+    needs_workers
+        Whether it judges what workers did, so that of facts alone it asks nothing.
     question
         What is asked, in a sentence that yes answers well.
     severity
@@ -98,6 +103,8 @@ class Check(ABC):
         changes a verdict.
     source
         The files, or the program, that it comes from.
+    programs
+        Those that are run for it, apart by commas; empty where files and libraries say all.
     right
         ``root`` where others cannot read them.
     confirm, fix
@@ -106,9 +113,11 @@ class Check(ABC):
 
     number: ClassVar[int]
     compares_hosts: ClassVar[bool] = False
+    needs_workers: ClassVar[bool] = False
     question: ClassVar[str]
     severity: ClassVar[Severity]
     source: ClassVar[str]
+    programs: ClassVar[str] = ""
     right: ClassVar[str] = ""
     confirm: ClassVar[str]
     fix: ClassVar[str]
@@ -116,6 +125,10 @@ class Check(ABC):
     @abstractmethod
     def judge_all(self, hosts: Sequence[Host]) -> Mapping[str, Judged]:
         """What it says of each of these hosts, by name."""
+
+    def judge_alone(self, host: Host) -> Judged:
+        """What a check that compares hosts says where there is one."""
+        return Judged(not_applicable="one host alone has no other to be held against")
 
 
 class HostCheck(Check):
@@ -170,6 +183,10 @@ class PartsCheck(HostCheck, Generic[Part]):
             If what it needs was not read.
         """
 
+    def slot(self, host: Host, part: Part) -> str:
+        """The PCIe address of a part, where its name does not say it."""
+        return ""
+
     def judge(self, host: Host) -> Judged:
         parts = self.parts_of(host)
         if not parts:
@@ -184,7 +201,7 @@ class PartsCheck(HostCheck, Generic[Part]):
             if fault is None:
                 well += 1
             else:
-                faults.append(fault)
+                faults.append(replace(fault, slot=self.slot(host, part)))
         healthy = f"{well} {self.parts} {self.in_order}" if well else ""
         return Judged(tuple(faults), healthy, tuple(dict.fromkeys(unknown)))
 
@@ -254,9 +271,9 @@ def judge(hosts: Sequence[Host]) -> dict[str, Mapping[str, Judged]]:
 
 
 def _asked(kind: type[Check], hosts: Sequence[Host]) -> Mapping[str, Judged]:
-    if kind.compares_hosts and len(hosts) == 1:
-        return {hosts[0].name: Judged(not_applicable="one host alone has no other to be held against")}
     try:
+        if kind.compares_hosts and len(hosts) == 1:
+            return {hosts[0].name: kind().judge_alone(hosts[0])}
         return kind().judge_all(hosts)
     except Exception as error:  # noqa: BLE001 - facts of a kind never seen must not cost the others' answers, or a report
         why = f"the check itself failed: {type(error).__name__}: {error}"

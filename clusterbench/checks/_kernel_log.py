@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import suppress
 from typing import ClassVar
 
 from clusterbench.checks import Fault, HostCheck, Judged, Unknown
-from clusterbench.facts import Host, known
+from clusterbench.facts import Host, NotKnown, known
+from clusterbench.facts.gpus import Gpus
 from clusterbench.facts.kernel_log import KMSG, KernelLog
 from clusterbench.tools.kernel_log import Event
 from clusterbench.words import plural
@@ -22,6 +24,7 @@ class KernelLogCheck(HostCheck):
     kinds: ClassVar[tuple[str, ...]]
     absent: ClassVar[str]
     source = "/dev/kmsg, dmesg, journalctl -k"
+    programs = "dmesg, journalctl"
     right = "root"
     confirm = "dmesg -T"
 
@@ -48,4 +51,14 @@ def told(host: Host, event: Event, what: str, where: str | None = None) -> Fault
     often = f"{event.count:,} times, last" if event.count > 1 else "once,"
     when = f", {often} {event.last}" if event.last else f", {event.count:,} times" if event.count > 1 else ""
     source = host.of(KernelLog).source
-    return Fault(event.where if where is None else where, f"{what}{when}", f"{source}: {event.text}")
+    return Fault(_place(host, event) if where is None else where, f"{what}{when}", f"{source}: {event.text}")
+
+
+def _place(host: Host, event: Event) -> str:
+    """A GPU with index and serial, where NVML told them of this slot: the log names the slot alone."""
+    if event.where.startswith("GPU "):
+        with suppress(NotKnown):
+            for gpu in host.of(Gpus).gpus:
+                if gpu.address and gpu.address.startswith(event.where.removeprefix("GPU ")):
+                    return gpu.place
+    return event.where

@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from clusterbench.checks._training_node import gpu_cards
 from clusterbench.facts import Host
 from clusterbench.facts.infiniband import Device, Infiniband, Port
+from clusterbench.host_facts import mappings
 
 VARIABLE = "NCCL_IB_HCA"
 
@@ -29,7 +31,8 @@ def training(host: Host) -> Training:
     """The ports that ``NCCL_IB_HCA`` names; where it is not set or names none, the kind with the most bandwidth.
 
     A kind is ports of one model, board and link layer, bonds apart: a port that lost half its rate or its link stays
-    with its kind, and four storage ports of 100 Gb/s do not outweigh eight of 400 Gb/s. Devices made of software
+    with its kind, and four storage ports of 100 Gb/s do not outweigh eight of 400 Gb/s, nor eight that are all down
+    beside GPUs, at whatever rate a port that is down shows. Devices made of software
     (``rdma_rxe``, ``siw``) are left out.
 
     Raises
@@ -43,7 +46,9 @@ def training(host: Host) -> Training:
     kinds: dict[Hashable, list[Port]] = defaultdict(list)
     for port in ports:
         kinds[_kind(devices[port.device], port)].append(port)
-    by_weight = sorted(kinds.values(), key=_weight)
+    fastest = max((port.bits_per_s or 0.0 for port in ports if port.is_active), default=0.0)
+    least_down = _gpus(host) / 2 or len(ports) + 1
+    by_weight = sorted(kinds.values(), key=lambda kind: _weight(kind, fastest, least_down))
     alike = tuple(by_weight[-1]) if by_weight else ()
     setting = (host.environment.get("variables") or {}).get(VARIABLE) or None
     named = tuple(port for port in ports if setting and is_named(port, setting))
@@ -51,13 +56,25 @@ def training(host: Host) -> Training:
     return Training(used, tuple(port for port in ports if port not in used), alike, setting)
 
 
+def _gpus(host: Host) -> int:
+    """0 where nothing was recorded of them."""
+    return len(mappings(host.environment.get("gpus"))) or len(gpu_cards(host))
+
+
 def _kind(device: Device, port: Port) -> Hashable:
     return (device.kind, device.hca_type, device.board, port.link_layer, "bond" in device.name)
 
 
-def _weight(ports: Sequence[Port]) -> tuple[float, int]:
-    """What ports of one kind could carry, if each ran as fast as the fastest."""
-    return len(ports) * max(port.bits_per_s or 0.0 for port in ports), len(ports)
+def _weight(ports: Sequence[Port], fastest: float, least_down: float) -> tuple[float, int]:
+    """What ports of one kind could carry, if each ran as fast as the fastest of them that is up, and how many are up.
+
+    The rate of a port that is down is no measure of its use. A kind that is down as a whole and has at least
+    ``least_down`` ports, one for every two GPUs, counts as fast as ``fastest``, the fastest port of the host.
+    """
+    up = [port for port in ports if port.is_active]
+    own = max(port.bits_per_s or 0.0 for port in up or ports)
+    rate = own if up or len(ports) < least_down else max(own, fastest)
+    return len(ports) * rate, len(up)
 
 
 def is_named(port: Port, setting: str) -> bool:

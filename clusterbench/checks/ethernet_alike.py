@@ -18,6 +18,7 @@ class EthernetAlike(AlikeCheck):
     question = "Have Ethernet interfaces of one name one speed, MTU, driver, firmware and pause setting on all hosts?"
     severity = "warning"
     source = f"{FOLDER}/*/speed, mtu; ethtool -i, -a"
+    programs = "ethtool"
     confirm = "ip -d link; ethtool DEVICE; ethtool -i DEVICE; ethtool -a DEVICE"
     fix = "give the odd hosts the setting of the others; for a lower speed look at cable, transceiver and switch port"
 

@@ -24,6 +24,7 @@ class FabricManager(HostCheck):
     question = "Has the NVLink fabric taken in every GPU?"
     severity = "error"
     source = f"NVML, fabric state; {FABRIC_MANAGER}"
+    programs = "systemctl"
     confirm = "nvidia-smi -q | grep -A3 'Fabric'; systemctl status nvidia-fabricmanager"
     fix = (
         "systemctl enable --now nvidia-fabricmanager, in the driver's version; then look at /var/log/fabricmanager.log"

@@ -21,6 +21,7 @@ class ImexDomain(HostCheck):
     question = "Is the IMEX domain of NVLink between hosts up?"
     severity = "error"
     source = IMEX
+    programs = "nvidia-imex-ctl"
     confirm = "nvidia-imex-ctl -H -N"
     fix = "systemctl restart nvidia-imex on the nodes named; one driver version, one /etc/nvidia-imex/nodes_config.cfg"
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks import Fault
+from clusterbench.checks._ports import PortCheck
 from clusterbench.checks._training import training
 from clusterbench.facts import Host, NotKnown
 from clusterbench.facts.infiniband import Infiniband, Port
@@ -22,7 +23,7 @@ THRESHOLDS = {
 _TOLD_AT_ONCE = 10  # of those, the ones of which any is worth knowing
 
 
-class LinkErrors(PartsCheck[Port]):
+class LinkErrors(PortCheck):
     """Error counters of active RDMA ports, since the driver was loaded or they were reset.
 
     More than rdma-core's thresholds is a warning; fewer symbol errors, recoveries or losses of the link are a note, and

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from clusterbench.checks import AlikeCheck, Fault, Judged, Trait
+from clusterbench.checks import AlikeCheck, Fault, Judged, Trait, Unknown
 from clusterbench.checks._training import training
 from clusterbench.facts import Host, NotKnown
 from clusterbench.facts.infiniband import FOLDER, Infiniband
@@ -31,6 +31,17 @@ class LinkLayer(AlikeCheck):
         layers = sorted({port.link_layer for port in training(host).ports if port.link_layer})
         path = f"{FOLDER}/*/ports/*/link_layer"
         return {"the link layer of training": Trait(" and ".join(layers), path)} if layers else {}
+
+    def judge_alone(self, host: Host) -> Judged:
+        try:
+            ports, odd = training(host).ports, tuple(_odd(host))
+        except NotKnown as error:
+            return Judged(unknown=(Unknown(error.why, error.takes),))
+        if odd or len(ports) < _LEAST_ALIKE:
+            return Judged(odd) if odd else super().judge_alone(host)
+        return Judged(
+            healthy=f"{len(ports)} training ports are {ports[0].link_layer}, and no card of their kind another"
+        )
 
     def judge_all(self, hosts: Sequence[Host]) -> Mapping[str, Judged]:
         judged = dict(super().judge_all(hosts))

@@ -31,7 +31,7 @@ class Memlock(HostCheck):
         if memlock == UNLIMITED or memlock >= LEAST_BYTES:
             size = "no limit" if memlock == UNLIMITED else f"{memlock / 2**30:.0f} GiB"
             return Judged(healthy=f"locked memory: {size}")
-        size = f"{memlock / 2**20:.0f} MiB"
+        size = f"{memlock / 2**20:.0f} MiB" if memlock >= 2**20 else f"{memlock / 2**10:g} KiB"
         return Judged(
             (Fault("", f"a process may lock {size} of memory, and RDMA needs it without limit", f"{PATH}: {size}"),)
         )

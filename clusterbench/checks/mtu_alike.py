@@ -19,6 +19,7 @@ class MtuAlike(AlikeCheck):
     question = "Do training ports of one name carry packets of one size on all hosts?"
     severity = "warning"
     source = "ibv_devinfo; of RoCE /sys/class/net/*/mtu"
+    programs = "ibv_devinfo"
     confirm = "ibv_devinfo | grep -E 'hca_id|active_mtu'"
     fix = "give the odd hosts the MTU of the others, on interface and switch"
 

@@ -12,10 +12,12 @@ class NcclLoaded(HostCheck):
     """Another NCCL in memory than the one that was installed with torch.
 
     ``LD_PRELOAD`` and ``LD_LIBRARY_PATH`` put another in its place, which the version of the package does not say
-    (EleutherAI/bergson pull request 426): figures are then those of the other. That it differs may be wanted.
+    (EleutherAI/bergson pull request 426): figures are then those of the other. That it differs may be wanted. Before a
+    worker was started only LD_PRELOAD can be judged.
     """
 
     number = 80
+    needs_workers = True
     question = "Is the NCCL in memory the one that is installed?"
     severity = "warning"
     source = "torch.cuda.nccl.version() and the library that workers mapped; installed packages; LD_PRELOAD"
@@ -51,7 +53,9 @@ def _before_it_is_loaded(host: Host, packaged: str) -> Judged:
         if path.rsplit("/", 1)[-1].startswith("libnccl.so"):
             what = f"LD_PRELOAD puts {path} in the place of the installed NCCL {packaged}"
             return Judged((Fault("", what, f"LD_PRELOAD={preloaded}"),))
-    raise NotKnown("no worker has loaded NCCL yet", "a run of this host, or 'clusterbench doctor' without --quick")
+    if "loaded" not in host.environment:
+        return Judged(not_applicable="no worker was started: a run, or the doctor without --quick, judges it")
+    raise NotKnown("no worker here said which NCCL it loaded", "a run whose workers start on this host")
 
 
 def _release(version: str) -> str:

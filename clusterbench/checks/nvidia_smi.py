@@ -19,6 +19,7 @@ class NvidiaSmiCheck(HostCheck):
     question = "Does nvidia-smi answer in time?"
     severity = "warning"
     source = COMMAND
+    programs = "nvidia-smi"
     confirm = f"time {COMMAND}"
     fix = "persistence mode (nvidia-smi -pm 1, or nvidia-persistenced); if it hangs: the kernel log, then a restart"
 

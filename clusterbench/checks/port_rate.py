@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks import Fault, Judged
+from clusterbench.checks._ports import PortCheck
 from clusterbench.checks._training import training
 from clusterbench.checks._training_node import num_gpus
 from clusterbench.facts import Host, known
@@ -19,11 +21,12 @@ leptonai/gpud, ``components/accelerator/nvidia/infiniband/threshold_default.go``
 """
 
 
-class PortRate(PartsCheck[Port]):
+class PortRate(PortCheck):
     """Training ports that run slower than others of the host, or than the reference machine of its GPUs.
 
     Slower than its peers is an error: a cable or a lane of it is broken, or the switch's port is set so. Alike and
-    slower than the reference machine is a note: clouds sell that.
+    slower than the reference machine is a note: clouds sell that. That ports are fewer than GPUs is no matter of their
+    rate: ``rdma_driver``, ``rdma_device_count`` and ``gpu_nic_distance`` say what is missing.
     """
 
     number = 42
@@ -34,6 +37,15 @@ class PortRate(PartsCheck[Port]):
     fix = "reseat or replace cable and transceiver; look at the speed and width that the switch's port is set to"
     parts = "active training ports"
     in_order = "at the rate of their peers"
+
+    def judge(self, host: Host) -> Judged:
+        said, ports = super().judge(host), self.parts_of(host)
+        if not said.healthy or len(ports) > 1:
+            return said
+        card, expected = _reference(host)
+        if not expected:
+            return Judged(not_applicable=f"{ports[0].name} has no peer here, and nothing says what it should run at")
+        return replace(said, healthy=f"{ports[0].name}, the only active training port, is as fast as {card} asks for")
 
     def parts_of(self, host: Host) -> Sequence[Port]:
         return [port for port in training(host).ports if port.is_active]
@@ -47,7 +59,7 @@ class PortRate(PartsCheck[Port]):
         if own < fastest:
             return Fault(part.name, f"runs at {rate}, and {peers[fastest]} of its peers at {_words(fastest)}", evidence)
         card, expected = _reference(host)
-        if not expected or own * len(training(host).ports) >= expected * num_gpus(host):
+        if own >= expected or own * len(training(host).ports) >= expected * num_gpus(host):
             return None
         what = f"runs at {rate}, as all training ports here; machines with {card} have {_words(expected)} for each GPU"
         return Fault(part.name, what, evidence, severity="note")

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks import Fault
+from clusterbench.checks._ports import PortCheck
 from clusterbench.checks._training import training
 from clusterbench.facts import Host, known
 from clusterbench.facts.infiniband import Infiniband, Port
 
 
-class PortState(PartsCheck[Port]):
+class PortState(PortCheck):
     """Ports of RDMA devices that are not ACTIVE, or whose link is not up.
 
     A port that training does not use (``NCCL_IB_HCA``, or another kind of card than most) is a note: storage ports that

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks import Fault
 from clusterbench.checks._interfaces import packet_bytes
+from clusterbench.checks._ports import PortCheck
 from clusterbench.checks._training import training
 from clusterbench.facts import Host
 from clusterbench.facts.infiniband import Infiniband, Port
@@ -11,7 +12,7 @@ from clusterbench.facts.infiniband import Infiniband, Port
 LARGEST_BYTES = 4096
 
 
-class RdmaMtu(PartsCheck[Port]):
+class RdmaMtu(PortCheck):
     """Training ports that carry packets of less than 4096 bytes, the largest of InfiniBand and RoCE.
 
     RoCE takes the largest of 1024, 2048 and 4096 that fits the interface with its headers: 1024 of 1500, and 4096 from
@@ -23,6 +24,7 @@ class RdmaMtu(PartsCheck[Port]):
     question = "Does every training port carry packets of 4096 bytes?"
     severity = "warning"
     source = "ibv_devinfo; of RoCE /sys/class/net/*/mtu"
+    programs = "ibv_devinfo"
     confirm = "ibv_devinfo | grep -E 'hca_id|active_mtu'; ip link"
     fix = (
         "RoCE: 'ip link set DEVICE mtu 9000' here and on the switch; InfiniBand: the subnet manager's partition (mtu=5)"

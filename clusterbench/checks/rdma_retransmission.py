@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks import Fault
+from clusterbench.checks._ports import PortCheck
 from clusterbench.checks._retransmission import share_lost
 from clusterbench.checks._training import training
 from clusterbench.facts import Host, NotKnown
@@ -13,7 +14,7 @@ _STALLED = ("local_ack_timeout_err", "rnr_nak_retry_err", "req_transport_retries
 _WARNING, _ERROR = 0.01, 0.1
 
 
-class RdmaRetransmission(PartsCheck[Port]):
+class RdmaRetransmission(PortCheck):
     """Packets that training ports had to send again, as a share of all they sent since the driver was loaded.
 
     For each the sender goes back and repeats what is in flight, some 122 packets: a share of bandwidth that is an error

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks import Fault
 from clusterbench.checks._interfaces import interface_behind
+from clusterbench.checks._ports import PortCheck
 from clusterbench.checks._retransmission import share_lost
 from clusterbench.checks._training import training
 from clusterbench.facts import Host, NotKnown
@@ -16,7 +17,7 @@ _MARKED = "np_ecn_marked_roce_packets"
 MOST_LOST, MOST_MARKED = 0.01, 0.01
 
 
-class RoceCongestion(PartsCheck[Port]):
+class RoceCongestion(PortCheck):
     """Signs that a RoCE network was overloaded since the driver was loaded: pauses that had to be cut off, packets that
     found no buffer, and many with a mark of congestion.
 
@@ -32,6 +33,7 @@ class RoceCongestion(PartsCheck[Port]):
     question = "Is the RoCE network free of storms of pauses, lost packets and heavy congestion?"
     severity = "warning"
     source = "ethtool -S, /sys/class/infiniband/*/ports/*/hw_counters"
+    programs = "ethtool"
     confirm = "ethtool -S DEVICE | grep -E 'pause_storm|discards|prio._pause'; rdma statistic show link"
     fix = "the same lossless priority (PFC), ECN marks and DSCP on hosts and switches: mlnx_qos, NCCL_IB_TC"
     parts = "active RoCE ports"

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks import Fault
+from clusterbench.checks._ports import PortCheck
 from clusterbench.checks._training import training
 from clusterbench.facts import Host, NotKnown
 from clusterbench.facts.infiniband import Infiniband, Port
@@ -10,7 +11,7 @@ from clusterbench.facts.infiniband import Infiniband, Port
 VERSION = "RoCE v2"
 
 
-class RoceGid(PartsCheck[Port]):
+class RoceGid(PortCheck):
     """RoCE ports without an address that routes: no RoCE v2, only link-local ones, or none of IPv4.
 
     NCCL asks for RoCE v2 and IPv4 (``NCCL_IB_ROCE_VERSION_NUM``, ``NCCL_IB_ADDR_FAMILY``) and takes no link-local

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks import Fault
+from clusterbench.checks._ports import PortCheck
 from clusterbench.facts import Host, known
 from clusterbench.facts.infiniband import Infiniband, Port
 
 _NO_LID = (0, 0xFFFF)
 
 
-class SubnetManager(PartsCheck[Port]):
+class SubnetManager(PortCheck):
     """InfiniBand ports to which no subnet manager has given an address (LID).
 
     Only ports whose link is up: one that is down has none either, and is found by its state. 0 and 65535 stand for no

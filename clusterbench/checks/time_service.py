@@ -17,6 +17,7 @@ class TimeService(HostCheck):
     question = "Does a time service keep the clock?"
     severity = "warning"
     source = "timedatectl, chronyc, ntpq"
+    programs = "timedatectl, chronyc, ntpq"
     confirm = "timedatectl; chronyc tracking"
     fix = "systemctl enable --now chronyd (or systemd-timesyncd), with a server that the host can reach"
 

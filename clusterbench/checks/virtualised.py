@@ -16,6 +16,7 @@ class Virtualised(HostCheck):
     question = "Is this bare metal?"
     severity = "note"
     source = f"{PROGRAM}, /proc/cpuinfo"
+    programs = "systemd-detect-virt"
     confirm = PROGRAM
     fix = "nothing to mend; hold its figures against those of the same kind of instance"
 

@@ -29,6 +29,8 @@ class Found:
         Empty where it is not known which.
     accepted
         Why it is known and accepted; empty where it is not.
+    slot
+        The PCIe address of the card at ``where``, where that does not say it and hosts agree.
     """
 
     name: str
@@ -40,11 +42,13 @@ class Found:
     confirm: str
     fix: str
     accepted: str = ""
+    slot: str = ""
 
     @property
     def sentence(self) -> str:
-        """``mlx5_3 port 1: is DOWN, its link Polling [port_state]``."""
-        return f"{self.where}: {self.what} [{self.name}]" if self.where else f"{self.what} [{self.name}]"
+        """``mlx5_3 port 1 (0000:4b:00.0): is DOWN, its link Polling [port_state]``."""
+        place = f"{self.where} ({self.slot})" if self.slot else self.where
+        return f"{place}: {self.what} [{self.name}]" if place else f"{self.what} [{self.name}]"
 
     @property
     def counts(self) -> bool:
@@ -99,6 +103,12 @@ class Examination:
     def exit_code(self) -> int:
         return 1 if self.word == "SUSPECT" else 0
 
+    @property
+    def in_order(self) -> tuple[str, ...]:
+        """Names of what was found in order, here and everywhere it was judged."""
+        faulty = {found.name for found in self.found if found.counts}
+        return tuple(dict.fromkeys(said.name for said in self.healthy if said.name not in faulty))
+
     @cached_property
     def suspects(self) -> dict[str, list[Found]]:
         """What counts against each host that anything counts against, the worst host first."""
@@ -152,6 +162,7 @@ def _faults(judged: Mapping[str, Mapping[str, Judged]]) -> Iterator[Found]:
                     fault.evidence,
                     fault.confirm or check.confirm,
                     check.fix,
+                    slot=fault.slot,
                 )
 
 
@@ -160,7 +171,12 @@ def _grouped(found: Iterable[Found]) -> list[Found]:
     groups: dict[tuple[str, ...], list[Found]] = defaultdict(list)
     for each in found:
         groups[each.name, each.severity, each.where, each.what].append(each)
-    return [replace(same[0], hosts=tuple(each.hosts[0] for each in same)) for same in groups.values()]
+    return [_one(same) for same in groups.values()]
+
+
+def _one(same: Sequence[Found]) -> Found:
+    slots = {each.slot for each in same}
+    return replace(same[0], hosts=tuple(each.hosts[0] for each in same), slot=slots.pop() if len(slots) == 1 else "")
 
 
 def _findings(answers: Mapping[str, Answer]) -> Iterator[Found]:

@@ -20,7 +20,10 @@ KNOWN = 94
 
 @dataclass(frozen=True)
 class Entry:
-    """One check. ``by`` is the name of the check, diagnosis or rule of logs; ``waits`` says why there is none."""
+    """One check. ``by`` is the name of the check, diagnosis or rule of logs; ``waits`` says why there is none.
+
+    ``programs`` are run for it; empty where none is.
+    """
 
     number: int
     question: str
@@ -31,6 +34,7 @@ class Entry:
     test: str
     state: State
     waits: str = ""
+    programs: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class OfRuns:
     question: str
     severity: Severity
     source: str
+    programs: str = ""
 
 
 _LOG = "NCCL's log, which nccl_transport reads"
@@ -51,7 +56,9 @@ OF_RUNS: dict[int, OfRuns] = {
     1: OfRuns("wrong_transport", "Does every channel between hosts use GPUDirect RDMA?", "error", _LOG),
     2: OfRuns("wrong_transport", "Is GPUDirect RDMA on for every card?", "error", _LOG),
     6: OfRuns("wrong_transport", "Can this GPU do GPUDirect RDMA at all?", "note", "the product's name"),
-    7: OfRuns("slow_gpu_memory", "Is RDMA from GPU memory as fast as from host memory?", "error", "perftest"),
+    7: OfRuns(
+        "slow_gpu_memory", "Is RDMA from GPU memory as fast as from host memory?", "error", "perftest", "ib_write_bw"
+    ),
     13: OfRuns("slow_pcie", "Does each GPU's PCIe link reach its generation under load?", "error", _SAMPLED),
     22: OfRuns("throttling", "Did clocks stay up while it was measured?", "error", _SAMPLED),
     27: OfRuns("failed_case", "Does a GPU that is busy also work?", "error", "NVML, at a time limit"),
@@ -164,12 +171,14 @@ def entries() -> Iterator[Entry]:
         if number in of_hosts:
             name, kind = of_hosts[number]
             test = f"tests/checks/test_{name}.py"
-            state: State = "every run and doctor --quick"
-            yield Entry(number, kind.question, name, kind.severity, kind.right, kind.source, test, state)
+            state: State = "runs and doctor" if kind.needs_workers else "every run and doctor --quick"
+            said = (kind.question, name, kind.severity, kind.right, kind.source)
+            yield Entry(number, *said, test, state, programs=kind.programs)
         elif number in OF_RUNS:
             of = OF_RUNS[number]
             test = f"tests/diagnoses/test_{of.diagnosis}.py"
-            yield Entry(number, of.question, of.diagnosis, of.severity, "", of.source, test, "runs and doctor")
+            said = (of.question, of.diagnosis, of.severity, "", of.source)
+            yield Entry(number, *said, test, "runs and doctor", programs=of.programs)
         elif number in of_logs:
             rule, source, test = of_logs[number], "NCCL's log, as a file", "tests/doctor/test_logs.py"
             yield Entry(number, QUESTIONS[number], rule.name, rule.severity, "", source, test, "doctor --log")

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clusterbench.facts import Host, NotKnown
+from clusterbench.facts.nvlinks import GpuLinks, Nvlinks
 from clusterbench.host_facts import mapping, mappings
-from clusterbench.words import few
+from clusterbench.words import few, listed
 
 _LABEL = 10
 _GPU = ("display", "accelerator")
@@ -78,7 +80,7 @@ def _ports(ports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def picture(host: Mapping[str, Any]) -> list[str]:
-    """NUMA nodes, below each its PCIe bridges with the GPUs, network cards and disks behind them, then the rails."""
+    """NUMA nodes, below each its PCIe bridges with what is behind them: GPUs, network cards, disks; NVLinks; rails."""
     parts = list(_parts(host))
     lines = []
     nodes = {int(node["node"]): node for node in mappings(host.get("numa_nodes")) if isinstance(node.get("node"), int)}
@@ -88,7 +90,7 @@ def picture(host: Mapping[str, Any]) -> list[str]:
         lines.append(f"NUMA node {number}{cpus}" if number >= 0 else "no NUMA node told")
         own = [part for part in parts if part.numa_node == number]
         lines += _tree([(part.path, part) for part in own], "")
-    return [*lines, *_rails(parts)] or ["the kernel shows neither NUMA nodes nor PCIe devices here"]
+    return [*lines, *_nvlinks(host), *_rails(parts)] or ["the kernel shows neither NUMA nodes nor PCIe devices here"]
 
 
 def _tree(entries: Sequence[tuple[tuple[str, ...], _Part]], indent: str) -> Iterator[str]:
@@ -138,6 +140,26 @@ def _link(device: Mapping[str, Any]) -> str:
     """What the link could be: what it is now is lower while it idles."""
     width, speed = device.get("most_width"), device.get("most_speed")
     return f", at most x{width} at {speed}" if width and speed else ""
+
+
+def _nvlinks(host: Mapping[str, Any]) -> list[str]:
+    """What NVML says of the NVLinks of each GPU; those that are alike share a line. Nothing where it says nothing."""
+    try:
+        gpus = Host("", host).of(Nvlinks).gpus or ()
+    except NotKnown:
+        return []
+    alike: dict[str, list[int]] = defaultdict(list)
+    for gpu in gpus:
+        alike[_links(gpu)].append(gpu.gpu)
+    lines = [f"  GPU {', '.join(map(str, numbers))}: {words}" for words, numbers in alike.items()]
+    return ["NVLinks, GPUs as NVML counts them", *lines] if any(gpu.up or gpu.down for gpu in gpus) else []
+
+
+def _links(gpu: GpuLinks) -> str:
+    if gpu.error is not None:
+        return f"not known: {gpu.error}"
+    down = f", {listed('link', gpu.down)} down" if gpu.down else ""
+    return f"{len(gpu.up)} up{down}" + (f", NVLink {gpu.version}" if gpu.version else "")
 
 
 def _rails(parts: Sequence[_Part]) -> list[str]:

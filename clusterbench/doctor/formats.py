@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from xml.etree import ElementTree
 
-from clusterbench.checks import Check, checks
-from clusterbench.doctor import Examination
+from clusterbench.checks import checks
+from clusterbench.doctor import Examination, Found, Healthy, NotJudged
+from clusterbench.types import Severity
 
 
 def as_json(examination: Examination) -> str:
@@ -25,42 +26,80 @@ def as_json(examination: Examination) -> str:
 
 
 def as_junit(examination: Examination) -> str:
-    """A test suite a check and a test case a host; not judged and not applicable are skipped, with the reason."""
+    """A test suite for each check, diagnosis or pattern of logs, a test case for each host.
+
+    A case passes where something was judged and found in order, noted or accepted; all else is skipped, with why.
+    """
     root = ElementTree.Element("testsuites", name="clusterbench doctor")
-    unknown = {(part.name, host): part.why for part in examination.not_judged for host in part.hosts}
-    for name in checks():
+    for name, said in _said(examination).items():
         suite = ElementTree.SubElement(root, "testsuite", name=name)
-        own = [found for found in examination.found if found.name == name]
-        for host in examination.hosts:
-            case = ElementTree.SubElement(suite, "testcase", classname=name, name=host)
-            here = [found for found in own if host in found.hosts]
-            for found in (each for each in here if each.counts):
+        for host, here in said.items():
+            case = ElementTree.SubElement(suite, "testcase", classname=name, name=host or NO_HOST)
+            for found in (each for each in here.found if each.counts):
                 failure = ElementTree.SubElement(case, "failure", type=found.severity, message=found.sentence)
                 failure.text = f"{found.evidence}\nconfirm: {found.confirm}\nfix: {found.fix}"
-            why = unknown.get((name, host)) or examination.not_applicable.get(name)
-            if why and not here:
+            why = here.unknown or ("" if here.healthy else examination.not_applicable.get(name) or NOTHING_SAID)
+            if why and not here.found:
                 ElementTree.SubElement(case, "skipped", message=why)
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True)
 
 
 def as_openmetrics(examination: Examination) -> str:
-    """Findings that count by host, check and severity, and what was not judged; OpenMetrics 1.0 text."""
+    """Findings that count by host, check and severity where something was judged, and what was not; OpenMetrics 1.0."""
+    every = _said(examination)
     lines = ["# TYPE clusterbench_findings gauge", "# HELP clusterbench_findings Findings of clusterbench doctor."]
-    for name, kind in checks().items():
-        for host in examination.hosts:
-            number = sum(found.name == name and host in found.hosts and found.counts for found in examination.found)
-            lines.append(f"clusterbench_findings{_labels(name, kind, host)} {number}")
+    for name, said in every.items():
+        severities = dict.fromkeys(
+            (_severity(name), *(found.severity for here in said.values() for found in here.found))
+        )
+        for host, here in said.items():
+            for severity in severities if here.found or here.healthy else ():
+                number = sum(found.counts and found.severity == severity for found in here.found)
+                lines.append(f"clusterbench_findings{_labels(name, severity, host)} {number}")
     lines += ["# TYPE clusterbench_not_judged gauge", "# HELP clusterbench_not_judged Checks without an answer."]
-    for name, kind in checks().items():
-        for host in examination.hosts:
-            number = sum(part.name == name and host in part.hosts for part in examination.not_judged)
-            lines.append(f"clusterbench_not_judged{_labels(name, kind, host)} {number}")
+    for name, said in every.items():
+        for host, here in said.items():
+            lines.append(f"clusterbench_not_judged{_labels(name, _severity(name), host)} {int(bool(here.unknown))}")
     return "\n".join([*lines, "# EOF", ""])
 
 
-def _labels(name: str, kind: type[Check], host: str) -> str:
-    values = {"check": name, "severity": kind.severity, "host": host}
+NO_HOST = "no host in particular"
+NOTHING_SAID = "nothing was judged here"
+
+
+@dataclass
+class _Here:
+    """What one name says of one host; ``unknown`` is why something was not judged."""
+
+    found: list[Found] = field(default_factory=list)
+    healthy: bool = False
+    unknown: str = ""
+
+
+def _said(examination: Examination) -> dict[str, dict[str, _Here]]:
+    """By name and host; a check of hosts has all of them, and what is said of no host in particular stands under ''."""
+    said: dict[str, dict[str, _Here]] = {name: {host: _Here() for host in examination.hosts} for name in checks()}
+    parts: tuple[Found | Healthy | NotJudged, ...] = (*examination.found, *examination.healthy, *examination.not_judged)
+    for part in parts:
+        for host in part.hosts or ("",):
+            here = said.setdefault(part.name, {}).setdefault(host, _Here())
+            if isinstance(part, Found):
+                here.found.append(part)
+            elif isinstance(part, NotJudged):
+                here.unknown = here.unknown or part.why
+            else:
+                here.healthy = True
+    return said
+
+
+def _severity(name: str) -> Severity:
+    """A check's own; a diagnosis and a pattern of logs have it in their findings alone."""
+    return checks()[name].severity if name in checks() else "error"
+
+
+def _labels(name: str, severity: str, host: str) -> str:
+    values = {"check": name, "severity": severity, "host": host}
     return "{" + ",".join(f'{key}="{_escaped(value)}"' for key, value in values.items()) + "}"
 
 

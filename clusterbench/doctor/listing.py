@@ -9,13 +9,14 @@ _MOST_SOURCE = 60
 
 
 def listing() -> str:
-    """Number, name, severity, the right that each check needs, source and question, by their numbers."""
+    """Number, name, severity, programs run, right needed, source and question of each check, by their numbers."""
     every = list(entries())
     rows = [
         (
             entry.number,
             entry.by or "-",
             entry.severity or "-",
+            entry.programs or "none",
             entry.right or "-",
             short(entry.source or "-", _MOST_SOURCE),
             entry.question,
@@ -23,5 +24,5 @@ def listing() -> str:
         for entry in every
     ]
     made = sum(bool(entry.by) for entry in every)
-    lines = aligned(("number", "check", "severity", "right", "source", "question"), rows)
+    lines = aligned(("number", "check", "severity", "program", "right", "source", "question"), rows)
     return "\n".join([f"# {plural(made, 'check')}; {len(every) - made} are not made yet", *lines])

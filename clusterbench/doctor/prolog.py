@@ -9,15 +9,20 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from clusterbench import own_copy
 from clusterbench.checks import checks
 from clusterbench.doctor import Examination
+from clusterbench.doctor.text import verdict
 from clusterbench.errors import SuiteError, nearest
+from clusterbench.launchers import without_launchers
 
+DRAIN, NO_DRAIN, NOT_JUDGED = "drain: ", "no drain: ", "not judged: "
+"""How its one line begins. A script acts on the first two alone."""
 SECONDS_TO_END = 0.5
 MOST_OF_A_REASON = 200
 """Characters of a drain's reason: Slurm's sinfo cuts what is longer."""
@@ -48,26 +53,58 @@ def reason(examination: Examination, drain_on: Sequence[str]) -> str:
     return line if len(line) <= MOST_OF_A_REASON else f"{line[: MOST_OF_A_REASON - 4]} ..."
 
 
-def within(limit_s: float, words: Sequence[str]) -> int:
-    """Runs ``clusterbench`` with these words in a process of its own, ends it after the limit, and judges it.
+def line(examination: Examination, drain_on: Sequence[str]) -> str:
+    """The answer in one line: drain and why, no drain, or what of the site's list was not judged."""
+    if why := reason(examination, drain_on):
+        return f"{DRAIN}{why}"
+    unknown = {part.name: part.why for part in examination.not_judged if part.name in drain_on}
+    if unknown:
+        return _not_judged("; ".join(f"{name}: {why}" for name, why in unknown.items()))
+    return f"{NO_DRAIN}{verdict(examination)}"
 
-    Whatever hangs (a driver, a disk) hangs there: this process waits for nothing but time. Exit code 1 is the child's
-    answer alone; anything else than 0 and 1, and no answer in time, is 0 and a line that says so.
+
+def within(limit_s: float, words: Sequence[str], spent_s: float = 0.0) -> int:
+    """Runs ``clusterbench`` with these words in a process of its own, prints its line, and ends it after the limit.
+
+    Whatever hangs (a driver, a disk) hangs there: this process waits for nothing but time. A finding is what the child
+    says with exit code 1 and the line of one: a traceback has that code too. All else is 0, and a line that says so.
+    What a launcher set is kept from the child: it is about this host, and waits for no other rank.
+
+    Parameters
+    ----------
+    spent_s
+        What of the limit is over.
     """
     process = subprocess.Popen(
         own_copy.command("clusterbench", *words),
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
         start_new_session=True,
+        env=without_launchers(os.environ),
     )
     try:
-        code = process.wait(limit_s)
+        said, _ = process.communicate(timeout=max(limit_s - spent_s - SECONDS_TO_END, 0.0))
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):  # one that a driver holds does not even end when killed
-            process.wait(SECONDS_TO_END)
-        print(f"not judged: no answer within {limit_s:g} s; this node stays as it is", file=sys.stderr)
+            process.wait(SECONDS_TO_END / 2)
+        if process.stdout:
+            process.stdout.close()
+        print(_not_judged(f"no answer within {limit_s:g} s"))
         return 0
-    if code not in (0, 1):
-        print(f"not judged: the doctor ended with exit code {code}; this node stays as it is", file=sys.stderr)
-        return 0
-    return code
+    if said.startswith(DRAIN if process.returncode == 1 else (NO_DRAIN, NOT_JUDGED)):
+        print(said, end="")
+        return process.returncode
+    print(_not_judged(f"the doctor ended with exit code {process.returncode}"))
+    return 0
+
+
+def age_s() -> float:
+    """Seconds since this process was started: Python's own start is part of what a scheduler waits for."""
+    ticks = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def _not_judged(why: str) -> str:
+    return f"{NOT_JUDGED}{why}; this node stays as it is"

@@ -37,24 +37,26 @@ def verdict(examination: Examination) -> str:
         hosts = len(examination.suspects)
         where = f"on {hosts} of {plural(len(examination.hosts), 'host')}" if hosts else "of no host in particular"
         parts.append(f"{words} {where}")
-    healthy = {said.name for said in examination.healthy}.difference(found.name for found in counted)
     unknown = {part.name for part in examination.not_judged}
-    parts.append(f"in order: {plural(len(healthy), 'check')}")
+    parts.append(f"in order: {plural(len(examination.in_order), 'check')}")
     parts.append(f"not judged: {len(unknown)}")
     parts.append(f"not applicable here: {len(examination.not_applicable)}")
     return f"{examination.word}: {'; '.join(parts)}"
 
 
 def _findings(examination: Examination) -> Iterator[str]:
-    """By the hosts that share them: the worst host first, then what many have."""
+    """By the hosts that share them: errors before warnings, then what one host has, the worst host first."""
     groups: dict[tuple[str, ...], list[Found]] = defaultdict(list)
     for found in examination.found:
         if found.counts:
             groups[found.hosts].append(found)
     ranks = {host: place for place, host in enumerate(examination.suspects)}
-    worst = len(ranks)
-    order = sorted(groups, key=lambda hosts: (len(hosts) > 1, min((ranks[host] for host in hosts), default=worst)))
-    for hosts in order:
+
+    def order(hosts: tuple[str, ...]) -> tuple[int, bool, int]:
+        worst = min(SEVERITIES.index(found.severity) for found in groups[hosts])
+        return worst, len(hosts) > 1, min((ranks[host] for host in hosts), default=len(ranks))
+
+    for hosts in sorted(groups, key=order):
         yield ""
         yield _named(hosts, len(examination.hosts))
         advised = ("", "")
@@ -116,8 +118,9 @@ def _in_order(examination: Examination) -> Iterator[str]:
     names = dict.fromkeys(said.name for said in examination.healthy)
     if not names:
         return
+    parts = len(names) - len(examination.in_order)
     yield ""
-    yield f"In order ({plural(len(names), 'check')})"
+    yield f"In order ({plural(len(examination.in_order), 'check')}{f'; parts of {parts} more' if parts else ''})"
     if len(examination.hosts) > 1:
         yield from _wrapped("  ", ", ".join(names))
         return

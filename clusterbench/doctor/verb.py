@@ -11,14 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from clusterbench.benchmarks import benchmarks
+from clusterbench.benchmarks._sustained import SustainedBenchmark
 from clusterbench.checks import hosts_of, judge
 from clusterbench.diagnoses import Answer
 from clusterbench.doctor import Examination, Found, examine
 from clusterbench.doctor.accept import Accepted, accepting, read_accepted
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
 from clusterbench.doctor.logs import examine_logs
-from clusterbench.doctor.prolog import drain_list, reason, within
-from clusterbench.doctor.text import text, verdict
+from clusterbench.doctor.prolog import DRAIN, age_s, drain_list, line, within
+from clusterbench.doctor.text import text
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import dismiss
@@ -30,6 +32,7 @@ from clusterbench.launch.over_ssh import reach, start_on
 from clusterbench.launch.run import RunOptions, Settled, excluded_hosts, launched, run, take_part
 from clusterbench.launchers import detect
 from clusterbench.run_folder import RunFolder
+from clusterbench.types import Case
 
 Depth = Literal["quick", "short", "deep"]
 
@@ -52,7 +55,7 @@ class Asked:
     hosts
         Without a launcher: where to start over ssh.
     not_reached
-        Of these the ones that were not, each ``HOST=why``.
+        Of these, or of the hosts of ``--launch``, the ones that were not, each ``HOST=why``.
     """
 
     depth: Depth
@@ -106,11 +109,11 @@ def answer(asked: Asked) -> int:
     SuiteError, LaunchError
         For a mistake in the command line or its files; if no host can be reached.
     """
-    started = detect(os.environ)
     drain_on = drain_list(asked.drain_on) if asked.drain_on is not None else None
     accepted = read_accepted(asked.accept) if asked.accept else ()
     if asked.limit_s is not None:
-        return within(asked.limit_s, replace(asked, drain_on=asked.drain_on or "").words)
+        return within(asked.limit_s, replace(asked, drain_on=asked.drain_on or "").words, age_s())
+    started = detect(os.environ)
     if asked.hosts and started is None:
         return _over_ssh(asked, asked.hosts)
     told = partial(_told, asked, accepted, drain_on)
@@ -125,8 +128,20 @@ def answer(asked: Asked) -> int:
         hosts=asked.hosts,
         exclude=asked.exclude,
         ranks_per_agent=own_all,
+        seconds_of=seconds_of,
     )
     return run(options, partial(_read, told=told))
+
+
+SECONDS_OF_A_CASE, SECONDS_OF_A_SUSTAINED_ONE = 1.0, 5.0
+"""With starts and waits: 31 cases took 34 s on two CPU cores. The second is by the rule of settling clocks."""
+
+
+def seconds_of(case: Case) -> float:
+    """What a case of the doctor's suites is reckoned to take."""
+    kind = benchmarks()[case.benchmark]
+    is_sustained = issubclass(kind, SustainedBenchmark) and kind.settles(case.point)
+    return SECONDS_OF_A_SUSTAINED_ONE if is_sustained and case.device == "cuda" else SECONDS_OF_A_CASE
 
 
 def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:
@@ -152,7 +167,7 @@ def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
     if not reached.hosts:
         why = "; ".join(f"{host}: {why}" for host, why in reached.why_not.items())
         raise LaunchError(f"none of the hosts of --hosts can be reached by ssh: {why}.")
-    lost = tuple(f"{host}={why}" for host, why in reached.why_not.items())
+    lost = tuple(f"{host}=ssh {host}: {why}" for host, why in reached.why_not.items())
     return start_on(reached.hosts, replace(asked, hosts=None, not_reached=lost).words)
 
 
@@ -229,9 +244,9 @@ def _shown(asked: Asked, drain_on: Sequence[str] | None, examination: Examinatio
     if drain_on is None:
         print(text(examination))
         return examination.exit_code
-    why = reason(examination, drain_on)
-    print(f"drain: {why}" if why else f"no drain: {verdict(examination)}")
-    return 1 if why else 0
+    said = line(examination, drain_on)
+    print(said)
+    return int(said.startswith(DRAIN))
 
 
 def with_lost(examination: Examination, not_reached: Sequence[str]) -> Examination:
@@ -243,8 +258,8 @@ def with_lost(examination: Examination, not_reached: Sequence[str]) -> Examinati
             severity="error",
             hosts=(host,),
             where="",
-            what="was not reached by ssh",
-            evidence=f"ssh {host}: {why}",
+            what="was not reached",
+            evidence=why,
             confirm=f"ssh -o BatchMode=yes {host} true",
             fix="switch it on, or mend its network, its sshd or this user's key there",
         )

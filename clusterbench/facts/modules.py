@@ -14,7 +14,8 @@ PARAMETERS = "/proc/driver/nvidia/params"
 KERNEL = "/proc/sys/kernel/osrelease"
 _NAMES = (
     *("nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "efa_nv_peermem", "gdrdrv", "nvidia_fs", "amdgpu"),
-    *("ib_uverbs", "rdma_cm", "rdma_ucm", "mlx5_core", "mlx5_ib", "bnxt_re", "irdma", "efa", "erdma", "smc"),
+    *("ib_uverbs", "rdma_cm", "rdma_ucm", "mlx4_ib", "mlx5_core", "mlx5_ib", "bnxt_re", "irdma", "hfi1"),
+    *("efa", "erdma", "smc"),
 )
 
 

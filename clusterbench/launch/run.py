@@ -38,7 +38,7 @@ from clusterbench.launch.interfaces import Interface
 from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import Hello, SampleGpus
 from clusterbench.launch.mpi_cases import in_agents
-from clusterbench.launch.progress import progress_on
+from clusterbench.launch.progress import duration, progress_on
 from clusterbench.launch.reach import reached_interfaces
 from clusterbench.launch.rendezvous import meet
 from clusterbench.launchers import Started, detect, named_hosts
@@ -48,7 +48,7 @@ from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.run_folder.attempts import WITHOUT_MACHINE
 from clusterbench.run_folder.lock import FolderHeld, Lock
 from clusterbench.suite import Suite, load_suite
-from clusterbench.types import Plan
+from clusterbench.types import Case, Plan
 from clusterbench.words import few, plural
 
 SECONDS_BETWEEN_GPU_SAMPLES = 0.5
@@ -80,6 +80,7 @@ class RunOptions:
     take_over: bool = False  # from whoever writes into the folder
     fingerprint: str | None = None  # of the run, where a supervisor has started it
     silence_s: float = SECONDS_OF_SILENCE  # no option of the command line; see Agents
+    seconds_of: Callable[[Case], float] | None = None  # what a case is reckoned to take; then the sum is said first
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -252,7 +253,10 @@ def _conduct(
     executions = [execution for execution in wanted if execution.case.num_nodes <= cluster.num_nodes]
     if agents.mpi:  # a case inside MPI can take the run with it: all others are on disk by then
         executions.sort(key=lambda execution: in_agents(execution.case))
-    print(f"{directory.path}: {plural(len(executions), 'case')} to run on {cluster.world_size} ranks", file=sys.stderr)
+    reckoned = options.seconds_of and sum(options.seconds_of(execution.case) for execution in executions)
+    how_long = f", about {duration(reckoned)}" if reckoned else ""
+    cases = plural(len(executions), "case")
+    print(f"{directory.path}: {cases} to run on {cluster.world_size} ranks{how_long}", file=sys.stderr)
     if idle := idle_sentence([execution.case for execution in wanted], cluster):
         print(idle, file=sys.stderr)
     if len(executions) < len(wanted):

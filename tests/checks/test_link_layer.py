@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+
+from clusterbench.checks import judge
 from clusterbench.checks.link_layer import LinkLayer
 from tests.checks.cards import add_card
 from tests.facts.machine import healthy, others
@@ -22,6 +25,24 @@ def test_one_card_that_is_set_to_the_other_is_found_on_a_single_host(tmp_path):
     (fault,) = said.faults
     assert (fault.where, fault.what) == ("mlx5_3 port 1", "is Ethernet, and 7 cards of its kind here are InfiniBand")
     assert fault.evidence == f"{LAYER}: Ethernet"
+
+
+@pytest.mark.parametrize(
+    ("kind", "layer", "other"), [("usual", "InfiniBand", "Ethernet"), ("roce", "Ethernet", "InfiniBand")]
+)
+def test_the_doctor_finds_it_on_a_host_alone(tmp_path, kind, layer, other):
+    machine = {"usual": healthy(), **others()}[kind]
+    assert judge([machine.host(tmp_path, "well")])["link_layer"]["well"].healthy == (
+        f"8 training ports are {layer}, and no card of their kind another"
+    )
+    machine.files[LAYER] = f"{other}\n"
+    (fault,) = judge([machine.host(tmp_path, "ill")])["link_layer"]["ill"].faults
+    assert (fault.where, fault.what) == ("mlx5_3 port 1", f"is {other}, and 7 cards of its kind here are {layer}")
+
+
+def test_of_a_host_alone_without_ports_nothing_is_asked(tmp_path):
+    said = judge([healthy().without("/sys/class/infiniband").host(tmp_path)])["link_layer"]["n1"]
+    assert said.not_applicable == "one host alone has no other to be held against"
 
 
 def test_storage_cards_on_ethernet_are_no_mixture(tmp_path):

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from clusterbench.checks.memlock import Memlock
 from clusterbench.facts.limits import Limits
 from tests.facts.machine import healthy
@@ -11,14 +13,15 @@ def judged(machine, folder):
     return Memlock().judge(machine.host(folder))
 
 
-def test_eight_mebibytes_are_found(tmp_path):
+@pytest.mark.parametrize(("limit", "words"), [("8388608", "8 MiB"), ("65536", "64 KiB"), ("0", "0 KiB")])
+def test_little_is_found(tmp_path, limit, words):
     machine = healthy()
     machine.files["/proc/self/limits"] = machine.files["/proc/self/limits"].replace(
-        "Max locked memory         unlimited", "Max locked memory         8388608  "
+        "Max locked memory         unlimited", f"Max locked memory         {limit:<9}"
     )
     (fault,) = judged(machine, tmp_path).faults
-    assert fault.what == "a process may lock 8 MiB of memory, and RDMA needs it without limit"
-    assert fault.evidence == "/proc/self/limits: 8 MiB"
+    assert fault.what == f"a process may lock {words} of memory, and RDMA needs it without limit"
+    assert fault.evidence == f"/proc/self/limits: {words}"
 
 
 def test_no_limit_and_thirty_two_gibibytes_are_in_order(tmp_path):

@@ -33,8 +33,17 @@ def test_before_a_worker_runs_a_preloaded_library_is_found():
     assert fault.what == f"LD_PRELOAD puts {PATH} in the place of the installed NCCL 2.27.3"
 
 
-def test_before_a_worker_runs_nothing_else_is_judged():
-    assert judged(variables={"LD_PRELOAD": "/usr/lib/libjemalloc.so"}).unknown[0].why == "no worker has loaded NCCL yet"
+def test_before_a_worker_runs_nothing_else_is_asked():
+    environment = dict(training(variables={"LD_PRELOAD": "/usr/lib/libjemalloc.so"}).environment)
+    del environment["loaded"]
+    said = NcclLoaded().judge_all(hosts_of({"hosts": {"n1": environment}}))["n1"]
+    assert said.not_applicable == "no worker was started: a run, or the doctor without --quick, judges it"
+
+
+def test_a_host_whose_workers_said_nothing_is_not_judged():
+    environment = {"hosts": {"n1": dict(training().environment)}, "loaded": {"n2": {"nccl": "2.27.3"}}}
+    said = NcclLoaded().judge_all(hosts_of(environment))["n1"]
+    assert said.unknown[0].why == "no worker here said which NCCL it loaded"
 
 
 def test_a_host_without_package_or_gpu_is_not_asked():

@@ -67,3 +67,19 @@ def test_a_port_that_is_down_makes_the_others_no_slower(tmp_path):
     machine = healthy()
     machine.files["/sys/class/infiniband/mlx5_3/ports/1/state"] = "1: DOWN\n"
     assert not judged(machine, tmp_path).faults
+
+
+@pytest.mark.parametrize("gone", [(3,), (1, 3, 5, 7)])
+def test_fewer_ports_than_gpus_at_the_reference_rate_are_in_order(tmp_path, gone):
+    machine = healthy().without(*(f"/sys/class/infiniband/mlx5_{number}" for number in gone))
+    said = judged(machine, tmp_path)
+    assert (said.faults, said.healthy[:1]) == ((), str(8 - len(gone)))
+
+
+def test_one_port_has_no_peers_to_be_at_the_rate_of(tmp_path):
+    machine = healthy().without(*(f"/sys/class/infiniband/mlx5_{number}" for number in range(1, 8)))
+    assert (
+        judged(machine, tmp_path).healthy == "mlx5_0 port 1, the only active training port, is as fast as H100 asks for"
+    )
+    machine.environment["gpus"] = [{"name": "NVIDIA L40S"}]
+    assert judged(machine, tmp_path / "unknown").not_applicable.startswith("mlx5_0 port 1 has no peer here")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from clusterbench.checks.port_state import PortState
 from tests.checks.cards import add_card
+from tests.checks.test_training import all_down
 from tests.facts.machine import healthy
 
 PORT = "/sys/class/infiniband/mlx5_3/ports/1"
@@ -41,3 +42,10 @@ def test_a_port_that_training_does_not_use_is_a_note(tmp_path):
     (fault,) = PortState().judge(machine.host(tmp_path)).faults
     assert (fault.where, fault.severity) == ("mlx5_8 port 1", "note")
     assert fault.what == "is DOWN, its link Disabled; training does not use it"
+
+
+def test_compute_ports_that_are_all_down_are_errors_whatever_storage_does(tmp_path):
+    machine = all_down(healthy())
+    add_card(machine, "mlx5_8", rate="200 Gb/sec (4X HDR)", hca_type="MT4123")
+    faults = PortState().judge(machine.host(tmp_path)).faults
+    assert [(fault.where, fault.severity) for fault in faults] == [(f"mlx5_{each} port 1", None) for each in range(8)]

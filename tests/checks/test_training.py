@@ -5,7 +5,7 @@ import pytest
 from clusterbench.checks._training import is_named, training
 from clusterbench.facts.infiniband import Infiniband
 from tests.checks.cards import add_card
-from tests.facts.machine import Machine, healthy
+from tests.facts.machine import Machine, healthy, planted
 
 
 def devices(ports):
@@ -26,6 +26,36 @@ def test_a_port_that_lost_lanes_stays_one_of_training(tmp_path):
     machine = healthy()
     machine.files["/sys/class/infiniband/mlx5_3/ports/1/rate"] = "100 Gb/sec (1X NDR)\n"
     assert len(training(machine.host(tmp_path)).ports) == 8
+
+
+def all_down(machine, rate="10 Gb/sec (4X SDR)"):
+    for number in range(8):
+        port = {"state": "1: DOWN", "phys_state": "2: Polling", "rate": rate}
+        machine.files |= planted(f"/sys/class/infiniband/mlx5_{number}/ports/1", port)
+    return machine
+
+
+@pytest.mark.parametrize("num_storage", [2, 4])
+def test_compute_ports_that_are_all_down_stay_those_of_training_beside_gpus(tmp_path, num_storage):
+    machine = all_down(healthy())
+    for number in range(8, 8 + num_storage):
+        add_card(machine, f"mlx5_{number}", rate="200 Gb/sec (4X HDR)", hca_type="MT4123")
+    assert devices(training(machine.host(tmp_path)).ports) == [f"mlx5_{number}" for number in range(8)]
+
+
+def test_a_few_ports_without_cable_are_not_those_of_training(tmp_path):
+    machine = healthy()
+    for number in range(8, 11):
+        add_card(machine, f"mlx5_{number}", link_layer="Ethernet", state="1: DOWN", hca_type="MT4125")
+    assert len(training(machine.host(tmp_path)).ports) == 8
+
+
+def test_without_gpus_ports_that_are_all_down_are_not_those_of_training(tmp_path):
+    machine = all_down(healthy())
+    machine.environment |= {"gpus": [], "pcie": []}
+    for number in (8, 9):
+        add_card(machine, f"mlx5_{number}", rate="200 Gb/sec (4X HDR)", hca_type="MT4123")
+    assert devices(training(machine.host(tmp_path)).ports) == ["mlx5_8", "mlx5_9"]
 
 
 def test_bonds_are_those_of_training_where_there_is_nothing_larger(tmp_path):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clusterbench.checks.xid import Xid
+from tests.facts.healthy.described import gpu_address
 from tests.facts.healthy.kernel_log import logging, unreadable
 from tests.facts.machine import healthy
 
@@ -39,3 +40,11 @@ def test_one_that_comes_back_is_one_finding_with_its_number(tmp_path):
     assert fault.what.startswith(
         "reported Xid 119 (GSP RPC timeout: the GPU's own processor does not answer), 3 times, last 2026"
     )
+
+
+def test_a_gpu_that_nvml_knows_is_named_with_index_and_serial(tmp_path):
+    line = LINE.replace("9b:00", gpu_address(3)[5:].partition(".")[0])
+    (fault,) = Xid().judge(logging(line).host(tmp_path)).faults
+    assert fault.where == "GPU 3 (0000:4b:01.0, serial 1650000000003)"
+    (fault,) = Xid().judge(logging(line).without("gpus").host(tmp_path / "unknown")).faults
+    assert fault.where == "GPU 0000:4b:01"

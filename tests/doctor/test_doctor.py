@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from datetime import date
 from xml.etree import ElementTree
 
 import pytest
 
-from clusterbench.checks import checks, judge
+from clusterbench.checks import checks, hosts_of, judge
 from clusterbench.doctor import examine
 from clusterbench.doctor.accept import accepting, read_accepted
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
 from clusterbench.doctor.text import text, verdict
 from clusterbench.errors import SuiteError
+from tests.facts.healthy import gpus
 from tests.facts.machine import Machine, healthy
 
 PORT = "/sys/class/infiniband/mlx5_3/ports/1"
@@ -40,11 +43,21 @@ def test_healthy_hosts_are_healthy_and_nothing_else_is_said(tmp_path):
     assert verdict(examination).startswith("HEALTHY: in order: ")
 
 
+def test_healthy_hosts_whose_gpus_idle_are_healthy_before_any_worker_ran(tmp_path):
+    machine = healthy()
+    del machine.environment["loaded"]
+    machine.give(gpus.facts(gpus=tuple(replace(gpu, pcie_generation=1) for gpu in gpus.facts().gpus)))
+    environment = {"hosts": {name: dict(machine.host(tmp_path, name).environment) for name in ("n1", "n2")}}
+    hosts = hosts_of(environment)
+    examination = examine([host.name for host in hosts], judge(hosts))
+    assert (examination.word, examination.not_judged, examination.found) == ("HEALTHY", (), ())
+
+
 def test_what_counts_is_said_first_with_host_place_evidence_command_and_remedy(sick):
     lines = text(sick).splitlines()
     assert lines[0].startswith("SUSPECT: 1 error on 1 of 4 hosts; in order: ")
     assert lines[2] == "n2"
-    assert lines[3] == "  error    mlx5_3 port 1: is DOWN, its link Polling [port_state]"
+    assert lines[3] == "  error    mlx5_3 port 1 (0000:4b:00.0): is DOWN, its link Polling [port_state]"
     assert lines[4].split() == f"evidence {PORT}/state: 1: DOWN; phys_state: 2: Polling".split()
     assert lines[5].split() == ["confirm", "ibstat"]
 
@@ -67,6 +80,27 @@ def test_the_same_on_several_hosts_is_said_once(tmp_path):
     assert "\nall 2 hosts\n" in text(examination)
 
 
+def test_a_slot_in_which_hosts_differ_is_not_told_of_all(tmp_path):
+    other = down()
+    other.links["/sys/class/infiniband/mlx5_3/device"] = "../../../devices/pci0003:00/0000:99:00.0"
+    (found,) = [each for each in examined(tmp_path, n1=down(), n2=other).found if each.name == "port_state"]
+    assert (found.hosts, found.slot) == (("n1", "n2"), "")
+
+
+def test_an_error_of_two_hosts_comes_before_a_warning_of_one(tmp_path):
+    swapping = healthy()
+    swapping.files["/proc/swaps"] = "Filename Type Size Used Priority\n/dev/nvme0n1p3 partition 33554428 1024 -2\n"
+    said = text(examined(tmp_path, n1=swapping, n2=down(), n3=down(), n4=healthy()))
+    assert said.index("2 hosts: n2, n3\n  error    mlx5_3 port 1") < said.index("\nn1\n  warning  /dev/nvme0n1p3")
+
+
+def test_what_is_in_order_has_one_number(sick):
+    said = text(sick)
+    number = int(re.search(r"in order: (\d+) checks", said)[1])
+    assert f"In order ({number} checks; parts of 1 more)" in said
+    assert number == len({healthy.name for healthy in sick.healthy} - {"port_state"})
+
+
 ENTRY = "- {check: port_state, host: n2, where: 'mlx5_3 port 1', reason: waits for a cable, until: 2026-12-31}\n"
 
 
@@ -80,7 +114,7 @@ def test_what_is_accepted_no_longer_counts_and_is_still_shown(sick, tmp_path):
     entries = accepted(tmp_path, ENTRY)
     examination = accepting(sick, entries, date(2026, 12, 31))
     assert examination.exit_code == 0
-    assert "accepted: waits for a cable (until 2026-12-31)" in text(examination)
+    assert "accepted: waits for a cable (until 2026-12-31)" in " ".join(text(examination).split())
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 from clusterbench.doctor.env import env_text, picture
+from clusterbench.facts.nvlinks import GpuLinks
+from tests.facts.healthy import nvlinks
 
 
 def device(address, kind, path, numa=0, ident="10de:2330", names=()):
@@ -56,6 +59,25 @@ def test_the_picture_shows_what_shares_a_bridge():
         "nearest RDMA card of each GPU",
         "  GPU 0: mlx5_0",
     ]
+
+
+def with_nvlinks(*gpus):
+    said = asdict(nvlinks.facts(gpus=gpus))
+    return picture({**HOST, "facts": {"nvlinks": json.loads(json.dumps(said))}})
+
+
+def test_nvlinks_are_shown_with_those_that_are_down():
+    lines = with_nvlinks(nvlinks.links(0), nvlinks.links(1), nvlinks.links(2, down=(17,)))
+    place = lines.index("NVLinks, GPUs as NVML counts them")
+    assert lines[place + 1 : place + 3] == [
+        "  GPU 0, 1: 18 up, NVLink 4.0",
+        "  GPU 2: 17 up, link 17 down, NVLink 4.0",
+    ]
+
+
+def test_a_host_without_nvlinks_shows_none():
+    without = GpuLinks(0, up=(), down=(), version=None, error=None)
+    assert with_nvlinks(without) == picture(HOST)
 
 
 def test_a_host_that_shows_nothing_says_so():

@@ -2,22 +2,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from clusterbench.checks import judge
 from clusterbench.doctor import examine
-from clusterbench.doctor.prolog import MOST_OF_A_REASON, drain_list, reason, within
+from clusterbench.doctor.prolog import MOST_OF_A_REASON, drain_list, line, reason, within
 from clusterbench.doctor.text import text
-from clusterbench.doctor.verb import Asked, with_lost
+from clusterbench.doctor.verb import Asked, seconds_of, with_lost
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import over_ssh
 from clusterbench.suite import load_suite
-from tests.doctor.test_doctor import down
+from tests.doctor.test_doctor import PORT, down
 from tests.facts.machine import healthy
 
 
@@ -49,9 +51,21 @@ def test_what_is_measured_is_a_suite(depth):
     assert load_suite(Asked(depth).suite).question.endswith("?")
 
 
+@pytest.mark.parametrize(
+    ("device", "settle", "seconds"), [("cuda", True, 5.0), ("cuda", False, 1.0), ("cpu", True, 1.0)]
+)
+def test_a_case_that_waits_for_clocks_is_reckoned_longer(device, settle, seconds):
+    assert seconds_of(SimpleNamespace(benchmark="matmul", device=device, point={"settle": settle})) == seconds
+
+
+def test_how_long_it_will_take_is_said_first(tmp_path):
+    done = doctor("--out", str(tmp_path / "out"))
+    assert re.match(r".*/out: \d cases to run on 2 ranks, about 0:0\d$", done.stderr.splitlines()[0]), done.stderr
+
+
 def test_a_node_is_drained_for_what_the_site_listed_alone(tmp_path):
     examination = examined(tmp_path, n1=down())
-    assert reason(examination, ["port_state"]) == "mlx5_3 port 1: is DOWN, its link Polling [port_state]"
+    assert reason(examination, ["port_state"]) == "mlx5_3 port 1 (0000:4b:00.0): is DOWN, its link Polling [port_state]"
     assert reason(examination, ["memlock"]) == ""
     assert reason(examination, []) == ""
 
@@ -78,13 +92,58 @@ def test_a_doctor_that_is_late_drains_nothing_and_says_so(capfd, monkeypatch):
     began = time.monotonic()
     assert within(0.3, []) == 0
     assert time.monotonic() - began < 5
-    assert capfd.readouterr().err == "not judged: no answer within 0.3 s; this node stays as it is\n"
+    assert capfd.readouterr().out == "not judged: no answer within 0.3 s; this node stays as it is\n"
 
 
-@pytest.mark.parametrize(("code", "gives"), [(0, 0), (1, 1), (2, 0), (137, 0)])
-def test_a_doctor_that_fails_drains_nothing(monkeypatch, code, gives):
-    monkeypatch.setattr("clusterbench.own_copy.command", lambda *_: [sys.executable, "-c", f"raise SystemExit({code})"])
+def test_the_limit_holds_what_was_spent_before(capfd, monkeypatch):
+    monkeypatch.setattr("clusterbench.own_copy.command", lambda *_: ["sleep", "60"])
+    began = time.monotonic()
+    assert within(20, [], spent_s=19.2) == 0
+    assert time.monotonic() - began < 1.0
+    assert capfd.readouterr().out.startswith("not judged: no answer within 20 s")
+
+
+def test_the_start_of_python_is_part_of_what_was_spent():
+    script = "import time; time.sleep(0.3); from clusterbench.doctor.prolog import age_s; print(age_s())"
+    began = time.monotonic()
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert 0.3 < float(said) <= time.monotonic() - began + 0.05
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "gives", "line"),
+    [
+        ("drain: x [port_state]", 1, 1, "drain: x [port_state]"),
+        ("no drain: HEALTHY", 0, 0, "no drain: HEALTHY"),
+        ("not judged: port_state", 0, 0, "not judged: port_state"),
+        ("", 0, 0, "not judged: the doctor ended with exit code 0; this node stays as it is"),
+        ("", 1, 0, "not judged: the doctor ended with exit code 1; this node stays as it is"),
+        ("no drain: HEALTHY", 1, 0, "not judged: the doctor ended with exit code 1; this node stays as it is"),
+        ("drain: x", 137, 0, "not judged: the doctor ended with exit code 137; this node stays as it is"),
+    ],
+)
+def test_a_doctor_that_fails_drains_nothing(capfd, monkeypatch, said, code, gives, line):
+    script = f"print({said!r}); raise SystemExit({code})"
+    monkeypatch.setattr("clusterbench.own_copy.command", lambda *_: [sys.executable, "-c", script])
     assert within(20, []) == gives
+    assert capfd.readouterr().out == f"{line}\n"
+
+
+def test_what_of_the_list_was_not_judged_gives_no_node_back(tmp_path):
+    examination = examined(tmp_path, n1=healthy().without(f"{PORT}/state"))
+    assert line(examination, ["port_state"]) == (
+        f"not judged: port_state: {PORT}/state is not there; this node stays as it is"
+    )
+    assert line(examination, ["memlock"]).startswith("no drain: NOT JUDGED")
+    assert line(examined(tmp_path, n2=down()), ["port_state"]).startswith(
+        "drain: mlx5_3 port 1 (0000:4b:00.0): is DOWN"
+    )
+
+
+def test_a_prolog_inside_a_job_waits_for_no_other_rank():
+    place = {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    done = doctor("--prolog", "--limit", "60s", "--drain-on", "port_state", **place)
+    assert (done.returncode, done.stdout.partition(": ")[0]) == (0, "no drain"), done.stderr
 
 
 def test_a_prolog_says_in_one_line_that_nothing_is_drained():
@@ -99,6 +158,11 @@ def test_a_prolog_says_in_one_line_that_nothing_is_drained():
         (("--quick", "--deep"), "exclude each other"),
         (("--limit", "5s"), "--limit has no effect without --prolog"),
         (("--quick", "--drain-on", "no_check"), "no check 'no_check'"),
+        (("--quick", "--out", "folder"), "--out has no effect on facts alone"),
+        (("--prolog", "--device", "cpu"), "--device has no effect on facts alone"),
+        (("--quick", "--launch", "mpirun -n 2"), "it does not say on which hosts"),
+        (("--quick", "--launch", "make -n 2"), "can be started again on fewer hosts"),
+        (("--launch", "mpirun -host a,b", "--hosts", "a"), "--launch names the hosts"),
         (("--quick", "--accept", "absent.yaml"), "--accept absent.yaml cannot be read"),
     ],
 )
@@ -116,9 +180,9 @@ def test_the_words_of_a_process_are_those_that_it_was_asked_with():
 
 
 def test_a_host_that_was_not_reached_is_an_error_of_it(tmp_path):
-    examination = with_lost(examined(tmp_path, n1=healthy()), ["n2=Connection refused"])
+    examination = with_lost(examined(tmp_path, n1=healthy()), ["n2=ssh n2: Connection refused"])
     assert (examination.word, examination.hosts) == ("SUSPECT", ("n1", "n2"))
-    assert "  error    was not reached by ssh [not_reached]\n           evidence  ssh n2: Connection refused" in text(
+    assert "  error    was not reached [not_reached]\n           evidence  ssh n2: Connection refused" in text(
         examination
     )
 
@@ -165,3 +229,26 @@ def test_without_ssh_the_other_way_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LaunchError, match="there is no ssh on this host"):
         over_ssh.reach(["n1"])
+
+
+def planned(num_nodes):
+    """Benchmarks that the short probes plan on so many nodes of eight H100, and those that are refused."""
+    words = [
+        "plan",
+        str(Asked("short").suite),
+        "--gpu",
+        "NVIDIA H100 80GB HBM3",
+        "--num-nodes",
+        str(num_nodes),
+        "--json",
+    ]
+    done = subprocess.run([sys.executable, "-m", "clusterbench", *words], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("num_nodes", "refused"), [(4, set()), (1, {"link_matrix"})])
+def test_the_short_probes_judge_products_copies_links_and_reductions_within_and_across_hosts(num_nodes, refused):
+    plan = planned(num_nodes)
+    probes = {"matmul", "device_copy", "host_copy", "cpu_memory", "peer_copy", "link_matrix", "all_reduce"}
+    assert {case["benchmark"] for case in plan["cases"]} == (probes | {"hierarchical_all_reduce"}) - refused
+    assert {each["benchmark"] for each in plan["refusals"]} == refused

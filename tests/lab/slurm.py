@@ -53,6 +53,8 @@ KillWait=5
 """
 NODE = "NodeName={host} NodeHostname={host} NodeAddr={address} CPUs={cores} Boards=1 Sockets=1 CoresPerSocket={cores} \
 ThreadsPerCore=1 RealMemory=2000 State=UNKNOWN\n"
+HEALTH_CHECK = "HealthCheckProgram={program}\nHealthCheckInterval={interval_s}\nHealthCheckNodeState=ANY\n"
+HEALTH_CHECK_INTERVAL_S = 10
 PARTITION = "PartitionName=debug Nodes=ALL Default=YES MaxTime=10 State=UP OverSubscribe=YES\n"
 CORES_PER_HOST = 16  # claimed, so that no job waits for another
 
@@ -64,10 +66,14 @@ def why_not() -> str | None:
 
 
 class Slurm:
-    """Slurm over all hosts of a lab, its nodes idle when the constructor returns. Dies with the lab at the latest."""
+    """Slurm over all hosts of a lab, its nodes idle when the constructor returns. Dies with the lab at the latest.
 
-    def __init__(self, lab: Lab) -> None:
+    ``health_check`` is a program that it runs on every node at its start and now and then.
+    """
+
+    def __init__(self, lab: Lab, health_check: Path | None = None) -> None:
         self.lab = lab
+        self._health_check = health_check
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir=lab.folder))
         self._daemons: list[subprocess.Popen[Any]] = []
         self._configure()
@@ -89,6 +95,13 @@ class Slurm:
         """Host -> what Slurm says of it: idle, allocated, down, ..."""
         done = self.lab.run(LOGIN, ["sinfo", "--noheader", "--Node", "--format=%N %T"], timeout=60)
         return dict(line.split() for line in done.stdout.splitlines())
+
+    def wait_for(self, host: str, state: str) -> None:
+        """Until Slurm says so of a host, with or without a star, which says that its slurmd was slow to answer."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while (said := self.states().get(host, "")).rstrip("*") != state:
+            self._give_up_after(deadline, f"{host} is {said} and not {state}")
+            time.sleep(0.5)
 
     def start_slurmd(self, host: str) -> None:
         """Starts the daemon of a host, also of one that was revived."""
@@ -114,7 +127,16 @@ class Slurm:
         for host in self.lab.hosts:
             (self.folder / f"spool.{host}").mkdir()
             text += NODE.format(host=host, address=self.lab.address(host), cores=CORES_PER_HOST)
-        (self.folder / "slurm.conf").write_text(text + PARTITION)
+        (self.folder / "slurm.conf").write_text(text + self._health_check_lines() + PARTITION)
+
+    def _health_check_lines(self) -> str:
+        """slurmd gives its program SLURMD_NODENAME and nothing else, and this configuration lies where none looks."""
+        if self._health_check is None:
+            return ""
+        program = self.folder / "health_check.sh"
+        program.write_text(f"#!/bin/sh\nSLURM_CONF={self.folder}/slurm.conf exec {self._health_check}\n")
+        program.chmod(0o755)
+        return HEALTH_CHECK.format(program=program, interval_s=HEALTH_CHECK_INTERVAL_S)
 
     def _start(self) -> None:
         files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from clusterbench import own_copy
+from tests.doctor.test_health_check import script
 from tests.facts.machine import healthy
 from tests.lab import launchers
+from tests.lab import slurm as slurm_of_a_lab
 from tests.lab.hosts import LOGIN
+from tests.lab.slurm import Slurm
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 DOCTOR = ["-m", "clusterbench", "doctor"]
-DOCS = Path(__file__).parents[2] / "docs"
 STATE = "class/infiniband/mlx5_3/ports/1/state"
 
 
@@ -54,12 +56,11 @@ def doctor(lab, *words, timeout=120):
 
 def health_check(folder):
     """The script of docs/doctor.md, as it stands there but for where the doctor is."""
-    text = (DOCS / "doctor.md").read_text()
-    (script,) = re.findall(r"```sh\n(#!/bin/sh\n# HealthCheckProgram.*?)```", text, re.DOTALL)
     program = folder / "health.sh"
     # The lab's hosts may lock as little memory as the machine that it runs on.
-    script = script.replace("port_state,memlock", "port_state")
-    program.write_text(script.replace("clusterbench doctor", f"{sys.executable} {' '.join(DOCTOR)}"))
+    text = script().replace("port_state,rdma_driver,memlock", "port_state")
+    program.write_text(text.replace("clusterbench doctor", shlex.join(own_copy.command("clusterbench", "doctor"))))
+    program.chmod(0o755)
     return program
 
 
@@ -73,7 +74,25 @@ def test_a_port_that_is_down_on_one_host_of_four_is_named_under_mpirun(lab, plan
     launcher = launchers.mpich(lab, ["cb1", "cb2", "cb3", "cb4"], ranks_per_host=1)
     command = launcher.command(*DOCTOR, "--quick")
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
-    assert "\ncb4\n  error    mlx5_3 port 1: is DOWN" in done.stdout, done.stderr
+    assert "\ncb4\n  error    mlx5_3 port 1 (0000:4b:00.0): is DOWN" in done.stdout, done.stderr
+
+
+@pytest.mark.mpi
+def test_a_launcher_that_the_doctor_starts_examines_the_hosts_that_answer(lab):
+    if reason := launchers.why_not_mpich():
+        pytest.skip(reason)
+    lab.crash("cb3", power=True)
+    launcher = launchers.mpich(lab, ["cb1", "cb2", "cb3"], ranks_per_host=1)
+    done = lab.run(
+        LOGIN,
+        [sys.executable, *DOCTOR, "--quick", "--launch", shlex.join(launcher.prefix)],
+        env=launcher.environment,
+        timeout=200,
+    )
+    assert done.returncode == 1, done.stderr
+    assert " of 3 hosts" in done.stdout.splitlines()[0], done.stdout
+    assert "\ncb3\n  error    was not reached [not_reached]\n" in done.stdout
+    assert "mpirun starts no process there" in done.stdout
 
 
 def test_over_ssh_every_host_answers_and_the_one_that_is_off_is_named(lab, plant):
@@ -81,28 +100,22 @@ def test_over_ssh_every_host_answers_and_the_one_that_is_off_is_named(lab, plant
     lab.crash("cb3", power=True)
     done = doctor(lab, "--quick", "--hosts", "cb1,cb2,cb3")
     assert done.returncode == 1, done.stderr
-    assert "\ncb3\n  error    was not reached by ssh [not_reached]" in done.stdout
-    assert "  error    mlx5_3 port 1: is DOWN" in done.stdout.partition("\ncb2\n")[2]
+    assert "\ncb3\n  error    was not reached [not_reached]" in done.stdout
+    assert "  error    mlx5_3 port 1 (0000:4b:00.0): is DOWN" in done.stdout.partition("\ncb2\n")[2]
 
 
-def test_slurm_drains_a_node_for_what_the_site_listed_and_returns_it(lab, slurm, plant, tmp_path):
-    program = health_check(tmp_path)
+def test_slurms_own_health_check_drains_a_node_and_returns_it(lab, plant, tmp_path):
+    if reason := slurm_of_a_lab.why_not():
+        pytest.skip(reason)
     planted = plant("cb2")
-
-    def check(host):
-        began = time.monotonic()
-        assert lab.run(host, ["sh", str(program)], timeout=60).returncode == 0
-        assert time.monotonic() - began < 40
-        return slurm.states()[host].rstrip("*")  # a star: slurmd was slow to answer
-
-    assert check("cb2") == "idle"
-    down(planted)
-    assert check("cb2") == "drained"
-    shown = lab.run(LOGIN, ["scontrol", "show", "node", "cb2"]).stdout
-    assert "Reason=clusterbench: mlx5_3 port 1: is DOWN" in shown
-    assert check("cb1") == "idle"
-    (planted / STATE).write_text("4: ACTIVE\n")
-    assert check("cb2") == "idle"
+    with Slurm(lab, health_check(tmp_path)) as slurm:  # idle at its start, though the program ran
+        down(planted)
+        slurm.wait_for("cb2", "drained")
+        shown = lab.run(LOGIN, ["scontrol", "show", "node", "cb2"]).stdout
+        assert "Reason=clusterbench: mlx5_3 port 1 (0000:4b:00.0): is DOWN" in shown
+        assert slurm.states()["cb1"].rstrip("*") == "idle"
+        (planted / STATE).write_text("4: ACTIVE\n")
+        slurm.wait_for("cb2", "idle")
 
 
 def test_a_node_that_someone_else_drained_stays_drained(lab, slurm, tmp_path):
@@ -110,3 +123,13 @@ def test_a_node_that_someone_else_drained_stays_drained(lab, slurm, tmp_path):
     lab.run(LOGIN, ["scontrol", "update", "nodename=cb1", "state=drain", "reason=memory is replaced"], check=True)
     assert lab.run("cb1", ["sh", str(program)], timeout=60).returncode == 0
     assert slurm.states()["cb1"] == "drained"
+
+
+@pytest.mark.alone
+def test_the_short_probes_name_the_host_whose_link_is_shaped(lab, tmp_path):
+    lab.shape("cb3", "200mbit")
+    launcher = launchers.torchrun(lab, ["cb1", "cb2", "cb3", "cb4"], 1)
+    command = launcher.command("-m", "clusterbench.cli", "doctor", "--out", str(tmp_path / "out"))
+    done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
+    found = done.stdout.partition("\ncb3\n")[2].partition("\n\n")[0]
+    assert "[slow_link]" in found, done.stdout + done.stderr

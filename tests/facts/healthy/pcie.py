@@ -53,6 +53,7 @@ def plant(machine):
     for number in range(NUM_GPUS):
         card = f"/sys/devices/pci{number:04x}:00/{address(number)}"
         add(card, address(number), "0x020700", "0x15b3")
+        machine.files |= planted(card, {"device": "0x1021"})
         machine.files |= planted(f"{card}/infiniband/mlx5_{number}", {"node_type": "1: CA"})
         bridge = f"/sys/devices/pci{number + 0x100:04x}:00/{bridge_address(number)}"
         add(bridge, bridge_address(number), "0x060400", "0x1000")
