@@ -6,12 +6,15 @@ Only what a file tells of is judged: a list of ports says nothing of memory.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
@@ -45,11 +48,14 @@ from clusterbench.tools import (
     nvidia_smi_q,
     p2p_bandwidth,
 )
+from clusterbench.tools._prefix import PlainLine, unwrapped
 from clusterbench.tools.xid import sxid
 from clusterbench.types import Severity
 from clusterbench.words import plural
 
 _MOST_BYTES = 512 * 2**20
+_MOST_QUOTED = 120
+_MOST_OF_A_PLACE = 400
 
 
 @dataclass(frozen=True)
@@ -68,12 +74,54 @@ class Said:
 
 
 @dataclass(frozen=True)
+class File:
+    """A file with its lines, in whole and by whose they are: a host, or by the file's name where nothing says it."""
+
+    name: str
+    text: str
+    lines: Sequence[PlainLine]
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Self:
+        return cls(name, text, unwrapped(text))
+
+    @cached_property
+    def by_host(self) -> Mapping[str, Sequence[PlainLine]]:
+        """The lines of each host, or of each rank where no more is said."""
+        origins = {line.origin for line in self.lines}
+        names = {origin: self.named(origin, origins) for origin in origins}
+        lines: dict[str, list[PlainLine]] = defaultdict(list)
+        for line in self.lines:
+            lines[names[line.origin]].append(line)
+        return lines
+
+    def text_of(self, lines: Sequence[PlainLine]) -> str:
+        """Some of its lines; only the last one of the file may lack its end."""
+        return "\n".join(line.text for line in lines) + ("\n" if lines[-1] is not self.lines[-1] else "")
+
+    def named(self, origin: str, others: Collection[str]) -> str:
+        """A host's name: ``rank 3`` alone is none, and says nothing where there is no other."""
+        if " " in origin:
+            return f"{self.name} {origin}" if len({*others} - {""}) > 1 else self.name
+        return origin or self.name
+
+
+@dataclass(frozen=True)
 class Reader:
-    """A kind of file: its name, whether a text holds it, and what it says; ``name`` of the host is the file's."""
+    """A kind of file: its name, and what it says of each host; nothing where a file is not of this kind."""
 
     kind: str
-    holds: Callable[[str], bool]
-    read: Callable[[str, str], Said]
+    read: Callable[[File], Sequence[tuple[str, Said]]]
+
+
+def _apart(kind: str, holds: Callable[[str], bool], read: Callable[[str, str], Said]) -> Reader:
+    """One whose lines are of one host, so that those of several are read apart."""
+
+    def of(file: File) -> list[tuple[str, Said]]:
+        texts = {host: file.text_of(lines) for host, lines in file.by_host.items()}
+        return [(host, read(text, host)) for host, text in texts.items() if holds(text)]
+
+    return Reader(kind, of)
 
 
 def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
@@ -86,29 +134,31 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     """
     said: list[tuple[str, Said]] = []
     taken: list[str] = []
-    for path in paths:
-        text = _text(path)
-        readers = [reader for reader in READERS if reader.holds(text)]
-        if not readers:
+    files = [File.of(path.name, _text(path)) for path in paths]
+    for path, file in zip(paths, files, strict=True):
+        kinds = []
+        for reader in READERS:
+            try:
+                of_hosts = reader.read(file)
+            except ToolError as error:
+                raise SuiteError(f"{path}: read as {reader.kind}: {error}") from None
+            said += of_hosts
+            kinds += [reader.kind] if of_hosts else []
+        if not kinds:
             known = ", ".join(reader.kind for reader in READERS)
-            first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+            first = next((line.text.strip() for line in file.lines if line.text.strip()), "")
             raise SuiteError(
                 f"{path}: nothing in it is known; it begins {first[:80]!r}.\n"
                 f"hint: what can be read: {known}; for a table of a benchmark: clusterbench import"
             )
-        for reader in readers:
-            try:
-                said.append((path.name, reader.read(text, path.name)))
-            except ToolError as error:
-                raise SuiteError(f"{path}: read as {reader.kind}: {error}") from None
-        taken.append(f"{path}: {' and '.join(reader.kind for reader in readers)}")
-    return _together(said), taken
+        taken.append(f"{path}: {' and '.join(kinds)}")
+    return _cited(_together(said), files), taken
 
 
 def _text(path: Path) -> str:
     try:
         with open(path, "rb") as file:
-            return file.read(_MOST_BYTES).decode(errors="replace").replace("\r\n", "\n")
+            return file.read(_MOST_BYTES).decode(errors="replace")
     except OSError as error:
         raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
 
@@ -116,7 +166,8 @@ def _text(path: Path) -> str:
 def _together(said: Sequence[tuple[str, Said]]) -> Examination:
     hosts: dict[str, dict[str, Any]] = {}
     asked: dict[str, list[str]] = defaultdict(list)
-    for name, each in said:
+    for host, each in said:
+        name = _free(host, [name_of(type(fact)) for fact in each.facts], hosts)
         for fact in each.facts:
             hosts.setdefault(name, {})[name_of(type(fact))] = json.loads(json.dumps(asdict(fact)))
         for check in each.checks:
@@ -127,7 +178,7 @@ def _together(said: Sequence[tuple[str, Said]]) -> Examination:
         if len(names) > 1 or check not in _OF_SEVERAL:
             judged[check] = kind().judge_all([Host(name, {"facts": hosts[name]}) for name in names])
     examination = examine([*hosts], judged)
-    found = (*map(_in_words_of, examination.found), *(found for _, each in said for found in each.found))
+    found = (*examination.found, *(found for _, each in said for found in each.found))
     return replace(
         examination,
         hosts=tuple(dict.fromkeys([*hosts, *(host for _, each in said for host in each.hosts)])),
@@ -137,26 +188,77 @@ def _together(said: Sequence[tuple[str, Said]]) -> Examination:
     )
 
 
-def _in_words_of(found: Found) -> Found:
+def _free(host: str, facts: Sequence[str], hosts: Mapping[str, Mapping[str, Any]]) -> str:
+    """A name under which nothing of the same kind is told yet: two files may be called alike."""
+    names = chain([host], (f"{host} ({number})" for number in count(2)))
+    return next(name for name in names if not {*facts} & {*hosts.get(name, ())})
+
+
+def _cited(examination: Examination, files: Sequence[File]) -> Examination:
+    """With the file and the line that say it in each evidence."""
+    return replace(examination, found=tuple(_with_line(found, files) for found in examination.found))
+
+
+def _with_line(found: Found, files: Sequence[File]) -> Found:
     """Checks quote the host's file; here a program's output stands for it."""
-    if not found.evidence.startswith(("/", "NVML ")):
-        return found
-    return replace(found, evidence=f"{found.hosts[0]}, in the words of {found.evidence}")
+    names = [*found.hosts, *(file.name for file in files)]
+    quoted = next((found.evidence[len(name) + 2 :] for name in names if found.evidence.startswith(f"{name}: ")), None)
+    of_host = quoted is None and found.evidence.startswith(("/", "NVML "))
+    words = found.evidence if quoted is None else quoted
+    between = ", in the words of " if of_host else ": "
+    for file in files:
+        lines = [line for host in found.hosts for line in file.by_host.get(host, ())] or file.lines
+        number = None if of_host else _line_with(words[:_MOST_QUOTED], lines)
+        if number is None and (quoted is not None or of_host):
+            number = _line_of(found.where, "" if of_host else words.partition(":")[0], lines)
+        if number is not None:
+            return replace(found, evidence=f"{file.name}:{number}{between}{words}")
+    return replace(found, evidence=f"{found.hosts[0]}{between}{words}") if of_host else found
+
+
+def _line_with(words: str, lines: Iterable[PlainLine]) -> int | None:
+    return next((line.number for line in lines if words in line.text), None) if words else None
+
+
+def _line_of(where: str, key: str, lines: Sequence[PlainLine]) -> int | None:
+    """The line that names a place, or behind it the first that begins with a key."""
+    address = re.search(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", where)
+    name = re.escape(address[0] if address else where.partition(" port ")[0])
+    named = re.compile(rf"(?<!\w){name}(?!\w)", re.IGNORECASE)
+    first = next((index for index, line in enumerate(lines) if named.search(line.text)), None) if name else None
+    if first is None:
+        return None
+    behind = lines[first : first + _MOST_OF_A_PLACE]
+    return next((line.number for line in behind if key and line.text.strip().startswith(key)), behind[0].number)
 
 
 def _of_kernel_logs() -> tuple[str, ...]:
     return tuple(name for name, kind in checks().items() if issubclass(kind, KernelLogCheck))
 
 
-def _kernel(text: str, name: str) -> Said:
-    return Said((KernelLog.of([*kernel_log.read(text)], name),), _of_kernel_logs())
+def _kernel(file: File) -> list[tuple[str, Said]]:
+    if not kernel_log.is_kernel_log(file.text):
+        return []
+    hosts: dict[str, list[kernel_log.Line]] = defaultdict(list)
+    for line in kernel_log.read(file.text):
+        hosts[line.host].append(line)
+    if len(hosts) > 1 and not any(kernel_log.is_kernel_log(line.text) for line in hosts.get("", ())):
+        hosts.pop("", None)  # what stands around the lines of hosts
+    return [
+        (file.named(origin, hosts), Said((KernelLog.of(lines, file.name),), _of_kernel_logs()))
+        for origin, lines in hosts.items()
+    ]
 
 
-def _nccl(text: str, name: str) -> Said:
+def _nccl(file: File) -> list[tuple[str, Said]]:
+    """Its lines name their host themselves, and it takes those of all ranks to tell who is joined with whom."""
+    text = file.text_of(file.lines)
+    if "NCCL INFO" not in text and "NCCL WARN" not in text:
+        return []
     said = nccl_log.judge(text if text.endswith("\n") else f"{text}\n")
-    hosts = said.hosts or (name,)
+    hosts = said.hosts or (file.name,)
     found = tuple(replace(each, hosts=each.hosts or hosts) for each in said.found)
-    return Said(found=found, healthy=said.healthy, not_judged=said.not_judged, hosts=hosts)
+    return [(file.name, Said(found=found, healthy=said.healthy, not_judged=said.not_judged, hosts=hosts))]
 
 
 def _fabric(text: str, name: str) -> Said:
@@ -458,15 +560,15 @@ def _lspci(text: str, name: str) -> Said:
 
 
 READERS = (
-    Reader("a kernel's log", lambda text: kernel_log.is_kernel_log(text), _kernel),
-    Reader("NCCL's log", lambda text: "NCCL INFO" in text or "NCCL WARN" in text, _nccl),
-    Reader("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
-    Reader("ibstat", lambda text: "CA '" in text and "Physical state" in text, _ibstat),
-    Reader("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
-    Reader("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
-    Reader("lspci -vvv", lspci.is_lspci, _lspci),
-    Reader("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
-    Reader("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),
-    Reader("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),
+    Reader("a kernel's log", _kernel),
+    Reader("NCCL's log", _nccl),
+    _apart("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
+    _apart("ibstat", lambda text: "CA '" in text and "Physical state" in text, _ibstat),
+    _apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
+    _apart("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
+    _apart("lspci -vvv", lspci.is_lspci, _lspci),
+    _apart("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
+    _apart("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),
+    _apart("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),
 )
 """What can be read, in the order in which a file is tried; one may hold several."""

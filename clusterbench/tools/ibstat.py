@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._prefix import without_launcher
 
 _DEVICE = re.compile(r"CA '([^']+)'")
 _PORT = re.compile(r"\s+Port (\d+):")
@@ -66,8 +65,7 @@ def parse(text: str) -> Ibstat:
         return Ibstat(tuple(_devices_of_json(text)), "")
     devices: list[tuple[str, Fields, dict[int, Fields]]] = []
     failure = ""
-    for raw in text.splitlines():
-        line = without_launcher(raw).rstrip()
+    for line in map(str.rstrip, text.splitlines()):
         if device := _DEVICE.fullmatch(line.strip()):
             devices.append((device[1], {}, {}))
         elif _FAILED.fullmatch(line.strip()):

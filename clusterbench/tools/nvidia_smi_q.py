@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._prefix import without_launcher
 
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])")
 _FIELD = re.compile(r"( +)([^:]+?) *:(?: (.*))?")
@@ -108,8 +107,7 @@ def _of_text(text: str) -> tuple[Values, list[tuple[str, Values]]]:
     own: Values = {}
     gpus: list[tuple[str, Values]] = []
     path: list[tuple[int, str]] = []
-    for raw in text.splitlines():
-        line = without_launcher(raw).rstrip()
+    for line in map(str.rstrip, text.splitlines()):
         if gpu := _GPU.fullmatch(line.strip()):
             gpus.append((gpu[1], {}))
             path = []

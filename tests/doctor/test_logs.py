@@ -11,6 +11,7 @@ from clusterbench.doctor.text import text, verdict
 from clusterbench.errors import SuiteError
 from tests.tools.test_nccl_log import WHOLE
 
+WHOLE_WITH_A_FAULT = "node-a:700:711 [0] n.cc:839 NCCL WARN NET/IB : Got completion with error 12, opcode 1\n"
 XID = "[Sun Mar  1 16:24:18 2026] NVRM: Xid (PCI:0000:9b:00): 119, pid=1, name=python, Timeout after 6s of waiting\n"
 IBSTAT = """\
 CA 'mlx5_0'
@@ -127,7 +128,7 @@ def test_a_kernel_log_is_judged_by_the_checks_of_hosts(examined):
     assert kind == "a kernel's log"
     (found,) = examination.found
     assert (found.name, found.severity, found.hosts, found.where) == ("xid", "error", ("said.txt",), "GPU 0000:9b:00")
-    assert found.evidence == f"said.txt: {XID[27:].strip()}"
+    assert found.evidence == f"said.txt:1: {XID[27:].strip()}"
     assert examination.exit_code == 1
     assert verdict(examination).startswith("SUSPECT: 1 error on 1 of 1 host; in order: ")
     assert "memlock" not in text(examination)
@@ -159,7 +160,7 @@ def test_a_port_that_is_down_is_found_whatever_program_says_so(examined, said, k
     examination, taken = examined(said)
     found = [each for each in examination.found if each.name == "port_state"]
     assert (taken, [(each.where, each.what) for each in found]) == (kind, [("mlx5_0 port 1", what)])
-    assert found[0].evidence.startswith("said.txt, in the words of /sys/class/infiniband/mlx5_0/ports/1/state: ")
+    assert found[0].evidence.startswith("said.txt:1, in the words of /sys/class/infiniband/mlx5_0/ports/1/state: ")
 
 
 @pytest.mark.parametrize(
