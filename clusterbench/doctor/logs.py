@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
+from clusterbench.checks.nvlink_state import LINKS
 from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log
 from clusterbench.errors import SuiteError, ToolError
 from clusterbench.facts import Facts, Host, name_of
@@ -51,7 +52,7 @@ from clusterbench.tools import (
 from clusterbench.tools._prefix import PlainLine, unwrapped
 from clusterbench.tools.xid import sxid
 from clusterbench.types import Severity
-from clusterbench.words import plural
+from clusterbench.words import few, plural
 
 _MOST_BYTES = 512 * 2**20
 _MOST_QUOTED = 120
@@ -495,30 +496,50 @@ def _p2p_found(said: p2p_bandwidth.P2pBandwidth, name: str) -> Iterator[Found]:
             yield Found("slowed_by_peer_access", "error", (name,), place, what, figures, confirm, fix)
 
 
+_LINK_RATE, _BLACKWELL_LINK_RATE = 25e9, 50e9
+"""Of one NVLink in one direction, by the data sheets of products since V100 and since B200 (18 links, 900 GB/s)."""
+_SLOW_LINK = 0.9
+
+
 def _nvlinks(text: str, name: str) -> Said:
     gpus = nvidia_nvlink.parse(text)
-    most = max(gpu.num_active for gpu in gpus)
-    found = tuple(
-        Found(
-            "nvlink_inactive",
-            "error",
-            (name,),
-            f"GPU {gpu.gpu}",
-            f"has {gpu.num_active} of {most or 'its'} NVLinks active",
-            f"{name}: {gpu.name}, inactive: {', '.join(map(str, gpu.inactive)) or 'all'}",
-            "nvidia-smi nvlink -s; nvidia-smi topo -m",
-            "reset the GPU; restart the fabric manager; look for Xid 74 in the kernel's log",
-        )
-        for gpu in gpus
-        if gpu.num_active < most or (most == 0 and "SXM" in gpu.name)
-    )
-    if found or most == 0:
-        why = NotJudged(
-            "nvlink_inactive", (name,), "no link is active on a board that may have none", "the board's model"
-        )
-        return Said(found=found, not_judged=() if found else (why,), hosts=(name,))
-    what = f"{plural(len(gpus), 'GPU')} with {most} NVLinks active"
+    found = tuple(_nvlinks_found(gpus, name))
+    if found:
+        return Said(found=found, hosts=(name,))
+    if any(gpu.name not in LINKS and (gpu.inactive or not gpu.num_active) for gpu in gpus):
+        why = NotJudged("nvlink_inactive", (name,), "links are inactive on a board that may be so", "the board's model")
+        return Said(not_judged=(why,), hosts=(name,))
+    what = f"{plural(len(gpus), 'GPU')} with {gpus[0].num_active} NVLinks active"
     return Said(healthy=(Healthy("nvlink_inactive", (name,), what),), hosts=(name,))
+
+
+def _nvlinks_found(gpus: Sequence[nvidia_nvlink.GpuLinks], name: str) -> Iterator[Found]:
+    """Links that are missing or slow by what the product has, else by what the others of its kind have."""
+    confirm = "nvidia-smi nvlink -s; nvidia-smi topo -m"
+    fix = "reset the GPU; restart the fabric manager; look for Xid 74 in the kernel's log"
+    for gpu in gpus:
+        alike = [other for other in gpus if other.name == gpu.name]
+        most = LINKS.get(gpu.name, max(other.num_active for other in alike))
+        if gpu.num_active < most or (most == 0 and "SXM" in gpu.name):
+            what = f"has {gpu.num_active} of {most or 'its'} NVLinks active"
+            said = f"{name}: {gpu.name}, inactive: {', '.join(map(str, gpu.inactive)) or 'all'}"
+            yield Found("nvlink_inactive", "error", (name,), f"GPU {gpu.gpu}", what, said, confirm, fix)
+        usual = _usual_rate(gpu.name, [rate for other in alike for rate in other.bytes_per_s.values() if rate])
+        slow = {link: rate for link, rate in gpu.bytes_per_s.items() if 0 < rate < _SLOW_LINK * usual}
+        if slow:
+            rates = ", ".join(f"{rate / 1e9:g}" for rate in dict.fromkeys(slow.values()))
+            what = (
+                f"{plural(len(slow), 'NVLink')} ({few([*slow])}) at {rates} GB/s, and should be at {usual / 1e9:g} GB/s"
+            )
+            said = f"{name}: Link {next(iter(slow))}: {next(iter(slow.values())) / 1e9:g} GB/s"
+            yield Found("nvlink_slow", "error", (name,), f"GPU {gpu.gpu}", what, said, confirm, fix)
+
+
+def _usual_rate(product: str, rates: Sequence[float]) -> float:
+    """What a link of a product carries at least, and where its data sheet is not on record what most links do."""
+    if product in LINKS:
+        return _BLACKWELL_LINK_RATE if re.search(r"G?B[23]00", product) else _LINK_RATE
+    return median(rates) if rates else 0.0
 
 
 _REDIRECTS = {"SrcValid", "ReqRedir", "CmpltRedir"}

@@ -426,6 +426,42 @@ def test_links_that_are_inactive_on_one_gpu_are_found(examined, name, first, sec
     assert examination.word == word
 
 
+def links(*rates, gpu=0, name="NVIDIA A100-SXM4-80GB"):
+    said = "".join(f"\t Link {number}: {rate}\n" for number, rate in enumerate(rates))
+    return f"GPU {gpu}: {name} (UUID: GPU-{gpu})\n{said}"
+
+
+A100 = ("25 GB/s",) * 12
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (links(*A100), []),
+        (links(*A100[:5], "<inactive>", *A100[6:]), [("nvlink_inactive", "has 11 of 12 NVLinks active")]),
+        (links(*A100[:11]) + links(*A100[:11], gpu=1), [("nvlink_inactive", "has 11 of 12 NVLinks active")] * 2),
+        (links(*A100[:11], "12.5 GB/s"), [("nvlink_slow", "1 NVLink (11) at 12.5 GB/s, and should be at 25 GB/s")]),
+        (
+            links(*["26.562 GB/s"] * 18, name="NVIDIA B200"),
+            [("nvlink_slow", "18 NVLinks (0, 1, 2, 3 and 14 more) at 26.562 GB/s, and should be at 50 GB/s")],
+        ),
+        (
+            links(*A100, "12 GB/s", name="New"),
+            [("nvlink_slow", "1 NVLink (12) at 12 GB/s, and should be at 25 GB/s")],
+        ),
+    ],
+)
+def test_links_are_held_against_what_the_product_has(examined, said, found):
+    examination, _ = examined(said)
+    assert [(each.name, each.what) for each in examination.found] == found
+    assert examination.word == ("SUSPECT" if found else "HEALTHY")
+
+
+def test_links_of_an_unknown_board_of_which_some_are_inactive_are_not_judged(examined):
+    examination, _ = examined(links(*A100, "<inactive>", name="NVIDIA H100 PCIe"))
+    assert (examination.word, examination.found) == ("NOT JUDGED", ())
+
+
 def test_a_list_of_gpus_is_no_list_of_links(examined):
     with pytest.raises(SuiteError, match="nothing in it is known"):
         examined("GPU 0: NVIDIA H100 (UUID: GPU-1)\n")
