@@ -245,10 +245,23 @@ def _kernel(file: File) -> list[tuple[str, Said]]:
         hosts[line.host].append(line)
     if len(hosts) > 1 and not any(kernel_log.is_kernel_log(line.text) for line in hosts.get("", ())):
         hosts.pop("", None)  # what stands around the lines of hosts
-    return [
-        (file.named(origin, hosts), Said((KernelLog.of(lines, file.name),), _of_kernel_logs()))
-        for origin, lines in hosts.items()
-    ]
+    return [_kernel_of(file.named(origin, hosts), file.name, lines) for origin, lines in hosts.items()]
+
+
+_MISMATCH = re.compile(r"NVRM: API mismatch: the client.* has the version (\d[\d.]*\d).*")
+
+
+def _kernel_of(host: str, source: str, lines: list[kernel_log.Line]) -> tuple[str, Said]:
+    mismatches = [match for line in lines if (match := _MISMATCH.search(line.text))]
+    facts = KernelLog.of(lines, source)
+    if not mismatches:
+        return host, Said((facts,), _of_kernel_logs())
+    first = mismatches[0]
+    what = f"programs have NVIDIA's libraries {first[1]}, and the kernel's module is of another version: no GPU answers"
+    fix = "reboot, or load the module of the libraries' version; in a container: those of the host's driver"
+    confirm = "cat /proc/driver/nvidia/version; nvidia-smi"
+    found = Found("driver_mismatch", "error", (host,), "", what, f"{source}: {first[0]}", confirm, fix)
+    return host, Said((facts,), _of_kernel_logs(), (found,))
 
 
 def _nccl(file: File) -> list[tuple[str, Said]]:

@@ -4,7 +4,7 @@ Times are of many forms; each line's is kept as it stands, and in seconds where 
 must not matter: only differences are used.
 
 Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,en_main}.c``,
-``drivers/pci/{pci,pcie/aer}.c``, ``kernel/{watchdog,hung_task,panic}.c``, ``mm/oom_kill.c``,
+``drivers/pci/{pci,pcie/aer}.c`` (and 6.12, where a message comes "from"), ``kernel/{watchdog,hung_task,panic}.c``, ``mm/oom_kill.c``,
 ``arch/x86/kernel/cpu/mce``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud, kernel
 message matchers of ``components/``.
 """
@@ -91,7 +91,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*wait_func.* timeout"),
     ("pcie_limited", rf"(?P<device>[\w-]+ {_BDF}): [\d.]+ Gb/s available PCIe bandwidth, limited by "),
     ("aer", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Uncorrect\w+"),
-    ("aer", rf"AER: Uncorrect\w+ .*error (?:message )?received: (?P<device>{_BDF})"),
+    ("aer", rf"AER: (?:Multiple )?Uncorrect\w+ .*error (?:message )?received(?: from|:) (?P<device>{_BDF})"),
     ("aer_corrected", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Correct\w+"),
     ("stuck", r"soft lockup - (?P<device>CPU#\d+) stuck for (?P<code>\d+)s"),
     ("stuck", r"hard LOCKUP on (?P<device>cpu \d+)"),
@@ -115,6 +115,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     ("nccl_crash", r"(?P<device>[\w.:-]+)\[\d+\]: segfault at .* in libnccl\.so"),
     ("storage", r"Remounting filesystem read-only|I/O error while writing superblock|failing I/O|Disk failure on"),
+    ("storage", r"XFS \((?P<device>[\w-]+)\): .*(?:I/O [Ee]rror|[Cc]orruption|Internal error|[Ss]hut(?:ting)? down)"),
+    ("storage", r"(?:EXT4-fs|BTRFS) (?:error|critical|error \w+) \(device (?P<device>[\w-]+)\)"),
+    ("storage", r"critical (?:medium|target|nexus) error, dev (?P<device>[\w-]+)"),
+    ("storage", r"(?P<device>nvme\d+): controller is down; will reset"),
     ("storage", r"(?:Buffer )?I/O error,? (?:on )?dev (?P<device>[\w-]+)"),
     ("storage", r"(?P<device>nvme\d+): I/O .*timeout, (?:reset controller|aborting)|Disabling device after reset"),
     ("storage", r"nfs: server (?P<device>\S+) not responding|Lustre.*(?:was lost|evicted by)"),
@@ -136,7 +140,8 @@ _WORDS = (
         "EDAC",
         "Error",
     ),
-    *("temperature", "panic", "BUG", "Oops", "fault", "I/O", "read-only", "Disk", "Disabling", "nfs", "Lustre"),
+    *("temperature", "panic", "BUG", "Oops", "fault", "I/O", "read-only", "Disk", "Disabling", "nfs", "Lustre", "XFS"),
+    *("EXT4-fs", "BTRFS", "critical", "controller"),
 )
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""
 _FAULTS = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)

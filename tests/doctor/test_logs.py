@@ -142,6 +142,15 @@ def test_what_stands_before_lines_hides_no_fault(examined, ahead):
     assert [found.name for found in examination.found] == ["xid"]
 
 
+def test_libraries_that_are_not_the_kernel_modules_are_found(examined):
+    versions = (
+        "the client has the version 535.54.03, but\n[    2.000000] NVRM: this kernel module has the version 535.86.10."
+    )
+    for said in (versions, versions.replace("\n[    2.000000] NVRM:", "")):
+        examination, _ = examined(f"[    1.000000] Linux version 6.8.0\n[    2.000000] NVRM: API mismatch: {said}\n")
+        assert [found.name for found in examination.found] == ["driver_mismatch"]
+
+
 def test_a_kernel_log_without_faults_is_healthy(examined):
     examination, _ = examined("[    0.000000] Linux version 6.8.0-60-generic\n[    1.0] ACPI: Early table checksum\n")
     assert (examination.word, examination.exit_code, examination.found) == ("HEALTHY", 0, ())
