@@ -32,6 +32,7 @@ from clusterbench.facts.gpus import (
     REMAPPED,
     SRAM,
     SRAM_OLD,
+    VBIOS,
     WIDTH,
     Gpu,
     Gpus,
@@ -412,14 +413,38 @@ def _devinfo(text: str, name: str) -> Said:
     return Said((Infiniband(devices=devices, ports=ports),), _OF_VERBS)
 
 
-_OF_GPUS = ("row_remapping", "sram_ecc", "power_limit", "pcie_width", "persistence_mode", "mig_mode", "compute_mode")
+_OF_GPUS = (
+    *("row_remapping", "sram_ecc", "power_limit", "pcie_width", "persistence_mode", "mig_mode", "compute_mode"),
+    "vbios",
+)
 
 
 def _smi_query(text: str, name: str) -> Said:
     query = nvidia_smi_q.parse(text)
     gpus = tuple(_gpu(number, gpu) for number, gpu in enumerate(query.gpus))
-    facts = Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=())
-    return Said((facts,), _OF_GPUS, tuple(_smi_found(query, name)))
+    facts = (Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=()),) if gpus else ()
+    found = (*_smi_lost(query, name), *_smi_found(query, name))
+    unknown = ()
+    if query.is_cut:
+        why = f"the text ends within the part of {gpus[-1].place}"
+        unknown = (NotJudged("nvidia_smi_query", (name,), why, "the whole output"),)
+    return Said(facts, _OF_GPUS if gpus else (), found, not_judged=unknown, hosts=(name,))
+
+
+def _smi_lost(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
+    """GPUs that are not in the list, or are in it and say nothing."""
+    fix = "Xids in the kernel's log say why; nvidia-smi --gpu-reset or reboot; if it stays away, reseat or replace it"
+    for address, line in query.lost:
+        yield _smi("gpu_lost", "error", name, f"GPU {address}", "does not answer the driver", line, fix)
+    for number, gpu in enumerate(query.gpus):
+        if gpu.num_unknown >= _MANY_UNKNOWN:
+            place = f"GPU {number} ({gpu.address})"
+            what = f"answers {gpu.num_unknown} of its values with an error"
+            yield _smi("gpu_lost", "error", name, place, what, "Unknown Error", fix)
+    listed, attached = len(query.gpus), query.num_attached or 0
+    if not (query.lost or query.is_cut) and attached / 2 < listed < attached:
+        what = f"{listed} of {attached} attached GPUs are listed: the others do not answer, or the text was cut"
+        yield _smi("gpu_lost", "error", name, "", what, "Attached GPUs", fix)
 
 
 def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
@@ -431,6 +456,7 @@ def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
         (WIDTH, MOST_WIDTH): gpu.pcie_width is None or gpu.most_pcie_width is None,
         (PERSISTENCE,): gpu.persistence is None,
         (MIG,): gpu.mig is None,
+        (VBIOS,): gpu.vbios is None,
         (COMPUTE_MODE,): gpu.compute_mode is None,
     }
     return Gpu(
@@ -444,6 +470,7 @@ def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
         persistence=gpu.persistence,
         compute_mode=gpu.compute_mode,
         mig=gpu.mig,
+        vbios=gpu.vbios,
         power_limit_w=gpu.power_limit_w,
         default_power_limit_w=gpu.default_power_limit_w,
         sram_uncorrectable=gpu.sram_uncorrectable,
@@ -469,6 +496,16 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
             what = f"NVLink's fabric has not taken it in: {gpu.fabric_state}, {gpu.fabric_status}"
             fix = "restart the fabric manager, then its log; is its version the driver's?"
             yield _smi("fabric_state", "error", name, place, what, said, fix)
+        if gpu.dram_uncorrectable:
+            what = (
+                f"{plural(gpu.dram_uncorrectable, 'memory error')} could not be corrected since the driver was loaded"
+            )
+            fix = "reset the GPU, so that the rows are replaced; if rows are used up, RMA"
+            yield _smi("dram_ecc", "warning", name, place, what, "DRAM Uncorrectable", fix)
+        if gpu.pages_pending:
+            fix = "reboot, or reset the GPU; if more pages follow, RMA"
+            said, what = "Pending Page Blacklist: Yes", "pages of its memory wait to be retired"
+            yield _smi("page_retirement", "error", name, place, what, said, fix)
         if gpu.reset_required:
             fix = "nvidia-smi --gpu-reset, or reboot; look for Xids in the kernel's log"
             yield _smi("gpu_reset_due", "error", name, place, "the driver asks for a reset", "Reset Required: Yes", fix)
@@ -478,6 +515,8 @@ def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: 
     return Found(name, severity, (host,), where, what, f"{host}: {said}", "nvidia-smi -q", fix)
 
 
+_MANY_UNKNOWN = 5
+"""Single values that a driver cannot say are common."""
 _WEAK = 0.5
 """A pair of GPUs with less than this share of the median pair is not joined as the others are."""
 _SLOWED = 0.9

@@ -4,9 +4,9 @@ Times are of many forms; each line's is kept as it stands, and in seconds where 
 must not matter: only differences are used.
 
 Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,en_main}.c``,
-``drivers/pci/{pci,pcie/aer}.c`` (and 6.12, where a message comes "from"), ``kernel/{watchdog,hung_task,panic}.c``, ``mm/oom_kill.c``,
-``arch/x86/kernel/cpu/mce``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud, kernel
-message matchers of ``components/``.
+``drivers/pci/{pci,pcie/aer}.c`` (and 6.12, where a message comes "from"), ``kernel/{watchdog,hung_task,panic}.c``,
+``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``);
+leptonai/gpud, kernel message matchers of ``components/``.
 """
 
 from __future__ import annotations

@@ -291,6 +291,7 @@ def test_a_gpu_that_is_well_is_in_order_and_an_idle_link_is_no_fault(examined):
     assert names == {"row_remapping", "sram_ecc", "power_limit", "pcie_width", *MODES}
 
 
+WHERE = "GPU 0 (0000:1b:00.0)"
 MODES = ("persistence_mode", "mig_mode", "compute_mode")
 
 
@@ -311,6 +312,51 @@ def test_each_fault_that_nvidia_smi_tells_of_is_found(examined, old, new, name):
     examination, _ = examined(SMI.replace(old, new))
     assert [found.name for found in examination.found] == [name]
     assert examination.exit_code == 1
+
+
+TWO = SMI.replace("Attached GPUs                             : 1", "Attached GPUs                             : 2") + (
+    SMI[SMI.index("GPU 0") :].replace("1B:00", "2B:00")
+)
+LOST = "Unable to determine the device handle for GPU {}0000:19:00.0: Unknown Error\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (TWO, []),
+        (TWO + LOST.format(""), [("gpu_lost", "GPU 0000:19:00.0")]),
+        (LOST.format("").replace("GPU ", "GPU"), [("gpu_lost", "GPU 0000:19:00.0")]),
+        (TWO.replace(": 2\n", ": 3\n", 1), [("gpu_lost", "")]),
+        (SMI.replace(": 1\n", ": 8\n", 1), []),  # nvidia-smi -q -i 0
+        (SMI.replace(": No\n", ": Unknown Error\n").replace(": 0\n", ": Unknown Error\n"), [("gpu_lost", WHERE)]),
+        (SMI.replace(": 16x", ": [GPU requires reset]"), [("gpu_reset_due", WHERE)]),
+        (SMI.replace("Volatile\n", "Volatile\n            DRAM Uncorrectable            : 7\n"), [("dram_ecc", WHERE)]),
+        (
+            SMI.replace(
+                "    Remapped", "    Retired Pages\n        Pending Page Blacklist            : Yes\n    Remapped"
+            ),
+            [("page_retirement", WHERE)],
+        ),
+        (
+            TWO.replace(
+                "    Persistence", "    VBIOS Version                         : 96.00.89.00.01\n    Persistence", 1
+            )
+            + TWO[TWO.index("GPU 0") :].replace(
+                "    Persistence", "    VBIOS Version            : 96\n    Persistence"
+            ),
+            [("vbios", WHERE)],
+        ),
+    ],
+)
+def test_what_a_query_says_of_gpus_that_are_lost_or_unlike(examined, said, found):
+    examination, _ = examined(said)
+    assert [(each.name, each.where) for each in examination.found] == found
+
+
+def test_a_query_that_is_cut_says_so(examined):
+    examination, _ = examined(TWO[: TWO.rindex("    Remapped")].replace(": 2\n", ": 4\n", 1))
+    assert (examination.found, examination.word) == ((), "NOT JUDGED")
+    assert examination.not_judged[-1].why == "the text ends within the part of GPU 1 (0000:2b:00.0)"
 
 
 def test_its_xml_says_the_same(examined):
