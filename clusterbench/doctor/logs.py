@@ -424,7 +424,7 @@ def _smi_query(text: str, name: str) -> Said:
     gpus = tuple(_gpu(number, gpu) for number, gpu in enumerate(query.gpus))
     facts = (Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=()),) if gpus else ()
     found = (*_smi_lost(query, name), *_smi_found(query, name))
-    unknown = ()
+    unknown: tuple[NotJudged, ...] = ()
     if query.is_cut:
         why = f"the text ends within the part of {gpus[-1].place}"
         unknown = (NotJudged("nvidia_smi_query", (name,), why, "the whole output"),)
