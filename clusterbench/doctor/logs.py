@@ -368,9 +368,12 @@ def _ibstat(text: str, name: str) -> Said:
     )
     found: tuple[Found, ...] = ()
     if listed.failure:
-        what = f"ibstat failed behind {listed.devices[-1].name}: a device is there that cannot be read"
+        behind = f"behind {listed.devices[-1].name}" if devices else "at the first device"
+        what = f"ibstat failed {behind}: a device is there that cannot be read"
         confirm, fix = "ls /sys/class/infiniband; dmesg -T | grep mlx5", "reload the driver; reset or replace the card"
         found = (Found("rdma_device_failed", "error", (name,), "", what, f"{name}: {listed.failure}", confirm, fix),)
+    if not devices:
+        return Said(found=found, hosts=(name,))
     return Said((Infiniband(devices=devices, ports=ports),), _OF_PORTS, found)
 
 
@@ -636,7 +639,7 @@ READERS = (
     Reader("a kernel's log", _kernel),
     Reader("NCCL's log", _nccl),
     _apart("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
-    _apart("ibstat", lambda text: "CA '" in text and "Physical state" in text, _ibstat),
+    _apart("ibstat", ibstat.is_ibstat, _ibstat),
     _apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
     _apart("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
     _apart("lspci -vvv", lspci.is_lspci, _lspci),

@@ -195,6 +195,18 @@ def test_a_device_at_which_ibstat_fails_is_found(examined):
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "ibpanic: [14] main: stat of IB device 'mlx5_0' failed: No such file or directory\n",
+        """{\n "ibpanic": "[14] main: stat of IB device 'mlx5_0' failed: No such file or directory"\n}\n""",
+    ],
+)
+def test_ibstat_that_fails_at_the_first_device_is_found(examined, said):
+    examination, kind = examined(said)
+    assert (kind, [found.name for found in examination.found]) == ("ibstat", ["rdma_device_failed"])
+
+
+@pytest.mark.parametrize(
     ("word", "code", "severity"),
     [
         ("non-fatal", 12028, "error"),
