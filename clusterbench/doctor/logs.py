@@ -559,6 +559,10 @@ _SLOW_LINK = 0.9
 def _nvlinks(text: str, name: str) -> Said:
     gpus = nvidia_nvlink.parse(text)
     found = tuple(_nvlinks_found(gpus, name))
+    if _is_cut(gpus[-1]):
+        ends = f"the text ends at link {max(gpus[-1].bytes_per_s)} of GPU {gpus[-1].gpu}"
+        unknown = NotJudged("nvlink_inactive", (name,), ends, "the whole output")
+        return Said(found=found, not_judged=(unknown,), hosts=(name,))
     if found:
         return Said(found=found, hosts=(name,))
     if any(gpu.name not in LINKS and (gpu.inactive or not gpu.num_active) for gpu in gpus):
@@ -568,6 +572,11 @@ def _nvlinks(text: str, name: str) -> Said:
     return Said(healthy=(Healthy("nvlink_inactive", (name,), what),), hosts=(name,))
 
 
+def _is_cut(last: nvidia_nvlink.GpuLinks) -> bool:
+    """Whether the last GPU lists fewer links than it has, and none as inactive."""
+    return 0 < len(last.bytes_per_s) < LINKS.get(last.name, 0) and not last.inactive
+
+
 def _nvlinks_found(gpus: Sequence[nvidia_nvlink.GpuLinks], name: str) -> Iterator[Found]:
     """Links that are missing or slow by what the product has, else by what the others of its kind have."""
     confirm = "nvidia-smi nvlink -s; nvidia-smi topo -m"
@@ -575,7 +584,7 @@ def _nvlinks_found(gpus: Sequence[nvidia_nvlink.GpuLinks], name: str) -> Iterato
     for gpu in gpus:
         alike = [other for other in gpus if other.name == gpu.name]
         most = LINKS.get(gpu.name, max(other.num_active for other in alike))
-        if gpu.num_active < most or (most == 0 and "SXM" in gpu.name):
+        if (gpu.num_active < most and not (gpu is gpus[-1] and _is_cut(gpu))) or (most == 0 and "SXM" in gpu.name):
             what = f"has {gpu.num_active} of {most or 'its'} NVLinks active"
             said = f"{name}: {gpu.name}, inactive: {', '.join(map(str, gpu.inactive)) or 'all'}"
             yield Found("nvlink_inactive", "error", (name,), f"GPU {gpu.gpu}", what, said, confirm, fix)

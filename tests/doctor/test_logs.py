@@ -507,6 +507,7 @@ def links(*rates, gpu=0, name="NVIDIA A100-SXM4-80GB"):
 
 
 A100 = ("25 GB/s",) * 12
+ELEVEN = links(*A100[:11], "<inactive>")
 
 
 @pytest.mark.parametrize(
@@ -514,7 +515,7 @@ A100 = ("25 GB/s",) * 12
     [
         (links(*A100), []),
         (links(*A100[:5], "<inactive>", *A100[6:]), [("nvlink_inactive", "has 11 of 12 NVLinks active")]),
-        (links(*A100[:11]) + links(*A100[:11], gpu=1), [("nvlink_inactive", "has 11 of 12 NVLinks active")] * 2),
+        (ELEVEN + ELEVEN.replace("GPU 0", "GPU 1"), [("nvlink_inactive", "has 11 of 12 NVLinks active")] * 2),
         (links(*A100[:11], "12.5 GB/s"), [("nvlink_slow", "1 NVLink (11) at 12.5 GB/s, and should be at 25 GB/s")]),
         (
             links(*["26.562 GB/s"] * 18, name="NVIDIA B200"),
@@ -530,6 +531,12 @@ def test_links_are_held_against_what_the_product_has(examined, said, found):
     examination, _ = examined(said)
     assert [(each.name, each.what) for each in examination.found] == found
     assert examination.word == ("SUSPECT" if found else "HEALTHY")
+
+
+def test_links_of_a_text_that_is_cut_are_not_found_missing(examined):
+    examination, _ = examined(links(*A100) + links(*A100[:4], gpu=1))
+    assert (examination.word, examination.found) == ("NOT JUDGED", ())
+    assert examination.not_judged[0].why == "the text ends at link 3 of GPU 1"
 
 
 def test_links_of_an_unknown_board_of_which_some_are_inactive_are_not_judged(examined):
