@@ -25,6 +25,7 @@ from clusterbench.layout import RIDERS
 from clusterbench.report import render_report
 from clusterbench.rows import Row
 from clusterbench.types import Place
+from tests.doctor.test_prefixes import PREFIXES
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
@@ -557,6 +558,16 @@ def test_what_nccl_tests_does_not_say_is_asked_for(tmp_path, old, new, facts, wo
     with pytest.raises(SuiteError) as caught:
         import_files([tmp_path / "a.txt"], None, tmp_path / "run", facts)
     assert str(caught.value) == words
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_what_stands_before_the_lines_of_nccl_tests_changes_nothing(tmp_path, prefix):
+    figures = []
+    for name, ahead in (("plain", ""), ("prefixed", prefix)):
+        (tmp_path / "a.txt").write_text("".join(f"{ahead}{line}\n" for line in PRINTED.splitlines()))
+        run = import_files([tmp_path / "a.txt"], None, tmp_path / name)
+        figures.append([(row.case, row.metric, row.value, row.basis) for row in read(run).rows])
+    assert figures[0] == figures[1]
 
 
 def test_nccl_tests_cut_off_is_refused(tmp_path):

@@ -6,15 +6,19 @@ Only what a file tells of is judged: a list of ports says nothing of memory.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
+from clusterbench.checks.nvlink_state import LINKS
 from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log
 from clusterbench.errors import SuiteError, ToolError
 from clusterbench.facts import Facts, Host, name_of
@@ -28,6 +32,7 @@ from clusterbench.facts.gpus import (
     REMAPPED,
     SRAM,
     SRAM_OLD,
+    VBIOS,
     WIDTH,
     Gpu,
     Gpus,
@@ -45,11 +50,14 @@ from clusterbench.tools import (
     nvidia_smi_q,
     p2p_bandwidth,
 )
+from clusterbench.tools._prefix import PlainLine, unwrapped
 from clusterbench.tools.xid import sxid
 from clusterbench.types import Severity
-from clusterbench.words import plural
+from clusterbench.words import few, plural
 
 _MOST_BYTES = 512 * 2**20
+_MOST_QUOTED = 120
+_MOST_OF_A_PLACE = 400
 
 
 @dataclass(frozen=True)
@@ -68,12 +76,54 @@ class Said:
 
 
 @dataclass(frozen=True)
+class File:
+    """A file with its lines, in whole and by whose they are: a host, or by the file's name where nothing says it."""
+
+    name: str
+    text: str
+    lines: Sequence[PlainLine]
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Self:
+        return cls(name, text, unwrapped(text))
+
+    @cached_property
+    def by_host(self) -> Mapping[str, Sequence[PlainLine]]:
+        """The lines of each host, or of each rank where no more is said."""
+        origins = {line.origin for line in self.lines}
+        names = {origin: self.named(origin, origins) for origin in origins}
+        lines: dict[str, list[PlainLine]] = defaultdict(list)
+        for line in self.lines:
+            lines[names[line.origin]].append(line)
+        return lines
+
+    def text_of(self, lines: Sequence[PlainLine]) -> str:
+        """Some of its lines; only the last one of the file may lack its end."""
+        return "\n".join(line.text for line in lines) + ("\n" if lines[-1] is not self.lines[-1] else "")
+
+    def named(self, origin: str, others: Collection[str]) -> str:
+        """A host's name: ``rank 3`` alone is none, and says nothing where there is no other."""
+        if " " in origin:
+            return f"{self.name} {origin}" if len({*others} - {""}) > 1 else self.name
+        return origin or self.name
+
+
+@dataclass(frozen=True)
 class Reader:
-    """A kind of file: its name, whether a text holds it, and what it says; ``name`` of the host is the file's."""
+    """A kind of file: its name, and what it says of each host; nothing where a file is not of this kind."""
 
     kind: str
-    holds: Callable[[str], bool]
-    read: Callable[[str, str], Said]
+    read: Callable[[File], Sequence[tuple[str, Said]]]
+
+
+def _apart(kind: str, holds: Callable[[str], bool], read: Callable[[str, str], Said]) -> Reader:
+    """One whose lines are of one host, so that those of several are read apart."""
+
+    def of(file: File) -> list[tuple[str, Said]]:
+        texts = {host: file.text_of(lines) for host, lines in file.by_host.items()}
+        return [(host, read(text, host)) for host, text in texts.items() if holds(text)]
+
+    return Reader(kind, of)
 
 
 def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
@@ -86,29 +136,31 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     """
     said: list[tuple[str, Said]] = []
     taken: list[str] = []
-    for path in paths:
-        text = _text(path)
-        readers = [reader for reader in READERS if reader.holds(text)]
-        if not readers:
+    files = [File.of(path.name, _text(path)) for path in paths]
+    for path, file in zip(paths, files, strict=True):
+        kinds = []
+        for reader in READERS:
+            try:
+                of_hosts = reader.read(file)
+            except ToolError as error:
+                raise SuiteError(f"{path}: read as {reader.kind}: {error}") from None
+            said += of_hosts
+            kinds += [reader.kind] if of_hosts else []
+        if not kinds:
             known = ", ".join(reader.kind for reader in READERS)
-            first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+            first = next((line.text.strip() for line in file.lines if line.text.strip()), "")
             raise SuiteError(
                 f"{path}: nothing in it is known; it begins {first[:80]!r}.\n"
                 f"hint: what can be read: {known}; for a table of a benchmark: clusterbench import"
             )
-        for reader in readers:
-            try:
-                said.append((path.name, reader.read(text, path.name)))
-            except ToolError as error:
-                raise SuiteError(f"{path}: read as {reader.kind}: {error}") from None
-        taken.append(f"{path}: {' and '.join(reader.kind for reader in readers)}")
-    return _together(said), taken
+        taken.append(f"{path}: {' and '.join(kinds)}")
+    return _cited(_together(said), files), taken
 
 
 def _text(path: Path) -> str:
     try:
         with open(path, "rb") as file:
-            return file.read(_MOST_BYTES).decode(errors="replace").replace("\r\n", "\n")
+            return file.read(_MOST_BYTES).decode(errors="replace")
     except OSError as error:
         raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
 
@@ -116,7 +168,8 @@ def _text(path: Path) -> str:
 def _together(said: Sequence[tuple[str, Said]]) -> Examination:
     hosts: dict[str, dict[str, Any]] = {}
     asked: dict[str, list[str]] = defaultdict(list)
-    for name, each in said:
+    for host, each in said:
+        name = _free(host, [name_of(type(fact)) for fact in each.facts], hosts)
         for fact in each.facts:
             hosts.setdefault(name, {})[name_of(type(fact))] = json.loads(json.dumps(asdict(fact)))
         for check in each.checks:
@@ -127,7 +180,7 @@ def _together(said: Sequence[tuple[str, Said]]) -> Examination:
         if len(names) > 1 or check not in _OF_SEVERAL:
             judged[check] = kind().judge_all([Host(name, {"facts": hosts[name]}) for name in names])
     examination = examine([*hosts], judged)
-    found = (*map(_in_words_of, examination.found), *(found for _, each in said for found in each.found))
+    found = (*examination.found, *(found for _, each in said for found in each.found))
     return replace(
         examination,
         hosts=tuple(dict.fromkeys([*hosts, *(host for _, each in said for host in each.hosts)])),
@@ -137,26 +190,90 @@ def _together(said: Sequence[tuple[str, Said]]) -> Examination:
     )
 
 
-def _in_words_of(found: Found) -> Found:
+def _free(host: str, facts: Sequence[str], hosts: Mapping[str, Mapping[str, Any]]) -> str:
+    """A name under which nothing of the same kind is told yet: two files may be called alike."""
+    names = chain([host], (f"{host} ({number})" for number in count(2)))
+    return next(name for name in names if not {*facts} & {*hosts.get(name, ())})
+
+
+def _cited(examination: Examination, files: Sequence[File]) -> Examination:
+    """With the file and the line that say it in each evidence."""
+    return replace(examination, found=tuple(_with_line(found, files) for found in examination.found))
+
+
+def _with_line(found: Found, files: Sequence[File]) -> Found:
     """Checks quote the host's file; here a program's output stands for it."""
-    if not found.evidence.startswith(("/", "NVML ")):
-        return found
-    return replace(found, evidence=f"{found.hosts[0]}, in the words of {found.evidence}")
+    names = [*found.hosts, *(file.name for file in files)]
+    quoted = next((found.evidence[len(name) + 2 :] for name in names if found.evidence.startswith(f"{name}: ")), None)
+    of_host = quoted is None and found.evidence.startswith(("/", "NVML "))
+    words = found.evidence if quoted is None else quoted
+    between = ", in the words of " if of_host else ": "
+    for file in files:
+        lines = [line for host in found.hosts for line in file.by_host.get(host, ())] or file.lines
+        number = None if of_host else _line_with(words[:_MOST_QUOTED], lines)
+        if number is None and (quoted is not None or of_host):
+            number = _line_of(found.where, "" if of_host else words.partition(":")[0], lines)
+        if number is not None:
+            return replace(found, evidence=f"{file.name}:{number}{between}{words}")
+    return replace(found, evidence=f"{found.hosts[0]}{between}{words}") if of_host else found
+
+
+def _line_with(words: str, lines: Iterable[PlainLine]) -> int | None:
+    return next((line.number for line in lines if words in line.text), None) if words else None
+
+
+def _line_of(where: str, key: str, lines: Sequence[PlainLine]) -> int | None:
+    """The line that names a place, or behind it the first that begins with a key."""
+    address = re.search(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", where)
+    name = re.escape(address[0] if address else where.partition(" port ")[0])
+    named = re.compile(rf"(?<!\w){name}(?!\w)", re.IGNORECASE)
+    first = next((index for index, line in enumerate(lines) if named.search(line.text)), None) if name else None
+    if first is None:
+        return None
+    behind = lines[first : first + _MOST_OF_A_PLACE]
+    return next((line.number for line in behind if key and line.text.strip().startswith(key)), behind[0].number)
 
 
 def _of_kernel_logs() -> tuple[str, ...]:
     return tuple(name for name, kind in checks().items() if issubclass(kind, KernelLogCheck))
 
 
-def _kernel(text: str, name: str) -> Said:
-    return Said((KernelLog.of([*kernel_log.read(text)], name),), _of_kernel_logs())
+def _kernel(file: File) -> list[tuple[str, Said]]:
+    if not kernel_log.is_kernel_log(file.text):
+        return []
+    hosts: dict[str, list[kernel_log.Line]] = defaultdict(list)
+    for line in kernel_log.read(file.text):
+        hosts[line.host].append(line)
+    if len(hosts) > 1 and not any(kernel_log.is_kernel_log(line.text) for line in hosts.get("", ())):
+        hosts.pop("", None)  # what stands around the lines of hosts
+    return [_kernel_of(file.named(origin, hosts), file.name, lines) for origin, lines in hosts.items()]
 
 
-def _nccl(text: str, name: str) -> Said:
+_MISMATCH = re.compile(r"NVRM: API mismatch: the client.* has the version (\d[\d.]*\d).*")
+
+
+def _kernel_of(host: str, source: str, lines: list[kernel_log.Line]) -> tuple[str, Said]:
+    mismatches = [match for line in lines if (match := _MISMATCH.search(line.text))]
+    facts = KernelLog.of(lines, source)
+    if not mismatches:
+        return host, Said((facts,), _of_kernel_logs())
+    first = mismatches[0]
+    what = f"programs have NVIDIA's libraries {first[1]}, and the kernel's module is of another version: no GPU answers"
+    fix = "reboot, or load the module of the libraries' version; in a container: those of the host's driver"
+    confirm = "cat /proc/driver/nvidia/version; nvidia-smi"
+    found = Found("driver_mismatch", "error", (host,), "", what, f"{source}: {first[0]}", confirm, fix)
+    return host, Said((facts,), _of_kernel_logs(), (found,))
+
+
+def _nccl(file: File) -> list[tuple[str, Said]]:
+    """Its lines name their host themselves, and it takes those of all ranks to tell who is joined with whom."""
+    text = file.text_of(file.lines)
+    if "NCCL INFO" not in text and "NCCL WARN" not in text:
+        return []
     said = nccl_log.judge(text if text.endswith("\n") else f"{text}\n")
-    hosts = said.hosts or (name,)
+    hosts = said.hosts or (file.name,)
     found = tuple(replace(each, hosts=each.hosts or hosts) for each in said.found)
-    return Said(found=found, healthy=said.healthy, not_judged=said.not_judged, hosts=hosts)
+    return [(file.name, Said(found=found, healthy=said.healthy, not_judged=said.not_judged, hosts=hosts))]
 
 
 def _fabric(text: str, name: str) -> Said:
@@ -251,9 +368,12 @@ def _ibstat(text: str, name: str) -> Said:
     )
     found: tuple[Found, ...] = ()
     if listed.failure:
-        what = f"ibstat failed behind {listed.devices[-1].name}: a device is there that cannot be read"
+        behind = f"behind {listed.devices[-1].name}" if devices else "at the first device"
+        what = f"ibstat failed {behind}: a device is there that cannot be read"
         confirm, fix = "ls /sys/class/infiniband; dmesg -T | grep mlx5", "reload the driver; reset or replace the card"
         found = (Found("rdma_device_failed", "error", (name,), "", what, f"{name}: {listed.failure}", confirm, fix),)
+    if not devices:
+        return Said(found=found, hosts=(name,))
     return Said((Infiniband(devices=devices, ports=ports),), _OF_PORTS, found)
 
 
@@ -296,14 +416,38 @@ def _devinfo(text: str, name: str) -> Said:
     return Said((Infiniband(devices=devices, ports=ports),), _OF_VERBS)
 
 
-_OF_GPUS = ("row_remapping", "sram_ecc", "power_limit", "pcie_width", "persistence_mode", "mig_mode", "compute_mode")
+_OF_GPUS = (
+    *("row_remapping", "sram_ecc", "power_limit", "pcie_width", "persistence_mode", "mig_mode", "compute_mode"),
+    "vbios",
+)
 
 
 def _smi_query(text: str, name: str) -> Said:
     query = nvidia_smi_q.parse(text)
     gpus = tuple(_gpu(number, gpu) for number, gpu in enumerate(query.gpus))
-    facts = Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=())
-    return Said((facts,), _OF_GPUS, tuple(_smi_found(query, name)))
+    facts = (Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=()),) if gpus else ()
+    found = (*_smi_lost(query, name), *_smi_found(query, name))
+    unknown: tuple[NotJudged, ...] = ()
+    if query.is_cut:
+        why = f"the text ends within the part of {gpus[-1].place}"
+        unknown = (NotJudged("nvidia_smi_query", (name,), why, "the whole output"),)
+    return Said(facts, _OF_GPUS if gpus else (), found, not_judged=unknown, hosts=(name,))
+
+
+def _smi_lost(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
+    """GPUs that are not in the list, or are in it and say nothing."""
+    fix = "Xids in the kernel's log say why; nvidia-smi --gpu-reset or reboot; if it stays away, reseat or replace it"
+    for address, line in query.lost:
+        yield _smi("gpu_lost", "error", name, f"GPU {address}", "does not answer the driver", line, fix)
+    for number, gpu in enumerate(query.gpus):
+        if gpu.num_unknown >= _MANY_UNKNOWN:
+            place = f"GPU {number} ({gpu.address})"
+            what = f"answers {gpu.num_unknown} of its values with an error"
+            yield _smi("gpu_lost", "error", name, place, what, "Unknown Error", fix)
+    listed, attached = len(query.gpus), query.num_attached or 0
+    if not (query.lost or query.is_cut) and attached / 2 < listed < attached:
+        what = f"{listed} of {attached} attached GPUs are listed: the others do not answer, or the text was cut"
+        yield _smi("gpu_lost", "error", name, "", what, "Attached GPUs", fix)
 
 
 def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
@@ -315,6 +459,7 @@ def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
         (WIDTH, MOST_WIDTH): gpu.pcie_width is None or gpu.most_pcie_width is None,
         (PERSISTENCE,): gpu.persistence is None,
         (MIG,): gpu.mig is None,
+        (VBIOS,): gpu.vbios is None,
         (COMPUTE_MODE,): gpu.compute_mode is None,
     }
     return Gpu(
@@ -328,6 +473,7 @@ def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
         persistence=gpu.persistence,
         compute_mode=gpu.compute_mode,
         mig=gpu.mig,
+        vbios=gpu.vbios,
         power_limit_w=gpu.power_limit_w,
         default_power_limit_w=gpu.default_power_limit_w,
         sram_uncorrectable=gpu.sram_uncorrectable,
@@ -353,6 +499,16 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
             what = f"NVLink's fabric has not taken it in: {gpu.fabric_state}, {gpu.fabric_status}"
             fix = "restart the fabric manager, then its log; is its version the driver's?"
             yield _smi("fabric_state", "error", name, place, what, said, fix)
+        if gpu.dram_uncorrectable:
+            what = (
+                f"{plural(gpu.dram_uncorrectable, 'memory error')} could not be corrected since the driver was loaded"
+            )
+            fix = "reset the GPU, so that the rows are replaced; if rows are used up, RMA"
+            yield _smi("dram_ecc", "warning", name, place, what, "DRAM Uncorrectable", fix)
+        if gpu.pages_pending:
+            fix = "reboot, or reset the GPU; if more pages follow, RMA"
+            said, what = "Pending Page Blacklist: Yes", "pages of its memory wait to be retired"
+            yield _smi("page_retirement", "error", name, place, what, said, fix)
         if gpu.reset_required:
             fix = "nvidia-smi --gpu-reset, or reboot; look for Xids in the kernel's log"
             yield _smi("gpu_reset_due", "error", name, place, "the driver asks for a reset", "Reset Required: Yes", fix)
@@ -362,6 +518,8 @@ def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: 
     return Found(name, severity, (host,), where, what, f"{host}: {said}", "nvidia-smi -q", fix)
 
 
+_MANY_UNKNOWN = 5
+"""Single values that a driver cannot say are common."""
 _WEAK = 0.5
 """A pair of GPUs with less than this share of the median pair is not joined as the others are."""
 _SLOWED = 0.9
@@ -393,30 +551,59 @@ def _p2p_found(said: p2p_bandwidth.P2pBandwidth, name: str) -> Iterator[Found]:
             yield Found("slowed_by_peer_access", "error", (name,), place, what, figures, confirm, fix)
 
 
+_LINK_RATE, _BLACKWELL_LINK_RATE = 25e9, 50e9
+"""Of one NVLink in one direction, by the data sheets of products since V100 and since B200 (18 links, 900 GB/s)."""
+_SLOW_LINK = 0.9
+
+
 def _nvlinks(text: str, name: str) -> Said:
     gpus = nvidia_nvlink.parse(text)
-    most = max(gpu.num_active for gpu in gpus)
-    found = tuple(
-        Found(
-            "nvlink_inactive",
-            "error",
-            (name,),
-            f"GPU {gpu.gpu}",
-            f"has {gpu.num_active} of {most or 'its'} NVLinks active",
-            f"{name}: {gpu.name}, inactive: {', '.join(map(str, gpu.inactive)) or 'all'}",
-            "nvidia-smi nvlink -s; nvidia-smi topo -m",
-            "reset the GPU; restart the fabric manager; look for Xid 74 in the kernel's log",
-        )
-        for gpu in gpus
-        if gpu.num_active < most or (most == 0 and "SXM" in gpu.name)
-    )
-    if found or most == 0:
-        why = NotJudged(
-            "nvlink_inactive", (name,), "no link is active on a board that may have none", "the board's model"
-        )
-        return Said(found=found, not_judged=() if found else (why,), hosts=(name,))
-    what = f"{plural(len(gpus), 'GPU')} with {most} NVLinks active"
+    found = tuple(_nvlinks_found(gpus, name))
+    if _is_cut(gpus[-1]):
+        ends = f"the text ends at link {max(gpus[-1].bytes_per_s)} of GPU {gpus[-1].gpu}"
+        unknown = NotJudged("nvlink_inactive", (name,), ends, "the whole output")
+        return Said(found=found, not_judged=(unknown,), hosts=(name,))
+    if found:
+        return Said(found=found, hosts=(name,))
+    if any(gpu.name not in LINKS and (gpu.inactive or not gpu.num_active) for gpu in gpus):
+        why = NotJudged("nvlink_inactive", (name,), "links are inactive on a board that may be so", "the board's model")
+        return Said(not_judged=(why,), hosts=(name,))
+    what = f"{plural(len(gpus), 'GPU')} with {gpus[0].num_active} NVLinks active"
     return Said(healthy=(Healthy("nvlink_inactive", (name,), what),), hosts=(name,))
+
+
+def _is_cut(last: nvidia_nvlink.GpuLinks) -> bool:
+    """Whether the last GPU lists fewer links than it has, and none as inactive."""
+    return 0 < len(last.bytes_per_s) < LINKS.get(last.name, 0) and not last.inactive
+
+
+def _nvlinks_found(gpus: Sequence[nvidia_nvlink.GpuLinks], name: str) -> Iterator[Found]:
+    """Links that are missing or slow by what the product has, else by what the others of its kind have."""
+    confirm = "nvidia-smi nvlink -s; nvidia-smi topo -m"
+    fix = "reset the GPU; restart the fabric manager; look for Xid 74 in the kernel's log"
+    for gpu in gpus:
+        alike = [other for other in gpus if other.name == gpu.name]
+        most = LINKS.get(gpu.name, max(other.num_active for other in alike))
+        if (gpu.num_active < most and not (gpu is gpus[-1] and _is_cut(gpu))) or (most == 0 and "SXM" in gpu.name):
+            what = f"has {gpu.num_active} of {most or 'its'} NVLinks active"
+            said = f"{name}: {gpu.name}, inactive: {', '.join(map(str, gpu.inactive)) or 'all'}"
+            yield Found("nvlink_inactive", "error", (name,), f"GPU {gpu.gpu}", what, said, confirm, fix)
+        usual = _usual_rate(gpu.name, [rate for other in alike for rate in other.bytes_per_s.values() if rate])
+        slow = {link: rate for link, rate in gpu.bytes_per_s.items() if 0 < rate < _SLOW_LINK * usual}
+        if slow:
+            rates = ", ".join(f"{rate / 1e9:g}" for rate in dict.fromkeys(slow.values()))
+            what = (
+                f"{plural(len(slow), 'NVLink')} ({few([*slow])}) at {rates} GB/s, and should be at {usual / 1e9:g} GB/s"
+            )
+            said = f"{name}: Link {next(iter(slow))}: {next(iter(slow.values())) / 1e9:g} GB/s"
+            yield Found("nvlink_slow", "error", (name,), f"GPU {gpu.gpu}", what, said, confirm, fix)
+
+
+def _usual_rate(product: str, rates: Sequence[float]) -> float:
+    """What a link of a product carries at least, and where its data sheet is not on record what most links do."""
+    if product in LINKS:
+        return _BLACKWELL_LINK_RATE if re.search(r"G?B[23]00", product) else _LINK_RATE
+    return median(rates) if rates else 0.0
 
 
 _REDIRECTS = {"SrcValid", "ReqRedir", "CmpltRedir"}
@@ -458,15 +645,15 @@ def _lspci(text: str, name: str) -> Said:
 
 
 READERS = (
-    Reader("a kernel's log", lambda text: kernel_log.is_kernel_log(text), _kernel),
-    Reader("NCCL's log", lambda text: "NCCL INFO" in text or "NCCL WARN" in text, _nccl),
-    Reader("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
-    Reader("ibstat", lambda text: "CA '" in text and "Physical state" in text, _ibstat),
-    Reader("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
-    Reader("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
-    Reader("lspci -vvv", lspci.is_lspci, _lspci),
-    Reader("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
-    Reader("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),
-    Reader("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),
+    Reader("a kernel's log", _kernel),
+    Reader("NCCL's log", _nccl),
+    _apart("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
+    _apart("ibstat", ibstat.is_ibstat, _ibstat),
+    _apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
+    _apart("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
+    _apart("lspci -vvv", lspci.is_lspci, _lspci),
+    _apart("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
+    _apart("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),
+    _apart("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),
 )
 """What can be read, in the order in which a file is tried; one may hold several."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from clusterbench.doctor import Found, Healthy, NotJudged
-from clusterbench.tools.nccl_log import Edge, NcclLog, messages, parse
+from clusterbench.tools.nccl_log import Edge, NcclLog, Warned, messages, parse
 from clusterbench.tools.nccl_ways import (
     FORBIDS,
     by_socket,
@@ -71,6 +71,38 @@ RULES = (
         "the error's number stands in the line: ibv_wc_status_str; look at the host that it names",
     ),
     Rule(
+        46,
+        "connection_timed_out",
+        "error",
+        r"ibv_modify_qp failed with (?:error )?(?:\d+ )?Connection timed out.*",
+        "a connection could not be set up in time",
+        "is the other card's port ACTIVE? a GID and a path between the two: show_gids, ibv_rc_pingpong",
+    ),
+    Rule(
+        41,
+        "port_error",
+        "error",
+        r"NET/IB : (\S+) [Gg]ot async (?:fatal )?event *:? *(?:port error|device fatal|local catastrophic error).*",
+        "port or card {} failed during the job",
+        "ibstat; the kernel's log for mlx5; cable, transceiver and the switch's port",
+    ),
+    Rule(
+        45,
+        "host_not_reached",
+        "error",
+        r".*[Cc]onnect to (\S+?)(?:<\d+>)? .*(No route to host|Network is unreachable).*",
+        "{} is not reached: {}",
+        "NCCL_SOCKET_IFNAME with the network that all hosts share; firewall; ip route get",
+    ),
+    Rule(
+        74,
+        "address_in_use",
+        "error",
+        r".*(?:[Bb]ind|[Ll]isten).* Address already in use.*",
+        "a port that is taken was to be listened on",
+        "end what an earlier job left; a wider net.ipv4.ip_local_port_range; another MASTER_PORT",
+    ),
+    Rule(
         49,
         "unlike_networks",
         "error",
@@ -82,7 +114,7 @@ RULES = (
         62,
         "memory_not_registered",
         "error",
-        r"(?:Call to )?ibv_(?:reg_mr\w*|create_qp|create_cq) failed.*(?:Cannot allocate memory|Invalid argument).*",
+        r"(?:Call to )?ibv_(?:reg_mr\w*|create_qp|create_cq) failed.*",
         "memory could not be registered with a network card",
         "no limit of locked memory (ulimit -l unlimited); nvidia_peermem loaded, or DMA-BUF",
     ),
@@ -166,7 +198,7 @@ def judge(text: str) -> Said:
     """
     log = parse(text)
     hosts = tuple(dict.fromkeys([*(member.host for member in log.members), *(edge.host for edge in log.edges)]))
-    found = (*_told(text), *_ways(log), *_settings(log), *_cards(log))
+    found = (*_told(text), *_warned(log), *_ways(log), *_settings(log), *_cards(log))
     healthy, unknown = [], []
     ways = {"without_gpu_direct", "sockets", "network_within_host"}
     if log.edges and not ways & {each.name for each in found if each.severity != "note"}:
@@ -201,6 +233,21 @@ def _told(text: str) -> Iterator[Found]:
         hosts = tuple(dict.fromkeys(host for host, _ in same))
         often = f", {len(same):,} times" if len(same) > 1 else ""
         yield Found(rule.name, rule.severity, hosts, "", f"{what}{often}", same[0][1][:300], _SHOW, rule.fix)
+
+
+def _warned(log: NcclLog) -> Iterator[Found]:
+    """Warnings that no rule knows: each kind once, for a person to judge."""
+    patterns = [re.compile(rule.pattern) for rule in RULES]
+    groups: dict[str, list[Warned]] = defaultdict(list)
+    for warned in log.warnings:
+        if not any(pattern.search(warned.text) for pattern in patterns):
+            groups[re.sub(r"0x[0-9a-f]+|\d+", "", warned.text)].append(warned)
+    for same in groups.values():
+        hosts = tuple(dict.fromkeys(warned.host for warned in same))
+        often = f", {len(same):,} times" if len(same) > 1 else ""
+        what = f"NCCL warns of something that is not known here{often}: {same[0].text[:100]}"
+        fix = "look for the first warning of the job; the words of it in NCCL's issues"
+        yield Found("nccl_warning", "note", hosts, "", what, same[0].text[:300], _SHOW, fix)
 
 
 def _ways(log: NcclLog) -> Iterator[Found]:
@@ -250,6 +297,14 @@ def _way(name: str, severity: Severity, edges: list[Edge], what: str, confirm: s
     return Found(name, severity, hosts, "", what, evidence, confirm, fix)
 
 
+_CHOOSES = {
+    "NCCL_ALGO": "NCCL takes this algorithm for all sizes",
+    "NCCL_PROTO": "NCCL takes this protocol for all sizes",
+    "NCCL_IB_GID_INDEX": "since 2.21 NCCL finds a RoCE port's address itself, and an index differs between hosts",
+}
+"""A log does not say whether the machine needs them: a note."""
+
+
 def _settings(log: NcclLog) -> Iterator[Found]:
     for setting in log.environment.items():
         if setting in FORBIDS:
@@ -259,6 +314,11 @@ def _settings(log: NcclLog) -> Iterator[Found]:
             yield Found(
                 "forbidden_way", "warning", (), "", what, said, "env | grep NCCL; cat /etc/nccl.conf", "unset it"
             )
+        elif setting[0] in _CHOOSES:
+            name, value = setting
+            what = f"{name}={value} is set: {_CHOOSES[name]}"
+            said = f"{name} set by environment to {value}"
+            yield Found("pinned_setting", "note", (), "", what, said, "env | grep NCCL; cat /etc/nccl.conf", "unset it")
 
 
 def _cards(log: NcclLog) -> Iterator[Found]:

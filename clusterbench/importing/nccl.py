@@ -21,6 +21,7 @@ from clusterbench.importing.records import ImportedCase
 from clusterbench.run_folder.records import parsed
 from clusterbench.tools import nccl_tests
 from clusterbench.tools._json import figure
+from clusterbench.tools._prefix import plain_text
 from clusterbench.tools._text import starts_with_figure, whole_lines
 from clusterbench.types import metric_key
 
@@ -88,7 +89,8 @@ class NcclImport:
 
 
 def looks_like(text: str) -> bool:
-    """Whether nccl-tests printed it, as a table or as JSON."""
+    """Whether nccl-tests printed it, as a table or as JSON, whatever stands before its lines."""
+    text = plain_text(text)
     if text.lstrip().startswith("{"):
         return '"results"' in text and '"nccl_version"' in text
     return re.search(r"^#\s+size\s+count\s+type", text, re.MULTILINE) is not None
@@ -102,7 +104,7 @@ def read_nccl(path: Path, facts: Facts) -> NcclImport:
     SuiteError
         If it cannot be read whole, is wrong by its own verdict, or does not say what ran on how many ranks.
     """
-    text = read_text(path)
+    text = plain_text(read_text(path))
     try:
         if text.lstrip().startswith("{"):
             rows, ran = _of_json(path.name, text)

@@ -7,33 +7,82 @@ the time of a container runtime, syslog or Python's logging; several may stand b
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-_TIME = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
+_DAY, _CLOCK, _FRACTION = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d", r"(?:[.,]\d+)?"
+_SYSLOG_TIME = rf"(?P<time>[A-Z][a-z]{{2}} [ \d]\d {_CLOCK})"
 _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)"
-_LAUNCHER = (
-    r"\[[^\]\s]+\]<std(?:out|err|diag)> ?: ?",  # mpirun -tag-output: [1,0]<stdout>:
-    r"\[(?:rank|default)\d+\]: ?",  # torch; torchrun --tee
-    r"\d+: ",  # srun --label
-    r"\([A-Za-z_][\w.]* (?:rank=\d+[, ]+)?pid=\d+(?:, ip=[^)\s]+)?\) ",  # Ray
-    r"\[pod/[^\]\s]+\] ",  # kubectl logs --prefix
-    r"[\w.-]+ +\| ",  # Docker Compose
-    rf"\d{{4}}-\d\d-\d\dT{_TIME}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?",  # kubectl --timestamps, containerd
+_PROGRAM = r"[A-Za-z][\w./()-]*(?:\[\d+\])?: "
+_NO_HOST = (
+    rf"(?!{_LEVEL}: |\d+: |CPU\d+: |(?:NVRM|ACPI|PCI|DMAR|mce|rcu|nfs|watchdog|random|systemd|audit|EXT4-fs|XFS"
+    r"|Lustre\w*|BUG|Oops|ibpanic|ibwarn|ibstat|[Ee]rror|[Ww]arning|[Nn]ote|[Hh]int): )"
 )
-_LOGGER = (
-    r"\[\d+\] ",  # mpirun of MPICH -prepend-rank
-    rf"\[?\d{{4}}-\d\d-\d\d[T ]{_TIME}(?:[+-]\d{{4}})?\]? (?:- )?",  # Python's logging
-    rf"{_LEVEL} \d\d-\d\d {_TIME} (?:\[[^\]]+\] )?",  # vLLM
-    rf"(?:[\w.]+ - )?\[?{_LEVEL}\]?:? (?:- )?(?!\d\d-\d\d )",  # Python's logging: level, with a logger's name
-    rf"[A-Z][a-z]{{2}} [ \d]\d {_TIME} [\w.-]+ [\w./-]+(?:\[\d+\])?: ",  # syslog
-    rf"(?!{_LEVEL}: |\d+: )[\w-]+(?:\.[\w-]+)*: (?=\S)",  # pdsh, clush
-)
-LAUNCHER = rf"\s*(?:{'|'.join(_LAUNCHER)})+"
+"""Words before a colon that programs and the kernel begin lines with."""
+_SURE, _MOST = 0.05, 0.8
+
+
+@dataclass(frozen=True)
+class _Form:
+    """One way to begin lines: it counts where at least this ``share`` of a text's lines begin so.
+
+    Its groups are ``host``, ``rank`` or ``pid`` (whose line it is) and ``time``.
+    """
+
+    pattern: str
+    share: float
+
+    def match(self, line: str) -> re.Match[str] | None:
+        # A line that is empty behind its prefix often lost the blank at its end.
+        return re.match(rf" *{self.pattern}", line if line[-1:] == " " else f"{line} ")
+
+
+_LAUNCHERS = (
+    _Form(r"\[(?:[^\]\s]*[,@])?(?P<rank>\d+)\]<std(?:out|err|diag)> ?: ?", _SURE),  # mpirun -tag-output
+    _Form(r"\[(?:rank|default)(?P<rank>\d+)\]: ?", _SURE),  # torch; torchrun --tee
+    _Form(r"\([A-Za-z_][\w.]* (?:rank=\d+[, ]+)?pid=(?P<pid>\d+)(?:, ip=(?P<host>[^)\s]+))?\) "
+          r"(?:\[repeated \d+x across cluster\] )?", _SURE),  # Ray
+    _Form(r"\[pod/(?P<host>[^\]\s/]+)[^\]\s]*\] ", _SURE),  # kubectl logs --prefix
+    _Form(rf"(?P<time>{_DAY}T{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ", _SURE),  # containerd
+    _Form(rf"(?P<time>{_DAY}T{_CLOCK})\.\d{{7,9}}Z ", _SURE),  # kubectl --timestamps
+    _Form(rf"(?!{_LEVEL} )(?P<host>[\w.-]+) +\| ", _MOST),  # Docker Compose
+    _Form(r"(?P<rank>\d+): ", _MOST),  # srun --label
+)  # fmt: skip
+_LOGGERS = (
+    _Form(rf"{_SYSLOG_TIME} (?P<host>[\w.-]+) {_PROGRAM}", _MOST),  # syslog
+    _Form(
+        rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?[+-]\d\d:?\d\d (?P<host>[\w.-]+) {_PROGRAM}", _SURE
+    ),  # rsyslog, journal
+    _Form(rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?Z (?P<host>[\w.-]+) (?:kernel|[\w./-]+\[\d+\]): ", _SURE),
+    _Form(rf"\[(?P<time>{_DAY} {_CLOCK}),\d+\]\[[\w.]+\]\[{_LEVEL}\] - ", _SURE),  # Hydra
+    _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:?\d\d)?\]? (?:[-|] ++)?", _SURE),  # Python, dmesg
+    _Form(rf"{_SYSLOG_TIME} (?!\d{{4}}\b)", _SURE),  # ts of moreutils
+    _Form(rf"{_LEVEL} \d\d-\d\d {_CLOCK} (?:\[[^\]]+\] )?", _SURE),  # vLLM
+    _Form(rf"{_LEVEL}:[\w.]+:", _MOST),  # Python's logging, unconfigured
+    _Form(rf"(?:[\w.]+ - )?\[?{_LEVEL}\]?:? ++(?:[-|] )?(?:\[[\w./-]+:\d+(?::[^\]]+)?\] |[\w.<>]+:[\w.<>]+:\d+ - )?"
+          r"(?!\d\d-\d\d )", _MOST),
+    _Form(r"\[(?P<rank>\d+)\] ", _MOST),  # mpirun of MPICH -prepend-rank
+)  # fmt: skip
+_HOST = _Form(rf"(?<! ){_NO_HOST}(?P<host>[\w-]+(?:\.[\w-]+)*): ", _MOST)
+"""pdsh, clush: any word; so only outside of all that loggers write."""
+
+
+def _nameless(forms: Sequence[_Form]) -> list[str]:
+    return [re.sub(r"\?P<\w+>", "?:", form.pattern) for form in forms]
+
+
+_HOST_AHEAD = rf"{_NO_HOST}[\w-]+(?:\.[\w-]+)*: (?=\S)"
+LAUNCHER = rf"\s*(?:{'|'.join(_nameless(_LAUNCHERS))})+"
 """A pattern for what stands before each line of a program, where its own lines may begin with any word."""
 
-AHEAD = rf"\s*(?:(?:{'|'.join((*_LAUNCHER, *_LOGGER))}) *)*?"
+AHEAD = rf"\s*(?:(?:{'|'.join((*_nameless((*_LAUNCHERS, *_LOGGERS)), _HOST_AHEAD))}) *)*?"
 """A pattern for all of it, as little as the rest of the line leaves over: where that rest is known by its form."""
 
 _LAUNCHER_OF_LINE = re.compile(LAUNCHER)
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_MOST_LAYERS = 6
+_MOST_SAMPLED = 2000
 
 
 def without_launcher(line: str) -> str:
@@ -46,3 +95,88 @@ def without_launcher(line: str) -> str:
     """
     match = _LAUNCHER_OF_LINE.match(line)
     return line[match.end() :] if match else line
+
+
+def without_escapes(text: str) -> str:
+    """A text without what sets colours and titles of terminals."""
+    return _ESCAPE.sub("", text)
+
+
+class PlainLine(NamedTuple):
+    """A line as its program wrote it, and what stood before it.
+
+    Attributes
+    ----------
+    number
+        Its place in the text, from 1.
+    origin
+        Whose line it is: a host, pod or container, or with a blank within it ``rank 3``; empty where nothing says it.
+    time
+        As the prefix says it; empty where it says none.
+    """
+
+    number: int
+    origin: str
+    time: str
+    text: str
+
+
+def unwrapped(text: str) -> list[PlainLine]:
+    r"""All lines of a text, without the prefixes that its lines share.
+
+    What could be the program's own words is a prefix only where most lines have it.
+
+    >>> [line[1:] for line in unwrapped("cb1: Port 1:\ncb2: \tState: Down\n")]
+    [('cb1', '', 'Port 1:'), ('cb2', '', '\tState: Down'), ('', '', '')]
+    """
+    lines = without_escapes(text.removeprefix("\ufeff")).replace("\r\n", "\n").split("\n")
+    layers = _layers([line for line in lines[:: 1 + len(lines) // _MOST_SAMPLED] if line.strip()])
+    if not layers:
+        return [PlainLine(number, "", "", line) for number, line in enumerate(lines, 1)]
+    return [_without(PlainLine(number, "", "", line), layers) for number, line in enumerate(lines, 1)]
+
+
+def plain_text(text: str) -> str:
+    """A text without the prefixes that its lines share."""
+    return "\n".join(line.text for line in unwrapped(text))
+
+
+def _layers(sample: list[str]) -> list[_Form]:
+    """The prefixes of these lines from the outermost."""
+    layers: list[_Form] = []
+    while sample and len(layers) < _MOST_LAYERS:
+        outside = all(layer in _LAUNCHERS for layer in layers)
+        forms = (*_LAUNCHERS, *_LOGGERS, *((_HOST,) if outside else ()))
+        found = next(
+            (form for form in forms if sum(map(bool, map(form.match, sample))) >= form.share * len(sample)), None
+        )
+        if found is None:
+            break
+        layers.append(found)
+        sample = [rest for line in sample if (rest := _rest(found, line)).strip()]
+    return layers
+
+
+def _rest(form: _Form, line: str) -> str:
+    match = form.match(line)
+    return line[match.end() :] if match else line
+
+
+def _without(line: PlainLine, layers: Sequence[_Form]) -> PlainLine:
+    number, origin, time, text = line
+    for form in layers:
+        if match := form.match(text):
+            said = match.groupdict()
+            origin = _origin(said, origin)
+            time = said.get("time") or time
+            text = text[match.end() :]
+    return PlainLine(number, origin, time, text)
+
+
+def _origin(said: dict[str, str | None], known: str) -> str:
+    """A host is sharper than a rank, and what stands further in than what stands before it."""
+    if host := said.get("host"):
+        return host
+    if known:
+        return known
+    return next((f"{word} {value}" for word in ("rank", "pid") if (value := said.get(word))), "")

@@ -6,9 +6,7 @@ import math
 import re
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._prefix import without_launcher
-
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+from clusterbench.tools._prefix import without_escapes, without_launcher
 
 
 def whole_lines(text: str) -> list[str]:
@@ -17,7 +15,7 @@ def whole_lines(text: str) -> list[str]:
     >>> whole_lines("[1,0]<stdout>: 8 \\x1b[1m9.5\\x1b[0m\\n16 1")
     ['8 9.5']
     """
-    lines = _ESCAPE.sub("", text).split("\n")[:-1]
+    lines = without_escapes(text).split("\n")[:-1]
     return [without_launcher(line).rstrip() for line in lines]
 
 

@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass, replace
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._prefix import without_launcher
 
 _LINE = re.compile(r"\[(?P<time>\w{3} \d\d \d{4} \d\d:\d\d:\d\d)\] \[(?P<level>\w+)\] \[tid \d+\] (?P<text>.*)")
 _SXID = re.compile(
@@ -53,7 +52,7 @@ class FabricManagerLog:
 
 def is_fabric_manager_log(text: str) -> bool:
     """Whether its first lines are of its form."""
-    return any(_LINE.fullmatch(without_launcher(line)) for line in text.splitlines()[:50])
+    return any(_LINE.fullmatch(line) for line in text.splitlines()[:50])
 
 
 def parse(text: str) -> FabricManagerLog:
@@ -64,7 +63,7 @@ def parse(text: str) -> FabricManagerLog:
     ToolError
         If no line has its form.
     """
-    matches = [match for line in text.splitlines() if (match := _LINE.fullmatch(without_launcher(line).rstrip()))]
+    matches = [match for line in text.splitlines() if (match := _LINE.fullmatch(line.rstrip()))]
     if not matches:
         raise ToolError(f"no line of this is from the fabric manager's log: {text.strip()[-200:]!r}")
     errors: dict[tuple[object, ...], FabricError] = {}

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._prefix import without_launcher
 
 _DEVICE = re.compile(r"CA '([^']+)'")
 _PORT = re.compile(r"\s+Port (\d+):")
 _FIELD = re.compile(r"\s+([A-Z][\w ]*): (.*)")
 _FAILED = re.compile(r"ibpanic: .*|ibwarn: .*|ibstat: .*")
+
+
+_NO_DEVICE = re.compile(r"ibpanic\W.*stat of IB device")
 
 
 @dataclass(frozen=True)
@@ -54,20 +56,24 @@ class Ibstat:
 Fields = dict[str, str]
 
 
+def is_ibstat(text: str) -> bool:
+    """Whether a text lists a device, or says that ibstat failed at the first."""
+    return ("CA '" in text and "Physical state" in text) or _NO_DEVICE.search(text) is not None
+
+
 def parse(text: str) -> Ibstat:
     """Every device in the order of the text.
 
     Raises
     ------
     ToolError
-        If no device is named, or a port has no state.
+        If no device is named and no failure either, or a port has no state.
     """
     if text.lstrip().startswith("{"):
-        return Ibstat(tuple(_devices_of_json(text)), "")
+        return _of_json(text)
     devices: list[tuple[str, Fields, dict[int, Fields]]] = []
     failure = ""
-    for raw in text.splitlines():
-        line = without_launcher(raw).rstrip()
+    for line in map(str.rstrip, text.splitlines()):
         if device := _DEVICE.fullmatch(line.strip()):
             devices.append((device[1], {}, {}))
         elif _FAILED.fullmatch(line.strip()):
@@ -77,30 +83,35 @@ def parse(text: str) -> Ibstat:
         elif devices and (field := _FIELD.fullmatch(line)):
             _, own, ports = devices[-1]
             (ports[[*ports][-1]] if ports else own)[field[1]] = field[2].strip()
-    if not devices:
+    if not devices and not failure:
         raise ToolError(f"ibstat names no device: {text.strip()[-200:]!r}")
     return Ibstat(tuple(_device(*device) for device in devices), failure)
 
 
-def _devices_of_json(text: str) -> Iterator[IbstatDevice]:
+def _of_json(text: str) -> Ibstat:
     try:
         said = json.loads(text)
     except ValueError as error:
         raise ToolError(f"this is no JSON of ibstat: {error}") from None
-    found = False
-    for name, own in said.items() if isinstance(said, dict) else ():
+    fields = said if isinstance(said, dict) else {}
+    devices = tuple(_devices_of_json(fields))
+    failure = f"ibpanic: {fields['ibpanic']}" if isinstance(fields.get("ibpanic"), str) else ""
+    if not devices and not failure:
+        raise ToolError(f"ibstat names no device: {text.strip()[-200:]!r}")
+    return Ibstat(devices, failure)
+
+
+def _devices_of_json(said: Mapping[str, object]) -> Iterator[IbstatDevice]:
+    for name, own in said.items():
         device = _DEVICE.fullmatch(name)
         if device is None or not isinstance(own, Mapping):
             continue
-        found = True
         ports = {
             int(port[1]): {str(key): str(value) for key, value in fields.items()}
             for key, fields in own.items()
             if isinstance(fields, Mapping) and (port := _PORT.fullmatch(f" {key}"))
         }
         yield _device(device[1], {str(key): str(value) for key, value in own.items()}, ports)
-    if not found:
-        raise ToolError(f"ibstat names no device: {text.strip()[-200:]!r}")
 
 
 def _device(name: str, own: Fields, ports: Mapping[int, Fields]) -> IbstatDevice:

@@ -9,7 +9,6 @@ import re
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._prefix import without_launcher
 
 _PORT = re.compile(r"Infiniband device '([^']+)' port (\d+) status:")
 _FIELD = re.compile(r"\s+([a-z][a-z_ ]*):\s*(.*)")
@@ -39,8 +38,7 @@ def parse(text: str) -> tuple[IbstatusPort, ...]:
         If no port is named, or one has no state or rate.
     """
     ports: list[tuple[str, int, dict[str, str]]] = []
-    for raw in text.splitlines():
-        line = without_launcher(raw).rstrip()
+    for line in map(str.rstrip, text.splitlines()):
         if port := _PORT.fullmatch(line.strip()):
             ports.append((port[1], int(port[2]), {}))
         elif ports and (field := _FIELD.fullmatch(line)):

@@ -9,7 +9,6 @@ import re
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._prefix import without_launcher
 
 _DEVICE = re.compile(r"hca_id:\s*(\S+)")
 _PORT = re.compile(r"port:\s*(\d+)")
@@ -50,8 +49,7 @@ def parse(text: str) -> tuple[DevinfoDevice, ...]:
         If no device is named, or a port has no state.
     """
     devices: list[tuple[str, dict[str, str], dict[int, dict[str, str]]]] = []
-    for raw in text.splitlines():
-        line = without_launcher(raw).rstrip()
+    for line in map(str.rstrip, text.splitlines()):
         if device := _DEVICE.fullmatch(line.strip()):
             devices.append((device[1], {}, {}))
         elif devices and (port := _PORT.fullmatch(line.strip())):

@@ -4,9 +4,9 @@ Times are of many forms; each line's is kept as it stands, and in seconds where 
 must not matter: only differences are used.
 
 Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,en_main}.c``,
-``drivers/pci/{pci,pcie/aer}.c``, ``kernel/{watchdog,hung_task,panic}.c``, ``mm/oom_kill.c``,
-``arch/x86/kernel/cpu/mce``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud, kernel
-message matchers of ``components/``.
+``drivers/pci/{pci,pcie/aer}.c`` (and 6.12, where a message comes "from"), ``kernel/{watchdog,hung_task,panic}.c``,
+``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``);
+leptonai/gpud, kernel message matchers of ``components/``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._prefix import without_launcher
+from clusterbench.tools._prefix import plain_text, unwrapped
 
 MOST_EVENTS = 100
 _MOST_TEXT = 200
@@ -91,7 +91,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*wait_func.* timeout"),
     ("pcie_limited", rf"(?P<device>[\w-]+ {_BDF}): [\d.]+ Gb/s available PCIe bandwidth, limited by "),
     ("aer", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Uncorrect\w+"),
-    ("aer", rf"AER: Uncorrect\w+ .*error (?:message )?received: (?P<device>{_BDF})"),
+    ("aer", rf"AER: (?:Multiple )?Uncorrect\w+ .*error (?:message )?received(?: from|:) (?P<device>{_BDF})"),
     ("aer_corrected", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Correct\w+"),
     ("stuck", r"soft lockup - (?P<device>CPU#\d+) stuck for (?P<code>\d+)s"),
     ("stuck", r"hard LOCKUP on (?P<device>cpu \d+)"),
@@ -115,6 +115,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     ("nccl_crash", r"(?P<device>[\w.:-]+)\[\d+\]: segfault at .* in libnccl\.so"),
     ("storage", r"Remounting filesystem read-only|I/O error while writing superblock|failing I/O|Disk failure on"),
+    ("storage", r"XFS \((?P<device>[\w-]+)\): .*(?:I/O [Ee]rror|[Cc]orruption|Internal error|[Ss]hut(?:ting)? down)"),
+    ("storage", r"(?:EXT4-fs|BTRFS) (?:error|critical|error \w+) \(device (?P<device>[\w-]+)\)"),
+    ("storage", r"critical (?:medium|target|nexus) error, dev (?P<device>[\w-]+)"),
+    ("storage", r"(?P<device>nvme\d+): controller is down; will reset"),
     ("storage", r"(?:Buffer )?I/O error,? (?:on )?dev (?P<device>[\w-]+)"),
     ("storage", r"(?P<device>nvme\d+): I/O .*timeout, (?:reset controller|aborting)|Disabling device after reset"),
     ("storage", r"nfs: server (?P<device>\S+) not responding|Lustre.*(?:was lost|evicted by)"),
@@ -136,7 +140,8 @@ _WORDS = (
         "EDAC",
         "Error",
     ),
-    *("temperature", "panic", "BUG", "Oops", "fault", "I/O", "read-only", "Disk", "Disabling", "nfs", "Lustre"),
+    *("temperature", "panic", "BUG", "Oops", "fault", "I/O", "read-only", "Disk", "Disabling", "nfs", "Lustre", "XFS"),
+    *("EXT4-fs", "BTRFS", "critical", "controller"),
 )
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""
 _FAULTS = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
@@ -160,16 +165,16 @@ _KERNEL_ONLY = re.compile(
 _FORMS = (
     re.compile(r"(?:\w+\s*:\w+\s*: )?\[\s*(?P<up>\d+\.\d+)\](?:\[\s*[TC]\d+\])? ?(?P<text>.*)"),
     re.compile(r"(?:\w+\s*:\w+\s*: )?\[(?P<c>\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?(?P<text>.*)"),
-    re.compile(r"(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? (?P<text>.*)"),
-    re.compile(r"(?P<sys>\w{3} [ \d]\d \d\d:\d\d:\d\d) (?P<text>.*)"),
     re.compile(r"\d+,\d+,(?P<us>\d+),[^;]*;(?P<text>.*)"),
 )
-_LOGGED = re.compile(r"(?P<host>[\w.-]+) (?P<program>[\w./-]+)(?:\[\d+\])?: (?:\[\s*\d+\.\d+\] ?)?(?P<text>.*)")
+"""Times of the kernel itself."""
+_LOGGED = (("%Y-%m-%dT%H:%M:%S", ""), ("%Y-%m-%d %H:%M:%S", ""), ("%Y %b %d %H:%M:%S", "2000 "))
+"""Times of who collected the log, and what they lack."""
 
 
 def is_kernel_log(text: str) -> bool:
     """Whether any line of a text is one that a kernel prints."""
-    return _KERNEL_ONLY.search(text) is not None
+    return _KERNEL_ONLY.search(text) is not None or _KERNEL_ONLY.search(plain_text(text)) is not None
 
 
 def read(text: str) -> tuple[Line, ...]:
@@ -186,44 +191,43 @@ def read(text: str) -> tuple[Line, ...]:
 
 
 def lines(text: str) -> Iterator[Line]:
-    """The lines as they are, whatever they hold; those without a time have that of the line before them."""
+    """The lines as they are, whatever they hold; those without a time have that of the line before them.
+
+    The time is that of who collected the log, who knows the day, and otherwise the kernel's own.
+    """
     time, seconds, host = "", None, ""
-    for raw in text.splitlines():
-        match, line = _timed(raw)
-        if match is None:
-            yield Line(time, seconds, host, raw.strip())
+    for line in unwrapped(text):
+        match = next((match for form in _FORMS if (match := form.fullmatch(line.text))), None)
+        if line.time:
+            time, seconds = line.time, _logged(line.time)
+        elif match:
+            time, seconds = _when(match)
+        if match or line.time or line.origin:
+            host = line.origin
+        yield Line(time, seconds, host, (match["text"] if match else line.text).strip())
+
+
+def _logged(time: str) -> float | None:
+    for form, before in _LOGGED:
+        try:
+            return datetime.strptime(f"{before}{time}", form).timestamp()
+        except ValueError:
             continue
-        time, seconds = _when(match)
-        rest = match["text"] if line is None else line
-        logged = _LOGGED.fullmatch(rest) if match.re in (_FORMS[2], _FORMS[3]) else None
-        host, rest = (logged["host"], logged["text"]) if logged else ("", rest)
-        yield Line(time, seconds, host, rest.strip())
-
-
-def _timed(raw: str) -> tuple[re.Match[str] | None, str | None]:
-    for line in (raw, without_launcher(raw)):
-        for form in _FORMS:
-            if match := form.fullmatch(line):
-                return match, None
-    return None, None
+    return None
 
 
 def _when(match: re.Match[str]) -> tuple[str, float | None]:
-    """A time as it stands, and in seconds."""
+    """A time of the kernel's as it stands, and in seconds."""
     said = match.groupdict()
     if up := said.get("up"):
         return f"{up} s after boot", float(up)
     if us := said.get("us"):
         return f"{int(us) / 1e6:.6f} s after boot", int(us) / 1e6
-    forms = {"c": "%a %b %d %H:%M:%S %Y", "iso": "%Y-%m-%dT%H:%M:%S", "sys": "%Y %b %d %H:%M:%S"}
-    for name, form in forms.items():
-        if time := said.get(name):
-            whole = time.replace(" ", "T") if name == "iso" else f"2000 {time}" if name == "sys" else time
-            try:
-                return time, datetime.strptime(whole, form).timestamp()
-            except ValueError:
-                return time, None
-    return "", None
+    time = str(said["c"])
+    try:
+        return time, datetime.strptime(time, "%a %b %d %H:%M:%S %Y").timestamp()
+    except ValueError:
+        return time, None
 
 
 def events(log: Iterable[Line]) -> list[Event]:

@@ -9,7 +9,6 @@ import re
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._prefix import without_launcher
 
 _DEVICE = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:]+): (.+)")
 _BUSES = re.compile(r"\s+Bus: primary=[0-9a-f]+, secondary=([0-9a-f]+), subordinate=([0-9a-f]+).*")
@@ -82,8 +81,7 @@ def parse(text: str) -> tuple[PciDevice, ...]:
         If no device is named.
     """
     blocks: list[tuple[re.Match[str], list[str]]] = []
-    for raw in text.splitlines():
-        line = without_launcher(raw).rstrip()
+    for line in map(str.rstrip, text.splitlines()):
         if device := _DEVICE.fullmatch(line):
             blocks.append((device, []))
         elif blocks:

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._prefix import without_launcher
 
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])")
 _FIELD = re.compile(r"( +)([^:]+?) *:(?: (.*))?")
 _HEADING = re.compile(r"( +)(\S.*)")
 _TITLE = "NVSMI LOG"
+_LOST = re.compile(
+    r"Unable to determine the device handle for GPU ?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]):[^\n]*"
+)
+_NO_ANSWER = ("Unknown Error", "GPU is lost")
 
 Values = dict[str, str]
 
@@ -38,6 +41,12 @@ class SmiGpu:
         ``Completed`` and ``Success`` where NVLink's fabric took the GPU in.
     reset_required
         Whether the driver asks for a reset.
+    dram_uncorrectable
+        Errors of its memory since the driver was loaded.
+    pages_pending
+        Whether pages of its memory wait to be retired: boards before A100.
+    num_unknown
+        Values that it did not answer (``Unknown Error``, ``GPU is lost``).
     """
 
     address: str
@@ -67,21 +76,36 @@ class SmiGpu:
     fabric_status: str | None
     reset_required: bool | None
     slowdowns: tuple[str, ...] | None
+    dram_uncorrectable: int | None
+    pages_pending: bool | None
+    num_unknown: int
 
 
 @dataclass(frozen=True)
 class SmiQuery:
-    """All GPUs in the order of the text; ``num_attached`` is how many it says there are."""
+    """All GPUs in the order of the text.
+
+    Attributes
+    ----------
+    num_attached
+        How many it says there are; ``-i`` shows fewer.
+    lost
+        (address, line) of each GPU that nvidia-smi could not ask.
+    is_cut
+        Whether the last GPU's part ends before that of the first does.
+    """
 
     driver_version: str | None
     cuda_version: str | None
     num_attached: int | None
     gpus: tuple[SmiGpu, ...]
+    lost: tuple[tuple[str, str], ...]
+    is_cut: bool
 
 
 def is_query(text: str) -> bool:
     """Whether a text is one, in either form."""
-    return _TITLE in text or "<nvidia_smi_log>" in text
+    return _TITLE in text or "<nvidia_smi_log>" in text or _LOST.search(text) is not None
 
 
 def parse(text: str) -> SmiQuery:
@@ -92,15 +116,28 @@ def parse(text: str) -> SmiQuery:
     ToolError
         If no GPU is named, or the XML is not whole.
     """
+    lost = tuple((_address(match[1]), match[0].strip()) for match in _LOST.finditer(text))
     own, gpus = _of_xml(text) if "<nvidia_smi_log" in text else _of_text(text)
-    if not gpus:
+    gpus = [(address, values) for address, values in gpus if values or not lost]
+    if not gpus and not lost:
         raise ToolError(f"nvidia-smi -q names no GPU: {text.strip()[-200:]!r}")
     return SmiQuery(
         _said(own, "driver version"),
         _said(own, "cuda version"),
         _number(own, "attached gpus"),
         tuple(_gpu(address, values) for address, values in gpus),
+        lost,
+        len(gpus) > 1 and _section(gpus[-1][1]) != _section(gpus[0][1]),
     )
+
+
+def _section(values: Values) -> str:
+    """The last heading of a GPU's part."""
+    return next(reversed(values), "").partition("/")[0]
+
+
+def _address(said: str) -> str:
+    return re.sub(r"^0000(?=[0-9a-f]{4}:)", "", said.lower())
 
 
 def _of_text(text: str) -> tuple[Values, list[tuple[str, Values]]]:
@@ -108,8 +145,7 @@ def _of_text(text: str) -> tuple[Values, list[tuple[str, Values]]]:
     own: Values = {}
     gpus: list[tuple[str, Values]] = []
     path: list[tuple[int, str]] = []
-    for raw in text.splitlines():
-        line = without_launcher(raw).rstrip()
+    for line in map(str.rstrip, text.splitlines()):
         if gpu := _GPU.fullmatch(line.strip()):
             gpus.append((gpu[1], {}))
             path = []
@@ -150,7 +186,7 @@ _SLOWDOWNS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "
 
 def _gpu(address: str, values: Values) -> SmiGpu:
     return SmiGpu(
-        address=re.sub(r"^0000(?=[0-9a-f]{4}:)", "", address.lower()),
+        address=_address(address),
         name=_said(values, "product name"),
         uuid=_said(values, "gpu uuid", "uuid"),
         serial=_said(values, "serial number", "serial"),
@@ -183,8 +219,16 @@ def _gpu(address: str, values: Values) -> SmiGpu:
         remap_failed=_flag(values, "remapped rows/remapping failure occurred", "remapped rows/remapped row failure"),
         fabric_state=_lower(values, "fabric/state"),
         fabric_status=_said(values, "fabric/status"),
-        reset_required=_flag(values, "gpu reset status/reset required"),
+        reset_required=any("requires reset" in value for value in values.values())
+        or _flag(values, "gpu reset status/reset required"),
         slowdowns=_slowdowns(values),
+        dram_uncorrectable=_number(values, "ecc errors/volatile/dram uncorrectable"),
+        pages_pending=_flag(
+            values,
+            *("retired pages/pending page blacklist", "retired pages/pending blacklist"),
+            "retired pages/pending retirement",
+        ),
+        num_unknown=sum(value.strip("[]") in _NO_ANSWER for value in values.values()),
     )
 
 

@@ -11,6 +11,7 @@ from clusterbench.doctor.text import text, verdict
 from clusterbench.errors import SuiteError
 from tests.tools.test_nccl_log import WHOLE
 
+WHOLE_WITH_A_FAULT = "node-a:700:711 [0] n.cc:839 NCCL WARN NET/IB : Got completion with error 12, opcode 1\n"
 XID = "[Sun Mar  1 16:24:18 2026] NVRM: Xid (PCI:0000:9b:00): 119, pid=1, name=python, Timeout after 6s of waiting\n"
 IBSTAT = """\
 CA 'mlx5_0'
@@ -127,7 +128,7 @@ def test_a_kernel_log_is_judged_by_the_checks_of_hosts(examined):
     assert kind == "a kernel's log"
     (found,) = examination.found
     assert (found.name, found.severity, found.hosts, found.where) == ("xid", "error", ("said.txt",), "GPU 0000:9b:00")
-    assert found.evidence == f"said.txt: {XID[27:].strip()}"
+    assert found.evidence == f"said.txt:1: {XID[27:].strip()}"
     assert examination.exit_code == 1
     assert verdict(examination).startswith("SUSPECT: 1 error on 1 of 1 host; in order: ")
     assert "memlock" not in text(examination)
@@ -139,6 +140,15 @@ def test_a_kernel_log_is_judged_by_the_checks_of_hosts(examined):
 def test_what_stands_before_lines_hides_no_fault(examined, ahead):
     examination, _ = examined(ahead + XID[27:])
     assert [found.name for found in examination.found] == ["xid"]
+
+
+def test_libraries_that_are_not_the_kernel_modules_are_found(examined):
+    versions = (
+        "the client has the version 535.54.03, but\n[    2.000000] NVRM: this kernel module has the version 535.86.10."
+    )
+    for said in (versions, versions.replace("\n[    2.000000] NVRM:", "")):
+        examination, _ = examined(f"[    1.000000] Linux version 6.8.0\n[    2.000000] NVRM: API mismatch: {said}\n")
+        assert [found.name for found in examination.found] == ["driver_mismatch"]
 
 
 def test_a_kernel_log_without_faults_is_healthy(examined):
@@ -159,7 +169,7 @@ def test_a_port_that_is_down_is_found_whatever_program_says_so(examined, said, k
     examination, taken = examined(said)
     found = [each for each in examination.found if each.name == "port_state"]
     assert (taken, [(each.where, each.what) for each in found]) == (kind, [("mlx5_0 port 1", what)])
-    assert found[0].evidence.startswith("said.txt, in the words of /sys/class/infiniband/mlx5_0/ports/1/state: ")
+    assert found[0].evidence.startswith("said.txt:1, in the words of /sys/class/infiniband/mlx5_0/ports/1/state: ")
 
 
 @pytest.mark.parametrize(
@@ -182,6 +192,18 @@ def test_a_device_at_which_ibstat_fails_is_found(examined):
         + "ibpanic: [1400444] main: stat of IB device 'mlx5_1' failed\n"
     )
     assert [found.name for found in examination.found] == ["rdma_device_failed"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ibpanic: [14] main: stat of IB device 'mlx5_0' failed: No such file or directory\n",
+        """{\n "ibpanic": "[14] main: stat of IB device 'mlx5_0' failed: No such file or directory"\n}\n""",
+    ],
+)
+def test_ibstat_that_fails_at_the_first_device_is_found(examined, said):
+    examination, kind = examined(said)
+    assert (kind, [found.name for found in examination.found]) == ("ibstat", ["rdma_device_failed"])
 
 
 @pytest.mark.parametrize(
@@ -240,6 +262,14 @@ def said(message, place=""):
         ("NET/IB : Got completion with error 5, opcode 1", "n.cc:839", "transfer_failed", "error"),
         ("Call to ibv_modify_qp failed with error Invalid argument", "misc/ibvwrap.cc:2", "roce_address", "error"),
         ("Call to ibv_reg_mr failed with error Cannot allocate memory", "m.cc:2", "memory_not_registered", "error"),
+        ("Call to ibv_reg_mr failed", "misc/ibvwrap.cc:2", "memory_not_registered", "error"),
+        ("Call to ibv_modify_qp failed with error Connection timed out", "m.cc:2", "connection_timed_out", "error"),
+        ("NET/IB : mlx5_0:1 Got async event : port error", "transport/net_ib.cc:1", "port_error", "error"),
+        ("Connect to 192.0.2.1<34567> failed : No route to host", "s.cc:4", "host_not_reached", "error"),
+        ("Bind to 192.0.2.1<0> failed : Address already in use", "bootstrap.cc:45", "address_in_use", "error"),
+        ("[Service thread] Accept failed Success", "proxy.cc:1", "nccl_warning", "note"),
+        ("NCCL_ALGO set by environment to Ring.", "", "pinned_setting", "note"),
+        ("NCCL_IB_GID_INDEX set by environment to 3.", "", "pinned_setting", "note"),
         ("Error: failed to extend /dev/shm/nccl-2tY to 96 bytes", "shmutils.cc:72", "shared_memory_full", "error"),
         ("Stack size limit (unlimited) is unsafe", "init.cc:9", "stack_size", "warning"),
         ("Cuda failure 800 'operation not permitted'", "transport/p2p.cc:9", "fabric_not_permitted", "error"),
@@ -281,6 +311,7 @@ def test_a_gpu_that_is_well_is_in_order_and_an_idle_link_is_no_fault(examined):
     assert names == {"row_remapping", "sram_ecc", "power_limit", "pcie_width", *MODES}
 
 
+WHERE = "GPU 0 (0000:1b:00.0)"
 MODES = ("persistence_mode", "mig_mode", "compute_mode")
 
 
@@ -301,6 +332,51 @@ def test_each_fault_that_nvidia_smi_tells_of_is_found(examined, old, new, name):
     examination, _ = examined(SMI.replace(old, new))
     assert [found.name for found in examination.found] == [name]
     assert examination.exit_code == 1
+
+
+TWO = SMI.replace("Attached GPUs                             : 1", "Attached GPUs                             : 2") + (
+    SMI[SMI.index("GPU 0") :].replace("1B:00", "2B:00")
+)
+LOST = "Unable to determine the device handle for GPU {}0000:19:00.0: Unknown Error\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (TWO, []),
+        (TWO + LOST.format(""), [("gpu_lost", "GPU 0000:19:00.0")]),
+        (LOST.format("").replace("GPU ", "GPU"), [("gpu_lost", "GPU 0000:19:00.0")]),
+        (TWO.replace(": 2\n", ": 3\n", 1), [("gpu_lost", "")]),
+        (SMI.replace(": 1\n", ": 8\n", 1), []),  # nvidia-smi -q -i 0
+        (SMI.replace(": No\n", ": Unknown Error\n").replace(": 0\n", ": Unknown Error\n"), [("gpu_lost", WHERE)]),
+        (SMI.replace(": 16x", ": [GPU requires reset]"), [("gpu_reset_due", WHERE)]),
+        (SMI.replace("Volatile\n", "Volatile\n            DRAM Uncorrectable            : 7\n"), [("dram_ecc", WHERE)]),
+        (
+            SMI.replace(
+                "    Remapped", "    Retired Pages\n        Pending Page Blacklist            : Yes\n    Remapped"
+            ),
+            [("page_retirement", WHERE)],
+        ),
+        (
+            TWO.replace(
+                "    Persistence", "    VBIOS Version                         : 96.00.89.00.01\n    Persistence", 1
+            )
+            + TWO[TWO.index("GPU 0") :].replace(
+                "    Persistence", "    VBIOS Version            : 96\n    Persistence"
+            ),
+            [("vbios", WHERE)],
+        ),
+    ],
+)
+def test_what_a_query_says_of_gpus_that_are_lost_or_unlike(examined, said, found):
+    examination, _ = examined(said)
+    assert [(each.name, each.where) for each in examination.found] == found
+
+
+def test_a_query_that_is_cut_says_so(examined):
+    examination, _ = examined(TWO[: TWO.rindex("    Remapped")].replace(": 2\n", ": 4\n", 1))
+    assert (examination.found, examination.word) == ((), "NOT JUDGED")
+    assert examination.not_judged[-1].why == "the text ends within the part of GPU 1 (0000:2b:00.0)"
 
 
 def test_its_xml_says_the_same(examined):
@@ -423,6 +499,49 @@ def test_links_that_are_inactive_on_one_gpu_are_found(examined, name, first, sec
     examination, kind = examined(NVLINK.format(name=name, first=first, second=second))
     assert (kind, [each.where for each in examination.found]) == ("nvidia-smi nvlink -s", found)
     assert examination.word == word
+
+
+def links(*rates, gpu=0, name="NVIDIA A100-SXM4-80GB"):
+    said = "".join(f"\t Link {number}: {rate}\n" for number, rate in enumerate(rates))
+    return f"GPU {gpu}: {name} (UUID: GPU-{gpu})\n{said}"
+
+
+A100 = ("25 GB/s",) * 12
+ELEVEN = links(*A100[:11], "<inactive>")
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (links(*A100), []),
+        (links(*A100[:5], "<inactive>", *A100[6:]), [("nvlink_inactive", "has 11 of 12 NVLinks active")]),
+        (ELEVEN + ELEVEN.replace("GPU 0", "GPU 1"), [("nvlink_inactive", "has 11 of 12 NVLinks active")] * 2),
+        (links(*A100[:11], "12.5 GB/s"), [("nvlink_slow", "1 NVLink (11) at 12.5 GB/s, and should be at 25 GB/s")]),
+        (
+            links(*["26.562 GB/s"] * 18, name="NVIDIA B200"),
+            [("nvlink_slow", "18 NVLinks (0, 1, 2, 3 and 14 more) at 26.562 GB/s, and should be at 50 GB/s")],
+        ),
+        (
+            links(*A100, "12 GB/s", name="New"),
+            [("nvlink_slow", "1 NVLink (12) at 12 GB/s, and should be at 25 GB/s")],
+        ),
+    ],
+)
+def test_links_are_held_against_what_the_product_has(examined, said, found):
+    examination, _ = examined(said)
+    assert [(each.name, each.what) for each in examination.found] == found
+    assert examination.word == ("SUSPECT" if found else "HEALTHY")
+
+
+def test_links_of_a_text_that_is_cut_are_not_found_missing(examined):
+    examination, _ = examined(links(*A100) + links(*A100[:4], gpu=1))
+    assert (examination.word, examination.found) == ("NOT JUDGED", ())
+    assert examination.not_judged[0].why == "the text ends at link 3 of GPU 1"
+
+
+def test_links_of_an_unknown_board_of_which_some_are_inactive_are_not_judged(examined):
+    examination, _ = examined(links(*A100, "<inactive>", name="NVIDIA H100 PCIe"))
+    assert (examination.word, examination.found) == ("NOT JUDGED", ())
 
 
 def test_a_list_of_gpus_is_no_list_of_links(examined):

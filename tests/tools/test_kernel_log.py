@@ -26,6 +26,8 @@ SAID = {
     "mlx5_core 0000:18:00.0: poll_health:739: device's health compromised - reached miss count": "nic_failed",
     "mlx5_core 0000:18:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link": "pcie_limited",
     "pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: 0000:18:00.0": "aer",
+    "pcieport 0000:15:01.0: AER: Multiple Uncorrected (Fatal) error received: 0000:18:00.0": "aer",
+    "pcieport 0000:15:01.0: AER: Uncorrectable (Fatal) error message received from 0000:18:00.0": "aer",
     "pcieport 0000:15:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer": "aer_corrected",
     "watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]": "stuck",
     "rcu: INFO: rcu_sched self-detected stall on CPU": "stuck",
@@ -38,6 +40,12 @@ SAID = {
     "Kernel panic - not syncing: Fatal exception": "panic",
     "python3[25]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in libnccl.so.2[7f7c+d3d]": "nccl_crash",
     "EXT4-fs (md0): Remounting filesystem read-only": "storage",
+    "EXT4-fs error (device nvme0n1): ext4_find_entry:1455: inode #2: comm python: reading directory": "storage",
+    "XFS (nvme0n1): log I/O error -5": "storage",
+    "XFS (nvme0n1): Log I/O Error (0x2) detected at xlog_ioend_work. Shutting down filesystem.": "storage",
+    "XFS (nvme0n1): Metadata corruption detected at xfs_agi_verify": "storage",
+    "critical medium error, dev nvme1n1, sector 1234 op 0x0:(READ) flags 0x0": "storage",
+    "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0x10": "storage",
     "nfs: server 192.0.2.16 not responding, timed out": "storage",
 }
 
@@ -53,6 +61,7 @@ def test_no_kind_is_without_a_line_here() -> None:
 
 
 LOOKS_LIKE = [
+    "XFS (nvme0n1): Unmounting Filesystem",
     "mlx5_cmd_out_err:838:(pid 14): ACCESS_REG(0x805) op_mod(0x1) failed, status bad resource(0x5)",
     "pcieport 0000:15:01.0: AER: enabled with IRQ 34",
     "mlx5_core 0000:18:00.0: Port module event: module 0, Cable unplugged",

@@ -1,0 +1,126 @@
+"""Whatever launchers and log collectors put before each line, every reader says the same as without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterbench.doctor.logs import READERS, File, examine_logs
+from tests.doctor import test_logs as said
+from tests.tools.test_nccl_log import WHOLE
+
+PREFIXES = {
+    "Ray": "(RayTrainWorker pid=1019, ip=10.0.0.1) ",
+    "Ray, a rank": "\x1b[36m(RayWorkerWrapper rank=3 pid=1019)\x1b[0m ",
+    "kubectl": "[pod/w-0/main] ",
+    "kubectl with times": "2026-03-02T14:10:00.123456789Z ",
+    "containerd": "2026-03-02T14:10:00.123456789Z stderr F ",
+    "Docker Compose": "node0-1  | ",
+    "ISO time": "2026-03-02T14:10:00+01:00 ",
+    "syslog": "Mar  2 14:10:00 cb17 python[123]: ",
+    "rsyslog": "2026-03-02T14:10:00.123456+00:00 cb17 python[123]: ",
+    "journalctl -o short-iso": "2026-03-02T14:10:00+0000 cb17 python[123]: ",
+    "pdsh": "cb17: ",
+    "pdsh with a domain": "cb17.cluster.local: ",
+    "pdsh and torchrun": "cb17: [rank3]: ",
+    "Python's logging": "2026-03-02 14:10:00,123 - root - INFO - ",
+    "Python's logging, unconfigured": "INFO:root:",
+    "DeepSpeed": "[2026-03-02 14:10:00,123] [INFO] [launch.py:347] ",
+    "Hydra": "[2026-03-02 14:10:00,123][root][INFO] - ",
+    "loguru": "2026-03-02 14:10:00.123 | INFO     | __main__:run:12 - ",
+    "mpirun": "[1,0]<stdout>:",
+    "mpirun of Open MPI 5": "[prterun-n1-2@1,0]<stdout>: ",
+    "mpirun of MPICH": "[0] ",
+    "srun": " 0: ",
+    "torchrun": "[default0]:",
+}
+TEXTS = {
+    "a kernel's log": said.XID,
+    "NCCL's log": WHOLE + said.WHOLE_WITH_A_FAULT,
+    "the fabric manager's log": said.FABRIC.format(
+        level="ERROR", text=said.SWITCH.format(word="non-fatal", code=12028)
+    ),
+    "ibstat": said.IBSTAT.format(state="Down", physical="Polling"),
+    "ibstatus": said.IBSTATUS.format(state="1: DOWN", physical="3: Disabled"),
+    "nvidia-smi -q": said.SMI.replace("Current                   : 16x", "Current                   : 8x"),
+    "lspci -vvv": said.LSPCI.format(acs="+", width=8),
+    "p2pBandwidthLatencyTest": said.P2P.format(there="5.32", weak="22.10"),
+    "nvidia-smi nvlink -s": said.NVLINK.format(name="H100", first="25 GB/s", second="<inactive>"),
+    "ibv_devinfo": said.DEVINFO.format(state="PORT_DOWN (1)"),
+}
+
+
+def told(tmp_path, text):
+    """What is found, without whose it is."""
+    (tmp_path / "said.txt").write_text(text)
+    examination, taken = examine_logs([tmp_path / "said.txt"])
+    return [replace(found, hosts=(), what="", evidence="") for found in examination.found], taken
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_what_stands_before_its_lines_changes_nothing(tmp_path, kind, prefix):
+    text = TEXTS[kind]
+    found, taken = told(tmp_path, text)
+    assert found
+    assert taken == [f"{tmp_path / 'said.txt'}: {kind}"]
+    assert told(tmp_path, "".join(f"{PREFIXES[prefix]}{line}\n" for line in text.splitlines())) == (found, taken)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("damage", ["\ufeff{}", "{}\n\n", "\n{}"])
+def test_nor_do_a_mark_of_byte_order_and_empty_lines(tmp_path, kind, damage):
+    assert told(tmp_path, damage.format(TEXTS[kind])) == told(tmp_path, TEXTS[kind])
+    assert told(tmp_path, TEXTS[kind].replace("\n", "\r\n")) == told(tmp_path, TEXTS[kind])
+
+
+def test_every_reader_is_tried():
+    assert {*TEXTS} == {reader.kind for reader in READERS}
+
+
+@pytest.mark.parametrize("kind", sorted({*TEXTS} - {"NCCL's log"}))
+@pytest.mark.parametrize("prefix", ["{}: ", "[pod/{}/main] ", "{}  | ", "Mar  2 14:10:00 {} python[7]: "])
+def test_lines_of_hosts_that_alternate_are_told_apart(tmp_path, kind, prefix):
+    text = TEXTS[kind]
+    both = (prefix.format(host) + line for line in text.splitlines() for host in ("cb01", "cb02"))
+    (tmp_path / "both.txt").write_text("".join(f"{line}\n" for line in both))
+    examination, _ = examine_logs([tmp_path / "both.txt"])
+    assert examination.hosts == ("cb01", "cb02")
+    assert {host for found in examination.found for host in found.hosts} == {"cb01", "cb02"}
+
+
+def test_ranks_are_told_apart_only_where_there_are_several():
+    named = File.of("x.txt", "0: a\n1: b\n")
+    assert [*named.by_host] == ["x.txt rank 0", "x.txt rank 1", "x.txt"]
+    assert [*File.of("x.txt", "0: a\n0: b\n").by_host] == ["x.txt"]
+
+
+XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    ("ahead", "time"),
+    [
+        ("{}: [   10.000000] ", "10.000000 s after boot"),
+        ("Mar  2 14:10:00 {} kernel: [   10.000000] ", "Mar  2 14:10:00"),
+        ("2026-03-02T14:10:00+0100 {} kernel: ", "2026-03-02T14:10:00"),
+    ],
+)
+def test_a_kernel_log_of_several_hosts_is_judged_host_by_host(tmp_path, ahead, time):
+    (tmp_path / "dmesg.txt").write_text("".join(f"{ahead.format(host)}{XID}\n" for host in ("cb01", "cb02", "cb02")))
+    examination, _ = examine_logs([tmp_path / "dmesg.txt"])
+    first, second = examination.found
+    assert (first.hosts, second.hosts) == (("cb01",), ("cb02",))
+    assert f"once, {time}" in first.what
+    assert f"2 times, last {time}" in second.what
+    assert (first.evidence, second.evidence) == (f"dmesg.txt:1: {XID}", f"dmesg.txt:2: {XID}")
+
+
+def test_two_files_of_one_name_are_two_hosts(tmp_path):
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "dmesg.txt").write_text(said.XID)
+    examination, _ = examine_logs([tmp_path / folder / "dmesg.txt" for folder in "ab"])
+    assert examination.hosts == ("dmesg.txt", "dmesg.txt (2)")
+    assert [found.hosts for found in examination.found] == [("dmesg.txt", "dmesg.txt (2)")]
