@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from clusterbench.checks import AlikeCheck, Fault, Judged, Trait, Unknown
 from clusterbench.checks._training import training
+from clusterbench.checks._training_node import num_gpus
 from clusterbench.facts import Host, NotKnown
 from clusterbench.facts.infiniband import FOLDER, Infiniband
 
@@ -16,8 +17,8 @@ class LinkLayer(AlikeCheck):
     """InfiniBand on some hosts and RoCE on others, or one card of a host set to the other.
 
     NCCL refuses to connect the two: *Attempted to connect incompatible devices*. On a host a port is held against the
-    training ports of its own model and board, of which there must be three, and more than twice as many as odd ones:
-    storage ports on Ethernet are another board, or nearly as many.
+    training ports of its own model and board, of which there must be three, and more than twice as many as odd ones, but
+    fewer than GPUs: storage ports on Ethernet are another board, or nearly as many, or one card more than GPUs need.
     """
 
     number = 49
@@ -56,13 +57,16 @@ def _odd(host: Host) -> Iterator[Fault]:
     """Ports of the training ports' own model and board that are of the other link layer."""
     board = {device.name: (device.hca_type, device.board) for device in host.of(Infiniband).devices}
     ours = training(host)
-    boards, layers = {board[port.device] for port in ours.alike}, {port.link_layer for port in ours.alike}
+    layers = {port.link_layer for port in ours.alike}
+    boards = {kind for port in ours.alike if all(kind := board[port.device])}
     odd = [
         port
         for port in (*ours.ports, *ours.others)
         if board[port.device] in boards and port.link_layer and port.link_layer not in layers
     ]
     if len(ours.alike) < _LEAST_ALIKE or len(odd) * 2 >= len(ours.alike):
+        return
+    if (gpus := num_gpus(host)) and len(ours.alike) >= gpus:
         return
     for port in odd:
         what = f"is {port.link_layer}, and {len(ours.alike)} cards of its kind here are {ours.alike[0].link_layer}"

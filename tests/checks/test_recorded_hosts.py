@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterbench.checks import judge
 from clusterbench.checks._training import training
+from clusterbench.checks.link_layer import LinkLayer
 from clusterbench.checks.port_rate import PortRate
 from clusterbench.checks.port_state import PortState
 from clusterbench.checks.subnet_manager import SubnetManager
@@ -55,6 +57,13 @@ def test_eight_cards_of_infiniband_train_and_four_of_ethernet_do_not(tmp_path):
     assert SubnetManager().judge(host).healthy.startswith("8 InfiniBand ports")
     (fault,) = TrainingNics().judge(host).faults
     assert fault.where == "mlx5_1"
+
+
+def test_one_ethernet_card_of_the_model_of_eight_for_infiniband_is_no_mixture(tmp_path):
+    hosts = [recorded("ibstat_a100_all_active.txt").host(tmp_path / name, name) for name in ("n1", "n2")]
+    for said in (LinkLayer().judge_alone(hosts[0]), judge(hosts)["link_layer"]["n2"]):
+        assert not said.faults
+        assert said.healthy
 
 
 def test_of_twelve_cards_of_ethernet_the_eight_faster_ones_train(tmp_path):
