@@ -17,8 +17,8 @@ class LinkLayer(AlikeCheck):
     """InfiniBand on some hosts and RoCE on others, or one card of a host set to the other.
 
     NCCL refuses to connect the two: *Attempted to connect incompatible devices*. On a host a port is held against the
-    training ports of its own model and board, of which there must be three, and more than twice as many as odd ones, but
-    fewer than GPUs: storage ports on Ethernet are another board, or nearly as many, or one card more than GPUs need.
+    training ports of its own model and board, of which there must be three, and more than twice as many as odd ones,
+    but fewer than GPUs: storage ports on Ethernet are another board, or nearly as many, or one more than GPUs need.
     """
 
     number = 49
