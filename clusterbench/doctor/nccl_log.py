@@ -154,7 +154,7 @@ RULES = (
         82,
         "network_plugin",
         "note",
-        r"(?:NET/Plugin|NET/Plugin/\w+|TUNER/Plugin|PROFILER/Plugin): Could not find: ?(\S*net\S*).*",
+        r"(?:NET/Plugin|NET/Plugin/\w+|TUNER/Plugin|PROFILER/Plugin): Could not find: ?(\S*net\S*\w).*",
         "no network plugin ({}): right on InfiniBand and RoCE, wrong where EFA or SHARP is used",
         "the plugin's folder in LD_LIBRARY_PATH: aws-ofi-nccl, nccl-rdma-sharp-plugins",
     ),

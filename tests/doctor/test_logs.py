@@ -298,6 +298,12 @@ def test_each_fault_that_nccl_tells_of_is_found(examined, message, place, name, 
     assert examination.exit_code == (severity != "note")
 
 
+def test_a_file_at_the_end_of_a_sentence_is_named_without_its_full_stop(examined):
+    examination, _ = examined(said("NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin."))
+    (found,) = examination.found
+    assert found.what.startswith("no network plugin (libnccl-net.so):")
+
+
 def test_a_log_without_connections_is_not_judged_by_their_absence(examined):
     examination, _ = examined("n1:7:8 [0] NCCL INFO Using network IB\n")
     assert examination.word == "NOT JUDGED"
