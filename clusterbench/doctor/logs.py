@@ -25,6 +25,7 @@ from clusterbench.facts import Facts, Host, name_of
 from clusterbench.facts.gpus import (
     COMPUTE_MODE,
     DEFAULT_POWER_LIMIT,
+    ECC,
     MIG,
     MOST_WIDTH,
     PERSISTENCE,
@@ -48,6 +49,7 @@ from clusterbench.tools import (
     lspci,
     nvidia_nvlink,
     nvidia_smi_q,
+    nvidia_smi_table,
     p2p_bandwidth,
 )
 from clusterbench.tools._prefix import PlainLine, unwrapped
@@ -518,6 +520,60 @@ def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: 
     return Found(name, severity, (host,), where, what, f"{host}: {said}", "nvidia-smi -q", fix)
 
 
+_OF_TABLES = ("persistence_mode", "compute_mode", "mig_mode", "ecc_mode")
+_MANY_UNANSWERED = 3
+"""Columns of the table; a fan alone may not answer."""
+_NO_TABLE = {
+    "mismatch": ("driver_mismatch", "programs have NVIDIA's libraries of another version than the kernel's module"),
+    "no driver": ("driver_not_loaded", "the kernel's module of NVIDIA's driver does not answer"),
+    "no device": ("gpu_lost", "the driver shows no GPU"),
+}
+
+
+def _smi_table(text: str, name: str) -> Said:
+    if (failure := nvidia_smi_table.failure(text)) is not None:
+        kind, line = failure
+        check, what = _NO_TABLE[kind]
+        fix = "reboot, or load the module of the libraries' version; see NVRM in the kernel's log"
+        return Said(found=(_smi(check, "error", name, "", what, line, fix),), hosts=(name,))
+    gpus = nvidia_smi_table.parse(text)
+    if not gpus:
+        why = NotJudged("nvidia_smi_table", (name,), "the text ends before the first GPU", "the whole table")
+        return Said(not_judged=(why,), hosts=(name,))
+    facts = Gpus(gpus=tuple(map(_gpu_of_table, gpus)), driver_version=None, on_bus=())
+    return Said((facts,), _OF_TABLES, tuple(_table_found(gpus, name)), hosts=(name,))
+
+
+def _gpu_of_table(gpu: nvidia_smi_table.TableGpu) -> Gpu:
+    absent = {PERSISTENCE: gpu.persistence, COMPUTE_MODE: gpu.compute_mode, MIG: gpu.mig, ECC: gpu.ecc}
+    return Gpu(
+        index=gpu.number,
+        lacks=tuple(function for function, said in absent.items() if said is None),
+        name=gpu.name,
+        address=gpu.address,
+        persistence=gpu.persistence,
+        compute_mode=gpu.compute_mode,
+        mig=gpu.mig,
+        ecc=gpu.ecc,
+    )
+
+
+def _table_found(gpus: Sequence[nvidia_smi_table.TableGpu], name: str) -> Iterator[Found]:
+    for gpu in gpus:
+        place = f"GPU {gpu.number} ({gpu.address})"
+        if gpu.unanswered:
+            what = f"answers ERR! for {few(gpu.unanswered)}"
+            is_lost = len(gpu.unanswered) >= _MANY_UNANSWERED
+            severity: Severity = "error" if is_lost else "warning"
+            fix = "Xids in the kernel's log say why; nvidia-smi --gpu-reset or reboot; if it stays so, replace it"
+            yield _smi("gpu_lost" if is_lost else "gpu_sensor", severity, name, place, what, "ERR!", fix)
+        if gpu.uncorrectable:
+            said = f"Volatile Uncorr. ECC: {gpu.uncorrectable}"
+            what = f"{plural(gpu.uncorrectable, 'ECC error')} could not be corrected since the driver was loaded"
+            fix = "nvidia-smi -q -d ECC,ROW_REMAPPER says of which memory; reset the GPU; if they come back, RMA"
+            yield _smi("uncorrectable_ecc", "warning", name, place, what, said, fix)
+
+
 _MANY_UNKNOWN = 5
 """Single values that a driver cannot say are common."""
 _WEAK = 0.5
@@ -651,6 +707,7 @@ READERS = (
     _apart("ibstat", ibstat.is_ibstat, _ibstat),
     _apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
     _apart("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
+    _apart("nvidia-smi", nvidia_smi_table.is_table, _smi_table),
     _apart("lspci -vvv", lspci.is_lspci, _lspci),
     _apart("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
     _apart("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),

@@ -56,7 +56,7 @@ _LOGGERS = (
     ),  # rsyslog, journal
     _Form(rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?Z (?P<host>[\w.-]+) (?:kernel|[\w./-]+\[\d+\]): ", _SURE),
     _Form(rf"\[(?P<time>{_DAY} {_CLOCK}),\d+\]\[[\w.]+\]\[{_LEVEL}\] - ", _SURE),  # Hydra
-    _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:?\d\d)?\]? (?:[-|] ++)?", _SURE),  # Python, dmesg
+    _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:?\d\d)?\]? (?:- ++|\| ++(?={_LEVEL}))?", _SURE),
     _Form(rf"{_SYSLOG_TIME} (?!\d{{4}}\b)", _SURE),  # ts of moreutils
     _Form(rf"{_LEVEL} \d\d-\d\d {_CLOCK} (?:\[[^\]]+\] )?", _SURE),  # vLLM
     _Form(rf"{_LEVEL}:[\w.]+:", _MOST),  # Python's logging, unconfigured

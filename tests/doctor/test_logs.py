@@ -10,6 +10,7 @@ from clusterbench.doctor.logs import examine_logs
 from clusterbench.doctor.text import text, verdict
 from clusterbench.errors import SuiteError
 from tests.tools.test_nccl_log import WHOLE
+from tests.tools.test_nvidia_smi_table import TABLE
 
 WHOLE_WITH_A_FAULT = "node-a:700:711 [0] n.cc:839 NCCL WARN NET/IB : Got completion with error 12, opcode 1\n"
 XID = "[Sun Mar  1 16:24:18 2026] NVRM: Xid (PCI:0000:9b:00): 119, pid=1, name=python, Timeout after 6s of waiting\n"
@@ -581,3 +582,27 @@ def test_a_file_may_hold_two_kinds(examined):
     examination, kind = examined(WHOLE + XID)
     assert kind == "a kernel's log and NCCL's log"
     assert [found.name for found in examination.found] == ["xid"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            TABLE,
+            {
+                ("gpu_lost", "error"),
+                ("uncorrectable_ecc", "warning"),
+                ("compute_mode", "warning"),
+                ("mig_mode", "error"),
+            },
+        ),
+        ("Failed to initialize NVML: Driver/library version mismatch\n", {("driver_mismatch", "error")}),
+        ("No devices were found\n", {("gpu_lost", "error")}),
+        (TABLE[: TABLE.index("|=")], set()),
+    ],
+)
+def test_a_table_of_nvidia_smi_is_judged(examined, text, expected):
+    examination, kind = examined(text)
+    assert kind == "nvidia-smi"
+    assert {(found.name, found.severity) for found in examination.found} == expected
+    assert examination.word == ("SUSPECT" if expected else "NOT JUDGED")

@@ -46,6 +46,7 @@ TEXTS = {
     "nvidia-smi -q": said.SMI.replace("Current                   : 16x", "Current                   : 8x"),
     "lspci -vvv": said.LSPCI.format(acs="+", width=8),
     "p2pBandwidthLatencyTest": said.P2P.format(there="5.32", weak="22.10"),
+    "nvidia-smi": said.TABLE,
     "nvidia-smi nvlink -s": said.NVLINK.format(name="H100", first="25 GB/s", second="<inactive>"),
     "ibv_devinfo": said.DEVINFO.format(state="PORT_DOWN (1)"),
 }

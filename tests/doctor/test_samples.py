@@ -31,6 +31,8 @@ HEALTHY = (
     "nvidia_smi_q_560.txt",
     "nvidia_smi_q_x_rtx_3080_v13.xml",
     "nvidia_smi_q_x_rtx_4000_sff_ada_v13.xml",
+    "nvidia_smi_table_4xrtx6000ada.txt",
+    "nvidia_smi_table_550_90.txt",
     "p2pBandwidthLatencyTest_2gpu.txt",
     "p2pBandwidthLatencyTest_4xrtx6000ada.txt",
 )
@@ -93,8 +95,6 @@ UNREAD = (
     "numactl_hardware.txt",
     "nvbandwidth_readme_d2d_write.txt",
     "nvbandwidth_superbench.txt",
-    "nvidia_smi_table_4xrtx6000ada.txt",
-    "nvidia_smi_table_550_90.txt",
     "nvidia_smi_topo_m_a100_nv12_nonic.txt",
     "nvidia_smi_topo_m_a800_8gpu_4nic.txt",
     "nvidia_smi_topo_m_ansi_3090_2xv100_nv6.txt",

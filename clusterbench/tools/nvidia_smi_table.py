@@ -1,0 +1,98 @@
+"""``nvidia-smi`` without options: its table of GPUs, or the sentence with which it fails.
+
+Columns are those of drivers 550 and 575: name, persistence mode, PCIe address, uncorrected ECC errors since the driver
+was loaded (``Off`` where ECC is off), compute mode and MIG mode. A value that a GPU does not answer is ``ERR!``.
+
+Source: NVIDIA, nvidia-smi's manual page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_FIRST = re.compile(
+    r"\| *(?P<number>\d+) +(?P<name>\S.*?) +(?P<persistence>On|Off|N/A|ERR!) *\|"
+    r" *(?P<address>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]) +\S+ *\| *(?P<ecc>\S+) *\|"
+)
+_SECOND = re.compile(
+    r"\| *(?P<fan>\S+) +(?P<temperature>\S+) +(?P<performance>\S+) +(?P<power>\S+) */ *\S+ *\|"
+    r" *(?P<memory>\S+) */ *\S+ *\| *(?P<utilization>\S+) +(?P<compute_mode>\S.*?) *\|"
+)
+_MIG = re.compile(r"\| +\| +\| *(Enabled|Disabled)\*? *\|")
+_FAILURES = {
+    "Driver/library version mismatch": "mismatch",
+    "couldn't communicate with the NVIDIA driver": "no driver",
+    "No devices were found": "no device",
+}
+_ERROR = "ERR!"
+_COMPUTE_MODES = {"Default": "default", "E. Process": "exclusive process", "E. Thread": "exclusive thread"}
+
+
+@dataclass(frozen=True)
+class TableGpu:
+    """One GPU of the table.
+
+    Attributes
+    ----------
+    name
+        As it is printed: a long one ends in three dots.
+    address
+        ``0000:1b:00.0``.
+    uncorrectable
+        ECC errors that could not be corrected since the driver was loaded; None where the board has none or it is off.
+    compute_mode
+        ``default``, ``prohibited``, ``exclusive process`` or ``exclusive thread``.
+    unanswered
+        The columns in which it answered ``ERR!``.
+    """
+
+    number: int
+    name: str
+    address: str
+    persistence: bool | None
+    ecc: bool | None
+    uncorrectable: int | None
+    compute_mode: str | None
+    mig: bool | None
+    unanswered: tuple[str, ...]
+
+
+def is_table(text: str) -> bool:
+    """Whether a text is one, or what nvidia-smi says in place of one."""
+    return "Volatile Uncorr. ECC" in text or failure(text) is not None
+
+
+def failure(text: str) -> tuple[str, str] | None:
+    """Why there is no table, ``mismatch``, ``no driver`` or ``no device``, and the line that says so."""
+    for line in text.splitlines():
+        if line.startswith(("NVIDIA-SMI has failed", "Failed to initialize NVML", "No devices were found")):
+            return next(((kind, line) for words, kind in _FAILURES.items() if words in line), None)
+    return None
+
+
+def parse(text: str) -> tuple[TableGpu, ...]:
+    """The GPUs of a table, in its order; a last one whose second line is cut off is left out."""
+    lines = text.splitlines()
+    return tuple(
+        _gpu(first.groupdict() | second.groupdict(), lines[index + 2 : index + 3])
+        for index, line in enumerate(lines)
+        if (first := _FIRST.match(line)) and (second := _SECOND.match("".join(lines[index + 1 : index + 2])))
+    )
+
+
+def _gpu(said: Mapping[str, str], below: Sequence[str]) -> TableGpu:
+    mig = _MIG.match("".join(below))
+    ecc, mode = said["ecc"], said["compute_mode"]
+    return TableGpu(
+        number=int(said["number"]),
+        name=said["name"],
+        address=said["address"][4:].lower(),
+        persistence={"On": True, "Off": False}.get(said["persistence"]),
+        ecc=True if ecc.isdigit() else False if ecc == "Off" else None,
+        uncorrectable=int(ecc) if ecc.isdigit() else None,
+        compute_mode=None if mode == _ERROR else _COMPUTE_MODES.get(mode, mode.lower()),
+        mig=None if mig is None else mig[1] == "Enabled",
+        unanswered=tuple(column for column, value in said.items() if _ERROR in value),
+    )
