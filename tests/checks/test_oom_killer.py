@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from clusterbench.checks.oom_killer import OomKiller
+from clusterbench.doctor import examine
 from tests.facts.healthy.kernel_log import logging, unreadable
 from tests.facts.machine import healthy
 
@@ -27,5 +28,8 @@ def test_a_process_at_the_limit_of_its_container_is_told_apart(tmp_path):
     assert fault.what.startswith("python3 was killed at the memory limit of its container or job")
 
 
-def test_a_run_does_not_fail_because_memory_ran_out_before_it():
-    assert OomKiller.severity == "note"
+def test_a_host_is_not_ill_because_memory_ran_out_once(tmp_path):
+    host = logging(LINE).host(tmp_path)
+    examination = examine([host.name], {"oom_killer": OomKiller().judge_all([host])})
+    assert [found.severity for found in examination.found] == ["note"]
+    assert examination.exit_code == 0
