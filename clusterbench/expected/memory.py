@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from clusterbench.expected.flops import UNVERIFIED
 from clusterbench.expected.total import fullest_moment
 from clusterbench.formulas.memory import megatron_activation_bytes
-from clusterbench.job import TrainingJob, has_copy, weight_shapes
+from clusterbench.job import TrainingJob, has_copy, one_of_each, weight_shapes
 from clusterbench.job.backward import Moment
 from clusterbench.job.passes import STATES
 from clusterbench.parallel import Parallelism, expected_memory, held_activations, part_of, peak_memory
@@ -138,7 +138,7 @@ def _band(
 
 def _kept(job: TrainingJob) -> str:
     """Bytes of one parameter, and of its copy where there is one."""
-    if not any(has_copy(name, job) for name in weight_shapes(job)):
+    if not any(has_copy(name, job) for name in weight_shapes(one_of_each(job.shape, job.layout))):
         return f"{job.master_bytes} B"
     of_what = "" if has_copy("norm.weight", job) else ", of experts that FSDP does not gather,"
     return f"{job.master_bytes} B, with a copy of {job.compute_bytes} B{of_what} that is rounded once a step,"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.memory import DEVIATION
 from clusterbench.expected.step import expected_parts
+from clusterbench.expected.total import fullest_moment
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism
@@ -30,7 +31,7 @@ def expected_of_rank(
     """Metric key -> what is expected of ``rank``, from the formulas for its stage of the pipeline."""
     formulas = StepFormulas(job, tuple(every), rank_order)
     part = formulas.parts[formulas.places[rank][0]]
-    for key, expected in expected_parts([part], formulas.active).items():
+    for key, expected in expected_parts([part], [fullest_moment(formulas.active, part)], formulas.active).items():
         name, detail = split_key(key)
         if name != DEVIATION:
             yield metric_key(name, **detail, source=NOTHING_SENT), expected

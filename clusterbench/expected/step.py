@@ -14,6 +14,7 @@ from clusterbench.expected.tolerances import allowed_after_timing, allowed_of
 from clusterbench.expected.total import fullest_moment, moments
 from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
+from clusterbench.job.backward import Moment
 from clusterbench.job.flops import step_flops
 from clusterbench.parallel import (
     Parallelism,
@@ -50,7 +51,10 @@ def expected_step(
     active = active_in(job.layout, parallelisms)
     # the ranks of a pipeline have different parts; of each figure the largest is expected
     parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
-    expected = expected_parts(parts, active) | dict(expected_flops(active, job))
+    card = cluster.accelerator if job.layout.uses("cp") else None
+    of_parts = [moments(active, part) if card else [fullest_moment(active, part)] for part in parts]
+    fullest = [max(of_part, key=lambda moment: moment.held) for of_part in of_parts]
+    expected = expected_parts(parts, fullest, active) | dict(expected_flops(active, job))
     expected |= dict(_expected_bubble(job, active))
     expected |= {
         name: what
@@ -58,8 +62,8 @@ def expected_step(
         if isinstance(parallelism, ContextParallel)
         for name, what in _balance(parallelism, job)
     }
-    if (card := cluster.accelerator) is not None and card.memory_bytes and job.layout.uses("cp"):
-        expected["longest_seq_len"] = _longest_sequence(parts, active, card)
+    if card is not None and card.memory_bytes:
+        expected["longest_seq_len"] = _longest_sequence(parts, of_parts, active, card)
     if (peak := cluster.peak_flops_per_s(fastest_dtype(job, active))) is not None:
         bound = Expected(peak[0], "FLOP/s", peak_basis(peak[1]), is_upper_bound=True)
         expected |= {flops_key(convention): bound for convention in CONVENTIONS}
@@ -69,10 +73,11 @@ def expected_step(
     return expected | allowed_after_timing(job, active)
 
 
-def expected_parts(parts: Sequence[TrainingJob], active: Sequence[Parallelism]) -> dict[str, Expected]:
+def expected_parts(
+    parts: Sequence[TrainingJob], fullest: Sequence[Moment], active: Sequence[Parallelism]
+) -> dict[str, Expected]:
     """Metric key -> the traffic and memory of the rank that has most of it, of those with one of these ``parts``."""
     states = [expected_states(active, part) for part in parts]
-    fullest = [fullest_moment(active, part) for part in parts]
     return dict(_expected_traffic(parts, active)) | dict(expected_memory_metrics(parts, states, fullest, active))
 
 
@@ -121,12 +126,20 @@ def _balance(context: ContextParallel, job: TrainingJob) -> Iterator[tuple[str, 
         )
 
 
-def _longest_sequence(parts: Sequence[TrainingJob], active: Sequence[Parallelism], card: Accelerator) -> Expected:
+def _longest_sequence(
+    parts: Sequence[TrainingJob],
+    of_parts: Sequence[Sequence[Moment]],
+    active: Sequence[Parallelism],
+    card: Accelerator,
+) -> Expected:
     """The longest sequence, in steps of what the layout cuts it into, with which the fullest rank's memory suffices."""
     assert card.memory_bytes is not None
     job = parts[0]
     unit = lcm(*(parallelism.twin(job).seq_unit for parallelism in active))
-    units = min(_units_that_fit(active, part, unit, card.memory_bytes) for part in parts)
+    units = min(
+        _units_that_fit(active, part, of_part, unit, card.memory_bytes)
+        for part, of_part in zip(parts, of_parts, strict=True)
+    )
     basis = (
         f"all that is held at one moment within the {card.memory_bytes / 1e9:g} GB of "
         f"{card.name}, with micro_batch_size {job.micro_batch_size}; to 2 %, without NCCL's and the allocator's share"
@@ -134,21 +147,30 @@ def _longest_sequence(parts: Sequence[TrainingJob], active: Sequence[Parallelism
     return Expected(float(_rounded(max(0, units)) * unit), "tokens", basis)
 
 
-def _units_that_fit(active: Sequence[Parallelism], part: TrainingJob, unit: int, room_bytes: float) -> int:
+def _units_that_fit(
+    active: Sequence[Parallelism], part: TrainingJob, held: Sequence[Moment], unit: int, room_bytes: float
+) -> int:
     """The most units of a sequence that have room; negative where not even what never grows has."""
-    fits = _along_lines(active, part, unit, room_bytes, max(1, part.seq_len // unit))
+    fits = _along_lines(active, part, held, unit, room_bytes)
     if any(parallelism.fuses_loss for parallelism in active):
         # what a chunk of the loss holds begins to grow only with long chunks: lines there are steeper, and none is less
         # steep further on
-        while fits > 0 and (fewer := _along_lines(active, part, unit, room_bytes, fits)) < fits:
+        while fits > 0:
+            longer = replace(part, seq_len=fits * unit)
+            fewer = _along_lines(active, longer, moments(active, longer), unit, room_bytes)
+            if fewer >= fits:
+                break
             fits = fewer
     return fits
 
 
-def _along_lines(active: Sequence[Parallelism], part: TrainingJob, unit: int, room_bytes: float, units: int) -> int:
-    """How many fit if what is held at each moment grows as it does between so many units and one more."""
-    shorter, longer = (moments(active, replace(part, seq_len=length * unit)) for length in (units, units + 1))
-    lines = [(less, more - less) for less, more in zip(shorter, longer, strict=True)]
+def _along_lines(
+    active: Sequence[Parallelism], part: TrainingJob, held: Sequence[Moment], unit: int, room_bytes: float
+) -> int:
+    """How many fit if what is held at each moment grows as it does between this sequence and one unit more."""
+    units = part.seq_len // unit
+    longer = moments(active, replace(part, seq_len=part.seq_len + unit))
+    lines = [(less, more - less) for (_, less), (_, more) in zip(held, longer, strict=True)]
     fits = (units + int((room_bytes - less) // of_one) for less, of_one in lines if of_one)
     return min(fits) if all(less <= room_bytes for less, of_one in lines if not of_one) else -1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -38,17 +38,18 @@ def fullest_moment(active: Sequence[Parallelism], job: TrainingJob) -> Moment:
     job
         Of the rank: see :func:`clusterbench.parallel.part_of`.
     """
-    when, held = max(_of_step(active, job, _Way.fullest), key=_held)
-    return Moment(when, held + _between_steps(active, job))
+    found = _of_step(active, job, _Way.fullest)
+    beside, (when, held) = max(found, key=lambda each: each[0] + each[1].held)
+    return Moment(when, beside + held + _between_steps(active, job))
 
 
-def moments(active: Sequence[Parallelism], job: TrainingJob) -> list[float]:
-    """Bytes of all categories at every moment at which most may be held.
+def moments(active: Sequence[Parallelism], job: TrainingJob) -> list[Moment]:
+    """Every moment at which most may be held, with the bytes of all categories.
 
     Each grows along a line with the sequence: whatever the length, they are as many, in the same order.
     """
     there = _between_steps(active, job)
-    return [there + moment.held for moment in _of_step(active, job, _Way.every)]
+    return [Moment(when, beside + held + there) for beside, (when, held) in _of_step(active, job, _Way.every)]
 
 
 class _Way(NamedTuple):
@@ -76,21 +77,22 @@ def _between_steps(active: Sequence[Parallelism], job: TrainingJob) -> float:
     return states["parameters"] + states["optimizer_state"] + held_all_step(job)
 
 
-def _of_step(active: Sequence[Parallelism], job: TrainingJob, chosen: Chosen) -> Iterator[Moment]:
+def _of_step(active: Sequence[Parallelism], job: TrainingJob, chosen: Chosen) -> Iterator[tuple[float, Moment]]:
+    """Moments, each with the bytes that are there beside what it says."""
     pipeline = next((each for each in active if isinstance(each, Pipeline)), None)
     if pipeline is not None:
         yield from _of_schedule(active, job, pipeline, chosen)
         return
     gradients = _gradients(active, job)
-    yield Moment("the sum of gradients over ranks", gradients + _largest_sum(active, job))
+    yield gradients, Moment("the sum of gradients over ranks", _largest_sum(active, job))
     # DDP never lets go of gradients; else the second micro-batch is the first that finds some
     replicated = next((each for each in active if isinstance(each, DataParallel)), None)
     if replicated is not None:
-        yield Moment("the last bucket of gradients", gradients + replicated.largest_buffer(job))
+        yield gradients, Moment("the last bucket of gradients", replicated.largest_buffer(job))
     adds_up = job.gradient_accumulation_steps > 1 or replicated is not None
     way = _of_micro_batch(active, job, job.held[0], adds_up)
     for moment in (*chosen(way, "F"), *chosen(way, "B")):
-        yield Moment(moment.when, moment.held + gradients * adds_up)
+        yield gradients * adds_up, moment
 
 
 def _gradients(active: Sequence[Parallelism], job: TrainingJob) -> float:
@@ -99,17 +101,17 @@ def _gradients(active: Sequence[Parallelism], job: TrainingJob) -> float:
 
 def _of_schedule(
     active: Sequence[Parallelism], job: TrainingJob, pipeline: Pipeline, chosen: Chosen
-) -> Iterator[Moment]:
+) -> Iterator[tuple[float, Moment]]:
     """Moments of a rank of a pipeline: what waits, what the stages have beside it, and one micro-batch on its way."""
     stages = {chunk.stage: _stage(active, of_chunk) for chunk, of_chunk in zip(job.held, job.of_chunks, strict=True)}
-    ways = {
-        (chunk.stage, adds_up): _of_micro_batch(active, job, chunk, adds_up)
-        for chunk in job.held
-        for adds_up in (False, True)
-    }
+    of_stage = {chunk.stage: chunk for chunk in job.held}
     moments_of = moments_by_chunk(active, job, messages=True)
     held, actions = pipeline.beside(job, moments_of), pipeline.actions(job)
     unread = pipeline.buffers(job) - pipeline.kept_inputs(job, moments_of)
+
+    @cache
+    def way(stage: int, adds_up: bool) -> _Way:
+        return _of_micro_batch(active, job, of_stage[stage], adds_up)
 
     def beside(at: Full) -> float:
         of_stages = sum(of.beside(at, at.stage == stage) for stage, of in stages.items())
@@ -117,16 +119,15 @@ def _of_schedule(
 
     for at in actions.full:
         adds_up = at.stage in at.graded and not stages[at.stage].unreduced
-        way, more = ways[at.stage, adds_up], beside(at)
-        for moment in chosen(way, at.kind):
-            yield Moment(moment.when, more + moment.held)
+        there = beside(at)
+        for moment in chosen(way(at.stage, adds_up), at.kind):
+            yield there, moment
     for at in actions.ends:
         if (sharding := stages[at.stage].sharding) is not None:
-            (num_layers,) = (len(chunk.layers) for chunk in job.held if chunk.stage == at.stage)
-            of_stage = stages[at.stage].unreduced + _of_reduction(sharding, num_layers)
-            yield Moment("the reduction of a stage", beside(at) + of_stage)
+            unsummed = _of_reduction(sharding, len(of_stage[at.stage].layers))
+            yield beside(at), Moment("the reduction of a stage", stages[at.stage].unreduced + unsummed)
     gradients = sum(of.reduced for of in stages.values()) + _largest_sum(active, job)
-    yield Moment("the sum of gradients over ranks", gradients + pipeline.buffers(job))
+    yield gradients, Moment("the sum of gradients over ranks", pipeline.buffers(job))
 
 
 @dataclass(frozen=True)

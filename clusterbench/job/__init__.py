@@ -184,7 +184,7 @@ class TrainingJob:
             f"{self.global_batch_size / per_forward:.4g}"
         )
 
-    @property
+    @cached_property
     def of_chunks(self) -> tuple[TrainingJob, ...]:
         """The same rank with each of its chunks alone."""
         return tuple(replace(self, chunks=(chunk,)) for chunk in self.held)
