@@ -114,7 +114,7 @@ def _of_schedule(
         return _of_micro_batch(active, job, of_stage[stage], adds_up)
 
     def beside(at: Full) -> float:
-        of_stages = sum(of.beside(at, at.stage == stage) for stage, of in stages.items())
+        of_stages = sum([of.beside(at, at.stage == stage) for stage, of in stages.items()])
         return unread + held(at) + pipeline.sent_back(job, at) + of_stages
 
     for at in actions.full:

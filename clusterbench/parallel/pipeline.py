@@ -187,26 +187,28 @@ class Pipeline(Parallelism):
         torch makes a buffer for the input of each micro-batch when it prepares a stage, and they stay. Its schedules of
         several chunks wait for what they have sent when the step is over, and hold all outputs until then.
         """
-        inputs = self.kept_inputs(job, moments_of)
-        kept, received, sent = {}, {}, {}
+        inputs, message, holds_sent = self.kept_inputs(job, moments_of), _between(job), self._holds_sent
+        kept, grows, sent = {}, {}, {}
         for chunk in job.held:
             forward = moments_of(chunk)[0]
-            kept[chunk.stage] = sum(size for name, size in forward.items() if name not in WHILE_THE_LOSS)
-            received[chunk.stage] = 0 if chunk.first or not _keeps_input(forward, job) else _between(job)
-            sent[chunk.stage] = 0 if chunk.last else _between(job)
+            kept[chunk.stage] = sum([size for name, size in forward.items() if name not in WHILE_THE_LOSS])
+            received = 0 if chunk.first or not _keeps_input(forward, job) else message
+            grows[chunk.stage] = kept[chunk.stage] - received
+            sent[chunk.stage] = 0 if chunk.last else message
 
         def held(at: Full) -> float:
-            outputs = at.begun if self._holds_sent else at.in_flight
-            in_flight = at.in_flight.items()
-            of_stages = sum((kept[of] - received[of]) * number + sent[of] * outputs[of] for of, number in in_flight)
+            outputs = at.begun if holds_sent else at.in_flight
+            of_stages = sum([grows[of] * number + sent[of] * outputs[of] for of, number in at.in_flight.items()])
             return inputs + of_stages - kept[at.stage]
 
         return held
 
     def sent_back(self, job: TrainingJob, at: Full) -> float:
         """Bytes of gradients that went to the stage before and are held to the end of the step: no activations."""
+        if not self._holds_sent:
+            return 0.0
         messages = sum(at.begun[stage] - number for stage, number in at.in_flight.items() if stage > 0)
-        return float(messages * _between(job) * self._holds_sent)
+        return float(messages * _between(job))
 
     @property
     def _holds_sent(self) -> bool:
