@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -57,6 +58,8 @@ LINES_KEPT = 400
 _PR_SET_CHILD_SUBREAPER = 36
 _ANSWER = "clusterbench can be started here"
 _LOST_HEAD = "the head of the run said nothing"
+_FAULT = re.compile(r"EXIT CODE: 11\b|signal 11\b|Segmentation fault")
+"""What MPICH, Open MPI and srun say of a process that touched memory it does not have."""
 _UNREACHED = "no process can be started there any more, and the launcher ended the run"
 
 
@@ -360,11 +363,16 @@ class _Supervised:
         self._heard_at = 0.0
 
     def named(self, hosts: Sequence[str]) -> tuple[str, str] | None:
-        """The host on which the launcher says that a process ended first, and its words."""
-        for line in self._said:
+        """The host on which the launcher says that a process ended first, and its words.
+
+        None where that process was ended by a memory fault: agents talk through MPI, and in a library of MPI they all
+        fault when the process of another host is gone. The launcher names the first of which it heard.
+        """
+        said = list(self._said)
+        for at, line in enumerate(said):
             if (host := host_that_ended_first(line)) in hosts:
                 assert host is not None
-                return host, line.strip(" =")
+                return None if any(map(_FAULT.search, said[at : at + 3])) else (host, line.strip(" ="))
             if _LOST_HEAD in line:  # the head is the launcher's first process
                 return hosts[0], line
         return None

@@ -136,6 +136,21 @@ def test_the_host_that_ended_first_is_known_from_what_the_launcher_said(line, ho
     assert supervised.named(["c"]) == (("c", line) if line == LOST_HEAD else None)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        # MPICH 5.0, as it was said when the agent on the first host was killed: those on all others faulted in MPI
+        "=   BAD TERMINATION OF ONE\n=   PID 116 RUNNING AT b\n=   EXIT CODE: 11\n=   CLEANING UP",
+        "prterun noticed that process rank 1 with PID 7 on node b exited on signal 11 (Segmentation fault).",
+        "srun: error: b: task 1: Segmentation fault",
+    ],
+)
+def test_a_fault_inside_mpi_names_nobody_as_all_processes_have_it_when_one_is_gone(said):
+    supervised = supervisor._Supervised(LaunchCommand.parse(COMMAND, {}), Interruption())
+    supervised._listen(BytesIO(f"{said}\n".encode()), StringIO())
+    assert supervised.named(["a", "b"]) is None
+
+
 def test_spares_take_the_places_of_hosts_lost_before_and_after_the_run_began(launcher, tmp_path, monkeypatch, capfd):
     once, hosts = tmp_path / "once", tmp_path / "hosts"
     options = launcher(
