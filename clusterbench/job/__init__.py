@@ -20,6 +20,9 @@ BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 WEIGHT_DECAY = 0.1
 
+CAST_AT_ONCE = 2**24
+"""Elements of gradients that an optimizer casts to the dtype of its weights at once: 64 MiB in float32."""
+
 
 class Chunk(NamedTuple):
     """Consecutive layers that one rank computes: of a model cut into stages, one stage.
