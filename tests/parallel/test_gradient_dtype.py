@@ -10,7 +10,10 @@ import torch
 
 from clusterbench.benchmarks.train_step import TrainStep, job_of
 from clusterbench.cluster import Cluster
+from clusterbench.expected.tolerances import rounding_of_summed_gradients
+from clusterbench.job import TrainingJob
 from clusterbench.model.assembly import Weight
+from clusterbench.parallel import active_in, from_options
 from clusterbench.trainers import trainers
 from clusterbench.training.step import TrainingStep
 from clusterbench.types import Place
@@ -73,6 +76,22 @@ def test_at_its_default_it_is_in_no_point() -> None:
 
 def test_the_twin_in_float64_is_as_it_was() -> None:
     assert make_job("dp2", gradient_dtype="bfloat16").gradient_bytes == 8
+
+
+def test_what_sums_add_follows_from_micro_batches_and_ranks() -> None:
+    def added(layout: str, name: str, **changes: Any) -> float:
+        job: TrainingJob = make_job(layout, **NARROW, **changes)
+        return 2**9 * rounding_of_summed_gradients(job, active_in(job.layout, from_options({})))[name]
+
+    assert added("tp1", "head.weight") == 1  # two micro-batches: one addition, of the whole
+    assert added("dp2", "head.weight") == pytest.approx(2**0.5)  # and one over ranks
+    assert added("dp2+zero3", "head.weight") == 1  # shares add up in float32
+    assert added("tp2+sp", "norm.weight") == pytest.approx(2**0.5)  # of each rank's own tokens
+    assert added("tp2+sp", "head.weight") == 1
+    assert added("dp2-tp2+sp+zero3", "norm.weight") == 1  # as wide as those shares
+    # one rank adds up as many micro-batches of a model with experts as all ranks together
+    assert added("dp2", "layers.0.feed_forward.experts.up", shape="moe-tiny") == 0
+    assert rounding_of_summed_gradients(make_job("dp2", dtype="bfloat16"), ()) == {}
 
 
 def test_gradients_are_those_of_the_copies_and_the_optimizer_steps_the_masters() -> None:
