@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from clusterbench.errors import ClusterbenchError, SuiteError
 from clusterbench.garbage import uncollected
-from clusterbench.precision import MASTER, PRECISIONS
+from clusterbench.precision import GRADIENT_DTYPES, MASTER, PRECISIONS, WIDE
 
 if TYPE_CHECKING:
     from clusterbench.pricing.advice import Advice
@@ -603,6 +603,13 @@ def layout(
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32", "float64"]), default="bfloat16", show_default=True)
 @click.option(
     "--precision", type=click.Choice([*PRECISIONS]), default=MASTER, show_default=True, help="What bfloat16 keeps."
+)
+@click.option(
+    "--gradient-dtype",
+    type=click.Choice(GRADIENT_DTYPES),
+    default=WIDE,
+    show_default=True,
+    help="Of gradients of float32 weights.",
 )
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cuda", show_default=True, help="Whose operators."

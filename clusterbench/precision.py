@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 MASTER = "float32_master"
 
+WIDE, NARROW = "float32", "bfloat16"
+GRADIENT_DTYPES = WIDE, NARROW
+"""In which gradients of float32 weights add up and are reduced, where the arithmetic is in bfloat16."""
+
 
 @dataclass(frozen=True)
 class Precision:

@@ -26,7 +26,7 @@ from clusterbench.parallel import (
     from_options,
     parallelisms,
 )
-from clusterbench.precision import MASTER, PRECISIONS
+from clusterbench.precision import GRADIENT_DTYPES, MASTER, PRECISIONS, WIDE
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, ModelShape, point_of_shape, shape_of, shape_written
 from clusterbench.trainers import OURS, trainer_of, trainers
@@ -198,6 +198,15 @@ class TrainStep(SustainedBenchmark):
         + "; ".join(f"{name} has {p.words}" for name, p in PRECISIONS.items()),
         choices=tuple(PRECISIONS),
         label="{}",
+        alters="update",
+        is_later=True,
+    )
+    gradient_dtype: str = option(
+        WIDE,
+        "in which gradients of float32 weights add up and are reduced, in steps in bfloat16; with zero2 and zero3 they "
+        "are reduced in it, and shares add up in float32",
+        choices=GRADIENT_DTYPES,
+        label="{} gradients",
         alters="update",
         is_later=True,
     )
@@ -406,6 +415,7 @@ def job_of(point: Point, device: str = "cpu") -> TrainingJob:
         seed=values["seed"],
         device=device,
         precision=values.get("precision", MASTER),
+        gradient_dtype=values.get("gradient_dtype", WIDE),
     )
 
 

@@ -18,7 +18,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.layout import AXES, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.parallel import Parallelism, active_in, from_options, parallelisms
-from clusterbench.precision import MASTER
+from clusterbench.precision import MASTER, WIDE
 from clusterbench.shape_file import asked_shape
 from clusterbench.trainers.ours import Ours
 
@@ -39,6 +39,7 @@ def dry_run_text(
     global_batch_size: int | None,
     dtype: str,
     precision: str,
+    gradient_dtype: str,
     device: str,
     rank_order: str,
 ) -> str:
@@ -61,7 +62,15 @@ def dry_run_text(
         )
     every = from_options(_values(options))
     job = TrainingJob(
-        asked_shape(shape), wanted, seq_len, 0, micro_batch_size, dtype, device=device, precision=precision
+        asked_shape(shape),
+        wanted,
+        seq_len,
+        0,
+        micro_batch_size,
+        dtype,
+        device=device,
+        precision=precision,
+        gradient_dtype=gradient_dtype,
     )
     job = _with_batch(job, every, global_batch_size)
     if reason := objection(job, every):
@@ -85,6 +94,7 @@ def dry_run_text(
         card,
     )
     kept = "" if precision == MASTER else f", {precision}"
+    kept += "" if gradient_dtype == WIDE else f", {gradient_dtype} gradients"
     return f"{wanted} of {job.shape.name}, {dtype}{kept}, seq_len {seq_len}; {job.equation}\n{told}"
 
 

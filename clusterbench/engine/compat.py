@@ -61,8 +61,11 @@ NAMES = {
     "torch._foreach_mul_": "step",
     # All weights are rounded in one call, which is a kernel on CUDA. Public in all but its name. 2.13 run.
     "torch._foreach_copy_": "step",
-    # Without it a gradient in bfloat16 is cast before it is added to what is there in float32. Set. 2.13 run.
+    # Without it a gradient in bfloat16 is cast before it is added to what is there in float32, and a parameter in
+    # float32 takes none. Set. 2.13 run.
     "torch.Tensor.grad_dtype": "step",
+    # `torch.optim.AdamW` takes gradients in the dtype of the weights, whole and all at once. 2.13 run.
+    "torch._fused_adamw_": "narrow_gradients",
     # Norms of bfloat16 gradients in float32, of all at once. Same.
     "torch._foreach_norm": "step",
     # -1 outside backward; inside it, the thread that runs the graph sees the number of the graph. Same.
@@ -283,6 +286,34 @@ def _on_meta(arguments: Any) -> Any:
 def scale_all(tensors: list[Tensor], factor: Tensor) -> None:
     """Multiplies tensors of one device by a number on it, in place and all at once."""
     torch._foreach_mul_(tensors, factor)
+
+
+def fused_adamw(tensors: Sequence[Sequence[Tensor]], steps: Sequence[Tensor], **settings: Any) -> None:
+    """One update of some weights or parts of them by torch's fused AdamW.
+
+    Parameters
+    ----------
+    tensors
+        Of each its weight, gradient and two moments, all of one dtype.
+    steps
+        Of each the number of updates with this one, on its device.
+    settings
+        Those of the operator: ``lr``, ``beta1``, ``beta2``, ``weight_decay``, ``eps``.
+    """
+    weights, gradients, means, squares = (list(column) for column in zip(*tensors, strict=True))
+    torch._fused_adamw_(
+        weights,
+        gradients,
+        means,
+        squares,
+        [],
+        list(steps),
+        amsgrad=False,
+        maximize=False,
+        grad_scale=None,
+        found_inf=None,
+        **settings,
+    )
 
 
 def norm_of_all(tensors: list[Tensor]) -> Tensor:

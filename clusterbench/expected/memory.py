@@ -93,7 +93,7 @@ def _bases(parts: Sequence[TrainingJob], fullest: Sequence[Moment], active: Sequ
     job = parts[0]
     bases = {
         "parameters": f"{job.shape.num_parameters:,} of {_kept(job)} at rest, {_sharing(job)}",
-        "gradients": "as parameters",
+        "gradients": _gradients_basis(job),
         "optimizer_state": f"two moments of {job.moment_bytes} B a parameter, and a step count per tensor",
         ACTIVATIONS: _activations_basis(job),
         TOTAL: _total_basis(fullest),
@@ -142,6 +142,16 @@ def _kept(job: TrainingJob) -> str:
         return f"{job.master_bytes} B"
     of_what = "" if has_copy("norm.weight", job) else ", of experts that FSDP does not gather,"
     return f"{job.master_bytes} B, with a copy of {job.compute_bytes} B{of_what} that is rounded once a step,"
+
+
+def _gradients_basis(job: TrainingJob) -> str:
+    if job.gradient_bytes == job.master_bytes:
+        return "as parameters"
+    if job.layout.shards_gradients:
+        return (
+            f"as parameters, of {job.master_bytes} B: each is reduced in {job.gradient_bytes} B, and shares add up wide"
+        )
+    return f"where parameters are, of {job.gradient_bytes} B: those of the copies"
 
 
 def _sharing(job: TrainingJob) -> str:

@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from clusterbench.formulas.schedules import Full, Kind
-from clusterbench.job import Chunk, TrainingJob, has_copy, is_spread_expert
+from clusterbench.job import CAST_AT_ONCE, Chunk, TrainingJob, has_copy, is_spread_expert, kept_bytes
 from clusterbench.job.backward import OF_FORWARD, Group, Moment, Sharding, Weight, moments_of_backward
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import (
@@ -85,6 +85,7 @@ def _of_step(active: Sequence[Parallelism], job: TrainingJob, chosen: Chosen) ->
         return
     gradients = _gradients(active, job)
     yield gradients, Moment("the sum of gradients over ranks", _largest_sum(active, job))
+    yield gradients, Moment("the update", _largest_cast(active, job))
     # DDP never lets go of gradients; else the second micro-batch is the first that finds some
     replicated = next((each for each in active if isinstance(each, DataParallel)), None)
     if replicated is not None:
@@ -126,8 +127,9 @@ def _of_schedule(
         if (sharding := stages[at.stage].sharding) is not None:
             unsummed = _of_reduction(sharding, len(of_stage[at.stage].layers))
             yield beside(at), Moment("the reduction of a stage", stages[at.stage].unreduced + unsummed)
-    gradients = sum(of.reduced for of in stages.values()) + _largest_sum(active, job)
-    yield gradients, Moment("the sum of gradients over ranks", pipeline.buffers(job))
+    gradients = sum(of.reduced for of in stages.values()) + pipeline.buffers(job)
+    yield gradients, Moment("the sum of gradients over ranks", _largest_sum(active, job))
+    yield gradients, Moment("the update", _largest_cast(active, job))
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def _of_micro_batch(active: Sequence[Parallelism], job: TrainingJob, chunk: Chun
     like = Chunk(0, range(len(chunk.layers)), chunk.first, chunk.last)
     acting = with_own(active, "activations", "moments", "weight")
     batch = job.seq_len, job.micro_batch_size
-    return _walked(acting, job.shape, layout, *batch, job.dtype, job.precision, job.device, like, adds_up)
+    return _walked(acting, job.shape, layout, *batch, *job.dtypes, job.device, like, adds_up)
 
 
 @lru_cache(maxsize=4096)  # layouts that differ in dp have the same, and so do the stages between the first and the last
@@ -215,16 +217,27 @@ def _walked(
     micro_batch_size: int,
     dtype: str,
     precision: str,
+    gradient_dtype: str,
     device: str,
     chunk: Chunk,
     adds_up: bool,
 ) -> _Way:
     batch = micro_batch_size * layout.dp, micro_batch_size
-    job = TrainingJob(shape, layout, seq_len, *batch, dtype, device=device, chunks=(chunk,), precision=precision)
+    job = TrainingJob(
+        shape,
+        layout,
+        seq_len,
+        *batch,
+        dtype,
+        device=device,
+        chunks=(chunk,),
+        precision=precision,
+        gradient_dtype=gradient_dtype,
+    )
     forward, *again = moments_by_chunk(active, job, messages=True)(chunk)
     sharding = next((each.sharding(job, chunk) for each in active if isinstance(each, FullySharded)), None)
     repeated = again[0] if again else {}
-    weights = _weights(active, shape, layout, dtype, precision, chunk)
+    weights = _weights(active, shape, layout, *job.dtypes, chunk)
     parts = next((each.parts(job) for each in active if isinstance(each, ExpertParallel)), 1)
     found = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, parts)
     of_forward, backward = found[:OF_FORWARD], found[OF_FORWARD:]
@@ -241,7 +254,23 @@ def _largest_sum(active: Sequence[Parallelism], job: TrainingJob) -> float:
     for weight, number in held_weights(active, job):
         for axis in weight.summed_over:
             sizes[axis] += number * prod(weight.size)
-    return float(max(sizes.values()) * job.master_bytes)
+    return float(max(sizes.values()) * kept_bytes("norm.weight", job))
+
+
+def _largest_cast(active: Sequence[Parallelism], job: TrainingJob) -> float:
+    """Bytes of gradients that the optimizer has at once in the dtype of the weights as well: none where all are in it.
+
+    Of :class:`~clusterbench.model.narrow_gradients.NarrowGradientsAdamW`; one with narrower moments is not followed.
+    """
+    if job.moment_bytes != job.master_bytes:
+        return 0.0
+    dense, experts = 0, 0  # which have optimizers of their own
+    for weight, number in held_weights(active, job):
+        if kept_bytes(weight.name, job) != job.master_bytes:
+            numel = number * prod(weight.size)
+            dense, experts = (dense, experts + numel) if "ep" in weight.split_over else (dense + numel, experts)
+    stepped = expected_states(active, job)["optimizer_state"] / (2 * job.moment_bytes)  # with ZeRO 1 a share
+    return job.master_bytes * min(max(dense, experts), stepped, CAST_AT_ONCE)
 
 
 @lru_cache(maxsize=4096)  # they do not grow with the sequence
@@ -251,16 +280,27 @@ def _weights(
     layout: ParallelLayout,
     dtype: str,
     precision: str,
+    gradient_dtype: str,
     chunk: Chunk,
 ) -> Mapping[str, Weight]:
     """One weight of each kind as a rank multiplies with it."""
-    job = TrainingJob(shape, layout, 1, 1, 1, dtype, chunks=(chunk,), precision=precision)
+    job = TrainingJob(
+        shape,
+        layout,
+        1,
+        1,
+        1,
+        dtype,
+        chunks=(chunk,),
+        precision=precision,
+        gradient_dtype=gradient_dtype,
+    )
     cutting = [each for each in active if not isinstance(each, FullySharded)]
     is_sharded, weights = len(cutting) < len(active), {}
     for name, size, _ in held_sizes(cutting, job):
         alone = is_spread_expert(name, job) and job.layout.degree("edp") == 1
-        gradient, master = float(prod(size) * job.compute_bytes), float(prod(size) * job.master_bytes)
+        gradient, kept_as = float(prod(size) * job.compute_bytes), float(prod(size) * kept_bytes(name, job))
         # A view as a DTensor that is made once comes last in backward, as autograd goes by age.
         waits = not is_sharded and "tp" in split_over(cutting, name, job) and not has_copy(name, job)
-        weights[name] = Weight(gradient, master, is_sharded and not alone, waits)
+        weights[name] = Weight(gradient, kept_as, is_sharded and not alone, waits)
     return weights

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from clusterbench.formulas.schedules import RankOrder
 from clusterbench.job.experts import expert_activations, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
-from clusterbench.precision import MASTER, PRECISIONS
+from clusterbench.precision import MASTER, NARROW, PRECISIONS, WIDE
 from clusterbench.shape import ModelShape
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
@@ -19,6 +19,9 @@ LEARNING_RATE = 3e-4
 BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 WEIGHT_DECAY = 0.1
+
+CAST_AT_ONCE = 2**24
+"""Elements of gradients that an optimizer casts to the dtype of its weights at once: 64 MiB in float32."""
 
 
 class Chunk(NamedTuple):
@@ -53,6 +56,8 @@ class TrainingJob:
     precision
         What weights, gradients and moments are kept in where that is bfloat16: a name of
         :data:`~clusterbench.precision.PRECISIONS`.
+    gradient_dtype
+        In which gradients of float32 weights add up and are reduced, where the arithmetic is in bfloat16.
     max_grad_norm
         Gradients are scaled down to this global norm; None leaves them alone.
     device
@@ -82,6 +87,7 @@ class TrainingJob:
     pp_rank: int = 0
     actions: RankOrder = field(default_factory=RankOrder)
     precision: str = MASTER
+    gradient_dtype: str = WIDE
 
     @property
     def held(self) -> tuple[Chunk, ...]:
@@ -139,19 +145,32 @@ class TrainingJob:
         return self.local_tokens // self.layout.sequence_parts
 
     @property
+    def dtypes(self) -> tuple[str, str, str]:
+        """Of the arithmetic, and what says those of all that is kept: ``dtype``, ``precision``, ``gradient_dtype``."""
+        return self.dtype, self.precision, self.gradient_dtype
+
+    @property
     def compute_bytes(self) -> int:
         """Bytes of one activation."""
         return DTYPE_BYTES[self.dtype]
 
     @property
     def master_bytes(self) -> int:
-        """Bytes of one parameter, and of its gradient.
+        """Bytes of one parameter, and of its gradient unless :attr:`gradient_dtype` says otherwise.
 
         With bfloat16 arithmetic both are float32 unless :attr:`precision` says otherwise, as are Adam's two moments: 16
         bytes per parameter at rest. Beside them is a copy in bfloat16 (2 bytes), rounded once a step, of each weight
         that FSDP does not gather: see :func:`has_copy`.
         """
         return PRECISIONS[self.precision].weight if self.compute_bytes == 2 else self.compute_bytes
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of one number of a gradient while DDP or FSDP reduces it; before and behind that :func:`kept_bytes`.
+
+        In the small twin's float64 there is nothing narrower: ``gradient_dtype`` is of bfloat16 arithmetic.
+        """
+        return 2 if self.compute_bytes == 2 and self.gradient_dtype == NARROW else self.master_bytes
 
     @property
     def moment_bytes(self) -> int:
@@ -175,6 +194,12 @@ class TrainingJob:
         if self.precision != MASTER and self.dtype != "bfloat16":
             kept = PRECISIONS[self.precision].words
             return f"precision {self.precision} ({kept}) is of steps in bfloat16, and dtype is {self.dtype}"
+        if self.gradient_dtype != WIDE:
+            asked = f"gradient_dtype {self.gradient_dtype}"
+            if self.dtype != "bfloat16":
+                return f"{asked} is of steps in bfloat16, and dtype is {self.dtype}"
+            if self.master_bytes == 2:
+                return f"{asked} changes nothing with precision {self.precision}, whose gradients are bfloat16 already"
         per_forward = self.micro_batch_size * self.layout.dp
         if self.global_batch_size % per_forward == 0:
             return None
@@ -288,6 +313,23 @@ def has_copy(name: str, job: TrainingJob) -> bool:
     if job.compute_bytes == job.master_bytes:
         return False
     return not job.layout.shards_gradients or (is_spread_expert(name, job) and job.layout.degree("edp") == 1)
+
+
+def kept_bytes(name: str, job: TrainingJob) -> int:
+    """Bytes of one number of a weight's gradient as it adds up over micro-batches, is summed, and waits to be used.
+
+    Where a weight has a copy in the dtype of the arithmetic its gradient is that of the copy, and adds up in
+    :attr:`TrainingJob.gradient_bytes`. FSDP reduces in that dtype in every micro-batch, and adds up shares in the dtype
+    of the parameters they are of.
+
+    >>> from clusterbench.shape import named_shape
+    >>> from clusterbench.precision import NARROW
+    >>> layouts = ParallelLayout.parse("dp2"), ParallelLayout.parse("dp2+zero3")
+    >>> jobs = [TrainingJob(named_shape("llama-tiny"), layout, 256, 8, 1, "bfloat16") for layout in layouts]
+    >>> [kept_bytes("head.weight", replace(job, gradient_dtype=NARROW)) for job in jobs]
+    [2, 4]
+    """
+    return job.gradient_bytes if has_copy(name, job) else job.master_bytes
 
 
 def activations(job: TrainingJob, load: float = 1.0) -> dict[str, float]:

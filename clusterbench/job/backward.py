@@ -114,8 +114,8 @@ class Group(NamedTuple):
         Of all of them, before they are reduced.
     packed
         The buffer in which they are reduced.
-    share
-        Of it, what one rank keeps.
+    reduced, share
+        Of it, what one rank keeps: as it comes from the reduction, and in the dtype in which shares add up.
     last
         Of the gradients, that of the last weight, which FSDP lets go of only when the group is reduced.
     """
@@ -123,6 +123,7 @@ class Group(NamedTuple):
     gathered: float
     gradients: float
     packed: float
+    reduced: float
     share: float
     last: float
 
@@ -166,8 +167,8 @@ class Weight:
 
     Attributes
     ----------
-    gradient, master
-        Its gradient as a product makes it, and in the dtype of the parameter; the same where that is one.
+    gradient, kept
+        Its gradient as a product makes it, and in the dtype in which it adds up; the same where that is one.
     sharded
         Whether its gradient waits for its group, in the dtype in which it was made.
     waits
@@ -175,7 +176,7 @@ class Weight:
     """
 
     gradient: float
-    master: float
+    kept: float
     sharded: bool = False
     waits: bool = False
 
@@ -226,13 +227,13 @@ class Backward:
             self.cast(when, weight)
 
     def cast(self, when: str, weight: Weight) -> None:
-        """The gradient of a weight is added to what is there as it is; the first is cast to the parameter's dtype."""
+        """The gradient of a weight is added to what is there as it is; the first is cast to its dtype."""
         if weight.sharded:
             return
         if self.adds_up:
             self.alive -= weight.gradient * (not weight.waits)
-        elif weight.gradient != weight.master:
-            self.alive += weight.master
+        elif weight.gradient != weight.kept:
+            self.alive += weight.kept
             self.mark(when)
             self.alive -= weight.gradient
 
@@ -247,7 +248,9 @@ class Backward:
         self.alive -= group.gathered + self.packed
         self.mark(when, group.packed)
         self.alive += group.packed + group.share - group.gradients
-        self.mark(when, group.packed * sharding.copies + group.last)
+        under_way = group.packed * sharding.copies + group.reduced - group.share
+        behind = group.reduced * (group.reduced != group.share)  # beside the same in another dtype
+        self.mark(when, max(under_way, behind) + group.last)
         self.packed = group.packed
         if self.adds_up:
             self.alive -= group.share
@@ -456,8 +459,8 @@ def _experts(walk: Backward, layer: _OneLayer) -> None:
                 walk.mark(when, weight.gradient)
                 walk.alive -= weight.gradient
             for weight in own if is_last else ():
-                if weight.gradient == weight.master:
+                if weight.gradient == weight.kept:
                     walk.cast(when, weight)
     for weight in weights.values():  # those that are rounded are rounded in one place for all
-        if weight.gradient != weight.master:
+        if weight.gradient != weight.kept:
             walk.cast(when, weight)

@@ -18,6 +18,7 @@ from clusterbench.engine.grid import Grid
 from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
 from clusterbench.model.decoder import Decoder, Layer, loss_of
 from clusterbench.model.half_moments import HalfMomentsAdamW
+from clusterbench.model.narrow_gradients import NarrowGradientsAdamW
 from clusterbench.model.rounded import masters_and_copies
 from clusterbench.model.stages import Stages
 from clusterbench.model.stochastic_rounding import StochasticRounding
@@ -26,11 +27,17 @@ if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
 
 COMPUTE_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+_OF_BYTES = {dtype.itemsize: dtype for dtype in COMPUTE_DTYPES.values()}
 
 
 def master_dtype(job: TrainingJob) -> torch.dtype:
-    """In which weights and their gradients are kept."""
-    return {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}[job.master_bytes]
+    """In which weights are kept."""
+    return _OF_BYTES[job.master_bytes]
+
+
+def gradient_dtype(job: TrainingJob) -> torch.dtype:
+    """In which gradients are reduced over ranks."""
+    return _OF_BYTES[job.gradient_bytes]
 
 
 @dataclass
@@ -43,6 +50,8 @@ class Weight:
         Of the whole weight in the whole model.
     module, leaf
         Where it hangs as a parameter.
+    graded_leaf
+        What the parameter is called that gets its gradient, where that is another: a copy in fewer bits.
     whole
         The shape before anything was cut.
     place
@@ -61,6 +70,7 @@ class Weight:
     split_over: tuple[str, ...]
     sum_over: tuple[str, ...]
     scale: float = 1.0
+    graded_leaf: str = ""
 
     @property
     def parameter(self) -> nn.Parameter:
@@ -72,7 +82,22 @@ class Weight:
     @property
     def local_name(self) -> str:
         """Of the parameter, within the model of this rank."""
-        return f"{self.name.rpartition('.')[0]}.{self.leaf}"
+        return self._called(self.leaf)
+
+    @property
+    def graded(self) -> nn.Parameter:
+        """The parameter that gets the gradient in backward."""
+        parameter = getattr(self.module, self.graded_leaf or self.leaf)
+        assert isinstance(parameter, nn.Parameter)
+        return parameter
+
+    @property
+    def graded_name(self) -> str:
+        """Its name within the model of this rank."""
+        return self._called(self.graded_leaf or self.leaf)
+
+    def _called(self, leaf: str) -> str:
+        return f"{self.name.rpartition('.')[0]}.{leaf}"
 
     @property
     def value(self) -> Tensor:
@@ -82,9 +107,21 @@ class Weight:
     @property
     def gradient(self) -> Tensor:
         """The gradient of this rank's part, as a plain tensor."""
-        gradient = self.parameter.grad
+        gradient = self.graded.grad
         assert gradient is not None, f"{self.name} has no gradient: backward has not run"
         return _local(gradient)
+
+    def hand_over(self) -> None:
+        """Gives the optimizer the gradient that another parameter got: the same memory, and as narrow."""
+        if self.graded_leaf not in ("", self.leaf):
+            self.parameter.grad = self.graded.grad
+
+    def let_go(self, keeps: bool) -> None:
+        """Takes it back before the next backward; the other parameter ``keeps`` its memory or drops that, too."""
+        if self.graded_leaf not in ("", self.leaf):
+            self.parameter.grad = None
+            if not keeps:
+                self.graded.grad = None
 
 
 @dataclass
@@ -193,16 +230,17 @@ def adamw(
     parameters: Sequence[nn.Parameter], job: TrainingJob, rounding: StochasticRounding | None = None
 ) -> Optimizer:
     """The optimizer of every step."""
-    if settings := half_moments(job, rounding):
-        return HalfMomentsAdamW(parameters, **settings)
-    return torch.optim.AdamW(parameters, **ADAMW)
+    kind, settings = adamw_of(job, rounding)
+    return kind(parameters, **settings)
 
 
-def half_moments(job: TrainingJob, rounding: StochasticRounding | None) -> dict[str, Any] | None:
-    """Settings of our own AdamW; None where torch's does as well."""
-    if job.moment_bytes == job.master_bytes and rounding is None:
-        return None
-    return {**HALF_MOMENTS, "rounding": rounding}
+def adamw_of(job: TrainingJob, rounding: StochasticRounding | None) -> tuple[Callable[..., Optimizer], dict[str, Any]]:
+    """The optimizer's class and its settings: torch's own where it does what is asked."""
+    if job.moment_bytes != job.master_bytes or rounding is not None:
+        return HalfMomentsAdamW, {**HALF_MOMENTS, "rounding": rounding}
+    if job.gradient_bytes != job.master_bytes:
+        return NarrowGradientsAdamW, {name: value for name, value in ADAMW.items() if name != "fused"}
+    return torch.optim.AdamW, ADAMW
 
 
 def _local(tensor: Tensor) -> Tensor:

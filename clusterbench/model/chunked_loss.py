@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clusterbench.model.decoder import Decoder
 from clusterbench.model.modules import TiedHead
-from clusterbench.model.rounded import kept_in, master_and_copy
+from clusterbench.model.rounded import graded_and_copy, kept_in
 
 
 def chunked_loss(
@@ -53,7 +53,7 @@ def put_loss_into_head(decoder: Decoder, chunks: int) -> None:
 
     def forward(x_BSH: Tensor, labels_BS: Tensor) -> Tensor:
         # the parameter itself where there is a copy of it: the gradient is in float32 already
-        weight_VH, rounded_VH = master_and_copy(owner, "weight") if kept_in(owner) else (head.weight, None)
+        weight_VH, rounded_VH = graded_and_copy(owner, "weight") if kept_in(owner) else (head.weight, None)
         return chunked_loss(x_BSH.flatten(0, 1), weight_VH, labels_BS.flatten(), chunks, rounded_VH)
 
     head.forward = forward  # type: ignore[method-assign, assignment]

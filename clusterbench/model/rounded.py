@@ -4,6 +4,9 @@ A module that multiplies with such a copy has three things in place of its param
 ``weight_master``, which the optimizer updates; the buffer ``weight_copy``; and a property ``weight``, which is the copy
 with a node of its own in each forward. A node that was made once and served a whole step would be older than all
 others: autograd goes by age, and would keep every gradient in the dtype of the copy until backward is over.
+
+The gradient is that of the master. Where it is to be as narrow as the copy, the copy is a parameter, too, and the
+gradient is its own: DDP then has buckets of that dtype, and the optimizer gets it from there.
 """
 
 from __future__ import annotations
@@ -19,16 +22,31 @@ from clusterbench.engine.compat import before_compiled
 _KEPT = "_clusterbench_rounded"
 
 
-def keep_copy(module: nn.Module, leaf: str, master: nn.Parameter, dtype: torch.dtype) -> str:
-    """Puts a parameter and its copy in place of the one called ``leaf``; returns the name that the parameter has now.
+def keep_copy(
+    module: nn.Module, leaf: str, master: nn.Parameter, dtype: torch.dtype, has_gradient: bool = False
+) -> tuple[str, str]:
+    """Puts a parameter and its copy in place of the one called ``leaf``.
 
     On the meta device: nothing is allocated yet. A property called ``leaf`` is left to who makes the module's class.
+
+    Parameters
+    ----------
+    has_gradient
+        Whether the gradient is the copy's and not the master's.
+
+    Returns
+    -------
+    The names of the master and of the parameter that gets the gradient.
     """
     delattr(module, leaf)
     module.register_parameter(_master(leaf), master)
-    module.register_buffer(_copy(leaf), torch.empty_like(master, dtype=dtype, requires_grad=False), persistent=False)
+    copy = torch.empty_like(master, dtype=dtype, requires_grad=False)
+    if has_gradient:
+        module.register_parameter(_copy(leaf), nn.Parameter(copy))
+    else:
+        module.register_buffer(_copy(leaf), copy, persistent=False)
     setattr(module, _KEPT, [*kept_in(module), leaf])
-    return _master(leaf)
+    return _master(leaf), _copy(leaf) if has_gradient else _master(leaf)
 
 
 def kept_in(module: nn.Module) -> list[str]:
@@ -47,8 +65,14 @@ def master_and_copy(module: nn.Module, leaf: str) -> tuple[nn.Parameter, Tensor]
     return getattr(module, _master(leaf)), getattr(module, _copy(leaf))
 
 
+def graded_and_copy(module: nn.Module, leaf: str) -> tuple[nn.Parameter, Tensor]:
+    """The parameter that gets the gradient of a copy, and the copy as a plain tensor."""
+    master, copy = master_and_copy(module, leaf)
+    return (copy, copy.detach()) if isinstance(copy, nn.Parameter) else (master, copy)
+
+
 def look_at_copy(leaf: str, is_last: bool = True) -> Callable[[nn.Module], Tensor]:
-    """What gives the copy of a module's weight, with a new node: its gradient goes to the parameter.
+    """What gives the copy of a module's weight, with a new node: its gradient goes to the parameter that gets it.
 
     Parameters
     ----------
@@ -59,7 +83,7 @@ def look_at_copy(leaf: str, is_last: bool = True) -> Callable[[nn.Module], Tenso
     def look(module: nn.Module) -> Tensor:
         if torch.compiler.is_compiling():  # a node that the compiler saw would be a part of what it compiles
             return cast(Tensor, getattr(module, _now(leaf)))
-        return _rounded(*master_and_copy(module, leaf), is_last)
+        return _rounded(*graded_and_copy(module, leaf), is_last)
 
     return look
 
@@ -88,8 +112,8 @@ def _now(leaf: str) -> str:
     return f"{leaf}_now"
 
 
-def _rounded(master: nn.Parameter, copy: Tensor, is_last: bool) -> Tensor:
-    return cast(Tensor, _Rounded.apply(master, copy, is_last))  # type: ignore[no-untyped-call]
+def _rounded(graded: nn.Parameter, copy: Tensor, is_last: bool) -> Tensor:
+    return cast(Tensor, _Rounded.apply(graded, copy, is_last))  # type: ignore[no-untyped-call]
 
 
 class _Rounded(torch.autograd.Function):
@@ -100,16 +124,16 @@ class _Rounded(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, master: nn.Parameter, copy: Tensor, is_last: bool) -> Tensor:
-        ctx.master, ctx.is_last = master, is_last
+    def forward(ctx: Any, graded: nn.Parameter, copy: Tensor, is_last: bool) -> Tensor:
+        ctx.graded, ctx.is_last = graded, is_last
         return copy.view_as(copy)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
-        (gradient,), master = gradients, ctx.master
-        if master.grad is None:
-            return gradient.to(master.dtype), None, None
+        (gradient,), graded = gradients, ctx.graded
+        if graded.grad is None:
+            return gradient.to(graded.dtype), None, None
         if ctx.is_last:
             return gradient, None, None
-        master.grad.add_(gradient)
+        graded.grad.add_(gradient)
         return None, None, None

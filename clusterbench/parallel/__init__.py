@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from clusterbench.discover import things
 from clusterbench.formulas.collectives import traffic_bytes
-from clusterbench.job import Chunk, TrainingJob, activations, has_copy, how_many, one_of_each, weight_shapes
+from clusterbench.job import (
+    Chunk,
+    TrainingJob,
+    activations,
+    has_copy,
+    how_many,
+    kept_bytes,
+    one_of_each,
+    weight_shapes,
+)
 from clusterbench.layout import SHARD, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.parallel._words import Meaning, PhaseWords, Remark
@@ -545,8 +554,9 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
     # What training/step.py does itself, after the last backward: gradients that are parts travel in one flat buffer for
     # each axis,
     parts, ways = _of_gradients(tuple(active), job.shape, job.layout, job.kind)
+    each = kept_bytes("norm.weight", job)  # all of them are FSDP's, or none: experts that are not are summed nowhere
     for axis, numel in parts.items():
-        yield Traffic(axis, "all_reduce", 1, numel * job.master_bytes, during=f"sum_{axis}")
+        yield Traffic(axis, "all_reduce", 1, numel * each, during=f"sum_{axis}")
     # and of the weights that are split each rank adds up its own squares: a number for each way of being split.
     if job.max_grad_norm is not None:
         for axis, numbers in ways.items():
@@ -577,20 +587,38 @@ def _ranks(active: Sequence[Parallelism], axis: str) -> int:
 
 def expected_states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
     """Bytes on one rank of parameters, gradients and optimizer state, without what is gathered for a while."""
-    return _states(tuple(active), job.shape, job.layout, job.dtype, job.precision, job.kind)
+    return _states(tuple(active), job.shape, job.layout, *job.dtypes, job.kind)
 
 
 @lru_cache(maxsize=256)  # the stages of a pipeline are of three kinds at most
 def _states(
-    active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout, dtype: str, precision: str, chunk: Chunk
+    active: tuple[Parallelism, ...],
+    shape: ModelShape,
+    layout: ParallelLayout,
+    dtype: str,
+    precision: str,
+    gradient_dtype: str,
+    chunk: Chunk,
 ) -> dict[str, float]:
-    job = TrainingJob(shape, layout, 1, 1, 1, dtype, chunks=(chunk,), precision=precision)
+    job = TrainingJob(
+        shape,
+        layout,
+        1,
+        1,
+        1,
+        dtype,
+        chunks=(chunk,),
+        precision=precision,
+        gradient_dtype=gradient_dtype,
+    )
     weights = held_weights(active, job)
     numel = sum(number * prod(weight.size) for weight, number in weights)
     copied = sum(number * prod(weight.size) for weight, number in weights if has_copy(weight.name, job))
     states = {
         "parameters": float(numel * job.master_bytes + copied * job.compute_bytes),
-        "gradients": float(numel * job.master_bytes),
+        "gradients": float(
+            sum(number * prod(weight.size) * kept_bytes(weight.name, job) for weight, number in weights)
+        ),
         # Adam's two moments, and a float32 step count for each tensor, which torch's own has
         "optimizer_state": float(2 * numel * job.moment_bytes + 4 * sum(number for _, number in weights)),
     }
@@ -660,8 +688,7 @@ def moments_by_chunk(
         job.layout.of_micro_batch,
         job.seq_len,
         job.micro_batch_size,
-        job.dtype,
-        job.precision,
+        *job.dtypes,
         job.device,
         load,
     )
@@ -683,13 +710,24 @@ def _moments(
     micro_batch_size: int,
     dtype: str,
     precision: str,
+    gradient_dtype: str,
     device: str,
     load: float,
     chunk: Chunk,
 ) -> tuple[Moments, Moments]:
     """What one micro-batch holds of these layers: without what is kept of messages, and with it."""
     batch = micro_batch_size * layout.dp, micro_batch_size
-    job = TrainingJob(shape, layout, seq_len, *batch, dtype, device=device, chunks=(chunk,), precision=precision)
+    job = TrainingJob(
+        shape,
+        layout,
+        seq_len,
+        *batch,
+        dtype,
+        device=device,
+        chunks=(chunk,),
+        precision=precision,
+        gradient_dtype=gradient_dtype,
+    )
     moments = [activations(job, load)]
     for parallelism in active:
         moments = [after for held in moments for after in parallelism.moments(held, job)]

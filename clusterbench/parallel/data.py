@@ -112,10 +112,9 @@ class DataParallel(Parallelism):
     def objection(self, job: TrainingJob) -> str | None:
         if self.compress != "none" and job.layout.uses("pp"):
             return f"compress {self.compress} is a hook of DDP, without which pp{job.layout.pp} reduces gradients"
-        if self.compress != "none" and job.master_bytes == 2:
-            return (
-                f"compress {self.compress} rounds float32 gradients; with precision {job.precision} they are bfloat16"
-            )
+        if self.compress != "none" and job.gradient_bytes == 2:
+            by = f"precision {job.precision}" if job.master_bytes == 2 else f"gradient_dtype {job.gradient_dtype}"
+            return f"compress {self.compress} rounds float32 gradients; with {by} they are bfloat16"
         return None
 
     def hides_total(self, job: TrainingJob) -> str:
@@ -178,15 +177,15 @@ class DataParallel(Parallelism):
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         if job.layout.uses("pp"):
             return
-        master_bytes = job.master_bytes
-        sizes = self._in_order(job, lambda size: prod(size) * master_bytes)
+        gradient_bytes = job.gradient_bytes
+        sizes = self._in_order(job, lambda size: prod(size) * gradient_bytes)
         axis, buckets = job.layout.data_axis, num_buckets(sizes)
         if self.compress == "powersgd":
             # in one bucket what is not worth it, and two factors of what is
             numbers = sum(self._in_order(job, self._numel_sent))
-            yield Traffic(axis, "all_reduce", 3, numbers * job.master_bytes, during="reduce")
+            yield Traffic(axis, "all_reduce", 3, numbers * job.gradient_bytes, during="reduce")
         elif self.compress == "bf16":
-            yield Traffic(axis, "all_reduce", buckets, sum(sizes) * 2 // job.master_bytes, during="reduce")
+            yield Traffic(axis, "all_reduce", buckets, sum(sizes) * 2 // job.gradient_bytes, during="reduce")
         else:
             yield Traffic(axis, "all_reduce", buckets, sum(sizes), during="reduce")
 
@@ -194,8 +193,8 @@ class DataParallel(Parallelism):
         """Bytes of the largest copy in which gradients travel, where they are compressed; else they travel in place."""
         if self.compress != "bf16":
             return 0.0
-        sizes = self._in_order(job, lambda size: prod(size) * job.master_bytes)
-        return max(buckets(sizes)) * 2 / job.master_bytes
+        sizes = self._in_order(job, lambda size: prod(size) * job.gradient_bytes)
+        return max(buckets(sizes)) * 2 / job.gradient_bytes
 
     def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
         title, when = "Gradients are averaged", "while the last backward runs, in buckets"
@@ -209,9 +208,10 @@ class DataParallel(Parallelism):
         if job.layout.uses("pp"):
             return
         decoder = assembly.decoders[0]
-        experts = [weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job)]
+        reduced = {weight.graded_name for weight in assembly.weights if not is_spread_expert(weight.name, job)}
+        others = (name for name, _ in decoder.named_parameters() if name not in reduced)
         # of buffers there are only copies of weights, which every rank rounds for itself
-        leave_to_others(decoder, [*experts, *(name for name, _ in decoder.named_buffers())])
+        leave_to_others(decoder, [*others, *(name for name, _ in decoder.named_buffers())])
         group = assembly.grid.group(job.layout.data_axis)
         model = self._replicated(decoder, group)
         self._compress(model, assembly, group)

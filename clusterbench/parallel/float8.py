@@ -55,6 +55,11 @@ class Float8(Parallelism):
     def objection(self, job: TrainingJob) -> str | None:
         if job.dtype != "bfloat16":
             return f"float8 {self.float8} rounds what is multiplied in bfloat16, and dtype is {job.dtype}"
+        if job.gradient_bytes != job.master_bytes:
+            return (
+                f"float8 {self.float8} and gradient_dtype {job.gradient_dtype}: how far both together may be from one "
+                "rank was not measured"
+            )
         for what, number in {
             "tokens of a micro-batch": job.local_tokens,
             **_channels(job.shape, job.layout.tp),

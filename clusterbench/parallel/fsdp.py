@@ -85,6 +85,11 @@ class FullySharded(Parallelism):
             )
         if size and layout.spreads_experts:
             return f"shard_group_size {size} and +ep{layout.ep}: the expert grid has its own copies, of another size"
+        if job.gradient_bytes != job.master_bytes and layout.uses("pp"):
+            return (
+                f"gradient_dtype {job.gradient_dtype} and +zero{layout.zero} in a pipeline: FSDP then adds up whole "
+                "gradients over micro-batches, and in what dtype no formula here follows; +zero1 does not"
+            )
         return None
 
     @property
@@ -176,12 +181,13 @@ class FullySharded(Parallelism):
         layer, _, root = self._groups(job, chunk)
 
         def in_bytes(group: Group) -> backward.Group:
-            packed = group.padded * job.master_bytes
+            packed = group.padded * job.gradient_bytes
             whole = group.whole * job.compute_bytes
             return backward.Group(
                 gathered=group.padded * job.compute_bytes,
                 gradients=whole,
                 packed=packed,
+                reduced=group.share * job.gradient_bytes,
                 share=group.share * job.master_bytes,
                 last=group.last * job.compute_bytes,
             )
@@ -205,7 +211,7 @@ class FullySharded(Parallelism):
                     continue
                 gathered, sent = (
                     gathers_of_all * group.padded * job.compute_bytes,
-                    calls * group.padded * job.master_bytes,
+                    calls * group.padded * job.gradient_bytes,
                 )
                 yield Traffic(group.axis, "all_gather", gathers_of_all, gathered, group.ranks, during="gather")
                 yield Traffic(group.axis, "reduce_scatter", calls, sent, group.ranks, during="reduce")
@@ -265,13 +271,13 @@ class FullySharded(Parallelism):
         import torch
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-        from clusterbench.model.assembly import COMPUTE_DTYPES, master_dtype
+        from clusterbench.model.assembly import COMPUTE_DTYPES, gradient_dtype, master_dtype
 
         job, grid = assembly.job, assembly.grid
         mesh = grid.shards(self.shard_group_size) if self.shard_group_size else grid.line(job.layout.data_axis)
         gathered, kept = COMPUTE_DTYPES[job.dtype], master_dtype(job)
         policy = (
-            MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=kept)
+            MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=gradient_dtype(job))
             if gathered != kept
             else MixedPrecisionPolicy()
         )

@@ -140,15 +140,12 @@ def _most_of_a_rank(sizes: tuple[int, ...], ranks: int) -> tuple[int, int]:
 
 def _optimizer(assembly: Assembly, parameters: Sequence[nn.Parameter], axis: str) -> Optimizer:
     from torch.distributed.optim import ZeroRedundancyOptimizer
-    from torch.optim import AdamW
 
-    from clusterbench.model.assembly import ADAMW, adamw, half_moments
-    from clusterbench.model.half_moments import HalfMomentsAdamW
+    from clusterbench.model.assembly import adamw, adamw_of
 
     job = assembly.job
     if job.layout.degree(axis) == 1:
         return adamw(parameters, job, assembly.rounding)
     group = assembly.grid.group(axis)
-    if settings := half_moments(job, assembly.rounding):
-        return ZeroRedundancyOptimizer(parameters, HalfMomentsAdamW, process_group=group, **settings)
-    return ZeroRedundancyOptimizer(parameters, AdamW, process_group=group, **ADAMW)
+    kind, settings = adamw_of(job, assembly.rounding)
+    return ZeroRedundancyOptimizer(parameters, kind, process_group=group, **settings)  # type: ignore[arg-type]

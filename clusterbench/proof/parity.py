@@ -17,8 +17,9 @@ import torch.distributed as dist
 from clusterbench.engine.compat import shapes_on_meta
 from clusterbench.engine.grid import Grid
 from clusterbench.errors import WrongResult
-from clusterbench.expected.tolerances import EXACT, Comparison, comparisons_of
+from clusterbench.expected.tolerances import EXACT, Comparison, comparisons_of, rounding_of_summed_gradients
 from clusterbench.expected.twin import twin_of
+from clusterbench.formulas.rounding import BFLOAT16_ROUNDING
 from clusterbench.job import TrainingJob
 from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, active_in
@@ -41,7 +42,8 @@ from clusterbench.trainers import Trainer
 from clusterbench.training.built_step import BuiltStep
 from clusterbench.training.step import TrainingStep
 
-BFLOAT16_ROUNDING = 2.0**-9
+MOST_BEYOND = 1.6
+"""By which the worst update may go beyond its tolerance for sums in bfloat16: 0.8, where without a step it is 1."""
 WORST_LEAST = 0.45
 """Of what two steps changed of a weight no rank is trusted to less than this, where products are coarse."""
 
@@ -81,7 +83,9 @@ def check_parity(
         if comparison.dtype == "bfloat16":
             of_one_rank = deviations(references.of(comparison, comparison.dtype), exact)
             numels = _least_parts(step, exact, device) if coarse else None
-            found = over_rounding(found, of_one_rank, exact, keeps_half, coarse, numels)
+            own = replace(twin, dtype=comparison.dtype)
+            sums = rounding_of_summed_gradients(own, active_in(job.layout, comparison.parallelisms))
+            found = over_rounding(found, of_one_rank, exact, keeps_half, coarse, numels, sums)
         evidence |= {comparison.key(metric): max(group.values()) for metric, group in found.items()}
         complaints += [
             f"{job.layout} does not compute what one rank computes: {how}" for how in _too_far(found, comparison, job)
@@ -159,6 +163,7 @@ def over_rounding(
     keeps_half: bool = False,
     coarse: float = 0.0,
     numels: Mapping[str, int] | None = None,
+    sums: Mapping[str, float] | None = None,
 ) -> Deviations:
     """Deviations as multiples of what bfloat16 makes of a step on one rank.
 
@@ -169,19 +174,28 @@ def over_rounding(
     ``coarse`` is what products lose of their operands: where that is much, a loss is trusted to half of it, the
     scale of all gradients by it and that of one by half of it more, and what two steps changed of a weight by a
     multiple of what it is on one rank, too. ``numels`` has the elements of the smallest part that a rank has of each
-    weight: of few elements a deviation is as far from its mean as chance will have it.
+    weight: of few elements a deviation is as far from its mean as chance will have it. ``sums`` has what sums in
+    bfloat16 add to a gradient of one rank: as independent errors they add up in squares. Adam turns the sign of an
+    update where the gradient is smaller than its error, so of those elements there are as many times more, and an
+    update is off by the root of that.
     """
+    by_sums = growth_by_sums(of_one_rank["parity_gradients"], sums or {})
     numels = numels or {name: weight.gradient.numel() for name, weight in exact.weights.items()}
-    scales = {
-        name: _of_scale(name, off, numels[name]) + coarse / 2 for name, off in of_one_rank["parity_gradients"].items()
-    }
+    gradients = {name: off * by_sums[name] for name, off in of_one_rank["parity_gradients"].items()}
+    scales = {name: _of_scale(name, off, numels[name]) + coarse / 2 for name, off in gradients.items()}
+    of_all = sum(numels[name] * off for name, off in of_one_rank["parity_gradients"].items())
+    more_updates = math.sqrt(sum(numels[name] * off for name, off in gradients.items()) / of_all) if of_all else 1.0
     rounding = {
         **of_one_rank,
+        "parity_gradients": gradients,
+        "parity_update": {name: off * more_updates for name, off in of_one_rank["parity_update"].items()},
         "parity_loss": {
             name: max(off, BFLOAT16_ROUNDING, coarse / 2) for name, off in of_one_rank["parity_loss"].items()
         },
         "parity_gradient_scale": {ALL: max(4 * BFLOAT16_ROUNDING, coarse)} | scales,
-        "parity_worst_update": dict.fromkeys(of_one_rank["parity_worst_update"], 1.0),
+        "parity_worst_update": {
+            name: min(MOST_BEYOND, math.sqrt(by_sums[name])) for name in of_one_rank["parity_worst_update"]
+        },
     }
     if coarse and not keeps_half:
         rounding["parity_worst_update"] = {
@@ -193,6 +207,17 @@ def over_rounding(
     return {
         metric: {name: off / max(rounding[metric][name], 1e-30) for name, off in group.items()}
         for metric, group in found.items()
+    }
+
+
+def growth_by_sums(of_one_rank: Mapping[str, float], sums: Mapping[str, float]) -> dict[str, float]:
+    """How many times as far a gradient may be off with what sums in bfloat16 add, by name.
+
+    >>> growth_by_sums({"head.weight": 0.003, "norm.weight": 0.01}, {"head.weight": 0.004})
+    {'head.weight': 1.6666666666666667, 'norm.weight': 1.0}
+    """
+    return {
+        name: math.hypot(off, sums[name]) / off if off and name in sums else 1.0 for name, off in of_one_rank.items()
     }
 
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from clusterbench.engine.compat import active_fake_mode, any_gradient, is_to_be_compiled, without_fake_tensors
 from clusterbench.engine.grid import Grid
-from clusterbench.job import TrainingJob, has_copy, is_spread_expert
+from clusterbench.job import TrainingJob, has_copy, is_spread_expert, kept_bytes
 from clusterbench.model.assembly import COMPUTE_DTYPES, Assembly, Weight, master_dtype
 from clusterbench.model.decoder import Decoder
 from clusterbench.model.modules import TiedHead
@@ -99,7 +99,8 @@ def _lay_down(weight: Weight, whole: nn.Parameter, decoder: Decoder, job: Traini
         part = nn.Parameter(torch.empty(size, dtype=whole.dtype, device="meta"))
         is_seen_whole = "ep" not in weight.split_over
     if has_copy(weight.name, job):
-        weight.leaf = keep_copy(module, leaf, part, COMPUTE_DTYPES[job.dtype])
+        is_narrow = kept_bytes(weight.name, job) != job.master_bytes
+        weight.leaf, weight.graded_leaf = keep_copy(module, leaf, part, COMPUTE_DTYPES[job.dtype], is_narrow)
         classes.give(module, leaf, _view(look_at_copy(leaf), whole if is_seen_whole else None))
         if module is decoder.embedding and isinstance(decoder.head, TiedHead) and decoder.chunk.first:
             in_head = _view(look_at_copy(leaf, is_last=False), whole if is_seen_whole else None)

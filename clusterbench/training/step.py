@@ -130,6 +130,8 @@ class TrainingStep:
         self.assembly.round_weights()
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=not self.assembly.keep_gradients)
+        for weight in self.weights:
+            weight.let_go(self.assembly.keep_gradients)
         if self.assembly.forward_backward is not None:
             with ExitStack() as stack:
                 for context in self.assembly.contexts:
@@ -206,6 +208,8 @@ class TrainingStep:
         return total.sqrt()
 
     def update(self) -> None:
+        for weight in self.weights:
+            weight.hand_over()
         for optimizer in self.optimizers:
             optimizer.step()
         self.num_steps += 1

@@ -137,6 +137,8 @@ def _drawn(source: random.Random) -> Mix | None:
         "dtype": source.choice(["float32", "bfloat16", "bfloat16"]),
         "device": source.choice(["cpu", "cuda"]),
     }
+    if of_job["dtype"] == "bfloat16" and source.random() < 0.3:
+        of_job["gradient_dtype"] = "bfloat16"
     stages = layout.pp * default_chunks(options.get("schedule", "naive"))
     layers = source.choice([stages, stages + 1, 2 * stages]) if layout.uses("pp") else 2  # one more: not even
     mix = Mix(shape, layers, str(layout), options, of_job)

@@ -74,6 +74,9 @@ MIXTURES: list[Case] = [
     ("dp4+ep2+zero3", {**EVEN, "update_rounding": "stochastic"}, {**MOE, "precision": "pure_bfloat16"}),
     ("dp2-tp2+sp+zero3", {"float8": "rowwise", "recompute": "selective"}, FLAT),
     ("dp4+zero2", {"shard_group_size": 2, "recompute": "selective"}, FLAT),
+    ("dp2-tp2+sp+zero1", {}, {**FLAT, "gradient_dtype": "bfloat16"}),
+    ("dp4+ep2+zero3", EVEN, {**MOE, "gradient_dtype": "bfloat16"}),
+    ("pp2-dp2", {"schedule": "zbv"}, {**PIPED, "gradient_dtype": "bfloat16"}),
 ]
 
 

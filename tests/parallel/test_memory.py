@@ -23,6 +23,7 @@ TIED, MQA, MOE = {"shape": "llama-tiny-tied"}, {"shape": "llama-tiny-mqa"}, {"sh
 EVEN = {"routing": "balanced"}
 HALF = {"dtype": "bfloat16"}
 PURE = {**HALF, "precision": "pure_bfloat16"}
+NARROW = {**HALF, "gradient_dtype": "bfloat16"}
 WHOLE_BACKWARD = [schedule for schedule in SCHEDULES if not splits_backward(schedule)]
 
 # To the byte but for scalars: on one rank and where ranks share what lies around the layers.
@@ -50,6 +51,9 @@ EXACT: list[Case] = [
     ("tp1", {"recompute": "full", "loss_chunks": 4}, PURE),
     *((layout, {"update_rounding": "stochastic"}, PURE) for layout in ("tp1", "dp2+zero1", "dp2+zero3")),
     *((layout, {}, {**HALF, "precision": "bfloat16_moments"}) for layout in ("dp2", "dp2+zero1", "dp2+zero3")),
+    *((layout, {}, NARROW) for layout in ("tp1", "dp2", "dp2+zero1", "dp2+zero2", "dp2+zero3", "cp2")),
+    ("dp2+zero3", {}, {**NARROW, "global_batch_size": 4}),
+    ("dp2+ep2", EVEN, {**NARROW, **MOE}),
     ("tp1", {"float8": "tensorwise"}, PURE),
     ("tp1", {"float8": "rowwise", "recompute": "selective"}, HALF),
     ("dp2+zero3", {"float8": "tensorwise", "recompute": "full"}, HALF),
@@ -70,6 +74,7 @@ TENSOR: list[Case] = [
     ("tp2+sp", {}, {}),
     ("tp2+sp", {}, HALF),
     ("tp2+sp", {}, PURE),
+    *((layout, {}, NARROW) for layout in ("tp2", "tp2+sp")),
     ("tp2+sp", {"float8": "tensorwise"}, HALF),
     ("tp2+sp", {"recompute": "full"}, {}),
     ("tp2", {}, MQA),
@@ -88,6 +93,7 @@ PIPELINE: list[Case] = [
     ("pp2-dp2+zero3", {"schedule": "interleaved_1f1b"}, {**EIGHT, "shape": "llama-tiny-seven"}),
     ("pp2", {}, {**EIGHT, **HALF}),
     ("pp2", {}, {**EIGHT, **PURE}),
+    *(("pp2", {"schedule": schedule}, {**EIGHT, **NARROW}) for schedule in ("1f1b", "interleaved_1f1b")),
     ("pp2-dp2+zero3", {"schedule": "1f1b"}, {**EIGHT, **PURE}),
     ("pp2", {}, {**EIGHT, **TIED}),
     ("pp2-tp2+sp", {}, EIGHT),
@@ -158,6 +164,12 @@ def test_bfloat16_training_takes_so_many_bytes_per_parameter(precision: str, eac
     parameters = make_job("tp1").shape.num_parameters
     at_rest = state["parameters"] + state["gradients"] + state["optimizer_state"]
     assert at_rest == pytest.approx(each * parameters, rel=1e-4)  # and 4 bytes per tensor for Adam's step
+
+
+def test_gradients_in_bfloat16_take_half_the_bytes_and_nothing_else_changes() -> None:
+    wide, narrow = expected("dp2", dtype="bfloat16"), expected("dp2", **NARROW)
+    assert narrow["gradients"] == 2 * make_job("dp2").shape.num_parameters == wide["gradients"] / 2
+    assert {**narrow, "gradients": 0} == {**wide, "gradients": 0}
 
 
 def test_sequence_parallelism_saves_activations_and_no_state() -> None:

@@ -17,6 +17,7 @@ FOUR = {"micro_batch_size": 1}
 EVEN, MOE, SHARED = {"routing": "balanced"}, {"shape": "moe-tiny"}, {"shape": "moe-shared-tiny"}
 """Routing that does not depend on the data, of which the bytes are known."""
 PURE = {"dtype": "bfloat16", "precision": "pure_bfloat16"}
+NARROW = {"dtype": "bfloat16", "gradient_dtype": "bfloat16"}
 AGAIN = ("selective", "full")
 WHOLE_BACKWARD = [schedule for schedule in SCHEDULES if not splits_backward(schedule)]
 
@@ -50,6 +51,11 @@ CASES: list[Case] = [
     *((f"{layout}+zero{stage}", {}, {}) for stage in (1, 2, 3) for layout in ("dp2", "cp2", "dp2-cp2", "dp2-tp2+sp")),
     *((f"dp2+zero{stage}", {"recompute": again}, {}) for stage in (2, 3) for again in AGAIN),
     *((f"dp2+zero{stage}", {}, {"dtype": "bfloat16"}) for stage in (1, 2, 3)),
+    *((f"dp2{zero}", {}, NARROW) for zero in ("", "+zero1", "+zero2", "+zero3")),
+    *((layout, {}, NARROW) for layout in ("tp2", "tp2+sp", "cp2", "pp2", "pp2-dp2")),
+    ("dp2-tp2+sp+zero3", {}, NARROW),
+    ("dp4+zero3", {"shard_group_size": 2}, NARROW),
+    ("dp4+ep2", EVEN, {**NARROW, **MOE}),
     *((layout, {}, PURE) for layout in ("dp2", "tp2+sp", "pp2-dp2", "dp2+zero1", "dp2+zero3")),
     *((f"{layout}+zero{stage}", {"shard_group_size": 2}, {}) for stage in (2, 3) for layout in ("dp4", "dp2-cp2")),
     # context

@@ -30,7 +30,7 @@ RECORDED = {
     "one_gpu_fake": ((4, "c62b7d840f782287"), (6, "66b7ad48e940e875")),
     "one_gpu_memory": ((3, "a833320a297fa6fe"), (18, "94c26346d89a4746")),
     "one_gpu_ranks": ((18, "37ebc4102c66bf72"), (33, "bd3e55b45145ea27")),
-    "one_gpu_smoke": ((25, "40bea32128a72d4d"), (67, "553e619a692fff48")),
+    "one_gpu_smoke": ((26, "c43fddd09fe66562"), (68, "6215981bb667bcb1")),
     "pp_schedules": ((16, "c85a2678ef4317e2"), (48, "0fdbed3fba14b860")),
     "pp_vs_zero3": ((8, "da226a6de6830fd2"), (32, "75b1d00a9cd7e682")),
     "rdma": ((23, "1df4fb53fdaf75e9"), (145, "990cb2551c9d50c4")),

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from clusterbench.precision import NARROW, WIDE
 from tests.ranks import run_ranks
 from tests.training.jobs import parity_of
 
 pytestmark = pytest.mark.gloo
 
 
-def verdicts(layout: str, dtype: str, by_chance: bool = False) -> dict[str, str]:
+def verdicts(layout: str, dtype: str, by_chance: bool = False, gradient_dtype: str = WIDE) -> dict[str, str]:
     """What the comparison says of a step with each defect, which acts on many ranks in this dtype alone.
 
     ``by_chance``: with weights in bfloat16, of which updates are rounded by chance.
@@ -23,7 +24,8 @@ def verdicts(layout: str, dtype: str, by_chance: bool = False) -> dict[str, str]
     from clusterbench.model import half_moments
     from clusterbench.training.step import TrainingStep
 
-    changes = {"dtype": dtype, **({"precision": "pure_bfloat16"} if by_chance else {})}
+    changes = {"dtype": dtype, "gradient_dtype": gradient_dtype}
+    changes |= {"precision": "pure_bfloat16"} if by_chance else {}
     options = {"update_rounding": "stochastic"} if by_chance else {}
     honest = {name: getattr(TrainingStep, name) for name in ("reduce", "update", "clip", "forward_backward")}
 
@@ -102,6 +104,13 @@ def test_what_is_wrong_in_one_dtype_alone_is_wrong(layout: str, dtype: str) -> N
     said = run_ranks(2, verdicts, layout, dtype, timeout_s=280)[0]
     assert said.pop("honest") == ""
     assert {defect: what for defect, what in said.items() if f" in {dtype}; allowed is " not in what} == {}
+
+
+@pytest.mark.parametrize("layout", ["dp2", "tp2+sp", "pp2", "dp2+zero3"])
+def test_what_is_wrong_where_gradients_are_in_bfloat16_is_wrong(layout: str) -> None:
+    said = run_ranks(2, verdicts, layout, "bfloat16", False, NARROW, timeout_s=280)[0]
+    assert said.pop("honest") == ""
+    assert {defect: what for defect, what in said.items() if " in bfloat16; allowed is " not in what} == {}
 
 
 @pytest.mark.parametrize("layout", ["dp2", "tp2+sp"])

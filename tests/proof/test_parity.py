@@ -156,6 +156,28 @@ HALF_MOMENTS: list[Case] = [
     (layout, options, {"dtype": "bfloat16", "precision": "bfloat16_moments"})
     for layout, options in [("dp2", {}), ("tp2", {}), ("pp2", {}), ("dp2+zero1", {}), ("dp2+zero3", {"offload": True})]
 ]
+NARROW: list[Case] = [
+    (layout, options, {**changes, "dtype": "bfloat16", "gradient_dtype": "bfloat16"})
+    for layout, options, changes in [
+        ("tp1", {"recompute": "full"}, {}),
+        ("dp2", {}, {}),
+        ("dp2", {"loss_chunks": 2}, TIED),
+        ("dp2", {"compile": True}, {"precision": "bfloat16_moments"}),
+        ("dp2+zero1", {}, {}),
+        ("dp2+zero2", {}, {}),
+        ("dp2+zero3", {"offload": True}, {}),
+        ("tp2", {}, TIED),
+        ("tp2+sp", {}, MQA),
+        ("cp2", {}, {}),
+        ("pp2", {}, EIGHT),
+        ("pp2", {"schedule": "zbv"}, EIGHT),
+        ("dp2+ep2", {}, MOE),
+        ("dp2+ep2+zero3", {}, MOE),
+        ("dp4", {}, {}),
+        ("dp2-tp2+sp+zero3", {}, {}),
+    ]
+]
+"""Gradients in 16 bits, of weights in 32."""
 FLOAT8: list[Case] = [
     (layout, {**options, "float8": scaling}, {**changes, "dtype": "bfloat16"})
     for scaling in ("tensorwise", "rowwise")
@@ -173,7 +195,7 @@ FLOAT8: list[Case] = [
         ("dp4+zero3", {}, {"seed": 2}),
     ]
 ]
-PROVEN = Together(parity_of, [*IN_FLOAT64, *IN_LESS, *PURE, *BY_CHANCE, *HALF_MOMENTS, *FLOAT8])
+PROVEN = Together(parity_of, [*IN_FLOAT64, *IN_LESS, *PURE, *BY_CHANCE, *HALF_MOMENTS, *NARROW, *FLOAT8])
 
 
 QUICK = [case for case in [*TENSOR, *DATA] if case[0] in ("tp2", "tp2+sp", "dp2")]
@@ -205,7 +227,7 @@ def shares_of_allowed(case: Case, evidence: Mapping[str, float]) -> dict[str, fl
     return {key: evidence[key] / limit.value for key, limit in allowed.items()}
 
 
-@pytest.mark.parametrize("case", [*IN_LESS, *PURE, *BY_CHANCE, *HALF_MOMENTS, *FLOAT8], ids=name_of)
+@pytest.mark.parametrize("case", [*IN_LESS, *PURE, *BY_CHANCE, *HALF_MOMENTS, *NARROW, *FLOAT8], ids=name_of)
 def test_a_layout_is_well_within_the_tolerances_of_float64_and_of_its_dtype(case: Case) -> None:
     evidence = PROVEN(case)[0]
     assert not isinstance(evidence, str), evidence

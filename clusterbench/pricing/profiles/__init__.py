@@ -63,6 +63,8 @@ def objection_to_options(priced: PricedJob) -> str | None:
         return "float8: no rate of products in it is known, and no price with FP8 was ever held against a measurement"
     if job.device == "cuda" and job.dtype != "bfloat16":
         return f"dtype {job.dtype}: rates of products on a GPU are those of bfloat16"
+    if job.gradient_bytes != job.master_bytes:
+        return f"gradient_dtype {job.gradient_dtype}: bytes read to add and cast such gradients are not priced"
     if options.get("compile"):
         return "compile: what a compiled layer launches, reads and writes is not priced"
     if options.get("offload"):

@@ -50,6 +50,8 @@ class PlainDDP(Trainer):
             return f"trainer plain_ddp shares a step over dp alone, with no option; this {job.layout} needs {needs}"
         if job.precision != MASTER:
             return f"trainer plain_ddp keeps float32 weights; this step has precision {job.precision}"
+        if job.gradient_bytes != job.master_bytes:
+            return f"trainer plain_ddp has gradients as wide as its weights; gradient_dtype is {job.gradient_dtype}"
         return job.objection()
 
     def predict(
