@@ -8,20 +8,21 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import chain, count
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
 from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
 from clusterbench.checks.nvlink_state import LINKS
 from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log
+from clusterbench.doctor.readers import readers
+from clusterbench.doctor.said import File, Reader, Said, apart
 from clusterbench.errors import SuiteError, ToolError
-from clusterbench.facts import Facts, Host, name_of
+from clusterbench.facts import Host, name_of
 from clusterbench.facts.gpus import (
     COMPUTE_MODE,
     DEFAULT_POWER_LIMIT,
@@ -52,7 +53,7 @@ from clusterbench.tools import (
     nvidia_smi_table,
     p2p_bandwidth,
 )
-from clusterbench.tools._prefix import PlainLine, unwrapped
+from clusterbench.tools._prefix import PlainLine
 from clusterbench.tools.xid import sxid
 from clusterbench.types import Severity
 from clusterbench.words import few, plural
@@ -60,72 +61,6 @@ from clusterbench.words import few, plural
 _MOST_BYTES = 512 * 2**20
 _MOST_QUOTED = 120
 _MOST_OF_A_PLACE = 400
-
-
-@dataclass(frozen=True)
-class Said:
-    """What is made of one file: facts of a host for some ``checks``, or what was found at once.
-
-    Facts that come from a file are not whole: only the checks named are asked, which judge by nothing else.
-    """
-
-    facts: tuple[Facts, ...] = ()
-    checks: tuple[str, ...] = ()
-    found: tuple[Found, ...] = ()
-    healthy: tuple[Healthy, ...] = ()
-    not_judged: tuple[NotJudged, ...] = ()
-    hosts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class File:
-    """A file with its lines, in whole and by whose they are: a host, or by the file's name where nothing says it."""
-
-    name: str
-    text: str
-    lines: Sequence[PlainLine]
-
-    @classmethod
-    def of(cls, name: str, text: str) -> Self:
-        return cls(name, text, unwrapped(text))
-
-    @cached_property
-    def by_host(self) -> Mapping[str, Sequence[PlainLine]]:
-        """The lines of each host, or of each rank where no more is said."""
-        origins = {line.origin for line in self.lines}
-        names = {origin: self.named(origin, origins) for origin in origins}
-        lines: dict[str, list[PlainLine]] = defaultdict(list)
-        for line in self.lines:
-            lines[names[line.origin]].append(line)
-        return lines
-
-    def text_of(self, lines: Sequence[PlainLine]) -> str:
-        """Some of its lines; only the last one of the file may lack its end."""
-        return "\n".join(line.text for line in lines) + ("\n" if lines[-1] is not self.lines[-1] else "")
-
-    def named(self, origin: str, others: Collection[str]) -> str:
-        """A host's name: ``rank 3`` alone is none, and says nothing where there is no other."""
-        if " " in origin:
-            return f"{self.name} {origin}" if len({*others} - {""}) > 1 else self.name
-        return origin or self.name
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A kind of file: its name, and what it says of each host; nothing where a file is not of this kind."""
-
-    kind: str
-    read: Callable[[File], Sequence[tuple[str, Said]]]
-
-
-def _apart(kind: str, holds: Callable[[str], bool], read: Callable[[str, str], Said]) -> Reader:
-    """One whose lines are of one host, so that those of several are read apart."""
-
-    def of(file: File) -> list[tuple[str, Said]]:
-        texts = {host: file.text_of(lines) for host, lines in file.by_host.items()}
-        return [(host, read(text, host)) for host, text in texts.items() if holds(text)]
-
-    return Reader(kind, of)
 
 
 def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
@@ -703,14 +638,15 @@ def _lspci(text: str, name: str) -> Said:
 READERS = (
     Reader("a kernel's log", _kernel),
     Reader("NCCL's log", _nccl),
-    _apart("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
-    _apart("ibstat", ibstat.is_ibstat, _ibstat),
-    _apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
-    _apart("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
-    _apart("nvidia-smi", nvidia_smi_table.is_table, _smi_table),
-    _apart("lspci -vvv", lspci.is_lspci, _lspci),
-    _apart("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
-    _apart("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),
-    _apart("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),
+    apart("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
+    apart("ibstat", ibstat.is_ibstat, _ibstat),
+    apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
+    apart("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
+    apart("nvidia-smi", nvidia_smi_table.is_table, _smi_table),
+    apart("lspci -vvv", lspci.is_lspci, _lspci),
+    apart("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
+    apart("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),
+    apart("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),
+    *(apart(reader.kind, reader.holds, reader.read) for reader in readers()),
 )
 """What can be read, in the order in which a file is tried; one may hold several."""

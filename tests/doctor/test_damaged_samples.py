@@ -9,7 +9,8 @@ import pytest
 
 from clusterbench.doctor.logs import examine_logs
 from clusterbench.errors import SuiteError
-from tests.doctor.test_samples import FAULTY, HEALTHY, NOT_WHOLE, SAMPLES
+from tests.doctor.samples import SAMPLES
+from tests.doctor.test_samples import FAULTY, HEALTHY, NOT_WHOLE
 
 pytestmark = pytest.mark.skipif(not SAMPLES.is_dir(), reason="../shared absent")
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from clusterbench.doctor.logs import READERS, File, examine_logs
+from clusterbench.doctor.logs import READERS, examine_logs
+from clusterbench.doctor.said import File
 from tests.doctor import test_logs as said
+from tests.doctor.readers import test_numactl
 from tests.tools.test_nccl_log import WHOLE
 
 PREFIXES = {
@@ -49,6 +51,7 @@ TEXTS = {
     "nvidia-smi": said.TABLE,
     "nvidia-smi nvlink -s": said.NVLINK.format(name="H100", first="25 GB/s", second="<inactive>"),
     "ibv_devinfo": said.DEVINFO.format(state="PORT_DOWN (1)"),
+    "numactl --hardware": test_numactl.HARDWARE.format(memory=0),
 }
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from clusterbench.doctor.logs import examine_logs
 from clusterbench.errors import SuiteError
+from tests.doctor.samples import SAMPLES
 
-SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
 pytestmark = pytest.mark.skipif(not SAMPLES.is_dir(), reason="../shared absent")
 
 HEALTHY = (
@@ -22,6 +20,7 @@ HEALTHY = (
     "ibstatus_a100_all_active.txt",
     "lspci_vvv_full_v100.txt",
     "nccl_info_a100_16rank_efa.txt",
+    "numactl_hardware.txt",
     "nvidia_smi_nvlink_status_a100.txt",
     "nvidia_smi_nvlink_status_azure_good.txt",
     "nvidia_smi_q_525_h800.txt",
@@ -92,7 +91,6 @@ UNREAD = (
     "lspci_vvv_acsctl.txt",
     "nccl_tests_2_17_a100_2node_abridged.txt",
     "nccl_tests_alltoall_superbench.txt",
-    "numactl_hardware.txt",
     "nvbandwidth_readme_d2d_write.txt",
     "nvbandwidth_superbench.txt",
     "nvidia_smi_topo_m_a100_nv12_nonic.txt",
