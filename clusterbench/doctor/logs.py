@@ -19,6 +19,7 @@ from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
 from clusterbench.checks.nvlink_state import LINKS
 from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log
+from clusterbench.doctor.peers import WeakPairs, weak_pairs
 from clusterbench.doctor.readers import readers
 from clusterbench.doctor.said import File, Reader, Said, apart
 from clusterbench.errors import SuiteError, ToolError
@@ -511,35 +512,46 @@ def _table_found(gpus: Sequence[nvidia_smi_table.TableGpu], name: str) -> Iterat
 
 _MANY_UNKNOWN = 5
 """Single values that a driver cannot say are common."""
-_WEAK = 0.5
-"""A pair of GPUs with less than this share of the median pair is not joined as the others are."""
 _SLOWED = 0.9
 """Copies that are slower with peer access than this share of those without: something on the way works against it."""
 
 
 def _p2p(text: str, name: str) -> Said:
     said = p2p_bandwidth.parse(text)
-    found = tuple(_p2p_found(said, name))
-    pairs = len(said.names) * (len(said.names) - 1)
-    healthy = Healthy(
-        "peer_rates", (name,), f"{plural(pairs, 'pair')} of GPUs at rates alike, none slowed by peer access"
-    )
-    return Said(found=found, healthy=() if found or not pairs else (healthy,), hosts=(name,))
+    pairs = weak_pairs(said.one_way)
+    found = (*_p2p_weak(said, pairs, name), *_p2p_slowed(said, pairs, name))
+    unknown = (NotJudged("weak_pair", (name,), pairs.unclear, "nvidia-smi topo -m"),) if pairs.unclear else ()
+    number = len(said.names) * (len(said.names) - 1)
+    what = f"{plural(number, 'pair')} of GPUs at rates alike, none slowed by peer access"
+    healthy = () if found or unknown or not number else (Healthy("peer_rates", (name,), what),)
+    return Said(found=found, healthy=healthy, not_judged=unknown, hosts=(name,))
 
 
-def _p2p_found(said: p2p_bandwidth.P2pBandwidth, name: str) -> Iterator[Found]:
-    rates = {pair: rate for pair, rate in said.one_way.items() if pair[0] != pair[1]}
-    usual = median(rates.values()) if rates else 0.0
-    confirm, fix = "nvidia-smi topo -m; nvidia-smi topo -p2p r", "NVLink's state; ACS and IOMMU off for bare metal"
-    for (source, destination), rate in rates.items():
-        off, place = said.one_way_off[source, destination], f"GPU {source} -> GPU {destination}"
-        figures = f"{name}: with peer access {rate / 1e9:.1f} GB/s, without {off / 1e9:.1f} GB/s"
-        if rate < _WEAK * usual:
-            what = f"copies {rate / 1e9:.1f} GB/s, the median pair {usual / 1e9:.1f} GB/s"
-            yield Found("weak_pair", "error", (name,), place, what, figures, confirm, fix)
-        elif said.peers.get((source, destination)) and rate < _SLOWED * off:
+_P2P_CONFIRM = "nvidia-smi topo -m; nvidia-smi topo -p2p r"
+_P2P_FIX = "NVLink's state; ACS and IOMMU off for bare metal"
+
+
+def _p2p_figures(said: p2p_bandwidth.P2pBandwidth, pair: tuple[int, int], name: str) -> str:
+    on, off = said.one_way[pair], said.one_way_off[pair]
+    return f"{name}: with peer access {on / 1e9:.1f} GB/s, without {off / 1e9:.1f} GB/s"
+
+
+def _p2p_weak(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
+    worst = sorted(weak.pairs, key=lambda pair: said.one_way[pair])
+    for pair in worst[:1] if weak.gpu is not None else weak.pairs:
+        place = f"GPU {pair[0]} -> GPU {pair[1]}" if weak.gpu is None else f"GPU {weak.gpu} and all others"
+        what = f"copies {said.one_way[pair] / 1e9:.1f} GB/s, the median pair {weak.usual / 1e9:.1f} GB/s"
+        figures = _p2p_figures(said, pair, name)
+        yield Found("weak_pair", "error", (name,), place, what, figures, _P2P_CONFIRM, _P2P_FIX)
+
+
+def _p2p_slowed(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
+    for pair, rate in said.one_way.items():
+        off = said.one_way_off[pair]
+        if pair[0] != pair[1] and pair not in weak.pairs and said.peers.get(pair) and rate < _SLOWED * off:
+            place, figures = f"GPU {pair[0]} -> GPU {pair[1]}", _p2p_figures(said, pair, name)
             what = f"copies {rate / 1e9:.1f} GB/s with peer access and {off / 1e9:.1f} GB/s without"
-            yield Found("slowed_by_peer_access", "error", (name,), place, what, figures, confirm, fix)
+            yield Found("slowed_by_peer_access", "error", (name,), place, what, figures, _P2P_CONFIRM, _P2P_FIX)
 
 
 _LINK_RATE, _BLACKWELL_LINK_RATE = 25e9, 50e9

@@ -11,6 +11,8 @@ from tests.doctor.samples import SAMPLES
 pytestmark = pytest.mark.skipif(not SAMPLES.is_dir(), reason="../shared absent")
 
 HEALTHY = (
+    "gpu_copy_bw_superbench.txt",
+    "nvbandwidth_readme_d2d_write.txt",
     "ib_device_status_azure_ndmv4_a100.json",
     "ib_device_status_v100.json",
     "ibstat_a100_all_active.txt",
@@ -56,6 +58,7 @@ FAULTY = {
 """The finding, and a part of the line that shows it."""
 
 NOT_WHOLE = {
+    "nvbandwidth_superbench.txt": "a matrix of three GPUs, and a list of one",
     **{
         f"nccl_tests_{name}_superbench.txt": "one line of NCCL's, and no connection"
         for name in ("allgather", "allreduce", "broadcast", "reduce", "reducescatter")
@@ -72,7 +75,6 @@ UNREAD = (
     "dmidecode_azure_ndmv4_a100.txt",
     "dmidecode_azure_ndv4_a100.txt",
     "dmidecode_v100.txt",
-    "gpu_copy_bw_superbench.txt",
     "gdrcopy_apiperf.txt",
     "gdrcopy_copybw_numactl.txt",
     "gdrcopy_copybw_v100.txt",
@@ -91,8 +93,6 @@ UNREAD = (
     "lspci_vvv_acsctl.txt",
     "nccl_tests_2_17_a100_2node_abridged.txt",
     "nccl_tests_alltoall_superbench.txt",
-    "nvbandwidth_readme_d2d_write.txt",
-    "nvbandwidth_superbench.txt",
     "nvidia_smi_topo_m_a100_nv12_nonic.txt",
     "nvidia_smi_topo_m_a800_8gpu_4nic.txt",
     "nvidia_smi_topo_m_ansi_3090_2xv100_nv6.txt",
