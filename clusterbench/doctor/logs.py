@@ -164,7 +164,7 @@ def _line_of(where: str, key: str, lines: Sequence[PlainLine]) -> int | None:
     """The line that names a place, or behind it the first that begins with a key."""
     address = re.search(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", where)
     name = re.escape(address[0] if address else where.partition(" port ")[0])
-    named = re.compile(rf"(?<!\w){name}(?!\w)", re.IGNORECASE)
+    named = re.compile(rf"(?:(?<!\w)|(?<=\\t)){name}(?!\w)", re.IGNORECASE)  # JSON writes a tab as two letters
     first = next((index for index, line in enumerate(lines) if named.search(line.text)), None) if name else None
     if first is None:
         return None
@@ -331,7 +331,7 @@ def _ibstatus(text: str, name: str) -> Said:
 
 
 def _devinfo(text: str, name: str) -> Said:
-    """Of the link it says nothing, so that an active port is taken for one whose link is up."""
+    """Without ``-v`` it says nothing of the link, so that an active port is taken for one whose link is up."""
     listed = ibv_devinfo.parse(text)
     devices = tuple(_device(each.name, each.firmware, each.part, each.board) for each in listed)
     ports = tuple(
@@ -340,8 +340,8 @@ def _devinfo(text: str, name: str) -> Said:
                 device.name,
                 port.number,
                 f"0: {port.state.split()[0].removeprefix('PORT_')}",
-                "5: LinkUp" if "ACTIVE" in port.state else "0: state is not said",
-                None,
+                _link(port),
+                None if port.rate_gb is None else f"{port.rate_gb:g} Gb/sec",
                 port.link_layer,
             ),
             lid=port.lid,
@@ -351,7 +351,14 @@ def _devinfo(text: str, name: str) -> Said:
         for device in listed
         for port in device.ports
     )
-    return Said((Infiniband(devices=devices, ports=ports),), _OF_VERBS)
+    tells_rates = bool(ports) and all(port.rate is not None for port in ports)
+    return Said((Infiniband(devices=devices, ports=ports),), _OF_PORTS if tells_rates else _OF_VERBS)
+
+
+def _link(port: ibv_devinfo.DevinfoPort) -> str:
+    if port.physical_state is None:
+        return "5: LinkUp" if "ACTIVE" in port.state else "0: state is not said"
+    return "5: LinkUp" if port.physical_state.startswith("LINK_UP") else f"0: {port.physical_state}"
 
 
 _OF_GPUS = (
@@ -658,7 +665,7 @@ READERS = (
     apart("lspci -vvv", lspci.is_lspci, _lspci),
     apart("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
     apart("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),
-    apart("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),
+    apart("ibv_devinfo", ibv_devinfo.is_devinfo, _devinfo),
     *(apart(reader.kind, reader.holds, reader.read) for reader in readers()),
 )
 """What can be read, in the order in which a file is tried; one may hold several."""

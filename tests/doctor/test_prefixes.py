@@ -9,7 +9,7 @@ import pytest
 from clusterbench.doctor.logs import READERS, examine_logs
 from clusterbench.doctor.said import File
 from tests.doctor import test_logs as said
-from tests.doctor.readers import test_gpu_copy, test_numactl, test_nvbandwidth
+from tests.doctor.readers import test_dmidecode, test_gpu_copy, test_ibnetdiscover, test_numactl, test_nvbandwidth
 from tests.tools.test_nccl_log import WHOLE
 
 PREFIXES = {
@@ -51,6 +51,8 @@ TEXTS = {
     "nvidia-smi": said.TABLE,
     "nvidia-smi nvlink -s": said.NVLINK.format(name="H100", first="25 GB/s", second="<inactive>"),
     "ibv_devinfo": said.DEVINFO.format(state="PORT_DOWN (1)"),
+    "dmidecode": test_dmidecode.MISSING,
+    "ibnetdiscover": test_ibnetdiscover.NARROW,
     "gpu_copy of SuperBench": test_gpu_copy.SLOW,
     "nvbandwidth": test_nvbandwidth.SLOW,
     "numactl --hardware": test_numactl.HARDWARE.format(memory=0),
