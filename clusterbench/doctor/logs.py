@@ -632,6 +632,13 @@ def _lspci(text: str, name: str) -> Said:
             said = f"{name}: ACSCtl: {' '.join(f'{each}+' for each in on)}"
             confirm, fix = "lspci -vvv | grep ACSCtl", "turn ACS off in the BIOS, or with setpci after every boot"
             found.append(Found("acs", "warning", (name,), f"bridge {bridge.address}", what, said, confirm, fix))
+    for device in devices:
+        if "(rev ff)" in device.name:
+            what = "answers nothing but ones (revision ff): it fell off the bus"
+            said = f"{name}: {device.address} {device.kind}: {device.name}"
+            fix = "Xids in the kernel's log say when; power the host off and on; if it comes back, replace the card"
+            check = "gpu_lost" if device.is_gpu else "device_lost"
+            found.append(Found(check, "error", (name,), device.address, what, said, "lspci -vv; nvidia-smi", fix))
     for end in ends:
         if end.is_narrow:
             what, said = (

@@ -462,6 +462,12 @@ LSPCI = """\
 """
 
 
+def test_a_gpu_that_answers_only_ones_is_found(examined):
+    (found,) = examined(LSPCI.format(acs="-", width=16).replace("(rev a1)", "(rev ff)"))[0].found
+    assert (found.name, found.where) == ("gpu_lost", "1a:00.0")
+    assert found.evidence.startswith("said.txt:6: 1a:00.0 3D controller: NVIDIA")
+
+
 @pytest.mark.parametrize(
     ("acs", "width", "found", "word"),
     [

@@ -16,8 +16,9 @@ _PROGRAMS = (
 )
 _PIN = re.compile(r"(?m)^Histogram of gdr_pin_buffer latency for \d+ bytes")
 _DEVICE = re.compile(r"(?m)^\s*GPU id:\s?\d+; name: .+; Bus id: \S+")
+_NO_DRIVER = re.compile(r"(?im)^\s*(?:error: )?gdr_open (?:error|failed)")
 _FAILED = re.compile(
-    r"(?im)^.*(?:gdr_open (?:error|failed)|error: gdr_open|gdrdrv driver installed|Assertion .*gdr.* failed|mismatch"
+    r"(?im)^.*(?:gdr_open (?:error|failed)|error: gdr_open|gdrdrv driver installed|Assertion .*gdr.* failed"
     r"|gdr_(?:pin_buffer|map) (?:error|failed)).*$"
 )
 
@@ -29,7 +30,7 @@ class GdrcopyPrograms(HostText):
 
     def holds(self, text: str) -> bool:
         is_ours = "gdr" in text or any(pattern.search(text) for pattern, _, _ in _PROGRAMS)
-        return is_ours and (_DEVICE.search(text) is not None or _FAILED.search(text) is not None)
+        return is_ours and (_DEVICE.search(text) is not None or _NO_DRIVER.search(text) is not None)
 
     def read(self, text: str, name: str) -> Said:
         if failed := _FAILED.search(text):

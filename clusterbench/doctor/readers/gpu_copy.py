@@ -82,7 +82,7 @@ def _with_host(copies: Sequence[GpuCopy]) -> dict[str, dict[int, GpuCopy]]:
     for copy in copies:
         ends = copy.source, copy.destination
         gpus = {end for end in ends if isinstance(end, int)}
-        if len(gpus) != 1:
+        if len(gpus) != 1 or "gpu_all" in ends:
             continue
         (gpu,) = gpus
         kind = " ".join([copy.kind, *("gpu" if isinstance(end, int) else end for end in ends)])

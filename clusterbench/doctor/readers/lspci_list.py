@@ -39,7 +39,7 @@ class LspciList(HostText):
             rest = NotJudged("gpu_count", (name,), "the tree ends before its last branch", "the whole output")
             return Said(not_judged=(rest,), hosts=(name,))
         gpus = [line for line in lines if not _NOT_GPU.search(_words(line))]
-        if found := (*_gone(lines, name), *_of_board(gpus, lines, name)):
+        if found := (*_gone(text.splitlines(), name), *_of_board(gpus, lines, name)):
             return Said(found=found, hosts=(name,))
         healthy, unknown = [], []
         switches = {board: sum(bool(mark.search(line)) for line in lines) for mark, _, board in _BOARDS}
@@ -66,18 +66,19 @@ def _words(line: str) -> str:
 
 
 def _gone(lines: Sequence[str], name: str) -> Iterator[Found]:
-    for line in lines:
+    for line in map(str.strip, lines):
         if "(rev ff)" in line:
             what = "answers nothing but ones (revision ff): it fell off the bus"
             fix = "Xids in the kernel's log say when; power the host off and on; if it comes back, replace the card"
             where, evidence = line.split(" ", 1)[0], f"{name}: {line}"
-            yield Found("gpu_lost", "error", (name,), where, what, evidence, "lspci -vv; nvidia-smi", fix)
+            check = "gpu_lost" if "NVIDIA" in line else "device_lost"
+            yield Found(check, "error", (name,), where, what, evidence, "lspci -vv; nvidia-smi", fix)
 
 
 def _of_board(gpus: Sequence[str], lines: Sequence[str], name: str) -> Iterator[Found]:
     for mark, per_board, board in _BOARDS:
         switches = [line for line in lines if mark.search(line)]
-        boards = max(-(-len(switches) // per_board), -(-len(gpus) // _BOARD)) if switches else 0
+        boards = max(-(-len(switches) // per_board), -(-len(gpus) // _BOARD)) if switches and gpus else 0
         for said, number, word in ((gpus, _BOARD * boards, "GPU"), (switches, per_board * boards, "NVSwitch")):
             if len(said) < number:
                 words = plural(len(said), word, f"{word}es" if word == "NVSwitch" else "")

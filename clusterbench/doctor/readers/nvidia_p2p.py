@@ -13,6 +13,11 @@ from clusterbench.words import few, plural
 
 _ROW = re.compile(r"(?m)^\s*GPU\d+\s+(?:(?:X|OK|CNS|GNS|TNS|NS|DR|U)\s+)*(?:X|OK|CNS|GNS|TNS|NS|DR|U)\s*$")
 
+_OF_THE_HOST = {"CNS", "TNS", "U"}
+"""Chipset or topology do not support it, or nothing is known of it."""
+_FEWEST = 4
+"""Of fewer GPUs one may be of another kind."""
+
 
 class NvidiaP2pMatrix(HostText):
     """Pairs that may not, where other pairs may and the host's plan does not explain it.
@@ -37,8 +42,9 @@ class NvidiaP2pMatrix(HostText):
             return Said(healthy=(Healthy("peer_access", (name,), what),), hosts=(name,))
         often = Counter(gpu for pair in refused for gpu in pair)
         words = ", ".join(sorted({pairs[pair] for pair in refused}))
-        if len({often[gpu] for gpu in said.devices}) == 1:
-            why = f"{len(refused)} of {len(pairs)} pairs may not, alike for every GPU: {words}"
+        is_one_of_few = len(said.devices) < _FEWEST and any(number == len(refused) for number in often.values())
+        if len({often[gpu] for gpu in said.devices}) == 1 or is_one_of_few or {*words.split(", ")} <= _OF_THE_HOST:
+            why = f"{len(refused)} of {len(pairs)} pairs may not: {words}"
             takes = "the products: GeForce cards refuse it, and hosts may between sockets"
             return Said(not_judged=(NotJudged("peer_access", (name,), why, takes),), hosts=(name,))
         shown = few([f"{a} -> {b}" for a, b in refused])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.doctor.said import HostText, Said
@@ -41,8 +41,9 @@ class NvidiaTopoMatrix(HostText):
         if most and len(fewer) == 0 and len({*links.values()}) == 1 and len(links) > 1:
             what = f"{plural(len(links), 'GPU')} with equally many NVLinks to the others"
             return Said(healthy=(Healthy("nvlink_pairs", (name,), what),), hosts=(name,))
-        if most and len(links) >= _FEWEST and len(fewer) <= max(2, _MINORITY * len(links)) < len(links):
-            return Said(found=tuple(_found(topology, links, text, name)), hosts=(name,))
+        usual = _usual(topology)
+        if usual and most and len(links) >= _FEWEST and len(fewer) <= max(2, _MINORITY * len(links)) < len(links):
+            return Said(found=tuple(_found(topology, usual, text, name)), hosts=(name,))
         why = "no NVLink joins these GPUs"
         if any(links.values()):
             why = f"GPUs have {few([*links.values()], 8)} NVLinks: they may be of several kinds"
@@ -50,10 +51,14 @@ class NvidiaTopoMatrix(HostText):
         return Said(not_judged=(NotJudged("nvlink_pairs", (name,), why, takes),), hosts=(name,))
 
 
-def _found(topology: Topology, links: Mapping[str, int], text: str, name: str) -> Iterator[Found]:
-    """Pairs with fewer links than most; of a GPU that has fewer to all others, the GPU."""
+def _usual(topology: Topology) -> int:
+    """The NVLinks of most pairs; 0 where most have none, as with bridges between two."""
     kinds = Counter(topology.links(a, b) for a in topology.gpus for b in topology.gpus if a != b)
-    usual = max(kinds.items(), key=lambda item: (item[1], item[0]))[0]
+    return max(kinds.items(), key=lambda item: (item[1], item[0]))[0] if kinds else 0
+
+
+def _found(topology: Topology, usual: int, text: str, name: str) -> Iterator[Found]:
+    """Pairs with fewer links than most; of a GPU that has fewer to all others, the GPU."""
     pairs = [(a, b) for a in topology.gpus for b in topology.gpus if a < b and topology.links(a, b) < usual]
     common = [gpu for gpu in topology.gpus if len(pairs) > 1 and all(gpu in pair for pair in pairs)]
     for pair in pairs[:1] if common else pairs:

@@ -45,6 +45,15 @@ def test_links_to_a_spine_are_no_peers_of_adapters(examined):
     assert examined(fabric(["4xHDR"] * 4, spine="4xNDR"))[0].word == "HEALTHY"
 
 
+def test_the_list_of_ports_is_read(examined):
+    line = (
+        "CA  {port} 1 0x7cfe9003003b4b{port} {link} - SW  9 {port} 0x7cfe9003009ce5b0 ( 'cb{port} HCA-1' - 'leaf' )\n"
+    )
+    text = "".join(line.format(port=port, link="1x EDR" if port == 12 else "4x EDR") for port in range(10, 15))
+    (found,) = examined(text)[0].found
+    assert (found.where, found.evidence[:15]) == ("cb12 HCA-1 port 1 and leaf port 12", "said.txt:3: CA ")
+
+
 def test_a_narrow_link_in_a_real_text_is_found(examined, sample):
     text = sample("ibnetdiscover_superbench.txt")
     assert examined(text)[0].word == "HEALTHY"

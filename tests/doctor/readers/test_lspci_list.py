@@ -34,6 +34,16 @@ def test_a_gpu_that_is_gone_is_found(examined, text, name, what):
     assert (found.name, found.what) == (name, what)
 
 
+def test_a_card_that_is_gone_is_found(examined):
+    (found,) = examined(listed().replace("[15b3:1021]", "[15b3:1021] (rev ff)"))[0].found
+    assert (found.name, found.where) == ("device_lost", "3a:00.0")
+
+
+def test_switches_alone_say_nothing_of_gpus(examined):
+    text = "\n".join(SWITCH.format(bus=f"0{number}") for number in range(4)) + "\n"
+    assert examined(text)[0].found == ()
+
+
 def test_gpus_without_switches_are_not_counted(examined):
     examination, _ = examined(listed(gpus=7, switches=0))
     assert (examination.found, examination.word) == ((), "NOT JUDGED")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 
@@ -44,6 +46,25 @@ def test_a_gpu_that_copies_half_of_its_peers_from_the_host_is_found(examined):
     (found,) = examination.found
     assert (found.name, found.where) == ("weak_copy", "GPU 2")
     assert found.what == "host_to_device_memcpy_ce: 27.4 GB/s, the median GPU 55.2 GB/s"
+
+
+def test_gpus_that_copy_all_at_once_share_the_host_and_are_not_held_against_each_other(examined):
+    cells = [["30.13", "41.15", "20.38", "38.47", "35.57", "31.79", "23.19", "32.49"]]
+    title = "memcpy SM CPU(row) <- GPU(column) bandwidth (GB/s)"
+    assert examined(matrix("all_to_host_bidirectional_memcpy_sm", cells, title))[0].found == ()
+
+
+def test_several_matrices_of_one_test_and_the_report_as_json_are_read(examined):
+    titles = [f"memcpy CE GPU(row) <-> GPU(column) {word} bandwidth (GB/s)" for word in ("Read1", "Read2")]
+    tables = [pairs().replace("memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)", title) for title in titles]
+    both = tables[0] + tables[1].partition("\n")[2].replace("276.07", "41.20", 1)
+    assert examined(tables[0] + tables[1].partition("\n")[2])[0].word == "HEALTHY"
+    assert [found.where for found in examined(both)[0].found] == ["GPU 0 and GPU 1"]
+    rows = [["N/A" if a == b else "41.2" if (a, b) == (1, 2) else "276.3" for b in range(3)] for a in range(3)]
+    case = {"name": "device_to_device_memcpy_write_ce", "status": "Passed", "bandwidth_matrix": rows}
+    case["bandwidth_description"] = "memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)"
+    (found,) = examined(json.dumps({"nvbandwidth": {"testcases": [case]}}))[0].found
+    assert found.where == "GPU 1 and GPU 2"
 
 
 def test_a_latency_is_better_where_it_is_less(examined):

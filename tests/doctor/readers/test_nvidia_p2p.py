@@ -28,8 +28,16 @@ def test_a_pair_that_may_not_where_others_may_is_found(examined):
     assert found.evidence.startswith("said.txt:3: GPU1")
 
 
-@pytest.mark.parametrize("text", [matrix(usual="NS"), matrix(_02="TNS", _03="TNS", _12="TNS", _13="TNS")])
-def test_pairs_that_may_not_alike_for_every_gpu_are_not_judged(examined, text):
+@pytest.mark.parametrize(
+    "text",
+    [
+        matrix(usual="NS"),
+        matrix(3, _01="NS", _02="NS"),
+        matrix(5, _03="TNS"),
+        matrix(_02="TNS", _03="TNS", _12="TNS", _13="TNS"),
+    ],
+)
+def test_pairs_that_may_not_by_the_hosts_plan_or_the_cards_kind_are_not_judged(examined, text):
     examination, _ = examined(text)
     assert (examination.found, examination.word) == ((), "NOT JUDGED")
 

@@ -39,7 +39,15 @@ def test_a_pair_with_fewer_links_is_found(examined, text, where, what):
     assert found.evidence.startswith("said.txt:")
 
 
-@pytest.mark.parametrize("text", [matrix(usual="PIX"), matrix(3, usual="NODE", _12="NV6"), matrix(2, usual="PHB")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        matrix(usual="PIX"),
+        matrix(3, usual="NODE", _12="NV6"),
+        matrix(2, usual="PHB"),
+        matrix(4, usual="SYS", _01="NV12"),
+    ],
+)
 def test_gpus_without_links_or_of_several_kinds_are_not_judged(examined, text):
     examination, _ = examined(text)
     assert (examination.found, examination.word) == ((), "NOT JUDGED")
