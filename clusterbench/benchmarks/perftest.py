@@ -135,6 +135,8 @@ class Perftest(ToolBenchmark):
     def parse(cls, text: str, point: Point) -> Figures:
         rows = perftest.parse(text)
         row = rows[0]
+        if isinstance(row, perftest.MeanLatency):
+            raise ToolError(f"{point['test']} was asked for {point['messages']} messages and ran for a time instead")
         if isinstance(row, perftest.Latency) != str(point["test"]).endswith("_lat"):
             kind = "latency" if isinstance(row, perftest.Latency) else "bandwidth"
             raise ToolError(f"{point['test']} printed the table of a test of {kind}")

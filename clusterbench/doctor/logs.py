@@ -8,20 +8,22 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import chain, count
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
 from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
 from clusterbench.checks.nvlink_state import LINKS
 from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log
+from clusterbench.doctor.peers import WeakPairs, weak_pairs
+from clusterbench.doctor.readers import readers
+from clusterbench.doctor.said import File, Reader, Said, apart
 from clusterbench.errors import SuiteError, ToolError
-from clusterbench.facts import Facts, Host, name_of
+from clusterbench.facts import Host, name_of
 from clusterbench.facts.gpus import (
     COMPUTE_MODE,
     DEFAULT_POWER_LIMIT,
@@ -52,7 +54,7 @@ from clusterbench.tools import (
     nvidia_smi_table,
     p2p_bandwidth,
 )
-from clusterbench.tools._prefix import PlainLine, unwrapped
+from clusterbench.tools._prefix import PlainLine
 from clusterbench.tools.xid import sxid
 from clusterbench.types import Severity
 from clusterbench.words import few, plural
@@ -60,72 +62,6 @@ from clusterbench.words import few, plural
 _MOST_BYTES = 512 * 2**20
 _MOST_QUOTED = 120
 _MOST_OF_A_PLACE = 400
-
-
-@dataclass(frozen=True)
-class Said:
-    """What is made of one file: facts of a host for some ``checks``, or what was found at once.
-
-    Facts that come from a file are not whole: only the checks named are asked, which judge by nothing else.
-    """
-
-    facts: tuple[Facts, ...] = ()
-    checks: tuple[str, ...] = ()
-    found: tuple[Found, ...] = ()
-    healthy: tuple[Healthy, ...] = ()
-    not_judged: tuple[NotJudged, ...] = ()
-    hosts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class File:
-    """A file with its lines, in whole and by whose they are: a host, or by the file's name where nothing says it."""
-
-    name: str
-    text: str
-    lines: Sequence[PlainLine]
-
-    @classmethod
-    def of(cls, name: str, text: str) -> Self:
-        return cls(name, text, unwrapped(text))
-
-    @cached_property
-    def by_host(self) -> Mapping[str, Sequence[PlainLine]]:
-        """The lines of each host, or of each rank where no more is said."""
-        origins = {line.origin for line in self.lines}
-        names = {origin: self.named(origin, origins) for origin in origins}
-        lines: dict[str, list[PlainLine]] = defaultdict(list)
-        for line in self.lines:
-            lines[names[line.origin]].append(line)
-        return lines
-
-    def text_of(self, lines: Sequence[PlainLine]) -> str:
-        """Some of its lines; only the last one of the file may lack its end."""
-        return "\n".join(line.text for line in lines) + ("\n" if lines[-1] is not self.lines[-1] else "")
-
-    def named(self, origin: str, others: Collection[str]) -> str:
-        """A host's name: ``rank 3`` alone is none, and says nothing where there is no other."""
-        if " " in origin:
-            return f"{self.name} {origin}" if len({*others} - {""}) > 1 else self.name
-        return origin or self.name
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A kind of file: its name, and what it says of each host; nothing where a file is not of this kind."""
-
-    kind: str
-    read: Callable[[File], Sequence[tuple[str, Said]]]
-
-
-def _apart(kind: str, holds: Callable[[str], bool], read: Callable[[str, str], Said]) -> Reader:
-    """One whose lines are of one host, so that those of several are read apart."""
-
-    def of(file: File) -> list[tuple[str, Said]]:
-        texts = {host: file.text_of(lines) for host, lines in file.by_host.items()}
-        return [(host, read(text, host)) for host, text in texts.items() if holds(text)]
-
-    return Reader(kind, of)
 
 
 def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
@@ -228,7 +164,7 @@ def _line_of(where: str, key: str, lines: Sequence[PlainLine]) -> int | None:
     """The line that names a place, or behind it the first that begins with a key."""
     address = re.search(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", where)
     name = re.escape(address[0] if address else where.partition(" port ")[0])
-    named = re.compile(rf"(?<!\w){name}(?!\w)", re.IGNORECASE)
+    named = re.compile(rf"(?:(?<!\w)|(?<=\\t)){name}(?!\w)", re.IGNORECASE)  # JSON writes a tab as two letters
     first = next((index for index, line in enumerate(lines) if named.search(line.text)), None) if name else None
     if first is None:
         return None
@@ -395,7 +331,7 @@ def _ibstatus(text: str, name: str) -> Said:
 
 
 def _devinfo(text: str, name: str) -> Said:
-    """Of the link it says nothing, so that an active port is taken for one whose link is up."""
+    """Without ``-v`` it says nothing of the link, so that an active port is taken for one whose link is up."""
     listed = ibv_devinfo.parse(text)
     devices = tuple(_device(each.name, each.firmware, each.part, each.board) for each in listed)
     ports = tuple(
@@ -404,8 +340,8 @@ def _devinfo(text: str, name: str) -> Said:
                 device.name,
                 port.number,
                 f"0: {port.state.split()[0].removeprefix('PORT_')}",
-                "5: LinkUp" if "ACTIVE" in port.state else "0: state is not said",
-                None,
+                _link(port),
+                None if port.rate_gb is None else f"{port.rate_gb:g} Gb/sec",
                 port.link_layer,
             ),
             lid=port.lid,
@@ -415,7 +351,14 @@ def _devinfo(text: str, name: str) -> Said:
         for device in listed
         for port in device.ports
     )
-    return Said((Infiniband(devices=devices, ports=ports),), _OF_VERBS)
+    tells_rates = bool(ports) and all(port.rate is not None for port in ports)
+    return Said((Infiniband(devices=devices, ports=ports),), _OF_PORTS if tells_rates else _OF_VERBS)
+
+
+def _link(port: ibv_devinfo.DevinfoPort) -> str:
+    if port.physical_state is None:
+        return "5: LinkUp" if "ACTIVE" in port.state else "0: state is not said"
+    return "5: LinkUp" if port.physical_state.startswith("LINK_UP") else f"0: {port.physical_state}"
 
 
 _OF_GPUS = (
@@ -576,35 +519,46 @@ def _table_found(gpus: Sequence[nvidia_smi_table.TableGpu], name: str) -> Iterat
 
 _MANY_UNKNOWN = 5
 """Single values that a driver cannot say are common."""
-_WEAK = 0.5
-"""A pair of GPUs with less than this share of the median pair is not joined as the others are."""
 _SLOWED = 0.9
 """Copies that are slower with peer access than this share of those without: something on the way works against it."""
 
 
 def _p2p(text: str, name: str) -> Said:
     said = p2p_bandwidth.parse(text)
-    found = tuple(_p2p_found(said, name))
-    pairs = len(said.names) * (len(said.names) - 1)
-    healthy = Healthy(
-        "peer_rates", (name,), f"{plural(pairs, 'pair')} of GPUs at rates alike, none slowed by peer access"
-    )
-    return Said(found=found, healthy=() if found or not pairs else (healthy,), hosts=(name,))
+    pairs = weak_pairs(said.one_way)
+    found = (*_p2p_weak(said, pairs, name), *_p2p_slowed(said, pairs, name))
+    unknown = (NotJudged("weak_pair", (name,), pairs.unclear, "nvidia-smi topo -m"),) if pairs.unclear else ()
+    number = len(said.names) * (len(said.names) - 1)
+    what = f"{plural(number, 'pair')} of GPUs at rates alike, none slowed by peer access"
+    healthy = () if found or unknown or not number else (Healthy("peer_rates", (name,), what),)
+    return Said(found=found, healthy=healthy, not_judged=unknown, hosts=(name,))
 
 
-def _p2p_found(said: p2p_bandwidth.P2pBandwidth, name: str) -> Iterator[Found]:
-    rates = {pair: rate for pair, rate in said.one_way.items() if pair[0] != pair[1]}
-    usual = median(rates.values()) if rates else 0.0
-    confirm, fix = "nvidia-smi topo -m; nvidia-smi topo -p2p r", "NVLink's state; ACS and IOMMU off for bare metal"
-    for (source, destination), rate in rates.items():
-        off, place = said.one_way_off[source, destination], f"GPU {source} -> GPU {destination}"
-        figures = f"{name}: with peer access {rate / 1e9:.1f} GB/s, without {off / 1e9:.1f} GB/s"
-        if rate < _WEAK * usual:
-            what = f"copies {rate / 1e9:.1f} GB/s, the median pair {usual / 1e9:.1f} GB/s"
-            yield Found("weak_pair", "error", (name,), place, what, figures, confirm, fix)
-        elif said.peers.get((source, destination)) and rate < _SLOWED * off:
+_P2P_CONFIRM = "nvidia-smi topo -m; nvidia-smi topo -p2p r"
+_P2P_FIX = "NVLink's state; ACS and IOMMU off for bare metal"
+
+
+def _p2p_figures(said: p2p_bandwidth.P2pBandwidth, pair: tuple[int, int], name: str) -> str:
+    on, off = said.one_way[pair], said.one_way_off[pair]
+    return f"{name}: with peer access {on / 1e9:.1f} GB/s, without {off / 1e9:.1f} GB/s"
+
+
+def _p2p_weak(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
+    worst = sorted(weak.pairs, key=lambda pair: said.one_way[pair])
+    for pair in worst[:1] if weak.gpu is not None else weak.pairs:
+        place = f"GPU {pair[0]} -> GPU {pair[1]}" if weak.gpu is None else f"GPU {weak.gpu} and all others"
+        what = f"copies {said.one_way[pair] / 1e9:.1f} GB/s, the median pair {weak.usual / 1e9:.1f} GB/s"
+        figures = _p2p_figures(said, pair, name)
+        yield Found("weak_pair", "error", (name,), place, what, figures, _P2P_CONFIRM, _P2P_FIX)
+
+
+def _p2p_slowed(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
+    for pair, rate in said.one_way.items():
+        off = said.one_way_off[pair]
+        if pair[0] != pair[1] and pair not in weak.pairs and said.peers.get(pair) and rate < _SLOWED * off:
+            place, figures = f"GPU {pair[0]} -> GPU {pair[1]}", _p2p_figures(said, pair, name)
             what = f"copies {rate / 1e9:.1f} GB/s with peer access and {off / 1e9:.1f} GB/s without"
-            yield Found("slowed_by_peer_access", "error", (name,), place, what, figures, confirm, fix)
+            yield Found("slowed_by_peer_access", "error", (name,), place, what, figures, _P2P_CONFIRM, _P2P_FIX)
 
 
 _LINK_RATE, _BLACKWELL_LINK_RATE = 25e9, 50e9
@@ -678,6 +632,13 @@ def _lspci(text: str, name: str) -> Said:
             said = f"{name}: ACSCtl: {' '.join(f'{each}+' for each in on)}"
             confirm, fix = "lspci -vvv | grep ACSCtl", "turn ACS off in the BIOS, or with setpci after every boot"
             found.append(Found("acs", "warning", (name,), f"bridge {bridge.address}", what, said, confirm, fix))
+    for device in devices:
+        if "(rev ff)" in device.name:
+            what = "answers nothing but ones (revision ff): it fell off the bus"
+            said = f"{name}: {device.address} {device.kind}: {device.name}"
+            fix = "Xids in the kernel's log say when; power the host off and on; if it comes back, replace the card"
+            check = "gpu_lost" if device.is_gpu else "device_lost"
+            found.append(Found(check, "error", (name,), device.address, what, said, "lspci -vv; nvidia-smi", fix))
     for end in ends:
         if end.is_narrow:
             what, said = (
@@ -703,14 +664,15 @@ def _lspci(text: str, name: str) -> Said:
 READERS = (
     Reader("a kernel's log", _kernel),
     Reader("NCCL's log", _nccl),
-    _apart("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
-    _apart("ibstat", ibstat.is_ibstat, _ibstat),
-    _apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
-    _apart("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
-    _apart("nvidia-smi", nvidia_smi_table.is_table, _smi_table),
-    _apart("lspci -vvv", lspci.is_lspci, _lspci),
-    _apart("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
-    _apart("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),
-    _apart("ibv_devinfo", lambda text: "hca_id:" in text and "phys_port_cnt" in text and "{" not in text, _devinfo),
+    apart("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
+    apart("ibstat", ibstat.is_ibstat, _ibstat),
+    apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
+    apart("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
+    apart("nvidia-smi", nvidia_smi_table.is_table, _smi_table),
+    apart("lspci -vvv", lspci.is_lspci, _lspci),
+    apart("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
+    apart("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),
+    apart("ibv_devinfo", ibv_devinfo.is_devinfo, _devinfo),
+    *(apart(reader.kind, reader.holds, reader.read) for reader in readers()),
 )
 """What can be read, in the order in which a file is tried; one may hold several."""

@@ -27,7 +27,22 @@ _HALVES = re.compile(
     rf"\[rank (\d+)\] Dispatch bandwidth: {_NUMBER} GB/s, avg_t={_NUMBER} us \| "
     rf"Combine bandwidth: {_NUMBER} GB/s, avg_t={_NUMBER} us"
 )
+_V2 = re.compile(
+    r"[*\-#@+] EP:\s*(?P<rank>\d+)/\d+ \| (?P<phase>[a-z ]+): \d+ GB/s \(SO\), "
+    r"\d+ GB/s \(SU\), (?P<us>[\d.]+) us, (?P<bytes>\d+) bytes \| .*"
+)
 _TOOL = "DeepEP's test"
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """A rank's time of one phase (``dispatch``, ``combine``), and the bytes that it moved in its scale-up domain."""
+
+    rank: int
+    phase: str
+    time_s: float
+    size_bytes: int
+    line: str
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,25 @@ class LowLatency:
     dispatch_bytes_per_s: float
     combine_s: float
     combine_bytes_per_s: float
+
+
+def is_deepep(text: str) -> bool:
+    """Whether a text has figures of one of its tests, of version 1 or 2."""
+    lines = [line.strip() for line in text.splitlines()]
+    return any(map(_V2.fullmatch, lines)) or any(map(_BEST.fullmatch, lines)) or any(map(_WHOLE.fullmatch, lines))
+
+
+def rank_times(text: str) -> tuple[RankTime, ...]:
+    """Every figure of version 2 (``tests/elastic/test_ep.py``, ``tests/ep/test_ep.py``) whose line is whole.
+
+    Version 2 prints a line for each rank and phase, several where it tests several settings.
+    """
+    matches = (_V2.fullmatch(line.strip()) for line in whole_lines(text))
+    return tuple(
+        RankTime(int(match["rank"]), match["phase"], float(match["us"]) / 1e6, int(match["bytes"]), match[0])
+        for match in matches
+        if match and int(match["bytes"]) and float(match["us"])
+    )
 
 
 def parse_best(text: str) -> tuple[BestOfTuning, ...]:

@@ -1,11 +1,15 @@
-"""``ibv_devinfo`` of rdma-core: every RDMA device and its ports, with the packets' size.
+"""``ibv_devinfo`` of rdma-core: every RDMA device and its ports; what ``ib_device_info`` made of it, too.
+
+With ``-v`` it says the state of the link, its width and its speed.
 
 Source: linux-rdma/rdma-core, ``libibverbs/examples/devinfo.c``.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
@@ -17,7 +21,10 @@ _FIELD = re.compile(r"\s+([a-z][\w ]*):\s*(.*)")
 
 @dataclass(frozen=True)
 class DevinfoPort:
-    """A port in its words: ``PORT_ACTIVE (4)``, ``InfiniBand``; packets in bytes."""
+    """A port in its words: ``PORT_ACTIVE (4)``, ``InfiniBand``; packets in bytes.
+
+    ``physical_state`` (``LINK_UP (5)``) and ``rate_gb``, in Gb/s, are None without ``-v``.
+    """
 
     number: int
     state: str
@@ -26,6 +33,8 @@ class DevinfoPort:
     lid: int | None
     subnet_manager_lid: int | None
     link_layer: str | None
+    physical_state: str | None = None
+    rate_gb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,11 @@ class DevinfoDevice:
     ports: tuple[DevinfoPort, ...]
 
 
+def is_devinfo(text: str) -> bool:
+    """Whether a text lists a device, in lines or as JSON."""
+    return "hca_id:" in text and "phys_port_cnt" in text
+
+
 def parse(text: str) -> tuple[DevinfoDevice, ...]:
     """Every device in the order of the text.
 
@@ -48,6 +62,8 @@ def parse(text: str) -> tuple[DevinfoDevice, ...]:
     ToolError
         If no device is named, or a port has no state.
     """
+    if text.lstrip().startswith("{"):
+        text = "\n".join(_lines_of_json(text))
     devices: list[tuple[str, dict[str, str], dict[int, dict[str, str]]]] = []
     for line in map(str.rstrip, text.splitlines()):
         if device := _DEVICE.fullmatch(line.strip()):
@@ -60,6 +76,28 @@ def parse(text: str) -> tuple[DevinfoDevice, ...]:
     if not devices:
         raise ToolError(f"ibv_devinfo names no device: {text.strip()[-200:]!r}")
     return tuple(_device(*device) for device in devices)
+
+
+def _lines_of_json(text: str) -> Iterator[str]:
+    """Its lines: what is under a port, which may be under any other line, behind all that is the device's own."""
+    try:
+        said = json.loads(text)
+    except ValueError as error:
+        raise ToolError(f"this is no JSON of ibv_devinfo: {error}") from None
+    for device, fields in said.items() if isinstance(said, dict) else ():
+        if isinstance(fields, dict):
+            yield str(device)
+            yield from (f"\t{name}: {value}" for name, value in fields.items() if isinstance(value, str))
+            yield from _ports_of_json(fields)
+
+
+def _ports_of_json(fields: Mapping[str, object]) -> Iterator[str]:
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            if _PORT.fullmatch(name.strip()):
+                yield f"\t\t{name}"
+                yield from (f"\t\t\t{word}: {said}" for word, said in value.items() if isinstance(said, str))
+            yield from _ports_of_json(value)
 
 
 def _device(name: str, own: dict[str, str], ports: dict[int, dict[str, str]]) -> DevinfoDevice:
@@ -84,7 +122,15 @@ def _port(name: str, number: int, fields: dict[str, str]) -> DevinfoPort:
         _number(fields.get("port_lid")),
         _number(fields.get("sm_lid")),
         fields.get("link_layer"),
+        fields["phys_state"].rstrip(",") if "phys_state" in fields else None,
+        _rate_gb(fields.get("active_width", ""), fields.get("active_speed", "")),
     )
+
+
+def _rate_gb(width: str, speed: str) -> float | None:
+    """200 of ``4X (2)`` and ``50.0 Gbps (64)``, the speed of one lane."""
+    lanes, lane = re.match(r"(\d+)X\b", width), re.match(r"(\d+(?:\.\d+)?) Gbps\b", speed)
+    return int(lanes[1]) * float(lane[1]) if lanes and lane else None
 
 
 def _number(text: str | None) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from clusterbench.errors import ToolError
 from clusterbench.tools._text import end_of, number, positive, starts_with_figure, whole_lines
 
-_COLUMN = re.compile(r"#\w+|[^\s\[\]]+(?: [^\s\[\]]+)?\[[^\]\s]+\]")
+_COLUMN = re.compile(r"#\w+|tps average|[^\s\[\]]+(?: [^\s\[\]]+)?\[[^\]\s]+\]")
 _BYTES_PER_S = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8}
 _ROUNDED_MESSAGES_PER_S = 0.5
 _ROUNDED_UNITS = 0.005
@@ -52,7 +52,19 @@ class Latency:
     p999_s: float
 
 
-def parse(text: str) -> tuple[Bandwidth | Latency, ...]:
+@dataclass(frozen=True)
+class MeanLatency:
+    """One row of a latency test that ran for a time (``-D``), of which perftest keeps the mean alone."""
+
+    size_bytes: int
+    iterations: int
+    mean_s: float
+
+
+Row = Bandwidth | Latency | MeanLatency
+
+
+def parse(text: str) -> tuple[Row, ...]:
     """The rows of the table, by size, each once: where server and client print into one file, both print them.
 
     Raises
@@ -62,7 +74,7 @@ def parse(text: str) -> tuple[Bandwidth | Latency, ...]:
         is not what the row's own message rate gives, as it is where a unit is not what it says.
     """
     columns: list[str] = []
-    rows: dict[int, Bandwidth | Latency] = {}
+    rows: dict[int, Row] = {}
     for line in whole_lines(text):
         cells = line.split()
         if "#bytes" in line:
@@ -80,7 +92,8 @@ def _columns(line: str) -> list[str]:
     columns: list[str] = _COLUMN.findall(line)
     bandwidth = {"#bytes", "#iterations", "MsgRate[Mpps]"} <= {*columns} and _unit(columns, "BW average")
     latency = {"#bytes", "#iterations", "t_typical[usec]", "99.9% percentile[usec]"} <= {*columns}
-    if _COLUMN.sub("", line).strip() or not (bandwidth or latency):
+    mean = {"#bytes", "#iterations", "t_avg[usec]"} <= {*columns}
+    if _COLUMN.sub("", line).strip() or not (bandwidth or latency or mean):
         raise ToolError(f"perftest printed a header that cannot be read: {line.strip()!r}")
     return columns
 
@@ -89,13 +102,15 @@ def _unit(columns: Sequence[str], name: str) -> str:
     return next((column[len(name) + 1 : -1] for column in columns if column.startswith(f"{name}[")), "")
 
 
-def _row(columns: Sequence[str], cells: Sequence[str], line: str, bidirectional: bool) -> Bandwidth | Latency:
+def _row(columns: Sequence[str], cells: Sequence[str], line: str, bidirectional: bool) -> Row:
     if len(cells) != len(columns) or not (cells[0] + cells[1]).isdigit():
         raise ToolError(f"perftest printed a row that does not fit its header: {line.strip()!r}")
     by_name = dict(zip(columns, cells, strict=True))
     size_bytes, iterations = int(by_name["#bytes"]), int(by_name["#iterations"])
     if "t_typical[usec]" in by_name:
         return _latency(size_bytes, iterations, by_name, line)
+    if "t_avg[usec]" in by_name:
+        return MeanLatency(size_bytes, iterations, positive("perftest", by_name["t_avg[usec]"], line) / 1e6)
     unit = _unit(columns, "BW average")
     if unit not in _BYTES_PER_S:
         raise ToolError(f"perftest printed bandwidths in '{unit}', which is none of {', '.join(_BYTES_PER_S)}")

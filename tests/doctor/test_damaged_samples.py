@@ -9,7 +9,7 @@ import pytest
 
 from clusterbench.doctor.logs import examine_logs
 from clusterbench.errors import SuiteError
-from tests.doctor.test_samples import FAULTY, HEALTHY, NOT_WHOLE, SAMPLES
+from tests.doctor.samples import FAULTY, HEALTHY, NOT_WHOLE, SAMPLES
 
 pytestmark = pytest.mark.skipif(not SAMPLES.is_dir(), reason="../shared absent")
 
@@ -19,8 +19,8 @@ DAMAGES: dict[str, Callable[[str], str]] = {
     "CRLF": lambda text: text.replace("\n", "\r\n"),
     "mark of byte order": lambda text: f"\ufeff{text}",
 }
-MAY_BE_CUT = {"gpu_lost"}
-"""It says itself that the text may be cut."""
+MAY_BE_CUT = {"gpu_lost", "gpu_count"}
+"""They say themselves that the text may be cut."""
 
 
 def counted(tmp_path, text):

@@ -114,16 +114,6 @@ FABRIC = "[Mar 01 2026 19:17:49] [{level}] [tid 1374] {text}\n"
 SWITCH = "detected NVSwitch {word} error {code} on fid 0 on NVSwitch pci bus id 00000000:83:00.0 physical id 0 port 34"
 
 
-@pytest.fixture
-def examined(tmp_path):
-    def read(said, name="said.txt"):
-        (tmp_path / name).write_text(said)
-        examination, taken = examine_logs([tmp_path / name])
-        return examination, taken[0].rpartition(": ")[2]
-
-    return read
-
-
 def test_a_kernel_log_is_judged_by_the_checks_of_hosts(examined):
     examination, kind = examined(XID * 2)
     assert kind == "a kernel's log"
@@ -470,6 +460,12 @@ LSPCI = """\
 \tBus: primary=3a, secondary=3b, subordinate=3c, sec-latency=0
 \t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-
 """
+
+
+def test_a_gpu_that_answers_only_ones_is_found(examined):
+    (found,) = examined(LSPCI.format(acs="-", width=16).replace("(rev a1)", "(rev ff)"))[0].found
+    assert (found.name, found.where) == ("gpu_lost", "1a:00.0")
+    assert found.evidence.startswith("said.txt:6: 1a:00.0 3D controller: NVIDIA")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from clusterbench.doctor.logs import READERS, File, examine_logs
+from clusterbench.doctor.logs import READERS, examine_logs
+from clusterbench.doctor.said import File
 from tests.doctor import test_logs as said
+from tests.doctor.readers import (
+    test_deepep,
+    test_dmidecode,
+    test_gdrcopy,
+    test_gpu_copy,
+    test_ibnetdiscover,
+    test_lspci_acs,
+    test_lspci_list,
+    test_nccl_tests,
+    test_numactl,
+    test_nvbandwidth,
+    test_nvidia_p2p,
+    test_nvidia_topo,
+    test_perftest,
+)
 from tests.tools.test_nccl_log import WHOLE
 
 PREFIXES = {
@@ -49,6 +65,19 @@ TEXTS = {
     "nvidia-smi": said.TABLE,
     "nvidia-smi nvlink -s": said.NVLINK.format(name="H100", first="25 GB/s", second="<inactive>"),
     "ibv_devinfo": said.DEVINFO.format(state="PORT_DOWN (1)"),
+    "dmidecode": test_dmidecode.MISSING,
+    "ibnetdiscover": test_ibnetdiscover.NARROW,
+    "lspci": test_lspci_list.GONE,
+    "lspci -vvv | grep ACSCtl": test_lspci_acs.ON * 3,
+    "gdrcopy": test_gdrcopy.NO_DRIVER,
+    "perftest": test_perftest.SLOW,
+    "nccl-tests": test_nccl_tests.WRONG,
+    "DeepEP's test": test_deepep.SLOW,
+    "nvidia-smi topo -m": test_nvidia_topo.WORSE,
+    "nvidia-smi topo -p2p": test_nvidia_p2p.REFUSED,
+    "gpu_copy of SuperBench": test_gpu_copy.SLOW,
+    "nvbandwidth": test_nvbandwidth.SLOW,
+    "numactl --hardware": test_numactl.HARDWARE.format(memory=0),
 }
 
 

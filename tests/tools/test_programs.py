@@ -47,6 +47,11 @@ def test_perftest_latency_has_percentiles_and_no_deviation():
     assert not any("dev" in name for name in vars(row))
 
 
+def test_perftest_latency_of_a_test_that_ran_for_a_time_is_a_mean():
+    text = " #bytes        #iterations       t_avg[usec]    tps average\n 8  6234567  1.60  312345.00\n"
+    assert perftest.parse(text) == (perftest.MeanLatency(8, 6234567, 1.60 / 1e6),)
+
+
 def test_perftest_a_unit_that_is_not_what_it_says_is_found_by_the_message_rate():
     message = refused(perftest.parse, printed.PERFTEST_BANDWIDTH.replace("average[MiB/sec]", "average[Gb/sec]"))
     assert message == (

@@ -1,0 +1,163 @@
+"""Matrices of nvbandwidth, the cells of each held against each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from clusterbench.doctor import Found, Healthy, NotJudged
+from clusterbench.doctor.peers import WeakPairs, weak_gpus, weak_pairs
+from clusterbench.doctor.said import HostText, Said
+from clusterbench.errors import ToolError
+from clusterbench.tools import nvbandwidth
+from clusterbench.tools.nvbandwidth import Matrix
+from clusterbench.words import few, plural
+
+_TITLE = re.compile(r"(?m)^\s*(?:mem|Device )[^\n]*GPU\(column\)[^\n]*\((?:GB/s|ns)\)\s*$")
+_DEVICE = re.compile(r"(?m)^\s*Device (\d+): \S.*\([0-9A-Fa-f:.]+\)\s*$")
+_FAILED = re.compile(r"(?m)^.*\[?CUDA_ERROR_(?!NOT_SUPPORTED)[A-Z_]+\]?.*$")
+_ONE_BY_ONE = re.compile("host_to_device|device_to_host|host_device|device_local")
+"""Tests of one GPU after the other. Where all copy at once they share the host, and healthy ones differ twofold."""
+_OF_PAIRS = "nvidia-smi topo -m; nvidia-smi nvlink -s", "NVLink's state; ACS and IOMMU off for bare metal"
+_OF_HOST = (
+    "nvidia-smi -q | grep -A8 'GPU Link Info'; lspci -vv | grep LnkSta",
+    "reseat the card; look at riser and slot",
+)
+
+
+class NvbandwidthTables(HostText):
+    """Pairs of GPUs, and GPUs with the host, that are far slower than the others of the same matrix.
+
+    A cell ``N/A`` between two GPUs is a pair without access to each other's memory. A matrix with another number of
+    GPUs than the list of devices contradicts it, and is not judged.
+    """
+
+    kind = "nvbandwidth"
+
+    def holds(self, text: str) -> bool:
+        is_json = text.lstrip().startswith("{") and '"nvbandwidth"' in text and '"testcases"' in text
+        return (
+            is_json
+            or _TITLE.search(text) is not None
+            or ("nvbandwidth Version" in text and _FAILED.search(text) is not None)
+        )
+
+    def read(self, text: str, name: str) -> Said:
+        if failed := _FAILED.search(text):
+            what, fix = "nvbandwidth failed: no figure of it counts", "look for Xids in the kernel's log"
+            evidence = f"{name}: {failed[0].strip()}"
+            return Said(found=(Found("nvbandwidth", "error", (name,), "", what, evidence, "nvidia-smi", fix),))
+        pieces = _of_json(text) if text.lstrip().startswith("{") else _pieces(text)
+        matrices: dict[str, Matrix] = {}
+        unclear: list[str] = []
+        for test, piece in pieces.items():
+            try:
+                matrices |= nvbandwidth.parse(f"Running {test}.\n{piece}\n\n")
+            except ToolError as error:
+                unclear.append(str(error))
+        devices = len({*_DEVICE.findall(text)})
+        sized = {test: len({column for _, column in matrix.cells}) for test, matrix in matrices.items()}
+        unlike = [test for test, number in sized.items() if devices and number > devices]
+        judged = {test: matrix for test, matrix in matrices.items() if test not in unlike}
+        found: list[Found] = []
+        peers = 0
+        for test, matrix in judged.items():
+            faults, why, cells = _judged(test, matrix, pieces[test], name)
+            found += faults
+            unclear += [why] if why else []
+            peers += cells
+        if unlike:
+            unclear.append(f"{few(unlike)}: more GPUs in the matrix than the {devices} that are listed")
+        if not peers and not unclear:
+            unclear.append("no cell has a peer: every matrix is of one GPU")
+        unknown = tuple(NotJudged("weak_pair", (name,), why, "another host's output") for why in dict.fromkeys(unclear))
+        what = f"{plural(peers, 'cell')} of {plural(len(judged), 'matrix', 'matrices')} alike"
+        healthy = (Healthy("weak_pair", (name,), what),) if peers and not found else ()
+        return Said(found=tuple(found), healthy=healthy, not_judged=unknown, hosts=(name,))
+
+
+def _pieces(text: str) -> dict[str, str]:
+    """The matrices of each test, from its title on; a test that prints several gives each a word of its title's end."""
+    pieces: dict[str, str] = {}
+    for title in _TITLE.finditer(text):
+        running = re.findall(r"Running (\w+)", text[: title.start()])
+        if not running:
+            continue
+        suffix = re.search(r"GPU\(column\) (\w+) bandwidth", title[0])
+        test = f"{running[-1]}_{suffix[1].lower()}" if suffix else running[-1]
+        lines = text[title.start() :].lstrip("\n").split("\n")
+        end = next((number for number, line in enumerate(lines) if not line.strip()), None)
+        pieces[test] = "\n".join(lines[:end] if end is not None else lines[:-1])
+    return pieces
+
+
+def _of_json(text: str) -> dict[str, str]:
+    """The same of the report of ``-j``."""
+    try:
+        report = json.loads(text)
+        tests = report["nvbandwidth"]["testcases"]
+        return {
+            test["name"]: "\n".join(_lines_of_json(test["bandwidth_description"], test["bandwidth_matrix"]))
+            for test in tests
+            if test.get("bandwidth_matrix")
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _lines_of_json(title: str, rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    yield title
+    yield " ".join(map(str, range(len(rows[0]))))
+    yield from (" ".join(map(str, [number, *row])) for number, row in enumerate(rows))
+
+
+def _judged(test: str, matrix: Matrix, text: str, name: str) -> tuple[list[Found], str, int]:
+    """What is slow in one matrix, what is not clear, and how many cells have peers."""
+    # A latency is held against others as what can be done in a second, so that more is better in both.
+    rates = {pair: cell if matrix.unit == "B/s" else 1 / cell for pair, cell in matrix.cells.items()}
+    if matrix.between_gpus:
+        said = weak_pairs(_with_refused(rates))
+        worst = sorted(said.pairs, key=lambda pair: rates.get(pair, 0.0))
+        shown = worst[:1] if said.gpu is not None else worst
+        return [*_of_pairs(test, matrix, shown, said, text, name)], said.unclear, len(rates)
+    if not _ONE_BY_ONE.match(test):
+        return [], "", 0
+    found = []
+    rows = sorted({row for row, _ in rates})
+    for row in rows:
+        of_gpu = {column: rate for (at, column), rate in rates.items() if at == row}
+        usual, weak = weak_gpus(of_gpu)
+        for gpu in weak:
+            what = f"{test}: {_words(of_gpu[gpu], matrix)}, the median GPU {_words(usual, matrix)}"
+            evidence = f"{name}: {_row(text, row)}"
+            found.append(Found("weak_copy", "error", (name,), f"GPU {gpu}", what, evidence, *_OF_HOST))
+    return found, "", len(rates) if len(rates) > len(rows) else 0
+
+
+def _of_pairs(
+    test: str, matrix: Matrix, pairs: Sequence[tuple[int, int]], said: WeakPairs, text: str, name: str
+) -> Iterator[Found]:
+    for pair in pairs:
+        where = f"GPU {pair[0]} and GPU {pair[1]}" if said.gpu is None else f"GPU {said.gpu} and all others"
+        rate = matrix.cells.get(pair)
+        own = "N/A" if rate is None else _words(rate if matrix.unit == "B/s" else 1 / rate, matrix)
+        what = f"{test}: {own}, the median pair {_words(said.usual, matrix)}"
+        evidence = f"{name}: {_row(text, pair[0])}"
+        yield Found("weak_pair", "error", (name,), where, what, evidence, *_OF_PAIRS)
+
+
+def _with_refused(rates: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    """All pairs of the GPUs that have any; those without a rate refused."""
+    gpus = {gpu for pair in rates for gpu in pair}
+    return {(row, column): rates.get((row, column), 0.0) for row in gpus for column in gpus if row != column}
+
+
+def _words(rate: float, matrix: Matrix) -> str:
+    return f"{rate / 1e9:.1f} GB/s" if matrix.unit == "B/s" else f"{1e9 / rate:.0f} ns"
+
+
+def _row(text: str, row: int) -> str:
+    """A row of a matrix as printed."""
+    match = re.search(rf"(?m)^\s*{row}\s+(?:[\d.]+|N/A)(?:[ \t].*)?$", text)
+    return match[0].strip() if match else text

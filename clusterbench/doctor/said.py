@@ -1,0 +1,103 @@
+"""A file that people have at hand, a kind of it, and what is made of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
+
+from clusterbench.doctor import Found, Healthy, NotJudged
+from clusterbench.facts import Facts
+from clusterbench.tools._prefix import PlainLine, unwrapped
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is made of one file: facts of a host for some ``checks``, or what was found at once.
+
+    Facts that come from a file are not whole: only the checks named are asked, which judge by nothing else.
+    """
+
+    facts: tuple[Facts, ...] = ()
+    checks: tuple[str, ...] = ()
+    found: tuple[Found, ...] = ()
+    healthy: tuple[Healthy, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class File:
+    """A file with its lines, in whole and by whose they are: a host, or by the file's name where nothing says it."""
+
+    name: str
+    text: str
+    lines: Sequence[PlainLine]
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Self:
+        return cls(name, text, unwrapped(text))
+
+    @cached_property
+    def by_host(self) -> Mapping[str, Sequence[PlainLine]]:
+        """The lines of each host, or of each rank where no more is said."""
+        origins = {line.origin for line in self.lines}
+        names = {origin: self.named(origin, origins) for origin in origins}
+        lines: dict[str, list[PlainLine]] = defaultdict(list)
+        for line in self.lines:
+            lines[names[line.origin]].append(line)
+        return lines
+
+    def text_of(self, lines: Sequence[PlainLine]) -> str:
+        """Some of its lines; only the last one of the file may lack its end."""
+        return "\n".join(line.text for line in lines) + ("\n" if lines[-1] is not self.lines[-1] else "")
+
+    def named(self, origin: str, others: Collection[str]) -> str:
+        """A host's name: ``rank 3`` alone is none, and says nothing where there is no other."""
+        if " " in origin:
+            return f"{self.name} {origin}" if len({*others} - {""}) > 1 else self.name
+        return origin or self.name
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A kind of file: its name, and what it says of each host; nothing where a file is not of this kind."""
+
+    kind: str
+    read: Callable[[File], Sequence[tuple[str, Said]]]
+
+
+def apart(kind: str, holds: Callable[[str], bool], read: Callable[[str, str], Said]) -> Reader:
+    """One whose lines are of one host, so that those of several are read apart."""
+
+    def of(file: File) -> list[tuple[str, Said]]:
+        texts = {host: file.text_of(lines) for host, lines in file.by_host.items()}
+        return [(host, read(text, host)) for host, text in texts.items() if holds(text)]
+
+    return Reader(kind, of)
+
+
+class HostText(ABC):
+    """A kind of text of which each host has its own, so that the lines of several hosts are read apart.
+
+    ``kind`` is what a person calls it: the command that prints it.
+    """
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def holds(self, text: str) -> bool:
+        """Whether a text is of this kind, whole or in part."""
+
+    @abstractmethod
+    def read(self, text: str, name: str) -> Said:
+        """What it says of the host ``name``.
+
+        Raises
+        ------
+        ToolError
+            If it cannot be read.
+        """

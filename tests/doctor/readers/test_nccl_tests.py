@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.tools import printed
+
+
+def records(wrong='"0"', number=2):
+    """As rccl-tests writes them."""
+    return "".join(
+        f'{{"numCycle":0, "name":"AllReduce", "nodes":1, "ranks":8, "ranksPerNode":8, "gpusPerRank":1, "size":{size}, '
+        f'"type":"float", "redop":"sum", "inPlace":{place}, "time":10.500000, '
+        f'"algBw":1.0, "busBw":1.75, "wrong":{wrong}}}\n'
+        for size in (1024, 2048)[:number]
+        for place in (0, 1)
+    )
+
+
+WRONG = printed.NCCL_TESTS.replace("# Out of bounds values : 0 OK", "# Out of bounds values : 2 FAILED")
+
+
+@pytest.mark.parametrize(
+    "text", [printed.NCCL_TESTS, printed.NCCL_ALLTOALL, records(), f"[\n{records().strip().replace(chr(10), ',')}\n]"]
+)
+def test_right_results_are_in_order_and_their_rate_is_not_judged(examined, text):
+    examination, _ = examined(text)
+    assert (examination.word, examination.found) == ("NOT JUDGED", ())
+    assert "wrong_result" in [healthy.name for healthy in examination.healthy]
+
+
+@pytest.mark.parametrize("text", [WRONG, records(wrong='"3"')])
+def test_wrong_results_are_found(examined, text):
+    (found,) = examined(text)[0].found
+    assert (found.name, found.severity) == ("wrong_result", "error")
+
+
+def test_the_line_of_the_verdict_is_cited(examined):
+    (found,) = examined(WRONG)[0].found
+    assert found.evidence.endswith(": # Out of bounds values : 2 FAILED")
+
+
+def test_the_report_of_nccl_tests_as_json_is_read(examined):
+    report = {"version": 3, "nccl_version": "2.29.3", "results": [{}], "out_of_bounds": {"count": 4, "okay": False}}
+    assert [found.name for found in examined(json.dumps(report))[0].found] == ["wrong_result"]
+
+
+def test_results_that_were_not_checked_are_not_judged(examined):
+    examination, _ = examined(records(wrong='"N/A"'))
+    assert [part.name for part in examination.not_judged] == ["wrong_result", "collective_rate"]
+
+
+def test_a_call_that_failed_is_found(examined):
+    said = "cb17: Test NCCL failure common.cu:1005 'unhandled cuda error / '\n"
+    assert [found.severity for found in examined(said)[0].found] == ["warning"]
+
+
+@pytest.mark.parametrize("name", ["nccl_tests_alltoall_superbench.txt", "nccl_tests_2_17_a100_2node_abridged.txt"])
+def test_wrong_results_that_are_planted_in_a_real_text_are_found(examined, sample, name):
+    text = sample(name)
+    assert examined(text)[0].found == ()
+    planted = text.replace("# Out of bounds values : 0 OK", "# Out of bounds values : 1 FAILED")
+    assert [found.name for found in examined(planted)[0].found] == ["wrong_result"]

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+
+def matrix(number=8, usual="NV18", **pairs):
+    """A matrix without cards; ``pairs`` are named ``_25`` for GPU2 and GPU5."""
+    names = [f"GPU{gpu}" for gpu in range(number)]
+    lines = ["\t" + "\t".join(names) + "\tCPU Affinity\tNUMA Affinity"]
+    for a in range(number):
+        cells = [" X " if a == b else pairs.get(f"_{min(a, b)}{max(a, b)}", usual) for b in range(number)]
+        lines.append("\t".join([names[a], *cells, "0-51", "0"]))
+    return "\n".join(lines) + "\n"
+
+
+WORSE = matrix(_25="SYS")
+
+
+def test_gpus_with_equally_many_links_are_in_order(examined):
+    examination, kind = examined(matrix())
+    assert (kind, examination.word) == ("nvidia-smi topo -m", "HEALTHY")
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        (WORSE, "GPU2 and GPU5", "are joined by SYS, and most pairs by NV18"),
+        (matrix(_25="NV16"), "GPU2 and GPU5", "are joined by NV16, and most pairs by NV18"),
+        (
+            matrix(4, _01="NV17", _12="NV17", _13="NV17"),
+            "GPU1 and all others",
+            "are joined by NV17, and most pairs by NV18",
+        ),
+    ],
+)
+def test_a_pair_with_fewer_links_is_found(examined, text, where, what):
+    (found,) = examined(text)[0].found
+    assert (found.where, found.what) == (where, what)
+    assert found.evidence.startswith("said.txt:")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        matrix(usual="PIX"),
+        matrix(3, usual="NODE", _12="NV6"),
+        matrix(2, usual="PHB"),
+        matrix(4, usual="SYS", _01="NV12"),
+    ],
+)
+def test_gpus_without_links_or_of_several_kinds_are_not_judged(examined, text):
+    examination, _ = examined(text)
+    assert (examination.found, examination.word) == ((), "NOT JUDGED")
+
+
+def test_bridges_that_join_every_gpu_with_one_other_are_in_order(examined):
+    assert examined(matrix(4, usual="SYS", _01="NV12", _23="NV12"))[0].word == "HEALTHY"
+
+
+@pytest.mark.parametrize(
+    "name", ["a100_nv12_nonic", "a800_8gpu_4nic", "azure_ndmv4_a100", "azure_ndv4_a100", "h100_nv18_nonic"]
+)
+def test_a_lost_pair_in_a_real_matrix_is_found(examined, sample, name):
+    text = sample(f"nvidia_smi_topo_m_{name}.txt")
+    assert examined(text)[0].word == "HEALTHY"
+    lines = text.split("\n")
+    for row, column in ((1, 4), (4, 1)):
+        cells = lines[row + 1].split()
+        cells[column + 1] = "SYS"
+        lines[row + 1] = "\t".join(cells)
+    (found,) = examined("\n".join(lines))[0].found
+    assert found.where == "GPU1 and GPU4"
+
+
+def test_a_real_mesh_of_one_and_two_links_is_in_order(examined, sample):
+    assert examined(sample("nvidia_smi_topo_m_dgx1_v100.txt"))[0].word == "HEALTHY"
