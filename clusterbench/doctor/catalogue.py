@@ -97,6 +97,9 @@ OF_RUNS: dict[int, OfRuns] = {
     92: OfRuns("failed_case", "In which phase did a case stop, and which rank was behind?", "error", _CASE),
     93: OfRuns("failed_case", "Did all ranks start the same collectives?", "error", _RAS),
     94: OfRuns("failed_case", "Do collectives make progress?", "error", _RAS),
+    147: OfRuns(
+        "slow_disk", "Is every host's disk as fast as its peers'?", "warning", "file_io, small_files of all hosts"
+    ),
 }
 
 IN_LOGS: dict[int, tuple[str, ...]] = {
@@ -247,7 +250,7 @@ def names_in_logs(number: int) -> tuple[str, ...]:
 def entries() -> Iterator[Entry]:
     """All checks by number."""
     of_hosts = {kind.number for kind in checks().values()}
-    for number in sorted({*range(1, KNOWN + 1), *of_hosts, *OF_LOGS}):
+    for number in sorted({*range(1, KNOWN + 1), *of_hosts, *OF_RUNS, *OF_LOGS}):
         entry = _entry(number)
         others = (name for name in names_in_logs(number) if name != entry.by)
         yield replace(entry, in_logs=tuple(others))
