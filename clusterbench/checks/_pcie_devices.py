@@ -6,6 +6,11 @@ from clusterbench.facts import Host, NotKnown
 from clusterbench.facts.pcie import FOLDER, Device, Pcie
 
 
+def not_of_a_virtual_function(what: str) -> NotKnown:
+    """Why something of a virtual function is not known; alike for all of a host's, so that it is said once."""
+    return NotKnown(f"a virtual function does not show {what}", "the host of the virtual machine")
+
+
 def devices(host: Host, *kinds: str) -> list[Device]:
     """GPUs (``gpu``), RDMA cards (``nic``) and the bridges above them (``bridge``).
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterbench.checks import Fault, PartsCheck
-from clusterbench.checks._pcie_devices import devices
+from clusterbench.checks._pcie_devices import devices, not_of_a_virtual_function
 from clusterbench.facts import Host, known
 from clusterbench.facts.infiniband import Infiniband
 from clusterbench.facts.pcie import Device, Pcie
@@ -31,6 +31,8 @@ class NicPcie(PartsCheck[Device]):
         return devices(host, "nic")
 
     def fault(self, host: Host, part: Device) -> Fault | None:
+        if part.is_virtual:
+            raise not_of_a_virtual_function("its card's PCIe link")
         facts = host.of(Pcie)
         speed = known(facts, part.gigatransfers_per_s, f"{part.path}/current_link_speed")
         width = known(facts, part.width, f"{part.path}/current_link_width")

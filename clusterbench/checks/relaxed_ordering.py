@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterbench.checks import Fault, PartsCheck
-from clusterbench.checks._pcie_devices import devices
+from clusterbench.checks._pcie_devices import devices, not_of_a_virtual_function
 from clusterbench.facts import Host, known
 from clusterbench.facts.pcie import CONFIG, Device, Pcie
 
@@ -31,4 +31,6 @@ class RelaxedOrdering(PartsCheck[Device]):
     def fault(self, host: Host, part: Device) -> Fault | None:
         if known(host.of(Pcie), part.relaxed_ordering, CONFIG):
             return None
+        if part.is_virtual:
+            raise not_of_a_virtual_function("whether its card may use relaxed ordering")
         return Fault(part.place, "may not use PCIe relaxed ordering", f"{part.path}/config: DevCtl RlxdOrd-")

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
 from clusterbench.cases import Reading
 from clusterbench.checks import checks, hosts_of, judge
 from clusterbench.diagnoses import Answer, Diagnosis, Finding
-from clusterbench.words import plural
+from clusterbench.types import Severity
+from clusterbench.words import few, plural
+
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 class UnfitHost(Diagnosis):
@@ -37,15 +44,36 @@ class UnfitHost(Diagnosis):
             kind = checks()[name]
             for host, judged in of_hosts.items():
                 for fault in judged.faults:
-                    what = f"{fault.where} {fault.what}" if fault.where else fault.what
+                    what = f"{fault.where}: {fault.what}" if fault.where else fault.what
                     severity = fault.severity or kind.severity
                     findings.append(Finding(f"host {host}", what, severity, fault.evidence, host=host))
                 healthy += bool(judged.healthy)
                 unknown += bool(judged.unknown)
-        order = ("error", "warning", "note")
-        findings.sort(key=lambda finding: order.index(finding.severity))
         if not healthy and not findings:
             return Answer()
         without = f"; {unknown} could not be judged, and 'clusterbench doctor' says why" if unknown else ""
         in_order = f"{plural(healthy, 'answer')} of checks of {plural(len(hosts), 'host')} in order{without}"
-        return Answer(tuple(findings), (in_order,) if healthy else ())
+        return Answer(tuple(_worst_first(findings)), (in_order,) if healthy else ())
+
+
+def _worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """By host, the one with the most errors first; behind them what is worth knowing, once for all hosts alike."""
+    against: dict[str, list[Finding]] = defaultdict(list)
+    notes: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        (notes[finding.what] if finding.severity == "note" else against[finding.host]).append(finding)
+    hosts = sorted(against.values(), key=_badness)
+    of_hosts = [each for of_host in hosts for each in sorted(of_host, key=lambda one: _SEVERITIES.index(one.severity))]
+    return [*of_hosts, *map(_shared, notes.values())]
+
+
+def _badness(findings: Sequence[Finding]) -> tuple[int, ...]:
+    """Smaller is worse."""
+    return tuple(-sum(finding.severity == severity for finding in findings) for severity in _SEVERITIES)
+
+
+def _shared(alike: Sequence[Finding]) -> Finding:
+    if len(alike) == 1:
+        return alike[0]
+    hosts = tuple(finding.host for finding in alike)
+    return replace(alike[0], where=f"{len(hosts)} hosts ({few(hosts)})", host="", among=hosts)

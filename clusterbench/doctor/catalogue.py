@@ -7,22 +7,26 @@ imbue, leptonai, DCGM and Primus, and threads of NCCL's users. Numbers from 95 o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from clusterbench.checks import checks
 from clusterbench.doctor.nccl_log import RULES
 from clusterbench.types import Severity
 
-State = Literal["every run and doctor --quick", "runs and doctor", "doctor --log", "not yet"]
+State = Literal[
+    "every run and doctor --quick", "runs and doctor", "doctor --log", "doctor --hosts, --launch", "not yet"
+]
 KNOWN = 94
+LOG_TEST = "tests/doctor/test_logs.py"
 
 
 @dataclass(frozen=True)
 class Entry:
     """One check. ``by`` is the name of the check, diagnosis or rule of logs; ``waits`` says why there is none.
 
-    ``programs`` are run for it; empty where none is.
+    ``programs`` are run for it; empty where none is. ``in_logs`` are other names under which ``doctor --log`` finds the
+    same.
     """
 
     number: int
@@ -35,6 +39,19 @@ class Entry:
     state: State
     waits: str = ""
     programs: str = ""
+    in_logs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OfLogs:
+    """A check that files at hand alone answer: what is asked, and from what. ``names`` are those of its findings."""
+
+    names: tuple[str, ...]
+    question: str
+    severity: Severity
+    source: str
+    test: str = LOG_TEST
+    state: State = "doctor --log"
 
 
 @dataclass(frozen=True)
@@ -80,7 +97,67 @@ OF_RUNS: dict[int, OfRuns] = {
     92: OfRuns("failed_case", "In which phase did a case stop, and which rank was behind?", "error", _CASE),
     93: OfRuns("failed_case", "Did all ranks start the same collectives?", "error", _RAS),
     94: OfRuns("failed_case", "Do collectives make progress?", "error", _RAS),
+    147: OfRuns(
+        "slow_disk", "Is every host's disk as fast as its peers'?", "warning", "file_io, small_files of all hosts"
+    ),
 }
+
+IN_LOGS: dict[int, tuple[str, ...]] = {
+    1: ("without_gpu_direct",),
+    20: ("page_retirement",),
+    22: ("gpu_slowdown",),
+    31: ("gpu_lost",),
+    32: ("nvlink_inactive",),
+    34: ("fabric_state", "fabric_manager_log"),
+    38: ("network_within_host", "memory_within_host"),
+    39: ("nvlink_sharp",),
+    40: ("weak_pair",),
+    44: ("wrong_card",),
+    45: ("sockets",),
+    79: ("driver_mismatch",),
+    83: ("forbidden_way", "pinned_setting"),
+    113: ("driver_not_loaded",),
+    116: ("rdma_device_failed",),
+}
+"""Names under which ``doctor --log`` finds what a check or a diagnosis of a run asks about; rules have their own."""
+
+_SMI_Q = "what nvidia-smi -q printed, as a file"
+OF_LOGS: dict[int, OfLogs] = {
+    140: OfLogs(
+        ("dram_ecc", "uncorrectable_ecc"),
+        "Has every GPU been free of errors that ECC could not correct since its driver was loaded?",
+        "warning",
+        "what nvidia-smi or nvidia-smi -q printed, as a file",
+    ),
+    141: OfLogs(("gpu_reset_due",), "Does the driver ask for no reset of a GPU?", "error", _SMI_Q),
+    142: OfLogs(
+        ("gpu_sensor",), "Does every GPU answer for all of its values?", "warning", "what nvidia-smi printed, as a file"
+    ),
+    143: OfLogs(
+        ("nvlink_slow",),
+        "Does every NVLink run at its rate?",
+        "error",
+        "what nvidia-smi nvlink -s printed, as a file",
+    ),
+    144: OfLogs(
+        ("slowed_by_peer_access",),
+        "Are copies between GPUs no slower with peer access than without?",
+        "error",
+        "what p2pBandwidthLatencyTest printed, as a file",
+    ),
+    145: OfLogs(
+        ("nccl_warning",), "Is NCCL's log free of warnings that no rule here knows?", "note", "NCCL's log, as a file"
+    ),
+    146: OfLogs(
+        ("not_reached",),
+        "Is every host reached that was asked for?",
+        "error",
+        "ssh, or the launcher",
+        "tests/doctor/test_verb.py",
+        "doctor --hosts, --launch",
+    ),
+}
+"""By numbers from 140 on."""
 
 QUESTIONS: dict[int, str] = {
     3: "Is nvidia_peermem loaded, or DMA-BUF there?",
@@ -163,27 +240,43 @@ WAITS: dict[int, str] = {
 }
 
 
+def names_in_logs(number: int) -> tuple[str, ...]:
+    """Names under which files at hand, and they alone, show what a number asks about."""
+    of_rules = (rule.name for rule in RULES if rule.number == number)
+    of_logs = OF_LOGS[number].names if number in OF_LOGS else ()
+    return tuple(dict.fromkeys((*of_rules, *IN_LOGS.get(number, ()), *of_logs)))
+
+
 def entries() -> Iterator[Entry]:
     """All checks by number."""
-    of_logs = {rule.number: rule for rule in RULES}
+    of_hosts = {kind.number for kind in checks().values()}
+    for number in sorted({*range(1, KNOWN + 1), *of_hosts, *OF_RUNS, *OF_LOGS}):
+        entry = _entry(number)
+        others = (name for name in names_in_logs(number) if name != entry.by)
+        yield replace(entry, in_logs=tuple(others))
+
+
+def _entry(number: int) -> Entry:
     of_hosts = {kind.number: (name, kind) for name, kind in checks().items()}
-    for number in sorted({*range(1, KNOWN + 1), *of_hosts}):
-        if number in of_hosts:
-            name, kind = of_hosts[number]
-            test = f"tests/checks/test_{name}.py"
-            state: State = "runs and doctor" if kind.needs_workers else "every run and doctor --quick"
-            said = (kind.question, name, kind.severity, kind.right, kind.source)
-            yield Entry(number, *said, test, state, programs=kind.programs)
-        elif number in OF_RUNS:
-            of = OF_RUNS[number]
-            test = f"tests/diagnoses/test_{of.diagnosis}.py"
-            said = (of.question, of.diagnosis, of.severity, "", of.source)
-            yield Entry(number, *said, test, "runs and doctor", programs=of.programs)
-        elif number in of_logs:
-            rule, source, test = of_logs[number], "NCCL's log, as a file", "tests/doctor/test_logs.py"
-            yield Entry(number, QUESTIONS[number], rule.name, rule.severity, "", source, test, "doctor --log")
-        else:
-            yield Entry(number, QUESTIONS[number], "", "", "", "", "", "not yet", WAITS.get(number, ""))
+    of_rules = {rule.number: rule for rule in RULES}
+    if number in of_hosts:
+        name, kind = of_hosts[number]
+        test = f"tests/checks/test_{name}.py"
+        state: State = "runs and doctor" if kind.needs_workers else "every run and doctor --quick"
+        said = (kind.question, name, kind.severity, kind.right, kind.source)
+        return Entry(number, *said, test, state, programs=kind.programs)
+    if number in OF_RUNS:
+        of = OF_RUNS[number]
+        test = f"tests/diagnoses/test_{of.diagnosis}.py"
+        said = (of.question, of.diagnosis, of.severity, "", of.source)
+        return Entry(number, *said, test, "runs and doctor", programs=of.programs)
+    if number in OF_LOGS:
+        log = OF_LOGS[number]
+        return Entry(number, log.question, log.names[0], log.severity, "", log.source, log.test, log.state)
+    if number in of_rules:
+        rule, source, test = of_rules[number], "NCCL's log, as a file", LOG_TEST
+        return Entry(number, QUESTIONS[number], rule.name, rule.severity, "", source, test, "doctor --log")
+    return Entry(number, QUESTIONS[number], "", "", "", "", "", "not yet", WAITS.get(number, ""))
 
 
 def markdown() -> str:
@@ -192,7 +285,10 @@ def markdown() -> str:
     for entry in entries():
         state = f"{entry.state}: waits for {entry.waits}" if entry.waits else entry.state
         right = f" ({entry.right})" if entry.right else ""
-        test = f"[test](../{entry.test})" if entry.test else ""
-        cells = (entry.number, entry.question, entry.by, entry.severity, f"{entry.source}{right}", test, state)
+        by, test = entry.by, f"[test](../{entry.test})" if entry.test else ""
+        if entry.in_logs:
+            by += f"; in logs: {', '.join(entry.in_logs)}"
+            test += "" if entry.test == LOG_TEST else f", [logs](../{LOG_TEST})"
+        cells = (entry.number, entry.question, by, entry.severity, f"{entry.source}{right}", test, state)
         rows.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows) + "\n"

@@ -19,7 +19,7 @@ def listing() -> str:
             entry.programs or "none",
             entry.right or "-",
             short(entry.source or "-", _MOST_SOURCE),
-            entry.question,
+            entry.question + (f" In logs: {', '.join(entry.in_logs)}" if entry.in_logs else ""),
         )
         for entry in every
     ]

@@ -65,6 +65,16 @@ class Device:
     def path(self) -> str:
         return f"{FOLDER}/{self.address}"
 
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is a virtual function, as cards of virtual machines are.
+
+        Its registers of the link's state and of relaxed ordering read zero; the card's own hold for it.
+
+        Source: PCI Express base specification, single root I/O virtualization, fields that a VF does not have.
+        """
+        return self.most_width is not None and self.width is None and self.gigatransfers_per_s is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pcie(Facts):

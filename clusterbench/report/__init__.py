@@ -29,6 +29,7 @@ from clusterbench.hosts.lists import accepted_in_words, hosts_in_words, write_li
 from clusterbench.report.glossary import explainer, figures_in, glossary, words_in
 from clusterbench.report.prices import prices_text
 from clusterbench.report.statements import can_say, cannot_say
+from clusterbench.report.suspects import suspects
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, CaseColumn, case_link, columns, details, facts
 from clusterbench.run_folder import RunFolder
 from clusterbench.verdict import Verdict, verdict
@@ -39,6 +40,7 @@ __all__ = ["Report", "Verdict", "render_report"]
 _HERE = Path(__file__).parent
 _SHOWN, _MOST = 5, 100  # findings of one diagnosis on the page at once, and at all
 _MOST_SET_ASIDE = 200
+_MOST_SUSPECTS = 20  # hosts that stand on the page at once; the others unfold
 _MOST_PRINTED = 12  # lines of a table behind a figure, on paper; page.css hides the others
 _CAUTION = (
     "Measured on CPU ranks that talk over Gloo: this shows method, memory and traffic, not the speed of a cluster."
@@ -137,6 +139,9 @@ def page(
         caution=_caution(reading),
         verdict=judged,
         summary=list(_summary(reading)),
+        suspects=suspects(answers) if _num_hosts(reading) > 1 else [],
+        num_hosts=_num_hosts(reading),
+        most_suspects=_MOST_SUSPECTS,
         findings=[_group(name, found, places) for name, found in _worst_first(answers)],
         diagnoses=[_said(name, answer) for name, answer in answers.items() if answer.state != "found"],
         problems=[f"{problem}." for problem in reading.problems[:_MOST]],
@@ -277,18 +282,30 @@ def _severity(findings: Sequence[Finding]) -> int:
 
 
 def _group(name: str, findings: Sequence[Finding], places: Mapping[str, int]) -> dict[str, Any]:
+    """What a diagnosis found. Notes stand behind what counts, and are not counted with it."""
     kind: type[Diagnosis] = diagnoses()[name]
     advice = sections(kind)
+    counted = [finding for finding in findings if finding.severity != "note"]
+    notes = [finding for finding in findings if finding.severity == "note"]
+    if not counted:
+        counted, notes = notes, []
+    behind = [*counted[_SHOWN:], *notes]
+    numbers = [f"{len(counted) - _SHOWN:,} more"] if len(counted) > _SHOWN else []
     return {
-        "title": f"{in_words(name)}: {findings[0].title if len(findings) == 1 else _places(findings)}",
+        "title": f"{in_words(name)}: {counted[0].title if len(counted) == 1 else _places(counted)}",
         "about": summary(kind).rstrip("."),
         "severity": ("error", "warning", "note")[_severity(findings)],
-        "total": len(findings),
-        "shown": [(finding, _home(finding, places)) for finding in findings[:_SHOWN]],
-        "more": [(finding, _home(finding, places)) for finding in findings[_SHOWN:_MOST]],
+        "total": len(counted),
+        "shown": [(finding, _home(finding, places)) for finding in counted[:_SHOWN]],
+        "more": [(finding, _home(finding, places)) for finding in behind[: _MOST - _SHOWN]],
+        "folded": " and ".join([*numbers, *([plural(len(notes), "note")] if notes else [])]),
         "left_out": _more(len(findings), _MOST, "findings"),
         "advice": {heading: advice[heading] for heading in HEADINGS},
     }
+
+
+def _num_hosts(reading: Reading) -> int:
+    return len(reading.plan.cluster.hosts) or reading.plan.cluster.num_nodes
 
 
 def _places(findings: Sequence[Finding]) -> str:

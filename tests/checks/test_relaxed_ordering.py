@@ -20,5 +20,13 @@ def test_without_root_it_is_not_judged(tmp_path):
     assert said.faults == ()
 
 
+def test_a_virtual_function_does_not_show_it(tmp_path):
+    link = {f"{CARD}/current_link_speed": "Unknown\n", f"{CARD}/current_link_width": "0\n"}
+    said = judged(RelaxedOrdering(), tmp_path, link | {f"{CARD}/config": config(relaxed_ordering=False)})
+    (unknown,) = said.unknown
+    assert unknown.why == "a virtual function does not show whether its card may use relaxed ordering"
+    assert said.faults == ()
+
+
 def test_a_host_without_them_has_nothing_to_judge(tmp_path):
     assert judged(RelaxedOrdering(), tmp_path, without=no_devices()).not_applicable == "no GPUs and network cards here"

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import ast
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clusterbench.checks import checks
 from clusterbench.diagnoses import diagnoses
-from clusterbench.doctor.catalogue import KNOWN, OF_RUNS, QUESTIONS, WAITS, entries, markdown
+from clusterbench.doctor.catalogue import IN_LOGS, KNOWN, OF_LOGS, OF_RUNS, QUESTIONS, WAITS, entries, markdown
 from clusterbench.doctor.listing import listing
+from clusterbench.doctor.logs import _NO_TABLE
 from clusterbench.doctor.nccl_log import RULES
 
 ROOT = Path(__file__).parents[2]
@@ -23,15 +27,54 @@ def test_every_number_has_one_entry():
 
 def test_a_number_stands_in_one_table_only():
     assert not OF_RUNS.keys() & QUESTIONS.keys()
-    assert OF_RUNS.keys() | QUESTIONS.keys() == {*range(1, KNOWN + 1)}
+    assert OF_RUNS.keys() | QUESTIONS.keys() >= {*range(1, KNOWN + 1)}
+    assert max(QUESTIONS) <= KNOWN
+    assert not OF_LOGS.keys() & (OF_RUNS.keys() | QUESTIONS.keys())
     assert WAITS.keys() <= QUESTIONS.keys()
 
 
 def test_what_is_named_is_there():
     for entry in entries():
-        assert not entry.by or entry.by in {*checks(), *diagnoses(), *(rule.name for rule in RULES)}
+        known = {*checks(), *diagnoses(), *(rule.name for rule in RULES), *(log.names[0] for log in OF_LOGS.values())}
+        assert not entry.by or entry.by in known
         assert not entry.test or (ROOT / entry.test).exists(), entry.test
         assert entry.question.endswith("?")
+
+
+MAKERS = ("Found", "_smi", "_way", "_card")
+ELSEWHERE = {
+    "rule.name": tuple(rule.name for rule in RULES),
+    "check": tuple(name for name, _ in _NO_TABLE.values()),
+    "name": (*checks(), *diagnoses()),
+}
+"""Names of findings that are not written where a finding is made, by the words that stand there."""
+
+
+def made(path: Path) -> Iterator[str]:
+    """Names of the findings that a file makes: the first argument of what makes one, or its ``name``."""
+    tree = ast.parse(path.read_text())
+    makers = [node for node in ast.walk(tree) if getattr(node, "name", "") in MAKERS]
+    passed_on = {id(call) for maker in makers for call in ast.walk(maker)}
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in MAKERS):
+            continue
+        names = [keyword.value for keyword in node.keywords if keyword.arg == "name"] or node.args[:1]
+        for name in names:
+            written = [part.value for part in ast.walk(name) if isinstance(part, ast.Constant)]
+            yield from written or (() if id(node) in passed_on else ELSEWHERE[ast.unparse(name)])
+
+
+def test_no_finding_can_be_made_whose_name_has_no_row():
+    names = {name for path in (ROOT / "clusterbench/doctor").glob("*.py") for name in made(path)}
+    assert {"gpu_lost", "gpu_sensor", "driver_not_loaded", "not_reached", "p2p_disabled", "weak_pair"} <= names
+    rows = {name for entry in entries() for name in (entry.by, *entry.in_logs)}
+    assert names - rows - {*diagnoses()} == set()
+
+
+def test_a_name_of_logs_stands_in_one_row():
+    rows = Counter(name for entry in entries() for name in {entry.by, *entry.in_logs} if name not in diagnoses())
+    assert {name for name, number in rows.items() if name and number > 1} == set()
+    assert not IN_LOGS.keys() & OF_LOGS.keys()
 
 
 def test_the_list_has_a_line_for_each():

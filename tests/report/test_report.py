@@ -83,6 +83,14 @@ def test_a_place_of_several_findings_is_named_once_in_their_title() -> None:
     assert _group("unfit_host", findings, {})["title"] == "Unfit host: host a, host b"
 
 
+def test_notes_stand_behind_what_counts_and_are_not_counted_with_it() -> None:
+    port = Finding("host b", "mlx5_3 port 1: is DOWN", "error")
+    notes = [Finding("2 hosts (a, b)", what, "note") for what in ("is a virtual machine", "gives huge pages to all")]
+    said = _group("unfit_host", [port, *notes], {})
+    assert (said["title"], said["total"]) == ("Unfit host: host b: mlx5_3 port 1: is DOWN", 1)
+    assert ([finding for finding, _ in said["more"]], said["folded"]) == (notes, "2 notes")
+
+
 def test_refusals_with_one_reason_are_one_line(tmp_path: Path) -> None:
     refusals = [Refusal(f"planted/tp{degree}", "planted", {}, 1, "heads are not divisible") for degree in (3, 5, 6)]
     page = render_report(write_run(tmp_path / "run", [case("a")], [], refusals=refusals)).path.read_text()

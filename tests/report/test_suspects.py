@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from clusterbench.diagnoses import Answer, Finding
+from clusterbench.report.suspects import suspects
+
+
+def of_files(host, what, severity="error"):
+    return Finding(f"host {host}", what, severity, host=host)
+
+
+def test_the_host_with_the_most_errors_is_first_whoever_found_them():
+    slow = Finding("rank 3 on n2", "matmul: 61 % slower than the median", "error", brief="61 % slower", host="n2")
+    said = suspects(
+        {
+            "straggler": Answer((slow,)),
+            "unfit_host": Answer((of_files("n1", "has swap", "warning"), of_files("n2", "mlx5_3 port 1: is DOWN"))),
+        }
+    )
+    assert [(each.host, each.severity, each.counts) for each in said] == [
+        ("n2", "error", "2 errors"),
+        ("n1", "warning", "1 warning"),
+    ]
+    assert said[0].sentences == ("Straggler: rank 3 on n2, 61 % slower", "mlx5_3 port 1: is DOWN")
+
+
+def test_a_note_and_a_finding_that_names_no_host_suspect_none():
+    shared = Finding("n1 -> n2", "slow", "error", among=("n1", "n2"))
+    assert suspects({"slow_link": Answer((shared,)), "unfit_host": Answer((of_files("n1", "is a VM", "note"),))}) == []
+
+
+def test_of_many_findings_four_are_in_words():
+    (said,) = suspects({"unfit_host": Answer(tuple(of_files("n1", f"port {number}") for number in range(6)))})
+    assert (len(said.sentences), said.left_out) == (4, "and 2 more")
