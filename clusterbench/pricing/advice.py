@@ -151,17 +151,32 @@ class Advice:
 
 def advise(question: Question, profile: Profile, known: KnownRates) -> Advice:
     """Every legal layout priced, and the fastest that fit."""
+    found = ranking(question, profile, known)
+    prices = [price(profile.work(each.priced), known) for each in found.ranked[:TO_MEASURE]]
+    least = least_form(question, profile)
+    enough = None if found.num_fitting or least is None else enough_nodes(question, profile)
+    return Advice(question, found.ranked, prices, least, found.refused, found.tried, found.num_fitting, enough)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Layouts by their prices, as :class:`Advice` has them."""
+
+    ranked: Sequence[Candidate]
+    refused: Counter[str]
+    tried: int
+    num_fitting: int
+
+
+def ranking(question: Question, profile: Profile, known: KnownRates) -> Ranked:
+    """Every legal layout priced; those that fit, the fastest first, each in its best form."""
     refused: Counter[str] = Counter()
     candidates = list(_candidates(question, profile, known, refused))
     fitting = [each for each in candidates if each.fits != "does not fit"]
     best: dict[str, Candidate] = {}
     for each in sorted(fitting, key=lambda one: one.step_s):
         best.setdefault(str(each.layout), each)
-    ranked = list(best.values())
-    prices = [price(profile.work(each.priced), known) for each in ranked[:TO_MEASURE]]
-    least = least_form(question, profile)
-    enough = None if fitting or least is None else enough_nodes(question, profile)
-    return Advice(question, ranked, prices, least, refused, len(candidates), len(fitting), enough)
+    return Ranked(list(best.values()), refused, len(candidates), len(fitting))
 
 
 def fastest(question: Question, profile: Profile, known: KnownRates) -> Candidate | None:
