@@ -658,7 +658,13 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
 
 
 @main.command(short_help="Tell which layout of a model should be fastest on a cluster.")
-@click.option("--shape", required=True, help="A model of 'clusterbench list shapes', or its config.json.")
+@click.option(
+    "--shape",
+    "shapes",
+    required=True,
+    multiple=True,
+    help="A model of 'clusterbench list shapes', or its config.json; several times for several answers.",
+)
 @click.option("--gpu", required=True, help="The card, such as 'NVIDIA H100 80GB HBM3'.")
 @click.option("--num-nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes.")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: the card's usual]")
@@ -674,20 +680,34 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Write the suite that measures the first five of each answer."
 )
+@click.option(
+    "--page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page, as heatmap.html, with the fastest layout of each --shape on 1, 2, 4 ... nodes.",
+)
 @uncollected(to_the_end=True)
-def advise(out: Path | None, **asked: Any) -> None:
+def advise(shapes: tuple[str, ...], out: Path | None, page: Path | None, **asked: Any) -> None:
     """Say what fits, which batch and which layout: every legal one priced, the five to measure, and why others lose.
 
     Nothing is run. Without --rates all of it is worked out from datasheets, and says so first.
     """
-    from clusterbench.pricing.advise_verb import answers
+    from clusterbench.pricing.advise_verb import answers, heatmaps
     from clusterbench.pricing.advised_suite import advised_suite
     from clusterbench.words import comment
 
+    if out is not None and len(shapes) > 1:
+        raise SuiteError(f"--out {out} is the suite of one model, and --shape is given {len(shapes)} times.")
     found: list[Advice] = []
-    for text, advice in answers(**asked):
-        click.echo(f"\n{text}" if found else text)
-        found.append(advice)
+    for shape in shapes:
+        for text, advice in answers(shape=shape, **asked):
+            click.echo(f"\n{text}" if found else text)
+            found.append(advice)
+    if page is not None:
+        from clusterbench.report.predicted_page import predicted_page
+
+        of_page = {name: value for name, value in asked.items() if name not in ("gpu_hour", "knee")}
+        _write(predicted_page(list(heatmaps(shapes=shapes, **of_page))), page, "--page")
+        click.echo("\n".join(comment(f"{page}: the fastest layouts as predicted; nothing on it was measured", "  ")))
     if out is not None:
         suite = advised_suite(found, asked["profile"])
         for remark in suite.remarks:
@@ -728,7 +748,7 @@ def calibrate(table: Path, profile: str, gpus_per_node: int | None, out: Path | 
     _write(rates_text(found), out)
 
 
-def _write(text: str, out: Path | None) -> None:
+def _write(text: str, out: Path | None, option: str = "--out") -> None:
     """To a file, or to stdout where none is named."""
     if out is None:
         click.echo(text, nl=False)
@@ -736,7 +756,7 @@ def _write(text: str, out: Path | None) -> None:
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SuiteError(f"--out {out} cannot be written: {error.strerror}.") from None
+        raise SuiteError(f"{option} {out} cannot be written: {error.strerror}.") from None
 
 
 def _steps(table: Path, gpus_per_node: int | None, gpu: str | None) -> StepTable:

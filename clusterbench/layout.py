@@ -314,13 +314,15 @@ class ParallelLayout:
     def of_micro_batch(self) -> ParallelLayout:
         """What of it decides what a rank computes of a micro-batch, and which activations that leaves.
 
-        Not how states are shared, and not how many copies of the model there are, but where they tell which ranks have
-        which experts.
+        Not how states are shared, and not how many copies of the model there are, but as many as its experts are spread
+        over.
 
         >>> str(ParallelLayout.parse("pp2-dp4-tp2+sp+zero3").of_micro_batch)
         'pp2-tp2+sp'
+        >>> str(ParallelLayout.parse("pp2-dp8-tp2+sp+ep4+zero1").of_micro_batch)
+        'pp2-dp2-tp2+sp+ep4'
         """
-        return replace(self, dp=self.dp if self.spreads_experts else 1, zero=0)
+        return replace(self, dp=self.ep // gcd(self.ep, self.cp * self.tp), zero=0)
 
     @property
     def data_axis(self) -> str:

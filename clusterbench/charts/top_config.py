@@ -55,7 +55,7 @@ Options = frozenset[tuple[str, object]]
 
 # In inches. Seven columns and their figures can be read on a telephone held upright.
 _NARROWEST, _WIDEST, _ALL_COLUMNS = 0.7, 1.35, 4.9
-_LETTER, _SMALL_LETTER, _LINE, _NOTE, _GAP = 0.064, 0.053, 0.128, 0.106, 0.02
+_LETTER, _SMALL_LETTER, _LINE, _NOTE, _GAP = 0.07, 0.053, 0.128, 0.106, 0.02
 _HEADING, _PADDING = 0.25, 0.16
 
 _PALEST, _DEEPEST = 0.06, 0.5

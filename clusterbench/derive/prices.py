@@ -103,7 +103,7 @@ def _priced(
     priced: PricedJob, profile: Profile, known: KnownRates, card: str, elsewhere: Collection[str]
 ) -> PricedCase:
     of_step = price(profile.work(priced), known)
-    held = max(sum(of.values()) for of in profile.memory(priced))
+    held = profile.held(priced)
     of_card = accelerators().get(card)
     memory = of_card.memory_bytes if of_card is not None else None
     fits = fit(held, memory) if memory else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -39,6 +40,12 @@ class Chunk(NamedTuple):
     layers: range
     first: bool
     last: bool
+
+
+def as_one(held: Sequence[Chunk]) -> Chunk:
+    """Some chunks as one: the same for all that have as many layers and the same ends of the model."""
+    layers = sum(len(chunk.layers) for chunk in held)
+    return Chunk(0, range(layers), any(chunk.first for chunk in held), any(chunk.last for chunk in held))
 
 
 @dataclass(frozen=True)
@@ -102,8 +109,7 @@ class TrainingJob:
     @cached_property
     def kind(self) -> Chunk:
         """All that this rank has as one chunk: the same for all with as many layers and the same ends of the model."""
-        _, layers, first, last = zip(*self.held, strict=True)
-        return Chunk(0, range(sum(map(len, layers))), any(first), any(last))
+        return as_one(self.held)
 
     @property
     def num_layers(self) -> int:

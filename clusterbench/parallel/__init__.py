@@ -467,12 +467,16 @@ def local_weights(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, 
 
 def with_own(active: Iterable[Parallelism], *methods: str) -> tuple[Parallelism, ...]:
     """Those with such a method of their own: the others say nothing by it, and need not be asked for every weight."""
-    return tuple([parallelism for parallelism in active if _has_own(type(parallelism), methods)])
+    return tuple([parallelism for parallelism in active if type(parallelism) in _having_own(methods)])
 
 
 @cache
-def _has_own(kind: type[Parallelism], methods: tuple[str, ...]) -> bool:
-    return any(getattr(kind, method) is not getattr(Parallelism, method) for method in methods)
+def _having_own(methods: tuple[str, ...]) -> frozenset[type[Parallelism]]:
+    return frozenset(
+        kind
+        for kind in parallelisms().values()
+        if any(getattr(kind, method) is not getattr(Parallelism, method) for method in methods)
+    )
 
 
 def split_over(active: Sequence[Parallelism], name: str, job: TrainingJob) -> tuple[str, ...]:
@@ -500,7 +504,7 @@ class HeldWeight(NamedTuple):
 
 def held_weights(active: Sequence[Parallelism], job: TrainingJob) -> Sequence[tuple[HeldWeight, int]]:
     """One weight of each kind that a rank holds, and how many it holds of it; the same as :func:`local_weights`."""
-    return _held(tuple(active), job.shape, job.layout, job.kind)
+    return _held(with_own(active, "weight", "splits", "sums"), job.shape, job.layout, job.kind)
 
 
 @lru_cache(maxsize=4096)  # a plan asks for every figure
@@ -553,7 +557,7 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
             yield from parallelism.forward_traffic(job)
     # What training/step.py does itself, after the last backward: gradients that are parts travel in one flat buffer for
     # each axis,
-    parts, ways = _of_gradients(tuple(active), job.shape, job.layout, job.kind)
+    parts, ways = _of_gradients(with_own(active, "weight", "splits", "sums"), job.shape, job.layout, job.kind)
     each = kept_bytes("norm.weight", job)  # all of them are FSDP's, or none: experts that are not are summed nowhere
     for axis, numel in parts.items():
         yield Traffic(axis, "all_reduce", 1, numel * each, during=f"sum_{axis}")
@@ -565,7 +569,7 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
             yield Traffic("pp", "all_reduce", 1, job.norm_bytes, during="norm")
 
 
-@lru_cache(maxsize=256)  # the stages of a pipeline are of three kinds at most
+@lru_cache(maxsize=4096)  # the stages of a pipeline are of three kinds at most
 def _of_gradients(
     active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout, chunk: Chunk
 ) -> tuple[Mapping[str, int], Mapping[str, int]]:
@@ -587,10 +591,11 @@ def _ranks(active: Sequence[Parallelism], axis: str) -> int:
 
 def expected_states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
     """Bytes on one rank of parameters, gradients and optimizer state, without what is gathered for a while."""
-    return _states(tuple(active), job.shape, job.layout, *job.dtypes, job.kind)
+    acting = with_own(active, "weight", "splits", "sums", "states")  # whatever is computed again
+    return _states(acting, job.shape, job.layout, *job.dtypes, job.kind)
 
 
-@lru_cache(maxsize=256)  # the stages of a pipeline are of three kinds at most
+@lru_cache(maxsize=4096)  # the stages of a pipeline are of three kinds at most
 def _states(
     active: tuple[Parallelism, ...],
     shape: ModelShape,

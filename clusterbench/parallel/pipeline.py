@@ -137,13 +137,14 @@ class Pipeline(Parallelism):
             yield Slack(4 * _between(job), "messages under way, which torch holds until the next ones")
 
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
-        stages = job.layout.pp * self.chunks
-        layers = layers_by_stage(job.shape.num_layers, stages)
-        held = schedules.stages_of(self.schedule, job.layout.pp, self.chunks, pp_rank)
-        chunks = (Chunk(at, layers[at], at == 0, at == stages - 1) for at in held)
+        chunks = self.held(job.shape.num_layers, job.layout.pp, pp_rank)
         # naive finishes each micro-batch before the next, as if there were no schedule
         actions = RankOrder() if self.schedule == "naive" else self._order(job)[pp_rank]
-        return replace(job, chunks=tuple(chunks), pp_rank=pp_rank, actions=actions)
+        return replace(job, chunks=chunks, pp_rank=pp_rank, actions=actions)
+
+    def held(self, num_layers: int, pp: int, pp_rank: int) -> tuple[Chunk, ...]:
+        """What a rank at this place along pp has of so many layers."""
+        return _chunks(self.schedule, num_layers, pp, self.chunks)[pp_rank]
 
     def twin(self, job: TrainingJob) -> Twin:
         # one more than fill the pipeline, so that it also runs full
@@ -302,6 +303,17 @@ def _between(job: TrainingJob) -> int:
 
 
 @cache  # a plan asks again for every rank and figure
+def _chunks(schedule: str, num_layers: int, num_ranks: int, chunks: int) -> Sequence[tuple[Chunk, ...]]:
+    """Those of each rank."""
+    stages = num_ranks * chunks
+    layers = layers_by_stage(num_layers, stages)
+    every = [Chunk(at, layers[at], at == 0, at == stages - 1) for at in range(stages)]
+    return [
+        tuple(every[at] for at in schedules.stages_of(schedule, num_ranks, chunks, rank)) for rank in range(num_ranks)
+    ]
+
+
+@cache
 def _order(schedule: str, num_ranks: int, num_microbatches: int, chunks: int) -> Sequence[RankOrder]:
     return tuple(map(RankOrder, schedules.order(schedule, num_ranks, num_microbatches, chunks)))
 

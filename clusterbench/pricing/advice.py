@@ -89,6 +89,8 @@ class Form:
 class Candidate(Form):
     """A form with its price.
 
+    Of one that does not fit ``memory_bytes`` is any figure above the card's.
+
     Attributes
     ----------
     step_s
@@ -149,17 +151,32 @@ class Advice:
 
 def advise(question: Question, profile: Profile, known: KnownRates) -> Advice:
     """Every legal layout priced, and the fastest that fit."""
+    found = ranking(question, profile, known)
+    prices = [price(profile.work(each.priced), known) for each in found.ranked[:TO_MEASURE]]
+    least = least_form(question, profile)
+    enough = None if found.num_fitting or least is None else enough_nodes(question, profile)
+    return Advice(question, found.ranked, prices, least, found.refused, found.tried, found.num_fitting, enough)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Layouts by their prices, as :class:`Advice` has them."""
+
+    ranked: Sequence[Candidate]
+    refused: Counter[str]
+    tried: int
+    num_fitting: int
+
+
+def ranking(question: Question, profile: Profile, known: KnownRates) -> Ranked:
+    """Every legal layout priced; those that fit, the fastest first, each in its best form."""
     refused: Counter[str] = Counter()
     candidates = list(_candidates(question, profile, known, refused))
     fitting = [each for each in candidates if each.fits != "does not fit"]
     best: dict[str, Candidate] = {}
     for each in sorted(fitting, key=lambda one: one.step_s):
         best.setdefault(str(each.layout), each)
-    ranked = list(best.values())
-    prices = [price(profile.work(each.priced), known) for each in ranked[:TO_MEASURE]]
-    least = least_form(question, profile)
-    enough = None if fitting or least is None else enough_nodes(question, profile)
-    return Advice(question, ranked, prices, least, refused, len(candidates), len(fitting), enough)
+    return Ranked(list(best.values()), refused, len(candidates), len(fitting))
 
 
 def fastest(question: Question, profile: Profile, known: KnownRates) -> Candidate | None:
@@ -173,16 +190,21 @@ def least_form(question: Question, profile: Profile) -> Form | None:
 
     The search for the fastest leaves it out: it ends at the first form of a layout that fits.
     """
-    return min(_smallest_forms(question, profile), key=lambda form: form.memory_bytes, default=None)
+    least: Form | None = None
+    for priced in _smallest_forms(question, profile):
+        held = profile.held(priced, math.inf if least is None else least.memory_bytes)
+        if least is None or held < least.memory_bytes:
+            least = Form(priced, held)
+    return least
 
 
-def _smallest_forms(question: Question, profile: Profile) -> Iterator[Form]:
+def _smallest_forms(question: Question, profile: Profile) -> Iterator[PricedJob]:
     """Each legal layout with micro-batches of one sequence, and as much recomputed as the framework can."""
     for layout in every_layout(question.world_size, question.shape.num_experts):
         for recompute in reversed(RECOMPUTED):
             priced = PricedJob(_job(question, layout, 1), question.gpus_per_node, recompute=recompute)
             if profile.objection(priced) is None:
-                yield Form(priced, _held(profile, priced))
+                yield priced
                 break
 
 
@@ -195,10 +217,6 @@ def enough_nodes(question: Question, profile: Profile) -> tuple[int, Form] | Non
             return more.num_nodes, least
         more = replace(more, num_nodes=2 * more.num_nodes)
     return None
-
-
-def _held(profile: Profile, priced: PricedJob) -> float:
-    return max(sum(of.values()) for of in profile.memory(priced))
 
 
 def _job(question: Question, layout: ParallelLayout, micro_batch_size: int) -> TrainingJob:
@@ -216,16 +234,21 @@ def _job(question: Question, layout: ParallelLayout, micro_batch_size: int) -> T
 def _candidates(question: Question, profile: Profile, known: KnownRates, refused: Counter[str]) -> Iterator[Candidate]:
     shape, rates = question.shape, known.rates
     for layout in every_layout(question.world_size, shape.num_experts):
+        too_large: set[str] = set()
         for micro_batch_size in _micro_batches(question.global_batch_size, layout.dp):
             job = _job(question, layout, micro_batch_size)
+            # where more than fill the pipeline, as many are in flight as of smaller ones, and gradients beside them
+            is_larger = job.gradient_accumulation_steps > layout.pp
             last: Candidate | None = None
             for recompute in RECOMPUTED:
                 priced = PricedJob(job, question.gpus_per_node, recompute=recompute)
                 if (why := profile.objection(priced)) is not None:
                     refused[why] += recompute == RECOMPUTED[0]
                     continue
-                held = _held(profile, priced)
+                is_hopeless = is_larger and recompute in too_large
+                held = math.inf if is_hopeless else profile.held(priced, question.memory_bytes)
                 fits = fit(held, question.memory_bytes)
+                too_large |= {recompute} if fits == "does not fit" else set()
                 step_s = math.inf if fits == "does not fit" else step_seconds(profile.work(priced), rates)
                 last = Candidate(priced, held, step_s, fits)
                 yield last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusterbench.cluster import Accelerator, named_accelerator
@@ -15,6 +16,7 @@ from clusterbench.pricing.knee import on_fewer_nodes
 from clusterbench.pricing.profiles import named_profile
 from clusterbench.pricing.rates import KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
+from clusterbench.pricing.top_layouts import TopLayouts, top_layouts
 from clusterbench.pricing.typical import nics_bytes_per_s, typical_rates
 from clusterbench.shape_file import asked_shape
 from clusterbench.units import format_value
@@ -55,29 +57,87 @@ def answers(
         For every mistake of an option or a file.
     """
     of = named_profile(profile)
+    question = _question(shape, gpu, num_nodes, gpus_per_node, seq_len, global_batch_size, tokens)
+    for head, known in _by_network(question, gpus_per_node, nics, rates, accepted, profile):
+        advice = advise(question, of, known)
+        on_nodes = list(on_fewer_nodes(question, of, known)) if knee else ()
+        yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advice
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """The fastest layouts of some models on some numbers of nodes, and what has to be said of it, line by line."""
+
+    head: Sequence[str]
+    cells: Sequence[TopLayouts]
+
+
+def heatmaps(
+    *,
+    shapes: Sequence[str],
+    gpu: str,
+    num_nodes: int,
+    gpus_per_node: int | None,
+    seq_len: int,
+    global_batch_size: int | None,
+    tokens: str | None,
+    nics: str | None,
+    rates: Path | None,
+    accepted: Sequence[str],
+    profile: str,
+) -> Iterator[Heatmap]:
+    """One for each network that there may be, with a row for each model.
+
+    Raises
+    ------
+    SuiteError
+        For every mistake of an option or a file.
+    """
+    of = named_profile(profile)
+    questions = [
+        _question(shape, gpu, num_nodes, gpus_per_node, seq_len, global_batch_size, tokens) for shape in shapes
+    ]
+    for head, known in _by_network(questions[0], gpus_per_node, nics, rates, accepted, profile):
+        cells = [cell for question in questions for cell in top_layouts(question, of, known)]
+        framework = comment(f"prices are of the steps of {profile}, as 'clusterbench list profiles' names it")
+        yield Heatmap([*head, *framework], cells)
+
+
+def _question(
+    shape: str,
+    gpu: str,
+    num_nodes: int,
+    gpus_per_node: int | None,
+    seq_len: int,
+    global_batch_size: int | None,
+    tokens: str | None,
+) -> Question:
     card = named_accelerator(gpu)
-    question = Question(
-        asked_shape(shape),
-        card,
-        num_nodes,
-        gpus_per_node or card.usual_gpus_per_node,
-        seq_len,
-        _sequences(global_batch_size, tokens, seq_len),
-    )
+    sequences = _sequences(global_batch_size, tokens, seq_len)
+    return Question(asked_shape(shape), card, num_nodes, gpus_per_node or card.usual_gpus_per_node, seq_len, sequences)
+
+
+def _by_network(
+    question: Question,
+    gpus_per_node: int | None,
+    nics: str | None,
+    rates: Path | None,
+    accepted: Sequence[str],
+    profile: str,
+) -> Iterator[tuple[list[str], KnownRates]]:
+    """What is said first and what is known, for each network that there may be."""
     expect_effect(rates, accepted)
     given = given_names(rates)
-    unsaid = nics is None and num_nodes > 1 and not given.issuperset(OF_NICS)
+    unsaid = nics is None and question.num_nodes > 1 and not given.issuperset(OF_NICS)
     for network in NETWORKS if unsaid else (nics,):
         known = typical_rates(question.card, nics_bytes_per_s(network), given)
         known = known if rates is None else rates_of(rates, known, profile, accepted=accepted)
-        advice = advise(question, of, known)
         head = [
-            *_caution(known, rates, num_nodes),
-            *(() if gpus_per_node else _server(card)),
+            *_caution(known, rates, question.num_nodes),
+            *(() if gpus_per_node else _server(question.card)),
             *([f"# If the NICs of a node are {network}:"] if unsaid else []),
         ]
-        on_nodes = list(on_fewer_nodes(question, of, known)) if knee else ()
-        yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advice
+        yield head, known
 
 
 def _server(card: Accelerator) -> list[str]:

@@ -62,7 +62,7 @@ def _why_not(candidate: Candidate, of: Question) -> str | None:
     ours = Ours()
     if (why := ours.objection(candidate.priced)) is not None:
         return why
-    held = max(sum(stage.values()) for stage in ours.memory(candidate.priced))
+    held = ours.held(candidate.priced)
     if fit(held, of.memory_bytes) != "does not fit":
         return None
     return f"our step needs {held / 1e9:.1f} GB there, and the card has {of.memory_bytes / 1e9:.0f} GB"

@@ -26,9 +26,17 @@ class OnNodes:
 
 def on_fewer_nodes(question: Question, profile: Profile, known: KnownRates) -> Iterator[OnNodes]:
     """The fastest layout on 1, 2, 4 ... nodes, up to those that are asked about, which come last."""
-    counts = [2**power for power in range(question.num_nodes.bit_length()) if 2**power < question.num_nodes]
-    for num_nodes in (*counts, question.num_nodes):
+    for num_nodes in node_counts(question.num_nodes):
         yield OnNodes(num_nodes, fastest(replace(question, num_nodes=num_nodes), profile, known))
+
+
+def node_counts(most: int) -> list[int]:
+    """Powers of two below ``most``, and that.
+
+    >>> node_counts(6)
+    [1, 2, 4, 6]
+    """
+    return [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
 
 
 def knee(on_nodes: Sequence[OnNodes]) -> OnNodes | None:

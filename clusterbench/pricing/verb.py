@@ -144,7 +144,7 @@ def _priced(row: TableRow, profile: Profile, card: str, known_of: Callable[[str]
         return Priced(row, card=of_card, reason=row.reason)
     if (why := profile.objection(row.priced)) is not None:
         return Priced(row, card=of_card, reason=why)
-    held = max(sum(of.values()) for of in profile.memory(row.priced))
+    held = profile.held(row.priced)
     return Priced(row, price(profile.work(row.priced), known_of(card)), held, of_card)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from functools import lru_cache
+from math import ceil, inf
 from typing import Any, ClassVar
 
 from clusterbench.discover import things
@@ -100,6 +101,13 @@ class Profile(ABC):
     def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
         """Bytes that a rank of each stage holds at most, by what they are. Asked only where there is no objection."""
 
+    def held(self, priced: PricedJob, room: float = inf) -> float:
+        """Bytes that a rank of the fullest stage holds at most; where that is more than ``room``, any figure above it.
+
+        A search asks for many steps that fit no card: of those a profile need not find the fullest moment.
+        """
+        return max(sum(of.values()) for of in self.memory(priced))
+
 
 def profiles() -> Mapping[str, type[Profile]]:
     """All profiles by name."""
@@ -127,6 +135,7 @@ class Reach:
     sharing: int
 
 
+@lru_cache(maxsize=4096)  # of a layout it is asked with each micro-batch and each way to recompute
 def reach(layout: ParallelLayout, axis: str, ranks_per_node: int, rank_order: str) -> Reach:
     """Where the first group along an axis lies.
 

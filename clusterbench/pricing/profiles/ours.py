@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import lru_cache
+from itertools import chain, groupby
+from math import inf
 from typing import ClassVar
 
 from clusterbench.expected.flops import executed_by_rank
 from clusterbench.expected.total import fullest_moment
 from clusterbench.formulas.schedules import bubble_formula
-from clusterbench.job import DTYPE_BYTES, TrainingJob, has_copy
+from clusterbench.job import DTYPE_BYTES, Chunk, TrainingJob, as_one, has_copy
 from clusterbench.job.flops import ATTENTION, CAUSAL_ATTENTION
 from clusterbench.parallel import (
     Parallelism,
@@ -74,14 +76,15 @@ class Ours(Profile):
     def work(self, priced: PricedJob) -> StepWork:
         job, active = priced.job, _active(priced)
         stages, sent = [], []
-        for part, number, neighbours in _kinds(priced, active):
+        kinds = list(_kinds(priced, active))
+        for part, number, neighbours in kinds:
             traffic = list(traffic_of_step(active, part))
             stages.append(_stage(priced, active, part, number, neighbours, traffic))
             sent.append(traffic)
         fullest = max(range(len(stages)), key=lambda number: stages[number].parameters)
         reduced = [each for each in sent[fullest] if each.during == "reduce" and not job.layout.shards_gradients]
         after = [each for each in sent[fullest] if each.during in ("share", "norm") or each.during.startswith("sum_")]
-        states = expected_states(active, list(_kinds(priced, active))[fullest][0])
+        states = expected_states(active, kinds[fullest][0])
         moments = states["optimizer_state"] / (2 * job.moment_bytes)
         return StepWork(
             head_dim=job.shape.head_dim,
@@ -97,13 +100,29 @@ class Ours(Profile):
 
     def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
         active = _active(priced)
-        held = []
-        for part, _, _ in _kinds(priced, active):
-            states = expected_states(active, part)
-            rest = fullest_moment(active, part).held - states["parameters"] - states["optimizer_state"]
-            kept = {name: states[name] for name in ("parameters", "optimizer_state")}
-            held.append(kept | {"gradients and activations": rest})
-        return held
+        return [_held(active, part) for part, _, _ in _kinds(priced, active)]
+
+    def held(self, priced: PricedJob, room: float = inf) -> float:
+        active, most = _active(priced), 0.0
+        parts = [part for part, _, _ in _kinds(priced, active)]
+        # what is there between steps takes no search for a moment
+        for held in chain((_at_rest(active, part) for part in parts), (_held(active, part) for part in parts)):
+            most = max(most, sum(held.values()))
+            if most > room:
+                break
+        return most
+
+
+def _at_rest(active: Sequence[Parallelism], part: TrainingJob) -> dict[str, float]:
+    """Bytes between steps, of all stages of a kind; :func:`_held` is never less."""
+    states = expected_states(active, part)
+    return {name: states[name] for name in ("parameters", "optimizer_state")}
+
+
+def _held(active: Sequence[Parallelism], part: TrainingJob) -> dict[str, float]:
+    kept = _at_rest(active, part)
+    rest = fullest_moment(active, part).held - kept["parameters"] - kept["optimizer_state"]
+    return kept | {"gradients and activations": rest}
 
 
 def _active(priced: PricedJob) -> Sequence[Parallelism]:
@@ -117,12 +136,24 @@ def _active(priced: PricedJob) -> Sequence[Parallelism]:
 
 def _kinds(priced: PricedJob, active: Sequence[Parallelism]) -> Iterator[tuple[TrainingJob, int, int]]:
     """A job for each kind of stages, how many there are, and how many neighbours they have."""
-    pp = priced.job.layout.pp
-    parts = [part_of(priced.job, active, pp_rank) for pp_rank in range(pp)]
-    for _, alike in groupby(parts, lambda part: part.kind):
-        same = list(alike)
-        neighbours = 2 - same[0].embeds - same[0].has_head if pp > 1 else 0
-        yield same[-1], len(same), neighbours * priced.chunks
+    pipeline = next((each for each in active if isinstance(each, Pipeline)), None)
+    if pipeline is None:
+        yield priced.job, 1, 0
+        return
+    for kind, last, number in _alike(pipeline, priced.job.shape.num_layers, priced.job.layout.pp):
+        neighbours = 2 - kind.first - kind.last
+        yield part_of(priced.job, active, last), number, neighbours * priced.chunks
+
+
+@lru_cache(maxsize=4096)  # layouts that differ in dp and micro-batches have the same stages
+def _alike(pipeline: Pipeline, num_layers: int, pp: int) -> Sequence[tuple[Chunk, int, int]]:
+    """Each kind of the stages of a pipeline, from the first on: the rank of the last of it, and how many there are."""
+    found, last = [], -1
+    for kind, alike in groupby(as_one(pipeline.held(num_layers, pp, pp_rank)) for pp_rank in range(pp)):
+        number = len(list(alike))
+        last += number
+        found.append((kind, last, number))
+    return found
 
 
 def _stage(
