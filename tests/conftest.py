@@ -39,7 +39,8 @@ def marks_in(path: Path) -> frozenset[str]:
 class ByWaits(LoadScopeScheduling):
     """Gives the lab's files to one worker, those of MPI to one, and each other file to whichever is free.
 
-    The lab waits for launchers and silences more than half of its time, so three workers keep two cores busy. MPI
+    The lab waits for launchers and silences more than half of its time, and with three workers two cores idle for two
+    fifths of it: four keep them busy. MPI
     ranks, which spin, are those of one test of the lab and one other at a time, and cases that share a start of ranks
     have it. What starts processes begins first, but for the last worker: that begins with what starts none, and so
     has work while the lab measures a rate alone. ``--dist loadgroup`` would group, but under pytest 9.2 it silently
