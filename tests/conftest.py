@@ -40,11 +40,10 @@ class ByWaits(LoadScopeScheduling):
     """Gives the lab's files to one worker, those of MPI to one, and each other file to whichever is free.
 
     The lab waits for launchers and silences more than half of its time, and with three workers two cores idle for two
-    fifths of it: four keep them busy. MPI
-    ranks, which spin, are those of one test of the lab and one other at a time, and cases that share a start of ranks
-    have it. What starts processes begins first, but for the last worker: that begins with what starts none, and so
-    has work while the lab measures a rate alone. ``--dist loadgroup`` would group, but under pytest 9.2 it silently
-    groups nothing: https://github.com/pytest-dev/pytest-xdist/issues/1386
+    fifths of it: four keep them busy. MPI ranks, which spin, are those of one test of the lab and one other at a time,
+    and cases that share a start of ranks have it. What starts processes begins first, but for the last worker: that
+    begins with what starts none, and so has work while the lab measures a rate alone. ``--dist loadgroup`` would group,
+    but under pytest 9.2 it silently groups nothing: https://github.com/pytest-dev/pytest-xdist/issues/1386
     """
 
     def _split_scope(self, nodeid: str) -> str:
