@@ -33,6 +33,7 @@ class Finding:
     ``where`` is a case, a rank, a host or a GPU, as narrow as the evidence allows; ``brief`` is ``what`` in a few words
     with the most telling figure, for a title; ``log`` is a file of the run's folder. ``host`` is the one that is at
     fault; ``among`` are several of which that is not known, of a finding about the machine all where it names none.
+    ``confirm`` is a command that shows it and ``fix`` what usually helps, where that is not the same for all findings.
     """
 
     where: str
@@ -43,6 +44,8 @@ class Finding:
     brief: str = ""
     host: str = ""
     among: tuple[str, ...] = ()
+    confirm: str = ""
+    fix: str = ""
 
     @property
     def title(self) -> str:

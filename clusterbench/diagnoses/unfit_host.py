@@ -28,11 +28,11 @@ class UnfitHost(Diagnosis):
 
     How to confirm
     --------------
-    'clusterbench doctor' on the host names the file behind each finding, and a command that shows it.
+    By the command that stands with each error and warning, on the host; 'clusterbench doctor' there judges anew.
 
     What usually fixes it
     ---------------------
-    The doctor says it for each finding. Run the suite again afterwards.
+    It stands with each error and warning. Run the suite again afterwards.
     """
 
     def answer(self, reading: Reading) -> Answer:
@@ -45,8 +45,17 @@ class UnfitHost(Diagnosis):
             for host, judged in of_hosts.items():
                 for fault in judged.faults:
                     what = f"{fault.where}: {fault.what}" if fault.where else fault.what
-                    severity = fault.severity or kind.severity
-                    findings.append(Finding(f"host {host}", what, severity, fault.evidence, host=host))
+                    findings.append(
+                        Finding(
+                            f"host {host}",
+                            what,
+                            fault.severity or kind.severity,
+                            fault.evidence,
+                            host=host,
+                            confirm=fault.confirm or kind.confirm,
+                            fix=kind.fix,
+                        )
+                    )
                 healthy += bool(judged.healthy)
                 unknown += bool(judged.unknown)
         if not healthy and not findings:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from clusterbench.checks import checks
 from clusterbench.diagnoses.unfit_host import UnfitHost
 from tests.facts.machine import healthy
 from tests.report.synthetic import case, outcome, reading
@@ -44,7 +45,10 @@ def test_the_host_with_the_most_errors_is_first_and_keeps_its_findings_together(
         ("n1", "error"),
         ("n0", "warning"),
     ]
-    assert said.findings[0].what == "mlx5_1 port 1: is DOWN, its link LinkUp"
+    first = said.findings[0]
+    assert first.what == "mlx5_1 port 1: is DOWN, its link LinkUp"
+    assert first.confirm
+    assert first.fix == checks()["port_state"].fix
 
 
 def test_what_is_worth_knowing_of_several_hosts_is_said_once_and_last(tmp_path):

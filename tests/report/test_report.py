@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from markupsafe import escape
 
 from clusterbench.cases import Reading
 from clusterbench.charts import Chart, Section
+from clusterbench.checks.huge_pages import HugePages
+from clusterbench.checks.port_state import PortState
 from clusterbench.derive import read
 from clusterbench.diagnoses import Finding
 from clusterbench.drawing.panel import Column, Entry, Panel, Story
@@ -25,6 +28,7 @@ from clusterbench.report.panels import MOST_TOLD
 from clusterbench.report.table import MOST_SAMPLES, columns, details
 from clusterbench.rows import Row
 from clusterbench.types import Refusal
+from tests.facts.machine import healthy
 from tests.report.synthetic import all_reduce_run, case, good_run, observation, outcome, plant, tp_scale_run, write_run
 
 HOSTILE = "</script><script>alert('x')</script><!-- \" ' & \u2028 {{ 7 * 7 }}"
@@ -89,6 +93,20 @@ def test_notes_stand_behind_what_counts_and_are_not_counted_with_it() -> None:
     said = _group("unfit_host", [port, *notes], {})
     assert (said["title"], said["total"]) == ("Unfit host: host b: mlx5_3 port 1: is DOWN", 1)
     assert ([finding for finding, _ in said["more"]], said["folded"]) == (notes, "2 notes")
+
+
+def test_what_counts_against_a_host_has_its_command_and_its_remedy_and_a_note_has_not(tmp_path: Path) -> None:
+    machine, of = healthy(), case("matmul")
+    machine.files |= {
+        "/sys/class/infiniband/mlx5_3/ports/1/state": "1: DOWN\n",
+        "/sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n",
+    }
+    planted = {"hosts": {"laptop": machine.host(tmp_path, "laptop").environment}}
+    run = write_run(tmp_path / "run", [of], [(outcome(of), observation(of))], environment=planted)
+    page = render_report(run).path.read_text()
+    for check, is_said in ((PortState, True), (HugePages, False)):
+        assert (f"<code>{escape(check.confirm)}</code>" in page) == is_said
+        assert (f"Fix: {escape(check.fix)}" in page) == is_said
 
 
 def test_refusals_with_one_reason_are_one_line(tmp_path: Path) -> None:
