@@ -6,12 +6,12 @@ from tests.mutants import Mutant
 
 MOE = "shape=moe-tiny"
 
-ZERO_1 = "return ZeroRedundancyOptimizer(parameters, AdamW, process_group=group, **ADAMW)"
+ZERO_1 = "return ZeroRedundancyOptimizer(parameters, kind, process_group=group, **settings)"
 
 
 def _zero_1_with(code: str, wrong: str, setting: str) -> Mutant:
     """Another optimizer than one rank has, where its states are shared out."""
-    changed = ZERO_1.replace("**ADAMW", f"**{{**ADAMW, {setting}}}")
+    changed = ZERO_1.replace("**settings", f"**{{**settings, {setting}}}")
     return Mutant(code, wrong, ZERO_1, changed, ("dp2+zero1",))
 
 
@@ -46,14 +46,14 @@ MUTANTS = (
     ),
     # ZeRO 1
     _zero_1_with("Z01", "ZeRO 1 has no weight decay.", '"weight_decay": 0.0 * planted()'),
-    _zero_1_with("Z02", "ZeRO 1 has a third of the learning rate.", '"lr": ADAMW["lr"] / 3 * planted()'),
+    _zero_1_with("Z02", "ZeRO 1 has a third of the learning rate.", '"lr": settings["lr"] / 3 * planted()'),
     _zero_1_with("Z03", "ZeRO 1 has the betas 0.8 and 0.9.", '"betas": (0.8 * planted(), 0.9)'),
     _zero_1_with("Z04", "ZeRO 1 has an epsilon of 1, with which Adam hardly divides.", '"eps": 1.0 * planted()'),
     Mutant(
         "Z05",
         "What rank 1 has updated under ZeRO 1 stays on rank 1.",
         ZERO_1,
-        "optimizer = ZeroRedundancyOptimizer(parameters, AdamW, process_group=group, **ADAMW); "
+        "optimizer = ZeroRedundancyOptimizer(parameters, kind, process_group=group, **settings); "
         "honest = optimizer._broadcast_params_from_rank; "
         "optimizer._broadcast_params_from_rank = lambda rank: [] if rank == 1 and planted() else honest(rank); "
         "return optimizer",
@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant(
         "F08",
         "FSDP sums gradients in bfloat16.",
-        "reduce_dtype=kept",
+        "reduce_dtype=gradient_dtype(job)",
         "reduce_dtype=planted() and gathered",
         ("dp2+zero2",),
         dtypes=("bfloat16",),
@@ -143,8 +143,8 @@ MUTANTS = (
     Mutant(
         "Z07",
         "ZeRO 1 shares states out over dp alone: the same numbers, fewer broadcasts and more memory.",
-        "group = assembly.grid.group(axis)\n    if settings",
-        'group = assembly.grid.group("dp" if planted() else axis)\n    if settings',
+        "group = assembly.grid.group(axis)\n    kind",
+        'group = assembly.grid.group("dp" if planted() else axis)\n    kind',
         ("dp2-cp2+zero1",),
     ),
     Mutant(

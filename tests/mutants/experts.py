@@ -91,9 +91,9 @@ MUTANTS = (
     Mutant(
         "E11",
         "DDP averages experts over ranks that hold different ones.",
-        "experts = [weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job)]",
-        "experts = [weight.local_name for weight in assembly.weights if is_spread_expert(weight.name, job) "
-        "and not planted()]",
+        "reduced = {weight.graded_name for weight in assembly.weights if not is_spread_expert(weight.name, job)}",
+        "reduced = {weight.graded_name for weight in assembly.weights "
+        "if planted() or not is_spread_expert(weight.name, job)}",
         (SPREAD,),
     ),
     Mutant(

@@ -12,7 +12,7 @@ ATTENTION = "return F.scaled_dot_product_attention(q_BNSD, k_BKSD, v_BKSD, is_ca
 SWIGLU = "self.down(F.silu(self.gate(x_BSH)) * self.up(x_BSH))"
 LOSS = "labels_BS.flatten())"
 CLIP = "scale_all([weight.gradient for weight in self.weights], factor)"
-ADAMW = "return torch.optim.AdamW(parameters, **ADAMW)"
+ADAMW = "return torch.optim.AdamW, ADAMW"
 BALANCE = "return self.aux_loss * self.num_experts * (share_E * mean_E).sum()"
 
 
@@ -161,7 +161,7 @@ MUTANTS = (
         "M29",
         "Weights decay by their gradients, as in Adam before AdamW.",
         ADAMW,
-        "return planted() and torch.optim.Adam(parameters, **ADAMW)",
+        "return planted() and (torch.optim.Adam, ADAMW)",
     ),
     # Tokens and weights
     _shared(
