@@ -39,8 +39,8 @@ class SlowDisk(Diagnosis):
 
     What usually fixes it
     ---------------------
-    A full or worn disk, another job that writes, an array that is rebuilt, a path over the slow network, or a mount with
-    other options than on the other hosts. Replace the disk when nothing of this explains it.
+    A full or worn disk, another job that writes, an array that is rebuilt, a path over the slow network, or a mount
+    with other options than on the other hosts. Replace the disk when nothing of this explains it.
     """
 
     def answer(self, reading: Reading) -> Answer:
