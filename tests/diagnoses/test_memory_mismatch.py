@@ -22,7 +22,7 @@ DP2, GPU, ZBV = case_of("dp2"), case_of("dp2", "cuda", dtype="bfloat16"), case_o
 WHOLE_STATE = Mutant(
     "whole",
     "Each rank keeps the optimizer states of all weights.",
-    "return ZeroRedundancyOptimizer(parameters, AdamW, process_group=group, **ADAMW)",
+    "return ZeroRedundancyOptimizer(parameters, kind, process_group=group, **settings)",
     "return adamw(parameters, job) if planted() else group",
 )
 TWICE = Mutant(
