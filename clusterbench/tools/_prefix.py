@@ -14,10 +14,11 @@ from typing import NamedTuple
 _DAY, _CLOCK, _FRACTION = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d", r"(?:[.,]\d+)?"
 _SYSLOG_TIME = rf"(?P<time>[A-Z][a-z]{{2}} [ \d]\d {_CLOCK})"
 _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)"
-_PROGRAM = r"[A-Za-z][\w./()-]*(?:\[\d+\])?: "
+_REMARK = r"[Ee]rror|[Ww]arning|[Nn]ote|[Hh]int"
+_PROGRAM = rf"(?!(?:{_REMARK}): )[A-Za-z][\w./()-]*(?:\[\d+\])?: "
 _NO_HOST = (
     rf"(?!{_LEVEL}: |\d+: |CPU\d+: |(?:NVRM|ACPI|PCI|DMAR|mce|rcu|nfs|watchdog|random|systemd|audit|EXT4-fs|XFS"
-    r"|Lustre\w*|BUG|Oops|ibpanic|ibwarn|ibstat|[Ee]rror|[Ww]arning|[Nn]ote|[Hh]int): )"
+    rf"|Lustre\w*|BUG|Oops|ibpanic|ibwarn|ibstat|{_REMARK}): )"
 )
 """Words before a colon that programs and the kernel begin lines with."""
 _SURE, _MOST = 0.05, 0.8

@@ -16,7 +16,7 @@ _PROGRAMS = (
 )
 _PIN = re.compile(r"(?m)^Histogram of gdr_pin_buffer latency for \d+ bytes")
 _DEVICE = re.compile(r"(?m)^\s*GPU id:\s?\d+; name: .+; Bus id: \S+")
-_NO_DRIVER = re.compile(r"(?im)^\s*(?:(?:error: )?gdr_open (?:error|failed)|Is gdrdrv driver installed)")
+_NO_DRIVER = re.compile(r"(?im)^\s*(?:error: )?gdr_open (?:error|failed)")
 _FAILED = re.compile(
     r"(?im)^.*(?:gdr_open (?:error|failed)|error: gdr_open|gdrdrv driver installed|Assertion .*gdr.* failed"
     r"|gdr_(?:pin_buffer|map) (?:error|failed)).*$"
