@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from clusterbench.formulas.schedules import Full, Kind
-from clusterbench.job import CAST_AT_ONCE, Chunk, TrainingJob, has_copy, is_spread_expert, kept_bytes
+from clusterbench.job import CAST_AT_ONCE, Chunk, Dtypes, TrainingJob, has_copy, is_spread_expert, kept_bytes
 from clusterbench.job.backward import OF_FORWARD, Group, Moment, Sharding, Weight, moments_of_backward
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import (
@@ -205,7 +205,7 @@ def _of_micro_batch(active: Sequence[Parallelism], job: TrainingJob, chunk: Chun
     like = Chunk(0, range(len(chunk.layers)), chunk.first, chunk.last)
     acting = with_own(active, "activations", "moments", "weight")
     batch = job.seq_len, job.micro_batch_size
-    return _walked(acting, job.shape, layout, *batch, *job.dtypes, job.device, like, adds_up)
+    return _walked(acting, job.shape, layout, *batch, job.dtypes, job.device, like, adds_up)
 
 
 @lru_cache(maxsize=4096)  # layouts that differ in dp have the same, and so do the stages between the first and the last
@@ -215,29 +215,16 @@ def _walked(
     layout: ParallelLayout,
     seq_len: int,
     micro_batch_size: int,
-    dtype: str,
-    precision: str,
-    gradient_dtype: str,
+    dtypes: Dtypes,
     device: str,
     chunk: Chunk,
     adds_up: bool,
 ) -> _Way:
-    batch = micro_batch_size * layout.dp, micro_batch_size
-    job = TrainingJob(
-        shape,
-        layout,
-        seq_len,
-        *batch,
-        dtype,
-        device=device,
-        chunks=(chunk,),
-        precision=precision,
-        gradient_dtype=gradient_dtype,
-    )
+    job = TrainingJob.of_chunk(shape, layout, chunk, dtypes, seq_len, micro_batch_size, device)
     forward, *again = moments_by_chunk(active, job, messages=True)(chunk)
     sharding = next((each.sharding(job, chunk) for each in active if isinstance(each, FullySharded)), None)
     repeated = again[0] if again else {}
-    weights = _weights(active, shape, layout, *job.dtypes, chunk)
+    weights = _weights(active, shape, layout, dtypes, chunk)
     parts = next((each.parts(job) for each in active if isinstance(each, ExpertParallel)), 1)
     found = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, parts)
     of_forward, backward = found[:OF_FORWARD], found[OF_FORWARD:]
@@ -278,23 +265,11 @@ def _weights(
     active: tuple[Parallelism, ...],
     shape: ModelShape,
     layout: ParallelLayout,
-    dtype: str,
-    precision: str,
-    gradient_dtype: str,
+    dtypes: Dtypes,
     chunk: Chunk,
 ) -> Mapping[str, Weight]:
     """One weight of each kind as a rank multiplies with it."""
-    job = TrainingJob(
-        shape,
-        layout,
-        1,
-        1,
-        1,
-        dtype,
-        chunks=(chunk,),
-        precision=precision,
-        gradient_dtype=gradient_dtype,
-    )
+    job = TrainingJob.of_chunk(shape, layout, chunk, dtypes)
     cutting = [each for each in active if not isinstance(each, FullySharded)]
     is_sharded, weights = len(cutting) < len(active), {}
     for name, size, _ in held_sizes(cutting, job):

@@ -25,6 +25,9 @@ CAST_AT_ONCE = 2**24
 """Elements of gradients that an optimizer casts to the dtype of its weights at once: 64 MiB in float32."""
 
 
+Dtypes = tuple[str, str, str]
+
+
 class Chunk(NamedTuple):
     """Consecutive layers that one rank computes: of a model cut into stages, one stage.
 
@@ -150,8 +153,40 @@ class TrainingJob:
         """Tokens of one forward whose residual stream this rank holds, between the regions of split weights."""
         return self.local_tokens // self.layout.sequence_parts
 
+    @classmethod
+    def of_chunk(
+        cls,
+        shape: ModelShape,
+        layout: ParallelLayout,
+        chunk: Chunk,
+        dtypes: Dtypes,
+        seq_len: int = 1,
+        micro_batch_size: int = 1,
+        device: str = "cpu",
+    ) -> TrainingJob:
+        """A job of one micro-batch on each dp rank with these layers, which tells what a rank holds of any larger one.
+
+        Parameters
+        ----------
+        dtypes
+            As :attr:`dtypes` has them.
+        """
+        dtype, precision, gradient_dtype = dtypes
+        return cls(
+            shape,
+            layout,
+            seq_len,
+            micro_batch_size * layout.dp,
+            micro_batch_size,
+            dtype,
+            device=device,
+            chunks=(chunk,),
+            precision=precision,
+            gradient_dtype=gradient_dtype,
+        )
+
     @property
-    def dtypes(self) -> tuple[str, str, str]:
+    def dtypes(self) -> Dtypes:
         """Of the arithmetic, and what says those of all that is kept: ``dtype``, ``precision``, ``gradient_dtype``."""
         return self.dtype, self.precision, self.gradient_dtype
 

@@ -20,6 +20,7 @@ from clusterbench.discover import things
 from clusterbench.formulas.collectives import traffic_bytes
 from clusterbench.job import (
     Chunk,
+    Dtypes,
     TrainingJob,
     activations,
     has_copy,
@@ -467,16 +468,12 @@ def local_weights(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, 
 
 def with_own(active: Iterable[Parallelism], *methods: str) -> tuple[Parallelism, ...]:
     """Those with such a method of their own: the others say nothing by it, and need not be asked for every weight."""
-    return tuple([parallelism for parallelism in active if type(parallelism) in _having_own(methods)])
+    return tuple([parallelism for parallelism in active if _has_own(type(parallelism), methods)])
 
 
 @cache
-def _having_own(methods: tuple[str, ...]) -> frozenset[type[Parallelism]]:
-    return frozenset(
-        kind
-        for kind in parallelisms().values()
-        if any(getattr(kind, method) is not getattr(Parallelism, method) for method in methods)
-    )
+def _has_own(kind: type[Parallelism], methods: tuple[str, ...]) -> bool:
+    return any(getattr(kind, method) is not getattr(Parallelism, method) for method in methods)
 
 
 def split_over(active: Sequence[Parallelism], name: str, job: TrainingJob) -> tuple[str, ...]:
@@ -569,7 +566,7 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
             yield Traffic("pp", "all_reduce", 1, job.norm_bytes, during="norm")
 
 
-@lru_cache(maxsize=4096)  # the stages of a pipeline are of three kinds at most
+@lru_cache(maxsize=4096)  # a plan asks for every figure and stage
 def _of_gradients(
     active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout, chunk: Chunk
 ) -> tuple[Mapping[str, int], Mapping[str, int]]:
@@ -592,30 +589,18 @@ def _ranks(active: Sequence[Parallelism], axis: str) -> int:
 def expected_states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, float]:
     """Bytes on one rank of parameters, gradients and optimizer state, without what is gathered for a while."""
     acting = with_own(active, "weight", "splits", "sums", "states")  # whatever is computed again
-    return _states(acting, job.shape, job.layout, *job.dtypes, job.kind)
+    return _states(acting, job.shape, job.layout, job.dtypes, job.kind)
 
 
-@lru_cache(maxsize=4096)  # the stages of a pipeline are of three kinds at most
+@lru_cache(maxsize=4096)  # a plan asks for every figure and stage
 def _states(
     active: tuple[Parallelism, ...],
     shape: ModelShape,
     layout: ParallelLayout,
-    dtype: str,
-    precision: str,
-    gradient_dtype: str,
+    dtypes: Dtypes,
     chunk: Chunk,
 ) -> dict[str, float]:
-    job = TrainingJob(
-        shape,
-        layout,
-        1,
-        1,
-        1,
-        dtype,
-        chunks=(chunk,),
-        precision=precision,
-        gradient_dtype=gradient_dtype,
-    )
+    job = TrainingJob.of_chunk(shape, layout, chunk, dtypes)
     weights = held_weights(active, job)
     numel = sum(number * prod(weight.size) for weight, number in weights)
     copied = sum(number * prod(weight.size) for weight, number in weights if has_copy(weight.name, job))
@@ -693,7 +678,7 @@ def moments_by_chunk(
         job.layout.of_micro_batch,
         job.seq_len,
         job.micro_batch_size,
-        *job.dtypes,
+        job.dtypes,
         job.device,
         load,
     )
@@ -713,26 +698,13 @@ def _moments(
     layout: ParallelLayout,
     seq_len: int,
     micro_batch_size: int,
-    dtype: str,
-    precision: str,
-    gradient_dtype: str,
+    dtypes: Dtypes,
     device: str,
     load: float,
     chunk: Chunk,
 ) -> tuple[Moments, Moments]:
     """What one micro-batch holds of these layers: without what is kept of messages, and with it."""
-    batch = micro_batch_size * layout.dp, micro_batch_size
-    job = TrainingJob(
-        shape,
-        layout,
-        seq_len,
-        *batch,
-        dtype,
-        device=device,
-        chunks=(chunk,),
-        precision=precision,
-        gradient_dtype=gradient_dtype,
-    )
+    job = TrainingJob.of_chunk(shape, layout, chunk, dtypes, seq_len, micro_batch_size, device)
     moments = [activations(job, load)]
     for parallelism in active:
         moments = [after for held in moments for after in parallelism.moments(held, job)]
