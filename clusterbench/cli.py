@@ -686,30 +686,37 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
     help="Write a page, as heatmap.html, with the fastest layout of each --shape on 1, 2, 4 ... nodes.",
 )
 @uncollected(to_the_end=True)
-def advise(shapes: tuple[str, ...], out: Path | None, page: Path | None, **asked: Any) -> None:
+def advise(
+    shapes: tuple[str, ...],
+    out: Path | None,
+    page: Path | None,
+    gpu_hour: float | None,
+    knee: bool,
+    **options: Any,
+) -> None:
     """Say what fits, which batch and which layout: every legal one priced, the five to measure, and why others lose.
 
     Nothing is run. Without --rates all of it is worked out from datasheets, and says so first.
     """
-    from clusterbench.pricing.advise_verb import answers, heatmaps
+    from clusterbench.pricing.advise_verb import Asked, answers, heatmaps
     from clusterbench.pricing.advised_suite import advised_suite
     from clusterbench.words import comment
 
     if out is not None and len(shapes) > 1:
         raise SuiteError(f"--out {out} is the suite of one model, and --shape is given {len(shapes)} times.")
+    asked = Asked(**options)
     found: list[Advice] = []
     for shape in shapes:
-        for text, advice in answers(shape=shape, **asked):
+        for text, advice in answers(asked, shape, gpu_hour, knee):
             click.echo(f"\n{text}" if found else text)
             found.append(advice)
     if page is not None:
         from clusterbench.report.predicted_page import predicted_page
 
-        of_page = {name: value for name, value in asked.items() if name not in ("gpu_hour", "knee")}
-        _write(predicted_page(list(heatmaps(shapes=shapes, **of_page))), page, "--page")
+        _write(predicted_page(list(heatmaps(asked, shapes))), page, "--page")
         click.echo("\n".join(comment(f"{page}: the fastest layouts as predicted; nothing on it was measured", "  ")))
     if out is not None:
-        suite = advised_suite(found, asked["profile"])
+        suite = advised_suite(found, asked.profile)
         for remark in suite.remarks:
             click.echo("\n".join(comment(f"{out}: {remark}", indent="  ")))
         _write(suite.text, out)

@@ -33,22 +33,58 @@ MOST_TOKENS = 2**40
 _POWER = re.compile(r"2\^([0-9]{1,2})")
 
 
-def answers(
-    *,
-    shape: str,
-    gpu: str,
-    num_nodes: int,
-    gpus_per_node: int | None,
-    seq_len: int,
-    global_batch_size: int | None,
-    tokens: str | None,
-    nics: str | None,
-    rates: Path | None,
-    accepted: Sequence[str],
-    profile: str,
-    gpu_hour: float | None,
-    knee: bool,
-) -> Iterator[tuple[str, Advice]]:
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options of the verb that are of all its answers, as they were given."""
+
+    gpu: str
+    num_nodes: int
+    gpus_per_node: int | None
+    seq_len: int
+    global_batch_size: int | None
+    tokens: str | None
+    nics: str | None
+    rates: Path | None
+    accepted: Sequence[str]
+    profile: str
+
+    def question(self, shape: str) -> Question:
+        """About a model, by its name or its file.
+
+        Raises
+        ------
+        SuiteError
+            For every mistake of an option or a file.
+        """
+        card = named_accelerator(self.gpu)
+        sequences = _sequences(self.global_batch_size, self.tokens, self.seq_len)
+        gpus_per_node = self.gpus_per_node or card.usual_gpus_per_node
+        return Question(asked_shape(shape), card, self.num_nodes, gpus_per_node, self.seq_len, sequences)
+
+    def by_network(self, card: Accelerator) -> Iterator[tuple[list[str], KnownRates]]:
+        """What is said first and what is known, for each network that there may be.
+
+        Raises
+        ------
+        SuiteError
+            For every mistake of an option or a file.
+        """
+        expect_effect(self.rates, self.accepted)
+        given = given_names(self.rates)
+        unsaid = self.nics is None and self.num_nodes > 1 and not given.issuperset(OF_NICS)
+        for network in NETWORKS if unsaid else (self.nics,):
+            known = typical_rates(card, nics_bytes_per_s(network), given)
+            if self.rates is not None:
+                known = rates_of(self.rates, known, self.profile, accepted=self.accepted)
+            head = [
+                *_caution(known, self.rates, self.num_nodes),
+                *(() if self.gpus_per_node else _server(card)),
+                *([f"# If the NICs of a node are {network}:"] if unsaid else []),
+            ]
+            yield head, known
+
+
+def answers(asked: Asked, shape: str, gpu_hour: float | None, knee: bool) -> Iterator[tuple[str, Advice]]:
     """Each answer as text and as it was found; one for each network that there may be.
 
     Raises
@@ -56,9 +92,8 @@ def answers(
     SuiteError
         For every mistake of an option or a file.
     """
-    of = named_profile(profile)
-    question = _question(shape, gpu, num_nodes, gpus_per_node, seq_len, global_batch_size, tokens)
-    for head, known in _by_network(question, gpus_per_node, nics, rates, accepted, profile):
+    of, question = named_profile(asked.profile), asked.question(shape)
+    for head, known in asked.by_network(question.card):
         advice = advise(question, of, known)
         on_nodes = list(on_fewer_nodes(question, of, known)) if knee else ()
         yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advice
@@ -72,20 +107,7 @@ class Heatmap:
     cells: Sequence[TopLayouts]
 
 
-def heatmaps(
-    *,
-    shapes: Sequence[str],
-    gpu: str,
-    num_nodes: int,
-    gpus_per_node: int | None,
-    seq_len: int,
-    global_batch_size: int | None,
-    tokens: str | None,
-    nics: str | None,
-    rates: Path | None,
-    accepted: Sequence[str],
-    profile: str,
-) -> Iterator[Heatmap]:
+def heatmaps(asked: Asked, shapes: Sequence[str]) -> Iterator[Heatmap]:
     """One for each network that there may be, with a row for each model.
 
     Raises
@@ -93,51 +115,11 @@ def heatmaps(
     SuiteError
         For every mistake of an option or a file.
     """
-    of = named_profile(profile)
-    questions = [
-        _question(shape, gpu, num_nodes, gpus_per_node, seq_len, global_batch_size, tokens) for shape in shapes
-    ]
-    for head, known in _by_network(questions[0], gpus_per_node, nics, rates, accepted, profile):
+    of, questions = named_profile(asked.profile), [asked.question(shape) for shape in shapes]
+    for head, known in asked.by_network(questions[0].card):
         cells = [cell for question in questions for cell in top_layouts(question, of, known)]
-        framework = comment(f"prices are of the steps of {profile}, as 'clusterbench list profiles' names it")
+        framework = comment(f"prices are of the steps of {asked.profile}, as 'clusterbench list profiles' names it")
         yield Heatmap([*head, *framework], cells)
-
-
-def _question(
-    shape: str,
-    gpu: str,
-    num_nodes: int,
-    gpus_per_node: int | None,
-    seq_len: int,
-    global_batch_size: int | None,
-    tokens: str | None,
-) -> Question:
-    card = named_accelerator(gpu)
-    sequences = _sequences(global_batch_size, tokens, seq_len)
-    return Question(asked_shape(shape), card, num_nodes, gpus_per_node or card.usual_gpus_per_node, seq_len, sequences)
-
-
-def _by_network(
-    question: Question,
-    gpus_per_node: int | None,
-    nics: str | None,
-    rates: Path | None,
-    accepted: Sequence[str],
-    profile: str,
-) -> Iterator[tuple[list[str], KnownRates]]:
-    """What is said first and what is known, for each network that there may be."""
-    expect_effect(rates, accepted)
-    given = given_names(rates)
-    unsaid = nics is None and question.num_nodes > 1 and not given.issuperset(OF_NICS)
-    for network in NETWORKS if unsaid else (nics,):
-        known = typical_rates(question.card, nics_bytes_per_s(network), given)
-        known = known if rates is None else rates_of(rates, known, profile, accepted=accepted)
-        head = [
-            *_caution(known, rates, question.num_nodes),
-            *(() if gpus_per_node else _server(question.card)),
-            *([f"# If the NICs of a node are {network}:"] if unsaid else []),
-        ]
-        yield head, known
 
 
 def _server(card: Accelerator) -> list[str]:
