@@ -8,7 +8,8 @@ from clusterbench.facts import Host, known
 from clusterbench.facts.pcie import CONFIG, Device, Pcie
 from clusterbench.facts.virtualization import PROGRAM, Virtualization
 
-_HARMFUL = {"SrcValid", "ReqRedir", "CmpltRedir"}
+HARMFUL = frozenset({"SrcValid", "ReqRedir", "CmpltRedir"})
+"""Controls of a bridge, by lspci's names, that send traffic up to the CPU."""
 
 
 class Acs(PartsCheck[Device]):
@@ -34,7 +35,7 @@ class Acs(PartsCheck[Device]):
 
     def fault(self, host: Host, part: Device) -> Fault | None:
         on = known(host.of(Pcie), part.acs, CONFIG)
-        if not _HARMFUL & {*on}:
+        if not HARMFUL & {*on}:
             return None
         below = [each.place for each in devices(host, "gpu", "nic") if each.above == part.address]
         where = f"{part.place}{' above ' + ', '.join(below) if below else ''}"

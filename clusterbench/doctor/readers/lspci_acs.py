@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
+from clusterbench.checks.acs import HARMFUL, Acs
 from clusterbench.doctor import Found, Healthy
 from clusterbench.doctor.said import HostText, Said
 from clusterbench.words import plural
 
 _CONTROL = re.compile(r"\s*ACSCtl:((?:\s+\w+[+-])+)\s*")
 _CAPABILITY = re.compile(r"\s*ACSCap:.*")
-_REDIRECTS = ("SrcValid+", "ReqRedir+", "CmpltRedir+")
+_REDIRECTS = {f"{control}+" for control in HARMFUL}
 
 
 class LspciAcs(HostText):
@@ -28,14 +29,13 @@ class LspciAcs(HostText):
 
     def read(self, text: str, name: str) -> Said:
         lines = [line.strip() for line in text.splitlines() if _CONTROL.fullmatch(line)]
-        on = [line for line in lines if any(word in line.split() for word in _REDIRECTS)]
+        on = [line for line in lines if _REDIRECTS & {*line.split()}]
         if not on:
-            what = f"{plural(len(lines), 'bridge or function', 'bridges and functions')} redirect nothing (ACS off)"
+            what = f"{plural(len(lines), 'bridge or function', 'bridges and functions')} {Acs.in_order}"
             return Said(healthy=(Healthy("acs", (name,), what),), hosts=(name,))
         what = (
             f"{len(on)} of {len(lines)} bridges and functions send traffic between devices up to the CPU: access "
             "control services (ACS) are on; right in a VM only. Which ones, the text does not say"
         )
-        confirm, fix = "lspci -vvv as root", "turn ACS off in the BIOS, or with setpci after every boot"
-        found = Found("acs", "warning", (name,), "", what, f"{name}: {on[0]}", confirm, fix)
+        found = Found("acs", "warning", (name,), "", what, f"{name}: {on[0]}", "lspci -vvv as root", Acs.fix)
         return Said(found=(found,), hosts=(name,))
