@@ -41,9 +41,10 @@ class NvidiaP2pMatrix(HostText):
             what = f"{plural(len(pairs), 'pair')} of GPUs may reach each other's memory"
             return Said(healthy=(Healthy("peer_access", (name,), what),), hosts=(name,))
         often = Counter(gpu for pair in refused for gpu in pair)
-        words = ", ".join(sorted({pairs[pair] for pair in refused}))
+        reasons = {pairs[pair] for pair in refused}
+        words = ", ".join(sorted(reasons))
         is_one_of_few = len(said.devices) < _FEWEST and any(number == len(refused) for number in often.values())
-        if len({often[gpu] for gpu in said.devices}) == 1 or is_one_of_few or {*words.split(", ")} <= _OF_THE_HOST:
+        if len({often[gpu] for gpu in said.devices}) == 1 or is_one_of_few or reasons <= _OF_THE_HOST:
             why = f"{len(refused)} of {len(pairs)} pairs may not: {words}"
             takes = "the products: GeForce cards refuse it, and hosts may between sockets"
             return Said(not_judged=(NotJudged("peer_access", (name,), why, takes),), hosts=(name,))
