@@ -14,6 +14,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.optim import Optimizer
 
 from clusterbench.engine.compat import round_into
+from clusterbench.engine.dtensor import local
 from clusterbench.engine.grid import Grid
 from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
 from clusterbench.model.decoder import Decoder, Layer, loss_of
@@ -102,26 +103,29 @@ class Weight:
     @property
     def value(self) -> Tensor:
         """This rank's part, as a plain tensor."""
-        return _local(self.parameter.detach())
+        return local(self.parameter.detach())
 
     @property
     def gradient(self) -> Tensor:
         """The gradient of this rank's part, as a plain tensor."""
         gradient = self.graded.grad
         assert gradient is not None, f"{self.name} has no gradient: backward has not run"
-        return _local(gradient)
+        return local(gradient)
+
+    @property
+    def is_graded_elsewhere(self) -> bool:
+        """Whether another parameter than the optimizer's gets the gradient."""
+        return self.graded_leaf not in ("", self.leaf)
 
     def hand_over(self) -> None:
         """Gives the optimizer the gradient that another parameter got: the same memory, and as narrow."""
-        if self.graded_leaf not in ("", self.leaf):
-            self.parameter.grad = self.graded.grad
+        self.parameter.grad = self.graded.grad
 
     def let_go(self, keeps: bool) -> None:
         """Takes it back before the next backward; the other parameter ``keeps`` its memory or drops that, too."""
-        if self.graded_leaf not in ("", self.leaf):
-            self.parameter.grad = None
-            if not keeps:
-                self.graded.grad = None
+        self.parameter.grad = None
+        if not keeps:
+            self.graded.grad = None
 
 
 @dataclass
@@ -234,14 +238,10 @@ def adamw(
     return kind(parameters, **settings)
 
 
-def adamw_of(job: TrainingJob, rounding: StochasticRounding | None) -> tuple[Callable[..., Optimizer], dict[str, Any]]:
+def adamw_of(job: TrainingJob, rounding: StochasticRounding | None) -> tuple[type[Optimizer], dict[str, Any]]:
     """The optimizer's class and its settings: torch's own where it does what is asked."""
     if job.moment_bytes != job.master_bytes or rounding is not None:
         return HalfMomentsAdamW, {**HALF_MOMENTS, "rounding": rounding}
     if job.gradient_bytes != job.master_bytes:
         return NarrowGradientsAdamW, {name: value for name, value in ADAMW.items() if name != "fused"}
     return torch.optim.AdamW, ADAMW
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

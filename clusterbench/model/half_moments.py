@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from clusterbench.engine.dtensor import local
 from clusterbench.model.stochastic_rounding import StochasticRounding, rounded
 
 PIECE = 2**24
@@ -49,7 +49,7 @@ class HalfMomentsAdamW(Optimizer):
             group["steps"] += 1
             for weight in group["params"]:
                 if weight.grad is not None:
-                    tensors = _local(weight), _local(weight.grad), *self._moments_of(weight)
+                    tensors = local(weight), local(weight.grad), *self._moments_of(weight)
                     if self.rounding is None:
                         for value, *others in _pieces(*tensors):
                             value.copy_(_updated(group, value, *others))
@@ -61,12 +61,8 @@ class HalfMomentsAdamW(Optimizer):
         state = self.state[weight]
         if not state:
             for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = torch.zeros_like(_local(weight), dtype=self.moments)
+                state[name] = torch.zeros_like(local(weight), dtype=self.moments)
         return state["exp_avg"], state["exp_avg_sq"]
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from clusterbench.engine.compat import fused_adamw
+from clusterbench.engine.dtensor import local
 from clusterbench.job import CAST_AT_ONCE
 
 
@@ -49,12 +49,8 @@ class NarrowGradientsAdamW(Optimizer):
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=weight.device)
             for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = torch.zeros_like(_local(weight))
+                state[name] = torch.zeros_like(local(weight))
         return state
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _parts(weights: list[Tensor], states: list[dict[str, Tensor]]) -> Iterator[list[tuple[Tensor, ...]]]:
@@ -62,7 +58,7 @@ def _parts(weights: list[Tensor], states: list[dict[str, Tensor]]) -> Iterator[l
     waiting, numel = list[tuple[Tensor, ...]](), 0
     for weight, state in zip(weights, states, strict=True):
         assert weight.grad is not None
-        tensors = _local(weight), _local(weight.grad), state["exp_avg"], state["exp_avg_sq"]
+        tensors = local(weight), local(weight.grad), state["exp_avg"], state["exp_avg_sq"]
         pieces = (torch.split(tensor.view(-1), CAST_AT_ONCE) for tensor in tensors)
         for part in zip(*pieces, strict=True):
             if waiting and numel + part[0].numel() > CAST_AT_ONCE:

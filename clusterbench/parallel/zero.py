@@ -148,4 +148,4 @@ def _optimizer(assembly: Assembly, parameters: Sequence[nn.Parameter], axis: str
         return adamw(parameters, job, assembly.rounding)
     group = assembly.grid.group(axis)
     kind, settings = adamw_of(job, assembly.rounding)
-    return ZeroRedundancyOptimizer(parameters, kind, process_group=group, **settings)  # type: ignore[arg-type]
+    return ZeroRedundancyOptimizer(parameters, kind, process_group=group, **settings)

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
+from clusterbench.engine.dtensor import local
 from clusterbench.engine.memory import every_optimizer
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
@@ -156,10 +156,10 @@ class _State:
 def _stepped(step: BuiltStep) -> dict[str, tuple[Tensor, Mapping[str, Any]]]:
     """The weights that this rank's optimizers step, with their moments, by name."""
     states = {
-        _local(weight).data_ptr(): (weight, state)
+        local(weight).data_ptr(): (weight, state)
         for optimizer in every_optimizer(step.optimizers)
         for weight, state in optimizer.state.items()
-        if "exp_avg_sq" in state and _local(weight).numel()
+        if "exp_avg_sq" in state and local(weight).numel()
     }
     pointers = {name: part.value.data_ptr() for name, part in step.parts().items()}
     return {name: states[pointer] for name, pointer in pointers.items() if pointer in states}
@@ -172,12 +172,8 @@ def _state_of(parameter: Tensor, state: Mapping[str, Any]) -> _State:
 
 
 def _sampled(tensor: Tensor) -> Tensor:
-    flat = _local(tensor).detach().flatten()
+    flat = local(tensor).detach().flatten()
     return flat[:: -(-flat.numel() // SAMPLES)].to("cpu", torch.float64, copy=True)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 @dataclass(frozen=True)

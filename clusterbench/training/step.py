@@ -58,6 +58,7 @@ class TrainingStep:
         self.last_loss: Tensor | None = None
         self.last_norm: Tensor | None = None
         self.micro_batches = micro_batches(job, grid.rank("dp") if grid else 0, positions)
+        self.graded_elsewhere = [weight for weight in self.weights if weight.is_graded_elsewhere]
         experts = [weight for weight in self.weights if "ep" in weight.split_over]
         dense = [weight for weight in self.weights if "ep" not in weight.split_over]
         self.optimizers = [
@@ -130,7 +131,7 @@ class TrainingStep:
         self.assembly.round_weights()
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=not self.assembly.keep_gradients)
-        for weight in self.weights:
+        for weight in self.graded_elsewhere:
             weight.let_go(self.assembly.keep_gradients)
         if self.assembly.forward_backward is not None:
             with ExitStack() as stack:
@@ -208,7 +209,7 @@ class TrainingStep:
         return total.sqrt()
 
     def update(self) -> None:
-        for weight in self.weights:
+        for weight in self.graded_elsewhere:
             weight.hand_over()
         for optimizer in self.optimizers:
             optimizer.step()
