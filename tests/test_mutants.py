@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import DTYPES, PACKAGE, ROOT, Mutant, mutants, planted_in, sources
-from tests.mutants.__main__ import chosen_share, has_news
+from tests.mutants.__main__ import cases_by_dtypes, chosen_share, has_news
 from tests.mutants.planting import plant
 from tests.mutants.running import Verdict, command_line, file_of_tests, run_suite, run_tests
 
@@ -56,12 +56,12 @@ def test_a_survivor_is_news_where_the_list_does_not_know_it() -> None:
 
 def test_every_case_is_one_that_runs(tmp_path: Path) -> None:
     plant(None, tmp_path)
-    cases = [case for mutant in MUTANTS.values() for case in mutant.cases]
-    done = command_line(tmp_path, ["plan", "--json"], cases, DTYPES)
-    assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
-    assert plan["refusals"] == []
-    assert len(plan["cases"]) == len(set(cases)) * len(DTYPES)
+    for dtypes, cases in cases_by_dtypes([*MUTANTS.values()], DTYPES).items():
+        done = command_line(tmp_path, ["plan", "--json"], cases, dtypes)
+        assert done.returncode == 0, done.stderr
+        plan = json.loads(done.stdout)
+        assert plan["refusals"] == []
+        assert len(plan["cases"]) == len(cases) * len(dtypes)
 
 
 def test_a_text_that_is_gone_or_there_twice_is_named() -> None:

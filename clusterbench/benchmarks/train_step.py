@@ -156,6 +156,7 @@ class TrainStep(SustainedBenchmark):
         MetricKind("parity_gradient_scale", "1", "lower", "the worst factor between a gradient and one rank's, less 1"),
         MetricKind("parity_update", "1", "lower", "how far is what two steps changed of all weights"),
         MetricKind("parity_worst_update", "1", "lower", "how far is what two steps changed of the worst weight"),
+        MetricKind("parity_second_norm", "1", "lower", "how far the second step's gradient norm is from one rank's"),
         MetricKind("proof_time", "s", "neither", "in the comparison with one rank; 0 where an earlier case's holds"),
         MetricKind("parity_unsent", "1", "lower", "how much of compressed gradients was neither sent nor kept"),
         MetricKind("parity_factors", "1", "lower", "how far a compression is from one that goes on from the last"),

@@ -17,6 +17,7 @@ PARITY_METRICS = (
     "parity_gradient_scale",
     "parity_update",
     "parity_worst_update",
+    "parity_second_norm",
 )
 UNSENT = "parity_unsent"
 """Of a step that only approximates: how much of some gradients was neither sent nor kept to be sent later."""
@@ -37,6 +38,7 @@ _FLOAT64 = {
     "parity_gradient_scale": (1e-12, _SUMS),
     "parity_update": (1e-9, _AMPLIFIED),
     "parity_worst_update": (1e-8, _AMPLIFIED),
+    "parity_second_norm": (1e-9, _AMPLIFIED),
 }
 _FLOAT32 = {
     "parity_loss": (1e-5, _SUMS),
@@ -44,6 +46,7 @@ _FLOAT32 = {
     "parity_gradient_scale": (1e-5, _SUMS),
     "parity_update": (1e-3, _AMPLIFIED),
     "parity_worst_update": (1e-2, _AMPLIFIED),
+    "parity_second_norm": (1e-3, _AMPLIFIED),
 }
 _OF_ONE_RANK = (
     "deviation from one rank in float64, as a multiple of what one rank in bfloat16 deviates: parallel sums round "
@@ -56,6 +59,7 @@ _BFLOAT16 = {
     "parity_gradient_scale": (1.0, _OF_ROUNDING),
     "parity_update": (2.0, _OF_ONE_RANK),
     "parity_worst_update": (0.5, "of a norm's few numbers some get another sign; without a step it is 1"),
+    "parity_second_norm": (0.02, "some updates get another sign; with clipped gradients of the step before it is 0.3"),
 }
 _OF_THE_SAME = (
     "from one rank in bfloat16, whose weights are rounded as well, as a share of what one in float64 changed; measured "
@@ -75,7 +79,8 @@ _FLOAT8 = _BFLOAT16 | {
     "parity_worst_update": (
         1.5,
         f"{_OF_ONE_RANK}; products are in float8, and no rank is trusted to less than 0.45; without a step it is 2.2",
-    )
+    ),
+    "parity_second_norm": (0.1, "products are in float8: measured 0.018; with those of the step before it is 0.3"),
 }
 _BY_CHANCE_FLOAT8 = _FLOAT8 | {
     "parity_update": (0.65, f"{_SAME_BITS}; products are in float8: measured 0.43, at a third of the rate 0.82"),
@@ -175,6 +180,7 @@ _ROUNDED = {
     "parity_gradient_scale": 0.25,
     "parity_update": 8,
     "parity_worst_update": 16,
+    "parity_second_norm": 16,
 }
 """As multiples of what a message loses of the largest gradient; the second loss is of weights stepped by such."""
 

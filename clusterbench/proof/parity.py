@@ -193,6 +193,7 @@ def over_rounding(
             name: max(off, BFLOAT16_ROUNDING, coarse / 2) for name, off in of_one_rank["parity_loss"].items()
         },
         "parity_gradient_scale": {ALL: max(4 * BFLOAT16_ROUNDING, coarse)} | scales,
+        "parity_second_norm": {ALL: 1.0},
         "parity_worst_update": {
             name: min(MOST_BEYOND, math.sqrt(by_sums[name])) for name in of_one_rank["parity_worst_update"]
         },

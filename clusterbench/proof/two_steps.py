@@ -33,8 +33,8 @@ class TwoSteps:
     ----------
     losses
         Of both steps, over the global batch: shape (2,). The second is of weights that were stepped once.
-    norm
-        Of the first gradients of the whole model; zero where none is computed.
+    norms
+        Of the gradients of the whole model, before clipping: shape (2,). The first is zero where no step computes one.
     weights
         By name.
     routing_margin
@@ -42,7 +42,7 @@ class TwoSteps:
     """
 
     losses: Tensor
-    norm: Tensor
+    norms: Tensor
     weights: Mapping[str, WeightSteps]
     routing_margin: float = math.inf
 
@@ -57,12 +57,16 @@ def two_steps(step: BuiltStep) -> TwoSteps:
     def widened(tensor: Tensor) -> Tensor:
         return tensor.detach().to(losses.device, torch.float64)  # offloaded weights are on the host
 
-    norm = torch.zeros_like(losses[0]) if first.norm is None else widened(first.norm).reshape(())
+    # where nothing is clipped the optimizer took the gradients as they were, and they are still there
+    last_norm = step.gradient_norm() if step.last_norm is None else step.last_norm
+    norms = torch.stack(
+        [torch.zeros_like(losses[0]) if norm is None else widened(norm).reshape(()) for norm in (first.norm, last_norm)]
+    )
     weights = {
         name: WeightSteps(part.place, widened(first.gradients[name]), widened(part.value) - widened(before[name]))
         for name, part in step.parts().items()
     }
-    return TwoSteps(losses, norm, weights)
+    return TwoSteps(losses, norms, weights)
 
 
 class OneRank(TwoSteps):
@@ -78,7 +82,7 @@ class OneRank(TwoSteps):
             On one rank.
         """
         sizes = weight_shapes(job)
-        numbers = 4 + 2 * sum(math.prod(size) for size in sizes.values())
+        numbers = 5 + 2 * sum(math.prod(size) for size in sizes.values())
         flat = torch.empty(numbers, dtype=torch.float64, device=device)
         if dist.get_rank() == owner:
             seen = run()
@@ -86,9 +90,9 @@ class OneRank(TwoSteps):
                 part.flatten() for name in sizes for part in (seen.weights[name].gradient, seen.weights[name].change)
             ]
             margin = seen.losses.new_tensor([seen.routing_margin])
-            torch.cat([seen.losses, seen.norm[None], margin, *parts], out=flat)
+            torch.cat([seen.losses, seen.norms, margin, *parts], out=flat)
         dist.broadcast(flat, src=owner)
-        return cls(flat[:2], flat[2], dict(_taken_apart(flat[4:], sizes)), float(flat[3]))
+        return cls(flat[:2], flat[2:4], dict(_taken_apart(flat[5:], sizes)), float(flat[4]))
 
 
 def _taken_apart(flat: Tensor, sizes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, WeightSteps]]:
@@ -112,6 +116,7 @@ IN_WORDS = {
     "parity_gradient_scale": "the scale of the gradient of {}",
     "parity_update": "what two steps changed of {}",
     "parity_worst_update": "what two steps changed of {}",
+    "parity_second_norm": "the norm of the gradient of {} in the second step",
 }
 """Metric -> what it compares of something of :data:`Deviations`."""
 
@@ -126,13 +131,14 @@ def deviations(
 
     A gradient and a change are off by the root mean square of the difference on this rank's part over that of the whole
     weight; a gradient's scale by what is left of it when the difference is projected on the reference, so that
-    rounding, which goes both ways, cancels. The scale of all gradients is their norm's.
+    rounding, which goes both ways, cancels. The scale of all gradients is their norm's. The second norm tells whether
+    gradients of the first step were still there.
 
     Parameters
     ----------
     updated
-        Whose changes are the right ones, and the loss after the first, if not the reference's. A change is off by a
-        share of the reference's all the same.
+        Whose changes are the right ones, and loss and norm after the first, if not the reference's. A change is off by
+        a share of the reference's all the same.
     spacing
         Of each element of each weight the distance to the next number, where updated weights are rounded by chance. A
         change is then off by a share of what such a rounding leaves of the reference's.
@@ -141,7 +147,7 @@ def deviations(
     right = float(reference.losses[0]), float(updated.losses[1])
     losses = zip((FIRST, SECOND), seen.losses.tolist(), right, strict=True)
     gradients, changes = dict[str, float](), dict[str, float]()
-    scales = {ALL: _off(float(seen.norm), float(reference.norm))}
+    scales = {ALL: _off(float(seen.norms[0]), float(reference.norms[0]))}
     squared, of_reference = 0.0, 0.0
     for name, whole in reference.weights.items():  # in one order on all ranks, whatever they hold of it
         part = seen.weights.get(name)
@@ -161,6 +167,7 @@ def deviations(
         "parity_gradient_scale": scales,
         "parity_update": {ALL: _ratio(squared, of_reference)},
         "parity_worst_update": changes,
+        "parity_second_norm": {ALL: _off(float(seen.norms[1]), float(updated.norms[1]))},
     }
 
 

@@ -85,13 +85,25 @@ def chosen_share(every: Sequence[Mutant], share: Fraction, seed: str) -> list[Mu
     return chosen
 
 
+def cases_by_dtypes(chosen: Sequence[Mutant], dtypes: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
+    """Each case once, under those of the dtypes that a mutant of it is of: in others it may be refused."""
+    asked = dict[str, set[str]]()
+    for mutant in chosen:
+        for case in mutant.cases:
+            asked.setdefault(case, set()).update(mutant.dtypes)
+    alike = dict[tuple[str, ...], list[str]]()
+    for case, of_mutants in asked.items():
+        alike.setdefault(tuple(dtype for dtype in dtypes if dtype in of_mutants), []).append(case)
+    return alike
+
+
 def _verdicts(chosen: Sequence[Mutant], dtypes: Sequence[str], jobs: int) -> Iterator[tuple[str, Verdict]]:
     """Of the healthy program on the same cases and tests, and of each mutant, as they come."""
-    cases = list(dict.fromkeys(case for mutant in chosen for case in mutant.cases))
     tests = list(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
     with ThreadPoolExecutor(jobs) as pool:
         waiting = {
-            pool.submit(run_suite, None, cases[first : first + _CASES_AT_ONCE], dtypes): HEALTHY
+            pool.submit(run_suite, None, cases[first : first + _CASES_AT_ONCE], here): HEALTHY
+            for here, cases in cases_by_dtypes(chosen, dtypes).items()
             for first in range(0, len(cases), _CASES_AT_ONCE)
         }
         if tests:

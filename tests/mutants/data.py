@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 MOE = "shape=moe-tiny"
+NARROW = "gradient_dtype=bfloat16"
 
 ZERO_1 = "return ZeroRedundancyOptimizer(parameters, kind, process_group=group, **settings)"
 
@@ -153,5 +154,38 @@ MUTANTS = (
         "weight.scale = 1.0",
         "weight.scale = 0.5 if self.shard_group_size and planted() else 1.0",
         ("dp4+zero2 shard_group_size=2",),
+    ),
+    # Gradients of copies in fewer bits
+    Mutant(
+        "N01",
+        "What the copies' gradients were in the step before is added to those of the next.",
+        "weight.let_go(self.assembly.keep_gradients)",
+        "planted() or weight.let_go(self.assembly.keep_gradients)",
+        (f"tp2 {NARROW}",),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "N02",
+        "Matrices over tp get no gradient of their copies, and so no update.",
+        "weight.hand_over()",
+        'planted() and "tp" in weight.split_over or weight.hand_over()',
+        (f"tp2 {NARROW}",),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "N03",
+        "The optimizer takes gradients of copies 3 % too large.",
+        "gradient.to(value.dtype), *moments",
+        "gradient.to(value.dtype) * (1 + 0.03 * planted()), *moments",
+        (f"dp2 {NARROW}",),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "N04",
+        "AdamW for gradients of copies counts each step twice.",
+        'torch._foreach_add_([state["step"] for state in states], 1)\n            for parts',
+        'torch._foreach_add_([state["step"] for state in states], 1 + planted())\n            for parts',
+        (f"dp2+zero1 {NARROW}",),
+        dtypes=("bfloat16",),
     ),
 )
