@@ -91,6 +91,7 @@ def _accelerator(name: str, entry: dict[str, Any], file: str) -> Accelerator:
     )
 
 
+@cache  # a plan asks for every case
 def find_accelerator(nvml_name: str) -> Accelerator | None:
     """The accelerator a driver calls exactly so; None if nobody has recorded the name.
 

@@ -91,7 +91,11 @@ def format_bytes(size_bytes: float) -> str:
     '1.40GiB'
     """
     magnitude = abs(size_bytes)
-    unit = max((name for name in _BINARY if _BINARY[name] <= magnitude), key=_BINARY.__getitem__, default="B")
+    unit = "B"
+    for name, size in _BINARY.items():  # from small to large
+        if size > magnitude:
+            break
+        unit = name
     if unit == "KiB" and magnitude % 2**10 and magnitude < 10_000:
         unit = "B"
     scaled = size_bytes / _BINARY[unit]

@@ -8,7 +8,7 @@ from clusterbench.expected.flops import executed_by_rank
 from clusterbench.formulas.schedules import Bubble, bubble_formula, bubble_of_stages
 from clusterbench.job import TrainingJob
 from clusterbench.job.flops import FORWARD
-from clusterbench.parallel import Parallelism, part_of
+from clusterbench.parallel import Parallelism, of_kind, part_of
 from clusterbench.parallel.pipeline import Pipeline
 
 
@@ -25,7 +25,7 @@ def expected_bubble(active: Sequence[Parallelism], job: TrainingJob) -> Bubble |
     >>> round(expected_bubble(active_in(job.layout, from_options({})), job).value, 3)
     0.196
     """
-    pipeline = next((each for each in active if isinstance(each, Pipeline)), None)
+    pipeline = of_kind(Pipeline, active)
     if pipeline is None:
         return None
     sizes = pipeline.schedule, job.layout.pp, job.gradient_accumulation_steps, pipeline.chunks

@@ -11,7 +11,7 @@ from clusterbench.expected.bubble import expected_bubble
 from clusterbench.expected.flops import expected_flops
 from clusterbench.expected.memory import expected_memory_metrics
 from clusterbench.expected.tolerances import allowed_after_timing, allowed_of
-from clusterbench.expected.total import fullest_moment, moments
+from clusterbench.expected.total import FullTime, full_times, fullest_of, held_at
 from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob
 from clusterbench.job.backward import Moment
@@ -52,8 +52,8 @@ def expected_step(
     # the ranks of a pipeline have different parts; of each figure the largest is expected
     parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
     card = cluster.accelerator if job.layout.uses("cp") else None
-    of_parts = [moments(active, part) if card else [fullest_moment(active, part)] for part in parts]
-    fullest = [max(of_part, key=lambda moment: moment.held) for of_part in of_parts]
+    of_parts = [full_times(active, part) for part in parts]
+    fullest = [fullest_of(of_part) for of_part in of_parts]
     expected = expected_parts(parts, fullest, active) | dict(expected_flops(active, job))
     expected |= dict(_expected_bubble(job, active))
     expected |= {
@@ -128,7 +128,7 @@ def _balance(context: ContextParallel, job: TrainingJob) -> Iterator[tuple[str, 
 
 def _longest_sequence(
     parts: Sequence[TrainingJob],
-    of_parts: Sequence[Sequence[Moment]],
+    of_parts: Sequence[Sequence[FullTime]],
     active: Sequence[Parallelism],
     card: Accelerator,
 ) -> Expected:
@@ -137,7 +137,7 @@ def _longest_sequence(
     job = parts[0]
     unit = lcm(*(parallelism.twin(job).seq_unit for parallelism in active))
     units = min(
-        _units_that_fit(active, part, of_part, unit, card.memory_bytes)
+        _units_that_fit(active, part, held_at(of_part), unit, card.memory_bytes)
         for part, of_part in zip(parts, of_parts, strict=True)
     )
     basis = (
@@ -148,7 +148,7 @@ def _longest_sequence(
 
 
 def _units_that_fit(
-    active: Sequence[Parallelism], part: TrainingJob, held: Sequence[Moment], unit: int, room_bytes: float
+    active: Sequence[Parallelism], part: TrainingJob, held: Sequence[float], unit: int, room_bytes: float
 ) -> int:
     """The most units of a sequence that have room; negative where not even what never grows has."""
     fits = _along_lines(active, part, held, unit, room_bytes)
@@ -157,7 +157,7 @@ def _units_that_fit(
         # steep further on
         while fits > 0:
             longer = replace(part, seq_len=fits * unit)
-            fewer = _along_lines(active, longer, moments(active, longer), unit, room_bytes)
+            fewer = _along_lines(active, longer, held_at(full_times(active, longer)), unit, room_bytes)
             if fewer >= fits:
                 break
             fits = fewer
@@ -165,12 +165,12 @@ def _units_that_fit(
 
 
 def _along_lines(
-    active: Sequence[Parallelism], part: TrainingJob, held: Sequence[Moment], unit: int, room_bytes: float
+    active: Sequence[Parallelism], part: TrainingJob, held: Sequence[float], unit: int, room_bytes: float
 ) -> int:
     """How many fit if what is held at each moment grows as it does between this sequence and one unit more."""
     units = part.seq_len // unit
-    longer = moments(active, replace(part, seq_len=part.seq_len + unit))
-    lines = [(less, more - less) for (_, less), (_, more) in zip(held, longer, strict=True)]
+    longer = held_at(full_times(active, replace(part, seq_len=part.seq_len + unit)))
+    lines = [(less, more - less) for less, more in zip(held, longer, strict=True)]
     fits = (units + int((room_bytes - less) // of_one) for less, of_one in lines if of_one)
     return min(fits) if all(less <= room_bytes for less, of_one in lines if not of_one) else -1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
@@ -13,14 +13,15 @@ from clusterbench.job import CAST_AT_ONCE, Chunk, Dtypes, TrainingJob, has_copy,
 from clusterbench.job.backward import OF_FORWARD, Group, Moment, Sharding, Weight, moments_of_backward
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import (
-    SUM_ORDER,
     Parallelism,
     expected_states,
     held_all_step,
     held_sizes,
     held_weights,
     moments_by_chunk,
+    of_kind,
     split_over,
+    summed_elements,
     with_own,
 )
 from clusterbench.parallel.data import DataParallel
@@ -38,18 +39,56 @@ def fullest_moment(active: Sequence[Parallelism], job: TrainingJob) -> Moment:
     job
         Of the rank: see :func:`clusterbench.parallel.part_of`.
     """
-    found = _of_step(active, job, _Way.fullest)
-    beside, (when, held) = max(found, key=lambda each: each[0] + each[1].held)
-    return Moment(when, beside + held + _between_steps(active, job))
+    return fullest_of(full_times(active, job))
 
 
-def moments(active: Sequence[Parallelism], job: TrainingJob) -> list[Moment]:
-    """Every moment at which most may be held, with the bytes of all categories.
+class FullTime(NamedTuple):
+    """Some time of a step at which most may be held.
 
-    Each grows along a line with the sequence: whatever the length, they are as many, in the same order.
+    Attributes
+    ----------
+    beside
+        Bytes that are there all the while.
+    moments
+        What comes and goes beside them, each with the bytes it is then.
+    fullest
+        Of these the one with most.
     """
-    there = _between_steps(active, job)
-    return [Moment(when, beside + held + there) for beside, (when, held) in _of_step(active, job, _Way.every)]
+
+    beside: float
+    moments: Sequence[Moment]
+    fullest: Moment
+
+
+def full_times(active: Sequence[Parallelism], job: TrainingJob) -> list[FullTime]:
+    """Every time at which most may be held.
+
+    What is held at each of their moments grows along a line with the sequence: whatever the length, they are as many,
+    in the same order.
+    """
+    pipeline = of_kind(Pipeline, active)
+    states = expected_states(active, job)
+    between_steps = states["parameters"] + states["optimizer_state"] + held_all_step(job)
+    return list(
+        _of_layers(active, job, states, between_steps)
+        if pipeline is None
+        else _of_schedule(active, job, pipeline, states, between_steps)
+    )
+
+
+def fullest_of(times: Iterable[FullTime]) -> Moment:
+    """The moment of all these at which most is held, with what is there beside it."""
+    fullest = max(times, key=lambda time: time.beside + time.fullest.held)
+    return Moment(fullest.fullest.when, fullest.beside + fullest.fullest.held)
+
+
+def held_at(times: Iterable[FullTime]) -> list[float]:
+    """Bytes at every moment, in order."""
+    return [beside + moment.held for beside, moments, _ in times for moment in moments]
+
+
+def _alone(beside: float, moment: Moment) -> FullTime:
+    return FullTime(beside, (moment,), moment)
 
 
 class _Way(NamedTuple):
@@ -60,55 +99,41 @@ class _Way(NamedTuple):
     most_in_forward: Moment
     most_in_backward: Moment
 
-    def every(self, kind: Kind) -> Sequence[Moment]:
-        """Those of an action."""
-        return self.forward if kind == "F" else self.backward
-
-    def fullest(self, kind: Kind) -> Sequence[Moment]:
-        """Of those of an action the one at which most is held, whatever else there is."""
-        return [self.most_in_forward if kind == "F" else self.most_in_backward]
+    def time(self, kind: Kind, beside: float) -> FullTime:
+        """That of an action."""
+        if kind == "F":
+            return FullTime(beside, self.forward, self.most_in_forward)
+        return FullTime(beside, self.backward, self.most_in_backward)
 
 
-Chosen = Callable[[_Way, Kind], Sequence[Moment]]
-
-
-def _between_steps(active: Sequence[Parallelism], job: TrainingJob) -> float:
-    states = expected_states(active, job)
-    return states["parameters"] + states["optimizer_state"] + held_all_step(job)
-
-
-def _of_step(active: Sequence[Parallelism], job: TrainingJob, chosen: Chosen) -> Iterator[tuple[float, Moment]]:
-    """Moments, each with the bytes that are there beside what it says."""
-    pipeline = next((each for each in active if isinstance(each, Pipeline)), None)
-    if pipeline is not None:
-        yield from _of_schedule(active, job, pipeline, chosen)
-        return
-    gradients = _gradients(active, job)
-    yield gradients, Moment("the sum of gradients over ranks", _largest_sum(active, job))
-    yield gradients, Moment("the update", _largest_cast(active, job))
+def _of_layers(
+    active: Sequence[Parallelism], job: TrainingJob, states: Mapping[str, float], there: float
+) -> Iterator[FullTime]:
+    """Times of a rank that has all layers, with what is ``there`` between steps."""
+    gradients = states["gradients"]
+    yield _alone(there + gradients, Moment("the sum of gradients over ranks", _largest_sum(active, job)))
+    yield _alone(there + gradients, Moment("the update", _largest_cast(active, job, states)))
     # DDP never lets go of gradients; else the second micro-batch is the first that finds some
-    replicated = next((each for each in active if isinstance(each, DataParallel)), None)
+    replicated = of_kind(DataParallel, active)
     if replicated is not None:
-        yield gradients, Moment("the last bucket of gradients", replicated.largest_buffer(job))
+        buffer = Moment("the last bucket of gradients", replicated.largest_buffer(job))
+        yield _alone(there + gradients, buffer)
     adds_up = job.gradient_accumulation_steps > 1 or replicated is not None
     way = _of_micro_batch(active, job, job.held[0], adds_up)
-    for moment in (*chosen(way, "F"), *chosen(way, "B")):
-        yield gradients * adds_up, moment
-
-
-def _gradients(active: Sequence[Parallelism], job: TrainingJob) -> float:
-    return expected_states(active, job)["gradients"]
+    yield way.time("F", there + gradients * adds_up)
+    yield way.time("B", there + gradients * adds_up)
 
 
 def _of_schedule(
-    active: Sequence[Parallelism], job: TrainingJob, pipeline: Pipeline, chosen: Chosen
-) -> Iterator[tuple[float, Moment]]:
-    """Moments of a rank of a pipeline: what waits, what the stages have beside it, and one micro-batch on its way."""
+    active: Sequence[Parallelism], job: TrainingJob, pipeline: Pipeline, states: Mapping[str, float], there: float
+) -> Iterator[FullTime]:
+    """Times of a rank of a pipeline: what waits, what the stages have beside it, and one micro-batch on its way."""
     stages = {chunk.stage: _stage(active, of_chunk) for chunk, of_chunk in zip(job.held, job.of_chunks, strict=True)}
     of_stage = {chunk.stage: chunk for chunk in job.held}
     moments_of = moments_by_chunk(active, job, messages=True)
     held, actions = pipeline.beside(job, moments_of), pipeline.actions(job)
-    unread = pipeline.buffers(job) - pipeline.kept_inputs(job, moments_of)
+    buffers = pipeline.buffers(job)
+    there_unread = there + buffers - pipeline.kept_inputs(job, moments_of)
 
     @cache
     def way(stage: int, adds_up: bool) -> _Way:
@@ -116,20 +141,19 @@ def _of_schedule(
 
     def beside(at: Full) -> float:
         of_stages = sum([of.beside(at, at.stage == stage) for stage, of in stages.items()])
-        return unread + held(at) + pipeline.sent_back(job, at) + of_stages
+        return there_unread + held(at) + pipeline.sent_back(job, at) + of_stages
 
     for at in actions.full:
         adds_up = at.stage in at.graded and not stages[at.stage].unreduced
-        there = beside(at)
-        for moment in chosen(way(at.stage, adds_up), at.kind):
-            yield there, moment
+        yield way(at.stage, adds_up).time(at.kind, beside(at))
     for at in actions.ends:
         if (sharding := stages[at.stage].sharding) is not None:
             unsummed = _of_reduction(sharding, len(of_stage[at.stage].layers))
-            yield beside(at), Moment("the reduction of a stage", stages[at.stage].unreduced + unsummed)
-    gradients = sum(of.reduced for of in stages.values()) + pipeline.buffers(job)
-    yield gradients, Moment("the sum of gradients over ranks", _largest_sum(active, job))
-    yield gradients, Moment("the update", _largest_cast(active, job))
+            reduction = Moment("the reduction of a stage", stages[at.stage].unreduced + unsummed)
+            yield _alone(beside(at), reduction)
+    gradients = there + sum(of.reduced for of in stages.values()) + buffers
+    yield _alone(gradients, Moment("the sum of gradients over ranks", _largest_sum(active, job)))
+    yield _alone(gradients, Moment("the update", _largest_cast(active, job, states)))
 
 
 @dataclass(frozen=True)
@@ -184,8 +208,8 @@ def _of_reduction(sharding: Sharding, num_layers: int) -> float:
 
 def _stage(active: Sequence[Parallelism], job: TrainingJob) -> _Stage:
     (chunk,) = job.held
-    reduced = _gradients(active, job)
-    sharding = next((each.sharding(job, chunk) for each in active if isinstance(each, FullySharded)), None)
+    reduced = expected_states(active, job)["gradients"]
+    sharding = _sharding(active, job, chunk)
     if sharding is None:
         return _Stage(chunk.stage, None, 0.0, reduced, reduced, 0.0)
 
@@ -199,8 +223,13 @@ def _stage(active: Sequence[Parallelism], job: TrainingJob) -> _Stage:
     return _Stage(chunk.stage, sharding, gathered, whole + never_sharded, reduced, 0.0)
 
 
+def _sharding(active: Sequence[Parallelism], job: TrainingJob, chunk: Chunk) -> Sharding | None:
+    fsdp = of_kind(FullySharded, active)
+    return None if fsdp is None else fsdp.sharding(job, chunk)
+
+
 def _of_micro_batch(active: Sequence[Parallelism], job: TrainingJob, chunk: Chunk, adds_up: bool) -> _Way:
-    is_sharded = any(isinstance(each, FullySharded) for each in active)
+    is_sharded = of_kind(FullySharded, active) is not None
     layout = job.layout if is_sharded else job.layout.of_micro_batch
     like = Chunk(0, range(len(chunk.layers)), chunk.first, chunk.last)
     acting = with_own(active, "activations", "moments", "weight")
@@ -222,11 +251,12 @@ def _walked(
 ) -> _Way:
     job = TrainingJob.of_chunk(shape, layout, chunk, dtypes, seq_len, micro_batch_size, device)
     forward, *again = moments_by_chunk(active, job, messages=True)(chunk)
-    sharding = next((each.sharding(job, chunk) for each in active if isinstance(each, FullySharded)), None)
+    sharding = _sharding(active, job, chunk)
     repeated = again[0] if again else {}
     weights = _weights(active, shape, layout, dtypes, chunk)
-    parts = next((each.parts(job) for each in active if isinstance(each, ExpertParallel)), 1)
-    found = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, parts)
+    experts = of_kind(ExpertParallel, active)
+    expert_parts = experts.parts(job) if experts else 1
+    found = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, expert_parts)
     of_forward, backward = found[:OF_FORWARD], found[OF_FORWARD:]
     return _Way(of_forward, backward, max(of_forward, key=_held), max(backward, key=_held))
 
@@ -237,26 +267,22 @@ def _held(moment: Moment) -> float:
 
 def _largest_sum(active: Sequence[Parallelism], job: TrainingJob) -> float:
     """The largest of the flat buffers in which gradients are summed when backward is over."""
-    sizes = dict.fromkeys(SUM_ORDER, 0)
-    for weight, number in held_weights(active, job):
-        for axis in weight.summed_over:
-            sizes[axis] += number * prod(weight.size)
-    return float(max(sizes.values()) * kept_bytes("norm.weight", job))
+    return float(max(summed_elements(active, job).values(), default=0) * kept_bytes("norm.weight", job))
 
 
-def _largest_cast(active: Sequence[Parallelism], job: TrainingJob) -> float:
+def _largest_cast(active: Sequence[Parallelism], job: TrainingJob, states: Mapping[str, float]) -> float:
     """Bytes of gradients that the optimizer has at once in the dtype of the weights as well: none where all are in it.
 
     Of :class:`~clusterbench.model.narrow_gradients.NarrowGradientsAdamW`; one with narrower moments is not followed.
     """
-    if job.moment_bytes != job.master_bytes:
+    if job.gradient_bytes == job.master_bytes or job.moment_bytes != job.master_bytes:
         return 0.0
     dense, experts = 0, 0  # which have optimizers of their own
     for weight, number in held_weights(active, job):
         if kept_bytes(weight.name, job) != job.master_bytes:
             numel = number * prod(weight.size)
             dense, experts = (dense, experts + numel) if "ep" in weight.split_over else (dense + numel, experts)
-    stepped = expected_states(active, job)["optimizer_state"] / (2 * job.moment_bytes)  # with ZeRO 1 a share
+    stepped = states["optimizer_state"] / (2 * job.moment_bytes)  # with ZeRO 1 a share
     return job.master_bytes * min(max(dense, experts), stepped, CAST_AT_ONCE)
 
 
@@ -270,8 +296,8 @@ def _weights(
 ) -> Mapping[str, Weight]:
     """One weight of each kind as a rank multiplies with it."""
     job = TrainingJob.of_chunk(shape, layout, chunk, dtypes)
-    cutting = [each for each in active if not isinstance(each, FullySharded)]
-    is_sharded, weights = len(cutting) < len(active), {}
+    fsdp, weights = of_kind(FullySharded, active), {}
+    is_sharded, cutting = fsdp is not None, [each for each in active if each is not fsdp]
     for name, size, _ in held_sizes(cutting, job):
         alone = is_spread_expert(name, job) and job.layout.degree("edp") == 1
         gradient, kept_as = float(prod(size) * job.compute_bytes), float(prod(size) * kept_bytes(name, job))

@@ -461,7 +461,9 @@ def play(order: Order, costs: Costs, send_s: float = 0.0) -> Timeline:
                 if need not in ended_s:
                     missing = need
                     break
-                start_s = max(start_s, ended_s[need] + (send_s if rank_of[need[1]] != rank else 0.0))
+                there_s = ended_s[need] + (send_s if rank_of[need[1]] != rank else 0.0)
+                if there_s > start_s:
+                    start_s = there_s
             if missing:
                 waiting[missing].append(rank)
                 break
@@ -469,7 +471,8 @@ def play(order: Order, costs: Costs, send_s: float = 0.0) -> Timeline:
             played[rank].append(Played(action, start_s, end_s))
             result: tuple[Kind, int, int] = ("I" if kind == "B" else kind, stage, microbatch)
             ended_s[result] = end_s
-            runnable.extend(waiting.pop(result, ()))
+            if result in waiting:
+                runnable.extend(waiting.pop(result))
     if waiting:
         raise ValueError(_deadlock(order, played, last_stage, ended_s))
     return Timeline(tuple(map(tuple, played)))

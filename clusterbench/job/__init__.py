@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from clusterbench.formulas.schedules import RankOrder
@@ -45,7 +44,8 @@ class Chunk(NamedTuple):
     last: bool
 
 
-def as_one(held: Sequence[Chunk]) -> Chunk:
+@cache  # a plan asks for every job
+def as_one(held: tuple[Chunk, ...]) -> Chunk:
     """Some chunks as one: the same for all that have as many layers and the same ends of the model."""
     layers = sum(len(chunk.layers) for chunk in held)
     return Chunk(0, range(layers), any(chunk.first for chunk in held), any(chunk.last for chunk in held))
@@ -203,7 +203,8 @@ class TrainingJob:
         bytes per parameter at rest. Beside them is a copy in bfloat16 (2 bytes), rounded once a step, of each weight
         that FSDP does not gather: see :func:`has_copy`.
         """
-        return PRECISIONS[self.precision].weight if self.compute_bytes == 2 else self.compute_bytes
+        size = DTYPE_BYTES[self.dtype]
+        return PRECISIONS[self.precision].weight if size == 2 else size
 
     @property
     def gradient_bytes(self) -> int:
@@ -216,7 +217,8 @@ class TrainingJob:
     @property
     def moment_bytes(self) -> int:
         """Bytes of each of Adam's two moments of one parameter."""
-        return PRECISIONS[self.precision].moment if self.compute_bytes == 2 else self.compute_bytes
+        size = DTYPE_BYTES[self.dtype]
+        return PRECISIONS[self.precision].moment if size == 2 else size
 
     @property
     def norm_bytes(self) -> int:
@@ -253,7 +255,7 @@ class TrainingJob:
     @cached_property
     def of_chunks(self) -> tuple[TrainingJob, ...]:
         """The same rank with each of its chunks alone."""
-        return tuple(replace(self, chunks=(chunk,)) for chunk in self.held)
+        return (self,) if len(self.chunks) == 1 else tuple(replace(self, chunks=(chunk,)) for chunk in self.held)
 
     @property
     def uncut(self) -> TrainingJob:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from clusterbench.discover import things
 from clusterbench.formulas.collectives import traffic_bytes
@@ -441,6 +441,17 @@ def without(kind: type[Parallelism], layout: ParallelLayout) -> Sequence[Paralle
     return tuple(active_in(layout, [other() for other in parallelisms().values() if other is not kind]))
 
 
+Kind = TypeVar("Kind", bound=Parallelism)
+
+
+def of_kind(kind: type[Kind], active: Iterable[Parallelism]) -> Kind | None:
+    """The one of this kind among those active."""
+    for parallelism in active:
+        if type(parallelism) is kind:
+            return parallelism
+    return None
+
+
 def objection_to(job: TrainingJob, active: Sequence[Parallelism]) -> str | None:
     """Why a job cannot be shared so: the first reason there is, of the batch, of one parallelism or of two together."""
     reasons = chain(
@@ -554,16 +565,25 @@ def traffic_of_step(active: Sequence[Parallelism], job: TrainingJob) -> Iterator
             yield from parallelism.forward_traffic(job)
     # What training/step.py does itself, after the last backward: gradients that are parts travel in one flat buffer for
     # each axis,
-    parts, ways = _of_gradients(with_own(active, "weight", "splits", "sums"), job.shape, job.layout, job.kind)
     each = kept_bytes("norm.weight", job)  # all of them are FSDP's, or none: experts that are not are summed nowhere
-    for axis, numel in parts.items():
+    for axis, numel in summed_elements(active, job).items():
         yield Traffic(axis, "all_reduce", 1, numel * each, during=f"sum_{axis}")
     # and of the weights that are split each rank adds up its own squares: a number for each way of being split.
     if job.max_grad_norm is not None:
-        for axis, numbers in ways.items():
+        for axis, numbers in _ways_of_splitting(active, job).items():
             yield Traffic(axis, "all_reduce", 1, numbers * job.norm_bytes, _ranks(active, axis), during="norm")
         if job.layout.uses("pp"):
             yield Traffic("pp", "all_reduce", 1, job.norm_bytes, during="norm")
+
+
+def summed_elements(active: Sequence[Parallelism], job: TrainingJob) -> Mapping[str, int]:
+    """Axis -> elements of the gradients that a rank sums over it when backward is over, where there are any."""
+    return _of_gradients(with_own(active, "weight", "splits", "sums"), job.shape, job.layout, job.kind)[0]
+
+
+def _ways_of_splitting(active: Sequence[Parallelism], job: TrainingJob) -> Mapping[str, int]:
+    """Axis -> in how many ways it takes part in splitting weights."""
+    return _of_gradients(with_own(active, "weight", "splits", "sums"), job.shape, job.layout, job.kind)[1]
 
 
 @lru_cache(maxsize=4096)  # a plan asks for every figure and stage
@@ -602,13 +622,15 @@ def _states(
 ) -> dict[str, float]:
     job = TrainingJob.of_chunk(shape, layout, chunk, dtypes)
     weights = held_weights(active, job)
-    numel = sum(number * prod(weight.size) for weight, number in weights)
-    copied = sum(number * prod(weight.size) for weight, number in weights if has_copy(weight.name, job))
+    numel = copied = 0
+    for weight, number in weights:
+        of_kind = number * prod(weight.size)
+        numel += of_kind
+        copied += of_kind * has_copy(weight.name, job)
     states = {
         "parameters": float(numel * job.master_bytes + copied * job.compute_bytes),
-        "gradients": float(
-            sum(number * prod(weight.size) * kept_bytes(weight.name, job) for weight, number in weights)
-        ),
+        # as kept_bytes has it: of a copy its gradient is kept
+        "gradients": float((numel - copied) * job.master_bytes + copied * job.gradient_bytes),
         # Adam's two moments, and a float32 step count for each tensor, which torch's own has
         "optimizer_state": float(2 * numel * job.moment_bytes + 4 * sum(number for _, number in weights)),
     }

@@ -10,7 +10,7 @@ import pytest
 
 from clusterbench.cluster import Cluster
 from clusterbench.expected.step import expected_step
-from clusterbench.expected.total import fullest_moment, moments
+from clusterbench.expected.total import full_times, fullest_moment, held_at
 from clusterbench.job import TrainingJob
 from clusterbench.job.sequence import KINDS
 from clusterbench.layout import ParallelLayout, every_layout
@@ -85,6 +85,6 @@ def test_whatever_is_held_grows_along_a_line(shape: str, context: str, recompute
             continue
         for pp_rank in range(layout.pp):
             parts = [part_of(job, active, pp_rank) for job in jobs]
-            once, twice, five = ([moment.held for moment in moments(active, part)] for part in parts)
+            once, twice, five = (held_at(full_times(active, part)) for part in parts)
             along = [at_two + 3 * (at_two - at_one) for at_one, at_two in zip(once, twice, strict=True)]
             assert five == pytest.approx(along, abs=1), layout

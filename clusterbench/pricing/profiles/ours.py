@@ -21,6 +21,7 @@ from clusterbench.parallel import (
     expected_states,
     from_options,
     objection_to,
+    of_kind,
     part_of,
     traffic_of_step,
 )
@@ -136,7 +137,7 @@ def _active(priced: PricedJob) -> Sequence[Parallelism]:
 
 def _kinds(priced: PricedJob, active: Sequence[Parallelism]) -> Iterator[tuple[TrainingJob, int, int]]:
     """A job for each kind of stages, how many there are, and how many neighbours they have."""
-    pipeline = next((each for each in active if isinstance(each, Pipeline)), None)
+    pipeline = of_kind(Pipeline, active)
     if pipeline is None:
         yield priced.job, 1, 0
         return
@@ -181,7 +182,7 @@ def _stage(
     of_layer = width * part.residual_tokens * ALONG_HIDDEN * shape.hidden_size
     of_layer += width * part.local_tokens * (ALONG_HEADS * heads + ALONG_FFN * ffn)
     of_loss = ALONG_VOCAB * part.local_tokens * shape.vocab_size / layout.tp * part.has_head
-    is_replicated = any(isinstance(parallelism, DataParallel) for parallelism in active)
+    is_replicated = of_kind(DataParallel, active) is not None
     of_weights = parameters * _bytes_of_a_parameter(part, micro_batches, is_replicated)
     operators = OPERATORS_OF_A_LAYER + OPERATORS_COMPUTED_AGAIN * is_repeated
     operators += OPERATORS_OF_A_SLICE * layout.uses("tp")
@@ -242,7 +243,7 @@ def _messages(sent: Traffic, priced: PricedJob, behind_flops: float | None = Non
 
 def _bubble(priced: PricedJob, active: Sequence[Parallelism]) -> float:
     """Idle time of the schedule over that of 1F1B."""
-    pipeline = next((each for each in active if isinstance(each, Pipeline)), None)
+    pipeline = of_kind(Pipeline, active)
     if pipeline is None:
         return 1.0
     pp, micro_batches = priced.job.layout.pp, priced.num_micro_batches
