@@ -373,6 +373,7 @@ def env(as_json: bool) -> None:
 @click.option("--json", type=click.Path(path_type=Path), help="Write what was found into this file, for programs.")
 @click.option("--junit", type=click.Path(path_type=Path), help="The same as JUnit's XML: a suite a check.")
 @click.option("--openmetrics", type=click.Path(path_type=Path), help="The same as gauges for Prometheus.")
+@click.option("--page", type=click.Path(path_type=Path, dir_okay=False), help="The same as a page, one HTML file.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder of what is measured.  [default: reports/DATE-TIME]"
 )
