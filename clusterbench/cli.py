@@ -341,17 +341,23 @@ def report(
     click.get_current_context().exit(made.verdict.exit_code)
 
 
-@main.command(short_help="This host in a page: what a report of a bug needs.")
+@main.command(short_help="What a report of a bug needs to know of this host.")
 @click.option("--json", "as_json", is_flag=True, help="All that a run would record of it, for programs.")
-def env(as_json: bool) -> None:
+@click.option("--page", type=click.Path(path_type=Path, dir_okay=False), help="Write it as a page, too: one HTML file.")
+def env(as_json: bool, page: Path | None) -> None:
     """Versions, hardware, variables and how devices are joined on this host. Secrets in variables are left out."""
     import json
+    from datetime import date
 
     from clusterbench.doctor.env import env_text
     from clusterbench.engine.environment import host_environment
     from clusterbench.facts import gather
 
     host = {**host_environment(), "facts": gather()}
+    if page is not None:
+        from clusterbench.doctor.host_page import host_page
+
+        _write(host_page(host, date.today()), page, "--page")
     click.echo(json.dumps(host, indent=1) if as_json else env_text(host))
 
 
@@ -373,6 +379,7 @@ def env(as_json: bool) -> None:
 @click.option("--json", type=click.Path(path_type=Path), help="Write what was found into this file, for programs.")
 @click.option("--junit", type=click.Path(path_type=Path), help="The same as JUnit's XML: a suite a check.")
 @click.option("--openmetrics", type=click.Path(path_type=Path), help="The same as gauges for Prometheus.")
+@click.option("--page", type=click.Path(path_type=Path, dir_okay=False), help="The same as a page, one HTML file.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder of what is measured.  [default: reports/DATE-TIME]"
 )

@@ -47,8 +47,12 @@ class Found:
     @property
     def sentence(self) -> str:
         """``mlx5_3 port 1 (0000:4b:00.0): is DOWN, its link Polling [port_state]``."""
-        place = f"{self.where} ({self.slot})" if self.slot else self.where
-        return f"{place}: {self.what} [{self.name}]" if place else f"{self.what} [{self.name}]"
+        return f"{self.place}: {self.what} [{self.name}]" if self.place else f"{self.what} [{self.name}]"
+
+    @property
+    def place(self) -> str:
+        """Where it is, with the slot; empty where it is the host as a whole."""
+        return f"{self.where} ({self.slot})" if self.slot else self.where
 
     @property
     def counts(self) -> bool:
@@ -118,6 +122,29 @@ class Examination:
                 for host in found.hosts:
                     against[host].append(found)
         return dict(sorted(against.items(), key=lambda item: _badness(item[1])))
+
+    @cached_property
+    def by_hosts(self) -> dict[tuple[str, ...], list[Found]]:
+        """What counts, by the hosts that share it: errors first, then what one host has, then the worst host."""
+        groups: dict[tuple[str, ...], list[Found]] = defaultdict(list)
+        for found in self.found:
+            if found.counts:
+                groups[found.hosts].append(found)
+        ranks = {host: place for place, host in enumerate(self.suspects)}
+
+        def order(hosts: tuple[str, ...]) -> tuple[int, bool, int]:
+            worst = min(SEVERITIES.index(found.severity) for found in groups[hosts])
+            return worst, len(hosts) > 1, min((ranks[host] for host in hosts), default=len(ranks))
+
+        return {hosts: groups[hosts] for hosts in sorted(groups, key=order)}
+
+    @cached_property
+    def not_judged_by_need(self) -> dict[str, dict[str, list[NotJudged]]]:
+        """What could not be judged, by what it would take and then by why: a reader sees what to bring."""
+        needs: dict[str, dict[str, list[NotJudged]]] = defaultdict(lambda: defaultdict(list))
+        for part in self.not_judged:
+            needs[part.takes][part.why].append(part)
+        return {need: dict(by_why) for need, by_why in needs.items()}
 
 
 def _badness(found: Sequence[Found]) -> tuple[int, ...]:

@@ -279,6 +279,14 @@ def _entry(number: int) -> Entry:
     return Entry(number, QUESTIONS[number], "", "", "", "", "", "not yet", WAITS.get(number, ""))
 
 
+def sources() -> dict[str, str]:
+    """By the name of a finding about hosts or a run: the files or the program that it is read from."""
+    found: dict[str, str] = {}
+    for entry in entries():
+        found.setdefault(entry.by, entry.source)
+    return found
+
+
 def markdown() -> str:
     """The table of ``docs/doctor.md``."""
     rows = ["| | question | by | severity | source | test | where |", "|---|---|---|---|---|---|---|"]

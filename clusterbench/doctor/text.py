@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from clusterbench.doctor import SEVERITIES, Examination, Found, NotJudged
+from clusterbench.doctor import SEVERITIES, Examination, Found
 from clusterbench.words import WIDTH, few, plural
 
 _LABEL = 9
-_MOST_HOSTS = 6
+MOST_HOSTS = 6
+"""Hosts of one finding that are named at once."""
 
 
 def text(examination: Examination) -> str:
@@ -21,7 +21,7 @@ def text(examination: Examination) -> str:
             *_findings(examination),
             *_listed("Accepted", [found for found in examination.found if found.accepted]),
             *_listed("Notes", [found for found in examination.found if found.severity == "note"]),
-            *_not_judged(examination.not_judged),
+            *_not_judged(examination),
             *_in_order(examination),
         ]
     )
@@ -45,38 +45,34 @@ def verdict(examination: Examination) -> str:
 
 
 def _findings(examination: Examination) -> Iterator[str]:
-    """By the hosts that share them: errors before warnings, then what one host has, the worst host first."""
-    groups: dict[tuple[str, ...], list[Found]] = defaultdict(list)
-    for found in examination.found:
-        if found.counts:
-            groups[found.hosts].append(found)
-    ranks = {host: place for place, host in enumerate(examination.suspects)}
-
-    def order(hosts: tuple[str, ...]) -> tuple[int, bool, int]:
-        worst = min(SEVERITIES.index(found.severity) for found in groups[hosts])
-        return worst, len(hosts) > 1, min((ranks[host] for host in hosts), default=len(ranks))
-
-    for hosts in sorted(groups, key=order):
+    for hosts, found in examination.by_hosts.items():
         yield ""
-        yield _named(hosts, len(examination.hosts))
-        advised = ("", "")
-        for found in groups[hosts]:
-            yield from _finding(found, advised)
-            advised = (found.confirm, found.fix)
+        yield named(hosts, len(examination.hosts))
+        for each, has_advice in with_advice(found):
+            yield from _finding(each, has_advice)
 
 
-def _named(hosts: Sequence[str], of: int) -> str:
+def named(hosts: Sequence[str], of: int) -> str:
+    """The hosts that share a finding, of so many."""
     if not hosts:
         return "no host in particular"
     if len(hosts) == of > 1:
         return f"all {of} hosts"
-    return hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts: {few(hosts, _MOST_HOSTS)}"
+    return hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts: {few(hosts, MOST_HOSTS)}"
 
 
-def _finding(found: Found, advised: tuple[str, str]) -> Iterator[str]:
-    """Advice that stands under the finding before it already is not repeated."""
+def with_advice(found: Sequence[Found]) -> Iterator[tuple[Found, bool]]:
+    """Each with whether its advice is to be said: not where it stands under the finding before it already."""
+    said = ("", "")
+    for each in found:
+        advice = (each.confirm, each.fix)
+        yield each, advice != said
+        said = advice
+
+
+def _finding(found: Found, has_advice: bool) -> Iterator[str]:
     yield from _wrapped(f"  {found.severity:<{_LABEL}}", found.sentence)
-    advice = (("confirm", found.confirm), ("fix", found.fix)) if (found.confirm, found.fix) != advised else ()
+    advice = (("confirm", found.confirm), ("fix", found.fix)) if has_advice else ()
     for label, words in (("evidence", found.evidence), *advice):
         if words:
             yield from _wrapped(f"  {'':<{_LABEL}}{label:<{_LABEL}} ", words)
@@ -92,25 +88,14 @@ def _listed(title: str, found: Sequence[Found]) -> Iterator[str]:
         yield from _wrapped("  ", f"{head}{each.sentence}{why}")
 
 
-def _not_judged(parts: Sequence[NotJudged]) -> Iterator[str]:
-    """What takes the same stands together: who wants to know more sees what to bring."""
-    groups: dict[str, list[NotJudged]] = defaultdict(list)
-    for part in parts:
-        groups[part.takes].append(part)
-    if groups:
+def _not_judged(examination: Examination) -> Iterator[str]:
+    if examination.not_judged:
         yield ""
         yield "Not judged"
-    for takes, same in groups.items():
-        yield from _wrapped("  ", f"it takes {takes}:")
-        for why, names in _by_why(same).items():
-            yield from _wrapped("    ", f"{', '.join(dict.fromkeys(names))}: {why}")
-
-
-def _by_why(parts: Sequence[NotJudged]) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = defaultdict(list)
-    for part in parts:
-        names[part.why].append(part.name)
-    return names
+    for need, by_why in examination.not_judged_by_need.items():
+        yield from _wrapped("  ", f"it takes {need}:")
+        for why, parts in by_why.items():
+            yield from _wrapped("    ", f"{', '.join(dict.fromkeys(part.name for part in parts))}: {why}")
 
 
 def _in_order(examination: Examination) -> Iterator[str]:

@@ -65,6 +65,7 @@ class Asked:
     json: Path | None = None
     junit: Path | None = None
     openmetrics: Path | None = None
+    page: Path | None = None
     out: Path | None = None
     device: str | None = None
     num_nodes: int | None = None
@@ -81,6 +82,7 @@ class Asked:
             "json": self.json,
             "junit": self.junit,
             "openmetrics": self.openmetrics,
+            "page": self.page,
             "out": self.out,
             "device": self.device,
             "num-nodes": self.num_nodes,
@@ -159,7 +161,7 @@ def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:
     accepted = read_accepted(asked.accept) if asked.accept else ()
     examination, taken = examine_logs(files)
     print("\n".join(taken), file=sys.stderr)
-    return _shown(asked, drain_on, accepting(examination, accepted, date.today()))
+    return _shown(asked, drain_on, accepting(examination, accepted, date.today()), of_files=True)
 
 
 def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
@@ -233,7 +235,7 @@ def _told(
     return _shown(asked, drain_on, accepting(with_lost(said, asked.not_reached), accepted, date.today()))
 
 
-def _shown(asked: Asked, drain_on: Sequence[str] | None, examination: Examination) -> int:
+def _shown(asked: Asked, drain_on: Sequence[str] | None, examination: Examination, of_files: bool = False) -> int:
     for name, path, form in (
         ("json", asked.json, as_json),
         ("junit", asked.junit, as_junit),
@@ -241,6 +243,12 @@ def _shown(asked: Asked, drain_on: Sequence[str] | None, examination: Examinatio
     ):
         if path is not None:
             _write(name, path, form(examination))
+    if asked.page is not None:
+        from clusterbench.doctor.catalogue import sources
+        from clusterbench.doctor.examination_page import examination_page  # numpy and templates, only now
+
+        # Of files the evidence names each; what a check reads on a host was not read.
+        _write("page", asked.page, examination_page(examination, {} if of_files else sources(), date.today()))
     if drain_on is None:
         print(text(examination))
         return examination.exit_code
@@ -272,4 +280,4 @@ def _write(option: str, path: Path, written: str) -> None:
     try:
         path.write_text(written if written.endswith("\n") else f"{written}\n", encoding="utf-8")
     except OSError as error:
-        raise LaunchError(f"--{option} {path} could not be written: {error.strerror}.") from None
+        raise SuiteError(f"--{option} {path} cannot be written: {error.strerror}.") from None

@@ -11,7 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 import clusterbench
@@ -31,6 +30,7 @@ from clusterbench.report.prices import prices_text
 from clusterbench.report.statements import can_say, cannot_say
 from clusterbench.report.suspects import suspects
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, CaseColumn, case_link, columns, details, facts
+from clusterbench.report.template import css, template
 from clusterbench.run_folder import RunFolder
 from clusterbench.verdict import Verdict, verdict
 from clusterbench.words import few, plural, sections
@@ -126,7 +126,7 @@ def page(
     answer, rests_on = _answer(reading, figures)
     words = glossary(case.benchmark for case in reading.plan.cases)
     js = _script()
-    return _template().render(
+    return template(_HERE / "page.html").render(
         suite=reading.plan.suite,
         question=reading.plan.question,
         run=reading.run,
@@ -162,7 +162,7 @@ def page(
         cannot=cannot_say(reading),
         environment=list(_environment(reading.environment)),
         version=clusterbench.__version__,
-        css=Markup((_HERE / "page.css").read_text()),
+        css=css(),
         js=Markup(js),
         js_hash=base64.b64encode(hashlib.sha256(js.encode()).digest()).decode(),
         data=_json(
@@ -185,13 +185,6 @@ def _words(table: Sequence[CaseColumn]) -> set[str]:
     """What columns are called and what comes again and again in them, such as layouts."""
     repeated = {str(word) for column in table if column.kind == "text" for word in column.packed().get("words", ())}
     return repeated | {f"{column.name} {column.unit}" for column in table}
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.from_string((_HERE / "page.html").read_text())
 
 
 def _json(value: object) -> Markup:

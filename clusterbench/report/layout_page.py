@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from clusterbench import __version__
@@ -30,6 +29,7 @@ from clusterbench.layout_view.text import (
     phase_text,
     silence_text,
 )
+from clusterbench.report.template import css, template
 from clusterbench.units import format_bytes
 from clusterbench.words import plural
 
@@ -45,9 +45,6 @@ _HERE = Path(__file__).parent
 
 def layout_page(view: LayoutView) -> str:
     """The page as HTML; ranks beyond :data:`MOST_RANKS_DRAWN` are left out of the drawings, whole nodes at a time."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
     nodes = list(_nodes(view))
     drawn = len(nodes) * _drawn_of_node(view)
     left_out = view.layout.world_size - drawn
@@ -56,7 +53,7 @@ def layout_page(view: LayoutView) -> str:
         for rank in range(drawn)
         for x, y in [_place(view, rank)]
     ]
-    return environment.from_string((_HERE / "layout.html").read_text(encoding="utf-8")).render(
+    return template(_HERE / "layout.html").render(
         layout=str(view.layout),
         equation=degrees_text(view),
         order=order_text(view),
@@ -75,8 +72,8 @@ def layout_page(view: LayoutView) -> str:
         width=max(node["x"] + node["width"] for node in nodes) + 2,
         height=max(node["y"] + node["height"] for node in nodes) + 2,
         version=__version__,
-        css=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
-        own_css=Markup((_HERE / "layout.css").read_text(encoding="utf-8")),
+        css=css(),
+        own_css=css(_HERE / "layout.css"),
         js=Markup((_HERE / "layout.js").read_text(encoding="utf-8")),
         data=_data(view, drawn),
     )

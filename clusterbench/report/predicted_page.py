@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
 from clusterbench import __version__
@@ -19,6 +18,7 @@ from clusterbench.pricing import advise_verb, spent
 from clusterbench.pricing.advice import Candidate
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.top_layouts import TopLayouts
+from clusterbench.report.template import css, template
 from clusterbench.rows import Row
 
 _HERE = Path(__file__).parent
@@ -40,12 +40,9 @@ _COLUMNS = (
 
 def predicted_page(found: Sequence[advise_verb.Heatmap]) -> str:
     """The page as HTML: a heatmap and its table for each network, and above each by which rates."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
     first = found[0].cells[0].question
     panels = [_panel(heatmap) for heatmap in found]
-    return environment.from_string((_HERE / "predicted.html").read_text(encoding="utf-8")).render(
+    return template(_HERE / "predicted.html").render(
         card=first.card.nvml_names[0],
         batch=f"{first.global_batch_size:,} sequences of {first.seq_len:,} tokens a step",
         gpus_per_node=first.gpus_per_node,
@@ -62,7 +59,7 @@ def predicted_page(found: Sequence[advise_verb.Heatmap]) -> str:
             for number, (heatmap, panel) in enumerate(zip(found, panels, strict=True))
         ],
         version=__version__,
-        css=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+        css=css(),
     )
 
 

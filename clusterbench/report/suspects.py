@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterbench.diagnoses import Answer, Finding, diagnoses, in_words
@@ -12,6 +12,9 @@ from clusterbench.words import plural
 
 _COUNTED: tuple[Severity, ...] = ("error", "warning")
 _MOST_SAID = 4
+
+Said = tuple[Severity, str]
+"""How bad it is, and what was found, in a sentence without the host."""
 
 
 @dataclass(frozen=True)
@@ -30,32 +33,33 @@ class Suspect:
 
 def suspects(answers: Mapping[str, Answer]) -> list[Suspect]:
     """Every host that a diagnosis of the machine names as at fault; a note says nothing against a host."""
-    against: dict[str, list[tuple[str, Finding]]] = defaultdict(list)
+    against: dict[str, list[Said]] = defaultdict(list)
     for name, answer in answers.items():
         if diagnoses()[name].subject == "machine":
             for finding in answer.findings:
                 if finding.host and finding.severity in _COUNTED:
-                    against[finding.host].append((name, finding))
-    every = [(_suspect(host, found), _numbers(found)) for host, found in against.items()]
-    return [suspect for suspect, numbers in sorted(every, key=lambda each: [-number for number in each[1]])]
+                    against[finding.host].append((finding.severity, _sentence(finding.host, name, finding)))
+    worst_first = sorted(against.items(), key=lambda item: [-number for number in _numbers(item[1])])
+    return [suspect(host, said) for host, said in worst_first]
 
 
-def _numbers(found: list[tuple[str, Finding]]) -> list[int]:
-    counts = Counter(finding.severity for _, finding in found)
-    return [counts[severity] for severity in _COUNTED]
-
-
-def _suspect(host: str, found: list[tuple[str, Finding]]) -> Suspect:
-    ordered = sorted(found, key=lambda each: _COUNTED.index(each[1].severity))
-    sentences = list(dict.fromkeys(_sentence(host, name, finding) for name, finding in ordered))
-    numbers = zip(_COUNTED, _numbers(found), strict=True)
+def suspect(host: str, said: Sequence[Said]) -> Suspect:
+    """A host with what was found on it, in any order: errors and warnings, at least one."""
+    ordered = sorted(said, key=lambda each: _COUNTED.index(each[0]))
+    sentences = list(dict.fromkeys(sentence for _, sentence in ordered))
+    numbers = zip(_COUNTED, _numbers(said), strict=True)
     return Suspect(
         host=host,
-        severity=ordered[0][1].severity,
+        severity=ordered[0][0],
         counts=", ".join(plural(number, severity) for severity, number in numbers if number),
         sentences=tuple(sentences[:_MOST_SAID]),
         left_out=f"and {len(sentences) - _MOST_SAID:,} more" if len(sentences) > _MOST_SAID else "",
     )
+
+
+def _numbers(said: Sequence[Said]) -> list[int]:
+    counts = Counter(severity for severity, _ in said)
+    return [counts[severity] for severity in _COUNTED]
 
 
 def _sentence(host: str, name: str, finding: Finding) -> str:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
 from clusterbench.checks import hosts_of, judge
 from clusterbench.doctor import Examination, examine
+from clusterbench.doctor.catalogue import sources
+from clusterbench.doctor.examination_page import examination_page
 from clusterbench.doctor.text import text
+from tests.doctor.page_parts import articles, section, suspects
 from tests.doctor.sampled import SAMPLES, Texts, machine, recorded, xid
 
 pytestmark = pytest.mark.skipif(not SAMPLES.is_dir(), reason="../shared absent")
@@ -120,3 +125,38 @@ def test_hosts_with_two_errors_come_before_those_with_one_and_a_warning_is_last(
     assert {*order[:3]} == {"nd19", "nd42", "nd60"}
     assert {*order[3:-1]} == {"nd07", "nd11", "nd44", "nd51"}
     assert order[-1] == "2 hosts: nd23, nd31"
+
+
+@pytest.fixture(scope="module")
+def html(examination):
+    return examination_page(examination, sources(), date(2026, 11, 24))
+
+
+def test_on_the_page_the_hosts_with_faults_come_first_and_the_worst_of_them_at_the_top(html):
+    hosts = [host for host, _, _ in suspects(html)]
+    assert {*hosts[:3]} == {"nd19", "nd42", "nd60"}
+    assert {*hosts[3:7]} == {"nd07", "nd11", "nd44", "nd51"}
+    assert hosts[7:] == ["nd23", "nd31"]
+    _, _, others = section(html, "hosts").partition("55 hosts ")
+    assert others.split(", ") == [f"nd{number:02d}" for number in range(HOSTS) if f"nd{number:02d}" not in PLANTED]
+
+
+def test_the_page_has_every_planted_fault_with_its_host_and_nothing_else_that_counts(html):
+    table = [(host, name) for host, _, what in suspects(html) for name in re.findall(r"\[(\w+)\]", what)]
+    planted = [(host, name) for host, faults in PLANTED.items() for name, _, _ in faults]
+    assert sorted(table) == sorted(planted)
+    below = [
+        (host, name)
+        for title, found in articles(html)
+        for host in title.removeprefix("2 hosts: ").split(", ")
+        for severity, name in found
+        if severity in ("error", "warning")
+    ]
+    assert sorted(below) == sorted(planted)
+
+
+def test_on_the_page_a_planted_fault_stands_at_its_place(html):
+    of_host = {host: what for host, _, what in suspects(html)}
+    assert [
+        (host, where) for host, faults in PLANTED.items() for _, where, _ in faults if where not in of_host[host]
+    ] == []

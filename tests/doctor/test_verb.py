@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -174,9 +175,10 @@ def test_a_mistake_in_the_command_line_is_named(words, message):
 
 
 def test_the_words_of_a_process_are_those_that_it_was_asked_with():
-    asked = Asked("deep", drain_on="port_state", num_nodes=2, not_reached=("n3=no route",), hosts=("n1", "n2"))
-    words = ["doctor", "--deep", "--drain-on", "port_state", "--num-nodes", "2", "--not-reached", "n3=no route"]
-    assert asked.words == words
+    lost = ("n3=no route",)
+    asked = Asked("deep", drain_on="port_state", page=Path("p.html"), num_nodes=2, not_reached=lost, hosts=("n1", "n2"))
+    words = ["--deep", "--drain-on", "port_state", "--page", "p.html", "--num-nodes", "2", "--not-reached", *lost]
+    assert asked.words == ["doctor", *words]
 
 
 def test_a_host_that_was_not_reached_is_an_error_of_it(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterbench import own_copy
+from tests.doctor.page_parts import suspects
 from tests.doctor.test_health_check import script
 from tests.facts.machine import healthy
 from tests.lab import launchers
@@ -65,16 +66,18 @@ def health_check(folder):
 
 
 @pytest.mark.mpi
-def test_a_port_that_is_down_on_one_host_of_four_is_named_under_mpirun(lab, plant):
+def test_a_port_that_is_down_on_one_host_of_four_is_named_under_mpirun(lab, plant, tmp_path):
     if reason := launchers.why_not_mpich():
         pytest.skip(reason)
     for host in ("cb1", "cb2", "cb3", "cb4"):
         planted = plant(host)
     down(planted)
     launcher = launchers.mpich(lab, ["cb1", "cb2", "cb3", "cb4"], ranks_per_host=1)
-    command = launcher.command(*DOCTOR, "--quick")
+    command = launcher.command(*DOCTOR, "--quick", "--page", str(tmp_path / "cluster.html"))
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
     assert "\ncb4\n  error    mlx5_3 port 1 (0000:4b:00.0): is DOWN" in done.stdout, done.stderr
+    found = {host: what for host, _, what in suspects((tmp_path / "cluster.html").read_text())}
+    assert "mlx5_3 port 1 (0000:4b:00.0): is DOWN" in found["cb4"]
 
 
 @pytest.mark.mpi
