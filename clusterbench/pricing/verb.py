@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from clusterbench.pricing.rates import CPU, RATES, KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
 from clusterbench.pricing.table import StepTable, TableRow
-from clusterbench.pricing.typical import nics_bytes_per_s, typical_of
+from clusterbench.pricing.typical import nics_bytes_per_s, nics_of_ports, typical_of
 from clusterbench.pricing.work import StepWork
 from clusterbench.units import format_value
 from clusterbench.words import plural
@@ -114,13 +113,9 @@ def _typical(card: str, network: float | None, table: StepTable, rates: Path | N
     return typical if table.machine == UNKNOWN else replace(typical, machine=table.machine)
 
 
-_PORTS = re.compile(r"([0-9]+) x ([0-9]+) Gb/s [A-Za-z]+")
-
-
 def _network_of(table: StepTable) -> float | None:
     """What all ports of a node send, in bytes per second, as its hosts say; None where they differ or say none."""
-    match = _PORTS.fullmatch(table.machine.network)
-    return None if match is None else nics_bytes_per_s(f"{match[1]}x{match[2]}Gb")
+    return nics_bytes_per_s(nics_of_ports(table.machine.network))
 
 
 def _card(row: TableRow, table: StepTable, gpu: str | None) -> str:
