@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,7 @@ from clusterbench.precision import GRADIENT_DTYPES, MASTER, PRECISIONS, WIDE
 
 if TYPE_CHECKING:
     from clusterbench.pricing.advice import Advice
+    from clusterbench.pricing.cluster_file import KnownCluster
     from clusterbench.pricing.table import StepTable
     from clusterbench.types import Plan
 
@@ -94,6 +96,13 @@ def _accepted(text: str | None) -> tuple[str, ...]:
     return accepted_fields(text)
 
 
+cluster_file_option = click.option(
+    "--cluster",
+    "cluster",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What the cluster is: a file with gpu, gpus_per_node, num_nodes and nics, or the folder of a run on it.",
+)
 accept_option = click.option(
     "--accept-other",
     "accepted",
@@ -644,12 +653,22 @@ def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], **asked: Any
     "--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: the card's usual]"
 )
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
+@cluster_file_option
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates in place of typical ones.")
 @accept_option
 @click.option("--scale-from", type=click.IntRange(2), metavar="LINE", help="Set all times by this line's measured one.")
 @click.option("--out", type=click.Path(path_type=Path), help="The CSV.  [default: stdout]")
 @uncollected(to_the_end=True)
-def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None, **options: Any) -> None:
+def price(
+    table: Path,
+    profile: str,
+    gpu: str | None,
+    gpus_per_node: int | None,
+    nics: str | None,
+    cluster: Path | None,
+    out: Path | None,
+    **options: Any,
+) -> None:
     """Print the step time of every row of TABLE, a CSV of layouts or a run: its interval, its parts and its memory.
 
     Without --rates all of it is worked out from datasheets and what healthy machines reach of them, and says so first.
@@ -658,7 +677,8 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
     from clusterbench.pricing.verb import as_csv, price_table
     from clusterbench.words import comment
 
-    priced = price_table(_steps(table, gpus_per_node, options["gpu"]), profile, **options)
+    of = _cluster(cluster).but(gpu=gpu, gpus_per_node=gpus_per_node, nics=nics)
+    priced = price_table(_steps(table, of), profile, of.gpu, of.nics, **options)
     for remark in priced.remarks:
         click.echo("\n".join(comment(remark, indent="  ")), err=True)
     _write(as_csv(priced), out)
@@ -672,13 +692,14 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
     multiple=True,
     help="A model of 'clusterbench list shapes', or its config.json; several times for several answers.",
 )
-@click.option("--gpu", required=True, help="The card, such as 'NVIDIA H100 80GB HBM3'.")
-@click.option("--num-nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes.")
+@click.option("--gpu", help="The card, such as 'NVIDIA H100 80GB HBM3'.  [required, unless --cluster says]")
+@click.option("--num-nodes", type=click.IntRange(1, 10_000), help="Nodes.  [default: those of --cluster, or 1]")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: the card's usual]")
 @click.option("--seq-len", type=click.IntRange(2), default=4096, show_default=True, help="Tokens of a sequence.")
 @click.option("--global-batch-size", type=click.IntRange(1), help="Sequences of a step.")
 @click.option("--tokens", help="Instead: tokens of a step, as 4194304 or 2^22.")
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so two answers]")
+@cluster_file_option
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates, as 'calibrate' writes them.")
 @accept_option
 @click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
@@ -695,6 +716,11 @@ def price(table: Path, profile: str, gpus_per_node: int | None, out: Path | None
 @uncollected(to_the_end=True)
 def advise(
     shapes: tuple[str, ...],
+    gpu: str | None,
+    num_nodes: int | None,
+    gpus_per_node: int | None,
+    nics: str | None,
+    cluster: Path | None,
     out: Path | None,
     page: Path | None,
     gpu_hour: float | None,
@@ -711,7 +737,8 @@ def advise(
 
     if out is not None and len(shapes) > 1:
         raise SuiteError(f"--out {out} is the suite of one model, and --shape is given {len(shapes)} times.")
-    asked = Asked(**options)
+    of = _cluster(cluster).but(gpu=gpu, num_nodes=num_nodes, gpus_per_node=gpus_per_node, nics=nics)
+    asked = Asked(cluster=of, **options)
     found: list[Advice] = []
     for shape in shapes:
         for text, advice in answers(asked, shape, gpu_hour, knee):
@@ -737,6 +764,7 @@ def advise(
     "--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: the card's usual]"
 )
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
+@cluster_file_option
 @click.option("--rates", type=click.Path(path_type=Path), help="What is known already, such as a probed network.")
 @accept_option
 @click.option(
@@ -746,7 +774,16 @@ def advise(
     help="Take the rows in these lines.  [default: eight, chosen by their configurations]",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: stdout]")
-def calibrate(table: Path, profile: str, gpus_per_node: int | None, out: Path | None, **options: Any) -> None:
+def calibrate(
+    table: Path,
+    profile: str,
+    gpu: str | None,
+    gpus_per_node: int | None,
+    nics: str | None,
+    cluster: Path | None,
+    out: Path | None,
+    **options: Any,
+) -> None:
     """Print a file for 'price --rates': the rates that measured steps of TABLE, a CSV or a run, determine.
 
     Of a table five rows on one node and three on two are chosen, by what their configurations are and not by what was
@@ -756,7 +793,8 @@ def calibrate(table: Path, profile: str, gpus_per_node: int | None, out: Path | 
     from clusterbench.pricing.verb import calibrate_table
     from clusterbench.words import comment
 
-    found, remarks = calibrate_table(_steps(table, gpus_per_node, options["gpu"]), profile, **options)
+    of = _cluster(cluster).but(gpu=gpu, gpus_per_node=gpus_per_node, nics=nics)
+    found, remarks = calibrate_table(_steps(table, of), profile, of.gpu, of.nics, **options)
     for remark in remarks:
         click.echo("\n".join(comment(remark, indent="  ")), err=True)
     _write(rates_text(found), out)
@@ -773,12 +811,29 @@ def _write(text: str, out: Path | None, option: str = "--out") -> None:
         raise SuiteError(f"{option} {out} cannot be written: {error.strerror}.") from None
 
 
-def _steps(table: Path, gpus_per_node: int | None, gpu: str | None) -> StepTable:
-    """The steps of a CSV file, or of a run's folder."""
+def _steps(table: Path, of: KnownCluster) -> StepTable:
+    """The steps of a CSV file, which are of this cluster, or of a run's folder."""
     from clusterbench.confront import steps_of_run
     from clusterbench.pricing.table import read_steps
 
-    return steps_of_run(table) if table.is_dir() else read_steps(table, gpus_per_node, gpu)
+    if not table.is_dir():
+        return replace(read_steps(table, of.gpus_per_node, of.gpu), machine=of.machine)
+    if of.source:
+        raise SuiteError(f"{table} is a run and knows its own cluster: --cluster {of.source} has no effect.")
+    return steps_of_run(table)
+
+
+def _cluster(path: Path | None) -> KnownCluster:
+    """What a file says of a cluster, or a run's folder; nothing where none is named."""
+    from clusterbench.pricing.cluster_file import KnownCluster, read_cluster
+
+    if path is None:
+        return KnownCluster()
+    if not path.is_dir():
+        return read_cluster(path)
+    from clusterbench.confront import cluster_of_run
+
+    return cluster_of_run(path)
 
 
 def _line_numbers(text: str | None) -> tuple[int, ...]:

@@ -112,8 +112,13 @@ def find_card(name: str) -> Accelerator | None:
     return accelerators().get(name.split(" (")[0].lower()) or find_accelerator(name)
 
 
-def named_accelerator(name: str) -> Accelerator:
+def named_accelerator(name: str, said: str = "--gpu") -> Accelerator:
     """The accelerator that a person names, as the tables in ``clusterbench/hardware`` or as its driver has it.
+
+    Parameters
+    ----------
+    said
+        Where, for the message.
 
     Raises
     ------
@@ -123,7 +128,7 @@ def named_accelerator(name: str) -> Accelerator:
     card = accelerators().get(name) or find_accelerator(name)
     if card is None:
         names = accelerators()
-        raise SuiteError(f"--gpu {name!r} is not in the tables.{_meant(name)}\nCards: {', '.join(names)}.")
+        raise SuiteError(f"{said} {name!r} is not in the tables.{_meant(name)}\nCards: {', '.join(names)}.")
     return card
 
 

@@ -1,4 +1,4 @@
-"""The training steps of a run as pricing takes them: what each would be predicted to take, beside what it took."""
+"""A run as pricing takes it: its training steps, each beside what it took, and its cluster."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from pathlib import Path
 from clusterbench import derive
 from clusterbench.cases import Reading
 from clusterbench.cases.trained import Trained
-from clusterbench.cluster import Cluster
+from clusterbench.cluster import Cluster, named_accelerator
 from clusterbench.derive.prices import BENCHMARK, priced_job
 from clusterbench.errors import ClusterbenchError, SuiteError
-from clusterbench.fingerprint import fingerprint_of
+from clusterbench.fingerprint import Fingerprint, fingerprint_of, named_gpu
 from clusterbench.layout import ParallelLayout
+from clusterbench.pricing.cluster_file import NAMES, KnownCluster
 from clusterbench.pricing.probes import Probe, is_probe
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.rates import CPU
 from clusterbench.pricing.table import StepTable, TableRow
+from clusterbench.pricing.typical import nics_of_ports
 from clusterbench.run_folder import RunFolder
 
 
@@ -38,6 +40,39 @@ def steps_of_run(folder: Path) -> StepTable:
     step = max(case.row.version for case in cases)
     machine = fingerprint_of(reading.environment, step)
     return StepTable(str(folder), rows, has_lines=False, machine=machine, probes=[*_probes(reading)])
+
+
+def cluster_of_run(folder: Path) -> KnownCluster:
+    """The cluster of a run, as its hosts describe themselves; of GPUs that were not there, as the run was told.
+
+    Raises
+    ------
+    SuiteError
+        If it has no GPUs, none that are in the tables, or hosts that differ.
+    RunFolderError
+        If it is not the folder of a run.
+    """
+    run, place = RunFolder.open(folder), str(folder)
+    cluster, machine = run.plan().cluster, fingerprint_of(run.environment())
+    if cluster.device == "cpu":
+        raise SuiteError(f"{place} is a run on CPU ranks, and a cluster of GPUs is asked for.")
+    gpu = cluster.gpu_name and named_accelerator(named_gpu(cluster.gpu_name), f"{place}: gpu").name
+    if gpu not in machine.gpu.split(" and "):
+        of_plan = cluster.ranks_per_node // cluster.ranks_per_gpu
+        machine = Fingerprint(gpu=gpu or "", gpus_per_node=str(of_plan))
+    for name in ("gpu", "gpus_per_node"):
+        if " and " in (differing := getattr(machine, name)):
+            raise SuiteError(f"{place}: its hosts differ in {name}: {differing}. Prices are of nodes that are alike.")
+    return KnownCluster(
+        gpu=gpu,
+        gpus_per_node=int(machine.gpus_per_node),
+        num_nodes=cluster.num_nodes,
+        nics=nics_of_ports(machine.network),
+        source=place,
+        places=dict.fromkeys(NAMES, place),
+        may_have_more=True,
+        machine=machine,
+    )
 
 
 def _row(number: int, case: Trained, reading: Reading) -> TableRow:

@@ -8,8 +8,9 @@ it can be believed: docs/prediction.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from clusterbench.expectation import MEASURED
 from clusterbench.pricing.rates import KnownRates, Rates
@@ -54,6 +55,8 @@ class Price:
     unmeasured
         Rates that nobody measured on the machine, and by what share the step would be another at the ends of their
         intervals; without those of less than :data:`LEAST_MOVED`.
+    part_ranges
+        By part the seconds from which and to which the intervals of the rates move it: see :func:`price`.
     """
 
     step_s: float
@@ -61,6 +64,7 @@ class Price:
     low_s: float
     high_s: float
     unmeasured: Mapping[str, float] = field(default_factory=dict)
+    part_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def limit_s(self) -> float:
@@ -76,24 +80,47 @@ def price(work: StepWork, known: KnownRates) -> Price:
     """What a step costs, of what parts, and how sure that is.
 
     The interval is that of the model, widened on each side by what each rate's own ends make of it: those are taken as
-    independent.
+    independent. So are the ranges of the parts, in seconds, as a part may be nothing; the error of the model is not in
+    them, for it is known of whole steps alone.
     """
     parts = parts_of(work, known.rates)
     step_s = sum(parts.values())
     of_model = math.log(known.rates.model_error)
     shorter, longer, unmeasured = [of_model], [of_model], {}
+    moved_parts = []
     elsewhere = {name for origin, names in known.by_origin.items() if origin not in MEASURED for name in names}
     unread = set(unread_rates(work))
     for name, ends in known.ends.items():
         if name in unread:
             continue
-        moved = [math.log(step_seconds(work, end) / step_s) for end in ends]
+        # what every step takes is a part of its own, and moves no other
+        at_ends = [parts | {"overhead": end.step_time} if name == "step_time" else parts_of(work, end) for end in ends]
+        moved_parts.append(at_ends)
+        moved = [math.log(sum(at_end.values()) / step_s) for at_end in at_ends]
         shorter.append(min(0.0, *moved))
         longer.append(max(0.0, *moved))
         if name in elsewhere and (most := max(map(abs, moved))) >= LEAST_MOVED:
             unmeasured[name] = most
     low_s, high_s = step_s * math.exp(-math.hypot(*shorter)), step_s * math.exp(math.hypot(*longer))
-    return Price(step_s, parts, low_s, high_s, unmeasured)
+    return Price(step_s, parts, low_s, high_s, unmeasured, _ranges(parts, moved_parts))
+
+
+def _ranges(
+    parts: Mapping[str, float], at_ends: Sequence[Sequence[Mapping[str, float]]]
+) -> dict[str, tuple[float, float]]:
+    """From which to which seconds rates move each part, given the parts at both ends of each rate."""
+    ranges = {}
+    for part in dict.fromkeys(chain(parts, *chain(*at_ends))):  # where another stage is the slowest it may have others
+        seconds = parts.get(part, 0.0)
+        shorter = longer = 0.0
+        for lower, upper in at_ends:
+            one, other = lower.get(part, 0.0), upper.get(part, 0.0)
+            if one != seconds or other != seconds:
+                shorter += min(0.0, one - seconds, other - seconds) ** 2
+                longer += max(0.0, one - seconds, other - seconds) ** 2
+        if seconds or longer:
+            ranges[part] = max(0.0, seconds - math.sqrt(shorter)), seconds + math.sqrt(longer)
+    return ranges
 
 
 def unread_rates(work: StepWork) -> Iterator[str]:
@@ -162,25 +189,23 @@ def _micro_batch(stage: StageWork, work: StepWork, rates: Rates, chained: float)
         sum(sent.count * sent.ranks for sent in stage.messages if sent.is_waited_for) * rates.collective_time * chained
     )
     waited = _either(busy, launch, latency) - busy
-    for part, share in _shares(launch, latency):
-        parts[part] = waited * share
+    # each to the power by which they are added, so that the longer of the two has the larger share
+    of_launch, of_latency = launch**KNEE, latency**KNEE
+    if both := of_launch + of_latency:
+        parts["launch"], parts["latency"] = waited * (of_launch / both), waited * (of_latency / both)
     if stage.neighbours:
         # a forward and a backward along each boundary
         parts["p2p"] = 2 * stage.neighbours * (rates.p2p_time + work.boundary_bytes / rates.p2p_bandwidth)
     return parts
 
 
-def _either(*seconds: float) -> float:
+def _either(first: float, second: float, third: float) -> float:
     """Times that pass at once: the longest, and a little more where others are nearly as long."""
-    longest = max(seconds)
-    return longest * sum((each / longest) ** KNEE for each in seconds) ** (1 / KNEE) if longest else 0.0
-
-
-def _shares(launch: float, latency: float) -> Iterator[tuple[str, float]]:
-    whole = launch**KNEE + latency**KNEE
-    if whole:
-        yield "launch", launch**KNEE / whole
-        yield "latency", latency**KNEE / whole
+    longest = max(first, second, third)
+    if not longest:
+        return 0.0
+    shares = (first / longest) ** KNEE + (second / longest) ** KNEE + (third / longest) ** KNEE
+    return float(longest * shares ** (1 / KNEE))
 
 
 def _seconds(sent: Messages, rates: Rates) -> float:

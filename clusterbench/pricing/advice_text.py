@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from clusterbench.expected.fits import CLOSE
-from clusterbench.pricing import parts_of, spent
+from clusterbench.pricing import PARTS, SMALL, Price, parts_of, spent
 from clusterbench.pricing.advice import MOST_RANKS, TIE, TO_MEASURE, Advice, Candidate, Form, order_words
 from clusterbench.pricing.knee import FALL, OnNodes, knee
 from clusterbench.pricing.not_validated import not_validated
@@ -43,6 +43,7 @@ def advice_text(
     lines = [*comment(_asked(advice)), "#", *comment(_fits(advice), indent="   ")]
     if advice.ranked:
         lines += [*comment(_batch(advice.ranked[0]), indent="   "), "#", *_layouts(advice), "#"]
+        lines += [*_parts(advice.prices[0]), "#"]
         lines += [*_others(advice, profile, known), *comment(_cost(advice.ranked[0], gpu_hour))]
         lines += [*_scaling(on_nodes), *_rules(advice)]
         if unsure := dict.fromkeys(what for each in advice.ranked[:TO_MEASURE] for what in not_validated(each.priced)):
@@ -141,6 +142,20 @@ def _layouts(advice: Advice) -> Iterator[str]:
     ]
     units = ["", "", "", "", "", "", "(GB)", "", "", "(% of a step)"]
     yield from aligned(heads, rows, units)
+
+
+def _parts(price: Price) -> Iterator[str]:
+    """The parts of a step with their ranges, those aside that are small at their most."""
+    yield from comment(
+        f"A step of the first: {price.step_s:.3g} s, with 80 % from {price.low_s:.3g} to {price.high_s:.3g} s. "
+        "The range of a part is by the intervals of the rates alone; how far the model is off is known of steps only:"
+    )
+    rows = [
+        [part, *(f"{seconds:.3g}" for seconds in (price.parts.get(part, 0.0), *ends))]
+        for part in PARTS
+        if (ends := price.part_ranges.get(part)) and ends[1] > SMALL * price.step_s
+    ]
+    yield from aligned(["part", "time", "from", "to"], rows, ["", "(s)", "(s)", "(s)"])
 
 
 def _others(advice: Advice, profile: Profile, known: KnownRates) -> Iterator[str]:

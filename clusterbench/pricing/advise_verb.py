@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterbench.cluster import Accelerator, named_accelerator
+from clusterbench.cluster import Accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.expectation import MEASURED
+from clusterbench.fingerprint import UNKNOWN
 from clusterbench.pricing.advice import Advice, Question, advise
 from clusterbench.pricing.advice_text import advice_text
+from clusterbench.pricing.cluster_file import KnownCluster
 from clusterbench.pricing.knee import on_fewer_nodes
 from clusterbench.pricing.profiles import named_profile
 from clusterbench.pricing.rates import KnownRates
@@ -35,15 +37,12 @@ _POWER = re.compile(r"2\^([0-9]{1,2})")
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The options of the verb that are of all its answers, as they were given."""
+    """The options of the verb that are of all its answers; ``cluster`` is what file and options say together."""
 
-    gpu: str
-    num_nodes: int
-    gpus_per_node: int | None
+    cluster: KnownCluster
     seq_len: int
     global_batch_size: int | None
     tokens: str | None
-    nics: str | None
     rates: Path | None
     accepted: Sequence[str]
     profile: str
@@ -56,10 +55,15 @@ class Asked:
         SuiteError
             For every mistake of an option or a file.
         """
-        card = named_accelerator(self.gpu)
+        card = self.cluster.card
         sequences = _sequences(self.global_batch_size, self.tokens, self.seq_len)
-        gpus_per_node = self.gpus_per_node or card.usual_gpus_per_node
+        gpus_per_node = self.cluster.gpus_per_node or card.usual_gpus_per_node
         return Question(asked_shape(shape), card, self.num_nodes, gpus_per_node, self.seq_len, sequences)
+
+    @property
+    def num_nodes(self) -> int:
+        """One where neither a file nor an option says."""
+        return self.cluster.num_nodes or 1
 
     def by_network(self, card: Accelerator) -> Iterator[tuple[list[str], KnownRates]]:
         """What is said first and what is known, for each network that there may be.
@@ -71,14 +75,17 @@ class Asked:
         """
         expect_effect(self.rates, self.accepted)
         given = given_names(self.rates)
-        unsaid = self.nics is None and self.num_nodes > 1 and not given.issuperset(OF_NICS)
-        for network in NETWORKS if unsaid else (self.nics,):
-            known = typical_rates(card, nics_bytes_per_s(network), given)
+        of, machine = self.cluster, self.cluster.machine
+        unsaid = of.nics is None and self.num_nodes > 1 and not given.issuperset(OF_NICS)
+        for network in NETWORKS if unsaid else (of.nics,):
+            typical = typical_rates(card, nics_bytes_per_s(network), given)
+            known = typical if machine == UNKNOWN else replace(typical, machine=machine)
             if self.rates is not None:
                 known = rates_of(self.rates, known, self.profile, accepted=self.accepted)
             head = [
                 *_caution(known, self.rates, self.num_nodes),
-                *(() if self.gpus_per_node else _server(card)),
+                *(comment(f"the cluster as {of.source} has it: {of.words}", "  ") if of.source else ()),
+                *(() if of.gpus_per_node else _server(card)),
                 *([f"# If the NICs of a node are {network}:"] if unsaid else []),
             ]
             yield head, known

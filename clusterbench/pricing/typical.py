@@ -73,9 +73,21 @@ _NICS = re.compile(r"([0-9]{1,3})x([0-9]{1,4})Gb")
 _BITS = 8
 
 
-def nics_bytes_per_s(text: str | None) -> float | None:
+def nics_bytes_per_s(text: str | None, said: str = "--nics") -> float | None:
     """``8x400Gb``: what all NICs of a node send, in bytes per second.
 
+    Parameters
+    ----------
+    said
+        Where it stands, for the message.
+
+    Raises
+    ------
+    SuiteError
+        If it is written in another way.
+
+    Examples
+    --------
     >>> nics_bytes_per_s("8x400Gb")
     400000000000.0
     """
@@ -83,8 +95,21 @@ def nics_bytes_per_s(text: str | None) -> float | None:
         return None
     match = _NICS.fullmatch(text)
     if match is None or not int(match[1]) * int(match[2]):
-        raise SuiteError(f"--nics {text!r} is written 8x400Gb: how many a node has, and gigabits per second of each.")
+        raise SuiteError(f"{said} {text!r} is written 8x400Gb: how many a node has, and gigabits per second of each.")
     return int(match[1]) * int(match[2]) * 1e9 / _BITS
+
+
+_PORTS = re.compile(r"([1-9][0-9]{0,2}) x ([1-9][0-9]{0,3}) Gb/s [A-Za-z]+")
+
+
+def nics_of_ports(network: str) -> str | None:
+    """The ports of a host as it describes them, in the words of an option; None where they differ or are not known.
+
+    >>> nics_of_ports("8 x 400 Gb/s InfiniBand"), nics_of_ports("1 x Ethernet")
+    ('8x400Gb', None)
+    """
+    match = _PORTS.fullmatch(network)
+    return f"{match[1]}x{match[2]}Gb" if match else None
 
 
 _NEEDED_FOR: Mapping[str, tuple[str, ...]] = {

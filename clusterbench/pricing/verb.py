@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from clusterbench.pricing.rates import CPU, RATES, KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
 from clusterbench.pricing.table import StepTable, TableRow
-from clusterbench.pricing.typical import nics_bytes_per_s, typical_of
+from clusterbench.pricing.typical import nics_bytes_per_s, nics_of_ports, typical_of
 from clusterbench.pricing.work import StepWork
 from clusterbench.units import format_value
 from clusterbench.words import plural
@@ -114,13 +113,9 @@ def _typical(card: str, network: float | None, table: StepTable, rates: Path | N
     return typical if table.machine == UNKNOWN else replace(typical, machine=table.machine)
 
 
-_PORTS = re.compile(r"([0-9]+) x ([0-9]+) Gb/s [A-Za-z]+")
-
-
 def _network_of(table: StepTable) -> float | None:
     """What all ports of a node send, in bytes per second, as its hosts say; None where they differ or say none."""
-    match = _PORTS.fullmatch(table.machine.network)
-    return None if match is None else nics_bytes_per_s(f"{match[1]}x{match[2]}Gb")
+    return nics_bytes_per_s(nics_of_ports(table.machine.network))
 
 
 def _card(row: TableRow, table: StepTable, gpu: str | None) -> str:
@@ -164,7 +159,15 @@ def _scaled(priced: Priced, factor: float) -> Priced:
         return priced
     of = priced.price
     parts = {part: seconds * factor for part, seconds in of.parts.items()}
-    price = Price(of.step_s * factor, parts, of.low_s * factor, of.high_s * factor)
+    ranges = {part: (low * factor, high * factor) for part, (low, high) in of.part_ranges.items()}
+    price = replace(
+        of,
+        step_s=of.step_s * factor,
+        parts=parts,
+        low_s=of.low_s * factor,
+        high_s=of.high_s * factor,
+        part_ranges=ranges,
+    )
     return Priced(priced.row, price, priced.memory_bytes, priced.card)
 
 
@@ -336,7 +339,7 @@ def _about_runs(runs: Sequence[Run], found: KnownRates) -> Iterator[str]:
 
 COLUMNS = (
     *("line", "model", "layout", "nodes", "step_s", "low_s", "high_s", "tokens_per_s_per_gpu", "memory_gb", "fits"),
-    *(f"{part}_s" for part in PARTS),
+    *(f"{part}_{end}" for part in PARTS for end in ("s", "low_s", "high_s")),
     *("not_validated", "measured_step_s", "error", "reason"),
 )
 
@@ -369,7 +372,10 @@ def _cells(priced: Priced) -> Mapping[str, object]:
     }
     if priced.card is not None and priced.card.memory_bytes:
         cells["fits"] = fits_card(priced.memory_bytes, priced.card.memory_bytes)
-    cells |= {f"{part}_s": f"{of.parts.get(part, 0.0):.4g}" for part in PARTS}
+    for part in PARTS:
+        low_s, high_s = of.part_ranges.get(part, (0.0, 0.0))
+        cells[f"{part}_s"] = f"{of.parts.get(part, 0.0):.4g}"
+        cells[f"{part}_low_s"], cells[f"{part}_high_s"] = f"{low_s:.4g}", f"{high_s:.4g}"
     if row.step_s is not None:
         cells |= {"measured_step_s": f"{row.step_s:.6g}", "error": f"{of.step_s / row.step_s - 1:+.4f}"}
     return cells

@@ -177,6 +177,16 @@ def test_the_answer_says_first_that_nothing_was_measured():
     assert done.stdout.count("NOT MEASURED") == 1
 
 
+def test_the_answer_has_the_parts_of_the_fastest_with_their_ranges():
+    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "4", "--tokens", "2^17")
+    said, _, table = done.stdout.partition("# A step of the first: ")[2].partition("# part")
+    assert "of steps only:" in said
+    rows = [line.split() for line in table.partition("#\n")[0].splitlines()[2:]]
+    assert rows[0][0] == "compute"
+    for _, part_s, low_s, high_s in rows:
+        assert float(low_s) <= float(part_s) <= float(high_s)
+
+
 def test_the_answer_has_the_playbooks_rules_and_where_asked_the_knee():
     of = ("--shape", "llama-8b", *HERE, "--gpus-per-node", "4", "--num-nodes", "2", "--nics", "4x400Gb")
     plain = run(*of, "--global-batch-size", "16")

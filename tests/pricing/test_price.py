@@ -167,6 +167,47 @@ def test_a_rate_that_may_only_be_slower_widens_one_side():
     assert math.log(of.high_s / of.step_s) == pytest.approx(math.hypot(math.log(1.2), slower))
 
 
+def test_a_part_ranges_as_far_as_the_ends_of_its_rate_move_it():
+    of = price(step(), known(matmul=(50.0, 100.0, 200.0)))
+    assert of.part_ranges["compute"] == (4 * (3 + 2), 4 * (12 + 2))
+    assert of.part_ranges["memory"] == (8.0, 8.0)
+    assert of.low_s < sum(low for low, _ in of.part_ranges.values())
+
+
+def test_rates_move_a_part_independently():
+    of = price(step(), known(matmul=(80.0, 100.0, 100.0), **{"attention[head_dim=64]": (40.0, 50.0, 50.0)}))
+    low, high = of.part_ranges["compute"]
+    assert low == of.parts["compute"] == 32
+    assert high - 32 == pytest.approx(math.hypot(4 * (600 / 80 - 6), 4 * (100 / 40 - 2)))
+
+
+def test_a_part_that_is_hidden_may_show_and_none_takes_less_than_nothing():
+    """A message of 1 s behind products of 1.5 s, or of 0.75 s where those are twice as fast."""
+    hidden = step(stage(messages=(gather(behind_flops=150.0, is_waited_for=False),)))
+    of = price(hidden, known(matmul=(100.0, 100.0, 200.0)))
+    assert of.parts["tp"] == 0
+    assert of.part_ranges["tp"] == (0, pytest.approx(4 * 0.25))
+    slow = step(stage(operators=20_000.0))
+    latest = price(slow, known(operator_time=(1e-6, 0.001, 0.001), matmul=(10.0, 100.0, 100.0))).part_ranges["launch"]
+    assert latest[0] == 0
+
+
+def test_where_another_stage_becomes_the_slowest_its_parts_are_there_too():
+    """The first stage waits for products, the second sends: it is the slower one where products are fast."""
+    work = step(stage(), stage(matmul_flops=400.0, messages=(gather(),)))
+    of = price(work, known(matmul=(100.0, 100.0, 400.0)))
+    assert "tp" not in of.parts
+    assert of.part_ranges["tp"] == (0, pytest.approx(4.0, rel=1e-3))
+
+
+def test_the_step_time_rate_moves_one_part_alone():
+    """So its ends are not priced, which saves a tenth of the time."""
+    rates = known(step_time=(1.0, 3.0, 9.0))
+    of = price(step(), rates)
+    for end, seconds in zip(rates.ends["step_time"], of.part_ranges["overhead"], strict=True):
+        assert parts_of(step(), end) == of.parts | {"overhead": seconds}
+
+
 def test_a_rate_that_does_not_matter_widens_nothing():
     assert price(step(), known(p2p_time=(0.01, 0.25, 9.0))).high_s == pytest.approx(price(step(), known()).high_s)
 

@@ -37,6 +37,10 @@ def test_every_row_has_time_interval_parts_and_memory():
     for row in rows:
         step_s = float(row["step_s"])
         assert float(row["low_s"]) < step_s < float(row["high_s"])
+        for part in PARTS:
+            low_s, part_s, high_s = (float(row[f"{part}_{end}"]) for end in ("low_s", "s", "high_s"))
+            assert low_s <= part_s <= high_s
+        assert float(row["compute_low_s"]) < float(row["compute_s"]) < float(row["compute_high_s"])
         assert sum(float(row[f"{part}_s"]) for part in PARTS) == pytest.approx(step_s, rel=1e-3)
         assert float(row["memory_gb"]) > 30
         assert row["fits"] in ("fits", "close, measure it", "does not fit")
@@ -117,7 +121,8 @@ def test_a_measured_line_sets_the_scale_of_all():
     factor = 18.13 / float(plain[2]["step_s"])
     for one, other in zip(plain, scaled, strict=True):
         assert float(other["step_s"]) == pytest.approx(factor * float(one["step_s"]), rel=1e-4)
-        assert float(other["compute_s"]) == pytest.approx(factor * float(one["compute_s"]), rel=1e-3)
+        for end in ("s", "low_s", "high_s"):
+            assert float(other[f"compute_{end}"]) == pytest.approx(factor * float(one[f"compute_{end}"]), rel=1e-3)
 
 
 def test_what_a_framework_cannot_run_has_its_reason():
