@@ -5,7 +5,6 @@ What a verb needs is imported when it runs, so that ``--help`` answers at once a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from click.core import ParameterSource
 from clusterbench.errors import ClusterbenchError, SuiteError
 from clusterbench.garbage import uncollected
 from clusterbench.precision import GRADIENT_DTYPES, MASTER, PRECISIONS, WIDE
+from clusterbench.units import parse_time
 
 if TYPE_CHECKING:
     from clusterbench.pricing.advice import Advice
@@ -276,21 +276,10 @@ def _run_dry(suite: Path | None, gpu: str | None) -> int:
 
 
 def _seconds(text: str | None) -> float | None:
-    """``90``, ``90s``, ``30m``, ``2h``, and ``1:30:00`` as batch systems write it."""
-    if text is None:
-        return None
-    units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text):
-        seconds = float(match[1]) * units[match[2]]
-    elif match := re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", text):
-        days, first, second, third = (int(part or 0) for part in match.groups())
-        hours_first = match[4] is not None or match[1] is not None
-        seconds = days * 86_400.0 + (first * 3600 + second * 60 + third if hours_first else first * 60 + second)
-    else:
-        raise click.BadParameter(f"must be a time such as 90s, 30m, 2h or 1:30:00, not {text!r}")
-    if seconds < 1:
-        raise click.BadParameter(f"must be one second or more, not {text!r}")
-    return seconds
+    try:
+        return None if text is None else parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _ranks_per_agent(text: str | None) -> int | None:

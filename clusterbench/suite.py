@@ -20,6 +20,7 @@ from clusterbench.run_folder.redaction import FROM_ENVIRONMENT, is_secret_name, 
 from clusterbench.shape import ModelShape, numbers_of, written
 from clusterbench.shape_file import is_path, shape_in, shape_in_file
 from clusterbench.types import FAIL_ON, Side
+from clusterbench.units import parse_time
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 
 
@@ -85,6 +86,7 @@ class Override:
     num_ranks: int | None = None
     num_nodes: tuple[int, ...] | None = None
     repeats: int | None = None
+    for_s: float = 0.0
     environment: Settings = field(default_factory=dict)
     items: Mapping[str, Item] = field(default_factory=dict)
 
@@ -105,6 +107,8 @@ class Suite:
         The file, byte for byte.
     fail_on
         What makes its runs fail beside what always does.
+    for_s
+        Until its cases have taken so many seconds together they are run again.
     baseline
         What floors may be shares of; None where nothing names one.
     named_files
@@ -125,6 +129,7 @@ class Suite:
     baseline: Baseline | None = None
     named_files: Mapping[str, bytes] = field(default_factory=dict)
     all_nodes: bool = False
+    for_s: float = 0.0
 
     def on(self, device: str) -> Suite:
         """The suite for ``cpu`` or ``cuda``: its block applied, every item complete.
@@ -140,6 +145,7 @@ class Suite:
             self,
             num_nodes=block.num_nodes or self.num_nodes,
             repeats=block.repeats or self.repeats,
+            for_s=block.for_s or self.for_s,
             items=tuple(
                 _overridden(item, [block.items.get(item.benchmark), item.by_device.get(name)], common)
                 for item in self.items
@@ -273,7 +279,7 @@ class _SuiteReader:
 
     def suite(self, root: Node, text: bytes) -> Suite:
         suite_keys = options_of(_SuiteKeys)
-        table = self.table(root, "a suite", [*suite_keys, "environment", "benchmarks", "cpu", "gpu"])
+        table = self.table(root, "a suite", [*suite_keys, "for", "environment", "benchmarks", "cpu", "gpu"])
         for required in ("suite", "benchmarks"):
             if required not in table.values:
                 raise self.mistake(table.line, f"a suite needs '{required}'.")
@@ -300,6 +306,7 @@ class _SuiteReader:
             baseline=self.baseline(table, values["baseline"], [*items, *cpu.items.values(), *gpu.items.values()]),
             named_files=self.named_files,
             all_nodes=bool(values["all_nodes"]),
+            for_s=self.time(table),
         )
 
     def baseline(self, suite: Table, named: str | None, items: Iterable[Item]) -> Baseline | None:
@@ -417,7 +424,7 @@ class _SuiteReader:
         if device == "gpu" and isinstance(node, Table) and "num_ranks" in node.lines:
             raise self.mistake(node.lines["num_ranks"], "'gpu' has no key 'num_ranks': every GPU is one rank.")
         keys = [name for name in block_keys if device == "cpu" or name != "num_ranks"]
-        table = self.table(node, f"'{device}'", [*keys, "environment", *sorted(self.kinds)])
+        table = self.table(node, f"'{device}'", [*keys, "for", "environment", *sorted(self.kinds)])
         items = {}
         for name in table.values:
             if name not in self.kinds:
@@ -429,7 +436,7 @@ class _SuiteReader:
             options = self.any_table(table.values[name], f"'{name}' under '{device}'", "options and their values")
             items[name] = self.options(name, options, [])
         values = {name: self.fixed(key, table) for name, key in block_keys.items()}
-        return Override(**values, environment=self.environment(table), items=items)
+        return Override(**values, for_s=self.time(table), environment=self.environment(table), items=items)
 
     def table(self, node: Node, what: str, keys: list[str]) -> Table:
         """``node`` as a mapping that has none but these keys."""
@@ -522,6 +529,16 @@ class _SuiteReader:
                 raise self.mistake(item.line, f"{what} lists {as_yaml(value)} twice.")
             written.append(Written(name, value, item.line))
         return tuple(written)
+
+    def time(self, table: Table) -> float:
+        """Seconds for which the list is run again and again: ``for: 2h``; 0 where nothing is said."""
+        if "for" not in table.values:
+            return 0.0
+        scalar = self.scalar(table.values["for"], "'for'", "a time such as 90s, 30m or 2h")
+        try:
+            return parse_time(scalar.text)
+        except ValueError as error:
+            raise self.mistake(scalar.line, f"'for' {error}.") from None
 
     def environment(self, table: Table) -> Settings:
         if "environment" not in table.values:

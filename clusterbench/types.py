@@ -195,7 +195,8 @@ class Refusal:
 class Plan:
     """All cases in the order they run within one repeat, and what was refused.
 
-    ``fail_on`` are conditions of :data:`FAIL_ON` that the suite adds to those by default.
+    ``fail_on`` are conditions of :data:`FAIL_ON` that the suite adds to those by default. The list is run ``repeats``
+    times, and then again until all cases together have taken ``for_s`` seconds.
     """
 
     suite: str
@@ -205,6 +206,7 @@ class Plan:
     cases: tuple[Case, ...]
     refusals: tuple[Refusal, ...]
     fail_on: tuple[str, ...] = ()
+    for_s: float = 0.0
 
 
 @dataclass(frozen=True)

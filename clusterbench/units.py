@@ -191,6 +191,30 @@ def parse_value(text: str, unit: str) -> float:
     return float(match[1]) * forms[match[2]]
 
 
+def parse_time(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``30m``, ``2h``, ``1d``, and of ``1:30:00`` as batch systems write it.
+
+    Raises
+    ------
+    ValueError
+        If it is none of these, or less than a second; the message follows the name of what was given.
+
+    >>> parse_time("1.5h"), parse_time("1:30:00"), parse_time("2-00:00"), parse_time("5:00")
+    (5400.0, 5400.0, 172800.0, 300.0)
+    """
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text):
+        seconds = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
+    elif match := re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", text):
+        days, first, second, third = (int(part or 0) for part in match.groups())
+        hours_first = match[4] is not None or match[1] is not None
+        seconds = days * 86_400.0 + (first * 3600 + second * 60 + third if hours_first else first * 60 + second)
+    else:
+        raise ValueError(f"must be a time such as 90s, 30m, 2h or 1:30:00, not {text!r}")
+    if seconds < 1:
+        raise ValueError(f"must be one second or more, not {text!r}")
+    return seconds
+
+
 def _seconds(time_s: float) -> str:
     magnitude = abs(time_s)
     if magnitude == 0:

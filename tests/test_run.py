@@ -198,6 +198,29 @@ def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_pa
     assert run("--resume", folder).returncode == 0
 
 
+def test_a_list_is_run_again_for_a_time_and_a_resumed_run_goes_on_where_it_was(suite, tmp_path):
+    path, folder = suite(sleep_s="[0.02]"), tmp_path / "run"
+    path.write_text(f"for: 9s\n{path.read_text()}")
+    process = start(path, "--out", folder)
+    outcomes = folder / "outcomes.jsonl"
+    while not outcomes.exists() or outcomes.read_text().count("\n") < 7:  # in the second round
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=200)
+    assert "to run on 3 ranks, and again until they have taken 0:09" in said
+    resumed = run("--resume", folder)
+    assert resumed.returncode == 0, resumed.stderr
+    outcomes = RunFolder.open(folder).outcomes()
+    last = max(outcome.repeat for outcome in outcomes)
+    before = [outcome.elapsed_s for outcome in outcomes if outcome.repeat < last]
+    assert sum(before) < 9 <= sum(outcome.elapsed_s for outcome in outcomes)
+    assert sorted({outcome.repeat for outcome in outcomes}) == list(range(last + 1))
+    again = run("--resume", folder)
+    assert again.returncode == 0
+    assert len(RunFolder.open(folder).outcomes()) == len(outcomes)
+
+
 def test_a_run_whose_output_is_not_read_any_more_ends_in_order(suite, tmp_path):
     folder = tmp_path / "run"
     process = start(suite(sleep_s="[0.05, 0.5, 0.07]"), "--out", folder)

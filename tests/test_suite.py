@@ -132,12 +132,12 @@ SENTENCES = {
     "suite: a\n? [b]\n: c": "s.yaml:2: a key must be one word.",
     "[" * 100: "s.yaml:1: nested deeper than 16 levels.",
     # The suite's own keys
-    "- a": "s.yaml:1: a suite must be keys and values; the keys are all_nodes, baseline, benchmarks, cpu, environment, fail_on, gpu, num_nodes, question, repeats, suite.",
+    "- a": "s.yaml:1: a suite must be keys and values; the keys are all_nodes, baseline, benchmarks, cpu, environment, fail_on, for, gpu, num_nodes, question, repeats, suite.",
     "question: a\nbenchmarks: b": "s.yaml:1: a suite needs 'suite'.",
     "suite: a": "s.yaml:1: a suite needs 'benchmarks'.",
     "suite: a\nbenchmark: b": (
         "s.yaml:2: a suite has no key 'benchmark'. Did you mean 'benchmarks'?\n"
-        "Keys: all_nodes, baseline, benchmarks, cpu, environment, fail_on, gpu, num_nodes, question, repeats, suite."
+        "Keys: all_nodes, baseline, benchmarks, cpu, environment, fail_on, for, gpu, num_nodes, question, repeats, suite."
     ),
     "suite: a/b\nbenchmarks: c": (
         "s.yaml:1: 'suite' is the name of a folder: letters, digits, '_', '-' and '.', such as tp_scale."
@@ -146,6 +146,13 @@ SENTENCES = {
     "suite: a\nbenchmarks: [ping]": "s.yaml:2: an item of 'benchmarks' begins with '- benchmark: NAME'.",
     "suite: a\nnum_nodes: [1, 0]\nbenchmarks: b": "s.yaml:2: 'num_nodes' must be a whole number from 1 to 100000, not 0.",
     "suite: a\nnum_nodes: [1, 1]\nbenchmarks: b": "s.yaml:2: 'num_nodes' lists 1 twice.",
+    "suite: a\nfor: soon\nbenchmarks: [{benchmark: ping}]": (
+        "s.yaml:2: 'for' must be a time such as 90s, 30m, 2h or 1:30:00, not 'soon'."
+    ),
+    "suite: a\nfor: 0\nbenchmarks: [{benchmark: ping}]": "s.yaml:2: 'for' must be one second or more, not '0'.",
+    "suite: a\nfor: [1h]\nbenchmarks: [{benchmark: ping}]": (
+        "s.yaml:2: 'for' must be a time such as 90s, 30m or 2h, not a list."
+    ),
     "suite: a\nall_nodes: true\nbenchmarks: [{benchmark: ping}]": (
         "s.yaml:2: 'all_nodes' has no effect without 'num_nodes': such a suite runs on all nodes anyway."
     ),
@@ -207,11 +214,11 @@ SENTENCES = {
     # Devices
     SMALLEST + "gpu: {num_ranks: 4}": "s.yaml:4: 'gpu' has no key 'num_ranks': every GPU is one rank.",
     SMALLEST + "cpu: 4": (
-        "s.yaml:4: 'cpu' must be keys and values; the keys are environment, num_nodes, num_ranks, ping, repeats, train."
+        "s.yaml:4: 'cpu' must be keys and values; the keys are environment, for, num_nodes, num_ranks, ping, repeats, train."
     ),
     SMALLEST + "cpu: {pong: {}}": (
         "s.yaml:4: 'cpu' has no key 'pong'. Did you mean 'ping'?\n"
-        "Keys: environment, num_nodes, num_ranks, ping, repeats, train."
+        "Keys: environment, for, num_nodes, num_ranks, ping, repeats, train."
     ),
     SMALLEST
     + "cpu: {train: {seq_len: 2}}": "s.yaml:4: 'train' is not among the suite's benchmarks; this has no effect.",

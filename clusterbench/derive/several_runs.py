@@ -39,6 +39,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
         repeats=max(run.plan.repeats for run in named_runs),
         cases=tuple(case for run in named_runs for case in run.plan.cases),
         refusals=tuple(refusal for run in named_runs for refusal in run.plan.refusals),
+        for_s=max(run.plan.for_s for run in named_runs),
         fail_on=tuple(dict.fromkeys(name for run in named_runs for name in run.plan.fail_on)),
     )
     if are_alike:

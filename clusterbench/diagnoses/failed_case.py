@@ -52,9 +52,9 @@ class FailedCase(Diagnosis):
 
 def _finding(history: History, fault: Outcome) -> Finding:
     what = _WORDS[fault.status]
-    if history.case.repeats > 1:
+    if history.num_repeats > 1:
         measured = len(history.observations)
-        what += f" in one repeat; {measured} of {history.case.repeats} repeats were measured"
+        what += f" in one repeat; {measured} of {history.num_repeats} repeats were measured"
     return Finding(_where(fault), what, "error", fault.reason or "no reason was recorded", fault.log)
 
 

@@ -100,6 +100,7 @@ OF_RUNS: dict[int, OfRuns] = {
     147: OfRuns(
         "slow_disk", "Is every host's disk as fast as its peers'?", "warning", "file_io, small_files of all hosts"
     ),
+    148: OfRuns("drift", "Does every case keep its time while a run goes on?", "warning", _CASE),
 }
 
 IN_LOGS: dict[int, tuple[str, ...]] = {

@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -126,10 +126,15 @@ class Conductor:
         self._with_passes = {observation.hash for observation in self.run.observations() if observation.passes}
         self._scratch = scratch_folder("head")
 
-    def conduct(self, executions: Sequence[Execution]) -> None:
+    def conduct(self, executions: Sequence[Execution], more: Callable[[], Sequence[Execution]] | None = None) -> None:
         """Runs every execution and records how each ended.
 
         Whatever interrupts it, no worker is left behind and everything that was finished is on disk.
+
+        Parameters
+        ----------
+        more
+            Asked when all of them have ended: what to run then, and so on until there is nothing.
 
         Raises
         ------
@@ -138,24 +143,29 @@ class Conductor:
         OutOfTime
             Without one for the case that was under way.
         """
-        number = count(1)
         self._own_steps = own_steps(executions)
         if executions:  # hosts that wait for their turn have torch imported meanwhile
             names = tuple(sorted({execution.case.benchmark for execution in executions}))
             self.agents.order(Warm(executions[0].case.environment, names))
         try:
-            for batch in batches(executions):
-                for execution in batch:
-                    place = next(number), len(executions)
-                    self._carry_out(execution, *place)
-                    if self._was_disturbed and self._starts_again:
-                        self._carry_out(replace(execution, attempt=execution.attempt + 1), *place)
-                        self._starts_again = not self._was_disturbed
-                self._end_start(kill=False)
+            while executions:
+                self._conduct_once(executions)
+                executions = more() if more is not None else ()
         finally:
             with suppress(LaunchError):
                 self._end_start(kill=True)
             self._scratch.cleanup()
+
+    def _conduct_once(self, executions: Sequence[Execution]) -> None:
+        number = count(1)
+        for batch in batches(executions):
+            for execution in batch:
+                place = next(number), len(executions)
+                self._carry_out(execution, *place)
+                if self._was_disturbed and self._starts_again:
+                    self._carry_out(replace(execution, attempt=execution.attempt + 1), *place)
+                    self._starts_again = not self._was_disturbed
+            self._end_start(kill=False)
 
     def _carry_out(self, execution: Execution, number: int, total: int) -> None:
         self._expect_time()

@@ -15,6 +15,9 @@ MOST_LOSSES = 2
 """Attempts at a case that may each cost a host; after that it is not tried again."""
 
 
+MOST_REPEATS = 1000
+"""Of a list that is run for a time: as many as a suite may ask for."""
+
 FEWEST_OWN_STEPS, FEWEST_AT_ONCE = 20, 2
 """Steps of which each rank's own work is recorded in all cases and repeats of one benchmark on as many ranks, and in
 each of them. With 20 a rank that is slower by half is named in 99 of 100 runs, see ``tests/diagnoses``."""
@@ -49,6 +52,20 @@ def left_to_do(plan: Plan, outcomes: Sequence[Outcome], cheapest_first: bool = F
             key=lambda each: (each.repeat, each.case.num_nodes, kinds[each.case.benchmark].cost(each.case.point))
         )  # stable: among equals the suite's order stays
     return left
+
+
+def again(plan: Plan, outcomes: Sequence[Outcome]) -> list[Execution]:
+    """The list once more, where a plan that is run for a time has all its repeats and that time is not over.
+
+    Without cases that never ended well: what they came to is known. How long the others have run is the sum over their
+    outcomes, so that a run that is resumed goes on where it was.
+    """
+    spent_s = sum(outcome.elapsed_s for outcome in outcomes)
+    repeat = max([plan.repeats, *(outcome.repeat + 1 for outcome in outcomes)])
+    if spent_s >= plan.for_s or repeat >= MOST_REPEATS:
+        return []
+    good = {outcome.hash for outcome in outcomes if outcome.status == "ok"}
+    return [Execution(case, repeat, 1) for case in plan.cases if case.hash in good]
 
 
 def own_steps(executions: Sequence[Execution]) -> dict[str, int]:

@@ -116,6 +116,7 @@ def progress_on(stream: TextIO = sys.stderr) -> ClosingProgress:
 
 def _name(execution: Execution) -> str:
     case = execution.case
-    repeat = f" repeat {execution.repeat + 1} of {case.repeats}" if case.repeats > 1 else ""
+    of = f" of {case.repeats}" if execution.repeat < case.repeats else ""  # else it goes on for a time
+    repeat = f" repeat {execution.repeat + 1}{of}" if case.repeats > 1 or not of else ""
     attempt = f" attempt {execution.attempt}" if execution.attempt > 1 else ""
     return f"{case.id}{repeat}{attempt}"

@@ -7,7 +7,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -33,7 +33,7 @@ from clusterbench.launch.allocation import (
 from clusterbench.launch.conductor import Conductor
 from clusterbench.launch.control import HEAD, Alone, HeadPlane, MemberPlane, mpi_plane
 from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
-from clusterbench.launch.executions import left_to_do
+from clusterbench.launch.executions import Execution, again, left_to_do
 from clusterbench.launch.interfaces import Interface
 from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import Hello, SampleGpus
@@ -256,7 +256,8 @@ def _conduct(
     reckoned = options.seconds_of and sum(options.seconds_of(execution.case) for execution in executions)
     how_long = f", about {duration(reckoned)}" if reckoned else ""
     cases = plural(len(executions), "case")
-    print(f"{directory.path}: {cases} to run on {cluster.world_size} ranks{how_long}", file=sys.stderr)
+    until = f", and again until they have taken {duration(plan.for_s)}" if plan.for_s else ""
+    print(f"{directory.path}: {cases} to run on {cluster.world_size} ranks{how_long}{until}", file=sys.stderr)
     if idle := idle_sentence([execution.case for execution in wanted], cluster):
         print(idle, file=sys.stderr)
     if len(executions) < len(wanted):
@@ -269,9 +270,15 @@ def _conduct(
     store_host = None if agents.hosts == (here,) else interfaces[here].address
     ends_at = None if options.time_limit_s is None else options.began + options.time_limit_s
     stopped: ClusterbenchError | None = None
+
+    def more() -> Sequence[Execution]:
+        here = [each for each in again(plan, directory.outcomes()) if each.case.num_nodes <= cluster.num_nodes]
+        return sorted(here, key=lambda each: in_agents(each.case)) if agents.mpi else here
+
     try:
         interruption.raised_again()
-        Conductor(agents, directory, progress, store_host, ends_at, cluster.ranks_per_gpu).conduct(executions)
+        conductor = Conductor(agents, directory, progress, store_host, ends_at, cluster.ranks_per_gpu)
+        conductor.conduct(executions or more(), more)
     except LaunchError as error:
         stopped = error
     except KeyboardInterrupt:

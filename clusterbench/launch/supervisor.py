@@ -32,7 +32,7 @@ from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch.allocation import not_excluded
 from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
-from clusterbench.launch.executions import left_to_do
+from clusterbench.launch.executions import again, left_to_do
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.places import Loss, Places
 from clusterbench.launch.run import RunOptions, excluded_hosts, lock_of
@@ -292,7 +292,8 @@ def _is_over(options: RunOptions, folder: Path) -> bool:
     """Whether nothing is left to do, or no time to do it in."""
     directory = RunFolder.open(folder)
     out_of_time = options.time_limit_s is not None and time.monotonic() >= options.began + options.time_limit_s - 1
-    return out_of_time or not left_to_do(directory.plan(), directory.outcomes())
+    plan, outcomes = directory.plan(), directory.outcomes()
+    return out_of_time or not (left_to_do(plan, outcomes) or again(plan, outcomes))
 
 
 def _num_outcomes(folder: Path) -> int:
@@ -415,7 +416,8 @@ class _Supervised:
                 end_by = time.monotonic() + SECONDS_TO_END_IN_ORDER
                 process.send_signal(signal.SIGTERM)
             if time.monotonic() > (end_by or last_sign + SECONDS_WITHOUT_A_SIGN):
-                print("clusterbench: the launcher does not end, or shows no sign of life; it is ended", file=sys.stderr)
+                silent = f"does not end, or shows no sign of life on {listed('host', hosts)}"
+                print(f"clusterbench: the launcher {silent}; it is ended", file=sys.stderr)
                 break
         _kill(process)
         for listener in listeners:

@@ -98,6 +98,7 @@ def make_plan(
         cases=tuple(planned for planned in named if isinstance(planned, Case)),
         refusals=tuple(planned for planned in named if isinstance(planned, Refusal)),
         fail_on=suite.fail_on,
+        for_s=suite.for_s,
     )
 
 

@@ -31,7 +31,8 @@ def plan_text(plan: Plan) -> str:
 
 def _head(plan: Plan) -> list[str]:
     question = f": {plan.question}" if plan.question else ""
-    counts = f"{plural(len(plan.cases), 'case')}, {plural(plan.repeats, 'repeat')}, {len(plan.refusals)} refused"
+    times = plural(plan.repeats, "repeat") + (f" and again for {format_value(plan.for_s, 's')}" if plan.for_s else "")
+    counts = f"{plural(len(plan.cases), 'case')}, {times}, {len(plan.refusals)} refused"
     idle = comment(sentence) if (sentence := idle_sentence(plan.cases, plan.cluster)) else []
     return [*comment(f"{plan.suite}{question}"), *comment(f"{_machine(plan.cluster)}: {counts}"), *idle]
 

@@ -362,7 +362,7 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
     elapsed_s = sum(outcome.elapsed_s for outcome in outcomes)
     if elapsed_s:
         yield "time in cases", f"{elapsed_s:.0f} s" if elapsed_s < 120 else f"{elapsed_s / 60:.0f} min"
-    repeats = sorted({history.case.repeats for history in reading.histories})
+    repeats = sorted({history.num_repeats for history in reading.histories})
     times = plural(repeats[-1], "repeat") if repeats else "no repeats"
     yield "cases", f"{len(reading.histories):,} × {f'{repeats[0]} to ' if len(repeats) > 1 else ''}{times}"
 

@@ -94,7 +94,7 @@ def _cannot(reading: Reading) -> Iterator[str]:
         yield "That each result was right: whatever the source proved is not in its figures."
     elif cluster.num_nodes == 1:
         yield "Links between nodes: everything ran on one."
-    if reading.plan.repeats == 1 and reading.histories:
+    if reading.plan.repeats == 1 and not reading.plan.for_s and reading.histories:
         yield "Whether a small difference would repeat: every case was measured once. Set repeats in the suite."
     yield from dict.fromkeys(
         f"{row.metric.upper()} against the {row.detail.get('peak', '')} peak: {row.basis.rstrip('.')}."

@@ -275,7 +275,7 @@ def _flag(history: History, rows: Sequence[Row], reading: Reading) -> str | None
     if history.case.id in reading.unsettled:
         flags.append("not settled")
     if len(history.faults):
-        flags.append(f"{len(history.faults)} of {history.case.repeats} repeats ended badly")
+        flags.append(f"{len(history.faults)} of {history.num_repeats} repeats ended badly")
     elif any(outcome.status != "ok" for outcome in history.outcomes):
         flags.append("an earlier attempt failed")
     return ", ".join(flags) or None

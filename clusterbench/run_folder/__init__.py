@@ -421,7 +421,7 @@ class RunFolder:
         for what, count, records in (("cases", head.num_cases, cases), ("refusals", head.num_refusals, refusals)):
             if count is not None and count != len(records):
                 self._name(f"plan.jsonl: {len(records)} of {count} {what} can be read")
-        return Plan(head.suite, head.question, head.cluster, head.repeats, cases, refusals, head.fail_on)
+        return Plan(head.suite, head.question, head.cluster, head.repeats, cases, refusals, head.fail_on, head.for_s)
 
 
 @dataclass(frozen=True)
@@ -435,6 +435,7 @@ class _Head:
     num_cases: int | None = None
     num_refusals: int | None = None
     fail_on: tuple[str, ...] = ()
+    for_s: float = 0.0
 
 
 def noted(environment: Mapping[str, Any], heading: str) -> dict[str, Any]:

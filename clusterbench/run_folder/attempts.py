@@ -96,6 +96,11 @@ class History:
         )
 
     @property
+    def num_repeats(self) -> int:
+        """How many were to be run, or more of a list that was run for a time."""
+        return max(1, self.case.repeats, len(self.deciding))
+
+    @property
     def is_complete(self) -> bool:
         """Whether nothing is left to run: each repeat was measured, or one ended as repeating it cannot change."""
         if any(outcome.status != "ok" for outcome in self.deciding):

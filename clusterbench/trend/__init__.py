@@ -1,6 +1,6 @@
 """Steps and drifts of the main figures over a series of runs, with what changed in the environment beside each step.
 
-The tests, their correction and their sources stand in ``series.py``.
+The tests, their correction and their sources stand in ``cases/series.py``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Literal
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
+from clusterbench.cases.series import ALPHA, FEWEST, Kind, Shift, holm, least_probability, shift_of
 from clusterbench.derive import read
 from clusterbench.derive.baseline import why_not
 from clusterbench.errors import SuiteError
@@ -24,7 +25,6 @@ from clusterbench.rows import Row
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import History
 from clusterbench.trend.changed import changes
-from clusterbench.trend.series import ALPHA, FEWEST, Kind, Shift, holm, least_probability, shift_of
 from clusterbench.types import MetricKind, metric_key
 
 Verdict = Literal["worse", "better", "steady", "too few runs"]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from clusterbench.cases.series import ALPHA
 from clusterbench.errors import SuiteError
 from clusterbench.trend import Course, Trend
-from clusterbench.trend.series import ALPHA
 from clusterbench.units import format_value
 from clusterbench.words import aligned, comment, few, plural
 

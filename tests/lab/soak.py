@@ -218,7 +218,8 @@ class Soak:
     def names_in_words(self, host: str) -> bool:
         """Between two cases a loss belongs to none of them; then what the supervisor says names the host."""
         words = (
-            rf"(no answer from|it said:|lost:) [^;]*\b{host}\b|hosts? [^:;]*\b{host}\b[^:;]* (was|were) lost:"
+            rf"shows no sign of life on host {host};"  # the only one
+            rf"|(no answer from|it said:|lost:) [^;]*\b{host}\b|hosts? [^:;]*\b{host}\b[^:;]* (was|were) lost:"
             rf"|interface \S+ of {host} went down|passes on no word of the run on hosts? [^;]*\b{host}\b"
         )
         return any(re.search(words, line) for line in self.said)

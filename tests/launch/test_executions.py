@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from clusterbench.launch.executions import Execution, left_to_do, own_steps
+from clusterbench.launch.executions import MOST_REPEATS, Execution, again, left_to_do, own_steps
 from clusterbench.types import Case, Outcome, Plan
 from tests.launch.test_conductor import CLUSTER, case, conduct
 
@@ -28,6 +28,24 @@ def test_cases_that_are_judged_together_share_the_steps_it_takes_and_none_has_le
     assert steps((4, 1)) == [10]
     assert steps((4, 2), (2, 1)) == [5, 5, 10]
     assert steps((4, 30)) == [2] * 30
+
+
+def test_a_list_that_is_run_for_a_time_is_run_again_until_its_cases_have_taken_it():
+    cases = (case("a"), case("b"))
+    plan = Plan("drill", "", CLUSTER, 2, cases, (), for_s=10.0)
+
+    def taken(seconds, repeat=0, status="ok"):
+        return [Outcome(each.id, each.hash, repeat, 1, status, elapsed_s=seconds) for each in cases]
+
+    first_two = [*taken(2.0), *taken(2.0, repeat=1)]
+    assert [(each.case.id, each.repeat, each.attempt) for each in again(plan, first_two)] == [("a", 2, 1), ("b", 2, 1)]
+    assert again(plan, [*first_two, *taken(1.0, repeat=2)]) == []
+    assert again(replace(plan, for_s=0.0), first_two) == []
+    assert again(plan, taken(0.0, repeat=MOST_REPEATS - 1)) == []
+    # what never ended well is not tried again, and what did once is
+    sometimes = [*taken(1.0), *taken(1.0, repeat=1, status="failed")[:1]]
+    assert [each.case.id for each in again(plan, sometimes)] == ["a", "b"]
+    assert again(plan, taken(1.0, status="timeout")) == []
 
 
 def sized(size_bytes, num_nodes):

@@ -291,7 +291,7 @@ def test_a_launcher_without_a_sign_of_life_is_ended(launcher, monkeypatch, capfd
     with pytest.raises(LaunchError, match="ended with -15 before the run began"):
         supervise(COMMAND, launcher("sleep 600"))
     assert time.monotonic() - start_s < 200
-    assert "the launcher does not end, or shows no sign of life; it is ended" in capfd.readouterr().err
+    assert "the launcher does not end, or shows no sign of life on hosts a, b; it is ended" in capfd.readouterr().err
 
 
 def test_a_mistake_ends_with_2_and_is_not_tried_again(launcher, tmp_path, capfd):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from clusterbench.trend.series import ALPHA, holm, least_probability, shift_of, theil_sen
+from clusterbench.cases.series import ALPHA, holm, least_probability, shift_of, theil_sen
 
 RUNS, SERIES, CASES = 16, 400, 5
 

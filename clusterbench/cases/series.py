@@ -1,4 +1,4 @@
-"""Steps and drifts in a series of figures, one a run, in the order of the runs.
+"""Steps and drifts in a series of figures in the order of time: one of each run, or of each repeat in a run.
 
 Both tests are of ranks, so that a single outlier hardly moves them and no law of noise is assumed. A step that only the
 last run shows is no step to them: two runs are compared by ``clusterbench compare``.

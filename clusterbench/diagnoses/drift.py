@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.cases import Reading
+from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Subject
+from clusterbench.formulas.statistics import median
+from clusterbench.run_folder.attempts import History, iteration_times
+from clusterbench.units import format_value
+from clusterbench.words import plural
+
+if TYPE_CHECKING:
+    from clusterbench.cases.series import Shift
+
+LEAST = 0.05
+"""Of a case's time: less is nobody's fault, however sure it is."""
+
+FEWEST, MOST = 5, 24
+"""Stretches of a run that are held against each other; where there are more repeats, some go into one."""
+
+
+class Drift(Diagnosis):
+    """Cases that became slower while the run went on.
+
+    What it looks for
+    -----------------
+    The time of each repeat of a case, in order: one step, or a slow drift, of 5 % or more from start to end, clearer
+    than 95 in 100 runs of the same times in any order would show among all cases together (Pettitt's and Mann and
+    Kendall's tests of ranks, Holm's correction). It takes ten repeats, and more where cases are many: ``repeats`` in
+    the suite, or ``for: 2h``. More than 24 repeats are taken together, some and some, so that a single slow one does
+    not count. A case that became faster is a note: it was measured before something had settled.
+
+    Why it matters
+    --------------
+    Half an hour under load shows what a minute does not: cooling that does not keep up, power that is capped for a
+    rack, a link on which errors grow, a file system that slows down as it fills.
+
+    How to confirm
+    --------------
+    Look when it began, and at clocks, temperatures and error counters of the cases before and behind that in the run's
+    telemetry. Run the case alone, once when the machine is cold and once behind ten minutes of load.
+
+    What usually fixes it
+    ---------------------
+    Fans, cold plates and filters; power limits of the rack; the cable or module whose errors grew; on a shared machine,
+    nobody else on it.
+    """
+
+    subject: ClassVar[Subject] = "machine"
+
+    def answer(self, reading: Reading) -> Answer:
+        from clusterbench.cases.series import ALPHA, holm, shift_of  # numpy, only now
+
+        series = {history.case.id: values for history in reading.histories if (values := _stretches(history))}
+        enough = {case: values for case, values in series.items() if _would_show(len(values), len(series))}
+        if not series:
+            return Answer()
+        shifts = {case: shift_of(values) for case, values in enough.items()}
+        sure = dict(zip(shifts, holm([shift.p for shift in shifts.values()]), strict=True))
+        found = [
+            _finding(case, shift, enough[case], sure[case])
+            for case, shift in shifts.items()
+            if sure[case] < ALPHA and abs(math.expm1(shift.log)) >= LEAST
+        ]
+        found.sort(key=lambda finding: (finding.severity == "note", finding.where))
+        healthy, short = [], len(series) - len(enough)
+        if shifts and not found:
+            fewest = min(map(len, enough.values()))
+            kept = f"kept their time within {100 * LEAST:.0f} %"
+            healthy = [f"{plural(len(shifts), 'case')} of {fewest} repeats or more {kept}"]
+        needs = next((number for number in range(FEWEST, MOST) if _would_show(number, len(series))), MOST)
+        open_ = [NotJudged(plural(short, "case"), "too few repeats to tell a drift from noise", f"{needs} or more")]
+        return Answer(tuple(found), tuple(healthy), tuple(open_) if short else ())
+
+
+def _stretches(history: History) -> list[float]:
+    """Seconds of an iteration in each repeat of a case, in order; of many repeats some and some together."""
+    observations = sorted(history.observations, key=lambda observation: observation.repeat)
+    times = [median(iteration_times(observation)) for observation in observations if observation.seconds]
+    if len(times) < FEWEST or min(times) <= 0:
+        return []
+    parts = min(len(times), MOST)
+    bounds = [len(times) * part // parts for part in range(parts + 1)]
+    return [median(times[begin:end]) for begin, end in pairwise(bounds)]
+
+
+def _would_show(num_stretches: int, num_cases: int) -> bool:
+    from clusterbench.cases.series import ALPHA, least_probability
+
+    return least_probability(num_stretches) * num_cases < ALPHA
+
+
+def _finding(case: str, shift: Shift, values: Sequence[float], p: float) -> Finding:
+    change = math.expm1(shift.log)
+    where = f"from stretch {shift.before + 1} of {len(values)} on" if shift.kind == "step" else "more and more"
+    what = f"{100 * abs(change):.0f} % {'slower' if change > 0 else 'faster'} {where}"
+    first, last = (format_value(value, "s") for value in (values[0], values[-1]))
+    evidence = (
+        f"{first} an iteration in the first of {plural(len(values), 'stretch', 'stretches')} of the run, {last} in the "
+        f"last; p {p:.1g} for all cases together"
+    )
+    return Finding(case, what, "warning" if change > 0 else "note", evidence, brief=what)

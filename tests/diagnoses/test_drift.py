@@ -1,0 +1,81 @@
+"""Drifts and steps that are planted, steady times with noise, and series too short to tell."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from clusterbench.cases import Reading
+from clusterbench.diagnoses.drift import Drift
+from tests.report.synthetic import case, observation, outcome, reading
+
+
+def run_of(times_of: dict[str, list[float]]) -> Reading:
+    """A run in which each case's repeats took so long, on four ranks."""
+    cases = [case(name, repeats=len(times)) for name, times in times_of.items()]
+    told = [
+        (outcome(of, repeat=repeat), observation(of, [[time] * 5] * 4, repeat=repeat))
+        for of, times in zip(cases, times_of.values(), strict=True)
+        for repeat, time in enumerate(times)
+    ]
+    return reading(*told, cases=cases)
+
+
+def noisy(times: list[float], seed: int, sd: float = 0.01) -> list[float]:
+    chance = random.Random(seed)
+    return [time * chance.lognormvariate(0, sd) for time in times]
+
+
+def test_a_case_that_becomes_slower_little_by_little_is_named_and_steady_ones_are_not() -> None:
+    warm = [1 + 0.01 * repeat for repeat in range(20)]
+    run = run_of({"hot": noisy(warm, 1), **{f"cool{n}": noisy([1.0] * 20, n) for n in range(2, 8)}})
+    (finding,) = Drift().findings(run)
+    assert (finding.where, finding.severity) == ("planted/1n4/hot", "warning")
+    assert finding.what.endswith("% slower more and more")
+    assert 15 <= int(finding.what.split()[0]) <= 23
+
+
+def test_a_step_says_since_when() -> None:
+    run = run_of({"link": noisy([1.0] * 8 + [1.3] * 12, 3)})
+    (finding,) = Drift().findings(run)
+    assert finding.what == "30 % slower from stretch 9 of 20 on"
+    assert finding.evidence.startswith(
+        "990.185 ms an iteration in the first of 20 stretches of the run, 1.320 s in the"
+    )
+
+
+def test_what_became_faster_is_a_note() -> None:
+    answer = Drift().answer(run_of({"cold": noisy([1.4] * 5 + [1.0] * 10, 4)}))
+    assert [finding.severity for finding in answer.findings] == ["note"]
+    assert answer.state == "healthy"
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [lambda chance: chance.lognormvariate(0, 0.05), lambda chance: 1 + 0.02 * chance.paretovariate(1.5)],
+    ids=["5 %", "heavy tails"],
+)
+def test_steady_runs_are_called_drifting_in_few_of_a_hundred(noise: Callable[[random.Random], float]) -> None:
+    found = 0
+    for seed in range(100):
+        chance = random.Random(seed)
+        run = run_of({f"c{n}": [noise(chance) for _ in range(12)] for n in range(10)})
+        found += bool(Drift().findings(run))
+    assert found <= 10  # 5 are allowed; of 100 draws with 5 % more than 10 come in 1 of 100
+
+
+def test_a_single_slow_repeat_is_no_drift() -> None:
+    times = noisy([1.0] * 30, 5)
+    times[29] = times[12] = 4.0
+    answer = Drift().answer(run_of({"a": times}))
+    assert answer.healthy == ("1 case of 24 repeats or more kept their time within 5 %",)
+
+
+def test_few_repeats_are_not_judged_and_runs_without_any_are_not_asked() -> None:
+    answer = Drift().answer(run_of({"a": [1.0, 1.2, 1.4, 1.6, 1.8]}))
+    assert [part.sentence for part in answer.not_judged] == [
+        "1 case (too few repeats to tell a drift from noise; it takes 10 or more)"
+    ]
+    assert Drift().answer(run_of({"a": [1.0, 1.2]})).state == "nothing to judge"
