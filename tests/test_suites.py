@@ -21,6 +21,10 @@ ON_A_SECOND_NODE = {"calibrate": 3}
 """Steps for two nodes: on one they are refused, and 'clusterbench calibrate' names the one that would tell most."""
 
 
+FEWEST_HOSTS = {"link_matrix": 2, "congestion": 4}
+"""What acceptance asks of the network between hosts, and of how many at least."""
+
+
 def on_cpu(path: Path) -> Plan:
     suite = load_suite(path)
     return make_plan(suite, Cluster(1, suite.cpu.num_ranks or 2, "cpu"))
@@ -50,12 +54,12 @@ def test_acceptance_runs_on_one_host_and_on_all_and_each_floor_is_judged_on_h100
     assert {case.num_nodes for case in plan.cases} == {1, num_nodes}
     assert [floor for case in plan.cases for floor in case.floors if floor.bound is None] == []
     over_all = {case.benchmark for case in plan.cases if case.num_nodes == num_nodes}
-    links = {"link_matrix"} if num_nodes > 1 else set()
+    between_hosts = {name for name, fewest in FEWEST_HOSTS.items() if num_nodes >= fewest}
     asked = {item.benchmark for item in suite.items}
-    assert over_all == asked - {"link_matrix"} | links
+    assert over_all == asked - FEWEST_HOSTS.keys() | between_hosts
     refused = {refusal.benchmark for refusal in plan.refusals}
     on_one_host = {"all_reduce", "host_copy", "train_step"} if num_nodes > 1 else set()
-    assert refused == {"link_matrix"} | on_one_host
+    assert refused == FEWEST_HOSTS.keys() | on_one_host
 
 
 def test_layouts_5d_uses_every_parallelism() -> None:

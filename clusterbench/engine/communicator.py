@@ -76,6 +76,15 @@ class Communicator:
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 
+    def exchange(self, sent: Sequence[tuple[torch.Tensor, int]], received: Sequence[tuple[torch.Tensor, int]]) -> None:
+        """Sends and receives (message, rank), all at once; a rank may have nothing for one of the two."""
+        operations = [
+            *(dist.P2POp(dist.isend, tensor, self.global_rank(rank), self.group) for tensor, rank in sent),
+            *(dist.P2POp(dist.irecv, tensor, self.global_rank(rank), self.group) for tensor, rank in received),
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
         """Copies ``tensor`` of ``root`` to all."""
         dist.broadcast(tensor, src=self.global_rank(root), group=self.group)

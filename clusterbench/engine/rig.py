@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from clusterbench.engine.communicator import Communicator
+from clusterbench.engine.compat import store_of_ranks
 from clusterbench.engine.fake_group import fake_group
 from clusterbench.engine.grid import Grid
 from clusterbench.errors import LaunchError, WrongResult
@@ -73,6 +74,7 @@ class Rig:
         self.own_steps = 1
         self.asked_calls = 0
         self._built: tuple[ParallelLayout, str] | None = None
+        self._groups: dict[tuple[int, ...], Communicator | None] = {}
         self._alone = ExitStack()
 
     @cached_property
@@ -106,6 +108,27 @@ class Rig:
         """The ranks of this one's group along an axis of the case's layout."""
         assert self.grid is not None, "the case has no layout"
         return Communicator(self.grid.group(axis))
+
+    def group_of(self, groups: Sequence[Sequence[int]]) -> Communicator | None:
+        """This rank's of some groups of ranks that have none in common; None where it is in none of them.
+
+        A collective of all ranks when first asked for these groups, as making a group is. Later cases of the start
+        share them: NCCL keeps memory and connections for every group.
+        """
+        for ranks in map(tuple, groups):
+            if ranks not in self._groups:
+                group = dist.new_group(list(ranks))
+                self._groups[ranks] = Communicator(group) if self.rank in ranks else None
+        mine = [self._groups[tuple(ranks)] for ranks in groups if self.rank in ranks]
+        return mine[0] if mine else None
+
+    def count(self, name: str, more: int = 0) -> int:
+        """What ranks have counted under a name so far, with ``more`` of this one.
+
+        At the store where they met, so beside what is under test; waits for no other rank. A start's cases share it:
+        look at what is added, not at the whole.
+        """
+        return int(store_of_ranks().add(f"clusterbench/{name}", more))
 
     @property
     def address(self) -> str:

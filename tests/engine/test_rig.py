@@ -3,6 +3,7 @@ import torch
 
 from clusterbench.engine.rig import DTYPES, LARGEST_EXACT, Rig, from_place
 from clusterbench.errors import WrongResult
+from tests.ranks import run_ranks
 
 
 def rig(rank=0, world_size=1):
@@ -128,3 +129,27 @@ def test_the_groups_of_a_layout_are_made_once_for_cases_that_share_it(monkeypatc
         ("tp2", "llama3"),
         ("dp2", "llama3"),
     ]
+
+
+def _groups_and_counts():
+    import torch.distributed as dist
+
+    here = rig(dist.get_rank(), 4)
+    groups = [[0, 2], [3]]
+    mine = here.group_of(groups)
+    before = here.count("rounds")
+    here.comm.barrier()
+    after = here.count("rounds", 1)
+    here.comm.barrier()
+    members = None if mine is None else [mine.global_rank(rank) for rank in range(mine.world_size)]
+    return members, here.group_of(groups) is mine, before, after, here.count("rounds"), here.count("other")
+
+
+@pytest.mark.gloo
+def test_ranks_form_groups_once_and_count_together():
+    members, is_same, before, after, whole, other = zip(*run_ranks(4, _groups_and_counts), strict=True)
+    assert members == ([0, 2], None, [0, 2], [3])
+    assert is_same == (True,) * 4
+    assert before == other == (0,) * 4
+    assert sorted(after) == [1, 2, 3, 4]
+    assert whole == (4,) * 4

@@ -46,6 +46,21 @@ num_nodes: [4]
 benchmarks:
   - {benchmark: link_matrix, size: 1MiB, window: 2, pair_iterations: 3, pair_warmup: 1, iterations: 1}
 """
+INCAST = """
+suite: incast
+question: What reaches the receiver, and who is slowed?
+num_nodes: [4]
+benchmarks:
+  - benchmark: congestion
+    between: [nodes, ranks]
+    victim_size: 64KiB
+    neighbour_size: 1MiB
+    messages: 4
+    calls: 5
+    blocks: 3
+    iterations: 2
+    warmup: 1
+"""
 
 
 @pytest.fixture
@@ -59,11 +74,11 @@ def shaped(lab):
     return limit
 
 
-def measured(lab, hosts, suite, folder: Path):
-    """What was read of a run of this suite on these hosts, one rank each."""
+def measured(lab, hosts, suite, folder: Path, ranks_per_host=1):
+    """What was read of a run of this suite on these hosts."""
     path, out = folder / "suite.yaml", folder / "out"
     path.write_text(suite)
-    launcher = launchers.torchrun(lab, hosts, 1)
+    launcher = launchers.torchrun(lab, hosts, ranks_per_host)
     command = launcher.command("-m", "clusterbench.cli", "run", str(path), "--out", str(out))
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
     assert done.returncode in (0, 1), done.stderr  # 1 where a link is suspect, as it is to be in one of the tests
@@ -162,3 +177,17 @@ def test_a_cable_between_two_hosts_is_slow_for_those_two_only(lab, one_slow_link
     assert carries(lab, "cb2", "cb3", 64_000_000, 200e6)
     lab.unslow_between("cb2", "cb4")
     assert carries(lab, "cb4", "cb2", 64_000_000, 200e6)
+
+
+def test_incast_reads_the_receivers_cap_and_only_neighbours_on_the_same_links_slow_victims(lab, shaped, tmp_path):
+    """Between nodes victims and neighbours have links of their own; between ranks each link has one of both."""
+    shaped("100mbit", *HOSTS)
+
+    def is_seen(folder):
+        reading = measured(lab, HOSTS, INCAST, folder, ranks_per_host=2)
+        seen = {(row.point["between"], row.metric): row.value for row in reading.rows if row.benchmark == "congestion"}
+        assert 0.80 < seen["nodes", "incast_bandwidth"] / RATES["100mbit"] < 1.10, seen
+        assert 0.5 < seen["nodes", "congestion_impact"] < 2, seen
+        assert seen["ranks", "congestion_impact"] > 2, seen
+
+    in_three_tries(tmp_path, is_seen)
