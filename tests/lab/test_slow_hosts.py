@@ -1,11 +1,17 @@
-"""One host of four has a slow disk: the acceptance's measurement of files names it."""
+"""One host of four has a slow disk, link or processor: what acceptance measures names it."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from signal import SIGCONT, SIGSTOP
+from threading import Event, Thread
 
 import pytest
 import yaml
@@ -63,3 +69,61 @@ def test_a_disk_that_is_slow_is_named_by_the_acceptances_files(lab, tmp_path):
     files = {"size": "1MiB", "iterations": 3, "operations": ["write"]}
     part = part_of("suites/acceptance.yaml", tmp_path, {"file_io": files})
     assert named(evidence(lab, part, tmp_path / "out"), "slow_disk") == {"cb3"}
+
+
+def test_a_host_whose_link_is_shaped_is_named_by_the_acceptances_pairs(lab, tmp_path):
+    lab.shape("cb2", "100mbit")
+    part = part_of("suites/acceptance.yaml", tmp_path, {"link_matrix": {"between": "nodes"}})
+    assert named(evidence(lab, part, tmp_path / "out"), "slow_link") == {"cb2"}
+
+
+@contextmanager
+def held_back(rank: int, folder: Path) -> Iterator[None]:
+    """The worker of a rank runs a fiftieth of the time, as under a quota of the kernel's.
+
+    Four ranks share two cores here: less would not show beside what they take from each other.
+    """
+    over = Event()
+
+    def hold() -> None:
+        while not over.is_set():
+            found = workers_of(rank, folder)
+            for number, seconds in ((SIGSTOP, 0.098), (SIGCONT, 0.002)):
+                for pid in found:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                time.sleep(seconds)
+
+    holding = Thread(target=hold, daemon=True)
+    holding.start()
+    try:
+        yield
+    finally:
+        over.set()
+        holding.join()
+
+
+def workers_of(rank: int, folder: Path) -> list[int]:
+    """Processes whose output is the log of this rank."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit():
+                log = os.readlink(entry / "fd/1")
+                if log.startswith(f"{folder}/") and log.endswith(f"-rank-{rank:04d}.log"):
+                    found.append(int(entry.name))
+    return found
+
+
+def test_a_host_whose_processor_is_held_back_is_named_by_the_acceptances_products(lab, tmp_path):
+    part = part_of("suites/acceptance.yaml", tmp_path, {"matmul": {"sizes": [1024], "iterations": 20}})
+    seen = set()
+    for number in range(
+        3
+    ):  # beside other work ranks may differ so much that nobody is judged; nobody else is ever named
+        with held_back(2, tmp_path):
+            seen = named(evidence(lab, part, tmp_path / f"out{number}"), "straggler")
+        assert seen <= {"cb3"}
+        if seen:
+            break
+    assert seen == {"cb3"}
