@@ -807,8 +807,8 @@ def _steps(table: Path, of: KnownCluster) -> StepTable:
 
     if not table.is_dir():
         return replace(read_steps(table, of.gpus_per_node, of.gpu), machine=of.machine)
-    if of.source:
-        raise SuiteError(f"{table} is a run and knows its own cluster: --cluster {of.source} has no effect.")
+    if said := f"--cluster {of.source}" if of.source else "--gpus-per-node" if of.gpus_per_node else "":
+        raise SuiteError(f"{table} is a run and knows its own cluster: {said} has no effect.")
     return steps_of_run(table)
 
 

@@ -247,6 +247,9 @@ def test_a_run_that_is_priced_has_a_cluster_of_its_own(here):
     done = run("price", "run", "--cluster", file(here, WHOLE))
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == "error: run is a run and knows its own cluster: --cluster cluster.yaml has no effect.\n"
+    done = run("price", "run", "--gpus-per-node", "4")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "error: run is a run and knows its own cluster: --gpus-per-node has no effect.\n"
 
 
 def test_what_is_known_of_a_cluster_is_its_files(here):
