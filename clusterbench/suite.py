@@ -19,7 +19,7 @@ from clusterbench.run_folder import copy_of_named
 from clusterbench.run_folder.redaction import FROM_ENVIRONMENT, is_secret_name, redacted, redacted_value
 from clusterbench.shape import ModelShape, numbers_of, written
 from clusterbench.shape_file import is_path, shape_in, shape_in_file
-from clusterbench.types import FAIL_ON, Side
+from clusterbench.types import FAIL_ON, MOST_REPEATS, Side
 from clusterbench.units import parse_time
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 
@@ -247,7 +247,7 @@ class _SuiteKeys:
         (), "node counts, within the allocation; all of its nodes by default", minimum=1, maximum=100_000
     )
     all_nodes: bool = option(False, "whether also on all nodes of the allocation, beside num_nodes")
-    repeats: int = option(1, "of the whole list, interleaved", minimum=1, maximum=1000)
+    repeats: int = option(1, "of the whole list, interleaved", minimum=1, maximum=MOST_REPEATS)
     fail_on: tuple[str, ...] = option((), "beside incomplete and suspect: what makes its runs fail", choices=FAIL_ON)
     baseline: str = option("", "file of a baseline, or folder of a run, that floors 'of baseline' are shares of")
 
@@ -258,7 +258,7 @@ class _BlockKeys:
 
     num_ranks: int = option(help="CPU ranks per node", minimum=1, maximum=4096)
     num_nodes: tuple[int, ...] = option(help="instead of the suite's", minimum=1, maximum=100_000)
-    repeats: int = option(help="instead of the suite's", minimum=1, maximum=1000)
+    repeats: int = option(help="instead of the suite's", minimum=1, maximum=MOST_REPEATS)
 
 
 class _SuiteReader:

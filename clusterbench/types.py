@@ -191,6 +191,10 @@ class Refusal:
     hint: str = ""
 
 
+MOST_REPEATS = 1000
+"""Of a suite's list, asked for or run again and again for a time."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """All cases in the order they run within one repeat, and what was refused.

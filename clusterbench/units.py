@@ -215,6 +215,18 @@ def parse_time(text: str) -> float:
     return seconds
 
 
+def duration(seconds: float) -> str:
+    """Minutes and seconds, or hours and minutes where that is enough.
+
+    >>> duration(0.4), duration(75), duration(3 * 3600 + 120)
+    ('0:00', '1:15', '3:02 h')
+    """
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+    return f"{whole // 60}:{whole % 60:02d}"
+
+
 def _seconds(time_s: float) -> str:
     magnitude = abs(time_s)
     if magnitude == 0:

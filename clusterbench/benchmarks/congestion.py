@@ -184,9 +184,12 @@ class _Act(ABC):
     ----------
     comm
         These ranks; there once they have met.
+    rounds
+        How many there were, where it depends on that what is done.
     """
 
     comm: Communicator
+    rounds = 0
 
     def __init__(self, rig: Rig, me: int, of: int, numel: int, messages: int) -> None:
         self.rig, self.me, self.of, self.numel, self.messages = rig, me, of, numel, messages
@@ -272,7 +275,7 @@ class Incast(_Act):
         super().__init__(rig, me, of, numel, messages)
         self.sent, self.received = rig.empty(numel, _DTYPE), rig.empty(of * numel, _DTYPE)
         self.of_sender = list(self.received.view(of, numel))
-        self.rounds = self.filled_at = 0
+        self.filled_at = 0
 
     def call(self) -> None:
         receiver = self.rounds % self.of
@@ -464,7 +467,7 @@ class _Part:
         from clusterbench.engine.loop import measure
 
         assert self.act is not None
-        act, seconds, first = self.act, list[float](), getattr(self.act, "rounds", 0)
+        act, seconds, first = self.act, list[float](), self.act.rounds
         act.fill()
 
         def rounds() -> None:

@@ -56,6 +56,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clusterbench.formulas.student_t import quantile
+from clusterbench.types import MOST_REPEATS
 
 CONFIDENCE = 0.95
 LARGEST_TAIL = 0.001
@@ -65,7 +66,6 @@ FEWEST_ADDED, FEWEST_QUANTITIES = 10, 5
 UNSEEN_SD = 0.10
 _TAILS = 3
 _MAD_TO_SD = 1.4826
-MOST_REPEATS = 1000
 
 Floats = NDArray[np.float64]
 

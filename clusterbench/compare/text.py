@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from clusterbench.compare import EXCLUDED, SHOWN, UNDECIDED, VERDICTS, Comparing, Difference
-from clusterbench.compare.repeats import MOST_REPEATS, Change
+from clusterbench.compare.repeats import Change
+from clusterbench.types import MOST_REPEATS
 from clusterbench.units import format_value
 from clusterbench.words import aligned, comment, few, plural
 

@@ -30,8 +30,9 @@ class Drift(Diagnosis):
     The time of each repeat of a case, in order: one step, or a slow drift, of 5 % or more from start to end, clearer
     than 95 in 100 runs of the same times in any order would show among all cases together (Pettitt's and Mann and
     Kendall's tests of ranks, Holm's correction). It takes ten repeats, and more where cases are many: ``repeats`` in
-    the suite, or ``for: 2h``. More than 24 repeats are taken together, some and some, so that a single slow one does
-    not count. A case that became faster is a note: it was measured before something had settled.
+    the suite, or ``for: 2h``, of which it is also said where they were too few. More than 24 repeats are taken
+    together, some and some, so that a single slow one does not count. A case that became faster is a note: it was
+    measured before something had settled.
 
     Why it matters
     --------------
@@ -54,34 +55,38 @@ class Drift(Diagnosis):
     def answer(self, reading: Reading) -> Answer:
         from clusterbench.cases.series import ALPHA, holm, shift_of  # numpy, only now
 
-        series = {history.case.id: values for history in reading.histories if (values := _stretches(history))}
-        enough = {case: values for case, values in series.items() if _would_show(len(values), len(series))}
+        times = {history.case.id: _times(history) for history in reading.histories}
+        series = {case: _stretches(of_repeats) for case, of_repeats in times.items() if len(of_repeats) >= FEWEST}
         if not series:
             return Answer()
+        enough = {case: values for case, values in series.items() if _would_show(len(values), len(series))}
         shifts = {case: shift_of(values) for case, values in enough.items()}
         sure = dict(zip(shifts, holm([shift.p for shift in shifts.values()]), strict=True))
         found = [
-            _finding(case, shift, enough[case], sure[case])
+            _finding(case, shift, enough[case], len(times[case]), sure[case])
             for case, shift in shifts.items()
             if sure[case] < ALPHA and abs(math.expm1(shift.log)) >= LEAST
         ]
         found.sort(key=lambda finding: (finding.severity == "note", finding.where))
         healthy, short = [], len(series) - len(enough)
         if shifts and not found:
-            fewest = min(map(len, enough.values()))
+            fewest = min(len(times[case]) for case in enough)
             kept = f"kept their time within {100 * LEAST:.0f} %"
             healthy = [f"{plural(len(shifts), 'case')} of {fewest} repeats or more {kept}"]
         needs = next((number for number in range(FEWEST, MOST) if _would_show(number, len(series))), MOST)
         open_ = [NotJudged(plural(short, "case"), "too few repeats to tell a drift from noise", f"{needs} or more")]
-        return Answer(tuple(found), tuple(healthy), tuple(open_) if short else ())
+        return Answer(tuple(found), tuple(healthy), tuple(open_) if short and reading.plan.for_s else ())
 
 
-def _stretches(history: History) -> list[float]:
-    """Seconds of an iteration in each repeat of a case, in order; of many repeats some and some together."""
+def _times(history: History) -> list[float]:
+    """Seconds of an iteration in each repeat of a case, in order; none where one took no time."""
     observations = sorted(history.observations, key=lambda observation: observation.repeat)
     times = [median(iteration_times(observation)) for observation in observations if observation.seconds]
-    if len(times) < FEWEST or min(times) <= 0:
-        return []
+    return times if all(time > 0 for time in times) else []
+
+
+def _stretches(times: Sequence[float]) -> list[float]:
+    """The same, of many repeats some and some together."""
     parts = min(len(times), MOST)
     bounds = [len(times) * part // parts for part in range(parts + 1)]
     return [median(times[begin:end]) for begin, end in pairwise(bounds)]
@@ -93,13 +98,14 @@ def _would_show(num_stretches: int, num_cases: int) -> bool:
     return least_probability(num_stretches) * num_cases < ALPHA
 
 
-def _finding(case: str, shift: Shift, values: Sequence[float], p: float) -> Finding:
+def _finding(case: str, shift: Shift, values: Sequence[float], num_repeats: int, p: float) -> Finding:
     change = math.expm1(shift.log)
-    where = f"from stretch {shift.before + 1} of {len(values)} on" if shift.kind == "step" else "more and more"
+    first_slow = num_repeats * shift.before // len(values) + 1
+    where = f"from repeat {first_slow} of {num_repeats} on" if shift.kind == "step" else "more and more"
     what = f"{100 * abs(change):.0f} % {'slower' if change > 0 else 'faster'} {where}"
     first, last = (format_value(value, "s") for value in (values[0], values[-1]))
     evidence = (
-        f"{first} an iteration in the first of {plural(len(values), 'stretch', 'stretches')} of the run, {last} in the "
-        f"last; p {p:.1g} for all cases together"
+        f"{first} an iteration at the beginning of {plural(num_repeats, 'repeat')}, {last} at their end; p {p:.1g} for "
+        "all cases together"
     )
     return Finding(case, what, "warning" if change > 0 else "note", evidence, brief=what)

@@ -9,14 +9,11 @@ from itertools import groupby
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.launch.mpi_cases import in_agents
-from clusterbench.types import Case, Outcome, Plan
+from clusterbench.types import MOST_REPEATS, Case, Outcome, Plan
 
 MOST_LOSSES = 2
 """Attempts at a case that may each cost a host; after that it is not tried again."""
 
-
-MOST_REPEATS = 1000
-"""Of a list that is run for a time: as many as a suite may ask for."""
 
 FEWEST_OWN_STEPS, FEWEST_AT_ONCE = 20, 2
 """Steps of which each rank's own work is recorded in all cases and repeats of one benchmark on as many ranks, and in

@@ -11,18 +11,7 @@ from rich.text import Text
 from clusterbench.launch.conductor import Progress
 from clusterbench.launch.executions import Execution
 from clusterbench.types import Outcome
-
-
-def duration(seconds: float) -> str:
-    """Minutes and seconds, or hours and minutes where that is enough.
-
-    >>> duration(0.4), duration(75), duration(3 * 3600 + 120)
-    ('0:00', '1:15', '3:02 h')
-    """
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
-    return f"{whole // 60}:{whole % 60:02d}"
+from clusterbench.units import duration
 
 
 def describe(outcome: Outcome) -> str:

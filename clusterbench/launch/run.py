@@ -38,7 +38,7 @@ from clusterbench.launch.interfaces import Interface
 from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import Hello, SampleGpus
 from clusterbench.launch.mpi_cases import in_agents
-from clusterbench.launch.progress import duration, progress_on
+from clusterbench.launch.progress import progress_on
 from clusterbench.launch.reach import reached_interfaces
 from clusterbench.launch.rendezvous import meet
 from clusterbench.launchers import Started, detect, named_hosts
@@ -49,6 +49,7 @@ from clusterbench.run_folder.attempts import WITHOUT_MACHINE
 from clusterbench.run_folder.lock import FolderHeld, Lock
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Case, Plan
+from clusterbench.units import duration
 from clusterbench.words import few, plural
 
 SECONDS_BETWEEN_GPU_SAMPLES = 0.5

@@ -9,7 +9,7 @@ from clusterbench.benchmarks import same_work
 from clusterbench.cluster import Cluster
 from clusterbench.expected.fits import NOT_SEEN, fit_words
 from clusterbench.types import Case, Floor, Plan, Refusal, metric_key
-from clusterbench.units import format_value
+from clusterbench.units import duration, format_value
 from clusterbench.words import aligned, comment, few, plural
 
 WHOLE = metric_key("peak_memory", category="total")
@@ -31,7 +31,7 @@ def plan_text(plan: Plan) -> str:
 
 def _head(plan: Plan) -> list[str]:
     question = f": {plan.question}" if plan.question else ""
-    times = plural(plan.repeats, "repeat") + (f" and again for {format_value(plan.for_s, 's')}" if plan.for_s else "")
+    times = plural(plan.repeats, "repeat") + (f" or more to fill {duration(plan.for_s)}" if plan.for_s else "")
     counts = f"{plural(len(plan.cases), 'case')}, {times}, {len(plan.refusals)} refused"
     idle = comment(sentence) if (sentence := idle_sentence(plan.cases, plan.cluster)) else []
     return [*comment(f"{plan.suite}{question}"), *comment(f"{_machine(plan.cluster)}: {counts}"), *idle]

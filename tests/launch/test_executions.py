@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from clusterbench.launch.executions import MOST_REPEATS, Execution, again, left_to_do, own_steps
-from clusterbench.types import Case, Outcome, Plan
+from clusterbench.launch.executions import Execution, again, left_to_do, own_steps
+from clusterbench.types import MOST_REPEATS, Case, Outcome, Plan
 from tests.launch.test_conductor import CLUSTER, case, conduct
 
 
