@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from clusterbench.cases import Reading
-from clusterbench.diagnoses.drift import Drift
+from clusterbench.diagnoses.drift import MOST, Drift, _stretches
 from tests.report.synthetic import case, observation, outcome, reading
 
 
@@ -80,3 +80,10 @@ def test_only_of_a_run_that_was_to_last_it_is_said_that_repeats_are_too_few() ->
         "1 case (too few repeats to tell a drift from noise; it takes 10 or more)"
     ]
     assert Drift().answer(run_of({"a": [1.0, 1.2]})).state == "nothing to judge"
+
+
+def test_many_repeats_are_taken_together_and_the_step_has_the_number_of_its_repeat() -> None:
+    times = noisy([1.0] * 500 + [1.2] * 500, 6)
+    assert len(_stretches(times)) == MOST
+    (finding,) = Drift().findings(run_of({"long": times}))
+    assert finding.what == "20 % slower from repeat 501 of 1000 on"
