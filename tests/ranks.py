@@ -18,8 +18,8 @@ SECONDS_TO_MEET = 240
 """Beside tests whose MPI ranks spin, on few cores, a rank may be late by a minute."""
 MOST_STARTS = 3
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(
     [
         "torch.distributed.tensor.parallel",
         "torch.distributed.fsdp",
@@ -99,9 +99,9 @@ def run_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, ti
 
 def _start(world_size: int, function: Callable[..., Any], arguments: tuple[Any, ...], timeout_s: float) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
-        queue, all_said = _context.Queue(), _context.Event()
+        queue, all_said = FORKSERVER.Queue(), FORKSERVER.Event()
         processes = [
-            _context.Process(
+            FORKSERVER.Process(
                 target=_rank, args=(function, arguments, rank, world_size, f"{folder}/store", queue, all_said)
             )
             for rank in range(world_size)

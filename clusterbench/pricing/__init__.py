@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain as joined
 
 from clusterbench.expectation import MEASURED
 from clusterbench.pricing.rates import KnownRates, Rates
@@ -18,6 +18,9 @@ from clusterbench.pricing.work import Messages, StageWork, StepWork
 
 KNEE = 4.0
 """How sharply the larger of two times that pass at once decides their sum: the norm by which they are added."""
+
+CALLS_OF_AN_OPERATOR = 40.0
+"""Calls in Python that take the host as long as an operator does: ``python -m tests.bench host_calls``."""
 
 FORWARD_AND_BACKWARD = 3.0
 """Forwards that a micro-batch takes: one, and a backward as long as two."""
@@ -110,7 +113,9 @@ def _ranges(
 ) -> dict[str, tuple[float, float]]:
     """From which to which seconds rates move each part, given the parts at both ends of each rate."""
     ranges = {}
-    for part in dict.fromkeys(chain(parts, *chain(*at_ends))):  # where another stage is the slowest it may have others
+    for part in dict.fromkeys(
+        joined(parts, *joined(*at_ends))
+    ):  # where another stage is the slowest it may have others
         seconds = parts.get(part, 0.0)
         shorter = longer = 0.0
         for lower, upper in at_ends:
@@ -181,14 +186,14 @@ def _micro_batch(stage: StageWork, work: StepWork, rates: Rates, chained: float)
         "memory": stage.memory_bytes / rates.memory,
     }
     for sent in stage.messages:
-        shown = max(0.0, _seconds(sent, rates) - sent.behind_flops / rates.matmul)
+        behind_s = 0.0 if work.is_in_turn else sent.behind_flops / rates.matmul
+        shown = max(0.0, _seconds(sent, rates) - behind_s)
         parts[sent.axis] = parts.get(sent.axis, 0.0) + shown
     busy = sum(parts.values())
-    launch = stage.operators * rates.operator_time
-    latency = (
-        sum(sent.count * sent.ranks for sent in stage.messages if sent.is_waited_for) * rates.collective_time * chained
-    )
-    waited = _either(busy, launch, latency) - busy
+    launch = (stage.operators + stage.host_calls / CALLS_OF_AN_OPERATOR) * rates.operator_time
+    chain = [sent for sent in stage.messages if sent.is_waited_for or work.is_in_turn]
+    latency = sum(sent.count * sent.partners for sent in chain) * rates.collective_time * chained
+    waited = launch + latency if work.is_in_turn else _either(busy, launch, latency) - busy
     # each to the power by which they are added, so that the longer of the two has the larger share
     of_launch, of_latency = launch**KNEE, latency**KNEE
     if both := of_launch + of_latency:
@@ -209,10 +214,10 @@ def _either(first: float, second: float, third: float) -> float:
 
 
 def _seconds(sent: Messages, rates: Rates) -> float:
-    return sent.count * rates.collective_s(sent.op, sent.size_bytes, sent.ranks, sent.nodes, sent.sharing)
+    return sent.count * rates.collective_s(sent.op, sent.size_bytes, sent.partners, sent.nodes, sent.sharing)
 
 
 def _gradients(work: StepWork, rates: Rates, backward: float) -> float:
     sent = sum(_seconds(each, rates) for each in work.gradients)
-    shown = max(work.exposed * sent, sent - work.overlap * backward)
+    shown = sent if work.is_in_turn else max(work.exposed * sent, sent - work.overlap * backward)
     return shown + sum(_seconds(each, rates) for each in work.after)

@@ -163,7 +163,7 @@ _OF_A_CPU: Mapping[str, tuple[float, float, float]] = {
     "matmul": (5e9, 50e9, 500e9),
     "attention[head_dim=64]": (2e9, 20e9, 200e9),
     "memory": (2e9, 10e9, 40e9),
-    "operator_time": (2e-6, 6e-6, 30e-6),
+    "operator_time": (5e-6, 20e-6, 120e-6),
     "half_size": (4e3, 32e3, 256e3),
     "collective_time": (5e-6, 40e-6, 300e-6),
     "busbw[nodes=1,op=all_gather]": (2e8, 2e9, 2e10),

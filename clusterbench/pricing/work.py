@@ -36,6 +36,11 @@ class Messages:
     behind_flops: float = 0.0
     is_waited_for: bool = True
 
+    @property
+    def partners(self) -> int:
+        """Ranks that each of them takes: two of a send and its receive, else all of the group."""
+        return min(2, self.ranks) if self.op == "send_recv" else self.ranks
+
 
 @dataclass(frozen=True)
 class StageWork:
@@ -49,6 +54,8 @@ class StageWork:
         Read and written by operators that are bound by memory.
     operators
         That the host launches.
+    host_calls
+        Calls in Python of those who wrap operators, such as DTensor, FSDP and recomputation: the host makes them, too.
     messages
         What is sent within the stage.
     parameters
@@ -67,6 +74,7 @@ class StageWork:
     parameters: float
     stages: int = 1
     neighbours: int = 0
+    host_calls: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,8 @@ class StepWork:
         What is sent when it is over.
     optimizer_bytes
         Read and written by the update.
+    is_in_turn
+        Whether the host computes itself what it launches, one after the other, as on a CPU.
     """
 
     head_dim: int
@@ -106,3 +116,4 @@ class StepWork:
     overlap: float = 0.75
     exposed: float = 0.10
     bubble: float = 1.0
+    is_in_turn: bool = False

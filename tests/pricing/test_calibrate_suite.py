@@ -32,12 +32,13 @@ SUITE = Path(__file__).parents[2] / "suites" / "calibrate.yaml"
 H100 = "NVIDIA H100 80GB HBM3"
 CARD = accelerators()["h100-sxm-80gb"]
 TYPICAL = typical_rates(CARD, 400e9)
+# a fast host, so that what a chain of collectives takes is not hidden behind the calls of an eager step
 TRUE: Mapping[str, float] = {
     "matmul": 600e12,
     "memory": 2.4e12,
-    "operator_time": 12e-6,
+    "operator_time": 6e-6,
     "half_size": 0.6e6,
-    "collective_time": 20e-6,
+    "collective_time": 40e-6,
     "pipeline_factor": 3.0,
     "p2p_time": 30e-6,
     "p2p_bandwidth": 40e9,

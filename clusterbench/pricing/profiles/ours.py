@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from clusterbench.expected.flops import executed_by_rank
 from clusterbench.expected.total import fullest_moment
-from clusterbench.formulas.schedules import bubble_formula
+from clusterbench.formulas.schedules import bubble_formula, splits_backward
 from clusterbench.job import DTYPE_BYTES, Chunk, TrainingJob, as_one, has_copy
 from clusterbench.job.flops import ATTENTION, CAUSAL_ATTENTION
 from clusterbench.parallel import (
@@ -25,6 +25,7 @@ from clusterbench.parallel import (
     part_of,
     traffic_of_step,
 )
+from clusterbench.parallel.context import ContextParallel
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.pricing import PARTS
@@ -37,6 +38,26 @@ of whose weights there are no copies that were rounded once a step."""
 
 OPERATORS_OF_THE_ENDS = 40
 """Of embedding, final norm, head and loss."""
+
+CALLS_OF_TP, CALLS_OF_SP, CALLS_OF_ENDS = 8400, 2300, (5600, 7100)
+"""Calls in Python of DTensor in forward and backward of a layer that is cut over tp, more of them with sp, and in those
+of embedding, head and loss, without sp and with it; where a layer has experts only its attention is cut."""
+
+OF_ATTENTION = 0.54
+"""Share of a layer's that are those of its attention."""
+
+CALLS_OF_ZERO2, CALLS_OF_ZERO3, CALLS_OF_SLICED_SHARDS = 1650, 2250, 1000
+"""Of FSDP, where gradients are sharded, where weights are, too, and more of either where those are cut over tp."""
+
+CALLS_OF_RINGS, CALLS_OF_A_BLOCK, CALLS_OF_GATHERED_CONTEXT = 115, 480, 210
+"""Of a ring over the blocks of other ranks, and of each of those; of attention that gathers or exchanges heads."""
+
+CALLS_OF_EXPERTS, CALLS_OF_SENT_EXPERTS, CALLS_OF_COPIES, CALLS_OF_SPLIT_BACKWARD = 170, 230, 340, 830
+"""Of a router and its experts, of sending rows to those of other ranks, of weights with copies that were rounded, and
+of a schedule that splits backward."""
+
+CALLS_OF_AGAIN: Mapping[str, tuple[float, float]] = {"none": (0, 0.0), "full": (2200, 0.4), "selective": (7700, 0.65)}
+"""Of recomputation: its own, and the share of DTensor's that it makes again."""
 
 ALONG_HIDDEN, ALONG_HEADS, ALONG_FFN, ALONG_VOCAB = 50, 50, 28, 44
 """Bytes that operators bound by memory read and write for each token, in forward and backward: of a layer by hidden
@@ -97,6 +118,7 @@ class Ours(Profile):
             after=[_messages(each, priced) for each in after],
             optimizer_bytes=OF_NORM_AND_CLIPPING * states["gradients"] / job.master_bytes + OF_UPDATE * moments,
             bubble=_bubble(priced, active),
+            is_in_turn=job.device == "cpu",
         )
 
     def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
@@ -196,7 +218,36 @@ def _stage(
         parameters=parameters,
         stages=number,
         neighbours=neighbours,
+        host_calls=host_calls(active, part),
     )
+
+
+def host_calls(active: Sequence[Parallelism], part: TrainingJob) -> float:
+    """Of a micro-batch, beside those that launch the operators of a plain layer."""
+    layout, shape = part.layout, part.shape
+    repeats = next((parallelism.repeats for parallelism in active if parallelism.repeats != "none"), "none")
+    again, share = CALLS_OF_AGAIN[repeats]
+    calls: float = again
+    of_ends = 0.0
+    if layout.uses("tp"):
+        sliced = CALLS_OF_TP + CALLS_OF_SP * layout.sp
+        calls += sliced * (OF_ATTENTION if shape.num_experts else 1) * (1 + share)
+        of_ends = CALLS_OF_ENDS[layout.sp] * (part.embeds + part.has_head) / 2
+    if layout.zero >= 2:
+        calls += CALLS_OF_ZERO3 if layout.zero == 3 else CALLS_OF_ZERO2
+        calls += CALLS_OF_SLICED_SHARDS * layout.uses("tp")
+    if (context := of_kind(ContextParallel, active)) is not None:
+        calls += (
+            CALLS_OF_RINGS + CALLS_OF_A_BLOCK * (layout.cp - 1)
+            if context.context in ("ring", "zigzag")
+            else CALLS_OF_GATHERED_CONTEXT
+        )
+    if shape.num_experts:
+        calls += CALLS_OF_EXPERTS + CALLS_OF_SENT_EXPERTS * layout.uses("ep")
+    calls += CALLS_OF_COPIES * has_copy("norm.weight", part)
+    pipeline = of_kind(Pipeline, active)
+    calls += CALLS_OF_SPLIT_BACKWARD * (pipeline is not None and splits_backward(pipeline.schedule))
+    return part.num_layers * calls + of_ends
 
 
 def _bytes_of_a_parameter(part: TrainingJob, micro_batches: int, is_replicated: bool) -> float:
