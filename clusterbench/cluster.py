@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -110,6 +110,43 @@ def find_card(name: str) -> Accelerator | None:
     4
     """
     return accelerators().get(name.split(" (")[0].lower()) or find_accelerator(name)
+
+
+_FORM, _GIGABYTES = re.compile(r"sxm\d?"), re.compile(r"(\d+)gi?b")
+_NO_PART_OF_A_NAME = re.compile(r"\(.*?\)|^\d+ ?x ?|\bnvidia\b|\bamd\b|\binstinct\b|\btesla\b|\bnvl\d+\b")
+
+
+def meant_cards(words: str) -> list[Accelerator]:
+    """Accelerators that a publication's words may stand for: where they name no form, the modules of servers.
+
+    >>> [card.name for words in ("A100-80GB (Selene)", "8xH100", "H100 PCIe", "A100") for card in meant_cards(words)]
+    ['a100-sxm4-80gb', 'h100-sxm-80gb', 'h100-pcie-80gb', 'a100-sxm4-80gb', 'a100-sxm4-40gb']
+    >>> [meant_cards(words) for words in ("H100-94GB", "80GB", "Hopper", "")]
+    [[], [], [], []]
+    """
+    parts = _parts(_NO_PART_OF_A_NAME.sub(" ", words.lower()))
+    meant = [card for card in accelerators().values() if parts and _may_be(card, parts)]
+    return [card for card in meant if "sxm" in _parts(card.name)] or meant
+
+
+def meant_card(words: str) -> Accelerator | None:
+    """The one accelerator that a publication's words may stand for; None where they fit several, or none."""
+    meant = meant_cards(words)
+    return meant[0] if len(meant) == 1 else None
+
+
+def _parts(words: str) -> list[str]:
+    return [_FORM.sub("sxm", part) for part in re.split(r"[\s_-]+", words) if part]
+
+
+def _may_be(card: Accelerator, parts: Sequence[str]) -> bool:
+    """Whether words begin with the card's chip, and say nothing that it is not."""
+    of_card = _parts(card.name)
+    sizes = [float(size[1]) for part in parts if (size := _GIGABYTES.fullmatch(part))]
+    has_memory = all(card.memory_bytes is not None and abs(size * 1e9 / card.memory_bytes - 1) < 0.1 for size in sizes)
+    others = [part for part in parts if not _GIGABYTES.fullmatch(part)]
+    is_half = "gcd" in of_card  # of a package, which the words may count as one GPU
+    return others[:1] == of_card[:1] and set(others) <= set(of_card) and has_memory and is_half == ("gcd" in others)
 
 
 def named_accelerator(name: str, said: str = "--gpu") -> Accelerator:

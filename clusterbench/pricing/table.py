@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterbench.cluster import GPUS_OF_A_NODE, find_card
+from clusterbench.cluster import GPUS_OF_A_NODE, find_card, meant_card
 from clusterbench.csv_lines import rows_of
 from clusterbench.errors import LayoutError, SuiteError, nearest
 from clusterbench.fingerprint import UNKNOWN, Fingerprint
@@ -153,7 +153,8 @@ class _Row:
     ) -> None:
         self.folder, self.line, self.where = table.parent, line, f"{table.name}:{line}"
         self.cells = cells
-        card = find_card(gpu or cells.get("gpu", ""))
+        named = gpu or cells.get("gpu", "")
+        card = find_card(named) or meant_card(named)
         self.gpus_per_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
         self.defaults: list[str] = []
 

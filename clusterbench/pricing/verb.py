@@ -6,12 +6,11 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
-from clusterbench.cluster import Accelerator, accelerators, find_card, named_accelerator
+from clusterbench.cluster import Accelerator, accelerators, find_card, meant_card, meant_cards, named_accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import UNKNOWN
@@ -87,20 +86,26 @@ def price_table(
     """
     profile = named_profile(profile_name)
     network = nics_bytes_per_s(nics)
-    card_of = {row.line: _card(row, table, gpu) for row in table.rows}
+    card_of = _cards(table.rows, table, gpu)
     expect_effect(rates, accepted)
 
-    @cache
-    def known_of(card: str) -> KnownRates:
-        typical = _typical(card, network, table, rates)
-        return typical if rates is None else rates_of(rates, typical, profile_name, accepted=accepted)
-
-    priced = [_priced(row, profile, card_of[row.line], known_of) for row in table.rows]
+    known: dict[str, KnownRates | SuiteError] = {}
+    for card in sorted(set(card_of.values())):
+        try:
+            typical = _typical(card, network, table, rates)
+            known[card] = typical if rates is None else rates_of(rates, typical, profile_name, accepted=accepted)
+        except SuiteError as error:  # rows of other cards may have a price
+            known[card] = error
+    usable = {card: of for card, of in known.items() if isinstance(of, KnownRates)}
+    if not usable:
+        raise next(of for of in known.values() if isinstance(of, SuiteError))
+    priced = [_priced(row, profile, card_of.get(row.line), known) for row in table.rows]
     factor = 1.0 if scale_from is None else _factor(priced, table, scale_from)
     scaled = [_scaled(each, factor) for each in priced]
     remarks = [
-        *(remark for card in sorted(set(card_of.values())) for remark in _about_rates(known_of(card), rates)),
+        *(remark for of in usable.values() for remark in _about_rates(of, rates)),
         *([] if scale_from is None else [f"all times x {factor:.4g}, so that line {scale_from} comes out as measured"]),
+        *_about_cards(table.rows, card_of, gpu),
         *table.defaults,
         *_about_rows(scaled, table),
     ]
@@ -118,29 +123,58 @@ def _network_of(table: StepTable) -> float | None:
     return nics_bytes_per_s(nics_of_ports(table.machine.network))
 
 
-def _card(row: TableRow, table: StepTable, gpu: str | None) -> str:
-    """The name of a row's card in the tables."""
+def _card(row: TableRow, gpu: str | None) -> str | None:
+    """The name of a row's card in the tables; None where its words stand for none, or for several."""
     if row.gpu == CPU:
         return CPU
-    if gpu is not None:
-        return named_accelerator(gpu).name
-    found = find_card(row.gpu)
-    if found is None:
+    card = named_accelerator(gpu) if gpu is not None else find_card(row.gpu) or meant_card(row.gpu)
+    return None if card is None else card.name
+
+
+def _no_card(row: TableRow) -> str:
+    meant = [card.name for card in meant_cards(row.gpu)]
+    which = f": it may be {' or '.join(meant)}" if meant else ""
+    return f"gpu {row.gpu!r} is not the name of one card of the tables{which}"
+
+
+def _cards(rows: Sequence[TableRow], table: StepTable, gpu: str | None) -> dict[int, str]:
+    """Line -> the card of each row of which that can be told.
+
+    Raises
+    ------
+    SuiteError
+        If it can be told of none.
+    """
+    found = {row.line: card for row in rows if (card := _card(row, gpu)) is not None}
+    if rows and not found:
         raise SuiteError(
-            f"{table.place(row)}: gpu {row.gpu!r} does not begin with a card of the tables.\n"
+            f"{table.place(rows[0])}: {_no_card(rows[0])}.\n"
             f"hint: --gpu NAME says it for all rows, one of {', '.join(accelerators())}"
         )
-    return found.name
+    return found
 
 
-def _priced(row: TableRow, profile: Profile, card: str, known_of: Callable[[str], KnownRates]) -> Priced:
+def _about_cards(rows: Sequence[TableRow], card_of: Mapping[int, str], gpu: str | None) -> Iterator[str]:
+    """What the words of a table were taken for, where they are no card's name."""
+    if gpu is None:
+        for words in dict.fromkeys(row.gpu for row in rows if row.line in card_of and row.gpu != CPU):
+            if find_card(words) is None and (card := meant_card(words)) is not None:
+                yield f"gpu {words!r} is taken for {card.name}; --gpu NAME says otherwise"
+
+
+def _priced(row: TableRow, profile: Profile, card: str | None, known: Mapping[str, KnownRates | SuiteError]) -> Priced:
+    if card is None:
+        return Priced(row, reason=_no_card(row))
     of_card = accelerators().get(card)
     if row.priced is None:
         return Priced(row, card=of_card, reason=row.reason)
     if (why := profile.objection(row.priced)) is not None:
         return Priced(row, card=of_card, reason=why)
+    rates = known[card]
+    if isinstance(rates, SuiteError):
+        return Priced(row, card=of_card, reason=str(rates).splitlines()[0])
     held = profile.held(row.priced)
-    return Priced(row, price(profile.work(row.priced), known_of(card)), held, of_card)
+    return Priced(row, price(profile.work(row.priced), rates), held, of_card)
 
 
 def _factor(priced: Sequence[Priced], table: StepTable, line: int) -> float:
@@ -264,6 +298,8 @@ def calibrate_table(
     rows = [row for row in table.rows if row.step_s and row.priced and profile.objection(row.priced) is None]
     if not rows:
         raise SuiteError(f"{table.name}: {_why_no_row(table, profile)}.")
+    card_of = _cards(rows, table, gpu)
+    rows = [row for row in rows if row.line in card_of]
     if lines:
         rows = [row for row in rows if row.line in lines]
     if missing := sorted(set(lines) - {row.line for row in rows}):
@@ -272,7 +308,7 @@ def calibrate_table(
     wanted = [*range(len(rows))] if lines else chosen(configurations)
     if not table.has_lines and not lines:
         wanted = [*range(len(rows))]  # a run was made for it
-    cards = {_card(rows[number], table, gpu) for number in wanted}
+    cards = {card_of[rows[number].line] for number in wanted}
     if len(cards) != 1:
         what = f"rows are of {', '.join(sorted(cards))}" if cards else "no row is of a kind that a calibration wants"
         raise SuiteError(f"{table.name}: {what}.\nhint: --lines A,B,C takes these rows")
@@ -287,6 +323,7 @@ def calibrate_table(
     found = replace(rates_after(fitted, known, len(runs), profile_name), machine=typical.machine)
     more = most_narrowing(_not_run(table, measured, profile), known, fitted)
     return found, [
+        *_about_cards(measured, card_of, gpu),
         *_about_runs(runs, found),
         *probe_lines(probed, typical),
         *determined(typical, found),
