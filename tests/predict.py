@@ -47,7 +47,7 @@ OPEN_TABLES = (
     ("kempnerforge_h200.csv", "fsdp2", "h200-sxm-141gb", 4, "4x400Gb"),
     ("megatron_2020_tp_scaling.csv", "megatron_core", "a100-sxm4-80gb", 8, "8x200Gb"),
 )
-"""File, profile, card where the table does not say it, GPUs and NICs of a node: no figure of the model was fitted to one."""
+"""File, profile, card where the table does not say it, GPUs and NICs of a node: the model was fitted to none."""
 
 OF_INTERVAL = 0.8
 GIB = 2**30
