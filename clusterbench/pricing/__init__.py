@@ -135,7 +135,7 @@ def unread_rates(work: StepWork) -> Iterator[str]:
     if work.pipeline_nodes <= 1 or len(work.stages) <= 1:
         yield "pipeline_factor"
     sent = [each for stage in work.stages for each in stage.messages]
-    if not any(each.is_waited_for for each in sent):
+    if not any(each.is_waited_for or work.is_in_turn for each in sent):
         yield "collective_time"
     every = [each for each in (*sent, *work.gradients, *work.after) if each.ranks > 1]
     if not every:
@@ -163,7 +163,7 @@ def parts_of(work: StepWork, rates: Rates) -> dict[str, float]:
     parts = {part: work.num_micro_batches * of for part, of in by_stage[slowest].items()}
     parts["bubble"] = work.bubble * others
     backward = seconds[slowest] * (FORWARD_AND_BACKWARD - 1) / FORWARD_AND_BACKWARD
-    parts["dp"] = _gradients(work, rates, backward)
+    parts["dp"] = parts.get("dp", 0.0) + _gradients(work, rates, backward)  # beside what micro-batches send along dp
     parts["optimizer"] = work.optimizer_bytes / rates.memory
     parts["overhead"] = rates.step_time
     return parts

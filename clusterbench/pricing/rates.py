@@ -74,12 +74,13 @@ class Rates:
         """Seconds of one collective: its bytes, and as many more as half of the bandwidth is reached with.
 
         Those grow with the ranks of a group, as a ring has a step for each. The bus bandwidth on record is that of
-        :data:`PROBED_BYTES`.
+        :data:`PROBED_BYTES` among all ranks of the nodes it was probed on, which may be fewer than the group reaches.
         """
         if ranks == 1:
             return 0.0
         half = self.half_size * ranks
-        bandwidth = self.busbw_of(op, nodes, sharing) * (1 + half / PROBED_BYTES)
+        probed_ranks = ranks if nodes == 1 else ranks / nodes * sharing * self._probed_nodes(op, nodes)
+        bandwidth = self.busbw_of(op, nodes, sharing) * (1 + self.half_size * probed_ranks / PROBED_BYTES)
         return traffic_bytes(op, size_bytes + half, ranks) / bandwidth
 
     def busbw_of(self, op: str, nodes: int, sharing: int) -> float:
@@ -100,11 +101,18 @@ class Rates:
         return {}
 
     def _busbw(self, op: str, nodes: int, sharing: int) -> float:
-        of_nodes = next(self.busbw[known] for known in (op, *OPS) if known in self.busbw)
-        alone = of_nodes[next((known for known in of_nodes if known >= nodes), max(of_nodes))]
+        alone = self._of_nodes(op)[self._probed_nodes(op, nodes)]
         if nodes == 1 or sharing == 1:
             return alone
         return 1 / (1 / alone + (sharing - 1) / self.node_network)
+
+    def _of_nodes(self, op: str) -> Mapping[int, float]:
+        return next(self.busbw[known] for known in (op, *OPS) if known in self.busbw)
+
+    def _probed_nodes(self, op: str, nodes: int) -> int:
+        """The number of nodes on record that counts for so many."""
+        of_nodes = self._of_nodes(op)
+        return next((known for known in of_nodes if known >= nodes), max(of_nodes))
 
 
 def _at(by_size: Mapping[int, float], size: int) -> float:

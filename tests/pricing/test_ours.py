@@ -18,9 +18,9 @@ MULTIPLIED = ("products", "grouped products", "batched products", "causal attent
 ONCE = ("gradients", "the optimizer")
 
 
-def dry_and_priced(layout, micro_batches, recompute="none"):
+def dry_and_priced(layout, micro_batches, recompute="none", **changes):
     layout = ParallelLayout.parse(layout)
-    job = TrainingJob(SHAPE, layout, 2048, micro_batches * layout.dp, 1, "bfloat16", device="cuda")
+    job = TrainingJob(SHAPE, layout, 2048, micro_batches * layout.dp, 1, "bfloat16", device="cuda", **changes)
     options = {} if recompute == "none" else {"recompute": recompute}
     (rank,) = dry_ranks(OurTrainer(), job, from_options(options), "megatron", [0])
     return rank, Ours().work(PricedJob(job, 8, 1, recompute))
@@ -71,3 +71,57 @@ def test_memory_is_that_of_the_plan():
     )
     (held,) = Ours().memory(PricedJob(job, 8))
     assert sum(held.values()) / 1e9 == pytest.approx(29.4, abs=0.3)  # what README's dry run says
+
+
+@pytest.mark.parametrize("precision", ["float32_master", "bfloat16_moments", "pure_bfloat16"])
+def test_an_update_moves_the_bytes_of_its_precision(precision):
+    rank, work = dry_and_priced("dp2", 2, precision=precision)
+    once = sum(each.moved_bytes for each in rank.work if each.where in ONCE)
+    assert work.optimizer_bytes == pytest.approx(once, rel=0.15)
+
+
+def priced(layout, micro_batches=8, shape="llama-8b", **options):
+    layout = ParallelLayout.parse(layout)
+    job = TrainingJob(named_shape(shape), layout, 4096, micro_batches * layout.dp, 1, "bfloat16", device="cuda")
+    return PricedJob(job, 8, options=options)
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "options"),
+    [
+        ("dp64+zero2", "llama-8b", {}),
+        ("dp64+zero3", "llama-8b", {}),
+        ("dp64+zero3", "llama-8b", {"shard_group_size": 8}),
+        ("dp8-tp8+sp+zero3", "llama-8b", {}),
+        ("dp8+ep8+zero3", "mixtral-8x7b", {"routing": "balanced"}),
+    ],
+)
+def test_messages_hide_behind_no_more_products_than_there_are(layout, shape, options):
+    (stage,) = Ours().work(priced(layout, shape=shape, **options)).stages
+    assert sum(each.behind_flops for each in stage.messages) == pytest.approx(stage.matmul_flops)
+
+
+def test_what_shards_weights_within_a_node_is_sent_within_a_node():
+    (stage,) = Ours().work(priced("dp64+zero3", shard_group_size=8)).stages
+    gathered = [each for each in stage.messages if each.op in ("all_gather", "reduce_scatter")]
+    summed = [each for each in stage.messages if each.op == "all_reduce"]
+    assert {(each.ranks, each.nodes, each.sharing) for each in gathered} == {(8, 1, 1)}
+    assert {(each.ranks, each.nodes, each.sharing) for each in summed} == {(8, 8, 8)}
+
+
+@pytest.mark.parametrize(
+    ("options", "boundaries"),
+    [
+        ({"schedule": "1f1b"}, [1, 2, 1]),
+        ({"schedule": "interleaved_1f1b", "chunks_per_rank": 2}, [3, 4, 3]),
+        ({"schedule": "zbv"}, [2, 2]),  # a V ends on the rank on which it begins
+    ],
+)
+def test_stages_send_over_each_boundary_with_another_rank(options, boundaries):
+    job = priced("pp4", **options)
+    assert [stage.neighbours for stage in Ours().work(job).stages] == boundaries
+
+
+def test_few_micro_batches_wait_as_the_schedule_is_played():
+    waits = [Ours().work(priced("pp4", number, schedule="zbv")).bubble for number in (4, 6, 7)]
+    assert waits == pytest.approx([1 / 3, 1 / 6, 1 / 6], abs=0.01)

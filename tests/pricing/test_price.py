@@ -8,7 +8,7 @@ import pytest
 
 from clusterbench.cluster import accelerators
 from clusterbench.expectation import Expectation
-from clusterbench.pricing import PARTS, parts_of, price, step_seconds, unread_rates
+from clusterbench.pricing import CALLS_OF_AN_OPERATOR, PARTS, parts_of, price, step_seconds, unread_rates
 from clusterbench.pricing.profiles.nanotron import Nanotron
 from clusterbench.pricing.rates import RATES, KnownRates
 from clusterbench.pricing.table import read_steps
@@ -115,6 +115,38 @@ def test_what_passes_behind_products_is_not_paid():
     assert hidden == pytest.approx(0.0, abs=1e-6)
     shown = parts_of(step(stage(messages=(gather(behind_flops=50.0),))), known().rates)["tp"]
     assert shown == pytest.approx(4 * 0.5)
+
+
+def test_what_shards_send_in_micro_batches_is_paid_beside_what_is_sent_after_them():
+    of_shards, of_norm = gather(axis="dp", is_waited_for=False), gather(axis="dp")
+    parts = parts_of(step(stage(messages=(of_shards,)), after=(of_norm,)), known().rates)
+    assert parts["dp"] == pytest.approx(4 * 1.0 + 1.0)
+
+
+def test_calls_in_python_take_the_host_as_long_as_operators():
+    by_operators = parts_of(step(stage(operators=100_000.0)), known().rates)
+    by_calls = parts_of(step(stage(operators=0.0, host_calls=100_000.0 * CALLS_OF_AN_OPERATOR)), known().rates)
+    assert by_calls == by_operators
+
+
+def test_a_host_that_computes_itself_does_one_thing_after_the_other():
+    hidden = gather(behind_flops=1e6, is_waited_for=False)
+    work = step(
+        stage(messages=(hidden,), operators=1000.0), gradients=(gather(axis="dp"),), is_in_turn=True, exposed=0.0
+    )
+    parts = parts_of(work, known(collective_time=0.5).rates)
+    assert parts["tp"] == pytest.approx(4 * 1.0)
+    assert parts["launch"] + parts["latency"] == pytest.approx(4 * (1000.0 * known().rates.operator_time + 2 * 0.5))
+    assert parts["dp"] == pytest.approx(1.0)
+    assert "collective_time" not in unread_rates(work)
+    assert "collective_time" in unread_rates(replace(work, is_in_turn=False))
+
+
+def test_a_send_and_its_receive_wait_for_two_ranks_and_a_collective_for_all_of_its_group():
+    ring = stage(messages=(gather(op="send_recv", ranks=8, count=10_000, size_bytes=0.0),))
+    pair = stage(messages=(gather(op="all_gather", ranks=2, count=10_000, size_bytes=0.0),))
+    one, other = (parts_of(step(each), known().rates)["latency"] for each in (ring, pair))
+    assert one == pytest.approx(other, rel=1e-6)
 
 
 def test_a_host_that_launches_slower_than_the_card_computes_sets_the_pace():

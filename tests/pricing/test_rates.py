@@ -5,7 +5,8 @@ import pytest
 from clusterbench.cluster import accelerators
 from clusterbench.errors import SuiteError
 from clusterbench.expectation import Expectation
-from clusterbench.pricing.rates import RATES, KnownRates
+from clusterbench.formulas.collectives import traffic_bytes
+from clusterbench.pricing.rates import PROBED_BYTES, RATES, KnownRates
 from clusterbench.pricing.rates_file import rates_text, read_rates
 from clusterbench.pricing.typical import typical_rates
 
@@ -43,6 +44,18 @@ def test_of_nodes_that_are_not_on_record_the_next_larger_number_counts(typical):
         50e9,
     ]
     assert rates.busbw_of("all_to_all", 2, 1) == 100e9
+
+
+@pytest.mark.parametrize("nodes", [2, 16, 128])
+@pytest.mark.parametrize("size_bytes", [2.0**20, 2.0**28, 2.0**33])
+def test_no_message_passes_faster_than_what_a_node_can_send(typical, nodes, size_bytes):
+    rates = typical.rates
+    for op in ("all_gather", "all_reduce"):
+        seconds = rates.collective_s(op, size_bytes, 8 * nodes, nodes, 1)
+        of_any_size = 1 + 16 * rates.half_size / PROBED_BYTES
+        assert traffic_bytes(op, size_bytes, 8 * nodes) / seconds < rates.busbw_of(op, nodes, 1) * of_any_size
+        alone = rates.collective_s(op, size_bytes, nodes, nodes, 8)  # one rank of each node, with seven others beside
+        assert 8 * traffic_bytes(op, size_bytes, nodes) / alone < rates.node_network * of_any_size
 
 
 def test_attention_is_taken_at_the_largest_head_on_record_that_is_no_larger(typical):

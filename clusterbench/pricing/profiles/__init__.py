@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from clusterbench.discover import things
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.job import TrainingJob
-from clusterbench.layout import ParallelLayout
+from clusterbench.layout import SHARD, ParallelLayout
 from clusterbench.pricing.work import StepWork
 
 
@@ -142,6 +142,22 @@ def reach(layout: ParallelLayout, axis: str, ranks_per_node: int, rank_order: st
     >>> reach(ParallelLayout.parse("dp8-tp4"), "dp", 8, "megatron")
     Reach(nodes=4, sharing=4)
     """
-    of_node = sum(rank < ranks_per_node for rank in layout.members(axis, rank_order))
-    nodes = ceil(layout.degree(axis) / of_node)
+    return _reach(layout.members(axis, rank_order), ranks_per_node)
+
+
+@lru_cache(maxsize=4096)
+def reach_of_shards(layout: ParallelLayout, axis: str, ranks: int, ranks_per_node: int, rank_order: str) -> Reach:
+    """The same of a group that shards weights, of so many neighbours on the data axis, or of one that replicates these.
+
+    >>> layout = ParallelLayout.parse("dp64+zero3")
+    >>> [reach_of_shards(layout, axis, 8, 8, "megatron") for axis in ("shard", "replica")]
+    [Reach(nodes=1, sharing=1), Reach(nodes=8, sharing=8)]
+    """
+    members = layout.members(layout.data_axis, rank_order)
+    return _reach(members[:ranks] if axis == SHARD else members[:: len(members) // ranks], ranks_per_node)
+
+
+def _reach(members: Sequence[int], ranks_per_node: int) -> Reach:
+    of_node = sum(rank < ranks_per_node for rank in members)
+    nodes = ceil(len(members) / of_node)
     return Reach(nodes, 1 if nodes == 1 else ranks_per_node // of_node)

@@ -11,9 +11,10 @@ from typing import ClassVar
 
 from clusterbench.expected.flops import executed_by_rank
 from clusterbench.expected.total import fullest_moment
-from clusterbench.formulas.schedules import bubble_formula, splits_backward
-from clusterbench.job import DTYPE_BYTES, Chunk, TrainingJob, as_one, has_copy
+from clusterbench.formulas.schedules import Bubble, bubble_formula, bubble_of_stages, splits_backward
+from clusterbench.job import DTYPE_BYTES, TrainingJob, as_one, has_copy
 from clusterbench.job.flops import ATTENTION, CAUSAL_ATTENTION
+from clusterbench.layout import REPLICA, SHARD
 from clusterbench.parallel import (
     Parallelism,
     Traffic,
@@ -29,7 +30,7 @@ from clusterbench.parallel.context import ContextParallel
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.pricing import PARTS
-from clusterbench.pricing.profiles import PricedJob, Profile, objection_to_options, reach
+from clusterbench.pricing.profiles import PricedJob, Profile, objection_to_options, reach, reach_of_shards
 from clusterbench.pricing.work import Messages, StageWork, StepWork
 
 OPERATORS_OF_A_LAYER, OPERATORS_COMPUTED_AGAIN, OPERATORS_OF_A_SLICE, OPERATORS_WITHOUT_COPIES = 63, 31, 10, 14
@@ -66,6 +67,9 @@ size, by the width of queries and keys, and by that of the feed-forward; of the 
 WITHIN = ("forward_tp", "forward_cp", "forward_ep", "loss", "backward_ep", "backward_cp", "backward_tp")
 """Phases of a micro-batch in which something is sent that is waited for; a ring sends and receives at the same time."""
 
+BETWEEN = ("forward_pp", "backward_pp")
+"""Those in which stages send to one another, and receive."""
+
 AGAIN = 1 / 3
 """Share of those of a layer that recomputation adds: selective keeps results of products, and little else."""
 
@@ -77,8 +81,13 @@ CASTS, ADDS, ADDS_OF_DDP = 12, 12, 16
 """For each without: where FSDP gathers it, to round it and to widen its gradient, in each micro-batch; and to add that
 to the sum, in each but the first; DDP adds to its buckets in each."""
 
-OF_NORM_AND_CLIPPING, OF_UPDATE = 12, 28
-"""Bytes for each gradient, and for each weight that this rank updates, once a step."""
+ONCE_A_STEP: Mapping[str, tuple[int, int]] = {
+    "float32_master": (12, 28),
+    "bfloat16_moments": (12, 116),
+    "pure_bfloat16": (6, 14),
+}
+"""By precision bytes for each gradient, for its norm and clipping, and for each weight that this rank updates. Moments
+in another dtype than their weights are updated by plain operators, piece by piece."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,7 @@ class Ours(Profile):
         after = [each for each in sent[fullest] if each.during in ("share", "norm") or each.during.startswith("sum_")]
         states = expected_states(active, kinds[fullest][0])
         moments = states["optimizer_state"] / (2 * job.moment_bytes)
+        of_gradient, of_update = ONCE_A_STEP[job.precision]
         return StepWork(
             head_dim=job.shape.head_dim,
             num_micro_batches=priced.num_micro_batches,
@@ -116,7 +126,7 @@ class Ours(Profile):
             pipeline_nodes=priced.num_nodes,
             gradients=[_messages(each, priced) for each in reduced],
             after=[_messages(each, priced) for each in after],
-            optimizer_bytes=OF_NORM_AND_CLIPPING * states["gradients"] / job.master_bytes + OF_UPDATE * moments,
+            optimizer_bytes=of_gradient * states["gradients"] / job.master_bytes + of_update * moments,
             bubble=_bubble(priced, active),
             is_in_turn=job.device == "cpu",
         )
@@ -158,24 +168,26 @@ def _active(priced: PricedJob) -> Sequence[Parallelism]:
 
 
 def _kinds(priced: PricedJob, active: Sequence[Parallelism]) -> Iterator[tuple[TrainingJob, int, int]]:
-    """A job for each kind of stages, how many there are, and how many neighbours they have."""
+    """A job for each kind of stages, how many there are, and how many boundaries with stages of other ranks."""
     pipeline = of_kind(Pipeline, active)
     if pipeline is None:
         yield priced.job, 1, 0
         return
-    for kind, last, number in _alike(pipeline, priced.job.shape.num_layers, priced.job.layout.pp):
-        neighbours = 2 - kind.first - kind.last
-        yield part_of(priced.job, active, last), number, neighbours * priced.chunks
+    for last, number in _alike(pipeline, priced.job.shape.num_layers, priced.job.layout.pp):
+        part = part_of(priced.job, active, last)
+        # a forward and a backward along each boundary, as often as its chunks have one on another rank
+        messages = sum(sent.count for sent in traffic_of_step(active, part) if sent.during in BETWEEN)
+        yield part, number, round(messages / 2 / priced.num_micro_batches)
 
 
 @lru_cache(maxsize=4096)  # layouts that differ in dp and micro-batches have the same stages
-def _alike(pipeline: Pipeline, num_layers: int, pp: int) -> Sequence[tuple[Chunk, int, int]]:
-    """Each kind of the stages of a pipeline, from the first on: the rank of the last of it, and how many there are."""
+def _alike(pipeline: Pipeline, num_layers: int, pp: int) -> Sequence[tuple[int, int]]:
+    """Of each kind of stages, from the first on, the rank of the last of it, and how many there are."""
     found, last = [], -1
-    for kind, alike in groupby(as_one(pipeline.held(num_layers, pp, pp_rank)) for pp_rank in range(pp)):
+    for _, alike in groupby(as_one(pipeline.held(num_layers, pp, pp_rank)) for pp_rank in range(pp)):
         number = len(list(alike))
         last += number
-        found.append((kind, last, number))
+        found.append((last, number))
     return found
 
 
@@ -266,13 +278,21 @@ def _multiplied(active: Sequence[Parallelism], part: TrainingJob) -> float:
 
 
 def _within(priced: PricedJob, traffic: Sequence[Traffic], matmul_flops: float) -> Iterator[Messages]:
-    """What is sent within each micro-batch. What FSDP gathers and reduces passes behind the layers before and after."""
+    """What is sent within each micro-batch. What FSDP gathers and reduces passes behind the layers before and after.
+
+    All of it shares the products behind which it may pass, each of its kinds as it has bytes.
+    """
+    of_shards = [sent for sent in traffic if sent.during == "gather" or _reduces_shards(sent, priced)]
+    hidden_bytes = sum(sent.size_bytes for sent in of_shards)
     for sent in traffic:
-        of_shards = sent.during == "gather" or (sent.during == "reduce" and priced.job.layout.shards_gradients)
-        if of_shards:
-            yield _messages(sent, priced, matmul_flops / 2)
+        if sent in of_shards:
+            yield _messages(sent, priced, matmul_flops * sent.size_bytes / hidden_bytes if hidden_bytes else 0.0)
         elif sent.during in WITHIN and sent.op != "recv":
             yield _messages(sent, priced)
+
+
+def _reduces_shards(sent: Traffic, priced: PricedJob) -> bool:
+    return sent.during == "reduce" and priced.job.layout.shards_gradients
 
 
 def _messages(sent: Traffic, priced: PricedJob, behind_flops: float | None = None) -> Messages:
@@ -280,9 +300,10 @@ def _messages(sent: Traffic, priced: PricedJob, behind_flops: float | None = Non
     times = 1 if sent.during in ("share", "norm") or sent.during.startswith("sum_") else priced.num_micro_batches
     if sent.during == "reduce" and not layout.shards_gradients:
         times = 1
-    axis = sent.axis if sent.axis in layout.views or sent.axis in ("dp", "tp", "cp", "pp") else layout.data_axis
     ranks = sent.ranks or layout.degree(sent.axis)
-    at = reach(layout, axis, priced.ranks_per_node, priced.rank_order)
+    where = priced.ranks_per_node, priced.rank_order
+    is_of_shards = sent.axis in (SHARD, REPLICA)
+    at = reach_of_shards(layout, sent.axis, ranks, *where) if is_of_shards else reach(layout, sent.axis, *where)
     part = sent.axis if sent.axis in PARTS else "dp"
     op = "send_recv" if sent.op == "send" else sent.op
     count = sent.count / times
@@ -298,7 +319,12 @@ def _bubble(priced: PricedJob, active: Sequence[Parallelism]) -> float:
     if pipeline is None:
         return 1.0
     pp, micro_batches = priced.job.layout.pp, priced.num_micro_batches
-    formula = bubble_formula(pipeline.schedule, pp, micro_batches, pipeline.chunks)
-    if formula is None:
-        return 1.0
-    return formula.value / (1 - formula.value) * micro_batches / (pp - 1)
+    sizes = pipeline.schedule, pp, micro_batches, pipeline.chunks
+    idle = (bubble_formula(*sizes) or _played(*sizes)).value
+    return idle / (1 - idle) * micro_batches / (pp - 1)
+
+
+@lru_cache(maxsize=4096)
+def _played(schedule: str, pp: int, micro_batches: int, chunks: int) -> Bubble:
+    """Where micro-batches are too few for the closed form."""
+    return bubble_of_stages(schedule, pp, micro_batches, chunks, (1.0,) * (pp * chunks))
