@@ -5,7 +5,11 @@ What a verb needs is imported when it runs, so that ``--help`` answers at once a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,6 +40,28 @@ class _Commands(click.Group):
         except ClusterbenchError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(error.exit_code)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            _give_up_output()
+            click.echo(f"error: what was to be written is incomplete: {error.strerror}", err=True)
+            ctx.exit(2)
+
+
+def _give_up_output() -> None:
+    """What waits for a full disk would fail again when the process ends, with another exit code."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+class _FiniteRange(click.FloatRange):
+    """Numbers within bounds: NaN and infinity, which no bound keeps out, are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -445,7 +471,7 @@ def doctor(
 @click.argument("new", type=click.Path(path_type=Path))
 @click.option(
     "--threshold",
-    type=click.FloatRange(0, 1),
+    type=_FiniteRange(0, 1),
     default=0.05,
     show_default=True,
     help="The margin: a slowdown beyond this fraction is a regression.",
@@ -475,7 +501,7 @@ def compare(base: Path, new: Path, threshold: float, accepted: tuple[str, ...], 
 @click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--threshold",
-    type=click.FloatRange(0, 1),
+    type=_FiniteRange(0, 1),
     default=0.02,
     show_default=True,
     help="The margin: a change below this fraction counts as steady.",
@@ -666,6 +692,7 @@ def price(
     from clusterbench.pricing.verb import as_csv, price_table
     from clusterbench.words import comment
 
+    _expect_others({"--out": out}, {"TABLE": table, "--cluster": cluster, "--rates": options["rates"]})
     of = _cluster(cluster).but(gpu=gpu, gpus_per_node=gpus_per_node, nics=nics)
     priced = price_table(_steps(table, of), profile, of.gpu, of.nics, **options)
     for remark in priced.remarks:
@@ -693,7 +720,7 @@ def price(
 @accept_option
 @click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
 @click.option("--knee", is_flag=True, help="Price 1, 2, 4 ... nodes, too: from where on do GPUs bring less?")
-@click.option("--gpu-hour", type=click.FloatRange(min=0, min_open=True), help="What an hour of a GPU costs.")
+@click.option("--gpu-hour", type=_FiniteRange(min=0, min_open=True), help="What an hour of a GPU costs.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Write the suite that measures the first five of each answer."
 )
@@ -726,6 +753,8 @@ def advise(
 
     if out is not None and len(shapes) > 1:
         raise SuiteError(f"--out {out} is the suite of one model, and --shape is given {len(shapes)} times.")
+    files = {"--cluster": cluster, "--rates": options["rates"], **{f"--shape {name}": Path(name) for name in shapes}}
+    _expect_others({"--out": out, "--page": page}, files)
     of = _cluster(cluster).but(gpu=gpu, num_nodes=num_nodes, gpus_per_node=gpus_per_node, nics=nics)
     asked = Asked(cluster=of, **options)
     found: list[Advice] = []
@@ -782,11 +811,28 @@ def calibrate(
     from clusterbench.pricing.verb import calibrate_table
     from clusterbench.words import comment
 
+    _expect_others({"--out": out}, {"TABLE": table, "--cluster": cluster, "--rates": options["rates"]})
     of = _cluster(cluster).but(gpu=gpu, gpus_per_node=gpus_per_node, nics=nics)
     found, remarks = calibrate_table(_steps(table, of), profile, of.gpu, of.nics, **options)
     for remark in remarks:
         click.echo("\n".join(comment(remark, indent="  ")), err=True)
     _write(rates_text(found), out)
+
+
+def _expect_others(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
+    """That no option names as its output what is read, or what another option writes.
+
+    Raises
+    ------
+    SuiteError
+        For the first that does.
+    """
+    taken = {path.resolve(): said for said, path in read.items() if path is not None}
+    for option, path in written.items():
+        if path is not None:
+            if (said := taken.get(path.resolve())) is not None:
+                raise SuiteError(f"{option} {path} is the file of {said}; name another one.")
+            taken[path.resolve()] = option
 
 
 def _write(text: str, out: Path | None, option: str = "--out") -> None:
@@ -809,7 +855,11 @@ def _steps(table: Path, of: KnownCluster) -> StepTable:
         return replace(read_steps(table, of.gpus_per_node, of.gpu), machine=of.machine)
     if said := f"--cluster {of.source}" if of.source else "--gpus-per-node" if of.gpus_per_node else "":
         raise SuiteError(f"{table} is a run and knows its own cluster: {said} has no effect.")
-    return steps_of_run(table)
+    steps = steps_of_run(table)
+    unread = [option for option, value in (("--gpu", of.gpu), ("--nics", of.nics)) if value is not None]
+    if unread and {row.gpu for row in steps.rows} == {"cpu"}:
+        raise SuiteError(f"{table} is a run on CPU ranks: {unread[0]} has no effect.")
+    return steps
 
 
 def _cluster(path: Path | None) -> KnownCluster:

@@ -164,7 +164,7 @@ def _sequences(global_batch_size: int | None, tokens: str | None, seq_len: int) 
     power = _POWER.fullmatch(tokens)
     number = 2 ** int(power[1]) if power else int(tokens) if tokens.isdigit() and len(tokens) < 16 else 0
     if not 1 <= number <= MOST_TOKENS:
-        raise SuiteError(f"--tokens {tokens!r} is a whole number of tokens a step, or a power as 2^22, up to 2^40.")
+        raise SuiteError(f"--tokens {tokens!r} is no number of tokens a step: 1 to 2^40, whole, or a power as 2^22.")
     if number % seq_len:
         raise SuiteError(f"--tokens {number} is no multiple of --seq-len {seq_len}: {number / seq_len:.4g} sequences.")
     return number // seq_len

@@ -95,7 +95,10 @@ def nics_bytes_per_s(text: str | None, said: str = "--nics") -> float | None:
         return None
     match = _NICS.fullmatch(text)
     if match is None or not int(match[1]) * int(match[2]):
-        raise SuiteError(f"{said} {text!r} is written 8x400Gb: how many a node has, and gigabits per second of each.")
+        raise SuiteError(
+            f"{said} {text!r} is not of the form 8x400Gb: 1 to 999 NICs of a node, each of 1 to 9999 gigabits per "
+            "second."
+        )
     return int(match[1]) * int(match[2]) * 1e9 / _BITS
 
 

@@ -16,6 +16,7 @@ from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import UNKNOWN
 from clusterbench.pricing import PARTS, Price, price, step_seconds
 from clusterbench.pricing.calibrate import (
+    WISHES,
     Run,
     chosen,
     configuration,
@@ -208,8 +209,8 @@ def _scaled(priced: Priced, factor: float) -> Priced:
 def _about_rates(known: KnownRates, rates: Path | None) -> Iterator[str]:
     if rates is None:
         yield (
-            f"NOT MEASURED: {known.name}. Nothing was run on this machine; where launches and latency decide, believe "
-            "the interval and not the value. 'clusterbench price --rates FILE' takes measured ones."
+            f"NOT MEASURED: {known.name}. None of its rates was measured here; where launches and latency decide, "
+            "believe the interval and not the value. 'clusterbench price --rates FILE' takes measured ones."
         )
         return
     yield f"rates: {known.name}"
@@ -322,7 +323,9 @@ def calibrate_table(
     fitted = fit(runs, known)
     found = replace(rates_after(fitted, known, len(runs), profile_name), machine=typical.machine)
     more = most_narrowing(_not_run(table, measured, profile), known, fitted)
+    few = table.has_lines and not lines and len(measured) < len(WISHES)
     return found, [
+        *([_too_few(len(measured), len(rows))] if few else []),
         *_about_cards(measured, card_of, gpu),
         *_about_runs(runs, found),
         *probe_lines(probed, typical),
@@ -330,6 +333,13 @@ def calibrate_table(
         *undetermined(known, found, runs),
         *([more.words] if more else []),
     ]
+
+
+def _too_few(taken: int, measured: int) -> str:
+    return (
+        f"of the {len(WISHES)} kinds of rows that a calibration wants the table has {taken}, of {measured} measured "
+        "rows: --lines A,B,C takes others"
+    )
 
 
 def _why_no_row(table: StepTable, profile: Profile) -> str:

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from clusterbench.cli import main
 from clusterbench.pricing import PARTS
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 SAMPLE, NETWORK, TABLE5 = (
     str(HERE / name) for name in ("playbook_sample.csv", "playbook_network.yaml", "korthikanti2022_table5.csv")
 )
@@ -50,7 +53,7 @@ def test_every_row_has_time_interval_parts_and_memory():
 
 def test_without_measured_rates_that_is_said_first():
     done = run("price", TABLE5, "--profile", "megatron_core", "--gpu", "a100-sxm4-80gb")
-    assert done.stderr.startswith("# NOT MEASURED: datasheet of a100-sxm4-80gb x typical. Nothing was run on this")
+    assert done.stderr.startswith("# NOT MEASURED: datasheet of a100-sxm4-80gb x typical. None of its rates was")
     assert "params_b tells a feed-forward of two matrices: priced as a gated one of 2/3: 9 of 9 rows" in said(done)
     assert "not validated: more than 32 nodes (5 rows)" in said(done)
 
@@ -138,7 +141,7 @@ def test_what_a_framework_cannot_run_has_its_reason():
     ("arguments", "said"),
     [
         (("--profile", "nanotro"), "error: no profile 'nanotro'. Did you mean 'nanotron'?\nProfiles: fsdp2, megatron"),
-        (("--profile", "nanotron", "--nics", "8x400"), "error: --nics '8x400' is written 8x400Gb"),
+        (("--profile", "nanotron", "--nics", "8x400"), "error: --nics '8x400' is not of the form 8x400Gb"),
         (("--profile", "nanotron", "--gpu", "H1"), "error: --gpu 'H1' is not in the tables."),
         (
             ("--profile", "nanotron", "--scale-from", "99"),
@@ -207,3 +210,44 @@ def test_a_table_without_times_has_nothing_to_learn_from(tmp_path):
         "error: steps.csv: no row has a measured time, a step_s or a tokens_per_s_per_gpu, so there is nothing "
         "to learn from.\n",
     )
+
+
+def test_no_output_overwrites_what_is_read_or_another_output(tmp_path):
+    table, suite = tmp_path / "steps.csv", tmp_path / "both"
+    table.write_text(Path(TABLE5).read_text())
+    for verb in ("price", "calibrate"):
+        done = run(verb, str(table), "--profile", "megatron_core", "--gpu", "a100-sxm4-80gb", "--out", str(table))
+        assert (done.exit_code, table.read_text()) == (2, Path(TABLE5).read_text())
+        assert done.stderr == f"error: --out {table} is the file of TABLE; name another one.\n"
+    asked = ("--shape", "llama-1b", "--tokens", "2^19", "--gpu", "h100-sxm-80gb")
+    done = run("advise", *asked, "--out", str(suite), "--page", str(suite))
+    assert done.exit_code == 2
+    assert f"error: --page {suite} is the file of --out; name another one." in done.stderr
+    assert not suite.exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--gpu", "h100-sxm-80gb"), ("--nics", "8x400Gb")])
+def test_a_run_on_cpu_ranks_has_no_card_and_no_nics(option, value):
+    done = run("price", str(ROOT / "reports" / "examples" / "layouts_5d-cpu"), option, value)
+    assert done.exit_code == 2
+    assert done.stderr.endswith(f"is a run on CPU ranks: {option} has no effect.\n")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_price_of_an_hour_is_finite(value):
+    done = run("advise", "--shape", "llama-1b", "--tokens", "2^19", "--gpu", "h100-sxm-80gb", "--gpu-hour", value)
+    assert (done.exit_code, f"'{value}' is not a finite number" in done.stderr) == (2, True)
+
+
+def test_a_full_disk_behind_stdout_is_said_and_is_no_verdict():
+    command = [sys.executable, "-m", "clusterbench", "list", "benchmarks"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: what was to be written is incomplete: No space left on device\n"
+
+
+def test_a_table_with_fewer_rows_than_a_calibration_wants_says_so():
+    done = run("calibrate", TABLE5, "--profile", "megatron_core", "--gpu", "a100-sxm4-80gb")
+    said = " ".join(done.stderr.replace("\n#", "").split())
+    assert "of the 8 kinds of rows that a calibration wants the table has 2, of 9 measured rows: --lines A,B,C" in said
