@@ -128,8 +128,8 @@ def test_an_option_that_contradicts_the_file_is_refused_with_both_places(here, o
         ("gpu: l40s\nnics: 400\n", "cluster.yaml:2: 'nics' must be text, not 400."),
         (
             "gpu: l40s\nnics: 8x400\n",
-            "cluster.yaml:2: nics '8x400' is not of the form 8x400Gb: 1 to 999 NICs of a node, each of 1 to 9999 gigabits "
-            "per second.",
+            "cluster.yaml:2: nics '8x400' is not of the form 8x400Gb: 1 to 999 NICs of a node, each of 1 to 9999 "
+            "gigabits per second.",
         ),
         ("- gpu\n", "cluster.yaml:1: a cluster file is keys and values: gpu, gpus_per_node, num_nodes, nics."),
         ("gpu: !!python/name:os.system x\n", "cluster.yaml:1: tag '!!python/name:os.system' is not allowed; "),
