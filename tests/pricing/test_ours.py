@@ -31,6 +31,7 @@ def dry_and_priced(layout, micro_batches, recompute="none", **changes):
     [
         ("tp1", 2, "full"),
         ("tp2+sp", 2, "none"),
+        ("dp2", 1, "none"),
         ("dp2+zero1", 3, "none"),
         ("dp2+zero3", 2, "none"),
         ("pp2", 4, "none"),
@@ -125,3 +126,24 @@ def test_stages_send_over_each_boundary_with_another_rank(options, boundaries):
 def test_few_micro_batches_wait_as_the_schedule_is_played():
     waits = [Ours().work(priced("pp4", number, schedule="zbv")).bubble for number in (4, 6, 7)]
     assert waits == pytest.approx([1 / 3, 1 / 6, 1 / 6], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "options"),
+    [
+        ("cp2", "llama-1b", {"context": "zigzag"}),
+        ("cp4", "llama-1b", {"context": "zigzag"}),
+        ("cp2", "llama-1b", {"context": "all_gather"}),
+        ("dp2+ep2", "olmoe-1b-7b", {"routing": "balanced"}),
+        ("dp2+ep2", "olmoe-1b-7b", {"routing": "balanced", "expert_overlap": True}),
+        ("tp2+sp", "olmoe-1b-7b", {"routing": "balanced"}),
+    ],
+)
+def test_operators_of_context_and_experts_are_what_a_dry_run_counts(layout, shape, options):
+    layout = ParallelLayout.parse(layout)
+    shape = replace(named_shape(shape), num_layers=4, tied_embeddings=False, vocab_size=8192, name="four layers")
+    job = TrainingJob(shape, layout, 2048, 2 * layout.dp, 1, "bfloat16", device="cuda")
+    (rank,) = dry_ranks(OurTrainer(), job, from_options(options), "megatron", [0])
+    (stage,) = Ours().work(PricedJob(job, 8, options=options)).stages
+    operators = sum(each.count for each in rank.work if each.where not in ONCE)
+    assert 2 * stage.operators == pytest.approx(operators, rel=0.2)

@@ -28,6 +28,7 @@ from clusterbench.parallel import (
 )
 from clusterbench.parallel.context import ContextParallel
 from clusterbench.parallel.data import DataParallel
+from clusterbench.parallel.expert import ExpertParallel
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.pricing import PARTS
 from clusterbench.pricing.profiles import PricedJob, Profile, objection_to_options, reach, reach_of_shards
@@ -39,6 +40,17 @@ of whose weights there are no copies that were rounded once a step."""
 
 OPERATORS_OF_THE_ENDS = 40
 """Of embedding, final norm, head and loss."""
+
+OPERATORS_OF_CONTEXT: Mapping[str, tuple[int, int]] = {
+    "ring": (21, 11),
+    "zigzag": (21, 11),
+    "all_gather": (41, 0),
+    "ulysses": (11, 0),
+}
+"""By kind what cp adds to a layer, and with each block of another rank."""
+
+OPERATORS_OF_EXPERTS, OPERATORS_OF_SENT_EXPERTS, OPERATORS_OF_OVERLAP = 49, 11, 56
+"""Of a router with its experts beside a feed-forward, of sending rows to other ranks, and of doing so in halves."""
 
 CALLS_OF_TP, CALLS_OF_SP, CALLS_OF_ENDS = 8400, 2300, (5600, 7100)
 """Calls in Python of DTensor in forward and backward of a layer that is cut over tp, more of them with sp, and in those
@@ -73,9 +85,9 @@ BETWEEN = ("forward_pp", "backward_pp")
 AGAIN = 1 / 3
 """Share of those of a layer that recomputation adds: selective keeps results of products, and little else."""
 
-ROUNDED, WIDENED, ADDED = 6, 6, 10
+ROUNDED, WIDENED, ADDED, COPIED = 6, 6, 10, 16
 """Bytes for each parameter with a copy in bfloat16: to round it once a step, to widen its gradient in the first
-micro-batch, and to add it to the sum in each of the others; DDP adds to its buckets in each."""
+micro-batch, and to add it to the sum in each of the others; once a step DDP copies sums into its buckets and back."""
 
 CASTS, ADDS, ADDS_OF_DDP = 12, 12, 16
 """For each without: where FSDP gathers it, to round it and to widen its gradient, in each micro-batch; and to add that
@@ -221,6 +233,14 @@ def _stage(
     operators = OPERATORS_OF_A_LAYER + OPERATORS_COMPUTED_AGAIN * is_repeated
     operators += OPERATORS_OF_A_SLICE * layout.uses("tp")
     operators += OPERATORS_WITHOUT_COPIES * (not has_copy("norm.weight", part))
+    if (context := of_kind(ContextParallel, active)) is not None and layout.uses("cp"):
+        of_any, of_block = OPERATORS_OF_CONTEXT[context.context]
+        operators += of_any + of_block * (layout.cp - 1)
+    if shape.num_experts:
+        experts = of_kind(ExpertParallel, active)
+        is_split = experts is not None and experts.expert_overlap
+        of_sent = OPERATORS_OF_SENT_EXPERTS + OPERATORS_OF_OVERLAP * is_split
+        operators += OPERATORS_OF_EXPERTS + of_sent * layout.uses("ep")
     return StageWork(
         matmul_flops=products / micro_batches,
         attention_flops=attention / micro_batches,
@@ -265,8 +285,8 @@ def host_calls(active: Sequence[Parallelism], part: TrainingJob) -> float:
 def _bytes_of_a_parameter(part: TrainingJob, micro_batches: int, is_replicated: bool) -> float:
     """In each micro-batch on average, for its casts and the sum of its gradients."""
     if has_copy("norm.weight", part):
-        first = ADDED if is_replicated else WIDENED
-        return (ROUNDED + first + ADDED * (micro_batches - 1)) / micro_batches
+        once = ROUNDED + WIDENED + COPIED * is_replicated
+        return (once + ADDED * (micro_batches - 1)) / micro_batches
     adds = ADDS_OF_DDP if is_replicated else ADDS * (micro_batches - 1) / micro_batches
     return CASTS * (part.compute_bytes < part.master_bytes) + adds
 
