@@ -200,7 +200,10 @@ def _micro_batch(stage: StageWork, work: StepWork, rates: Rates, chained: float)
         parts["launch"], parts["latency"] = waited * (of_launch / both), waited * (of_latency / both)
     if stage.neighbours:
         # a forward and a backward along each boundary
-        parts["p2p"] = 2 * stage.neighbours * (rates.p2p_time + work.boundary_bytes / rates.p2p_bandwidth)
+        bandwidth = rates.p2p_bandwidth
+        if work.pipeline_nodes == 1 and not work.is_in_turn:  # no NIC is on the way
+            bandwidth = max(bandwidth, rates.busbw_of("send_recv", 1, 1))
+        parts["p2p"] = 2 * stage.neighbours * (rates.p2p_time + work.boundary_bytes / bandwidth)
     return parts
 
 

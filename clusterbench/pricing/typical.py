@@ -155,7 +155,7 @@ def typical_rates(card: Accelerator, node_network: float | None, given: Collecti
         by_key[f"busbw[nodes=2,op={op}]"] = _share(of_nics, min(whole, link), "B/s", nics)
     by_key["node_network"] = _share(of_nics, whole, "B/s", nics)
     # a message from stage to stage goes over the NIC of one GPU
-    by_key["p2p_bandwidth"] = _share(of_nics, whole / 8, "B/s", nics)
+    by_key["p2p_bandwidth"] = _share(of_nics, whole / card.usual_gpus_per_node, "B/s", nics)
     for name, (interval, unit, source) in _TIMES.items():
         low, value, high = interval
         by_key[name] = Expectation(value, unit, low, high, "typical", source)

@@ -94,6 +94,13 @@ def test_a_pipeline_waits_for_its_slowest_stage_and_once_for_each_other():
     assert parts["bubble"] == 3 * (6 + 2 + 2)
 
 
+def test_stages_within_a_node_send_over_the_link_and_between_nodes_over_a_nic():
+    work = step(stage(neighbours=1), stage(neighbours=1), boundary_bytes=16.0)
+    within, between = (parts_of(replace(work, pipeline_nodes=nodes), known().rates)["p2p"] for nodes in (1, 2))
+    assert within == pytest.approx(4 * 2 * (0.25 + 16 / 8))
+    assert between == pytest.approx(4 * 2 * (0.25 + 16 / 2))
+
+
 def test_interleaving_shortens_the_bubble():
     work = step(stage(), stage(), bubble=0.25)
     assert parts_of(work, known().rates)["bubble"] == 0.25 * 10
@@ -182,7 +189,7 @@ def test_gradients_pass_behind_the_last_backward_but_for_what_never_does():
 
 
 def test_a_stage_pays_for_its_neighbours():
-    parts = parts_of(step(stage(neighbours=2), stage(neighbours=1)), known().rates)
+    parts = parts_of(step(stage(neighbours=2), stage(neighbours=1), pipeline_nodes=2), known().rates)
     assert parts["p2p"] == pytest.approx(4 * 2 * 2 * (0.25 + 1 / 2))
 
 

@@ -58,6 +58,11 @@ def test_no_message_passes_faster_than_what_a_node_can_send(typical, nodes, size
         assert 8 * traffic_bytes(op, size_bytes, nodes) / alone < rates.node_network * of_any_size
 
 
+def test_a_gpu_has_its_share_of_the_nics_of_its_usual_server(typical):
+    of_four = typical_rates(accelerators()["gb200"], 200e9).rates
+    assert of_four.p2p_bandwidth == typical.rates.p2p_bandwidth == pytest.approx(0.8 * 50e9)
+
+
 def test_attention_is_taken_at_the_largest_head_on_record_that_is_no_larger(typical):
     rates = typical.rates
     assert rates.attention_at(96) == rates.attention_at(64) < rates.attention_at(128) == rates.attention_at(256)
