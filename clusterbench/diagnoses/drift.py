@@ -60,10 +60,8 @@ class Drift(Diagnosis):
     def answer(self, reading: Reading) -> Answer:
         from clusterbench.cases.series import ALPHA, holm, shift_of  # numpy, only now
 
-        times = {history.case.id: _times(history) for history in reading.histories}
+        times = {history.case.id: of_case for history in reading.histories if (of_case := _times(history))}
         series = {case: _stretches(of_repeats) for case, of_repeats in times.items() if len(of_repeats) >= FEWEST}
-        if not series:
-            return Answer()
         enough = {case: values for case, values in series.items() if _would_show(len(values), len(series))}
         shifts = {case: shift_of(values) for case, values in enough.items()}
         sure = dict(zip(shifts, holm([shift.p for shift in shifts.values()]), strict=True))
@@ -76,9 +74,9 @@ class Drift(Diagnosis):
         steady = [len(times[case]) for case, change in hidden.items() if change <= LEAST]
         noisy = {case: change for case, change in hidden.items() if change > LEAST}
         open_ = []
-        if reading.plan.for_s and len(series) > len(enough):
-            needs = next((number for number in range(FEWEST, MOST) if _would_show(number, len(series))), MOST)
-            few = plural(len(series) - len(enough), "case")
+        if reading.plan.for_s and len(times) > len(enough):
+            needs = next((number for number in range(FEWEST, MOST) if _would_show(number, len(times))), MOST)
+            few = plural(len(times) - len(enough), "case")
             open_.append(NotJudged(few, "too few repeats to tell a drift from noise", f"{needs} or more"))
         if noisy:
             open_.append(_too_noisy(noisy, times))

@@ -80,7 +80,16 @@ def test_only_of_a_run_that_was_to_last_it_is_said_that_repeats_are_too_few() ->
         "1 case (too few repeats to tell a drift from noise; it takes 10 or more)"
     ]
     assert Drift().answer(run_of({"a": [1.0, 1.2]})).state == "nothing to judge"
-    assert Drift().answer(run_of({"a": [1.0, 1.2]})).state == "nothing to judge"
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_fewer_than_five_rounds_of_a_run_that_was_to_last_are_not_judged(rounds: int) -> None:
+    few = run_of({"a": [1.0] * rounds, "b": [2.0] * rounds})
+    assert Drift().answer(few).state == "nothing to judge"
+    answer = Drift().answer(replace(few, plan=replace(few.plan, for_s=7200.0)))
+    assert [part.sentence for part in answer.not_judged] == [
+        "2 cases (too few repeats to tell a drift from noise; it takes 10 or more)"
+    ]
 
 
 def test_noise_that_hides_a_change_is_not_judged_and_says_which_change() -> None:
