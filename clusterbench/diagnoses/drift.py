@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,6 +9,7 @@ from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Subject
 from clusterbench.formulas.statistics import median
 from clusterbench.run_folder.attempts import History, iteration_times
+from clusterbench.types import MOST_REPEATS
 from clusterbench.units import format_value
 from clusterbench.words import plural
 
@@ -34,6 +35,10 @@ class Drift(Diagnosis):
     together, some and some, so that a single slow one does not count. A case that became faster is a note: it was
     measured before something had settled.
 
+    A case kept its time only where the whole interval of its change from start to end (Sen's, of 95 % for all cases
+    together) is within 5 %; otherwise it is not judged. A change in less than a fifth of the run, at its beginning or
+    end, does not show.
+
     Why it matters
     --------------
     Half an hour under load shows what a minute does not: cooling that does not keep up, power that is capped for a
@@ -55,27 +60,28 @@ class Drift(Diagnosis):
     def answer(self, reading: Reading) -> Answer:
         from clusterbench.cases.series import ALPHA, holm, shift_of  # numpy, only now
 
-        times = {history.case.id: _times(history) for history in reading.histories}
+        times = {history.case.id: of_case for history in reading.histories if (of_case := _times(history))}
         series = {case: _stretches(of_repeats) for case, of_repeats in times.items() if len(of_repeats) >= FEWEST}
-        if not series:
-            return Answer()
         enough = {case: values for case, values in series.items() if _would_show(len(values), len(series))}
         shifts = {case: shift_of(values) for case, values in enough.items()}
         sure = dict(zip(shifts, holm([shift.p for shift in shifts.values()]), strict=True))
-        found = [
-            _finding(case, shift, enough[case], len(times[case]), sure[case])
+        found = {
+            case: _finding(case, shift, enough[case], len(times[case]), sure[case])
             for case, shift in shifts.items()
             if sure[case] < ALPHA and abs(math.expm1(shift.log)) >= LEAST
-        ]
-        found.sort(key=lambda finding: (finding.severity == "note", finding.where))
-        healthy, short = [], len(series) - len(enough)
-        if shifts and not found:
-            fewest = min(len(times[case]) for case in enough)
-            kept = f"kept their time within {100 * LEAST:.0f} %"
-            healthy = [f"{plural(len(shifts), 'case')} of {fewest} repeats or more {kept}"]
-        needs = next((number for number in range(FEWEST, MOST) if _would_show(number, len(series))), MOST)
-        open_ = [NotJudged(plural(short, "case"), "too few repeats to tell a drift from noise", f"{needs} or more")]
-        return Answer(tuple(found), tuple(healthy), tuple(open_) if short and reading.plan.for_s else ())
+        }
+        hidden = {case: _hidden(enough[case], len(enough)) for case in enough if case not in found}
+        steady = [len(times[case]) for case, change in hidden.items() if change <= LEAST]
+        noisy = {case: change for case, change in hidden.items() if change > LEAST}
+        open_ = []
+        if reading.plan.for_s and len(times) > len(enough):
+            needs = next((number for number in range(FEWEST, MOST) if _would_show(number, len(times))), MOST)
+            few = plural(len(times) - len(enough), "case")
+            open_.append(NotJudged(few, "too few repeats to tell a drift from noise", f"{needs} or more"))
+        if noisy:
+            open_.append(_too_noisy(noisy, times))
+        findings = sorted(found.values(), key=lambda finding: (finding.severity == "note", finding.where))
+        return Answer(tuple(findings), (_kept(steady),) if steady else (), tuple(open_))
 
 
 def _times(history: History) -> list[float]:
@@ -96,6 +102,29 @@ def _would_show(num_stretches: int, num_cases: int) -> bool:
     from clusterbench.cases.series import ALPHA, least_probability
 
     return least_probability(num_stretches) * num_cases < ALPHA
+
+
+def _hidden(values: Sequence[float], num_cases: int) -> float:
+    """The largest change from start to end that such a series may have and not show, all cases together."""
+    from clusterbench.cases.series import ALPHA, slope_interval
+
+    slopes = slope_interval([math.log(value) for value in values], ALPHA / num_cases)
+    return max(abs(math.expm1(slope * (len(values) - 1))) for slope in slopes)
+
+
+def _kept(repeats: Sequence[int]) -> str:
+    return (
+        f"{plural(len(repeats), 'case')} of {min(repeats)} repeats or more kept their time within {100 * LEAST:.0f} %"
+    )
+
+
+def _too_noisy(hidden: Mapping[str, float], times: Mapping[str, Sequence[float]]) -> NotJudged:
+    # The interval shrinks with the root of the number of repeats.
+    excess = {case: math.log1p(change) / math.log1p(LEAST) for case, change in hidden.items()}
+    wanted = max(math.ceil(max(1.1, excess[case]) ** 2 * len(times[case])) for case in hidden)
+    takes = f"about {wanted} repeats" if wanted <= MOST_REPEATS else "a quieter machine"
+    why = f"with this noise a change of up to {100 * max(hidden.values()):.0f} % might not have shown"
+    return NotJudged(plural(len(hidden), "case"), why, takes)
 
 
 def _finding(case: str, shift: Shift, values: Sequence[float], num_repeats: int, p: float) -> Finding:

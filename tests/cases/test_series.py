@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from clusterbench.cases.series import ALPHA, holm, least_probability, shift_of, theil_sen
+from clusterbench.cases.series import ALPHA, holm, least_probability, shift_of, slope_interval, theil_sen
 
 RUNS, SERIES, CASES = 16, 400, 5
 
@@ -61,6 +61,20 @@ def test_the_clearest_step_of_six_runs_is_as_likely_as_counting_says() -> None:
 
 def test_the_slope_is_that_of_the_other_runs() -> None:
     assert theil_sen([0.0, 1.0, 2.0, 3.0, 50.0, 5.0, 6.0]) == 1.0
+
+
+def test_the_interval_of_the_slope_holds_the_true_one_as_often_as_it_says() -> None:
+    draw = np.random.default_rng(21)
+    hits = 0
+    for _ in range(SERIES):
+        low, high = slope_interval([math.log(value) + 0.01 * run for run, value in enumerate(noise(draw))], 0.05)
+        hits += low <= 0.01 <= high
+    print(f"intervals of 95 % that hold the slope: {hits / SERIES:.1%}")
+    assert 0.95 - 2 * math.sqrt(0.05 * 0.95 / SERIES) <= hits / SERIES <= 0.99
+
+
+def test_an_interval_surer_than_all_pairs_can_say_has_no_bounds() -> None:
+    assert slope_interval([1.0, 2.0, 3.0, 4.0, 5.0], 1e-6) == (-math.inf, math.inf)
 
 
 def test_too_few_values_are_refused() -> None:

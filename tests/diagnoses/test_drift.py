@@ -82,6 +82,49 @@ def test_only_of_a_run_that_was_to_last_it_is_said_that_repeats_are_too_few() ->
     assert Drift().answer(run_of({"a": [1.0, 1.2]})).state == "nothing to judge"
 
 
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_fewer_than_five_rounds_of_a_run_that_was_to_last_are_not_judged(rounds: int) -> None:
+    few = run_of({"a": [1.0] * rounds, "b": [2.0] * rounds})
+    assert Drift().answer(few).state == "nothing to judge"
+    answer = Drift().answer(replace(few, plan=replace(few.plan, for_s=7200.0)))
+    assert [part.sentence for part in answer.not_judged] == [
+        "2 cases (too few repeats to tell a drift from noise; it takes 10 or more)"
+    ]
+
+
+def test_noise_that_hides_a_change_is_not_judged_and_says_which_change() -> None:
+    """Second halves 10 % slower, and noise in which no test can show it."""
+    run = run_of({f"c{n}": noisy([0.03] * 16 + [0.03 * 1.1] * 16, 40 + n, sd=0.25) for n in range(4)})
+    answer = Drift().answer(run)
+    assert (answer.state, answer.findings, answer.healthy) == ("not judged", (), ())
+    assert [part.sentence for part in answer.not_judged] == [
+        "4 cases (with this noise a change of up to 120 % might not have shown; it takes a quieter machine)"
+    ]
+
+
+def test_quiet_cases_are_healthy_beside_noisy_ones_and_beside_a_finding() -> None:
+    quiet, noisier = noisy([1.0] * 24, 1, sd=0.005), noisy([1.0] * 24, 2, sd=0.03)
+    answer = Drift().answer(run_of({"quiet": quiet, "noisier": noisier, "hot": noisy([1.0] * 12 + [1.3] * 12, 3)}))
+    assert [finding.where for finding in answer.findings] == ["planted/1n4/hot"]
+    assert answer.healthy == ("1 case of 24 repeats or more kept their time within 5 %",)
+    assert [part.what for part in answer.not_judged] == ["1 case"]
+
+
+@pytest.mark.parametrize("sd", [0.01, 0.02, 0.05, 0.25])
+def test_a_case_that_became_more_than_5_percent_slower_is_hardly_ever_called_steady(sd: float) -> None:
+    """A step of 6 % in the middle, or a drift to 6 %: found or not judged, at any noise."""
+    step, drift = [1.0] * 12 + [1.06] * 12, [1 + 0.06 * repeat / 23 for repeat in range(24)]
+    steady = sum(
+        bool(Drift().answer(run_of({"a": noisy(plan, n, sd)})).healthy) for n in range(100) for plan in (step, drift)
+    )
+    assert steady <= 10  # of 200
+
+
+def test_little_noise_is_judged() -> None:
+    runs = [run_of({f"c{n}": noisy([1.0] * 24, 10 * seed + n, sd=0.01) for n in range(10)}) for seed in range(20)]
+    assert sum(Drift().answer(run).state == "healthy" for run in runs) >= 18
+
+
 def test_many_repeats_are_taken_together_and_the_step_has_the_number_of_its_repeat() -> None:
     times = noisy([1.0] * 500 + [1.2] * 500, 6)
     assert len(_stretches(times)) == MOST
