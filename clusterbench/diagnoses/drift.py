@@ -36,8 +36,8 @@ class Drift(Diagnosis):
     measured before something had settled.
 
     A case kept its time only where the whole interval of its change from start to end (Sen's, of 95 % for all cases
-    together) is within 5 %; otherwise it is not judged. A change in less than a fifth of the run, at its beginning or
-    end, does not show.
+    together) is within 5 %. Of the others it is said how large a change might not have shown; where no case is steady,
+    nothing is judged. A change in less than a fifth of the run, at its beginning or end, does not show.
 
     Why it matters
     --------------
@@ -78,10 +78,10 @@ class Drift(Diagnosis):
             needs = next((number for number in range(FEWEST, MOST) if _would_show(number, len(times))), MOST)
             few = plural(len(times) - len(enough), "case")
             open_.append(NotJudged(few, "too few repeats to tell a drift from noise", f"{needs} or more"))
-        if noisy:
+        if noisy and not steady:
             open_.append(_too_noisy(noisy, times))
         findings = sorted(found.values(), key=lambda finding: (finding.severity == "note", finding.where))
-        return Answer(tuple(findings), (_kept(steady),) if steady else (), tuple(open_))
+        return Answer(tuple(findings), (_kept(steady, noisy),) if steady else (), tuple(open_))
 
 
 def _times(history: History) -> list[float]:
@@ -112,10 +112,15 @@ def _hidden(values: Sequence[float], num_cases: int) -> float:
     return max(abs(math.expm1(slope * (len(values) - 1))) for slope in slopes)
 
 
-def _kept(repeats: Sequence[int]) -> str:
-    return (
+def _kept(repeats: Sequence[int], noisy: Mapping[str, float]) -> str:
+    steady = (
         f"{plural(len(repeats), 'case')} of {min(repeats)} repeats or more kept their time within {100 * LEAST:.0f} %"
     )
+    return f"{steady}; of {plural(len(noisy), 'other')} {_not_shown(noisy)}" if noisy else steady
+
+
+def _not_shown(hidden: Mapping[str, float]) -> str:
+    return f"a change of up to {100 * max(hidden.values()):.0f} % might not have shown"
 
 
 def _too_noisy(hidden: Mapping[str, float], times: Mapping[str, Sequence[float]]) -> NotJudged:
@@ -123,8 +128,7 @@ def _too_noisy(hidden: Mapping[str, float], times: Mapping[str, Sequence[float]]
     excess = {case: math.log1p(change) / math.log1p(LEAST) for case, change in hidden.items()}
     wanted = max(math.ceil(max(1.1, excess[case]) ** 2 * len(times[case])) for case in hidden)
     takes = f"about {wanted} repeats" if wanted <= MOST_REPEATS else "a quieter machine"
-    why = f"with this noise a change of up to {100 * max(hidden.values()):.0f} % might not have shown"
-    return NotJudged(plural(len(hidden), "case"), why, takes)
+    return NotJudged(plural(len(hidden), "case"), f"with this noise {_not_shown(hidden)}", takes)
 
 
 def _finding(case: str, shift: Shift, values: Sequence[float], num_repeats: int, p: float) -> Finding:
