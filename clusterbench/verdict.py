@@ -143,9 +143,9 @@ def _measured(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
     waiting = sum(history.status == NOT_RUN for history in histories)
     partly = sum(not history.is_complete and history.status != NOT_RUN for history in histories)
     unsteady = len(reading.unsteady | reading.unsettled)
-    is_incomplete = bool(faults or waiting or partly or reading.problems)
+    is_incomplete = bool(faults or waiting or partly or reading.problems or reading.cut_short)
     few_samples = sum(history.pooled is not None and len(history.pooled.seconds[0]) <= TOO_FEW for history in histories)
-    missing = _missing(faults, waiting, partly, len(reading.problems))
+    missing = [*_missing(faults, waiting, partly, len(reading.problems)), *reading.cut_short]
     parts = [
         f"{have_figure:,} of {plural(wanted, 'case')}" if histories else "no cases",
         *([f"wrong: {few(wrong, _NAMED)}"] if wrong else []),

@@ -208,9 +208,19 @@ def test_a_list_is_run_again_for_a_time_and_a_resumed_run_goes_on_where_it_was(s
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=200)
-    assert "to run on 3 ranks, and again until they have taken 0:09" in said
+    assert f"{folder}: 4 cases to run on 3 ranks, and again until they have taken 0:09\n" in said
+    assert re.search(r"^\[2/4\] ok \d+\.\d s \(0:0\d of 0:09\)$", said, re.MULTILINE)
+    assert re.search(r"^measured +INCOMPLETE +4 of 4 cases; run for 0:0\d of 0:09", said, re.MULTILINE)
+    assert process.returncode == 1
+    command = [*CLUSTERBENCH, "report", str(folder)]
+    reported = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=ROOT, check=False)
+    assert reported.returncode == 1
+    assert "exit code 1: incomplete" in reported.stderr
     resumed = run("--resume", folder)
     assert resumed.returncode == 0, resumed.stderr
+    left = r": 4 cases to run again and again on 3 ranks: they have taken 0:0\d of 0:09\n"
+    assert re.search(left, resumed.stderr)
+    assert re.search(r"^measured +COMPLETE +4 of 4 cases", resumed.stderr, re.MULTILINE)
     outcomes = RunFolder.open(folder).outcomes()
     last = max(outcome.repeat for outcome in outcomes)
     before = [outcome.elapsed_s for outcome in outcomes if outcome.repeat < last]
@@ -218,6 +228,7 @@ def test_a_list_is_run_again_for_a_time_and_a_resumed_run_goes_on_where_it_was(s
     assert sorted({outcome.repeat for outcome in outcomes}) == list(range(last + 1))
     again = run("--resume", folder)
     assert again.returncode == 0
+    assert f"{folder}: nothing is left to run on 3 ranks\n" in again.stderr
     assert len(RunFolder.open(folder).outcomes()) == len(outcomes)
 
 

@@ -15,14 +15,16 @@ from click.testing import CliRunner
 
 from clusterbench.cases import Reading
 from clusterbench.cli import main
+from clusterbench.derive import read
+from clusterbench.derive.several_runs import read_several
 from clusterbench.diagnoses import examine
 from clusterbench.errors import SuiteError
 from clusterbench.measured.bounds import BEYOND
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
-from clusterbench.types import FAIL_ON, Case, Floor, Observation, Outcome
+from clusterbench.types import FAIL_ON, MOST_REPEATS, Case, Floor, Observation, Outcome
 from clusterbench.verdict import Verdict, verdict
-from tests.report.synthetic import case, observation, outcome, reading, row, write_run
+from tests.report.synthetic import case, good_run, observation, outcome, reading, row, write_run
 
 ROOT = Path(__file__).parents[1]
 FABRIC = ROOT / "reports" / "examples" / "fabric-cpu"
@@ -104,6 +106,42 @@ def test_a_repeat_or_a_record_that_lacks_is_missing() -> None:
     for found in (judged((outcome(ONE), None), cases=[ONE]), judged(good(twice), cases=[twice])):
         assert (found.measured.word, found.exit_code) == ("INCOMPLETE", 1)
         assert found.measured.sentence.endswith("1 case; 1 lack a repeat or a whole record")
+
+
+def lasting(folder: Path, for_s: float, *took_s: float) -> RunFolder:
+    """A run of two cases that was to take so long, each round of which took so long."""
+    cases = (ONE, TWO)
+    plan = replace(good_run(folder / "plan", cases).plan(), for_s=for_s)
+    run = RunFolder.create(folder / "run", b"suite: planted\n", plan, {})
+    for repeat, round_s in enumerate(took_s):
+        for each in cases:
+            run.record(outcome(each, repeat=repeat, elapsed_s=round_s / 2), observation(each, repeat=repeat))
+    return run
+
+
+def test_a_list_that_was_not_run_for_its_time_is_incomplete(tmp_path: Path) -> None:
+    run = lasting(tmp_path, 20.0, 4.0, 4.9)
+    exit_code, said, page = reported(run.path)
+    assert re.match(r"measured +INCOMPLETE +2 of 2 cases; run for 0:08 of 0:20(;|$)", said[0]), said
+    assert exit_code == 1
+    assert "run for 0:08 of 0:20" in page
+    measured = json.loads((run.path / "verdict.json").read_text())["measured"]
+    assert (measured["word"], measured["missing"]) == ("incomplete", ["run for 0:08 of 0:20"])
+
+
+@pytest.mark.parametrize(("for_s", "rounds_s"), [(20.0, (4.0, 16.0)), (0.0, (4.0,)), (20.0, (0.001,) * MOST_REPEATS)])
+def test_a_time_that_is_over_or_was_not_asked_for_and_the_most_repeats_are_complete(
+    for_s: float, rounds_s: Sequence[float], tmp_path: Path
+) -> None:
+    read_again = read(lasting(tmp_path, for_s, *rounds_s))
+    assert verdict(read_again, examine(read_again)).measured.word == "COMPLETE"
+
+
+def test_of_several_runs_each_is_held_against_its_own_time(tmp_path: Path) -> None:
+    long, short = lasting(tmp_path / "long", 20.0, 30.0), lasting(tmp_path / "short", 10.0, 4.0)
+    together = read_several([long, short])
+    (missing,) = (verdict(together, examine(together)).measured.parts or {})["missing"]
+    assert missing == "run (2): run for 0:04 of 0:10"
 
 
 def test_a_wrong_case_is_1_whatever_counts() -> None:

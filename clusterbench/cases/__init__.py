@@ -23,6 +23,7 @@ class Reading:
     """A run as it was read from disk: the plan, what happened, and every row that follows from it.
 
     ``problems`` are sentences about what could not be read; ``prices`` are there where rates of the machine were known.
+    ``cut_short`` says of a run that was to last a time how much of it is over, where that is not all.
     """
 
     run: str
@@ -32,6 +33,7 @@ class Reading:
     environment: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     prices: Prices = field(default_factory=Prices)
+    cut_short: tuple[str, ...] = ()
 
     @cached_property
     def trained(self) -> list[Trained]:

@@ -35,6 +35,7 @@ from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_folder import RATES, RunFolder
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, why_unusable
 from clusterbench.run_folder.records import MOST
+from clusterbench.run_folder.rounds import cut_short
 from clusterbench.types import (
     NO_DETAIL,
     Agreement,
@@ -76,6 +77,7 @@ class SingleRun:
     environment: Mapping[str, Any]
     problems: tuple[str, ...]
     prices: Prices = field(default_factory=Prices)
+    cut_short: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def read(run: RunFolder, rates: AskedRates = OWN_RATES) -> Reading:
 def reading_of(run: SingleRun) -> Reading:
     """A run by itself, with the rows that need several of its cases."""
     rows = [*rows_across_cases(run.rows, run.plan), *refusal_rows(run)]
-    return Reading(run.name, run.plan, run.histories, rows, run.environment, run.problems, run.prices)
+    return Reading(run.name, run.plan, run.histories, rows, run.environment, run.problems, run.prices, run.cut_short)
 
 
 def derive_rows(run: RunFolder) -> list[Row]:
@@ -347,8 +349,8 @@ def read_single(run: RunFolder, rates: AskedRates = OWN_RATES) -> SingleRun:
     """A run as it was read, with the rows of each of its cases by itself; ``rates`` as for :func:`read`."""
     plan, name = plan_without_secrets(run.plan()), run.name
     problems: list[str] = []
-    outcomes = outcomes_without_secrets(run.outcomes())
-    histories = _histories(plan, list(outcomes), run.observations(), problems)
+    outcomes = list(outcomes_without_secrets(run.outcomes()))
+    histories = _histories(plan, outcomes, run.observations(), problems)
     derived = _held_together([_figures(history, plan.cluster, problems) for history in histories])
     rows = [row for history, metrics in derived for row in _case_rows(name, history, metrics, plan.cluster)]
     histories = tuple(history for history, _ in derived)
@@ -357,7 +359,9 @@ def read_single(run: RunFolder, rates: AskedRates = OWN_RATES) -> SingleRun:
     rows = _with_prices(rows, prices)
     if rates.path is not None:
         prices = _said_without_effect(prices, rows)
-    return SingleRun(name, plan, histories, rows, environment, (*run.problems, *problems), prices)
+    lacking = cut_short(plan, outcomes)
+    every_problem = (*run.problems, *problems)
+    return SingleRun(name, plan, histories, rows, environment, every_problem, prices, (lacking,) if lacking else ())
 
 
 def _prices(run: RunFolder, plan: Plan, environment: Mapping[str, Any], asked: AskedRates) -> Prices:

@@ -58,6 +58,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
             {case: reason for run in named_runs for case, reason in run.prices.reasons.items()},
             tuple(f"{run.name}: {why}" for run in named_runs for why in run.prices.unused),
         ),
+        cut_short=tuple(f"{run.name}: {lacking}" for run in named_runs for lacking in run.cut_short),
     )
 
 
@@ -97,7 +98,7 @@ def _named(run: SingleRun, name: str, in_points: bool) -> SingleRun:
         {prefixed(case): reason for case, reason in run.prices.reasons.items()},
         run.prices.unused,
     )
-    return SingleRun(name, plan, histories, rows, run.environment, run.problems, prices)
+    return SingleRun(name, plan, histories, rows, run.environment, run.problems, prices, run.cut_short)
 
 
 def _environments(runs: Sequence[SingleRun]) -> dict[str, Any]:

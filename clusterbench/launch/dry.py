@@ -102,6 +102,7 @@ def dry_plan(plan: Plan) -> Plan:
     return replace(
         plan,
         repeats=1,
+        for_s=0.0,
         cases=tuple(each for each in planned if isinstance(each, Case)),
         refusals=(*plan.refusals, *(each for each in planned if isinstance(each, Refusal))),
     )

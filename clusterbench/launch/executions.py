@@ -9,7 +9,8 @@ from itertools import groupby
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.launch.mpi_cases import in_agents
-from clusterbench.types import MOST_REPEATS, Case, Outcome, Plan
+from clusterbench.run_folder.rounds import next_round
+from clusterbench.types import Case, Outcome, Plan
 
 MOST_LOSSES = 2
 """Attempts at a case that may each cost a host; after that it is not tried again."""
@@ -52,17 +53,9 @@ def left_to_do(plan: Plan, outcomes: Sequence[Outcome], cheapest_first: bool = F
 
 
 def again(plan: Plan, outcomes: Sequence[Outcome]) -> list[Execution]:
-    """The list once more, where a plan that is run for a time has all its repeats and that time is not over.
-
-    Without cases that never ended well: what they came to is known. How long the others have run is the sum over their
-    outcomes, so that a run that is resumed goes on where it was.
-    """
-    spent_s = sum(outcome.elapsed_s for outcome in outcomes)
-    repeat = max([plan.repeats, *(outcome.repeat + 1 for outcome in outcomes)])
-    if spent_s >= plan.for_s or repeat >= MOST_REPEATS:
-        return []
-    good = {outcome.hash for outcome in outcomes if outcome.status == "ok"}
-    return [Execution(case, repeat, 1) for case in plan.cases if case.hash in good]
+    """The list once more, where a plan that is run for a time has all its repeats and that time is not over."""
+    repeat, cases = next_round(plan, outcomes)
+    return [Execution(case, repeat, 1) for case in cases]
 
 
 def own_steps(executions: Sequence[Execution]) -> dict[str, int]:

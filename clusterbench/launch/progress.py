@@ -10,6 +10,7 @@ from rich.text import Text
 
 from clusterbench.launch.conductor import Progress
 from clusterbench.launch.executions import Execution
+from clusterbench.run_folder.rounds import so_far
 from clusterbench.types import Outcome
 from clusterbench.units import duration
 
@@ -21,23 +22,38 @@ def describe(outcome: Outcome) -> str:
 
 
 class _Clock:
-    """Elapsed time, and what is left if the rest takes as long per case as what is done."""
+    """Elapsed time, and what is left if the rest takes as long per case as what is done.
 
-    def __init__(self) -> None:
+    Of a list that is run again and again for a time: how much of that is over. A round says nothing of what is left.
+    """
+
+    def __init__(self, for_s: float, spent_s: float) -> None:
         self._start = time.monotonic()
+        self._for_s, self._spent_s = for_s, spent_s
+
+    def add(self, outcome: Outcome) -> None:
+        self._spent_s += outcome.elapsed_s
 
     def text(self, done: int, total: int) -> str:
+        left = self.left(done, total)
+        if self._for_s:
+            return left
+        elapsed = f"{duration(time.monotonic() - self._start)} elapsed"
+        return f"{elapsed}, {left}" if left else elapsed
+
+    def left(self, done: int, total: int) -> str:
+        if self._for_s:
+            return so_far(self._spent_s, self._for_s)
         elapsed_s = time.monotonic() - self._start
-        left = f", about {duration(elapsed_s / done * (total - done))} left" if 0 < done < total else ""
-        return f"{duration(elapsed_s)} elapsed{left}"
+        return f"about {duration(elapsed_s / done * (total - done))} left" if 0 < done < total else ""
 
 
 class Lines:
     """Two plain lines a case, for logs and pipes: what begins, so that a hang has a name, and how it ended."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, clock: _Clock) -> None:
         self._stream = stream
-        self._clock = _Clock()
+        self._clock = clock
         self._number = self._total = 0
 
     def begin(self, number: int, total: int, execution: Execution) -> None:
@@ -45,6 +61,7 @@ class Lines:
         print(f"[{number}/{total}] {_name(execution)}", file=self._stream, flush=True)
 
     def end(self, outcome: Outcome) -> None:
+        self._clock.add(outcome)
         text = self._clock.text(self._number, self._total)
         print(f"[{self._number}/{self._total}] {describe(outcome)} ({text})", file=self._stream, flush=True)
 
@@ -55,7 +72,7 @@ class Lines:
 class Bar:
     """A line for each finished case and a live one for the running case."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, clock: _Clock) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
@@ -71,7 +88,7 @@ class Bar:
             transient=True,
             refresh_per_second=2,  # it is drawn beside the case that is timed
         )
-        self._clock = _Clock()
+        self._clock = clock
         self._task = self._progress.add_task("", total=None, left="")
         self._name = ""
         self._number = self._total = 0
@@ -87,7 +104,8 @@ class Bar:
         self._console.print(count, self._name, " ", Text(outcome.status, style), f" {outcome.elapsed_s:.1f} s", sep="")
         if outcome.reason:
             self._console.print(Text(f"    {outcome.reason}"))
-        left = self._clock.text(self._number, self._total).partition(", ")[2]
+        self._clock.add(outcome)
+        left = self._clock.left(self._number, self._total)
         self._progress.update(self._task, completed=self._number, left=left)
 
     def close(self) -> None:
@@ -98,9 +116,16 @@ class ClosingProgress(Progress, Protocol):
     def close(self) -> None: ...
 
 
-def progress_on(stream: TextIO = sys.stderr) -> ClosingProgress:
-    """A bar on a terminal, plain lines anywhere else."""
-    return Bar(stream) if stream.isatty() else Lines(stream)
+def progress_on(stream: TextIO = sys.stderr, for_s: float = 0.0, spent_s: float = 0.0) -> ClosingProgress:
+    """A bar on a terminal, plain lines anywhere else.
+
+    Parameters
+    ----------
+    for_s, spent_s
+        How long the list is run again and again, and how much of that an earlier part of the run has taken.
+    """
+    clock = _Clock(for_s, spent_s)
+    return Bar(stream, clock) if stream.isatty() else Lines(stream, clock)
 
 
 def _name(execution: Execution) -> str:

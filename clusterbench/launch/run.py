@@ -47,6 +47,7 @@ from clusterbench.planning.text import idle_sentence
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.run_folder.attempts import WITHOUT_MACHINE
 from clusterbench.run_folder.lock import FolderHeld, Lock
+from clusterbench.run_folder.rounds import so_far, spent_s
 from clusterbench.suite import Suite, load_suite
 from clusterbench.types import Case, Plan
 from clusterbench.units import duration
@@ -250,15 +251,29 @@ def _conduct(
     interruption: Interruption,
     settle: Settle,
 ) -> int:
-    wanted = left_to_do(plan, directory.outcomes(), cheapest_first=options.time_limit_s is not None)
+    outcomes = directory.outcomes()
+    wanted = left_to_do(plan, outcomes, cheapest_first=options.time_limit_s is not None)
     executions = [execution for execution in wanted if execution.case.num_nodes <= cluster.num_nodes]
     if agents.mpi:  # a case inside MPI can take the run with it: all others are on disk by then
         executions.sort(key=lambda execution: in_agents(execution.case))
+
+    def more() -> Sequence[Execution]:
+        here = [each for each in again(plan, directory.outcomes()) if each.case.num_nodes <= cluster.num_nodes]
+        return sorted(here, key=lambda each: in_agents(each.case)) if agents.mpi else here
+
     reckoned = options.seconds_of and sum(options.seconds_of(execution.case) for execution in executions)
     how_long = f", about {duration(reckoned)}" if reckoned else ""
-    cases = plural(len(executions), "case")
-    until = f", and again until they have taken {duration(plan.for_s)}" if plan.for_s else ""
-    print(f"{directory.path}: {cases} to run on {cluster.world_size} ranks{how_long}{until}", file=sys.stderr)
+    ranks = f"on {cluster.world_size} ranks"
+    if executions:
+        is_over = spent_s(outcomes) >= plan.for_s
+        until = "" if is_over else f", and again until they have taken {duration(plan.for_s)}"
+        to_run = f"{plural(len(executions), 'case')} to run {ranks}{how_long}{until}"
+    elif rest := more():
+        taken = so_far(spent_s(outcomes), plan.for_s)
+        to_run = f"{plural(len(rest), 'case')} to run again and again {ranks}: they have taken {taken}"
+    else:
+        to_run = f"nothing is left to run {ranks}"
+    print(f"{directory.path}: {to_run}", file=sys.stderr)
     if idle := idle_sentence([execution.case for execution in wanted], cluster):
         print(idle, file=sys.stderr)
     if len(executions) < len(wanted):
@@ -266,15 +281,11 @@ def _conduct(
         print(f"{missing} more nodes than the {cluster.num_nodes} that are left", file=sys.stderr)
     if cluster.device == "cuda":
         agents.order(SampleGpus(SECONDS_BETWEEN_GPU_SAMPLES))
-    progress = progress_on(sys.stderr)
+    progress = progress_on(sys.stderr, plan.for_s, spent_s(outcomes))
     here = socket.gethostname()
     store_host = None if agents.hosts == (here,) else interfaces[here].address
     ends_at = None if options.time_limit_s is None else options.began + options.time_limit_s
     stopped: ClusterbenchError | None = None
-
-    def more() -> Sequence[Execution]:
-        here = [each for each in again(plan, directory.outcomes()) if each.case.num_nodes <= cluster.num_nodes]
-        return sorted(here, key=lambda each: in_agents(each.case)) if agents.mpi else here
 
     try:
         interruption.raised_again()

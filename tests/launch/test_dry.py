@@ -57,6 +57,11 @@ def test_training_cases_become_dry_ones_and_all_others_are_refused_with_a_reason
     assert "peak_memory" in kept
 
 
+def test_a_time_for_which_a_list_is_run_is_none_of_a_dry_run(suite: Path) -> None:
+    suite.write_text(f"for: 2h\n{SUITE}")
+    assert planned(suite).for_s == 0.0
+
+
 def test_what_changes_nothing_that_is_held_or_sent_is_run_once(suite: Path) -> None:
     tasks = {case.id: dry.tasks_of(case) for case in planned(suite).cases}
     assert tasks["dry_step/2n2/tp2-seed=0"] == tasks["dry_step/2n2/tp2-seed=1"]

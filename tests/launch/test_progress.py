@@ -35,6 +35,15 @@ def test_without_a_terminal_there_are_two_plain_lines_a_case(monkeypatch):
     ]
 
 
+def test_of_a_list_that_is_run_for_a_time_the_lines_say_how_much_of_that_is_over():
+    stream = io.StringIO()
+    watch(progress_on(stream, for_s=20.0, spent_s=9.6))
+    assert [line for line in stream.getvalue().splitlines() if " 1.2 s" in line] == [
+        "[1/4] ok 1.2 s (0:10 of 0:20)",
+        "[2/4] failed 1.2 s: rank 1 (host a): KeyError: '[bold]' (0:12 of 0:20)",
+    ]
+
+
 def test_a_terminal_gets_a_bar_and_a_line_for_each_finished_case(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
