@@ -67,6 +67,7 @@ def answer(layout: str, slow_rank: int) -> Answer:
     return Straggler().answer(reading((outcome(one), seen), cases=[one]))
 
 
+@pytest.mark.alone
 @pytest.mark.gloo
 @pytest.mark.parametrize(("layout", "slow_rank"), SLOWER)
 def test_a_rank_that_computes_longer_in_forward_is_named_and_those_that_wait_for_it_are_not(
