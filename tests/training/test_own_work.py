@@ -20,7 +20,7 @@ HEALTHY = [(layout, NOBODY) for layout in ("dp2", "tp2", "pp2", "pp2-dp2", "dp4+
 
 
 def records(layout: str, slow_rank: int) -> dict[str, Any]:
-    """What this rank's passes leave of twenty steps, in which one rank computes three times as long in forward."""
+    """What this rank's passes leave of twenty steps, in which one rank computes six times as long in forward."""
     from clusterbench.parallel import from_options
     from clusterbench.training.passes import passes_of
     from clusterbench.training.step import TrainingStep
@@ -39,7 +39,7 @@ def records(layout: str, slow_rank: int) -> dict[str, Any]:
 
 
 def compute_longer(module: Any) -> None:
-    """Of a forward pass of one second of CPU it makes three."""
+    """Of a forward pass of one second of CPU it makes six: noise of busy cores may hide a rank that is 100 % slower."""
     import torch
 
     began: list[float] = []
@@ -47,7 +47,7 @@ def compute_longer(module: Any) -> None:
 
     def burn(*_: object) -> None:
         now = time.thread_time()
-        while time.thread_time() - now < 2 * (now - began[-1]):
+        while time.thread_time() - now < 5 * (now - began[-1]):
             numbers.sin()
 
     module.register_forward_pre_hook(lambda *_: began.append(time.thread_time()))
@@ -76,7 +76,7 @@ def test_a_rank_that_computes_longer_in_forward_is_named_and_those_that_wait_for
     (finding,) = answer(layout, slow_rank).findings
     assert finding.where == f"rank {slow_rank} on vm"
     assert finding.brief.endswith("% slower")
-    assert 30 < int(finding.brief.split()[0]) < 120  # forward is a third of a step, and three times as long
+    assert 75 < int(finding.brief.split()[0]) < 300  # forward is a third of a step, and six times as long
 
 
 @pytest.mark.gloo
