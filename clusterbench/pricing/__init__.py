@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain as joined
+from itertools import chain
 
 from clusterbench.expectation import MEASURED
 from clusterbench.pricing.rates import KnownRates, Rates
@@ -113,9 +113,7 @@ def _ranges(
 ) -> dict[str, tuple[float, float]]:
     """From which to which seconds rates move each part, given the parts at both ends of each rate."""
     ranges = {}
-    for part in dict.fromkeys(
-        joined(parts, *joined(*at_ends))
-    ):  # where another stage is the slowest it may have others
+    for part in dict.fromkeys(chain(parts, *chain(*at_ends))):  # where another stage is the slowest it may have others
         seconds = parts.get(part, 0.0)
         shorter = longer = 0.0
         for lower, upper in at_ends:
@@ -130,7 +128,8 @@ def _ranges(
 
 def unread_rates(work: StepWork) -> Iterator[str]:
     """Rates that the price of this step does not ask for, so that their ends move nothing."""
-    if not any(stage.neighbours for stage in work.stages):
+    has_neighbours = any(stage.neighbours for stage in work.stages)
+    if not has_neighbours:
         yield from ("p2p_time", "p2p_bandwidth")
     if work.pipeline_nodes <= 1 or len(work.stages) <= 1:
         yield "pipeline_factor"
@@ -139,7 +138,9 @@ def unread_rates(work: StepWork) -> Iterator[str]:
         yield "collective_time"
     every = [each for each in (*sent, *work.gradients, *work.after) if each.ranks > 1]
     if not every:
-        yield from ("busbw", "half_size")
+        yield "half_size"
+        if not (has_neighbours and _stays_within_a_node(work)):
+            yield "busbw"
     if all(each.nodes == 1 or each.sharing == 1 for each in every):
         yield "node_network"
 
@@ -191,8 +192,8 @@ def _micro_batch(stage: StageWork, work: StepWork, rates: Rates, chained: float)
         parts[sent.axis] = parts.get(sent.axis, 0.0) + shown
     busy = sum(parts.values())
     launch = (stage.operators + stage.host_calls / CALLS_OF_AN_OPERATOR) * rates.operator_time
-    chain = [sent for sent in stage.messages if sent.is_waited_for or work.is_in_turn]
-    latency = sum(sent.count * sent.partners for sent in chain) * rates.collective_time * chained
+    in_a_chain = [sent for sent in stage.messages if sent.is_waited_for or work.is_in_turn]
+    latency = sum(sent.count * sent.partners for sent in in_a_chain) * rates.collective_time * chained
     waited = launch + latency if work.is_in_turn else _either(busy, launch, latency) - busy
     # each to the power by which they are added, so that the longer of the two has the larger share
     of_launch, of_latency = launch**KNEE, latency**KNEE
@@ -201,10 +202,15 @@ def _micro_batch(stage: StageWork, work: StepWork, rates: Rates, chained: float)
     if stage.neighbours:
         # a forward and a backward along each boundary
         bandwidth = rates.p2p_bandwidth
-        if work.pipeline_nodes == 1 and not work.is_in_turn:  # no NIC is on the way
+        if _stays_within_a_node(work):
             bandwidth = max(bandwidth, rates.busbw_of("send_recv", 1, 1))
         parts["p2p"] = 2 * stage.neighbours * (rates.p2p_time + work.boundary_bytes / bandwidth)
     return parts
+
+
+def _stays_within_a_node(work: StepWork) -> bool:
+    """Whether stages send to one another over the link of the cards, and no NIC is on the way."""
+    return work.pipeline_nodes == 1 and not work.is_in_turn
 
 
 def _either(first: float, second: float, third: float) -> float:

@@ -63,7 +63,7 @@ class StageWork:
     stages
         How many stages are alike.
     neighbours
-        Stages that it sends to and receives from: 0 without a pipeline, 1 at its ends.
+        Stages of other ranks that its chunks send to and receive from: 0 without a pipeline, 1 at its ends.
     """
 
     matmul_flops: float

@@ -99,6 +99,8 @@ def test_stages_within_a_node_send_over_the_link_and_between_nodes_over_a_nic():
     within, between = (parts_of(replace(work, pipeline_nodes=nodes), known().rates)["p2p"] for nodes in (1, 2))
     assert within == pytest.approx(4 * 2 * (0.25 + 16 / 8))
     assert between == pytest.approx(4 * 2 * (0.25 + 16 / 2))
+    assert "busbw" not in unread_rates(work)
+    assert "busbw" in unread_rates(replace(work, pipeline_nodes=2))
 
 
 def test_interleaving_shortens_the_bubble():

@@ -120,9 +120,9 @@ class Ours(Profile):
         job, active = priced.job, _active(priced)
         stages, sent = [], []
         kinds = list(_kinds(priced, active))
-        for part, number, neighbours in kinds:
+        for part, number in kinds:
             traffic = list(traffic_of_step(active, part))
-            stages.append(_stage(priced, active, part, number, neighbours, traffic))
+            stages.append(_stage(priced, active, part, number, traffic))
             sent.append(traffic)
         fullest = max(range(len(stages)), key=lambda number: stages[number].parameters)
         reduced = [each for each in sent[fullest] if each.during == "reduce" and not job.layout.shards_gradients]
@@ -145,11 +145,11 @@ class Ours(Profile):
 
     def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
         active = _active(priced)
-        return [_held(active, part) for part, _, _ in _kinds(priced, active)]
+        return [_held(active, part) for part, _ in _kinds(priced, active)]
 
     def held(self, priced: PricedJob, room: float = inf) -> float:
         active, most = _active(priced), 0.0
-        parts = [part for part, _, _ in _kinds(priced, active)]
+        parts = [part for part, _ in _kinds(priced, active)]
         # what is there between steps takes no search for a moment
         for held in chain((_at_rest(active, part) for part in parts), (_held(active, part) for part in parts)):
             most = max(most, sum(held.values()))
@@ -179,17 +179,14 @@ def _active(priced: PricedJob) -> Sequence[Parallelism]:
     return active_in(priced.job.layout, from_options(options))
 
 
-def _kinds(priced: PricedJob, active: Sequence[Parallelism]) -> Iterator[tuple[TrainingJob, int, int]]:
-    """A job for each kind of stages, how many there are, and how many boundaries with stages of other ranks."""
+def _kinds(priced: PricedJob, active: Sequence[Parallelism]) -> Iterator[tuple[TrainingJob, int]]:
+    """A job for each kind of stages, and how many there are."""
     pipeline = of_kind(Pipeline, active)
     if pipeline is None:
-        yield priced.job, 1, 0
+        yield priced.job, 1
         return
     for last, number in _alike(pipeline, priced.job.shape.num_layers, priced.job.layout.pp):
-        part = part_of(priced.job, active, last)
-        # a forward and a backward along each boundary, as often as its chunks have one on another rank
-        messages = sum(sent.count for sent in traffic_of_step(active, part) if sent.during in BETWEEN)
-        yield part, number, round(messages / 2 / priced.num_micro_batches)
+        yield part_of(priced.job, active, last), number
 
 
 @lru_cache(maxsize=4096)  # layouts that differ in dp and micro-batches have the same stages
@@ -208,7 +205,6 @@ def _stage(
     active: Sequence[Parallelism],
     part: TrainingJob,
     number: int,
-    neighbours: int,
     traffic: Sequence[Traffic],
 ) -> StageWork:
     shape, layout, micro_batches = part.shape, part.layout, priced.num_micro_batches
@@ -249,7 +245,8 @@ def _stage(
         messages=list(_within(priced, traffic, products / micro_batches)),
         parameters=parameters,
         stages=number,
-        neighbours=neighbours,
+        # a forward and a backward along each boundary of its chunks with another rank
+        neighbours=round(sum(sent.count for sent in traffic if sent.during in BETWEEN) / 2 / micro_batches),
         host_calls=host_calls(active, part),
     )
 
