@@ -266,7 +266,7 @@ class ParallelLayout:
         """Ranks the layout needs."""
         return self.pp * self.dp * self.cp * self.tp
 
-    @property
+    @cached_property
     def riders(self) -> tuple[str, ...]:
         """Names of the active riders, in the order they are written."""
         return tuple(name for name, rider in RIDERS.items() if getattr(self, name) != rider.idle)
@@ -290,17 +290,17 @@ class ParallelLayout:
         """
         return tuple(getattr(self, name) for name in _MEMBERS if name not in names)
 
-    @property
+    @cached_property
     def sequence_parts(self) -> int:
         """Into how many parts tp ranks cut the sequence between the regions of split weights; 1 where each has all."""
         return self.tp if self.sp else 1
 
-    @property
+    @cached_property
     def spreads_experts(self) -> bool:
         """Whether the experts of a layer lie on several ranks."""
         return self.ep > 1
 
-    @property
+    @cached_property
     def shards_gradients(self) -> bool:
         """Whether ranks with the same weights keep a share of the gradients each, and so gather weights to compute."""
         return self.zero >= 2
@@ -329,7 +329,7 @@ class ParallelLayout:
         """The axis along which ranks hold the same dense weights and see other tokens: dp, cp, or both as ``dp_cp``."""
         return "dp" if self.cp == 1 else "cp" if self.dp == 1 else "dp_cp"
 
-    @property
+    @cached_property
     def views(self) -> tuple[str, ...]:
         """Groups in use that are no axis: ``dp_cp``; the expert grid ``ep`` and ``edp`` (ranks with the same experts);
         ``ends``, the first and the last pipeline stage.

@@ -49,14 +49,14 @@ class FullTime(NamedTuple):
     ----------
     beside
         Bytes that are there all the while.
-    moments
-        What comes and goes beside them, each with the bytes it is then.
+    held
+        Bytes of what comes and goes beside them, at each of its moments.
     fullest
-        Of these the one with most.
+        Of these moments the one with most.
     """
 
     beside: float
-    moments: Sequence[Moment]
+    held: Sequence[float]
     fullest: Moment
 
 
@@ -84,18 +84,18 @@ def fullest_of(times: Iterable[FullTime]) -> Moment:
 
 def held_at(times: Iterable[FullTime]) -> list[float]:
     """Bytes at every moment, in order."""
-    return [beside + moment.held for beside, moments, _ in times for moment in moments]
+    return [beside + of_moment for beside, held, _ in times for of_moment in held]
 
 
 def _alone(beside: float, moment: Moment) -> FullTime:
-    return FullTime(beside, (moment,), moment)
+    return FullTime(beside, (moment.held,), moment)
 
 
 class _Way(NamedTuple):
-    """The moments of one micro-batch on its way through some layers: of its forward, and of its backward."""
+    """What is held at the moments of one micro-batch on its way through some layers: of forward, and of backward."""
 
-    forward: Sequence[Moment]
-    backward: Sequence[Moment]
+    forward: Sequence[float]
+    backward: Sequence[float]
     most_in_forward: Moment
     most_in_backward: Moment
 
@@ -133,7 +133,6 @@ def _of_schedule(
     moments_of = moments_by_chunk(active, job, messages=True)
     held, actions = pipeline.beside(job, moments_of), pipeline.actions(job)
     buffers = pipeline.buffers(job)
-    there_unread = there + buffers - pipeline.kept_inputs(job, moments_of)
 
     @cache
     def way(stage: int, adds_up: bool) -> _Way:
@@ -141,7 +140,7 @@ def _of_schedule(
 
     def beside(at: Full) -> float:
         of_stages = sum([of.beside(at, at.stage == stage) for stage, of in stages.items()])
-        return there_unread + held(at) + pipeline.sent_back(job, at) + of_stages
+        return there + buffers + held(at) + pipeline.sent_back(job, at) + of_stages
 
     for at in actions.full:
         adds_up = at.stage in at.graded and not stages[at.stage].unreduced
@@ -256,13 +255,15 @@ def _walked(
     weights = _weights(active, shape, layout, dtypes, chunk)
     experts = of_kind(ExpertParallel, active)
     expert_parts = experts.parts(job) if experts else 1
-    found = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, expert_parts)
-    of_forward, backward = found[:OF_FORWARD], found[OF_FORWARD:]
-    return _Way(of_forward, backward, max(of_forward, key=_held), max(backward, key=_held))
-
-
-def _held(moment: Moment) -> float:
-    return moment.held
+    when, held = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, expert_parts)
+    of_forward, backward = tuple(held[:OF_FORWARD]), tuple(held[OF_FORWARD:])
+    most, most_behind = max(of_forward), max(backward)
+    return _Way(
+        of_forward,
+        backward,
+        Moment(when[of_forward.index(most)], most),
+        Moment(when[OF_FORWARD + backward.index(most_behind)], most_behind),
+    )
 
 
 def _largest_sum(active: Sequence[Parallelism], job: TrainingJob) -> float:

@@ -99,7 +99,7 @@ class TrainingJob:
     precision: str = MASTER
     gradient_dtype: str = WIDE
 
-    @property
+    @cached_property
     def held(self) -> tuple[Chunk, ...]:
         """The chunks this rank has: without pipeline parallelism one, the whole model."""
         return self.chunks or (Chunk(0, range(self.shape.num_layers), first=True, last=True),)
@@ -114,7 +114,7 @@ class TrainingJob:
         """All that this rank has as one chunk: the same for all with as many layers and the same ends of the model."""
         return as_one(self.held)
 
-    @property
+    @cached_property
     def num_layers(self) -> int:
         """How many layers this rank has."""
         return len(self.kind.layers)
@@ -143,12 +143,12 @@ class TrainingJob:
         """Tokens of one forward of one dp rank; its cp ranks share them."""
         return self.micro_batch_size * self.seq_len
 
-    @property
+    @cached_property
     def local_tokens(self) -> int:
         """Tokens of one forward that this rank sees."""
         return self.tokens_per_micro_batch // self.layout.cp
 
-    @property
+    @cached_property
     def residual_tokens(self) -> int:
         """Tokens of one forward whose residual stream this rank holds, between the regions of split weights."""
         return self.local_tokens // self.layout.sequence_parts
@@ -185,17 +185,17 @@ class TrainingJob:
             gradient_dtype=gradient_dtype,
         )
 
-    @property
+    @cached_property
     def dtypes(self) -> Dtypes:
         """Of the arithmetic, and what says those of all that is kept: ``dtype``, ``precision``, ``gradient_dtype``."""
         return self.dtype, self.precision, self.gradient_dtype
 
-    @property
+    @cached_property
     def compute_bytes(self) -> int:
         """Bytes of one activation."""
         return DTYPE_BYTES[self.dtype]
 
-    @property
+    @cached_property
     def master_bytes(self) -> int:
         """Bytes of one parameter, and of its gradient unless :attr:`gradient_dtype` says otherwise.
 
@@ -206,7 +206,7 @@ class TrainingJob:
         size = DTYPE_BYTES[self.dtype]
         return PRECISIONS[self.precision].weight if size == 2 else size
 
-    @property
+    @cached_property
     def gradient_bytes(self) -> int:
         """Bytes of one number of a gradient while DDP or FSDP reduces it; before and behind that :func:`kept_bytes`.
 
@@ -252,10 +252,14 @@ class TrainingJob:
             f"{self.global_batch_size / per_forward:.4g}"
         )
 
-    @cached_property
+    @property
     def of_chunks(self) -> tuple[TrainingJob, ...]:
         """The same rank with each of its chunks alone."""
-        return (self,) if len(self.chunks) == 1 else tuple(replace(self, chunks=(chunk,)) for chunk in self.held)
+        return (self,) if len(self.chunks) == 1 else self._of_several  # kept, it would hold itself for good
+
+    @cached_property
+    def _of_several(self) -> tuple[TrainingJob, ...]:
+        return tuple(replace(self, chunks=(chunk,)) for chunk in self.held)
 
     @property
     def uncut(self) -> TrainingJob:

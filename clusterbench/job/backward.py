@@ -78,6 +78,13 @@ ATTENTION = _within(
     Operator(("query.weight",), ("input",), ("input",), ("query", "input", "input")),
 )
 
+IN_ORDER = (
+    ("backward of shared experts", SHARED_EXPERTS),
+    ("backward of a feed-forward", FEED_FORWARD),
+    ("backward of attention", ATTENTION),
+)
+"""What follows the backward of routed experts, where a layer has it."""
+
 OF_FORWARD = 2
 """How many of the moments of a micro-batch lie in its forward: the first ones."""
 
@@ -161,8 +168,7 @@ class Sharding:
         return (*self.layer, self.root)
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(NamedTuple):
     """Bytes of one weight of a layer, or around the layers, as a rank multiplies with it.
 
     Attributes
@@ -181,6 +187,26 @@ class Weight:
     waits: bool = False
 
 
+class Sized(NamedTuple):
+    """An operator with bytes in place of names; what it makes with the gradients of its weights."""
+
+    when: str
+    made: float
+    freed: float
+    dropped: float
+    weights: Sequence[Weight]
+
+
+def _sized(when: str, operator: Operator, sizes: Mapping[str, float], weights: Mapping[str, Weight]) -> Sized:
+    own = [weights[name] for name in operator.weights if name in weights]
+    made = sum([sizes[name] for name in operator.makes if name in sizes])
+    for weight in own:
+        made += weight.gradient
+    freed = sum([sizes[name] for name in operator.frees if name in sizes])
+    dropped = sum([sizes[name] for name in operator.drops if name in sizes])
+    return Sized(when, made, freed, dropped, own)
+
+
 @dataclass
 class Backward:
     """One micro-batch going backward.
@@ -191,39 +217,29 @@ class Backward:
         Bytes now.
     adds_up
         Whether gradients are there already, to which new ones are added, or stay as they come.
-    moments
-        The times so far at which most was alive.
+    when, held
+        The times so far at which most was alive, in words, and how much that was.
     """
 
     alive: float
     adds_up: bool
-    moments: list[Moment] = field(default_factory=list)
+    when: list[str] = field(default_factory=list)
+    held: list[float] = field(default_factory=list)
     packed: float = 0.0
     freed: float = 0.0
 
     def mark(self, when: str, more: float = 0.0) -> None:
-        self.moments.append(Moment(when, self.alive + more))
+        self.when.append(when)
+        self.held.append(self.alive + more)
 
-    def operator(
-        self,
-        when: str,
-        operator: Operator,
-        sizes: Mapping[str, float],
-        weights: Mapping[str, Weight],
-        casts: bool = True,
-    ) -> None:
+    def operator(self, operator: Sized, casts: bool = True) -> None:
         """Lets an operator go backward; without ``casts`` the gradients of its weights are left as it made them."""
-        own = [weights[name] for name in operator.weights if name in weights]
-        made = sum([sizes[name] for name in operator.makes if name in sizes])
-        freed = sum([sizes[name] for name in operator.frees if name in sizes])
-        dropped = sum([sizes[name] for name in operator.drops if name in sizes])
-        for weight in own:
-            made += weight.gradient
+        when, made, freed, dropped, weights = operator
         self.alive += made
         self.mark(when)
         self.alive -= freed + dropped
         self.freed += freed
-        for weight in own if casts else ():
+        for weight in weights if casts else ():
             self.cast(when, weight)
 
     def cast(self, when: str, weight: Weight) -> None:
@@ -264,8 +280,10 @@ def moments_of_backward(
     sharding: Sharding | None,
     adds_up: bool,
     expert_parts: int = 1,
-) -> list[Moment]:
+) -> tuple[Sequence[str], Sequence[float]]:
     """The times of a micro-batch, from the end of its forward on, at which most may be alive on a rank.
+
+    Each in words, and how much that is.
 
     Parameters
     ----------
@@ -308,7 +326,7 @@ def moments_of_backward(
     elif sharding is not None and sharding.root.packed:
         walk.alive -= residual
         walk.reduce("the reduction of what is around the layers", sharding.root, sharding)
-    return walk.moments
+    return walk.when, walk.held
 
 
 def _gathered_last(sharding: Sharding | None) -> float:
@@ -344,7 +362,7 @@ def _loss_and_head(
     inside = Operator(("head.weight",), ("head.input",), ("head.input",), ("logits", "head.input"))
     sizes = {"head.input": forward["head.input"], "logits": logits}
     head = weights.get("head.weight") or weights["embedding.weight"]
-    walk.operator("backward of head", inside, sizes, {"head.weight": head})
+    walk.operator(_sized("backward of head", inside, sizes, {"head.weight": head}))
     walk.alive -= forward["norm.input"] + forward["norm.rstd"]
 
 
@@ -384,23 +402,34 @@ def _layers(walk: Backward, job: TrainingJob, layer: _OneLayer, sharding: Shardi
 
 def _alike(walk: Backward, num_layers: int, layer: _OneLayer) -> None:
     """Layers of which the last is as the first, but for what has come and gone before it."""
-    start, before = walk.alive, len(walk.moments)
+    start, before = walk.alive, len(walk.held)
     _layer(walk, layer, None, is_last=True)
     gone = (num_layers - 1) * (walk.alive - start)
     if num_layers > 1:
-        walk.moments += [Moment(when, held + gone) for when, held in walk.moments[before:]]
+        walk.when += walk.when[before:]
+        walk.held += [held + gone for held in walk.held[before:]]
     walk.alive += gone
 
 
 class _OneLayer(NamedTuple):
-    """Bytes of one layer: by what they are, of all that is kept of it, of all that is computed again, and of what of
-    the latter is gone when its backward begins."""
+    """One layer on its way back.
 
-    sizes: Mapping[str, float]
+    Attributes
+    ----------
+    kept, again, unkept
+        Bytes of all that is kept of it, of all that is computed again, and of what of the latter is gone when its
+        backward begins.
+    experts
+        Operators of one part of the micro-batch, where there are any.
+    operators
+        All others, in order.
+    """
+
     kept: float
     again: float
     unkept: float
-    weights: Mapping[str, Weight]
+    experts: Sequence[Sized]
+    operators: Sequence[Sized]
     expert_parts: int
 
 
@@ -415,7 +444,21 @@ def _one_layer(
     repeated = {name: size for name, size in again.items() if name not in forward}
     unkept = sum(size for name, size in repeated.items() if name.startswith("again."))
     sizes = {name.removeprefix("sent."): size for name, size in repeated.items()} | kept
-    return _OneLayer(sizes, sum(kept.values()), sum(repeated.values()), unkept, weights, expert_parts)
+    of_part = {name: size / expert_parts for name, size in sizes.items() if name.startswith("layer.experts.")}
+    experts = EXPERTS if EXPERTS[1].weights[0] in weights else ()
+    return _OneLayer(
+        kept=sum(kept.values()),
+        again=sum(repeated.values()),
+        unkept=unkept,
+        experts=[_sized("backward of experts", operator, of_part, weights) for operator in experts],
+        operators=[
+            _sized(when, operator, sizes, weights)
+            for when, operators in IN_ORDER
+            if operators[0].weights[0] in weights
+            for operator in operators
+        ],
+        expert_parts=expert_parts,
+    )
 
 
 def _layer(walk: Backward, layer: _OneLayer, sharding: Sharding | None, is_last: bool) -> None:
@@ -427,18 +470,12 @@ def _layer(walk: Backward, layer: _OneLayer, sharding: Sharding | None, is_last:
     walk.mark("the last operator of a layer that is computed again" if layer.again else "backward of a layer")
     walk.alive -= layer.unkept
     walk.freed = layer.unkept
-    if EXPERTS[1].weights[0] in layer.weights:
+    if layer.experts:
         _experts(walk, layer)
         if sharding is not None and len(sharding.layer) > 1:
             walk.reduce("the reduction of experts", sharding.layer[1], sharding)
-    for when, operators in (
-        ("backward of shared experts", SHARED_EXPERTS),
-        ("backward of a feed-forward", FEED_FORWARD),
-        ("backward of attention", ATTENTION),
-    ):
-        if operators[0].weights[0] in layer.weights:
-            for operator in operators:
-                walk.operator(when, operator, layer.sizes, layer.weights)
+    for operator in layer.operators:
+        walk.operator(operator)
     walk.alive -= layer.kept + layer.again - walk.freed
     if sharding is not None:
         walk.reduce("the reduction of a layer", sharding.layer[0], sharding)
@@ -447,20 +484,17 @@ def _layer(walk: Backward, layer: _OneLayer, sharding: Sharding | None, is_last:
 
 def _experts(walk: Backward, layer: _OneLayer) -> None:
     """Part by part; the gradients of all parts of a weight are added up before they are cast."""
-    when, parts = "backward of experts", layer.expert_parts
-    sizes = {name: size / parts for name, size in layer.sizes.items() if name.startswith("layer.experts.")}
-    weights = {name: layer.weights[name] for operator in EXPERTS for name in operator.weights}
-    for part in range(parts):
-        is_last = part == parts - 1
-        for operator in EXPERTS:
-            walk.operator(when, operator, sizes, weights, casts=False)
-            own = [weights[name] for name in operator.weights]
-            for weight in own if part else ():
-                walk.mark(when, weight.gradient)
+    for part in range(layer.expert_parts):
+        is_last = part == layer.expert_parts - 1
+        for operator in layer.experts:
+            walk.operator(operator, casts=False)
+            for weight in operator.weights if part else ():
+                walk.mark(operator.when, weight.gradient)
                 walk.alive -= weight.gradient
-            for weight in own if is_last else ():
+            for weight in operator.weights if is_last else ():
                 if weight.gradient == weight.kept:
-                    walk.cast(when, weight)
-    for weight in weights.values():  # those that are rounded are rounded in one place for all
-        if weight.gradient != weight.kept:
-            walk.cast(when, weight)
+                    walk.cast(operator.when, weight)
+    for operator in layer.experts:  # those that are rounded are rounded in one place for all
+        for weight in operator.weights:
+            if weight.gradient != weight.kept:
+                walk.cast(operator.when, weight)

@@ -515,7 +515,7 @@ def held_weights(active: Sequence[Parallelism], job: TrainingJob) -> Sequence[tu
     return _held(with_own(active, "weight", "splits", "sums"), job.shape, job.layout, job.kind)
 
 
-@lru_cache(maxsize=4096)  # a plan asks for every figure
+@lru_cache(maxsize=256)  # a plan asks for every figure
 def _held(
     active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout, chunk: Chunk
 ) -> Sequence[tuple[HeldWeight, int]]:
@@ -524,7 +524,7 @@ def _held(
     return [(weight, number) for weight, number in counted if number]
 
 
-@lru_cache(maxsize=4096)  # a plan asks for every stage
+@lru_cache(maxsize=256)  # a plan asks for every stage
 def _held_kinds(active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout) -> Mapping[str, HeldWeight]:
     like, splitting, summing = one_of_each(shape, layout), with_own(active, "splits"), with_own(active, "sums")
     return {
@@ -586,7 +586,7 @@ def _ways_of_splitting(active: Sequence[Parallelism], job: TrainingJob) -> Mappi
     return _of_gradients(with_own(active, "weight", "splits", "sums"), job.shape, job.layout, job.kind)[1]
 
 
-@lru_cache(maxsize=4096)  # a plan asks for every figure and stage
+@lru_cache(maxsize=256)  # a plan asks for every figure and stage
 def _of_gradients(
     active: tuple[Parallelism, ...], shape: ModelShape, layout: ParallelLayout, chunk: Chunk
 ) -> tuple[Mapping[str, int], Mapping[str, int]]:
@@ -612,7 +612,7 @@ def expected_states(active: Sequence[Parallelism], job: TrainingJob) -> dict[str
     return _states(acting, job.shape, job.layout, job.dtypes, job.kind)
 
 
-@lru_cache(maxsize=4096)  # a plan asks for every figure and stage
+@lru_cache(maxsize=256)  # a plan asks for every figure and stage
 def _states(
     active: tuple[Parallelism, ...],
     shape: ModelShape,
@@ -705,10 +705,14 @@ def moments_by_chunk(
         load,
     )
 
+    known: dict[Chunk, Moments] = {}
+
     def moments_of(chunk: Chunk) -> Moments:
-        # a look-up keeps nothing: the first stage of several is like those behind it
-        like = Chunk(0, range(len(chunk.layers)), chunk.first and chunk.last, chunk.last)
-        return _moments(*of_any, like)[messages]
+        if chunk not in known:
+            # a look-up keeps nothing: the first stage of several is like those behind it
+            like = Chunk(0, range(len(chunk.layers)), chunk.first and chunk.last, chunk.last)
+            known[chunk] = _moments(*of_any, like)[messages]
+        return known[chunk]
 
     return moments_of
 

@@ -165,7 +165,11 @@ class Pipeline(Parallelism):
     def full_moments(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> list[float]:
         """Bytes whenever the schedule may hold most: what micro-batches in flight keep, and one of them in backward."""
         full = []
-        beside = self.beside(job, moments_of)
+        inputs, held = self.kept_inputs(job, moments_of), self.beside(job, moments_of)
+
+        def beside(at: Full) -> float:
+            return inputs + held(at)
+
         for at in self.actions(job).full:
             forward, *backward = moments_of(next(chunk for chunk in job.held if chunk.stage == at.stage))
             if at.kind == "F":
@@ -185,10 +189,11 @@ class Pipeline(Parallelism):
     def beside(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> Callable[[Full], float]:
         """What says how many bytes of activations are held at a moment, without those of the micro-batch under way.
 
-        torch makes a buffer for the input of each micro-batch when it prepares a stage, and they stay. Its schedules of
-        several chunks wait for what they have sent when the step is over, and hold all outputs until then.
+        Without what was received, too: torch makes a buffer for the input of each micro-batch when it prepares a stage,
+        and they stay. Its schedules of several chunks wait for what they have sent when the step is over, and hold all
+        outputs until then.
         """
-        inputs, message, holds_sent = self.kept_inputs(job, moments_of), _between(job), self._holds_sent
+        message, holds_sent = _between(job), self._holds_sent
         kept, grows, sent = {}, {}, {}
         for chunk in job.held:
             forward = moments_of(chunk)[0]
@@ -200,7 +205,7 @@ class Pipeline(Parallelism):
         def held(at: Full) -> float:
             outputs = at.begun if holds_sent else at.in_flight
             of_stages = sum([grows[of] * number + sent[of] * outputs[of] for of, number in at.in_flight.items()])
-            return inputs + of_stages - kept[at.stage]
+            return of_stages - kept[at.stage]
 
         return held
 
