@@ -257,6 +257,34 @@ def test_a_case_that_failed_now_is_a_regression(base: Path, tmp_path: Path) -> N
     assert (done.exit_code, "1 case failed that ran before: matmul/1n1/64-float32" in said(done)) == (1, True)
 
 
+def test_a_repeat_that_was_wrong_is_a_regression(base: Path, tmp_path: Path) -> None:
+    run = run_of(tmp_path / "new", STEADY * 2, ends=lambda case, repeat: "wrong" if (case, repeat) == (0, 2) else "ok")
+    done = verb("compare", base, run.path)
+    assert (done.exit_code, "1 case failed that ran before: matmul/1n1/64-float32" in said(done)) == (1, True)
+    assert "repeats of new that failed and are left out: 1 of matmul/1n1/64-float32 (wrong)" in said(done)
+
+
+@pytest.mark.parametrize(("disturbed", "exit_code"), [(1, 1), (6, 3)])
+def test_times_of_disturbed_repeats_say_nothing(base: Path, tmp_path: Path, disturbed: int, exit_code: int) -> None:
+    down = {"n1": {"over_s": 2.0, "read": {"port": 1}, "grown": {"p port 1": {"link_downed": 1, "packets": 10**6}}}}
+    records = run_of(tmp_path / "new", [2 * time_s for time_s in STEADY * 2]).path / "observations.jsonl"
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    changed = [line | {"counters": down} if line["repeat"] <= disturbed else line for line in lines]
+    records.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    done = verb("compare", base, tmp_path / "new" / "new")
+    assert done.exit_code == exit_code, done.output
+    assert f"{disturbed} of matmul/1n1/64-float32 (p port 1 on n1: the link went down)" in said(done)
+
+
+def test_the_runs_of_a_baseline_lack_nothing(tmp_path: Path) -> None:
+    """Scaling efficiencies are of several cases: no repeat has them by itself."""
+    example = RunFolder.open(Path(__file__).parents[1] / "reports" / "examples" / "tp_scale-cpu")
+    recorded = baseline_of([derive.read(example)], "base.jsonl")
+    (tmp_path / "base.jsonl").write_text(baseline_text(recorded))
+    done = verb("compare", tmp_path / "base.jsonl", example.path)
+    assert "lack" not in said(done)
+
+
 def test_another_machine_is_refused_and_said_where_it_is_accepted(base: Path, tmp_path: Path) -> None:
     run = run_of(tmp_path / "new", driver="575.1")
     refused = verb("compare", base, run.path)

@@ -28,6 +28,7 @@ from clusterbench.compare.repeats import (
 from clusterbench.derive import read
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.statistics import median
+from clusterbench.measured.disturbed import disturbances
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import FAULTS, History
 from clusterbench.words import few
@@ -152,8 +153,10 @@ class Comparing:
     whole
         The change of the typical case; None where one quantity alone is judged by repeats.
     ended_otherwise
-        Cases that ended well in one run only, as sentences; ``broken`` are those that did in the base and failed in the
-        new run, ``untold`` those that were not measured there for another reason.
+        Cases that ended well in one run only, as sentences; ``broken`` are those of which a repeat failed in the new
+        run and none in the base, ``untold`` those that were not measured there for another reason.
+    void
+        Timed cases of which each repeat was disturbed in one of the runs.
     environment
         Differences between the machines, as sentences.
     cautions
@@ -168,6 +171,7 @@ class Comparing:
     ended_otherwise: tuple[str, ...]
     broken: tuple[str, ...]
     untold: tuple[str, ...]
+    void: tuple[str, ...]
     only_base: tuple[str, ...]
     only_new: tuple[str, ...]
     environment: tuple[str, ...]
@@ -200,7 +204,7 @@ class Comparing:
     def exit_code(self) -> int:
         if self.is_regression:
             return SHOWN
-        if self.blocking or self.untold or not self.judged:
+        if self.blocking or self.untold or self.void or not self.judged:
             return UNDECIDED
         return EXCLUDED if self.whole is None or excludes_regression(self.whole, self.margin) else UNDECIDED
 
@@ -227,9 +231,9 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
         )
     pairs = [(firsts[key], seconds[key]) for key in common]
     clusters = (before.plan.cluster, after.plan.cluster)
-    compared = [(first, *figures_of(first, second, clusters)) for first, second in pairs]
-    differences, whole = differences_of([found for _, found, _ in compared])
-    lacking = {key: history.case.id for history, _, missing in compared for key in missing}
+    compared = {first.case.id: figures_of(first, second, clusters) for first, second in pairs}
+    differences, whole = differences_of([found.figures for found in compared.values()])
+    lacking = {key: case for case, found in compared.items() for key in found.lacking}
     ended_well = [(first, second) for first, second in pairs if first.status == "ok"]
     return Comparing(
         base=base,
@@ -238,16 +242,29 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
         differences=tuple(differences),
         whole=whole,
         ended_otherwise=tuple(_ended(first, second) for first, second in pairs if first.status != second.status),
-        broken=tuple(first.case.id for first, second in ended_well if second.status in FAULTS),
+        broken=tuple(
+            first.case.id
+            for first, second in ended_well
+            if second.status in FAULTS or (second.faults and not first.faults)
+        ),
         untold=tuple(
             first.case.id
             for first, second in ended_well
             if second.status not in FAULTS and first.observations and not second.observations
         ),
+        void=tuple(case for case, found in compared.items() if found.is_void),
         only_base=tuple(history.case.id for key, history in firsts.items() if key not in seconds),
         only_new=tuple(history.case.id for key, history in seconds.items() if key not in firsts),
         environment=tuple(machine_differences(before.environment, after.environment)),
-        cautions=(*_cautions(before, after, lacking), *_failed_repeats(pairs), *_left_out(before, after)),
+        cautions=(
+            *_cautions(before, after, lacking),
+            *(
+                words
+                for name, histories in (("base", [base for base, _ in pairs]), ("new", [new for _, new in pairs]))
+                for words in left_out_repeats(name, histories)
+            ),
+            *_left_out(before, after),
+        ),
     )
 
 
@@ -307,13 +324,20 @@ def _ended(base: History, new: History) -> str:
     return f"{base.case.id}: {base.status}, then {new.status}" + (f" ({reason})" if reason else "")
 
 
-def _failed_repeats(pairs: Sequence[tuple[History, History]]) -> Iterator[str]:
+def left_out_repeats(name: str, histories: Sequence[History]) -> Iterator[str]:
     """Of cases that ended well in other repeats: they are compared by these."""
-    for name, histories in (("base", [base for base, _ in pairs]), ("new", [new for _, new in pairs])):
-        failed = [history for history in histories if history.observations and history.faults]
-        if failed:
-            told = few([f"{len(history.faults)} of {history.case.id}" for history in failed])
-            yield f"repeats of {name} that failed and are left out: {told}"
+    failed, disturbed = [], []
+    for history in histories:
+        if history.observations and history.faults:
+            how = few(list(dict.fromkeys(outcome.status for outcome in history.faults)))
+            failed.append(f"{len(history.faults)} of {history.case.id} ({how})")
+        reasons = [why for each in history.observations if (why := next(disturbances(each), ""))]
+        if reasons:
+            disturbed.append(f"{len(reasons)} of {history.case.id} ({few(list(dict.fromkeys(reasons)), 1)})")
+    if failed:
+        yield f"repeats of {name} that failed and are left out: {few(failed)}"
+    if disturbed:
+        yield f"repeats of {name} that were disturbed, so that their times are left out: {few(disturbed)}"
 
 
 def _cautions(before: Reading, after: Reading, lacking: dict[str, str]) -> Iterator[str]:

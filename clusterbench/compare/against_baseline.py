@@ -8,7 +8,7 @@ from pathlib import Path
 from clusterbench.baseline import Baseline, MachineBaseline
 from clusterbench.baseline.file import read_baseline
 from clusterbench.cases import Reading
-from clusterbench.compare import Comparing, comparable, differences_of
+from clusterbench.compare import Comparing, comparable, differences_of, left_out_repeats
 from clusterbench.compare.figures import figures_against
 from clusterbench.derive import read
 from clusterbench.derive.baseline import left_out
@@ -16,6 +16,7 @@ from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import Fingerprint, fingerprint_of
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import FAULTS
+from clusterbench.types import metric_key
 from clusterbench.words import few, plural
 
 
@@ -43,9 +44,16 @@ def hold_against(
             f"{baseline.name} has no case of {new}, so there is nothing to compare.\nhint: a case is the same with the "
             "same options, ranks and nodes; 'clusterbench baseline' records those of this run"
         )
-    compared = [(cases[hash], *figures_against(of.figures[hash], cases[hash], after.plan.cluster)) for hash in common]
-    differences, whole = differences_of([found for _, found, _ in compared])
-    lacking = [f"{key} of {history.case.id}" for history, _, missing in compared for key in missing]
+    compared = {hash: figures_against(of.figures[hash], cases[hash], after.plan.cluster) for hash in common}
+    differences, whole = differences_of([found.figures for found in compared.values()])
+    # those of several cases, such as scaling efficiency, no repeat has by itself
+    in_rows = {(row.case, metric_key(row.metric, **row.detail)) for row in after.rows if row.value is not None}
+    lacking = [
+        f"{key} of {cases[hash].case.id}"
+        for hash, found in compared.items()
+        for key in found.lacking
+        if (cases[hash].case.id, key) not in in_rows
+    ]
     unwell = [cases[hash] for hash in common if cases[hash].status != "ok"]
     return Comparing(
         base=baseline.name,
@@ -54,12 +62,16 @@ def hold_against(
         differences=tuple(differences),
         whole=whole,
         ended_otherwise=tuple(f"{history.case.id}: ok in the baseline, then {history.status}" for history in unwell),
-        broken=tuple(history.case.id for history in unwell if history.status in FAULTS),
+        broken=tuple(cases[hash].case.id for hash in common if cases[hash].status in FAULTS or cases[hash].faults),
         untold=tuple(history.case.id for history in unwell if history.status not in FAULTS),
+        void=tuple(cases[hash].case.id for hash, found in compared.items() if found.is_void),
         only_base=tuple(of.cases[hash] for hash in of.cases if hash not in cases),
         only_new=tuple(history.case.id for hash, history in cases.items() if hash not in of.cases),
         environment=tuple(_machine_differences(of.machine, here)),
-        cautions=tuple(_cautions(of, after, here, lacking)),
+        cautions=(
+            *_cautions(of, after, here, lacking),
+            *left_out_repeats("new", [cases[hash] for hash in common]),
+        ),
     )
 
 

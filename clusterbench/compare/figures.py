@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.compare.repeats import Change, Repeats
 from clusterbench.derive import repeat_metrics
 from clusterbench.formulas.statistics import median
+from clusterbench.measured.disturbed import undisturbed
 from clusterbench.measured.speed import why_no_speed
 from clusterbench.recorded import Recorded
 from clusterbench.run_folder.attempts import History, iteration_times
@@ -74,10 +75,28 @@ class Figure:
         return math.log(worst / best)
 
 
-def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -> tuple[list[Figure], list[str]]:
-    """What both runs know of a case, and the keys that one run alone has."""
+class Found(NamedTuple):
+    """What there is to compare of a case.
+
+    Attributes
+    ----------
+    figures
+        What both runs know of it.
+    lacking
+        The keys that one run alone has.
+    is_void
+        Whether it is timed, and one run has no time of it that says anything: each repeat was disturbed.
+    """
+
+    figures: list[Figure]
+    lacking: list[str]
+    is_void: bool
+
+
+def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -> Found:
+    """What both runs know of a case; times are those of repeats that nothing disturbed."""
     if not base.observations or not new.observations:
-        return [], []
+        return Found([], [], is_void=False)
     benchmark = benchmarks().get(base.case.benchmark)
     kinds = {kind.name: kind for kind in benchmark.metrics} if benchmark else {}
     first, second = (_values(history, cluster, kinds) for history, cluster in zip((base, new), clusters, strict=True))
@@ -85,27 +104,38 @@ def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -
     found = [
         _figure(base, new, kinds[split_key(key)[0]], first[key], second[key], time) for key in first if key in second
     ]
+    has_time = _has_time(benchmark, base.case, clusters)
+    if time is not None:
+        found = _with_time(found, time, has_time)
+    lacking = [*(key for key in first if key not in second), *(key for key in second if key not in first)]
+    return Found(found, lacking, is_void=has_time and time is None)
+
+
+def _with_time(found: list[Figure], time: Figure, has_time: bool) -> list[Figure]:
+    """With the noise of iterations in the figure that they make, or with their time where none says it."""
     timed = next((figure for figure in found if figure.how == "repeats" and _are_of_same_samples(figure, time)), None)
     if timed is not None:
-        found = [replace(figure, iterations=time.iterations) if figure is timed else figure for figure in found]
-    elif _has_time(benchmark, base.case, clusters) and not any(figure.how == "repeats" for figure in found):
-        found.insert(0, time)  # of a program with figures of its own these are compared, and not how long it ran
-    return found, [*(key for key in first if key not in second), *(key for key in second if key not in first)]
+        return [replace(figure, iterations=time.iterations) if figure is timed else figure for figure in found]
+    if has_time and not any(figure.how == "repeats" for figure in found):
+        return [time, *found]  # of a program with figures of its own these are compared, and not how long it ran
+    return found
 
 
-def figures_against(recorded: Mapping[str, Recorded], new: History, cluster: Cluster) -> tuple[list[Figure], list[str]]:
-    """What a case has now and had in a baseline, a sample of that as a repeat; and the keys that one of them lacks.
+def figures_against(recorded: Mapping[str, Recorded], new: History, cluster: Cluster) -> Found:
+    """What a case has now and had in a baseline, a sample of that as a repeat.
 
     A figure that is taken in one pass of a run is judged where the baseline has it of several runs.
     """
     if not new.observations:
-        return [], []
+        return Found([], [], is_void=False)
     benchmark = benchmarks().get(new.case.benchmark)
     kinds = {kind.name: kind for kind in benchmark.metrics} if benchmark else {}
     now = _values(new, cluster, kinds)
     known = {key: of for key, of in recorded.items() if key in now or _is_judged(kinds.get(split_key(key)[0]))}
     found = [_against(known[key], new, kinds[split_key(key)[0]], now[key]) for key in known if key in now]
-    return found, [*(key for key in known if key not in now), *(key for key in now if key not in known)]
+    lacking = [*(key for key in known if key not in now), *(key for key in now if key not in known)]
+    has_time = _has_time(benchmark, new.case, [cluster])
+    return Found(found, lacking, is_void=has_time and not undisturbed(new.observations))
 
 
 def _is_judged(kind: MetricKind | None) -> bool:
@@ -118,10 +148,15 @@ def _against(recorded: Recorded, new: History, kind: MetricKind, metrics: Sequen
     figure = Figure(new.case.id, metrics[0].key, kind, "exact", recorded.samples, of_new, limit)
     if kind.exact or limit:
         return figure
-    if len(of_new) != len(new.observations) or min(*recorded.samples, *of_new) <= 0:
+    if not _is_of_each(of_new, new) or min(*recorded.samples, *of_new) <= 0:
         return replace(figure, how="once")
     is_of_time = metrics[0].iterations == len(new.observations[0].seconds[0])
     return replace(figure, how="repeats" if is_of_time or len(recorded.samples) > 1 else "once")
+
+
+def _is_of_each(values: Sequence[float], history: History) -> bool:
+    """Whether each repeat has such a figure, or each that nothing disturbed."""
+    return len(values) in (len(history.observations), len(undisturbed(history.observations)))
 
 
 def _limit(new: History, kind: MetricKind, key: str) -> float | None:
@@ -166,7 +201,12 @@ def _values(history: History, cluster: Cluster, kinds: Mapping[str, MetricKind])
 
 
 def _figure(
-    base: History, new: History, kind: MetricKind, first: Sequence[Metric], second: Sequence[Metric], time: Figure
+    base: History,
+    new: History,
+    kind: MetricKind,
+    first: Sequence[Metric],
+    second: Sequence[Metric],
+    time: Figure | None,
 ) -> Figure:
     key = first[0].key
     limit = _limit(new, kind, key)
@@ -174,19 +214,25 @@ def _figure(
     figure = Figure(base.case.id, key, kind, "exact", of_base, of_new, limit)
     if kind.exact or limit:
         return figure
-    is_complete = len(of_base) == len(base.observations) and len(of_new) == len(new.observations)
+    is_complete = _is_of_each(of_base, base) and _is_of_each(of_new, new)
     if not is_complete or min(*of_base, *of_new) <= 0:  # a rate of nothing has no ratio
         return replace(figure, how="once")
     figure = replace(figure, how="repeats")
     if len(of_base) > 1 or len(of_new) > 1 or any(key in rank for rank in base.observations[0].passes.get(SAMPLES, ())):
         return figure
     # Of a single repeat: a rate or the time itself, and not what one pass took.
-    of_time = first[0].iterations == len(base.observations[0].seconds[0]) and _are_of_same_samples(figure, time)
+    is_of_all = first[0].iterations == len(base.observations[0].seconds[0])
+    of_time = is_of_all and time is not None and _are_of_same_samples(figure, time)
     return figure if of_time else replace(figure, how="once")
 
 
-def _time(base: History, new: History) -> Figure:
-    runs = [[iteration_times(observation) for observation in history.observations] for history in (base, new)]
+def _time(base: History, new: History) -> Figure | None:
+    """None where each repeat of one of them was disturbed."""
+    runs = [
+        [iteration_times(observation) for observation in undisturbed(history.observations)] for history in (base, new)
+    ]
+    if not all(runs):
+        return None
     medians = [tuple(median(times) for times in run) for run in runs]
     noise = tuple(_of_iterations(run) for run in runs)
     return Figure(base.case.id, TIME.name, TIME, "repeats", medians[0], medians[1], None, (noise[0], noise[1]))

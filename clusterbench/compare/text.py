@@ -73,6 +73,8 @@ def _verdict(comparing: Comparing) -> str:
     for cases, what in ((comparing.broken, "failed"), (comparing.untold, "not measured")):
         if cases:
             told.append(f"{plural(len(cases), 'case')} {what} that ran before: {few(cases)}")
+    if comparing.void:
+        told.append(f"{plural(len(comparing.void), 'case')} disturbed in each repeat of a run: {few(comparing.void)}")
     worst = next((found for found in _sorted(comparing) if found.verdict(comparing.margin) == "worse"), None)
     if worst is not None:
         told.append(f"worst: {worst.quantity} of {worst.case}, {_ratio(worst)}")
@@ -83,7 +85,11 @@ def _nothing_timed(counted: Sequence[str]) -> str:
     if not counted:
         return "nothing was compared"
     alike = all(verdict == "same" for verdict in counted)
-    return f"nothing is timed, and all {len(counted):,} counted figures are the same" if alike else "nothing is timed"
+    return (
+        f"no time is compared, and all {len(counted):,} counted figures are the same"
+        if alike
+        else "no time is compared"
+    )
 
 
 def _tally(verdicts: Sequence[str]) -> str:

@@ -48,6 +48,11 @@ def without_disturbed(metrics: Sequence[Metric], observations: Iterable[Observat
     ]
 
 
+def undisturbed(observations: Iterable[Observation]) -> list[Observation]:
+    """Those whose times say something."""
+    return [observation for observation in observations if not any(disturbances(observation))]
+
+
 def disturbances(observation: Observation) -> Iterator[str]:
     """Each thing for which the times of a record say nothing, with its place and host."""
     for host, counters in observation.counters.items():

@@ -8,7 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from clusterbench.cli import main
 from clusterbench.compare import Comparing, compare_runs
 from clusterbench.compare.text import as_markdown, as_text, summary
 from clusterbench.errors import SuiteError
-from clusterbench.types import SAMPLES, Case, Expected, Metric, MetricKind, Observation, Place
+from clusterbench.types import SAMPLES, Case, Expected, HostCounters, Metric, MetricKind, Observation, Place
 from tests.report.synthetic import ENVIRONMENT, Planted, case, observation, outcome, write_run
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "reports" / "examples").iterdir())
@@ -387,18 +387,65 @@ def test_a_case_that_is_not_measured_any_more_is_undecided(tmp_path: Path) -> No
     assert summary(comparing)[0].endswith("1 same; 1 case not measured that ran before: planted/1n4/b.")
 
 
-def test_repeats_that_failed_are_named_and_the_others_compared(tmp_path: Path) -> None:
-    base = run_of(tmp_path / "base", {"a": 0.010})
+def with_faults(path: Path, status: str, num: int) -> Path:
+    """A run of ten repeats of one case, of which the first ended so."""
     planned = case("a", repeats=10)
     records = [
-        (outcome(planned, "failed", repeat=repeat), None)
-        if repeat < 2
+        (outcome(planned, status, repeat=repeat), None)
+        if repeat < num
         else (outcome(planned, repeat=repeat), observation(planned, repeat=repeat))
         for repeat in range(10)
     ]
-    comparing = compare_runs(base, write_run(tmp_path / "new", [planned], records, environment=ENVIRONMENT).path)
-    assert comparing.cautions == ("repeats of new that failed and are left out: 2 of planted/1n4/a",)
-    assert {len(found.figure.new) for found in comparing.differences} == {8}
+    return write_run(path, [planned], records, environment=ENVIRONMENT).path
+
+
+@pytest.mark.parametrize(("status", "num"), [("failed", 2), ("wrong", 1), ("timeout", 9)])
+def test_repeats_that_failed_are_a_regression_and_the_others_compared(tmp_path: Path, status: str, num: int) -> None:
+    base = run_of(tmp_path / "base", {"a": 0.010})
+    comparing = compare_runs(base, new := with_faults(tmp_path / "new", status, num))
+    assert comparing.cautions == (f"repeats of new that failed and are left out: {num} of planted/1n4/a ({status})",)
+    assert {len(found.figure.new) for found in comparing.differences} == {10 - num}
+    assert (comparing.broken, comparing.exit_code) == (("planted/1n4/a",), 1)
+    as_before = compare_runs(new, new)
+    assert (as_before.broken, len(as_before.cautions)) == ((), 2)
+
+
+DOWN = {"laptop": HostCounters(2.0, {"port": 1}, {"mlx5_0 port 1": {"link_downed": 1, "packets": 10**6}})}
+
+
+def disturbed(path: Path, times_s: Mapping[str, float], repeats: Collection[int]) -> Path:
+    """A run in which a link went down in these repeats of its ten, and each step took twice as long in them."""
+    records = run_of(path, times_s) / "observations.jsonl"
+    lines = []
+    for line in map(json.loads, records.read_text().splitlines()):
+        if line["repeat"] in repeats:
+            line["counters"] = {host: vars(counters) for host, counters in DOWN.items()}
+            line["seconds"] = [[2 * second for second in of_rank] for of_rank in line["seconds"]]
+        lines.append(json.dumps(line) + "\n")
+    records.write_text("".join(lines))
+    return path
+
+
+def test_times_of_disturbed_repeats_are_left_out_and_said(tmp_path: Path) -> None:
+    few, none = disturbed(tmp_path / "few", {"a": 0.010}, (3,)), run_of(tmp_path / "none", {"a": 0.010})
+    slower = disturbed(tmp_path / "slower", {"a": 0.014}, (3,))
+    for base, new, name in ((none, few, "new"), (few, none, "base")):
+        comparing = compare_runs(base, new)
+        assert (verdicts(comparing), comparing.exit_code) == ({"a": "same"}, 0)
+        assert comparing.cautions == (
+            f"repeats of {name} that were disturbed, so that their times are left out: "
+            "1 of planted/1n4/a (mlx5_0 port 1 on laptop: the link went down)",
+        )
+    assert verdicts(compare_runs(none, slower)) == {"a": "worse"}
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.4])
+def test_a_run_that_was_disturbed_throughout_excludes_no_regression(tmp_path: Path, slower: float) -> None:
+    base = disturbed(tmp_path / "base", {"a": 0.010}, range(10))
+    new = run_of(tmp_path / "new", {"a": 0.010 * slower})
+    for comparing in (compare_runs(base, new), compare_runs(new, base)):
+        assert (comparing.exit_code, comparing.void) == (3, ("planted/1n4/a",))
+        assert summary(comparing)[0].endswith("1 case disturbed in each repeat of a run: planted/1n4/a.")
 
 
 def test_what_only_one_run_has_is_listed(tmp_path: Path) -> None:

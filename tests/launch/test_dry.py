@@ -156,7 +156,7 @@ def test_a_card_is_held_against_what_is_needed(suite: Path, tmp_path: Path, monk
 
 def test_of_two_dry_runs_what_is_counted_is_compared_and_not_what_they_took(run: RunFolder) -> None:
     result = CliRunner().invoke(main, ["compare", str(run.path), str(run.path)])
-    assert "nothing is timed, and all 44 counted figures are the same" in result.output
+    assert "no time is compared, and all 44 counted figures are the same" in result.output
     assert "time of an iteration" not in result.output
 
 
