@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -278,11 +279,17 @@ def test_times_of_disturbed_repeats_say_nothing(base: Path, tmp_path: Path, dist
 
 def test_the_runs_of_a_baseline_lack_nothing(tmp_path: Path) -> None:
     """Scaling efficiencies are of several cases: no repeat has them by itself."""
-    example = RunFolder.open(Path(__file__).parents[1] / "reports" / "examples" / "tp_scale-cpu")
-    recorded = baseline_of([derive.read(example)], "base.jsonl")
-    (tmp_path / "base.jsonl").write_text(baseline_text(recorded))
-    done = verb("compare", tmp_path / "base.jsonl", example.path)
-    assert "lack" not in said(done)
+    run = tmp_path / "run"
+    shutil.copytree(Path(__file__).parents[1] / "reports" / "examples" / "tp_scale-cpu", run)
+    lines = [json.loads(line) for line in (run / "observations.jsonl").read_text().splitlines()]
+    steady = [
+        line | {"seconds": [[0.01 + 1e-5 * (at % 3) for at in range(20)]] * len(line["seconds"])} for line in lines
+    ]
+    (run / "observations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steady))
+    recorded = baseline_text(baseline_of([derive.read(RunFolder.open(run))], "base.jsonl"))
+    (tmp_path / "base.jsonl").write_text(recorded)
+    done = verb("compare", tmp_path / "base.jsonl", run)
+    assert ("scaling_efficiency" in recorded, "lack" in said(done)) == (True, False), done.output
 
 
 def test_another_machine_is_refused_and_said_where_it_is_accepted(base: Path, tmp_path: Path) -> None:
