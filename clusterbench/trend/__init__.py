@@ -21,6 +21,7 @@ from clusterbench.derive import read
 from clusterbench.derive.baseline import why_not
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.statistics import median
+from clusterbench.measured.disturbed import DISTURBED
 from clusterbench.rows import Row
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import History
@@ -270,5 +271,8 @@ def _courses(found: Sequence[Series], readings: Sequence[Reading]) -> Iterator[C
 def _left_out(names: Sequence[str] | Mapping[str, datetime], readings: Sequence[Reading]) -> Iterator[str]:
     for name, reading in zip(names, readings, strict=True):
         for history in reading.histories:
-            if history.outcomes and (why := why_not(history, reading.unsteady, reading.unsettled)):
+            why = why_not(history, reading.unsteady, reading.unsettled) if history.outcomes else ""
+            if not why and any(row.basis.startswith(DISTURBED) for row in reading.by_case.get(history.case.id, ())):
+                why = "disturbed"
+            if why:
                 yield f"{history.case.id} of {name} ({why})"

@@ -101,6 +101,19 @@ def test_a_failed_case_does_not_enter_and_is_named(tmp_path: Path) -> None:
     assert "left out" in ended.output
 
 
+def test_a_case_that_was_disturbed_does_not_enter_and_is_named(tmp_path: Path) -> None:
+    runs = series(tmp_path, [0.010] * 12)
+    records = runs[1] / "observations.jsonl"
+    grown = {"mlx5_0 port 1": {"link_downed": 1, "packets": 10**6}}
+    (line,) = map(json.loads, records.read_text().splitlines())
+    line["counters"] = {"laptop": {"over_s": 2.0, "read": {"port": 1}, "grown": grown}}
+    records.write_text(json.dumps(line) + "\n")
+    command(*runs, "--json", tmp_path / "trend.json")
+    found = json.loads((tmp_path / "trend.json").read_text())
+    assert len(found["figures"][0]["values"]) == 11
+    assert found["left_out"] == [f"planted/1n4/a of {runs[1]} (disturbed)"]
+
+
 def test_five_runs_are_too_few_to_call_anything_steady(tmp_path: Path) -> None:
     assert "1 too few runs" in command(*series(tmp_path, [0.010] * 5)).output
 
