@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterbench.cases.names import choices, groups_apart, sharing
 from clusterbench.cases.trained import workloads
 from clusterbench.formulas.scaling import WEAK
+from clusterbench.measured.scaling import held_against
 from clusterbench.rows import Row
 
 
@@ -22,17 +23,17 @@ class Sweep:
     name
         What tells it from the other sweeps of the run; empty where there is one.
     smallest
-        The efficiency of the run that the others are held against.
+        The efficiencies of the runs that the others are held against; the smallest first.
     kinds
-        Kind of layout, as ``pp-tp+sp`` -> its best run at each size, smallest first. A kind without a run at the
-        smallest size begins at the run that it is held against.
+        Kind of layout, as ``pp-tp+sp`` -> its best run at each size, smallest first. A kind without a run as small as
+        the one that it is held against begins at that.
     by_nodes
         Whether a size is a number of nodes; otherwise of ranks.
     """
 
     name: str
     is_weak: bool
-    smallest: Row
+    smallest: tuple[Row, ...]
     kinds: Mapping[str, tuple[Row, ...]]
     by_nodes: bool
 
@@ -55,23 +56,24 @@ class Sweep:
         return sorted(by_case.values(), key=lambda row: (row.world_size, row.case))
 
 
-def sweeps(rows: Iterable[Row]) -> list[Sweep]:
-    """All sweeps of a run, by its efficiencies; strong scaling first."""
-    measured = [row for row in rows if row.value is not None]
-    by_nodes = len({row.num_nodes for row in measured}) > 1
-    held_strongly = [row for row in measured if not row.basis.startswith(WEAK)]
-    groups = [(False, group) for group in _by_work(held_strongly, held_strongly)]
-    if len(held_strongly) < len(measured):
-        per_rank = [row._replace(point={**row.point, "global_batch_size": _batch_of_a_rank(row)}) for row in measured]
-        groups += [(True, _against_one(group)) for group in _by_work(measured, per_rank)]
-    groups = [group for group in groups if group[1]]
-    smallest = [min(group, key=lambda row: (row.world_size, -(row.value or 0.0))) for _, group in groups]
-    names = groups_apart([group for _, group in groups], [is_weak for is_weak, _ in groups])
-    candidates = [
-        Sweep(name, is_weak, first, _kinds(group, first, by_nodes), by_nodes)
-        for name, (is_weak, group), first in zip(names, groups, smallest, strict=True)
-    ]
-    return [sweep for sweep in candidates if len({sweep.size(row) for row in sweep.runs}) > 1]
+def sweeps(efficiencies: Iterable[Row], rates: Iterable[Row]) -> list[Sweep]:
+    """All sweeps of a run, by its efficiencies and what they follow from; strong scaling first."""
+    measured = {row.case: row for row in efficiencies if row.value is not None}
+    held = {each.row.case: each for each in held_against([row for row in rates if row.case in measured])}
+    by_nodes = len({row.num_nodes for row in measured.values()}) > 1
+    found = []
+    for is_weak in (False, True):
+        runs = [row for case, row in measured.items() if case in held and (held[case].kind == WEAK) == is_weak]
+        alike = [_of_a_rank(row) for row in runs] if is_weak else runs
+        for group in _by_work(runs, alike):
+            starts = {row.case: _as_one(measured[held[row.case].smallest.case]) for row in group}
+            kinds = _kinds(group, starts, by_nodes)
+            smallest = {row.case: row for row in sorted(starts.values(), key=lambda row: row.world_size)}
+            sweep = Sweep("", is_weak, tuple(smallest.values()), kinds, by_nodes)
+            if len({sweep.size(row) for row in sweep.runs}) > 1:
+                found.append((sweep, group))
+    names = groups_apart([group for _, group in found], [sweep.is_weak for sweep, _ in found])
+    return [replace(sweep, name=name) for (sweep, _), name in zip(found, names, strict=True)]
 
 
 def _by_work(rows: Sequence[Row], computed: Sequence[Row]) -> list[list[Row]]:
@@ -82,20 +84,21 @@ def _by_work(rows: Sequence[Row], computed: Sequence[Row]) -> list[list[Row]]:
     return list(groups.values())
 
 
-def _against_one(rows: Sequence[Row]) -> list[Row]:
-    """The weakly scaled runs and the smallest, which they are held against; nothing where there are none."""
-    smallest = min(row.world_size for row in rows)
-    weak = [row for row in rows if row.basis.startswith(WEAK)]
-    alone = [row for row in rows if row.world_size == smallest and not row.basis.startswith(WEAK)]
-    return [*alone, *weak] if weak else []
-
-
-def _batch_of_a_rank(row: Row) -> float | None:
+def _of_a_rank(row: Row) -> Row:
+    """With the batch of one rank in place of that of all."""
     batch = row.point.get("global_batch_size")
-    return batch / row.world_size if isinstance(batch, (int, float)) and row.world_size else None
+    of_one = batch / row.world_size if isinstance(batch, (int, float)) and row.world_size else None
+    return row._replace(point={**row.point, "global_batch_size": of_one})
 
 
-def _kinds(rows: Sequence[Row], smallest: Row, by_nodes: bool) -> dict[str, tuple[Row, ...]]:
+def _as_one(row: Row) -> Row:
+    """As what others are held against, though it may be held against a smaller one itself."""
+    assert row.value
+    low, high = (None if end is None else end / row.value for end in (row.low, row.high))
+    return row._replace(value=1.0, low=low, high=high)
+
+
+def _kinds(rows: Sequence[Row], starts: Mapping[str, Row], by_nodes: bool) -> dict[str, tuple[Row, ...]]:
     kinds: dict[str, list[Row]] = defaultdict(list)
     shared = choices(rows, quiet=sharing())
     for row in rows:
@@ -103,8 +106,9 @@ def _kinds(rows: Sequence[Row], smallest: Row, by_nodes: bool) -> dict[str, tupl
             kinds[", ".join([kind, *shared(row)])].append(row)
     runs_of = {}
     for kind, own in sorted(kinds.items()):
-        starts = any(row.world_size == smallest.world_size for row in own)
-        runs_of[kind] = _best(own if starts else [smallest, *own], by_nodes)
+        start = starts[own[0].case]
+        is_started = any(row.world_size <= start.world_size for row in own)
+        runs_of[kind] = _best(own if is_started else [start, *own], by_nodes)
     return {kind: best for kind, best in runs_of.items() if len(best) > 1}
 
 

@@ -45,9 +45,10 @@ class Scaled:
 
     @property
     def ideal(self) -> float | None:
-        """Tokens per second and rank of the smallest run."""
-        smallest = self.rates.get(self.sweep.smallest.case)
-        return None if smallest is None else smallest.value
+        """Tokens per second and rank of the smallest run; None where curves are held against several."""
+        smallest, *others = self.sweep.smallest
+        rate = self.rates.get(smallest.case)
+        return None if rate is None or others else rate.value
 
 
 class ScalingEfficiency(Chart[list[Scaled]]):
@@ -55,8 +56,9 @@ class ScalingEfficiency(Chart[list[Scaled]]):
 
     How to read it
     --------------
-    Left: 100 % means that a rank of the large run does as much work per second as a rank of the smallest one. Right:
-    the same in tokens per second and rank; the dotted level is the smallest run's. Strong scaling keeps the work of a
+    Left: 100 % means that a rank of the large run does as much work per second as a rank of the smallest one with the
+    same options. Right: the same in tokens per second and rank; the dotted level is the smallest run's, where all
+    curves are held against one. Strong scaling keeps the work of a
     step, so each rank has less of it; weak scaling keeps the work of a rank. A curve is one kind of layout, whatever
     its degrees; where several layouts of a kind use as many ranks, the best one is drawn. A pale bar behind a point
     runs from the 5th to the 95th percentile of all iterations of all repeats.
@@ -67,7 +69,8 @@ class ScalingEfficiency(Chart[list[Scaled]]):
 
     def select(self, reading: Reading) -> list[Scaled] | None:
         rates = {row.case: row for row in reading.rows_of("tokens_per_s_per_rank") if row.value is not None}
-        return [Scaled(sweep, rates) for sweep in sweeps(reading.rows_of("scaling_efficiency"))] or None
+        found = sweeps(reading.rows_of("scaling_efficiency"), rates.values())
+        return [Scaled(sweep, rates) for sweep in found] or None
 
     def draw(self, data: list[Scaled]) -> list[Panel]:
         panels = []

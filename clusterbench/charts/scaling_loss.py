@@ -72,7 +72,7 @@ class ScalingLoss(Chart[list[Losses]]):
             return None
         step_s = {row.case: row.value for row in reading.rows_of("step_time") if row.value}
         losses = []
-        for sweep in sweeps(reading.rows_of("scaling_efficiency")):
+        for sweep in sweeps(reading.rows_of("scaling_efficiency"), reading.rows_of("tokens_per_s_per_rank")):
             runs = tuple(
                 Lost(row, {part: lost_s / time_s for part, lost_s in parts[row.case].items()})
                 for row in sweep.runs
@@ -89,7 +89,7 @@ class ScalingLoss(Chart[list[Losses]]):
         sweep, runs = data[0].sweep, data[0].runs
         most = max(sweep.size(run.row) for run in runs)
         best = min((run for run in runs if sweep.size(run.row) == most), key=lambda run: run.whole)
-        start = f"From {sweep.size(sweep.smallest)} to {most} {sweep.sizes}, {best.row.point.get('layout')}"
+        start = f"From {sweep.size(sweep.smallest[0])} to {most} {sweep.sizes}, {best.row.point.get('layout')}"
         if best.whole < WORTH_SAYING:
             return f"{start} loses nothing of the throughput per rank."
         worst_first = sorted(best.losses.items(), key=lambda item: -item[1])

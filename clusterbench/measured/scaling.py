@@ -3,38 +3,62 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 from clusterbench.formulas.attribution import Part, loss_by_part
 from clusterbench.formulas.scaling import STRONG, WEAK, scaling_efficiency
+from clusterbench.layout import FOLLOWS_LAYOUT, ParallelLayout
 from clusterbench.measured.step_parts import detail_of
+from clusterbench.options import options_of
+from clusterbench.parallel import parallelisms
 from clusterbench.rows import Row
-from clusterbench.shape import OWN_SHAPE
+from clusterbench.shape import named_shape
+from clusterbench.types import Point
 from clusterbench.words import plural
 
 Work = tuple[object, ...]
 
 
 def scaling(rows: Sequence[Row]) -> Iterator[Row]:
-    """Efficiency of each run against the smallest of the same work, and the parts of what was lost on the way.
-
-    Held against the smallest of the same total work, or, where a run is itself that, of the same work per rank.
-    """
-    rates = [row for row in rows if row.metric == "tokens_per_s_per_rank"]
+    """Efficiency of each run against the smallest of the same work, and the parts of what was lost on the way."""
     parts: dict[str, dict[Part, Row]] = defaultdict(dict)
     for row in rows:
         if row.metric == "step_part":
             parts[row.case][row.detail["part"], row.detail.get("axis", "")] = row
-    works = [_works(row) for row in rates]
-    smallest_of = _smallest_by_work(rates, works)
-    for row, (total, per_rank) in zip(rates, works, strict=True):
-        kind, smallest, weak = STRONG, smallest_of[total], smallest_of[per_rank]
-        if weak.world_size < row.world_size == smallest.world_size:
-            kind, smallest = WEAK, weak
+    for row, smallest, kind in held_against([row for row in rows if row.metric == "tokens_per_s_per_rank"]):
         yield _efficiency(row, smallest, kind)
         if smallest.world_size < row.world_size:
             yield from _loss(row, smallest, kind, parts)
+
+
+class Held(NamedTuple):
+    """A run, and the smallest one that it is held against; ``kind`` says which work is the same."""
+
+    row: Row
+    smallest: Row
+    kind: str
+
+
+def held_against(rates: Sequence[Row]) -> list[Held]:
+    """Each run with the smallest of the same total work, or, where it is itself that, of the same work per rank.
+
+    Always of one that differs in how work is shared alone, and not in recomputation, experts' routing, trainer or
+    variables. Of several layouts on as few ranks it is the fastest.
+    """
+    works_of = _works_of([row.point for row in rates])
+    smallest: dict[Work, Row] = {}
+    for row in rates:
+        for work in works_of(row):
+            if work not in smallest or _order(row) < _order(smallest[work]):
+                smallest[work] = row
+    held = []
+    for row in rates:
+        strong, weak = map(smallest.__getitem__, works_of(row))
+        is_weak = weak.world_size < row.world_size == strong.world_size
+        held.append(Held(row, weak, WEAK) if is_weak else Held(row, strong, STRONG))
+    return held
 
 
 def _efficiency(row: Row, smallest: Row, kind: str) -> Row:
@@ -77,25 +101,35 @@ def _name(row: Row) -> str:
     return f"{row.point['layout']} on {plural(row.world_size, 'rank')}"
 
 
-def _smallest_by_work(rows: Sequence[Row], works: Sequence[tuple[Work, Work]]) -> dict[Work, Row]:
-    """Work, total and per rank -> the run on the fewest ranks; of several layouts on as many, the fastest."""
-    smallest: dict[Work, Row] = {}
-    for row, of_row in zip(rows, works, strict=True):
-        for work in of_row:
-            if work not in smallest or _order(row) < _order(smallest[work]):
-                smallest[work] = row
-    return smallest
-
-
 def _order(row: Row) -> tuple[int, float]:
     return row.world_size, -(row.value or 0.0)
 
 
-def _works(row: Row) -> tuple[Work, Work]:
-    """What two runs share if one is the other on more ranks: all of the work of a step, or that of one rank."""
-    point, batch = row.point, _batch(row)
-    same = row.device, point["shape"], point.get(OWN_SHAPE), point["seq_len"], point["dtype"], point["recompute"]
-    return (*same, False, batch), (*same, True, batch / row.world_size)
+def _works_of(points: Sequence[Point]) -> Callable[[Row], tuple[Work, Work]]:
+    """Tells what two runs share if one is the other on more ranks: all of the work of a step, or that of one rank."""
+    first = points[0] if points else {}
+    names = dict.fromkeys(name for point in points for name in point if name not in _of_sharing())
+    # An option that is missing has its default, or is none of this shape.
+    unlike = [name for name in names if any(point.get(name) != first.get(name) for point in points)]
+
+    def works(row: Row) -> tuple[Work, Work]:
+        same, batch = (row.device, *(row.point.get(name) for name in unlike)), _batch(row)
+        return (*same, False, batch), (*same, True, batch / row.world_size)
+
+    return works
+
+
+@cache
+def _of_sharing() -> frozenset[str]:
+    """Names of all in a point that says how work is shared, and not what a rank does by itself.
+
+    >>> {"schedule", "expert_overlap"} <= _of_sharing(), _of_sharing() & {"recompute", "routing", "trainer", "compile"}
+    (True, frozenset())
+    """
+    one, dense = ParallelLayout(), named_shape("llama-tiny")
+    sharing = [kind for kind in parallelisms().values() if not kind().concerned(one, dense)]
+    options = {name for kind in sharing for name, option in options_of(kind).items() if option.alters != "result"}
+    return FOLLOWS_LAYOUT | options | {"num_ranks", "global_batch_size", "micro_batch_size", "rank_order", "parity"}
 
 
 def _batch(row: Row) -> float:

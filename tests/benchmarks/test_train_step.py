@@ -480,6 +480,43 @@ def test_of_several_smallest_runs_the_fastest_is_the_measure() -> None:
     assert ratios["tp2"][0] == 0.8
 
 
+def with_options(of: Row, options: dict[str, Any]) -> Row:
+    """None leaves an option out."""
+    return of._replace(point={**of.point, **{name: value for name, value in options.items() if value is not None}})
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("trainer", ("ours", "plain_ddp")),
+        ("routing", ("real", "balanced")),
+        ("recompute", ("none", "full")),
+        ("precision", (None, "pure_bfloat16")),  # the default of what came later is not in a point
+        ("compile", (False, True)),
+        ("NCCL_ALGO", ("Ring", "Tree")),
+    ],
+)
+def test_a_run_is_held_against_one_with_its_own_options(option: str, values: tuple[Any, Any]) -> None:
+    speed, (first, second) = "tokens_per_s_per_rank", values
+    ratios = efficiencies(
+        with_options(row("tp1", 1, speed, 100.0), {option: first}),
+        with_options(row("tp1 too", 1, speed, 50.0), {option: second}),
+        with_options(row("tp2", 2, speed, 80.0), {option: first}),
+        with_options(row("dp2", 2, speed, 45.0), {option: second}),
+    )
+    assert {case: value for case, (value, _) in ratios.items()} == {"tp1": 1.0, "tp1 too": 1.0, "tp2": 0.8, "dp2": 0.9}
+
+
+@pytest.mark.parametrize("sharing", [{"schedule": "zbv"}, {"context": "ring"}, {"expert_overlap": True}])
+def test_how_work_is_shared_may_differ(sharing: dict[str, Any]) -> None:
+    speed = "tokens_per_s_per_rank"
+    other = {name: None if isinstance(value, str) else False for name, value in sharing.items()}
+    ratios = efficiencies(
+        with_options(row("pp2", 2, speed, 100.0), other), with_options(row("pp4", 4, speed, 50.0), sharing)
+    )
+    assert ratios["pp4"][0] == 0.5
+
+
 def test_an_efficiency_has_the_band_of_its_repeats() -> None:
     speed = "tokens_per_s_per_rank"
     rows = [row("tp1", 1, speed, 100.0, low=90.0, high=110.0), row("tp2", 2, speed, 80.0, low=75.0, high=85.0)]

@@ -49,6 +49,35 @@ def test_a_kind_without_a_run_at_the_smallest_size_starts_at_what_it_is_held_aga
     assert curves(scaled) == {"dp-tp": [1.0, 0.8], "pp-tp": [0.9, 0.7]}
 
 
+def test_each_way_of_recomputing_starts_at_its_own_smallest_run() -> None:
+    again = {"recompute": "full"}
+    (scaled,) = selected(
+        runs("tp1", 1, 1.0, recompute="none"),
+        runs("tp2", 2, 0.8, recompute="none"),
+        [*runs("tp1", 1, 1.0, **again)[:1], runs("tp1", 1, 0.7, **again)[1]],
+        [*runs("tp2", 2, 0.9, **again)[:1], runs("tp2", 2, 0.63, **again)[1]],
+    )
+    assert curves(scaled) == {"tp": [1.0, 0.8], "tp, full recompute": [1.0, 0.9]}
+    rates = {curve.name: [mark.value for mark in curve.marks] for curve in scaled.throughput}
+    assert rates == {"tp": [1000.0, 800.0], "tp, full recompute": [700.0, 630.0]}
+    assert scaled.ideal is None
+
+
+def test_a_run_that_others_are_held_against_may_be_held_against_a_smaller_one() -> None:
+    """With 2 and 4 sequences a rank: dp2 with 8 sequences is weak scaling of tp1, and dp4 strong scaling of it."""
+    data = selected(
+        runs("tp1", 1, 1.0, global_batch_size=4),
+        runs("dp2", 2, 0.9, weak=True, global_batch_size=8),
+        runs("dp4", 4, 0.72, global_batch_size=8),
+    )
+    assert [(scaled.sweep.title, curves(scaled)) for scaled in data] == [
+        ("Strong scaling", {"dp": [1.0, 0.72]}),
+        ("Weak scaling", {"dp": [1.0, 0.9]}),
+    ]
+    titles = [panel.title for panel in ScalingEfficiency().draw(data)]
+    assert not any("tp1" in title for title in titles)
+
+
 def test_one_size_alone_shows_nothing() -> None:
     assert ScalingEfficiency().select(of_rows(runs("tp2", 2, 1.0))) is None
 

@@ -13,6 +13,7 @@ def run(layout: str, world_size: int, step_s: float, **lost_s: float) -> list[Ro
     efficiency = 8.0 / world_size / step_s
     found = [
         row(planned, "scaling_efficiency", efficiency, unit="fraction", basis="strong scaling: over tp1"),
+        row(planned, "tokens_per_s_per_rank", 1000 * efficiency, unit="tokens/s"),
         row(planned, "step_time", step_s),
     ]
     for name, seconds in lost_s.items():
