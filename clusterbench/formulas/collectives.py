@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+RECV = "recv"
+"""The receiving half of a message."""
+
 # What the busiest link of a flat ring carries, over size_bytes: nccl-tests, doc/PERFORMANCE.md and src/*.cu.
 BUS_FACTOR: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -94,14 +97,15 @@ def traffic_bytes(op: str, size_bytes: float, world_size: int) -> float:
 def link_bytes(op: str, size_bytes: int, ranks: int) -> float | None:
     """The same of a call that was counted: None where the factor is unknown, or ``ranks`` is (0).
 
-    ``send`` and ``recv`` are the two halves of what nccl-tests calls send_recv; each is one message of a rank.
+    ``send`` and ``recv`` are the two halves of what nccl-tests calls send_recv, which is counted in one direction, as
+    all collectives are: a message is on the link of the rank that sends it.
 
-    >>> link_bytes("send", 1024, 2), link_bytes("c10d::other", 1024, 2)
-    (1024.0, None)
+    >>> link_bytes("send", 1024, 2), link_bytes("recv", 1024, 2), link_bytes("c10d::other", 1024, 2)
+    (1024.0, 0.0, None)
     """
-    if size_bytes == 0 or ranks == 1:
+    if size_bytes == 0 or ranks == 1 or op == RECV:
         return 0.0
-    factor = BUS_FACTOR.get("send_recv" if op in ("send", "recv") else op)
+    factor = BUS_FACTOR.get("send_recv" if op == "send" else op)
     return None if factor is None or ranks == 0 else size_bytes * factor(ranks)
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from clusterbench.errors import SuiteError
 from clusterbench.expected.bubble import expected_bubble
+from clusterbench.formulas.collectives import RECV
 from clusterbench.formulas.pipeline import layers_by_stage
 from clusterbench.formulas.schedules import Bubble
 from clusterbench.job import TrainingJob
@@ -176,6 +177,8 @@ def _sent(job: TrainingJob) -> dict[str, dict[str, tuple[int, float]]]:
     most: dict[str, dict[str, tuple[int, float]]] = {}
     for stage in range(job.layout.pp):
         for sent in expected_traffic(active, part_of(job, active, stage)):
+            if sent.op == RECV:  # the other side of a send
+                continue
             size = sent.bytes_on_link(job.layout)
             if size > most.setdefault(sent.axis, {}).get(sent.op, (0, -1.0))[1]:
                 most[sent.axis][sent.op] = sent.count, size

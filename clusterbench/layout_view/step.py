@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from clusterbench.errors import SuiteError
+from clusterbench.formulas.collectives import RECV
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import (
@@ -93,7 +94,7 @@ def _most_of_stages(job: TrainingJob, active: Sequence[Parallelism], stages: Ite
         for name, traffic in traffic_by_phase(active, part_of(job, active, stage)).items():
             sums: dict[tuple[str, str], list[Traffic]] = defaultdict(list)
             for sent in traffic:
-                if sent.op != "recv":  # the other side of a send
+                if sent.op != RECV:  # the other side of a send
                     sums[sent.axis, sent.op].append(sent)
             for (axis, op), of_op in sums.items():
                 size = sum(sent.bytes_on_link(job.layout) for sent in of_op)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterbench.expected.formulas import StepFormulas
+from clusterbench.formulas.collectives import RECV
 from clusterbench.job.passes import Moved
 from clusterbench.types import Case, Metric, split_key
 from clusterbench.units import format_value
@@ -89,7 +90,7 @@ def traffic_metrics(ranks: Sequence[Sequence[Moved]], found: Sequence[Difference
         along = [[moved for moved in rank if moved.axis == axis] for rank in ranks]
         counts = [sum(moved.count for moved in rank) for rank in along]
         yield Metric("collectives", "1", max(counts), min(counts), max(counts), detail={"axis": axis})
-        sizes = [sum(moved.traffic_bytes or 0 for moved in rank) for rank in along]
+        sizes = [_on_link(rank) for rank in along]
         detail = {"axis": axis}
         if unknown := _unknown([moved for rank in along for moved in rank]):
             why = f"no bus factor is known for {', '.join(unknown)}"
@@ -108,11 +109,16 @@ def _by_stage(case: Case, formulas: StepFormulas) -> Sequence[Mapping[str, float
 
 
 def _of_rank(rank: int, axis: str, sent: Sequence[Moved], formula: float) -> Difference | None:
-    counted = sum(moved.traffic_bytes or 0 for moved in sent)
+    counted = _on_link(sent)
     unknown = _unknown(sent)
     if not unknown and abs(counted - formula) <= ROUNDING:
         return None
     return Difference(rank, axis, counted, formula, unknown)
+
+
+def _on_link(sent: Sequence[Moved]) -> float:
+    """Bytes times bus factor. Records of before 2026-11-25 have some of what is received, too."""
+    return sum(moved.traffic_bytes or 0 for moved in sent if moved.op != RECV)
 
 
 def _unknown(sent: Sequence[Moved]) -> tuple[str, ...]:

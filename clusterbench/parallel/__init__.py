@@ -17,7 +17,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from clusterbench.discover import things
-from clusterbench.formulas.collectives import traffic_bytes
+from clusterbench.formulas.collectives import RECV, traffic_bytes
 from clusterbench.job import (
     Chunk,
     Dtypes,
@@ -107,8 +107,10 @@ class Traffic(NamedTuple):
     """The phase of the step: a name of :data:`STEP`. What backward computes again counts as forward."""
 
     def bytes_on_link(self, layout: ParallelLayout) -> float:
-        """``size_bytes`` times the bus factor."""
-        op = "send_recv" if self.op in ("send", "recv") else self.op
+        """``size_bytes`` times the bus factor; 0 of what is received: that is on the link of the rank that sends it."""
+        if self.op == RECV:
+            return 0.0
+        op = "send_recv" if self.op == "send" else self.op
         return traffic_bytes(op, self.size_bytes, self.ranks or layout.degree(self.axis))
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from clusterbench.expected.flops import executed_by_rank
 from clusterbench.expected.total import fullest_moment
+from clusterbench.formulas.collectives import RECV
 from clusterbench.formulas.schedules import Bubble, bubble_formula, bubble_of_stages, splits_backward
 from clusterbench.job import DTYPE_BYTES, TrainingJob, as_one, has_copy
 from clusterbench.job.flops import ATTENTION, CAUSAL_ATTENTION
@@ -304,7 +305,7 @@ def _within(priced: PricedJob, traffic: Sequence[Traffic], matmul_flops: float) 
     for sent in traffic:
         if sent in of_shards:
             yield _messages(sent, priced, matmul_flops * sent.size_bytes / hidden_bytes if hidden_bytes else 0.0)
-        elif sent.during in WITHIN and sent.op != "recv":
+        elif sent.during in WITHIN and sent.op != RECV:
             yield _messages(sent, priced)
 
 
