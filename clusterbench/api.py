@@ -70,6 +70,8 @@ def run(
     from clusterbench.run_folder import default_path
     from clusterbench.suite import load_suite
 
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise SuiteError(f"time_limit_s is {time_limit_s}; it must be more than 0.")
     if out is None and detect(os.environ) is not None:
         raise SuiteError("under a launcher 'run' cannot choose a folder for all processes.\nhint: give it out=FOLDER")
     folder = Path(out) if out else default_path(Path("reports"), load_suite(suite).name, datetime.now())

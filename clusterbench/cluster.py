@@ -242,6 +242,11 @@ class Cluster:
     ranks_per_gpu
         More than one where ranks share each GPU: what they compute and hold is real, and no time is.
 
+    Raises
+    ------
+    SuiteError
+        If a number is below 1, or the device is another.
+
     Examples
     --------
     >>> cluster = Cluster(2, 8, "cuda", "NVIDIA H100 80GB HBM3", None, ("gpu-01", "gpu-02"))
@@ -256,6 +261,13 @@ class Cluster:
     cpu_name: str | None = None
     hosts: tuple[str, ...] = ()
     ranks_per_gpu: int = 1
+
+    def __post_init__(self) -> None:
+        if self.device not in ("cpu", "cuda"):
+            raise SuiteError(f"device is {self.device!r}; it must be 'cpu' or 'cuda'.")
+        for name in ("num_nodes", "ranks_per_node", "ranks_per_gpu"):
+            if getattr(self, name) < 1:
+                raise SuiteError(f"{name} is {getattr(self, name)}; it must be 1 or more.")
 
     @property
     def size(self) -> str:
@@ -319,6 +331,11 @@ class MachineOptions:
         The card of a machine elsewhere, by its name in the tables.
     ranks_per_gpu
         That share each GPU; None for one.
+
+    Raises
+    ------
+    SuiteError
+        If a number is below 1; there may be 0 ``ranks_per_agent``.
     """
 
     device: str | None = None
@@ -328,6 +345,12 @@ class MachineOptions:
     ranks_per_agent: int | None = None
     gpu: str | None = None
     ranks_per_gpu: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_ranks", "num_nodes", "gpus_per_node", "ranks_per_gpu"):
+            asked = getattr(self, name)
+            if asked is not None and asked < 1:
+                raise SuiteError(f"{name} is {asked}; it must be 1 or more.")
 
 
 @dataclass(frozen=True)

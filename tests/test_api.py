@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,35 @@ def test_the_program_of_the_page_runs_with_nothing_but_the_public_names(tmp_path
     )
     assert done.stdout.count("all_reduce/1n2/512B-float32") == 2
     assert (tmp_path / "smoke" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"num_ranks": 0}, "num_ranks is 0; it must be 1 or more."),
+        ({"num_nodes": -1}, "num_nodes is -1; it must be 1 or more."),
+        ({"time_limit_s": -1.0}, "time_limit_s is -1.0; it must be more than 0."),
+        ({"time_limit_s": float("nan")}, "time_limit_s is nan; it must be more than 0."),
+    ],
+)
+def test_a_run_refuses_numbers_that_mean_nothing(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
+    (tmp_path / "s.yaml").write_text(SUITE)
+    with pytest.raises(clusterbench.ClusterbenchError, match=f"^{re.escape(words)}"):
+        clusterbench.run(tmp_path / "s.yaml", out=tmp_path / "run", **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        ((1, 2, "tpu"), "device is 'tpu'; it must be 'cpu' or 'cuda'."),
+        ((1, 0, "cpu"), "ranks_per_node is 0; it must be 1 or more."),
+        ((0, 2, "cpu"), "num_nodes is 0; it must be 1 or more."),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(machine: Any, words: str) -> None:
+    with pytest.raises(clusterbench.ClusterbenchError, match=f"^{re.escape(words)}"):
+        clusterbench.Cluster(*machine)
 
 
 def test_the_page_describes_every_public_name() -> None:

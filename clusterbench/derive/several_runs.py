@@ -107,7 +107,7 @@ def _environments(runs: Sequence[SingleRun]) -> dict[str, Any]:
     for run in runs:
         for host, description in (run.environment.get("hosts") or {}).items():
             is_known = host in hosts and hosts[host] != description
-            hosts[f"{host}, {run.name}" if is_known else host] = description
+            hosts[f"{host} in {run.name}" if is_known else host] = description
     rest = {
         run.name: {name: description for name, description in run.environment.items() if name != "hosts"}
         for run in runs

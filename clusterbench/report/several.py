@@ -31,12 +31,14 @@ def render_together(
     Raises
     ------
     SuiteError
-        If ``out`` exists and is not empty.
+        If ``out`` exists and is not empty, or a run is named twice.
     DiskError
         If it cannot be made.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SuiteError(f"{out} exists and is not empty.\nhint: name a new folder with --out")
+    if len({run.path.resolve() for run in runs}) < len(runs):
+        raise SuiteError("a run is named twice, and its samples would count twice.")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -150,3 +150,9 @@ def test_where_the_page_goes_is_asked_for_exactly_where_there_are_several(tmp_pa
 def test_one_run_alone_is_itself(tmp_path: Path, size: int) -> None:
     run = part(tmp_path / "alone", lambda case: case.world_size == size)
     assert [row.value for row in read_several([run]).rows] == [row.value for row in read(run).rows]
+
+
+def test_a_run_named_twice_is_refused(tmp_path: Path) -> None:
+    run = part(tmp_path / "run", lambda case: case.world_size == 1)
+    ended = report(run.path, tmp_path / "run" / ".." / "run", "--out", tmp_path / "both")
+    assert (ended.exit_code, "a run is named twice" in ended.output, (tmp_path / "both").exists()) == (2, True, False)
