@@ -159,7 +159,7 @@ def test_a_cluster_looks_its_gpus_up():
     assert cluster.accelerator.link_bytes_per_s == 450e9
     peak, source = cluster.peak_flops_per_s("bfloat16")
     assert peak == 989e12
-    assert "H100 datasheet, halved" in source
+    assert "H100 datasheet (its FLOP/s are with sparsity, and halved here)" in source
     assert cluster.peak_flops_per_s("float32") is None
 
 

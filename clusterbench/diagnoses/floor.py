@@ -214,7 +214,9 @@ def _undecided(judged: _Judged) -> NotJudged:
     if judged.rest:
         figure, by, bound = _in_figures(judged)
         return NotJudged(f"{row.case}, {asked.words}", f"{figure}, {by} {bound}, but {judged.rest}", "the other cases")
-    low, high, bound = (format_value(value, row.unit) for value in (*row.interval, asked.bound or 0.0))
+    least, most = row.interval  # a time that is as long as its noise is not below 0
+    ends = max(least, 0.0) if (row.value or 0.0) > 0 else least, most, asked.bound or 0.0
+    low, high, bound = (format_value(value, row.unit) for value in ends)
     why = f"its noise reaches from {low} to {high}, on both sides of {bound}"
     return NotJudged(f"{row.case}, {asked.words}", why, "more iterations or repeats")
 
