@@ -72,6 +72,7 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     (r"hung_task_timeout_secs", "says how to silence the line before it"),
     (r"NVRM: Rate limiting GSP RPC", "says that the line before it is shown less often"),
     (r"soft lockup.*\bwatchdog_thresh\b", "a setting"),
+    (r"detected expedited stalls on .* \d{1,3} jiffies", "less than a second, on a kernel built with a limit of 20 ms"),
     (r"Link speed: .* available PCIe bandwidth \(\d", "a card whose slot gives all that it can take"),
 )
 """Lines that look like faults and are none, and why."""
@@ -95,11 +96,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("aer_corrected", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Correct\w+"),
     ("stuck", r"soft lockup - (?P<device>CPU#\d+) stuck for (?P<code>\d+)s"),
     ("stuck", r"hard LOCKUP on (?P<device>cpu \d+)"),
-    ("stuck", r"rcu\w*: .*detected stalls? on CPU|rcu_\w+ (?:self-)?detected stalls?"),
-    (
-        "stuck",
-        r"task (?P<device>[^:\s][^:]*:\d+) blocked (?:for more than|in I/O wait for more than) (?P<code>\d+) sec",
-    ),
+    ("stuck", r"rcu\w*: .*detected (?:expedited )?stalls? on CPU|rcu_\w+ (?:self-)?detected stalls?"),
+    ("stuck", r"task (?P<device>\S.*?:\d+) blocked (?:in I/O wait )?for more than (?P<code>\d+) sec"),
     ("oom", r"(?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process \d+ \((?P<device>[^)]*)\)"),
     ("oom_cgroup", r"Memory cgroup out of memory: Kill(?:ed)? process \d+ \((?P<device>[^)]*)\)"),
     ("machine_check", r"mce: (?:Uncorrected hardware memory error|.*Fatal machine check|.*Machine Check Exception)"),

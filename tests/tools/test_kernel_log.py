@@ -32,6 +32,12 @@ SAID = {
     "watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]": "stuck",
     "rcu: INFO: rcu_sched self-detected stall on CPU": "stuck",
     "INFO: task jfsmount:136986 blocked for more than 120 seconds.": "stuck",
+    # kernel/hung_task.c prints "task %s:%d", and names of kernel workers and of Ray's processes hold colons.
+    "INFO: task kworker/u256:3:98765 blocked for more than 122 seconds.": "stuck",
+    "INFO: task kworker/12:1H:9876 blocked for more than 122 seconds.": "stuck",
+    "INFO: task ray::IDLE:789 blocked for more than 120 seconds.": "stuck",
+    # kernel/rcu/tree_exp.h
+    "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 1-...D } 62703 jiffies": "stuck",
     "Out of memory: Killed process 4711 (python3) total-vm:9kB": "oom",
     "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB": "oom_cgroup",
     "{1}[Hardware Error]: event severity: fatal": "machine_check",
@@ -71,6 +77,8 @@ LOOKS_LIKE = [
     "nvidia: loading out-of-tree module taints kernel.",
     '"echo 0 > /proc/sys/kernel/hung_task_timeout_secs" disables this message for mlx5.',
     "NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00 (printing 1 of every 30).",
+    "INFO: task kworker/u256:3:98765 is blocked on a mutex likely owned by task python:4711.",
+    "rcu: INFO: rcu_sched detected expedited stalls on CPUs/tasks: { 11-... } 7 jiffies s: 9981 root: 0x800/.",
     "sysctl: soft lockup detector uses watchdog_thresh 10",
     "mlx5_core 0000:18:00.0: Link speed: 252.048 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 link)",
 ]
