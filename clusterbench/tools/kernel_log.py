@@ -5,8 +5,8 @@ must not matter: only differences are used.
 
 Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,en_main}.c``,
 ``drivers/pci/{pci,pcie/aer}.c`` (and 6.12, where a message comes "from"), ``kernel/{watchdog,hung_task,panic}.c``,
-``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``);
-leptonai/gpud, kernel message matchers of ``components/``.
+``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``, ``drivers/edac/mce_amd.c``; NVIDIA's open kernel modules 560
+(``NVRM``, ``nvidia-nvswitch``); leptonai/gpud, kernel message matchers of ``components/``.
 """
 
 from __future__ import annotations
@@ -102,7 +102,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("oom_cgroup", r"Memory cgroup out of memory: Kill(?:ed)? process \d+ \((?P<device>[^)]*)\)"),
     ("machine_check", r"mce: (?:Uncorrected hardware memory error|.*Fatal machine check|.*Machine Check Exception)"),
     ("machine_check", r"\[Hardware Error\]:\s+event severity: (?:fatal|recoverable)"),
-    ("machine_check", r"\[Hardware Error\]: (?:Uncorrected|Deferred) error|Memory failure: 0x\w+: "),
+    # The last word is the bank's status: bits 63 (valid) and 61 (uncorrected) are set.
+    ("machine_check", r"\[Hardware Error\]: (?P<device>CPU \d+): Machine Check: \w+ Bank \d+: [abef]\w{15}\b"),
+    ("machine_check", r"\[Hardware Error\]: (?:System Fatal|(?:Uncorrected(?:, software \w+)?|Deferred) error)"),
+    ("machine_check", r"Memory failure: 0x\w+: "),
     ("machine_check", r"EDAC (?P<device>MC\d+): \d+ UE "),
     ("memory_corrected", r"EDAC (?P<device>MC\d+): \d+ CE "),
     ("memory_corrected", r"\[Hardware Error\]:\s+event severity: corrected|\[Hardware Error\]: Corrected error"),
