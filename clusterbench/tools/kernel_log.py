@@ -3,10 +3,11 @@
 Times are of many forms; each line's is kept as it stands, and in seconds where it can be reckoned, for which the form
 must not matter: only differences are used.
 
-Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,en_main}.c``,
+Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,main,en_main}.c``,
 ``drivers/pci/{pci,pcie/aer}.c`` (and 6.12, where a message comes "from"), ``kernel/{watchdog,hung_task,panic}.c``,
-``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``, ``drivers/edac/mce_amd.c``; NVIDIA's open kernel modules 560
-(``NVRM``, ``nvidia-nvswitch``); leptonai/gpud, kernel message matchers of ``components/``.
+``net/sched/sch_generic.c``, ``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``, ``drivers/edac/mce_amd.c``;
+NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud, kernel message matchers of
+``components/``.
 """
 
 from __future__ import annotations
@@ -90,6 +91,14 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("cable", rf"(?P<device>mlx5_core {_BDF})?.*Port module event\[error\]: module (?P<module>\d+), "),
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*(?:health compromised|handling bad device|Fatal error|assert_var)"),
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*wait_func.* timeout"),
+    (
+        "nic_failed",
+        rf"(?P<device>mlx5_core {_BDF}).*(?:mlx5_init_one failed|initializing state, aborting|recovery flow aborted)",
+    ),
+    ("nic_failed", rf"(?P<device>mlx5_core {_BDF}): probe with driver mlx5_core failed with error"),
+    ("nic_failed", rf"mlx5_core: probe of (?P<mlx5>{_BDF}) failed with error"),
+    ("nic_queue", r"NETDEV WATCHDOG: (?P<device>\S+) \(.*transmit queue \d+ timed out"),
+    ("nic_queue", r"(?P<device>\S+): (?:NETDEV WATCHDOG: .*transmit queue \d+ timed out|TX timeout detected)"),
     ("pcie_limited", rf"(?P<device>[\w-]+ {_BDF}): [\d.]+ Gb/s available PCIe bandwidth, limited by "),
     ("aer", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Uncorrect\w+"),
     ("aer", rf"AER: (?:Multiple )?Uncorrect\w+ .*error (?:message )?received(?: from|:) (?P<device>{_BDF})"),
@@ -142,7 +151,7 @@ _WORDS = (
         "Error",
     ),
     *("temperature", "panic", "BUG", "Oops", "fault", "I/O", "read-only", "Disk", "Disabling", "nfs", "Lustre", "XFS"),
-    *("EXT4-fs", "BTRFS", "critical", "controller"),
+    *("EXT4-fs", "BTRFS", "critical", "controller", "WATCHDOG", "TX timeout"),
 )
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""
 _FAULTS = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
@@ -278,5 +287,7 @@ def _place(match: re.Match[str]) -> tuple[str, int | None]:
         return f"GPU {said['gpu'].lower().removesuffix('.0')}", number
     if said.get("switch"):
         return f"NVSwitch {said['switch'].lower()}", number
+    if said.get("mlx5"):
+        return f"mlx5_core {said['mlx5'].lower()}", number
     module = f" module {said['module']}" if said.get("module") else ""
     return f"{said.get('device') or ''}{module}".strip(), number

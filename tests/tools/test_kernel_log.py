@@ -24,6 +24,23 @@ SAID = {
     "mlx5_port_module_event:1131:(pid 0): Port module event[error]: module 0, Cable error, High Temperature": "heat",
     "mlx5_core 0000:5c:00.0: Port module event[error]: module 1, Cable error, Bus stuck": "cable",
     "mlx5_core 0000:18:00.0: poll_health:739: device's health compromised - reached miss count": "nic_failed",
+    # mlx5/core/main.c and health.c; the driver core's line has the card behind "of" before Linux 6.10
+    "mlx5_core 0000:03:00.0: probe_one:1507:(pid 1): mlx5_init_one failed with error code -16": "nic_failed",
+    "mlx5_core 0000:03:00.0: mlx5_function_setup:1120: Firmware over 120000 MS in pre-initializing state, aborting": (
+        "nic_failed"
+    ),
+    "mlx5_core 0000:03:00.0: mlx5_function_setup:1140: Firmware over 2000 MS in initializing state, aborting": (
+        "nic_failed"
+    ),
+    "mlx5_core: probe of 0000:03:00.0 failed with error -16": "nic_failed",
+    "mlx5_core 0000:03:00.0: probe with driver mlx5_core failed with error -16": "nic_failed",
+    "mlx5_core 0000:03:00.0: mlx5_health_try_recover:332: health recovery flow aborted, PCI reads still not working": (
+        "nic_failed"
+    ),
+    # net/sched/sch_generic.c, in the words of 5.4 and of 6.12, and mlx5/core/en_main.c
+    "NETDEV WATCHDOG: ens1f0np0 (mlx5_core): transmit queue 5 timed out": "nic_queue",
+    "mlx5_core 0000:1a:00.0 ens1f0np0: NETDEV WATCHDOG: CPU: 3: transmit queue 5 timed out 15000 ms": "nic_queue",
+    "mlx5_core 0000:1a:00.0 ens1f0np0: TX timeout detected": "nic_queue",
     "mlx5_core 0000:18:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link": "pcie_limited",
     "pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: 0000:18:00.0": "aer",
     "pcieport 0000:15:01.0: AER: Multiple Uncorrected (Fatal) error received: 0000:18:00.0": "aer",
@@ -77,6 +94,8 @@ LOOKS_LIKE = [
     "mlx5_cmd_out_err:838:(pid 14): ACCESS_REG(0x805) op_mod(0x1) failed, status bad resource(0x5)",
     "pcieport 0000:15:01.0: AER: enabled with IRQ 34",
     "mlx5_core 0000:18:00.0: Port module event: module 0, Cable unplugged",
+    "mlx5_core 0000:03:00.0: wait_fw_init:199:(pid 7): Waiting for FW initialization, timeout abort in 100s (0x1)",
+    "mlx5_core 0000:03:00.0: firmware version: 28.39.2048",
     "mce: CPU0: Thermal monitoring enabled (TM1)",
     "mce: [Hardware Error]: Machine check events logged",
     "mce: [Hardware Error]: CPU 10: Machine Check: 0 Bank 5: 9c2000000001009f",
