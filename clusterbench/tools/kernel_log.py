@@ -134,6 +134,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("storage", r"nfs: server (?P<device>\S+) not responding|Lustre.*(?:was lost|evicted by)"),
 )
 _NUMBERED = ("xid", "sxid")
+_RECOVERY = 154
+"""The Xid that says "changed from 0x0 (None) to 0x2 (Node Reboot Required)": each action is an event of its own."""
 _WORDS = (
     *(
         "NVRM",
@@ -242,10 +244,11 @@ def _when(match: re.Match[str]) -> tuple[str, float | None]:
 
 def events(log: Iterable[Line]) -> list[Event]:
     """What the lines tell of, in the order in which it began; alike lines at one place within a day are one event."""
-    groups: dict[tuple[str, str, int | None], list[tuple[float | None, Event]]] = {}
-    order: list[tuple[tuple[str, str, int | None], int]] = []
+    groups: dict[tuple[str, str, int | None, str], list[tuple[float | None, Event]]] = {}
+    order: list[tuple[tuple[str, str, int | None, str], int]] = []
     for line, kind, where, code in _found(log):
-        key = kind, where, code if kind in _NUMBERED else None
+        action = line.text.rpartition(" to ")[2] if (kind, code) == ("xid", _RECOVERY) else ""
+        key = kind, where, code if kind in _NUMBERED else None, action
         same = groups.setdefault(key, [])
         if same and _within_a_day(same[-1][0], line.seconds):
             began, event = same[-1]

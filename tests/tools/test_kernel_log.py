@@ -144,6 +144,16 @@ def test_what_comes_again_after_a_day_is_an_event_of_its_own() -> None:
     ]
 
 
+def test_recovery_actions_of_a_gpu_are_events_of_their_own():
+    """Wording of NVIDIA's open kernel modules; the action in words is the driver's: Node Reboot Required, OS Reboot."""
+    said = [
+        "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+        "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    ]
+    found = events(lines("".join(f"[    1.000000] {text}\n" for text in (*said, said[0]))))
+    assert [(event.code, event.count, event.text) for event in found] == [(154, 2, said[0]), (154, 1, said[1])]
+
+
 def test_a_text_without_a_line_of_a_kernel_is_refused() -> None:
     with pytest.raises(ToolError, match="no line of this is from a kernel's log: 'hello'"):
         read("hello\n")
