@@ -454,9 +454,14 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
             fix = "reboot, or reset the GPU; if more pages follow, RMA"
             said, what = "Pending Page Blacklist: Yes", "pages of its memory wait to be retired"
             yield _smi("page_retirement", "error", name, place, what, said, fix)
-        if gpu.reset_required:
-            fix = "nvidia-smi --gpu-reset, or reboot; look for Xids in the kernel's log"
-            yield _smi("gpu_reset_due", "error", name, place, "the driver asks for a reset", "Reset Required: Yes", fix)
+        if (gpu.recovery_action or "None") != "None":
+            said, what = f"GPU Recovery Action: {gpu.recovery_action}", f"asks for recovery: {gpu.recovery_action}"
+        elif gpu.reset_required:
+            said, what = "Reset Required: Yes", "asks for a reset"
+        else:
+            continue
+        fix = "end its programs, then nvidia-smi --gpu-reset, or reboot; look for Xids in the kernel's log"
+        yield _smi("gpu_reset_due", "error", name, place, f"the driver {what}", said, fix)
 
 
 def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: str, fix: str) -> Found:

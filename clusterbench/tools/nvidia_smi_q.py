@@ -1,6 +1,6 @@
 """``nvidia-smi -q``, as text or XML (``-x``): what each GPU says of itself.
 
-Names of lines are those of drivers 525 to 560; a line that a driver or board does not have, or answers with ``N/A``, is
+Names of lines are those of drivers 525 to 580; a line that a driver or board does not have, or answers with ``N/A``, is
 None.
 
 Source: NVIDIA, nvidia-smi's manual page; ``nvsmi_device_v12.dtd``.
@@ -41,6 +41,8 @@ class SmiGpu:
         ``Completed`` and ``Success`` where NVLink's fabric took the GPU in.
     reset_required
         Whether the driver asks for a reset.
+    recovery_action
+        What the driver asks for, since 565: ``None``, ``Reset``, ``Reboot``, ``Drain P2P``, ``Drain and Reset``.
     dram_uncorrectable
         Errors of its memory since the driver was loaded.
     pages_pending
@@ -75,6 +77,7 @@ class SmiGpu:
     fabric_state: str | None
     fabric_status: str | None
     reset_required: bool | None
+    recovery_action: str | None
     slowdowns: tuple[str, ...] | None
     dram_uncorrectable: int | None
     pages_pending: bool | None
@@ -221,6 +224,7 @@ def _gpu(address: str, values: Values) -> SmiGpu:
         fabric_status=_said(values, "fabric/status"),
         reset_required=any("requires reset" in value for value in values.values())
         or _flag(values, "gpu reset status/reset required"),
+        recovery_action=_said(values, "gpu recovery action"),
         slowdowns=_slowdowns(values),
         dram_uncorrectable=_number(values, "ecc errors/volatile/dram uncorrectable"),
         pages_pending=_flag(

@@ -331,6 +331,27 @@ def test_each_fault_that_nvidia_smi_tells_of_is_found(examined, old, new, name):
     assert examination.exit_code == 1
 
 
+# Drivers since 565 print a recovery action; since 570 the lines of the reset status are said to be deprecated.
+RECOVERY = SMI.replace(
+    "Reset Required                    : No\n",
+    "Reset Required                    : Requested functionality has been deprecated\n"
+    "        Drain and Reset Recommended       : Requested functionality has been deprecated\n"
+    "    GPU Recovery Action                   : {}\n",
+)
+
+
+@pytest.mark.parametrize("action", ["Reset", "Reboot", "Drain P2P", "Drain and Reset"])
+def test_a_recovery_that_the_driver_asks_for_is_found(examined, action):
+    (found,) = examined(RECOVERY.format(action))[0].found
+    assert (found.name, found.where, found.what) == ("gpu_reset_due", WHERE, f"the driver asks for recovery: {action}")
+    assert found.evidence.endswith(f"GPU Recovery Action: {action}")
+
+
+@pytest.mark.parametrize("action", ["None", "N/A"])
+def test_a_driver_that_asks_for_no_recovery_is_in_order(examined, action):
+    assert (examined(RECOVERY.format(action))[0].word, examined(RECOVERY.format(action))[0].found) == ("HEALTHY", ())
+
+
 TWO = SMI.replace("Attached GPUs                             : 1", "Attached GPUs                             : 2") + (
     SMI[SMI.index("GPU 0") :].replace("1B:00", "2B:00")
 )
