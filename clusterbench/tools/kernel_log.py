@@ -4,7 +4,7 @@ Times are of many forms; each line's is kept as it stands, and in seconds where 
 must not matter: only differences are used.
 
 Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,main,en_main}.c``,
-``drivers/pci/{pci,pcie/aer}.c`` (and 6.12, where a message comes "from"), ``kernel/{watchdog,hung_task,panic}.c``,
+``drivers/pci/{pci,pcie/aer}.c`` (5.4 to 6.12), ``kernel/{watchdog,hung_task,panic}.c``,
 ``net/sched/sch_generic.c``, ``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``, ``drivers/edac/mce_amd.c``;
 NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud, kernel message matchers of
 ``components/``.
@@ -100,9 +100,9 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("nic_queue", r"NETDEV WATCHDOG: (?P<device>\S+) \(.*transmit queue \d+ timed out"),
     ("nic_queue", r"(?P<device>\S+): (?:NETDEV WATCHDOG: .*transmit queue \d+ timed out|TX timeout detected)"),
     ("pcie_limited", rf"(?P<device>[\w-]+ {_BDF}): [\d.]+ Gb/s available PCIe bandwidth, limited by "),
-    ("aer", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Uncorrect\w+"),
+    ("aer", rf"(?P<device>[\w-]+ {_BDF}): (?:AER: )?PCIe Bus Error: severity=Uncorrect\w+"),
     ("aer", rf"AER: (?:Multiple )?Uncorrect\w+ .*error (?:message )?received(?: from|:) (?P<device>{_BDF})"),
-    ("aer_corrected", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Correct\w+"),
+    ("aer_corrected", rf"(?P<device>[\w-]+ {_BDF}): (?:AER: )?PCIe Bus Error: severity=Correct\w+"),
     ("stuck", r"soft lockup - (?P<device>CPU#\d+) stuck for (?P<code>\d+)s"),
     ("stuck", r"hard LOCKUP on (?P<device>cpu \d+)"),
     ("stuck", r"rcu\w*: .*detected (?:expedited )?stalls? on CPU|rcu_\w+ (?:self-)?detected stalls?"),

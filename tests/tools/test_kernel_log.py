@@ -46,6 +46,9 @@ SAID = {
     "pcieport 0000:15:01.0: AER: Multiple Uncorrected (Fatal) error received: 0000:18:00.0": "aer",
     "pcieport 0000:15:01.0: AER: Uncorrectable (Fatal) error message received from 0000:18:00.0": "aer",
     "pcieport 0000:15:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer": "aer_corrected",
+    # drivers/pci/pcie/aer.c of 5.4 says "AER: " behind the address
+    "nvidia 0000:81:00.0: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer": "aer",
+    "pcieport 0000:00:01.0: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer": "aer_corrected",
     "watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]": "stuck",
     "rcu: INFO: rcu_sched self-detected stall on CPU": "stuck",
     "INFO: task jfsmount:136986 blocked for more than 120 seconds.": "stuck",
@@ -93,6 +96,7 @@ LOOKS_LIKE = [
     "XFS (nvme0n1): Unmounting Filesystem",
     "mlx5_cmd_out_err:838:(pid 14): ACCESS_REG(0x805) op_mod(0x1) failed, status bad resource(0x5)",
     "pcieport 0000:15:01.0: AER: enabled with IRQ 34",
+    "pcieport 0000:15:01.0: AER: Corrected error received: 0000:16:00.0",
     "mlx5_core 0000:18:00.0: Port module event: module 0, Cable unplugged",
     "mlx5_core 0000:03:00.0: wait_fw_init:199:(pid 7): Waiting for FW initialization, timeout abort in 100s (0x1)",
     "mlx5_core 0000:03:00.0: firmware version: 28.39.2048",
