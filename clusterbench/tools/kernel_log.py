@@ -158,11 +158,15 @@ _WORDS = (
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""
 _FAULTS = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
 _SILENT = re.compile("|".join(pattern for pattern, _ in HARMLESS))
-_LINK = re.compile(
-    rf"(?:{_BDF}:? )?(?P<link>(?:en|eth|ib|bond|rdma|roce)[\w.-]*):? (?:NIC )?"
-    r"(?:[Ll]ink (?:is )?)(?P<way>[Uu]p|[Dd]own)\b"
-    r"|(?:^|\s)(?P<lost>[\w.-]+): (?P<carrier>Lost|Gained) carrier"
+_WAY = r"(?:NIC )?[Ll]ink (?:is )?(?P<way>[Uu]p|[Dd]own)\b"
+_LINKS = (
+    re.compile(rf"{_BDF} (?P<name>[\w.-]+): (?:\w+: \S+ )?{_WAY}"),
+    re.compile(rf"(?<![\w.-])(?P<name>(?:en|eth|ib|bond|rdma|roce)[\w.-]*):? {_WAY}"),
+    re.compile(r"\(slave (?P<name>[\w.-]+)\): link status definitely (?P<way>up|down)\b"),
+    re.compile(r"link status definitely (?P<way>up|down) for interface (?P<name>[\w.-]+)"),
+    re.compile(r"(?:^|\s)(?P<name>[\w.-]+): (?P<way>Lost|Gained) carrier"),
 )
+"""An interface and its link. Behind the address of its card it may have any name, elsewhere only a usual one."""
 KINDS = (*dict.fromkeys(kind for kind, _ in _PATTERNS), "link_down")
 """What events are of. ``link_down``: the link of an interface that had been up went down."""
 
@@ -267,9 +271,8 @@ def _within_a_day(began: float | None, seconds: float | None) -> bool:
 def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
     is_up: dict[str, bool] = {}
     for line in log:
-        if ("ink" in line.text or "carrier" in line.text) and (link := _LINK.search(line.text)):
-            name = link["link"] or link["lost"]
-            up = (link["way"] or "").lower() == "up" or link["carrier"] == "Gained"
+        if ("ink" in line.text or "carrier" in line.text) and (link := _link(line.text)):
+            name, up = link["name"], link["way"].lower() in ("up", "gained")
             if not up and is_up.get(name):
                 yield line, "link_down", name, None
             is_up[name] = up
@@ -280,6 +283,10 @@ def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
             if match := pattern.search(line.text):
                 yield line, kind, *_place(match)
                 break
+
+
+def _link(text: str) -> re.Match[str] | None:
+    return next((match for pattern in _LINKS if (match := pattern.search(text))), None)
 
 
 def _place(match: re.Match[str]) -> tuple[str, int | None]:
