@@ -5,9 +5,9 @@ must not matter: only differences are used.
 
 Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,main,en_main}.c``,
 ``drivers/pci/{pci,pcie/aer}.c`` (5.4 to 6.12), ``kernel/{watchdog,hung_task,panic}.c``,
-``net/sched/sch_generic.c``, ``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``, ``drivers/edac/mce_amd.c``;
-NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud, kernel message matchers of
-``components/``.
+``net/sched/sch_generic.c``, ``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``, ``drivers/edac/mce_amd.c``,
+``drivers/firmware/efi/cper.c``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud,
+kernel message matchers of ``components/``.
 """
 
 from __future__ import annotations
@@ -110,14 +110,13 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("oom", r"(?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process \d+ \((?P<device>[^)]*)\)"),
     ("oom_cgroup", r"Memory cgroup out of memory: Kill(?:ed)? process \d+ \((?P<device>[^)]*)\)"),
     ("machine_check", r"mce: (?:Uncorrected hardware memory error|.*Fatal machine check|.*Machine Check Exception)"),
-    ("machine_check", r"\[Hardware Error\]:\s+event severity: (?:fatal|recoverable)"),
     # The last word is the bank's status: bits 63 (valid) and 61 (uncorrected) are set.
     ("machine_check", r"\[Hardware Error\]: (?P<device>CPU \d+): Machine Check: \w+ Bank \d+: [abef]\w{15}\b"),
     ("machine_check", r"\[Hardware Error\]: (?:System Fatal|(?:Uncorrected(?:, software \w+)?|Deferred) error)"),
     ("machine_check", r"Memory failure: 0x\w+: "),
     ("machine_check", r"EDAC (?P<device>MC\d+): \d+ UE "),
     ("memory_corrected", r"EDAC (?P<device>MC\d+): \d+ CE "),
-    ("memory_corrected", r"\[Hardware Error\]:\s+event severity: corrected|\[Hardware Error\]: Corrected error"),
+    ("memory_corrected", r"\[Hardware Error\]: Corrected error"),
     ("cpu_heat", r"(?P<device>CPU\d+): (?:Core|Package) temperature(?:/speed)? (?:is )?above threshold"),
     (
         "panic",
@@ -167,6 +166,15 @@ _LINKS = (
     re.compile(r"(?:^|\s)(?P<name>[\w.-]+): (?P<way>Lost|Gained) carrier"),
 )
 """An interface and its link. Behind the address of its card it may have any name, elsewhere only a usual one."""
+_REPORTED = re.compile(
+    r"\[Hardware Error\]:\s+(?:(?:(?P<event>event severity)|Error \d+, type): (?P<severity>\w+)"
+    rf"|section[_ ]type: (?P<section>\w+)|device_id: (?P<device>{_BDF})$)"
+)
+_REPORTED_KINDS = {
+    **dict.fromkeys(("fatal", "recoverable"), ("machine_check", "aer")),
+    "corrected": ("memory_corrected", "aer_corrected"),
+}
+"""Of processor or memory, and of PCIe, by what firmware says of its severity; what is "info" is no fault."""
 KINDS = (*dict.fromkeys(kind for kind, _ in _PATTERNS), "link_down")
 """What events are of. ``link_down``: the link of an interface that had been up went down."""
 
@@ -268,9 +276,42 @@ def _within_a_day(began: float | None, seconds: float | None) -> bool:
     return began is None or seconds is None or abs(seconds - began) <= DAY_S
 
 
+class _Reported:
+    """What firmware reports of an event, a line each for its severity, for that of each section, and for what it is of.
+
+    The line of a severity is held until the section says what it is of: of PCIe until it names the device.
+    """
+
+    def __init__(self) -> None:
+        self._held: Line | None = None
+        self._severity = ""
+        self._is_pcie = False
+
+    def take(self, line: Line, said: re.Match[str]) -> Iterator[tuple[Line, str, str, int | None]]:
+        """What is known with this line."""
+        if said["severity"]:
+            if said["event"] or self._is_pcie:
+                yield from self.rest()
+            self._held, self._severity, self._is_pcie = line, said["severity"], False
+        elif said["section"] == "PCIe":
+            self._is_pcie = True
+        elif said["section"] or self._is_pcie:
+            yield from self.rest(said["device"] or "")
+
+    def rest(self, where: str = "") -> Iterator[tuple[Line, str, str, int | None]]:
+        """What is held, of which nothing more is said."""
+        if self._held and self._severity in _REPORTED_KINDS:
+            yield self._held, _REPORTED_KINDS[self._severity][self._is_pcie], where.lower(), None
+        self._held, self._is_pcie = None, False
+
+
 def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
     is_up: dict[str, bool] = {}
+    reported = _Reported()
     for line in log:
+        if "[Hardware Error]" in line.text and (said := _REPORTED.search(line.text)):
+            yield from reported.take(line, said)
+            continue
         if ("ink" in line.text or "carrier" in line.text) and (link := _link(line.text)):
             name, up = link["name"], link["way"].lower() in ("up", "gained")
             if not up and is_up.get(name):
@@ -283,6 +324,7 @@ def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
             if match := pattern.search(line.text):
                 yield line, kind, *_place(match)
                 break
+    yield from reported.rest()
 
 
 def _link(text: str) -> re.Match[str] | None:

@@ -148,6 +148,50 @@ def test_what_comes_again_after_a_day_is_an_event_of_its_own() -> None:
     ]
 
 
+def reported(severity: str, *sections: tuple[str, str, str]) -> str:
+    """What firmware reports of an event, as ``drivers/firmware/efi/cper.c`` prints it."""
+    said = [f"event severity: {severity}"]
+    for number, (of_section, kind, fields) in enumerate(sections):
+        said += [f" Error {number}, type: {of_section}", f"  section_type: {kind} error", f"  {fields}"]
+    return "".join(f"[    1.000000] {{1}}[Hardware Error]: {text}\n" for text in said)
+
+
+PCIE = ("PCIe", "device_id: 0000:b3:00.0")
+MEMORY = ("memory", "physical_address: 0x0000000116c60000")
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        (reported("recoverable", ("recoverable", *PCIE)), [("aer", "0000:b3:00.0")]),
+        (reported("corrected", ("corrected", *PCIE)), [("aer_corrected", "0000:b3:00.0")]),
+        (reported("fatal", ("fatal", "PCIe", "port_type: 4, root port")), [("aer", "")]),
+        (reported("recoverable", ("recoverable", *MEMORY)), [("machine_check", "")]),
+        (reported("corrected", ("corrected", *MEMORY)), [("memory_corrected", "")]),
+        (reported("fatal", ("fatal", "general processor", "error_type: 0x02")), [("machine_check", "")]),
+        (
+            reported("fatal", ("corrected", *MEMORY), ("fatal", *PCIE)),
+            [("memory_corrected", ""), ("aer", "0000:b3:00.0")],
+        ),
+        (
+            reported("recoverable") + reported("corrected", ("corrected", *PCIE)),
+            [("machine_check", ""), ("aer_corrected", "0000:b3:00.0")],
+        ),
+        (reported("info", ("info", *PCIE)), []),
+    ],
+)
+def test_an_error_that_firmware_reports_is_of_what_its_section_says(log: str, found: list[tuple[str, str]]) -> None:
+    assert [(event.kind, event.where) for event in events(lines(log))] == found
+    assert [(event.kind, event.where, event.count) for event in events(lines(log * 2))] == [
+        (*each, 2) for each in found
+    ]
+
+
+def test_a_section_without_a_severity_of_its_own_has_the_events() -> None:
+    log = "\n".join(line for line in reported("corrected", ("corrected", *PCIE)).splitlines() if ", type: " not in line)
+    assert [(event.kind, event.where) for event in events(lines(log))] == [("aer_corrected", "0000:b3:00.0")]
+
+
 def test_recovery_actions_of_a_gpu_are_events_of_their_own():
     """Wording of NVIDIA's open kernel modules; the action in words is the driver's: Node Reboot Required, OS Reboot."""
     said = [
