@@ -256,6 +256,13 @@ def said(message, place=""):
         ("Call to ibv_reg_mr failed", "misc/ibvwrap.cc:2", "memory_not_registered", "error"),
         ("Call to ibv_modify_qp failed with error Connection timed out", "m.cc:2", "connection_timed_out", "error"),
         ("NET/IB : mlx5_0:1 Got async event : port error", "transport/net_ib.cc:1", "port_error", "error"),
+        # Older net_ib.cc names no device; misc/nvmlwrap.cc and CUDACHECK print the library's own words.
+        ("NET/IB : Got async event : port error", "p2p_plugin.c:141", "port_error", "error"),
+        ("NET/IB : Got async event : port active", "transport/net_ib.cc:94", "nccl_warning", "note"),
+        ("Cuda failure 'uncorrectable ECC error encountered'", "enqueue.cc:94", "uncorrectable_ecc", "error"),
+        ("Cuda failure 214 'uncorrectable ECC error encountered'", "enqueue.cc:94", "uncorrectable_ecc", "error"),
+        ("nvmlDeviceGetHandleByPciBusId(busId) failed: GPU is lost", "misc/nvmlwrap.cc:7", "gpu_lost", "error"),
+        ("Cuda failure 700 'an illegal memory access was encountered'", "enqueue.cc:94", "nccl_warning", "note"),
         ("Connect to 192.0.2.1<34567> failed : No route to host", "s.cc:4", "host_not_reached", "error"),
         ("Bind to 192.0.2.1<0> failed : Address already in use", "bootstrap.cc:45", "address_in_use", "error"),
         ("[Service thread] Accept failed Success", "proxy.cc:1", "nccl_warning", "note"),
