@@ -430,6 +430,11 @@ def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
     )
 
 
+_MOST_PAGES = 64
+"""NVIDIA, GPU memory error management, "Row Remapping", which compares it with page retirement."""
+_MANY_PAGES = 60
+
+
 def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
     """What the doctor measures on hosts, or asks elsewhere: reasons of low clocks, the fabric, a reset that is due."""
     for number, gpu in enumerate(query.gpus):
@@ -449,11 +454,21 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
                 f"{plural(gpu.dram_uncorrectable, 'memory error')} could not be corrected since the driver was loaded"
             )
             fix = "reset the GPU, so that the rows are replaced; if rows are used up, RMA"
-            yield _smi("dram_ecc", "warning", name, place, what, "DRAM Uncorrectable", fix)
+            said = "DRAM Uncorrectable" if gpu.double_bit is None else "Double Bit"
+            yield _smi("dram_ecc", "warning", name, place, what, said, fix)
+        if (others := (gpu.double_bit or 0) - (gpu.dram_uncorrectable or 0)) > 0:
+            errors = plural(others, "error of caches or registers", "errors of caches or registers")
+            what = f"{errors} could not be corrected since the driver was loaded"
+            fix = "reset the GPU; if they come back, RMA"
+            yield _smi("uncorrectable_ecc", "warning", name, place, what, "Double Bit", fix)
         if gpu.pages_pending:
             fix = "reboot, or reset the GPU; if more pages follow, RMA"
             said, what = "Pending Page Blacklist: Yes", "pages of its memory wait to be retired"
             yield _smi("page_retirement", "error", name, place, what, said, fix)
+        elif (gpu.pages_retired or 0) >= _MANY_PAGES:
+            what = f"{gpu.pages_retired} pages of its memory are retired, and at most {_MOST_PAGES} can be"
+            fix = "the vendor's field diagnostics; RMA"
+            yield _smi("page_retirement", "warning", name, place, what, "Retired Pages", fix)
         if (gpu.recovery_action or "None") != "None":
             said, what = f"GPU Recovery Action: {gpu.recovery_action}", f"asks for recovery: {gpu.recovery_action}"
         elif gpu.reset_required:

@@ -45,6 +45,10 @@ class SmiGpu:
         What the driver asks for, since 565: ``None``, ``Reset``, ``Reboot``, ``Drain P2P``, ``Drain and Reset``.
     dram_uncorrectable
         Errors of its memory since the driver was loaded.
+    double_bit
+        Errors since then of memory, caches and registers: boards before Turing, which count bits.
+    pages_retired
+        Pages of its memory that are not used any more: boards before A100.
     pages_pending
         Whether pages of its memory wait to be retired: boards before A100.
     num_unknown
@@ -80,6 +84,8 @@ class SmiGpu:
     recovery_action: str | None
     slowdowns: tuple[str, ...] | None
     dram_uncorrectable: int | None
+    double_bit: int | None
+    pages_retired: int | None
     pages_pending: bool | None
     num_unknown: int
 
@@ -226,7 +232,11 @@ def _gpu(address: str, values: Values) -> SmiGpu:
         or _flag(values, "gpu reset status/reset required"),
         recovery_action=_said(values, "gpu recovery action"),
         slowdowns=_slowdowns(values),
-        dram_uncorrectable=_number(values, "ecc errors/volatile/dram uncorrectable"),
+        dram_uncorrectable=_number(
+            values, "ecc errors/volatile/dram uncorrectable", "ecc errors/volatile/double bit/device memory"
+        ),
+        double_bit=_number(values, "ecc errors/volatile/double bit/total"),
+        pages_retired=_pages_retired(values),
         pages_pending=_flag(
             values,
             *("retired pages/pending page blacklist", "retired pages/pending blacklist"),
@@ -275,6 +285,14 @@ def _sram(values: Mapping[str, str]) -> int | None:
     kinds = ("sram uncorrectable parity", "sram uncorrectable sec-ded", "sram uncorrectable secded")
     parts = [count for kind in kinds if (count := _number(values, f"ecc errors/aggregate/{kind}")) is not None]
     return whole if whole is not None else sum(parts) if parts else None
+
+
+def _pages_retired(values: Mapping[str, str]) -> int | None:
+    """After errors of one bit, twice in a page, and of two bits."""
+    xml = "retired pages/{} bit retirement/retired count"
+    single = _number(values, "retired pages/single bit ecc", xml.format("multiple single"))
+    double = _number(values, "retired pages/double bit ecc", xml.format("double"))
+    return None if single is None or double is None else single + double
 
 
 def _slowdowns(values: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -398,6 +398,61 @@ def test_what_a_query_says_of_gpus_that_are_lost_or_unlike(examined, said, found
     assert [(each.name, each.where) for each in examination.found] == found
 
 
+# As nvidia-smi -q lists errors of boards before Turing, in the words of its manual page.
+V100 = (
+    SMI[: SMI.index("        Volatile")].replace("H100 80GB HBM3", "Tesla V100-SXM2-32GB")
+    + """\
+        Volatile
+            Single Bit
+                Device Memory             : 4
+                Total                     : 4
+            Double Bit
+                Device Memory             : {memory}
+                Register File             : 0
+                L2 Cache                  : {cache}
+                Texture Memory            : N/A
+                Total                     : {total}
+        Aggregate
+            Double Bit
+                Device Memory             : 12
+                Total                     : 15
+    Retired Pages
+        Single Bit ECC                    : 2
+        Double Bit ECC                    : {retired}
+        Pending Page Blacklist            : No
+    Remapped Rows                         : N/A
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("memory", "cache", "retired", "found"),
+    [
+        (0, 0, 57, []),
+        (12, 0, 0, [("dram_ecc", "12 memory errors could not be corrected since the driver was loaded")]),
+        (
+            0,
+            3,
+            0,
+            [
+                (
+                    "uncorrectable_ecc",
+                    "3 errors of caches or registers could not be corrected since the driver was loaded",
+                )
+            ],
+        ),
+        (0, 0, 58, [("page_retirement", "60 pages of its memory are retired, and at most 64 can be")]),
+    ],
+)
+def test_errors_of_boards_that_tell_single_from_double_bits_are_found(examined, memory, cache, retired, found):
+    said = V100.format(memory=memory, cache=cache, total=memory + cache, retired=retired)
+    examination, _ = examined(said)
+    assert [(each.name, each.what) for each in examination.found] == found
+    assert all(each.severity == "warning" and each.where == WHERE for each in examination.found)
+    if memory:
+        assert examination.found[0].evidence == "said.txt:39: Double Bit"
+
+
 def test_a_query_that_is_cut_says_so(examined):
     examination, _ = examined(TWO[: TWO.rindex("    Remapped")].replace(": 2\n", ": 4\n", 1))
     assert (examination.found, examination.word) == ((), "NOT JUDGED")
