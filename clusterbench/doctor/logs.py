@@ -678,7 +678,37 @@ def _lspci(text: str, name: str) -> Said:
         healthy.append(
             Healthy("pcie_width", (name,), f"{plural(len(ends), 'GPU or card', 'GPUs and cards')} at full width")
         )
-    return Said(found=tuple(found), healthy=tuple(healthy), not_judged=tuple(unknown), hosts=(name,))
+    speeds = _card_speeds(devices, name)
+    return Said(
+        found=(*found, *speeds.found),
+        healthy=(*healthy, *speeds.healthy),
+        not_judged=(*unknown, *speeds.not_judged),
+        hosts=(name,),
+    )
+
+
+def _card_speeds(devices: Sequence[lspci.PciDevice], name: str) -> Said:
+    """Network cards keep their PCIe link's speed while idle, as GPUs do not; a slot may be slower than the card."""
+    found, unknown, well = [], [], 0
+    for card in devices:
+        speed, most = card.gigatransfers_per_s, card.most_gigatransfers_per_s
+        if not card.is_rdma or speed is None or most is None:
+            continue
+        slot = next((each.most_gigatransfers_per_s for each in devices if each.is_slot_of(card)), None)
+        could = min(most, slot or most)
+        if speed >= could:
+            well += 1
+        elif slot is None:
+            why = f"{card.address} runs at {speed:g} GT/s of its {most:g} GT/s, and its slot is not in the text"
+            unknown.append(NotJudged("nic_pcie", (name,), why, "lspci -vvv of the whole host"))
+        else:
+            what = f"its PCIe link runs at {speed:g} GT/s, and card and slot could at {could:g} GT/s"
+            said, confirm = f"{name}: LnkSta: Speed {speed:g}GT/s", "lspci -vv | grep LnkSta"
+            fix = "reseat the card, its riser or cable; set the slot's speed in the BIOS"
+            found.append(Found("nic_pcie", "error", (name,), card.address, what, said, confirm, fix))
+    cards = plural(well, "network card")
+    healthy = (Healthy("nic_pcie", (name,), f"{cards} at the PCIe speed of card and slot"),) if well else ()
+    return Said(found=tuple(found), healthy=healthy, not_judged=tuple(unknown))
 
 
 READERS = (

@@ -567,6 +567,48 @@ def test_bridges_above_gpus_and_their_links_are_judged_and_others_are_not(examin
     assert ("pcie_width" in {healthy.name for healthy in examination.healthy}) == (width == 16)
 
 
+CARD = """\
+17:00.0 PCI bridge: Intel Corporation Port A (rev 04)
+\tBus: primary=17, secondary=18, subordinate=18, sec-latency=0
+\tCapabilities: [40] Express (v2) Root Port (Slot+), MSI 00
+\t\tLnkCap:\tPort #1, Speed {slot}GT/s, Width x16, ASPM not supported
+\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-
+18:00.0 Ethernet controller: Mellanox Technologies MT2910 Family [ConnectX-7]
+\tCapabilities: [60] Express (v2) Endpoint, MSI 00
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
+\t\tLnkSta:\tSpeed {speed}, Width x16
+"""
+
+
+@pytest.mark.parametrize(
+    ("slot", "speed", "found"),
+    [
+        (32, "32GT/s", []),
+        (16, "16GT/s (downgraded)", []),
+        (32, "16GT/s (downgraded)", ["its PCIe link runs at 16 GT/s, and card and slot could at 32 GT/s"]),
+        (16, "2.5GT/s (downgraded)", ["its PCIe link runs at 2.5 GT/s, and card and slot could at 16 GT/s"]),
+    ],
+)
+def test_a_network_card_below_what_it_and_its_slot_can_do_is_found(examined, slot, speed, found):
+    examination, _ = examined(CARD.format(slot=slot, speed=speed))
+    assert [each.what for each in examination.found] == found
+    assert all((each.name, each.severity, each.where) == ("nic_pcie", "error", "18:00.0") for each in examination.found)
+    assert ("nic_pcie" in {healthy.name for healthy in examination.healthy}) == (not found)
+
+
+def test_a_slow_network_card_whose_slot_is_not_listed_is_not_judged(examined):
+    said = CARD.format(slot=16, speed="16GT/s (downgraded)")
+    examination, _ = examined(said[said.index("18:00.0 ") :])
+    assert examination.found == ()
+    (unknown,) = [each for each in examination.not_judged if each.name == "nic_pcie"]
+    assert unknown.why == "18:00.0 runs at 16 GT/s of its 32 GT/s, and its slot is not in the text"
+
+
+def test_the_speed_of_a_virtual_function_is_unknown(examined):
+    examination, _ = examined(CARD.format(slot=32, speed="unknown").replace("unknown, Width x16", "unknown, Width x0"))
+    assert "nic_pcie" not in {each.name for each in (*examination.found, *examination.healthy)}
+
+
 NVLINK = (
     "GPU 0: NVIDIA {name} (UUID: GPU-1)\n\t Link 0: {first}\nGPU 1: NVIDIA {name} (UUID: GPU-2)\n\t Link 0: {second}\n"
 )
