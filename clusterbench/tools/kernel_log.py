@@ -122,12 +122,12 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         "panic",
         r"Kernel panic - not syncing|BUG: unable to handle|Oops: |general protection fault.*\[#1\]|kernel BUG at",
     ),
-    ("nccl_crash", r"(?P<device>[\w.:-]+)\[\d+\]: segfault at .* in libnccl\.so"),
+    ("nccl_crash", r"(?P<device>[\w.:-]+)\[\d+\]:? (?:segfault|general protection fault) .* in libnccl\.so"),
     ("storage", r"Remounting filesystem read-only|I/O error while writing superblock|failing I/O|Disk failure on"),
     ("storage", r"XFS \((?P<device>[\w-]+)\): .*(?:I/O [Ee]rror|[Cc]orruption|Internal error|[Ss]hut(?:ting)? down)"),
-    ("storage", r"(?:EXT4-fs|BTRFS) (?:error|critical|error \w+) \(device (?P<device>[\w-]+)\)"),
+    ("storage", r"(?:EXT4-fs|BTRFS):? (?:error|critical|error \w+) \(device (?P<device>[\w-]+)(?: [^)]*)?\)"),
     ("storage", r"critical (?:medium|target|nexus) error, dev (?P<device>[\w-]+)"),
-    ("storage", r"(?P<device>nvme\d+): controller is down; will reset"),
+    ("storage", r"(?P<device>nvme\d+): (?:controller is down; will reset|Removing after probe failure)"),
     ("storage", r"(?:Buffer )?I/O error,? (?:on )?dev (?P<device>[\w-]+)"),
     ("storage", r"(?P<device>nvme\d+): I/O .*timeout, (?:reset controller|aborting)|Disabling device after reset"),
     ("storage", r"nfs: server (?P<device>\S+) not responding|Lustre.*(?:was lost|evicted by)"),
@@ -152,7 +152,7 @@ _WORDS = (
         "Error",
     ),
     *("temperature", "panic", "BUG", "Oops", "fault", "I/O", "read-only", "Disk", "Disabling", "nfs", "Lustre", "XFS"),
-    *("EXT4-fs", "BTRFS", "critical", "controller", "WATCHDOG", "TX timeout"),
+    *("EXT4-fs", "BTRFS", "critical", "controller", "WATCHDOG", "TX timeout", "Removing"),
 )
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""
 _FAULTS = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)

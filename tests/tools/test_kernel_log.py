@@ -71,6 +71,12 @@ SAID = {
     "mce: CPU3: Package temperature above threshold, cpu clock throttled (total events = 1)": "cpu_heat",
     "Kernel panic - not syncing: Fatal exception": "panic",
     "python3[25]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in libnccl.so.2[7f7c+d3d]": "nccl_crash",
+    # arch/x86/kernel/traps.c
+    "traps: python3[25] general protection fault ip:7f3 sp:7ff error:0 in libnccl.so.2.14.3[7f+1]": "nccl_crash",
+    # fs/btrfs/messages.c, drivers/nvme/host/pci.c
+    "BTRFS: error (device sda1) in btrfs_commit_transaction:2271: errno=-5 IO failure": "storage",
+    "BTRFS: error (device sda1 state EA) in btrfs_sync_log:3100: errno=-5 IO failure": "storage",
+    "nvme nvme0: Removing after probe failure status: -19": "storage",
     "EXT4-fs (md0): Remounting filesystem read-only": "storage",
     "EXT4-fs error (device nvme0n1): ext4_find_entry:1455: inode #2: comm python: reading directory": "storage",
     "XFS (nvme0n1): log I/O error -5": "storage",
@@ -94,6 +100,10 @@ def test_no_kind_is_without_a_line_here() -> None:
 
 LOOKS_LIKE = [
     "XFS (nvme0n1): Unmounting Filesystem",
+    "BTRFS info (device sda1): using crc32c (crc32c-intel) checksum algorithm",
+    "BTRFS: device fsid 2f3c devid 1 transid 7 /dev/sda1 scanned by systemd-udevd",
+    "nvme nvme0: 8/0/0 default/read/poll queues",
+    "traps: python3[25] general protection fault ip:7f3 sp:7ff error:0 in libc.so.6[7f+1]",
     "mlx5_cmd_out_err:838:(pid 14): ACCESS_REG(0x805) op_mod(0x1) failed, status bad resource(0x5)",
     "pcieport 0000:15:01.0: AER: enabled with IRQ 34",
     "pcieport 0000:15:01.0: AER: Corrected error received: 0000:16:00.0",
