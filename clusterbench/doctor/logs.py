@@ -445,8 +445,10 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
             fix = "look at power supplies, fans, air flow and inlet temperature of the host"
             yield _smi("gpu_slowdown", "warning", name, place, what, f"{said}: Active", fix)
         if (gpu.fabric_state or "completed") != "completed" or (gpu.fabric_status or "Success") != "Success":
-            said = f"Fabric State: {gpu.fabric_state}; Status: {gpu.fabric_status}"
-            what = f"NVLink's fabric has not taken it in: {gpu.fabric_state}, {gpu.fabric_status}"
+            answers = {"State": gpu.fabric_state, "Status": gpu.fabric_status}
+            known = {name: answer for name, answer in answers.items() if answer}
+            said = f"Fabric {'; '.join(f'{name}: {answer}' for name, answer in known.items())}"
+            what = f"NVLink's fabric has not taken it in: {', '.join(known.values())}"
             fix = "restart the fabric manager, then its log; is its version the driver's?"
             yield _smi("fabric_state", "error", name, place, what, said, fix)
         if gpu.dram_uncorrectable:
@@ -486,18 +488,27 @@ def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: 
 _OF_TABLES = ("persistence_mode", "compute_mode", "mig_mode", "ecc_mode")
 _MANY_UNANSWERED = 3
 """Columns of the table; a fan alone may not answer."""
+_RELOAD = "reboot, or load the module of the libraries' version; see NVRM in the kernel's log"
 _NO_TABLE = {
-    "mismatch": ("driver_mismatch", "programs have NVIDIA's libraries of another version than the kernel's module"),
-    "no driver": ("driver_not_loaded", "the kernel's module of NVIDIA's driver does not answer"),
-    "no device": ("gpu_lost", "the driver shows no GPU"),
+    "mismatch": (
+        "driver_mismatch",
+        "programs have NVIDIA's libraries of another version than the kernel's module",
+        _RELOAD,
+    ),
+    "no driver": ("driver_not_loaded", "the kernel's module of NVIDIA's driver does not answer", _RELOAD),
+    "no device": ("gpu_lost", "the driver shows no GPU", _RELOAD),
+    "no permission": (
+        "gpu_lost",
+        "no GPU can be opened: often a container that lost its devices when systemd was reloaded on the host",
+        "start the container again; if nvidia-smi on the host says it too, see NVRM in the kernel's log",
+    ),
 }
 
 
 def _smi_table(text: str, name: str) -> Said:
     if (failure := nvidia_smi_table.failure(text)) is not None:
         kind, line = failure
-        check, what = _NO_TABLE[kind]
-        fix = "reboot, or load the module of the libraries' version; see NVRM in the kernel's log"
+        check, what, fix = _NO_TABLE[kind]
         return Said(found=(_smi(check, "error", name, "", what, line, fix),), hosts=(name,))
     gpus = nvidia_smi_table.parse(text)
     if not gpus:

@@ -20,7 +20,8 @@ _FIELD = re.compile(r"( +)([^:]+?) *:(?: (.*))?")
 _HEADING = re.compile(r"( +)(\S.*)")
 _TITLE = "NVSMI LOG"
 _LOST = re.compile(
-    r"Unable to determine the device handle for GPU ?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]):[^\n]*"
+    r"Unable to determine the device handle for GPU"
+    r"(?: ?(?:\d+: )?(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])|(?P<index>\d+)):[^\n]*"
 )
 _NO_ANSWER = ("Unknown Error", "GPU is lost")
 
@@ -99,7 +100,7 @@ class SmiQuery:
     num_attached
         How many it says there are; ``-i`` shows fewer.
     lost
-        (address, line) of each GPU that nvidia-smi could not ask.
+        (address, line) of each GPU that nvidia-smi could not ask; its index where the line names no address.
     is_cut
         Whether the last GPU's part ends before that of the first does.
     """
@@ -125,7 +126,7 @@ def parse(text: str) -> SmiQuery:
     ToolError
         If no GPU is named, or the XML is not whole.
     """
-    lost = tuple((_address(match[1]), match[0].strip()) for match in _LOST.finditer(text))
+    lost = tuple((_address(match["address"] or match["index"]), match[0].strip()) for match in _LOST.finditer(text))
     own, gpus = _of_xml(text) if "<nvidia_smi_log" in text else _of_text(text)
     gpus = [(address, values) for address, values in gpus if values or not lost]
     if not gpus and not lost:

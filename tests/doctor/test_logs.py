@@ -359,6 +359,13 @@ def test_a_driver_that_asks_for_no_recovery_is_in_order(examined, action):
     assert (examined(RECOVERY.format(action))[0].word, examined(RECOVERY.format(action))[0].found) == ("HEALTHY", ())
 
 
+def test_what_the_fabric_does_not_say_is_left_out(examined):
+    said = SMI.replace(": Completed", ": In Progress").replace(": Success", ": N/A")
+    (found,) = examined(said)[0].found
+    assert found.what == "NVLink's fabric has not taken it in: in progress"
+    assert "None" not in found.evidence
+
+
 TWO = SMI.replace("Attached GPUs                             : 1", "Attached GPUs                             : 2") + (
     SMI[SMI.index("GPU 0") :].replace("1B:00", "2B:00")
 )
@@ -371,6 +378,8 @@ LOST = "Unable to determine the device handle for GPU {}0000:19:00.0: Unknown Er
         (TWO, []),
         (TWO + LOST.format(""), [("gpu_lost", "GPU 0000:19:00.0")]),
         (LOST.format("").replace("GPU ", "GPU"), [("gpu_lost", "GPU 0000:19:00.0")]),
+        (LOST.format("2: ").replace("GPU ", "GPU"), [("gpu_lost", "GPU 0000:19:00.0")]),
+        ("Unable to determine the device handle for GPU2: Unknown Error\n", [("gpu_lost", "GPU 2")]),
         (TWO.replace(": 2\n", ": 3\n", 1), [("gpu_lost", "")]),
         (SMI.replace(": 1\n", ": 8\n", 1), []),  # nvidia-smi -q -i 0
         (SMI.replace(": No\n", ": Unknown Error\n").replace(": 0\n", ": Unknown Error\n"), [("gpu_lost", WHERE)]),
@@ -719,6 +728,8 @@ def test_a_file_may_hold_two_kinds(examined):
         ),
         ("Failed to initialize NVML: Driver/library version mismatch\n", {("driver_mismatch", "error")}),
         ("No devices were found\n", {("gpu_lost", "error")}),
+        # NVIDIA's container toolkit, troubleshooting: "Containers losing access to GPUs"
+        ("Failed to initialize NVML: Unknown Error\n", {("gpu_lost", "error")}),
         (TABLE[: TABLE.index("|=")], set()),
     ],
 )
