@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from clusterbench.checks import Judged, PartsCheck, Unknown
 from clusterbench.facts import Host, NotKnown
 from clusterbench.facts.pcie import FOLDER, Device, Pcie
 
@@ -23,3 +26,15 @@ def devices(host: Host, *kinds: str) -> list[Device]:
     if found is None:
         raise NotKnown(f"{FOLDER} is not there", f"a host that shows {FOLDER}")
     return [device for device in found if device.kind in kinds]
+
+
+class PcieCheck(PartsCheck[Device]):
+    """A check of devices of the PCIe bus, which does not judge those that were not looked at."""
+
+    def judge(self, host: Host) -> Judged:
+        said = super().judge(host)
+        why = host.of(Pcie).unread.get(FOLDER)
+        if why is None:
+            return said
+        rest = Unknown(f"{FOLDER} {why}", "lspci -vvv as root")
+        return replace(said, unknown=(*said.unknown, rest), not_applicable="")

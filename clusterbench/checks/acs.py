@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbench.checks import Fault, PartsCheck
-from clusterbench.checks._pcie_devices import devices
+from clusterbench.checks import Fault
+from clusterbench.checks._pcie_devices import PcieCheck, devices
 from clusterbench.facts import Host, known
 from clusterbench.facts.pcie import CONFIG, Device, Pcie
 from clusterbench.facts.virtualization import PROGRAM, Virtualization
@@ -12,7 +12,7 @@ HARMFUL = frozenset({"SrcValid", "ReqRedir", "CmpltRedir"})
 """Controls of a bridge, by lspci's names, that send traffic up to the CPU."""
 
 
-class Acs(PartsCheck[Device]):
+class Acs(PcieCheck):
     """PCIe bridges above GPUs and RDMA cards that send traffic between these up to the CPU.
 
     Access control services (ACS) redirect it: GPUs and network cards then reach each other at a part of the rate, or

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbench.checks import Fault, PartsCheck
-from clusterbench.checks._pcie_devices import devices, not_of_a_virtual_function
+from clusterbench.checks import Fault
+from clusterbench.checks._pcie_devices import PcieCheck, devices, not_of_a_virtual_function
 from clusterbench.facts import Host, known
 from clusterbench.facts.infiniband import Infiniband
 from clusterbench.facts.pcie import Device, Pcie
@@ -11,7 +11,7 @@ from clusterbench.facts.pcie import Device, Pcie
 _FROM_GENERATION_3, _ENCODED = 8.0, (0.8, 128 / 130)
 
 
-class NicPcie(PartsCheck[Device]):
+class NicPcie(PcieCheck):
     """RDMA cards whose PCIe link is slower or narrower than card and slot could make it, or than their ports need.
 
     Network cards do not lower their link while idle. A slot that is below the card is no finding as long as it carries

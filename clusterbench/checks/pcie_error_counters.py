@@ -2,15 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbench.checks import Fault, PartsCheck
-from clusterbench.checks._pcie_devices import devices
+from clusterbench.checks import Fault
+from clusterbench.checks._pcie_devices import PcieCheck, devices
 from clusterbench.facts import Host, NotKnown, known
 from clusterbench.facts.pcie import UPTIME, Device, Pcie
 
 MOST_PER_MINUTE = 8
 
 
-class PcieErrorCounters(PartsCheck[Device]):
+class PcieErrorCounters(PcieCheck):
     """GPUs, RDMA cards and bridges above them on whose PCIe links errors were counted (AER).
 
     Corrected errors are repeats, and cost bandwidth where there are many: above 8 a minute, on average since the kernel

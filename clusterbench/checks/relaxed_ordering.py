@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbench.checks import Fault, PartsCheck
-from clusterbench.checks._pcie_devices import devices, not_of_a_virtual_function
+from clusterbench.checks import Fault
+from clusterbench.checks._pcie_devices import PcieCheck, devices, not_of_a_virtual_function
 from clusterbench.facts import Host, known
 from clusterbench.facts.pcie import CONFIG, Device, Pcie
 
 
-class RelaxedOrdering(PartsCheck[Device]):
+class RelaxedOrdering(PcieCheck):
     """GPUs and RDMA cards that may not let one PCIe write overtake another.
 
     Without it writes to memory wait for each other, and cards of 200 Gb/s and more do not reach their rate on many

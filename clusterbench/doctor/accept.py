@@ -12,6 +12,7 @@ from pathlib import Path
 from clusterbench.checks import checks
 from clusterbench.diagnoses import diagnoses
 from clusterbench.doctor import Examination, Found
+from clusterbench.doctor.catalogue import entries
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.words import short
 from clusterbench.yaml_lines import Items, Node, Scalar, Table, read_yaml
@@ -62,7 +63,7 @@ def _entry(path: str, node: Node) -> Accepted:
     if missing := [key for key in _NEEDED if key not in node.values]:
         raise SuiteError(f"{path}:{node.line}: '{missing[0]}' is missing. Needed: {', '.join(_NEEDED)}.")
     text = {key: value.text for key, value in node.values.items() if isinstance(value, Scalar)}
-    names = (*checks(), *diagnoses())
+    names = {*checks(), *diagnoses(), *(name for entry in entries() for name in (entry.by, *entry.in_logs) if name)}
     if text["check"] not in names:
         hint = nearest(text["check"], names)
         raise SuiteError(

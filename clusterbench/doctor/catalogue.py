@@ -118,7 +118,7 @@ IN_LOGS: dict[int, tuple[str, ...]] = {
     79: ("driver_mismatch",),
     83: ("forbidden_way", "pinned_setting"),
     113: ("driver_not_loaded",),
-    116: ("rdma_device_failed",),
+    116: ("rdma_device_failed", "device_lost"),
 }
 """Names under which ``doctor --log`` finds what a check or a diagnosis of a run asks about; rules have their own."""
 

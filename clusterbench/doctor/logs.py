@@ -430,6 +430,11 @@ def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
     )
 
 
+_MOST_PAGES = 64
+"""NVIDIA, GPU memory error management, "Row Remapping", which compares it with page retirement."""
+_MANY_PAGES = 60
+
+
 def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
     """What the doctor measures on hosts, or asks elsewhere: reasons of low clocks, the fabric, a reset that is due."""
     for number, gpu in enumerate(query.gpus):
@@ -440,8 +445,10 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
             fix = "look at power supplies, fans, air flow and inlet temperature of the host"
             yield _smi("gpu_slowdown", "warning", name, place, what, f"{said}: Active", fix)
         if (gpu.fabric_state or "completed") != "completed" or (gpu.fabric_status or "Success") != "Success":
-            said = f"Fabric State: {gpu.fabric_state}; Status: {gpu.fabric_status}"
-            what = f"NVLink's fabric has not taken it in: {gpu.fabric_state}, {gpu.fabric_status}"
+            answers = {"State": gpu.fabric_state, "Status": gpu.fabric_status}
+            known = {name: answer for name, answer in answers.items() if answer}
+            said = f"Fabric {'; '.join(f'{name}: {answer}' for name, answer in known.items())}"
+            what = f"NVLink's fabric has not taken it in: {', '.join(known.values())}"
             fix = "restart the fabric manager, then its log; is its version the driver's?"
             yield _smi("fabric_state", "error", name, place, what, said, fix)
         if gpu.dram_uncorrectable:
@@ -449,14 +456,29 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
                 f"{plural(gpu.dram_uncorrectable, 'memory error')} could not be corrected since the driver was loaded"
             )
             fix = "reset the GPU, so that the rows are replaced; if rows are used up, RMA"
-            yield _smi("dram_ecc", "warning", name, place, what, "DRAM Uncorrectable", fix)
+            said = "DRAM Uncorrectable" if gpu.double_bit is None else "Double Bit"
+            yield _smi("dram_ecc", "warning", name, place, what, said, fix)
+        if (others := (gpu.double_bit or 0) - (gpu.dram_uncorrectable or 0)) > 0:
+            errors = plural(others, "error of caches or registers", "errors of caches or registers")
+            what = f"{errors} could not be corrected since the driver was loaded"
+            fix = "reset the GPU; if they come back, RMA"
+            yield _smi("uncorrectable_ecc", "warning", name, place, what, "Double Bit", fix)
         if gpu.pages_pending:
             fix = "reboot, or reset the GPU; if more pages follow, RMA"
             said, what = "Pending Page Blacklist: Yes", "pages of its memory wait to be retired"
             yield _smi("page_retirement", "error", name, place, what, said, fix)
-        if gpu.reset_required:
-            fix = "nvidia-smi --gpu-reset, or reboot; look for Xids in the kernel's log"
-            yield _smi("gpu_reset_due", "error", name, place, "the driver asks for a reset", "Reset Required: Yes", fix)
+        elif (gpu.pages_retired or 0) >= _MANY_PAGES:
+            what = f"{gpu.pages_retired} pages of its memory are retired, and at most {_MOST_PAGES} can be"
+            fix = "the vendor's field diagnostics; RMA"
+            yield _smi("page_retirement", "warning", name, place, what, "Retired Pages", fix)
+        if (gpu.recovery_action or "None") != "None":
+            said, what = f"GPU Recovery Action: {gpu.recovery_action}", f"asks for recovery: {gpu.recovery_action}"
+        elif gpu.reset_required:
+            said, what = "Reset Required: Yes", "asks for a reset"
+        else:
+            continue
+        fix = "end its programs, then nvidia-smi --gpu-reset, or reboot; look for Xids in the kernel's log"
+        yield _smi("gpu_reset_due", "error", name, place, f"the driver {what}", said, fix)
 
 
 def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: str, fix: str) -> Found:
@@ -466,18 +488,27 @@ def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: 
 _OF_TABLES = ("persistence_mode", "compute_mode", "mig_mode", "ecc_mode")
 _MANY_UNANSWERED = 3
 """Columns of the table; a fan alone may not answer."""
+_RELOAD = "reboot, or load the module of the libraries' version; see NVRM in the kernel's log"
 _NO_TABLE = {
-    "mismatch": ("driver_mismatch", "programs have NVIDIA's libraries of another version than the kernel's module"),
-    "no driver": ("driver_not_loaded", "the kernel's module of NVIDIA's driver does not answer"),
-    "no device": ("gpu_lost", "the driver shows no GPU"),
+    "mismatch": (
+        "driver_mismatch",
+        "programs have NVIDIA's libraries of another version than the kernel's module",
+        _RELOAD,
+    ),
+    "no driver": ("driver_not_loaded", "the kernel's module of NVIDIA's driver does not answer", _RELOAD),
+    "no device": ("gpu_lost", "the driver shows no GPU", _RELOAD),
+    "no permission": (
+        "gpu_lost",
+        "no GPU can be opened: often a container that lost its devices when systemd was reloaded on the host",
+        "start the container again; if nvidia-smi on the host says it too, see NVRM in the kernel's log",
+    ),
 }
 
 
 def _smi_table(text: str, name: str) -> Said:
     if (failure := nvidia_smi_table.failure(text)) is not None:
         kind, line = failure
-        check, what = _NO_TABLE[kind]
-        fix = "reboot, or load the module of the libraries' version; see NVRM in the kernel's log"
+        check, what, fix = _NO_TABLE[kind]
         return Said(found=(_smi(check, "error", name, "", what, line, fix),), hosts=(name,))
     gpus = nvidia_smi_table.parse(text)
     if not gpus:
@@ -658,7 +689,37 @@ def _lspci(text: str, name: str) -> Said:
         healthy.append(
             Healthy("pcie_width", (name,), f"{plural(len(ends), 'GPU or card', 'GPUs and cards')} at full width")
         )
-    return Said(found=tuple(found), healthy=tuple(healthy), not_judged=tuple(unknown), hosts=(name,))
+    speeds = _card_speeds(devices, name)
+    return Said(
+        found=(*found, *speeds.found),
+        healthy=(*healthy, *speeds.healthy),
+        not_judged=(*unknown, *speeds.not_judged),
+        hosts=(name,),
+    )
+
+
+def _card_speeds(devices: Sequence[lspci.PciDevice], name: str) -> Said:
+    """Network cards keep their PCIe link's speed while idle, as GPUs do not; a slot may be slower than the card."""
+    found, unknown, well = [], [], 0
+    for card in devices:
+        speed, most = card.gigatransfers_per_s, card.most_gigatransfers_per_s
+        if not card.is_rdma or speed is None or most is None:
+            continue
+        slot = next((each.most_gigatransfers_per_s for each in devices if each.is_slot_of(card)), None)
+        could = min(most, slot or most)
+        if speed >= could:
+            well += 1
+        elif slot is None:
+            why = f"{card.address} runs at {speed:g} GT/s of its {most:g} GT/s, and its slot is not in the text"
+            unknown.append(NotJudged("nic_pcie", (name,), why, "lspci -vvv of the whole host"))
+        else:
+            what = f"its PCIe link runs at {speed:g} GT/s, and card and slot could at {could:g} GT/s"
+            said, confirm = f"{name}: LnkSta: Speed {speed:g}GT/s", "lspci -vv | grep LnkSta"
+            fix = "reseat the card, its riser or cable; set the slot's speed in the BIOS"
+            found.append(Found("nic_pcie", "error", (name,), card.address, what, said, confirm, fix))
+    cards = plural(well, "network card")
+    healthy = (Healthy("nic_pcie", (name,), f"{cards} at the PCIe speed of card and slot"),) if well else ()
+    return Said(found=tuple(found), healthy=healthy, not_judged=tuple(unknown))
 
 
 READERS = (

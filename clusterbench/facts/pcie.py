@@ -17,7 +17,7 @@ _MAKERS_OF_GPUS = ("0x10de", "0x1002")
 _WHOLE_BYTES, _PLAIN_BYTES, _WITHOUT_ROOT_BYTES = 4096, 256, 64
 _EXPRESS, _ACS = 0x10, 0x0D
 _MOST_CAPABILITIES = 96
-_MOST_DEVICES = 80
+_MOST_DEVICES = 256
 
 # PCI Express base specification, ACS control register.
 _ACS_BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
@@ -78,7 +78,11 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Pcie(Facts):
-    """GPUs and RDMA cards on the PCIe bus with the bridges above them; None where there is no such bus to look at."""
+    """GPUs and RDMA cards on the PCIe bus with the bridges above them; None where there is no such bus to look at.
+
+    Virtual functions whose card is on the bus itself are left out: a host may have hundreds, and their link is the
+    card's. Of more than 256 devices the rest is not looked at, and ``unread`` says so of :data:`FOLDER`.
+    """
 
     devices: tuple[Device, ...] | None
     uptime_s: float | None
@@ -92,13 +96,19 @@ class Pcie(Facts):
         above = {address: _above(files, address) for address in kinds}
         bridges = dict.fromkeys((each for chain in above.values() for each in chain if each not in kinds), "bridge")
         chains = above | {chain[number]: chain[:number] for chain in above.values() for number in range(len(chain))}
-        every = sorted((kinds | bridges).items())[:_MOST_DEVICES]
-        devices = tuple(_device(files, address, kind, chains.get(address, ())) for address, kind in every)
+        every = [*(kinds | bridges).items()]
+        if len(every) > _MOST_DEVICES:
+            why = f"shows {len(every)} GPUs, network cards and bridges, and {_MOST_DEVICES} were looked at"
+            files.unread[FOLDER] = why
+        looked_at = sorted(every[:_MOST_DEVICES])
+        devices = tuple(_device(files, address, kind, chains.get(address, ())) for address, kind in looked_at)
         return cls(devices=devices, uptime_s=_uptime(files), unread=files.unread)
 
 
 def _kind(files: Files, address: str) -> str:
     number = files.text(f"{FOLDER}/{address}/class", optional=True) or ""
+    if files.exists(f"{FOLDER}/{address}/physfn"):  # a virtual function's link to its card
+        return ""
     if number.startswith(("0x03", "0x12")):
         vendor = files.text(f"{FOLDER}/{address}/vendor", optional=True)
         return "gpu" if vendor in _MAKERS_OF_GPUS else ""

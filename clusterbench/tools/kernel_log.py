@@ -3,10 +3,11 @@
 Times are of many forms; each line's is kept as it stands, and in seconds where it can be reckoned, for which the form
 must not matter: only differences are used.
 
-Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,en_main}.c``,
-``drivers/pci/{pci,pcie/aer}.c`` (and 6.12, where a message comes "from"), ``kernel/{watchdog,hung_task,panic}.c``,
-``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``);
-leptonai/gpud, kernel message matchers of ``components/``.
+Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,main,en_main}.c``,
+``drivers/pci/{pci,pcie/aer}.c`` (5.4 to 6.12), ``kernel/{watchdog,hung_task,panic}.c``,
+``net/sched/sch_generic.c``, ``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``, ``drivers/edac/mce_amd.c``,
+``drivers/firmware/efi/cper.c``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud,
+kernel message matchers of ``components/``.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     (r"hung_task_timeout_secs", "says how to silence the line before it"),
     (r"NVRM: Rate limiting GSP RPC", "says that the line before it is shown less often"),
     (r"soft lockup.*\bwatchdog_thresh\b", "a setting"),
+    (r"detected expedited stalls on .* \d{1,3} jiffies", "less than a second, on a kernel built with a limit of 20 ms"),
     (r"Link speed: .* available PCIe bandwidth \(\d", "a card whose slot gives all that it can take"),
 )
 """Lines that look like faults and are none, and why."""
@@ -89,41 +91,50 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("cable", rf"(?P<device>mlx5_core {_BDF})?.*Port module event\[error\]: module (?P<module>\d+), "),
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*(?:health compromised|handling bad device|Fatal error|assert_var)"),
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*wait_func.* timeout"),
+    (
+        "nic_failed",
+        rf"(?P<device>mlx5_core {_BDF}).*(?:mlx5_init_one failed|initializing state, aborting|recovery flow aborted)",
+    ),
+    ("nic_failed", rf"(?P<device>mlx5_core {_BDF}): probe with driver mlx5_core failed with error"),
+    ("nic_failed", rf"mlx5_core: probe of (?P<mlx5>{_BDF}) failed with error"),
+    ("nic_queue", r"NETDEV WATCHDOG: (?P<device>\S+) \(.*transmit queue \d+ timed out"),
+    ("nic_queue", r"(?P<device>\S+): (?:NETDEV WATCHDOG: .*transmit queue \d+ timed out|TX timeout detected)"),
     ("pcie_limited", rf"(?P<device>[\w-]+ {_BDF}): [\d.]+ Gb/s available PCIe bandwidth, limited by "),
-    ("aer", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Uncorrect\w+"),
+    ("aer", rf"(?P<device>[\w-]+ {_BDF}): (?:AER: )?PCIe Bus Error: severity=Uncorrect\w+"),
     ("aer", rf"AER: (?:Multiple )?Uncorrect\w+ .*error (?:message )?received(?: from|:) (?P<device>{_BDF})"),
-    ("aer_corrected", rf"(?P<device>[\w-]+ {_BDF}): PCIe Bus Error: severity=Correct\w+"),
+    ("aer_corrected", rf"(?P<device>[\w-]+ {_BDF}): (?:AER: )?PCIe Bus Error: severity=Correct\w+"),
     ("stuck", r"soft lockup - (?P<device>CPU#\d+) stuck for (?P<code>\d+)s"),
     ("stuck", r"hard LOCKUP on (?P<device>cpu \d+)"),
-    ("stuck", r"rcu\w*: .*detected stalls? on CPU|rcu_\w+ (?:self-)?detected stalls?"),
-    (
-        "stuck",
-        r"task (?P<device>[^:\s][^:]*:\d+) blocked (?:for more than|in I/O wait for more than) (?P<code>\d+) sec",
-    ),
+    ("stuck", r"rcu\w*: .*detected (?:expedited )?stalls? on CPU|rcu_\w+ (?:self-)?detected stalls?"),
+    ("stuck", r"task (?P<device>\S.*?:\d+) blocked (?:in I/O wait )?for more than (?P<code>\d+) sec"),
     ("oom", r"(?<!cgroup )[Oo]ut of memory: Kill(?:ed)? process \d+ \((?P<device>[^)]*)\)"),
     ("oom_cgroup", r"Memory cgroup out of memory: Kill(?:ed)? process \d+ \((?P<device>[^)]*)\)"),
     ("machine_check", r"mce: (?:Uncorrected hardware memory error|.*Fatal machine check|.*Machine Check Exception)"),
-    ("machine_check", r"\[Hardware Error\]:\s+event severity: (?:fatal|recoverable)"),
-    ("machine_check", r"\[Hardware Error\]: (?:Uncorrected|Deferred) error|Memory failure: 0x\w+: "),
+    # The last word is the bank's status: bits 63 (valid) and 61 (uncorrected) are set.
+    ("machine_check", r"\[Hardware Error\]: (?P<device>CPU \d+): Machine Check: \w+ Bank \d+: [abef]\w{15}\b"),
+    ("machine_check", r"\[Hardware Error\]: (?:System Fatal|(?:Uncorrected(?:, software \w+)?|Deferred) error)"),
+    ("machine_check", r"Memory failure: 0x\w+: "),
     ("machine_check", r"EDAC (?P<device>MC\d+): \d+ UE "),
     ("memory_corrected", r"EDAC (?P<device>MC\d+): \d+ CE "),
-    ("memory_corrected", r"\[Hardware Error\]:\s+event severity: corrected|\[Hardware Error\]: Corrected error"),
+    ("memory_corrected", r"\[Hardware Error\]: Corrected error"),
     ("cpu_heat", r"(?P<device>CPU\d+): (?:Core|Package) temperature(?:/speed)? (?:is )?above threshold"),
     (
         "panic",
         r"Kernel panic - not syncing|BUG: unable to handle|Oops: |general protection fault.*\[#1\]|kernel BUG at",
     ),
-    ("nccl_crash", r"(?P<device>[\w.:-]+)\[\d+\]: segfault at .* in libnccl\.so"),
+    ("nccl_crash", r"(?P<device>[\w.:-]+)\[\d+\]:? (?:segfault|general protection fault) .* in libnccl\.so"),
     ("storage", r"Remounting filesystem read-only|I/O error while writing superblock|failing I/O|Disk failure on"),
     ("storage", r"XFS \((?P<device>[\w-]+)\): .*(?:I/O [Ee]rror|[Cc]orruption|Internal error|[Ss]hut(?:ting)? down)"),
-    ("storage", r"(?:EXT4-fs|BTRFS) (?:error|critical|error \w+) \(device (?P<device>[\w-]+)\)"),
+    ("storage", r"(?:EXT4-fs|BTRFS):? (?:error|critical|error \w+) \(device (?P<device>[\w-]+)(?: [^)]*)?\)"),
     ("storage", r"critical (?:medium|target|nexus) error, dev (?P<device>[\w-]+)"),
-    ("storage", r"(?P<device>nvme\d+): controller is down; will reset"),
+    ("storage", r"(?P<device>nvme\d+): (?:controller is down; will reset|Removing after probe failure)"),
     ("storage", r"(?:Buffer )?I/O error,? (?:on )?dev (?P<device>[\w-]+)"),
     ("storage", r"(?P<device>nvme\d+): I/O .*timeout, (?:reset controller|aborting)|Disabling device after reset"),
     ("storage", r"nfs: server (?P<device>\S+) not responding|Lustre.*(?:was lost|evicted by)"),
 )
 _NUMBERED = ("xid", "sxid")
+_RECOVERY = 154
+"""The Xid that says "changed from 0x0 (None) to 0x2 (Node Reboot Required)": each action is an event of its own."""
 _WORDS = (
     *(
         "NVRM",
@@ -141,16 +152,29 @@ _WORDS = (
         "Error",
     ),
     *("temperature", "panic", "BUG", "Oops", "fault", "I/O", "read-only", "Disk", "Disabling", "nfs", "Lustre", "XFS"),
-    *("EXT4-fs", "BTRFS", "critical", "controller"),
+    *("EXT4-fs", "BTRFS", "critical", "controller", "WATCHDOG", "TX timeout", "Removing"),
 )
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""
 _FAULTS = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
 _SILENT = re.compile("|".join(pattern for pattern, _ in HARMLESS))
-_LINK = re.compile(
-    rf"(?:{_BDF}:? )?(?P<link>(?:en|eth|ib|bond|rdma|roce)[\w.-]*):? (?:NIC )?"
-    r"(?:[Ll]ink (?:is )?)(?P<way>[Uu]p|[Dd]own)\b"
-    r"|(?:^|\s)(?P<lost>[\w.-]+): (?P<carrier>Lost|Gained) carrier"
+_WAY = r"(?:NIC )?[Ll]ink (?:is )?(?P<way>[Uu]p|[Dd]own)\b"
+_LINKS = (
+    re.compile(rf"{_BDF} (?P<name>[\w.-]+): (?:\w+: \S+ )?{_WAY}"),
+    re.compile(rf"(?<![\w.-])(?P<name>(?:en|eth|ib|bond|rdma|roce)[\w.-]*):? {_WAY}"),
+    re.compile(r"\(slave (?P<name>[\w.-]+)\): link status definitely (?P<way>up|down)\b"),
+    re.compile(r"link status definitely (?P<way>up|down) for interface (?P<name>[\w.-]+)"),
+    re.compile(r"(?:^|\s)(?P<name>[\w.-]+): (?P<way>Lost|Gained) carrier"),
 )
+"""An interface and its link. Behind the address of its card it may have any name, elsewhere only a usual one."""
+_REPORTED = re.compile(
+    r"\[Hardware Error\]:\s+(?:(?:(?P<event>event severity)|Error \d+, type): (?P<severity>\w+)"
+    rf"|section[_ ]type: (?P<section>\w+)|device_id: (?P<device>{_BDF})$)"
+)
+_REPORTED_KINDS = {
+    **dict.fromkeys(("fatal", "recoverable"), ("machine_check", "aer")),
+    "corrected": ("memory_corrected", "aer_corrected"),
+}
+"""Of processor or memory, and of PCIe, by what firmware says of its severity; what is "info" is no fault."""
 KINDS = (*dict.fromkeys(kind for kind, _ in _PATTERNS), "link_down")
 """What events are of. ``link_down``: the link of an interface that had been up went down."""
 
@@ -232,10 +256,11 @@ def _when(match: re.Match[str]) -> tuple[str, float | None]:
 
 def events(log: Iterable[Line]) -> list[Event]:
     """What the lines tell of, in the order in which it began; alike lines at one place within a day are one event."""
-    groups: dict[tuple[str, str, int | None], list[tuple[float | None, Event]]] = {}
-    order: list[tuple[tuple[str, str, int | None], int]] = []
+    groups: dict[tuple[str, str, int | None, str], list[tuple[float | None, Event]]] = {}
+    order: list[tuple[tuple[str, str, int | None, str], int]] = []
     for line, kind, where, code in _found(log):
-        key = kind, where, code if kind in _NUMBERED else None
+        action = line.text.rpartition(" to ")[2] if (kind, code) == ("xid", _RECOVERY) else ""
+        key = kind, where, code if kind in _NUMBERED else None, action
         same = groups.setdefault(key, [])
         if same and _within_a_day(same[-1][0], line.seconds):
             began, event = same[-1]
@@ -251,12 +276,44 @@ def _within_a_day(began: float | None, seconds: float | None) -> bool:
     return began is None or seconds is None or abs(seconds - began) <= DAY_S
 
 
+class _Reported:
+    """What firmware reports of an event, a line each for its severity, for that of each section, and for what it is of.
+
+    The line of a severity is held until the section says what it is of: of PCIe until it names the device.
+    """
+
+    def __init__(self) -> None:
+        self._held: Line | None = None
+        self._severity = ""
+        self._is_pcie = False
+
+    def take(self, line: Line, said: re.Match[str]) -> Iterator[tuple[Line, str, str, int | None]]:
+        """What is known with this line."""
+        if said["severity"]:
+            if said["event"] or self._is_pcie:
+                yield from self.rest()
+            self._held, self._severity, self._is_pcie = line, said["severity"], False
+        elif said["section"] == "PCIe":
+            self._is_pcie = True
+        elif said["section"] or self._is_pcie:
+            yield from self.rest(said["device"] or "")
+
+    def rest(self, where: str = "") -> Iterator[tuple[Line, str, str, int | None]]:
+        """What is held, of which nothing more is said."""
+        if self._held and self._severity in _REPORTED_KINDS:
+            yield self._held, _REPORTED_KINDS[self._severity][self._is_pcie], where.lower(), None
+        self._held, self._is_pcie = None, False
+
+
 def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
     is_up: dict[str, bool] = {}
+    reported = _Reported()
     for line in log:
-        if ("ink" in line.text or "carrier" in line.text) and (link := _LINK.search(line.text)):
-            name = link["link"] or link["lost"]
-            up = (link["way"] or "").lower() == "up" or link["carrier"] == "Gained"
+        if "[Hardware Error]" in line.text and (said := _REPORTED.search(line.text)):
+            yield from reported.take(line, said)
+            continue
+        if ("ink" in line.text or "carrier" in line.text) and (link := _link(line.text)):
+            name, up = link["name"], link["way"].lower() in ("up", "gained")
             if not up and is_up.get(name):
                 yield line, "link_down", name, None
             is_up[name] = up
@@ -267,6 +324,11 @@ def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
             if match := pattern.search(line.text):
                 yield line, kind, *_place(match)
                 break
+    yield from reported.rest()
+
+
+def _link(text: str) -> re.Match[str] | None:
+    return next((match for pattern in _LINKS if (match := pattern.search(text))), None)
 
 
 def _place(match: re.Match[str]) -> tuple[str, int | None]:
@@ -277,5 +339,7 @@ def _place(match: re.Match[str]) -> tuple[str, int | None]:
         return f"GPU {said['gpu'].lower().removesuffix('.0')}", number
     if said.get("switch"):
         return f"NVSwitch {said['switch'].lower()}", number
+    if said.get("mlx5"):
+        return f"mlx5_core {said['mlx5'].lower()}", number
     module = f" module {said['module']}" if said.get("module") else ""
     return f"{said.get('device') or ''}{module}".strip(), number

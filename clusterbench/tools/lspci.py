@@ -13,8 +13,8 @@ from clusterbench.errors import ToolError
 _DEVICE = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:]+): (.+)")
 _BUSES = re.compile(r"\s+Bus: primary=[0-9a-f]+, secondary=([0-9a-f]+), subordinate=([0-9a-f]+).*")
 _ACS = re.compile(r"\s+ACSCtl:\s*(.*)")
-_CAN = re.compile(r"\s+LnkCap:.*, Width x(\d+)\b.*")
-_STATUS = re.compile(r"\s+LnkSta:.*\bWidth x(\d+)\b.*")
+_CAN = re.compile(r"\s+LnkCap:(?:.*, Speed ([\d.]+)GT/s)?.*, Width x(\d+)\b.*")
+_STATUS = re.compile(r"\s+LnkSta:(?:\s*Speed ([\d.]+)GT/s)?.*\bWidth x(\d+)\b.*")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class PciDevice:
         Access control services that are on, ``SrcValid``; None where the device has none, or root was not asked.
     width, most_width
         Lanes of the link, and those that the device has.
+    gigatransfers_per_s, most_gigatransfers_per_s
+        Of the link now, and what the device can do; an idle GPU lowers its speed.
     """
 
     address: str
@@ -40,6 +42,8 @@ class PciDevice:
     acs: tuple[str, ...] | None
     width: int | None
     most_width: int | None
+    gigatransfers_per_s: float | None
+    most_gigatransfers_per_s: float | None
 
     @property
     def is_narrow(self) -> bool | None:
@@ -61,6 +65,10 @@ class PciDevice:
     @property
     def is_rdma(self) -> bool:
         return self.name.startswith("Mellanox") and ("Infiniband" in self.kind or "Ethernet" in self.kind)
+
+    def is_slot_of(self, other: PciDevice) -> bool:
+        """Whether another device hangs on this bridge itself."""
+        return self.is_above(other) and self.buses is not None and self.buses[0] == other.bus
 
     def is_above(self, other: PciDevice) -> bool:
         """Whether another device is behind this bridge."""
@@ -92,14 +100,16 @@ def parse(text: str) -> tuple[PciDevice, ...]:
 
 
 def _device(device: re.Match[str], lines: list[str]) -> PciDevice:
-    buses = acs = width = most_width = None
+    buses = acs = width = most_width = speed = most_speed = None
     for line in lines:
         if match := _BUSES.fullmatch(line):
             buses = int(match[1], 16), int(match[2], 16)
         elif match := _ACS.fullmatch(line):
             acs = tuple(word[:-1] for word in match[1].split() if word.endswith("+"))
         elif match := _STATUS.fullmatch(line):
-            width = int(match[1]) or None  # a virtual function has no link of its own, and says x0
+            speed = float(match[1]) if match[1] else None
+            width = int(match[2]) or None  # a virtual function has no link of its own, and says x0
         elif match := _CAN.fullmatch(line):
-            most_width = int(match[1])
-    return PciDevice(device[1], device[2], device[3], buses, acs, width, most_width)
+            most_speed = float(match[1]) if match[1] else None
+            most_width = int(match[2])
+    return PciDevice(device[1], device[2], device[3], buses, acs, width, most_width, speed, most_speed)

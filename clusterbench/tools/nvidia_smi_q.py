@@ -1,6 +1,6 @@
 """``nvidia-smi -q``, as text or XML (``-x``): what each GPU says of itself.
 
-Names of lines are those of drivers 525 to 560; a line that a driver or board does not have, or answers with ``N/A``, is
+Names of lines are those of drivers 525 to 580; a line that a driver or board does not have, or answers with ``N/A``, is
 None.
 
 Source: NVIDIA, nvidia-smi's manual page; ``nvsmi_device_v12.dtd``.
@@ -20,7 +20,8 @@ _FIELD = re.compile(r"( +)([^:]+?) *:(?: (.*))?")
 _HEADING = re.compile(r"( +)(\S.*)")
 _TITLE = "NVSMI LOG"
 _LOST = re.compile(
-    r"Unable to determine the device handle for GPU ?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]):[^\n]*"
+    r"Unable to determine the device handle for GPU"
+    r"(?: ?(?:\d+: )?(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])|(?P<index>\d+)):[^\n]*"
 )
 _NO_ANSWER = ("Unknown Error", "GPU is lost")
 
@@ -41,8 +42,14 @@ class SmiGpu:
         ``Completed`` and ``Success`` where NVLink's fabric took the GPU in.
     reset_required
         Whether the driver asks for a reset.
+    recovery_action
+        What the driver asks for, since 565: ``None``, ``Reset``, ``Reboot``, ``Drain P2P``, ``Drain and Reset``.
     dram_uncorrectable
         Errors of its memory since the driver was loaded.
+    double_bit
+        Errors since then of memory, caches and registers: boards before Turing, which count bits.
+    pages_retired
+        Pages of its memory that are not used any more: boards before A100.
     pages_pending
         Whether pages of its memory wait to be retired: boards before A100.
     num_unknown
@@ -75,8 +82,11 @@ class SmiGpu:
     fabric_state: str | None
     fabric_status: str | None
     reset_required: bool | None
+    recovery_action: str | None
     slowdowns: tuple[str, ...] | None
     dram_uncorrectable: int | None
+    double_bit: int | None
+    pages_retired: int | None
     pages_pending: bool | None
     num_unknown: int
 
@@ -90,7 +100,7 @@ class SmiQuery:
     num_attached
         How many it says there are; ``-i`` shows fewer.
     lost
-        (address, line) of each GPU that nvidia-smi could not ask.
+        (address, line) of each GPU that nvidia-smi could not ask; its index where the line names no address.
     is_cut
         Whether the last GPU's part ends before that of the first does.
     """
@@ -116,7 +126,7 @@ def parse(text: str) -> SmiQuery:
     ToolError
         If no GPU is named, or the XML is not whole.
     """
-    lost = tuple((_address(match[1]), match[0].strip()) for match in _LOST.finditer(text))
+    lost = tuple((_address(match["address"] or match["index"]), match[0].strip()) for match in _LOST.finditer(text))
     own, gpus = _of_xml(text) if "<nvidia_smi_log" in text else _of_text(text)
     gpus = [(address, values) for address, values in gpus if values or not lost]
     if not gpus and not lost:
@@ -221,8 +231,13 @@ def _gpu(address: str, values: Values) -> SmiGpu:
         fabric_status=_said(values, "fabric/status"),
         reset_required=any("requires reset" in value for value in values.values())
         or _flag(values, "gpu reset status/reset required"),
+        recovery_action=_said(values, "gpu recovery action"),
         slowdowns=_slowdowns(values),
-        dram_uncorrectable=_number(values, "ecc errors/volatile/dram uncorrectable"),
+        dram_uncorrectable=_number(
+            values, "ecc errors/volatile/dram uncorrectable", "ecc errors/volatile/double bit/device memory"
+        ),
+        double_bit=_number(values, "ecc errors/volatile/double bit/total"),
+        pages_retired=_pages_retired(values),
         pages_pending=_flag(
             values,
             *("retired pages/pending page blacklist", "retired pages/pending blacklist"),
@@ -271,6 +286,14 @@ def _sram(values: Mapping[str, str]) -> int | None:
     kinds = ("sram uncorrectable parity", "sram uncorrectable sec-ded", "sram uncorrectable secded")
     parts = [count for kind in kinds if (count := _number(values, f"ecc errors/aggregate/{kind}")) is not None]
     return whole if whole is not None else sum(parts) if parts else None
+
+
+def _pages_retired(values: Mapping[str, str]) -> int | None:
+    """After errors of one bit, twice in a page, and of two bits."""
+    xml = "retired pages/{} bit retirement/retired count"
+    single = _number(values, "retired pages/single bit ecc", xml.format("multiple single"))
+    double = _number(values, "retired pages/double bit ecc", xml.format("double"))
+    return None if single is None or double is None else single + double
 
 
 def _slowdowns(values: Mapping[str, str]) -> tuple[str, ...] | None:

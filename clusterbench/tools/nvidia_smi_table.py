@@ -25,6 +25,7 @@ _FAILURES = {
     "Driver/library version mismatch": "mismatch",
     "couldn't communicate with the NVIDIA driver": "no driver",
     "No devices were found": "no device",
+    "Failed to initialize NVML: Unknown Error": "no permission",
 }
 _ERROR = "ERR!"
 _COMPUTE_MODES = {"Default": "default", "E. Process": "exclusive process", "E. Thread": "exclusive thread"}
@@ -65,7 +66,7 @@ def is_table(text: str) -> bool:
 
 
 def failure(text: str) -> tuple[str, str] | None:
-    """Why there is no table, ``mismatch``, ``no driver`` or ``no device``, and the line that says so."""
+    """Why there is no table, ``mismatch``, ``no driver``, ``no device`` or ``no permission``, and its line."""
     for line in text.splitlines():
         if line.startswith(("NVIDIA-SMI has failed", "Failed to initialize NVML", "No devices were found")):
             return next(((kind, line) for words, kind in _FAILURES.items() if words in line), None)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from clusterbench.checks.nic_pcie import NicPcie, bits_per_s
-from tests.checks.pcie import BUS, CARD, judged, no_devices
+from tests.checks.pcie import BUS, CARD, judged, no_devices, with_functions
 from tests.facts.machine import healthy, planted
 
 PATH = f"{BUS}/0000:4b:00.0"
@@ -48,3 +48,15 @@ def test_a_host_without_cards_has_none(tmp_path):
 
 def test_what_a_link_carries():
     assert bits_per_s(5.0, 8) == 32e9
+
+
+def test_virtual_functions_of_cards_that_are_there_push_no_card_out(tmp_path):
+    said = NicPcie().judge(with_functions(300, is_virtual=True).host(tmp_path))
+    assert [fault.where for fault in said.faults] == ["network card 0000:dd:00.0"]
+    assert (said.healthy, said.unknown) == ("8 network cards have the PCIe link that they and their slot can do", ())
+
+
+def test_cards_beyond_those_that_were_looked_at_are_not_judged(tmp_path):
+    said = NicPcie().judge(with_functions(300, is_virtual=False).host(tmp_path))
+    (unknown,) = said.unknown
+    assert unknown.why == f"{BUS} shows 325 GPUs, network cards and bridges, and 256 were looked at"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from clusterbench.checks.pcie_error_counters import PcieErrorCounters
-from tests.checks.pcie import BRIDGE, BUS, GPU, judged, no_devices
+from tests.checks.pcie import BRIDGE, BUS, GPU, judged, no_devices, with_functions
 from tests.facts.healthy.pcie import UPTIME_S, errors
 from tests.facts.machine import healthy, planted
 
@@ -41,3 +41,9 @@ def test_without_the_time_since_boot_errors_are_not_judged(tmp_path):
 def test_a_host_without_such_devices_has_none(tmp_path):
     said = judged(PcieErrorCounters(), tmp_path, without=no_devices())
     assert said.not_applicable == "no PCIe devices that count errors here"
+
+
+def test_a_card_behind_virtual_functions_is_found_and_what_was_not_looked_at_is_said(tmp_path):
+    said = PcieErrorCounters().judge(with_functions(300, is_virtual=True).host(tmp_path / "a"))
+    assert ([fault.where for fault in said.faults], said.unknown) == (["network card 0000:dd:00.0"], ())
+    assert PcieErrorCounters().judge(with_functions(300, is_virtual=False).host(tmp_path / "b")).unknown

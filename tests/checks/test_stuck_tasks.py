@@ -25,3 +25,12 @@ def test_a_processor_that_does_not_schedule_is_named(tmp_path):
     machine = logging("watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]")
     (fault,) = StuckTasks().judge(machine.host(tmp_path)).faults
     assert (fault.where, fault.what[:35]) == ("CPU#18", "was stuck in the kernel for 27 s, o")
+
+
+def test_a_task_whose_name_holds_a_colon_is_named(tmp_path):
+    machine = logging(*["INFO: task kworker/u256:3:98765 blocked for more than 122 seconds."] * 5)
+    (fault,) = StuckTasks().judge(machine.host(tmp_path)).faults
+    assert (fault.where, fault.what[:48]) == (
+        "task kworker/u256:3:98765",
+        "waited longer than 122 s in the kernel, 5 times,",
+    )

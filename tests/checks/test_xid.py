@@ -48,3 +48,12 @@ def test_a_gpu_that_nvml_knows_is_named_with_index_and_serial(tmp_path):
     assert fault.where == "GPU 3 (0000:4b:01.0, serial 1650000000003)"
     (fault,) = Xid().judge(logging(line).without("gpus").host(tmp_path / "unknown")).faults
     assert fault.where == "GPU 0000:4b:01"
+
+
+def test_a_reboot_that_is_asked_for_is_not_hidden_behind_an_earlier_recovery(tmp_path):
+    said = "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from {} to {}"
+    actions = ("0x1 (GPU Reset Required)", "0x0 (None)", "0x2 (Node Reboot Required)")
+    machine = logging(said.format(*actions[:2]), said.format(*actions[1:]))
+    assert [fault.severity for fault in Xid().judge(machine.host(tmp_path)).faults] == ["note", "error"]
+    recovered = logging(said.format(*actions[:2]))
+    assert [fault.severity for fault in Xid().judge(recovered.host(tmp_path / "recovered")).faults] == ["note"]

@@ -44,7 +44,7 @@ def test_what_is_named_is_there():
 MAKERS = ("Found", "_smi", "_way", "_card")
 ELSEWHERE = {
     "rule.name": tuple(rule.name for rule in RULES),
-    "check": tuple(name for name, _ in _NO_TABLE.values()),
+    "check": ("gpu_lost", "device_lost", *(name for name, *_ in _NO_TABLE.values())),
     "name": (*checks(), *diagnoses()),
 }
 """Names of findings that are not written where a finding is made, by the words that stand there."""

@@ -11,6 +11,7 @@ import pytest
 from clusterbench.checks import checks, hosts_of, judge
 from clusterbench.doctor import examine
 from clusterbench.doctor.accept import accepting, read_accepted
+from clusterbench.doctor.catalogue import entries
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
 from clusterbench.doctor.text import text, verdict
 from clusterbench.errors import SuiteError
@@ -138,6 +139,14 @@ def test_a_finding_of_two_hosts_is_accepted_on_one_of_them(tmp_path):
         (("n1",), False),
         (("n2",), True),
     ]
+
+
+def test_every_name_that_the_list_of_checks_has_can_be_accepted(tmp_path):
+    names = {name for entry in entries() for name in (entry.by, *entry.in_logs) if name}
+    assert names >= {"not_reached", "dram_ecc", "gpu_slowdown", "weak_pair", "port_error", "device_lost", "xid"}
+    for name in names:
+        (entry,) = accepted(tmp_path, ENTRY.replace("port_state", name))
+        assert entry.check == name
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,13 @@ def said(message, place=""):
         ("Call to ibv_reg_mr failed", "misc/ibvwrap.cc:2", "memory_not_registered", "error"),
         ("Call to ibv_modify_qp failed with error Connection timed out", "m.cc:2", "connection_timed_out", "error"),
         ("NET/IB : mlx5_0:1 Got async event : port error", "transport/net_ib.cc:1", "port_error", "error"),
+        # Older net_ib.cc names no device; misc/nvmlwrap.cc and CUDACHECK print the library's own words.
+        ("NET/IB : Got async event : port error", "p2p_plugin.c:141", "port_error", "error"),
+        ("NET/IB : Got async event : port active", "transport/net_ib.cc:94", "nccl_warning", "note"),
+        ("Cuda failure 'uncorrectable ECC error encountered'", "enqueue.cc:94", "uncorrectable_ecc", "error"),
+        ("Cuda failure 214 'uncorrectable ECC error encountered'", "enqueue.cc:94", "uncorrectable_ecc", "error"),
+        ("nvmlDeviceGetHandleByPciBusId(busId) failed: GPU is lost", "misc/nvmlwrap.cc:7", "gpu_lost", "error"),
+        ("Cuda failure 700 'an illegal memory access was encountered'", "enqueue.cc:94", "nccl_warning", "note"),
         ("Connect to 192.0.2.1<34567> failed : No route to host", "s.cc:4", "host_not_reached", "error"),
         ("Bind to 192.0.2.1<0> failed : Address already in use", "bootstrap.cc:45", "address_in_use", "error"),
         ("[Service thread] Accept failed Success", "proxy.cc:1", "nccl_warning", "note"),
@@ -331,6 +338,34 @@ def test_each_fault_that_nvidia_smi_tells_of_is_found(examined, old, new, name):
     assert examination.exit_code == 1
 
 
+# Drivers since 565 print a recovery action; since 570 the lines of the reset status are said to be deprecated.
+RECOVERY = SMI.replace(
+    "Reset Required                    : No\n",
+    "Reset Required                    : Requested functionality has been deprecated\n"
+    "        Drain and Reset Recommended       : Requested functionality has been deprecated\n"
+    "    GPU Recovery Action                   : {}\n",
+)
+
+
+@pytest.mark.parametrize("action", ["Reset", "Reboot", "Drain P2P", "Drain and Reset"])
+def test_a_recovery_that_the_driver_asks_for_is_found(examined, action):
+    (found,) = examined(RECOVERY.format(action))[0].found
+    assert (found.name, found.where, found.what) == ("gpu_reset_due", WHERE, f"the driver asks for recovery: {action}")
+    assert found.evidence.endswith(f"GPU Recovery Action: {action}")
+
+
+@pytest.mark.parametrize("action", ["None", "N/A"])
+def test_a_driver_that_asks_for_no_recovery_is_in_order(examined, action):
+    assert (examined(RECOVERY.format(action))[0].word, examined(RECOVERY.format(action))[0].found) == ("HEALTHY", ())
+
+
+def test_what_the_fabric_does_not_say_is_left_out(examined):
+    said = SMI.replace(": Completed", ": In Progress").replace(": Success", ": N/A")
+    (found,) = examined(said)[0].found
+    assert found.what == "NVLink's fabric has not taken it in: in progress"
+    assert "None" not in found.evidence
+
+
 TWO = SMI.replace("Attached GPUs                             : 1", "Attached GPUs                             : 2") + (
     SMI[SMI.index("GPU 0") :].replace("1B:00", "2B:00")
 )
@@ -343,6 +378,8 @@ LOST = "Unable to determine the device handle for GPU {}0000:19:00.0: Unknown Er
         (TWO, []),
         (TWO + LOST.format(""), [("gpu_lost", "GPU 0000:19:00.0")]),
         (LOST.format("").replace("GPU ", "GPU"), [("gpu_lost", "GPU 0000:19:00.0")]),
+        (LOST.format("2: ").replace("GPU ", "GPU"), [("gpu_lost", "GPU 0000:19:00.0")]),
+        ("Unable to determine the device handle for GPU2: Unknown Error\n", [("gpu_lost", "GPU 2")]),
         (TWO.replace(": 2\n", ": 3\n", 1), [("gpu_lost", "")]),
         (SMI.replace(": 1\n", ": 8\n", 1), []),  # nvidia-smi -q -i 0
         (SMI.replace(": No\n", ": Unknown Error\n").replace(": 0\n", ": Unknown Error\n"), [("gpu_lost", WHERE)]),
@@ -368,6 +405,61 @@ LOST = "Unable to determine the device handle for GPU {}0000:19:00.0: Unknown Er
 def test_what_a_query_says_of_gpus_that_are_lost_or_unlike(examined, said, found):
     examination, _ = examined(said)
     assert [(each.name, each.where) for each in examination.found] == found
+
+
+# As nvidia-smi -q lists errors of boards before Turing, in the words of its manual page.
+V100 = (
+    SMI[: SMI.index("        Volatile")].replace("H100 80GB HBM3", "Tesla V100-SXM2-32GB")
+    + """\
+        Volatile
+            Single Bit
+                Device Memory             : 4
+                Total                     : 4
+            Double Bit
+                Device Memory             : {memory}
+                Register File             : 0
+                L2 Cache                  : {cache}
+                Texture Memory            : N/A
+                Total                     : {total}
+        Aggregate
+            Double Bit
+                Device Memory             : 12
+                Total                     : 15
+    Retired Pages
+        Single Bit ECC                    : 2
+        Double Bit ECC                    : {retired}
+        Pending Page Blacklist            : No
+    Remapped Rows                         : N/A
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("memory", "cache", "retired", "found"),
+    [
+        (0, 0, 57, []),
+        (12, 0, 0, [("dram_ecc", "12 memory errors could not be corrected since the driver was loaded")]),
+        (
+            0,
+            3,
+            0,
+            [
+                (
+                    "uncorrectable_ecc",
+                    "3 errors of caches or registers could not be corrected since the driver was loaded",
+                )
+            ],
+        ),
+        (0, 0, 58, [("page_retirement", "60 pages of its memory are retired, and at most 64 can be")]),
+    ],
+)
+def test_errors_of_boards_that_tell_single_from_double_bits_are_found(examined, memory, cache, retired, found):
+    said = V100.format(memory=memory, cache=cache, total=memory + cache, retired=retired)
+    examination, _ = examined(said)
+    assert [(each.name, each.what) for each in examination.found] == found
+    assert all(each.severity == "warning" and each.where == WHERE for each in examination.found)
+    if memory:
+        assert examination.found[0].evidence == "said.txt:39: Double Bit"
 
 
 def test_a_query_that_is_cut_says_so(examined):
@@ -484,6 +576,48 @@ def test_bridges_above_gpus_and_their_links_are_judged_and_others_are_not(examin
     assert ("pcie_width" in {healthy.name for healthy in examination.healthy}) == (width == 16)
 
 
+CARD = """\
+17:00.0 PCI bridge: Intel Corporation Port A (rev 04)
+\tBus: primary=17, secondary=18, subordinate=18, sec-latency=0
+\tCapabilities: [40] Express (v2) Root Port (Slot+), MSI 00
+\t\tLnkCap:\tPort #1, Speed {slot}GT/s, Width x16, ASPM not supported
+\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-
+18:00.0 Ethernet controller: Mellanox Technologies MT2910 Family [ConnectX-7]
+\tCapabilities: [60] Express (v2) Endpoint, MSI 00
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
+\t\tLnkSta:\tSpeed {speed}, Width x16
+"""
+
+
+@pytest.mark.parametrize(
+    ("slot", "speed", "found"),
+    [
+        (32, "32GT/s", []),
+        (16, "16GT/s (downgraded)", []),
+        (32, "16GT/s (downgraded)", ["its PCIe link runs at 16 GT/s, and card and slot could at 32 GT/s"]),
+        (16, "2.5GT/s (downgraded)", ["its PCIe link runs at 2.5 GT/s, and card and slot could at 16 GT/s"]),
+    ],
+)
+def test_a_network_card_below_what_it_and_its_slot_can_do_is_found(examined, slot, speed, found):
+    examination, _ = examined(CARD.format(slot=slot, speed=speed))
+    assert [each.what for each in examination.found] == found
+    assert all((each.name, each.severity, each.where) == ("nic_pcie", "error", "18:00.0") for each in examination.found)
+    assert ("nic_pcie" in {healthy.name for healthy in examination.healthy}) == (not found)
+
+
+def test_a_slow_network_card_whose_slot_is_not_listed_is_not_judged(examined):
+    said = CARD.format(slot=16, speed="16GT/s (downgraded)")
+    examination, _ = examined(said[said.index("18:00.0 ") :])
+    assert examination.found == ()
+    (unknown,) = [each for each in examination.not_judged if each.name == "nic_pcie"]
+    assert unknown.why == "18:00.0 runs at 16 GT/s of its 32 GT/s, and its slot is not in the text"
+
+
+def test_the_speed_of_a_virtual_function_is_unknown(examined):
+    examination, _ = examined(CARD.format(slot=32, speed="unknown").replace("unknown, Width x16", "unknown, Width x0"))
+    assert "nic_pcie" not in {each.name for each in (*examination.found, *examination.healthy)}
+
+
 NVLINK = (
     "GPU 0: NVIDIA {name} (UUID: GPU-1)\n\t Link 0: {first}\nGPU 1: NVIDIA {name} (UUID: GPU-2)\n\t Link 0: {second}\n"
 )
@@ -594,6 +728,8 @@ def test_a_file_may_hold_two_kinds(examined):
         ),
         ("Failed to initialize NVML: Driver/library version mismatch\n", {("driver_mismatch", "error")}),
         ("No devices were found\n", {("gpu_lost", "error")}),
+        # NVIDIA's container toolkit, troubleshooting: "Containers losing access to GPUs"
+        ("Failed to initialize NVML: Unknown Error\n", {("gpu_lost", "error")}),
         (TABLE[: TABLE.index("|=")], set()),
     ],
 )

@@ -24,21 +24,59 @@ SAID = {
     "mlx5_port_module_event:1131:(pid 0): Port module event[error]: module 0, Cable error, High Temperature": "heat",
     "mlx5_core 0000:5c:00.0: Port module event[error]: module 1, Cable error, Bus stuck": "cable",
     "mlx5_core 0000:18:00.0: poll_health:739: device's health compromised - reached miss count": "nic_failed",
+    # mlx5/core/main.c and health.c; the driver core's line has the card behind "of" before Linux 6.10
+    "mlx5_core 0000:03:00.0: probe_one:1507:(pid 1): mlx5_init_one failed with error code -16": "nic_failed",
+    "mlx5_core 0000:03:00.0: mlx5_function_setup:1120: Firmware over 120000 MS in pre-initializing state, aborting": (
+        "nic_failed"
+    ),
+    "mlx5_core 0000:03:00.0: mlx5_function_setup:1140: Firmware over 2000 MS in initializing state, aborting": (
+        "nic_failed"
+    ),
+    "mlx5_core: probe of 0000:03:00.0 failed with error -16": "nic_failed",
+    "mlx5_core 0000:03:00.0: probe with driver mlx5_core failed with error -16": "nic_failed",
+    "mlx5_core 0000:03:00.0: mlx5_health_try_recover:332: health recovery flow aborted, PCI reads still not working": (
+        "nic_failed"
+    ),
+    # net/sched/sch_generic.c, in the words of 5.4 and of 6.12, and mlx5/core/en_main.c
+    "NETDEV WATCHDOG: ens1f0np0 (mlx5_core): transmit queue 5 timed out": "nic_queue",
+    "mlx5_core 0000:1a:00.0 ens1f0np0: NETDEV WATCHDOG: CPU: 3: transmit queue 5 timed out 15000 ms": "nic_queue",
+    "mlx5_core 0000:1a:00.0 ens1f0np0: TX timeout detected": "nic_queue",
     "mlx5_core 0000:18:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link": "pcie_limited",
     "pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: 0000:18:00.0": "aer",
     "pcieport 0000:15:01.0: AER: Multiple Uncorrected (Fatal) error received: 0000:18:00.0": "aer",
     "pcieport 0000:15:01.0: AER: Uncorrectable (Fatal) error message received from 0000:18:00.0": "aer",
     "pcieport 0000:15:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer": "aer_corrected",
+    # drivers/pci/pcie/aer.c of 5.4 says "AER: " behind the address
+    "nvidia 0000:81:00.0: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer": "aer",
+    "pcieport 0000:00:01.0: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer": "aer_corrected",
     "watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]": "stuck",
     "rcu: INFO: rcu_sched self-detected stall on CPU": "stuck",
     "INFO: task jfsmount:136986 blocked for more than 120 seconds.": "stuck",
+    # kernel/hung_task.c prints "task %s:%d", and names of kernel workers and of Ray's processes hold colons.
+    "INFO: task kworker/u256:3:98765 blocked for more than 122 seconds.": "stuck",
+    "INFO: task kworker/12:1H:9876 blocked for more than 122 seconds.": "stuck",
+    "INFO: task ray::IDLE:789 blocked for more than 120 seconds.": "stuck",
+    # kernel/rcu/tree_exp.h
+    "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 1-...D } 62703 jiffies": "stuck",
     "Out of memory: Killed process 4711 (python3) total-vm:9kB": "oom",
     "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB": "oom_cgroup",
     "{1}[Hardware Error]: event severity: fatal": "machine_check",
+    # drivers/edac/mce_amd.c, and arch/x86/kernel/cpu/mce/core.c: bit 61 of the last word says "uncorrected"
+    "[Hardware Error]: System Fatal error.": "machine_check",
+    "[Hardware Error]: Uncorrected, software restartable error.": "machine_check",
+    "[Hardware Error]: Uncorrected, software containable error.": "machine_check",
+    "mce: [Hardware Error]: CPU 10: Machine Check: 0 Bank 5: bea0000000000108": "machine_check",
+    "mce: [Hardware Error]: CPU 0: Machine Check Exception: 5 Bank 7: be00000000800400": "machine_check",
     "EDAC MC0: 1 CE memory read error on CPU_SrcID#0": "memory_corrected",
     "mce: CPU3: Package temperature above threshold, cpu clock throttled (total events = 1)": "cpu_heat",
     "Kernel panic - not syncing: Fatal exception": "panic",
     "python3[25]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in libnccl.so.2[7f7c+d3d]": "nccl_crash",
+    # arch/x86/kernel/traps.c
+    "traps: python3[25] general protection fault ip:7f3 sp:7ff error:0 in libnccl.so.2.14.3[7f+1]": "nccl_crash",
+    # fs/btrfs/messages.c, drivers/nvme/host/pci.c
+    "BTRFS: error (device sda1) in btrfs_commit_transaction:2271: errno=-5 IO failure": "storage",
+    "BTRFS: error (device sda1 state EA) in btrfs_sync_log:3100: errno=-5 IO failure": "storage",
+    "nvme nvme0: Removing after probe failure status: -19": "storage",
     "EXT4-fs (md0): Remounting filesystem read-only": "storage",
     "EXT4-fs error (device nvme0n1): ext4_find_entry:1455: inode #2: comm python: reading directory": "storage",
     "XFS (nvme0n1): log I/O error -5": "storage",
@@ -62,15 +100,25 @@ def test_no_kind_is_without_a_line_here() -> None:
 
 LOOKS_LIKE = [
     "XFS (nvme0n1): Unmounting Filesystem",
+    "BTRFS info (device sda1): using crc32c (crc32c-intel) checksum algorithm",
+    "BTRFS: device fsid 2f3c devid 1 transid 7 /dev/sda1 scanned by systemd-udevd",
+    "nvme nvme0: 8/0/0 default/read/poll queues",
+    "traps: python3[25] general protection fault ip:7f3 sp:7ff error:0 in libc.so.6[7f+1]",
     "mlx5_cmd_out_err:838:(pid 14): ACCESS_REG(0x805) op_mod(0x1) failed, status bad resource(0x5)",
     "pcieport 0000:15:01.0: AER: enabled with IRQ 34",
+    "pcieport 0000:15:01.0: AER: Corrected error received: 0000:16:00.0",
     "mlx5_core 0000:18:00.0: Port module event: module 0, Cable unplugged",
+    "mlx5_core 0000:03:00.0: wait_fw_init:199:(pid 7): Waiting for FW initialization, timeout abort in 100s (0x1)",
+    "mlx5_core 0000:03:00.0: firmware version: 28.39.2048",
     "mce: CPU0: Thermal monitoring enabled (TM1)",
     "mce: [Hardware Error]: Machine check events logged",
+    "mce: [Hardware Error]: CPU 10: Machine Check: 0 Bank 5: 9c2000000001009f",
     "EDAC MC0: Giving out device to module skx_edac controller Skylake Socket#0 IMC#0",
     "nvidia: loading out-of-tree module taints kernel.",
     '"echo 0 > /proc/sys/kernel/hung_task_timeout_secs" disables this message for mlx5.',
     "NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00 (printing 1 of every 30).",
+    "INFO: task kworker/u256:3:98765 is blocked on a mutex likely owned by task python:4711.",
+    "rcu: INFO: rcu_sched detected expedited stalls on CPUs/tasks: { 11-... } 7 jiffies s: 9981 root: 0x800/.",
     "sysctl: soft lockup detector uses watchdog_thresh 10",
     "mlx5_core 0000:18:00.0: Link speed: 252.048 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 link)",
 ]
@@ -108,6 +156,60 @@ def test_what_comes_again_after_a_day_is_an_event_of_its_own() -> None:
         (2, "0.000000 s after boot", "86400.000000 s after boot"),
         (1, "86401.000000 s after boot", "86401.000000 s after boot"),
     ]
+
+
+def reported(severity: str, *sections: tuple[str, str, str]) -> str:
+    """What firmware reports of an event, as ``drivers/firmware/efi/cper.c`` prints it."""
+    said = [f"event severity: {severity}"]
+    for number, (of_section, kind, fields) in enumerate(sections):
+        said += [f" Error {number}, type: {of_section}", f"  section_type: {kind} error", f"  {fields}"]
+    return "".join(f"[    1.000000] {{1}}[Hardware Error]: {text}\n" for text in said)
+
+
+PCIE = ("PCIe", "device_id: 0000:b3:00.0")
+MEMORY = ("memory", "physical_address: 0x0000000116c60000")
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        (reported("recoverable", ("recoverable", *PCIE)), [("aer", "0000:b3:00.0")]),
+        (reported("corrected", ("corrected", *PCIE)), [("aer_corrected", "0000:b3:00.0")]),
+        (reported("fatal", ("fatal", "PCIe", "port_type: 4, root port")), [("aer", "")]),
+        (reported("recoverable", ("recoverable", *MEMORY)), [("machine_check", "")]),
+        (reported("corrected", ("corrected", *MEMORY)), [("memory_corrected", "")]),
+        (reported("fatal", ("fatal", "general processor", "error_type: 0x02")), [("machine_check", "")]),
+        (
+            reported("fatal", ("corrected", *MEMORY), ("fatal", *PCIE)),
+            [("memory_corrected", ""), ("aer", "0000:b3:00.0")],
+        ),
+        (
+            reported("recoverable") + reported("corrected", ("corrected", *PCIE)),
+            [("machine_check", ""), ("aer_corrected", "0000:b3:00.0")],
+        ),
+        (reported("info", ("info", *PCIE)), []),
+    ],
+)
+def test_an_error_that_firmware_reports_is_of_what_its_section_says(log: str, found: list[tuple[str, str]]) -> None:
+    assert [(event.kind, event.where) for event in events(lines(log))] == found
+    assert [(event.kind, event.where, event.count) for event in events(lines(log * 2))] == [
+        (*each, 2) for each in found
+    ]
+
+
+def test_a_section_without_a_severity_of_its_own_has_the_events() -> None:
+    log = "\n".join(line for line in reported("corrected", ("corrected", *PCIE)).splitlines() if ", type: " not in line)
+    assert [(event.kind, event.where) for event in events(lines(log))] == [("aer_corrected", "0000:b3:00.0")]
+
+
+def test_recovery_actions_of_a_gpu_are_events_of_their_own():
+    """Wording of NVIDIA's open kernel modules; the action in words is the driver's: Node Reboot Required, OS Reboot."""
+    said = [
+        "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+        "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    ]
+    found = events(lines("".join(f"[    1.000000] {text}\n" for text in (*said, said[0]))))
+    assert [(event.code, event.count, event.text) for event in found] == [(154, 2, said[0]), (154, 1, said[1])]
 
 
 def test_a_text_without_a_line_of_a_kernel_is_refused() -> None:
