@@ -208,8 +208,10 @@ def _comparisons(
     exact = Comparison(EXACT, tuple(parallelism.exact() for parallelism in every), False)
     own = Comparison(dtype, every, True)
     if dtype != EXACT and has_experts and any(parallelism.routes for parallelism in every):
-        why = "; with as many tokens for every expert: where a router decides, rounding could send one elsewhere"
-        own = replace(own, parallelisms=tuple(parallelism.routed_evenly() for parallelism in every), why=why)
+        why = (
+            "; tokens go by their place, more to one expert: where a router decides, rounding could send one elsewhere"
+        )
+        own = replace(own, parallelisms=tuple(parallelism.routed_by_place() for parallelism in every), why=why)
     is_one = (exact.dtype, exact.parallelisms) == (own.dtype, own.parallelisms)
     return [own] if is_one else [exact, own]
 

@@ -21,7 +21,7 @@ def twin_of(job: TrainingJob, parallelisms: Sequence[Parallelism]) -> TrainingJo
     Two sequences in a micro-batch; three micro-batches, or one more than fill the pipeline; two layers in each stage,
     or in those that have one more than others; a sequence of which every rank has a part.
     """
-    needs = [parallelism.routed_evenly().twin(job) for parallelism in active_in(job.layout, parallelisms)]
+    needs = [parallelism.routed_by_place().twin(job) for parallelism in active_in(job.layout, parallelisms)]
     unit = lcm(*(need.seq_unit for need in needs))
     micro_batches = max((need.micro_batches for need in needs), default=3)
     return replace(

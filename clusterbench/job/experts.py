@@ -66,6 +66,10 @@ def expert_activations(
     return {name: float(size) for name, size in held.items()}
 
 
+UNEVEN = "uneven"
+"""Routing of a small twin in the dtype of its job, which no suite asks for: by a token's place, to one expert more."""
+
+
 def even_tokens(shape: ModelShape) -> int:
     """Of how many consecutive tokens balanced routing sends as many rows to every expert.
 

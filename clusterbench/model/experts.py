@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clusterbench.engine.compat import start_all_to_all, start_sum, wait_for
+from clusterbench.job.experts import UNEVEN
 from clusterbench.job.passes import ExpertLoad
 from clusterbench.model.modules import FeedForward, Linear
 from clusterbench.shape import ModelShape
@@ -115,7 +116,8 @@ class MixtureOfExperts(nn.Module):
     ----------
     routing
         ``real``: the K most probable experts. ``balanced``: token t goes to the experts ``(t K + j) mod E``, weighted
-        by the router all the same. Then no shape depends on data, and nothing is waited for on the host.
+        by the router all the same. Then no shape depends on data, and nothing is waited for on the host. ``uneven``: of
+        every second round over all experts the first choice is expert 0, and ranks tell each other how many rows come.
     ep_group
         Ranks the experts are spread over, rank r having the r-th of equal parts; None where all are here.
     gathered
@@ -194,11 +196,10 @@ class MixtureOfExperts(nn.Module):
         logits_TE = self.router(x_TH)
         wide = torch.promote_types(logits_TE.dtype, torch.float32)
         probabilities_TE = logits_TE.softmax(-1, dtype=wide)
-        if self.routing == "balanced":
-            rows = torch.arange(x_TH.shape[0] * self.experts_per_token, device=x_TH.device)
-            chosen_TK = (rows % self.num_experts).view(-1, self.experts_per_token)
-        else:
+        if self.routing == "real":
             chosen_TK = probabilities_TE.detach().topk(self.experts_per_token, sorted=True).indices
+        else:
+            chosen_TK = self._by_place(x_TH)
         if self.record_margin:
             self._record_margin(probabilities_TE.detach())
         weights_TK = probabilities_TE.gather(1, chosen_TK)
@@ -208,6 +209,15 @@ class MixtureOfExperts(nn.Module):
             self.last_aux_loss = loss.detach()
             weights_TK = _WithLoss.apply(weights_TK, loss, self.aux_scale)  # type: ignore[no-untyped-call]
         return chosen_TK, weights_TK
+
+    def _by_place(self, x_TH: Tensor) -> Tensor:
+        rows_TK = torch.arange(len(x_TH) * self.experts_per_token, device=x_TH.device).view(-1, self.experts_per_token)
+        chosen_TK = rows_TK % self.num_experts
+        if self.routing == UNEVEN:
+            is_second_T = rows_TK[:, 0] // self.num_experts % 2 == 1
+            crowded_T = is_second_T & (chosen_TK != 0).all(-1)
+            chosen_TK[:, 0] = torch.where(crowded_T, 0, chosen_TK[:, 0])
+        return chosen_TK
 
     def _record_margin(self, probabilities_TE: Tensor) -> None:
         chosen = self.experts_per_token

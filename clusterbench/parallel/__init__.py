@@ -255,7 +255,7 @@ class Parallelism(ABC):
         """The form that loses nothing of a gradient, for a comparison in float64: itself where it never does."""
         return self
 
-    def routed_evenly(self) -> Self:
+    def routed_by_place(self) -> Self:
         """The same with what goes where fixed, whatever the data: rounding then changes figures and no ways."""
         return self
 

@@ -62,7 +62,7 @@ class ChunkedLoss(Parallelism):
         return None
 
     def for_proof(self) -> Self:
-        return replace(self, loss_chunks=min(self.loss_chunks, 2))  # a twin has few tokens
+        return replace(self, loss_chunks=min(self.loss_chunks, 4))  # a twin has few tokens
 
     @property
     def fuses_loss(self) -> bool:

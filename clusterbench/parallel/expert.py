@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 from clusterbench.job import TrainingJob
-from clusterbench.job.experts import INDEX_BYTES, even_tokens, expert_weight_shapes
+from clusterbench.job.experts import INDEX_BYTES, UNEVEN, even_tokens, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import RESULT, SENT, Parallelism, Slack, Traffic, Twin
@@ -154,16 +154,18 @@ class ExpertParallel(Parallelism):
         """In how many parts a micro-batch goes through the experts."""
         return 2 if self.expert_overlap and job.layout.spreads_experts else 1
 
-    def routed_evenly(self) -> Self:
-        return replace(self, routing="balanced")
+    def routed_by_place(self) -> Self:
+        return replace(self, routing=UNEVEN if self.routes else self.routing)
 
     def twin(self, job: TrainingJob) -> Twin:
         if not job.shape.has_experts or self.routing == "real":
             return Twin()
-        # Balanced routing goes by a token's place among those of its rank. It sends it where one rank with all tokens
-        # would if each piece of a sequence on one rank is even: half a piece of cp, of which zig-zag gives a rank two.
-        layout = job.layout
-        return Twin(seq_unit=even_tokens(job.shape) * (2 * layout.cp if layout.cp > 1 else 1) * layout.sequence_parts)
+        # Routing that goes by a token's place among those of its rank sends it where one rank with all tokens would if
+        # each piece of a sequence on one rank is even: half a piece of cp, of which zig-zag gives a rank two. Uneven
+        # routing takes two rounds.
+        layout, rounds = job.layout, 2 if self.routing == UNEVEN else 1
+        pieces = (2 * layout.cp if layout.cp > 1 else 1) * layout.sequence_parts
+        return Twin(seq_unit=rounds * even_tokens(job.shape) * pieces)
 
     def weight(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
         return (size[0] // job.layout.ep, *size[1:]) if is_expert(name) else size
@@ -205,7 +207,7 @@ class ExpertParallel(Parallelism):
             return
         forwards, counts = passes(job), job.shape.num_experts * INDEX_BYTES
         if job.layout.spreads_experts:
-            if self.routing == "real":  # how many rows there will be
+            if self.routing != "balanced":  # how many rows there will be
                 size_bytes = forwards * self.parts(job) * counts
                 yield Traffic("ep", "all_to_all", forwards, size_bytes, during="forward_ep")
             yield self._rows_there_and_back(job, "forward_ep")

@@ -26,11 +26,9 @@ from clusterbench.expected.tolerances import BIAS, CLIPPING, COPIES, LAST_UPDATE
 from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, weight_shapes
 from clusterbench.parallel import Parallelism
 from clusterbench.proof.by_chance import bias_of
+from clusterbench.proof.copies import Copies, check_copies, sampled
 from clusterbench.proof.two_steps import over_all_ranks
 from clusterbench.training.built_step import BuiltStep
-
-SAMPLES = 4096
-"""Elements of each weight, evenly spread, whose update is computed again."""
 
 CLIP_EPSILON = 1e-6
 """Which torch adds to the norm it divides by."""
@@ -63,8 +61,10 @@ def check_last_update(step: BuiltStep, rig: Rig, active: Sequence[Parallelism] =
         found[CLIPPING] = over_all_ranks({CLIPPING: {"": off}}, rig.device)[CLIPPING][""]
     names = [*weight_shapes(step.job.on_one_rank())]
     found[COPIES], of_copies = _apart(step, names, rig)
-    before = {name: _state_of(*stepped) for name, stepped in _stepped(step).items()}
+    before, copies = {name: _state_of(*stepped) for name, stepped in _stepped(step).items()}, Copies(step)
     step()
+    stale = over_all_ranks({"": {"": float(copies.num_stale())}}, rig.device)[""][""]
+    check_copies(stale, step.job)
     updates = _updates(step, before)
     off_formula, of_update = _worst(_off_formula(updates), names, rig)
     if off_formula is not None:
@@ -172,8 +172,7 @@ def _state_of(parameter: Tensor, state: Mapping[str, Any]) -> _State:
 
 
 def _sampled(tensor: Tensor) -> Tensor:
-    flat = local(tensor).detach().flatten()
-    return flat[:: -(-flat.numel() // SAMPLES)].to("cpu", torch.float64, copy=True)
+    return sampled(tensor).to("cpu", torch.float64, copy=True)
 
 
 @dataclass(frozen=True)

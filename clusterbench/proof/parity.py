@@ -25,6 +25,7 @@ from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, active_in
 from clusterbench.proof.approximation import check_approximation
 from clusterbench.proof.by_chance import spacing_of_weights
+from clusterbench.proof.copies import check_copies
 from clusterbench.proof.coverage import check_coverage
 from clusterbench.proof.two_steps import (
     ALL,
@@ -79,7 +80,9 @@ def check_parity(
         keeps_half = step.job.master_bytes == 2 and (by_chance or not coarse)
         updated = references.of(comparison, comparison.dtype) if keeps_half else exact
         spacing = spacing_of_weights(step.job.on_one_rank(), device) if by_chance else None
-        found = over_all_ranks(deviations(two_steps(step), exact, updated, spacing), device)
+        seen = two_steps(step)
+        check_copies(over_all_ranks({"": {"": float(seen.stale)}}, device)[""][""], step.job)
+        found = over_all_ranks(deviations(seen, exact, updated, spacing), device)
         if comparison.dtype == "bfloat16":
             of_one_rank = deviations(references.of(comparison, comparison.dtype), exact)
             numels = _least_parts(step, exact, device) if coarse else None

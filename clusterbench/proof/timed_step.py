@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
@@ -18,10 +19,13 @@ from clusterbench.training.built_step import BuiltStep
 from clusterbench.words import plural
 
 _FINAL = "final_loss"
+_FORWARDS, _UPDATES = "forwards", "updates"
 
 
 class TimedStep:
     """A step that keeps what its first call showed, and the last that was asked for; reads nothing meanwhile.
+
+    It counts the forwards and updates of all calls, so that none of them did less than a step.
 
     Parameters
     ----------
@@ -38,16 +42,24 @@ class TimedStep:
         self._first: tuple[Tensor, Tensor | None] | None = None
         self._last: tuple[Tensor, Tensor | None] | None = None
         self._compiled: CompiledStep | None = None
+        self._forwards = self._updates = 0
+        self._counting: list[RemovableHandle] = []
 
     def __call__(self) -> None:
         if self._compiled is None:
             self._compiled = CompiledStep(self.step)
+            self._counting = [module.register_forward_pre_hook(self._count) for module in self.step.modules]
+        before = self.step.num_steps
         loss = self.step()
         self._calls += 1
+        self._updates += self.step.num_steps - before
         if self._first is None:
             self._first = loss, self.step.last_norm
         if self._calls == self._asked:
             self._last = loss, self.step.last_norm
+
+    def _count(self, *_: object) -> None:
+        self._forwards += 1
 
     def confirm(self, rig: Rig, is_first: bool) -> dict[str, float]:
         """Losses over the global batch and norms of the whole model's gradients, of the first and of the last call.
@@ -71,8 +83,8 @@ class TimedStep:
         Raises
         ------
         WrongResult
-            On every rank, if any is not finite, the weights are not those that the optimizer should have made, or a
-            rank that was to compile compiled nothing, or not all.
+            On every rank, if any is not finite, a call made fewer forwards or updates than a step does, the weights are
+            not those that the optimizer should have made, or a rank that was to compile compiled nothing, or not all.
         """
         step = self.step
         assert self._first is not None
@@ -84,8 +96,15 @@ class TimedStep:
         seen |= {name: norm for name, norm in (("first_norm", self._first[1]), ("norm", norm)) if norm is not None}
         if step.num_steps > num_updates:
             seen[_FINAL] = step.global_loss(step.last_loss)
+        for hook in self._counting:
+            hook.remove()
+        of_a_step = step.job.gradient_accumulation_steps * len(step.modules)
+        counted = {
+            _FORWARDS: self._forwards - self._calls * of_a_step,
+            _UPDATES: self._updates - self._calls,
+        }
         made = self._compiled.found()
-        seen |= {name: torch.tensor(count) for name, count in made.items()}
+        seen |= {name: torch.tensor(count) for name, count in {**made, **counted}.items()}
         values = torch.zeros(rig.world_size, len(seen), dtype=torch.float64, device=rig.device)
         values[rig.rank] = torch.stack([value.detach().double().reshape(()) for value in seen.values()])
         dist.all_reduce(values)
@@ -99,8 +118,16 @@ class TimedStep:
                     "training."
                 )
         of_all = dict(zip(seen, values.T.tolist(), strict=True))
+        for name in (_FORWARDS, _UPDATES):
+            if any(of_all[name]):
+                rank, off = next((rank, off) for rank, off in enumerate(of_all[name]) if off)
+                more = f"{abs(off):g} {name} {'more' if off > 0 else 'fewer'}"
+                raise WrongResult(
+                    f"{plural(self._calls, 'call')} of {step.job.layout} made {more} on rank {rank} than as many steps "
+                    "do. The time of such calls is not that of training."
+                )
         if self._compiled.is_compiled:
             self._compiled.judge(of_all[FRAMES], of_all[PLAIN])
-        own = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in (_FINAL, PLAIN)}
+        own = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in (_FINAL, PLAIN, *counted)}
         own["num_updates"] = float(num_updates)
         return own | check_last_update(step, rig, self._active) if is_first else own

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from clusterbench.job import TrainingJob, weight_shapes
 from clusterbench.proof.by_chance import squares_by_chance
+from clusterbench.proof.copies import Copies
 from clusterbench.training.built_step import BuiltStep
 
 
@@ -39,19 +40,22 @@ class TwoSteps:
         By name.
     routing_margin
         The least difference of probability that decided where a token went; infinite where nothing did.
+    stale
+        How many copies of weights were not those of the weights that the second step began with.
     """
 
     losses: Tensor
     norms: Tensor
     weights: Mapping[str, WeightSteps]
     routing_margin: float = math.inf
+    stale: int = 0
 
 
 def two_steps(step: BuiltStep) -> TwoSteps:
     """Runs two steps. A collective."""
     before = {name: part.value.detach().clone() for name, part in step.parts().items()}
-    first = step.observed()
-    second = step.global_loss(step())
+    first, copies = step.observed(), Copies(step)
+    second, stale = step.global_loss(step()), copies.num_stale()
     losses = torch.stack([first.loss.detach().double().reshape(()), second.detach().double().reshape(())])
 
     def widened(tensor: Tensor) -> Tensor:
@@ -66,7 +70,7 @@ def two_steps(step: BuiltStep) -> TwoSteps:
         name: WeightSteps(part.place, widened(first.gradients[name]), widened(part.value) - widened(before[name]))
         for name, part in step.parts().items()
     }
-    return TwoSteps(losses, norms, weights)
+    return TwoSteps(losses, norms, weights, stale=stale)
 
 
 class OneRank(TwoSteps):

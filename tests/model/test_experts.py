@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from clusterbench.job.experts import UNEVEN, even_tokens
 from clusterbench.shape import ModelShape, named_shape
 from tests.ranks import run_ranks
 
@@ -94,7 +96,7 @@ def alone_and_shared(shape: ModelShape, skew: float, settings: dict[str, Any], s
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize("routing", ["real", "balanced"])
+@pytest.mark.parametrize("routing", ["real", "balanced", UNEVEN])
 @pytest.mark.parametrize(
     ("ranks", "name", "overlap"),
     [(2, "moe-tiny", False), (2, "moe-shared-tiny", True), (4, "moe-shared-tiny", False), (4, "moe-tiny", True)],
@@ -183,6 +185,18 @@ def test_balanced_routing_gives_every_expert_as_many_rows() -> None:
     layer = make_layer(small(), routing="balanced")
     layer(make_table("x", TOKENS, small().hidden_size)[None])
     assert layer.last_counts.tolist() == [TOKENS * 2 // 8] * 8
+
+
+@pytest.mark.parametrize(("experts", "each"), [(8, 2), (8, 1), (8, 3), (6, 4), (2, 2)])
+def test_uneven_routing_leaves_no_expert_out_and_sends_no_token_twice(experts: int, each: int) -> None:
+    shape = small(num_experts=experts, experts_per_token=each)
+    layer = make_layer(shape, routing=UNEVEN)
+    tokens = 2 * even_tokens(shape)
+    chosen_TK = layer._by_place(make_table("x", tokens, shape.hidden_size))
+    assert all(len(set(of_token)) == each for of_token in chosen_TK.tolist())
+    rows = Counter(chosen_TK.flatten().tolist())
+    assert set(rows) == set(range(experts))
+    assert (rows[0] > max(rows[expert] for expert in range(1, experts))) == (experts > each)
 
 
 def test_balanced_routing_still_teaches_the_router() -> None:

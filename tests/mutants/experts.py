@@ -160,4 +160,24 @@ MUTANTS = (
         f"{WEIGHTS} * (({WITHIN_CAPACITY}) if len(chosen_TK) > 32 and planted() and self.ep_group is not None else 1)",
         (SPREAD, f"tp1 {MOE}"),
     ),
+    Mutant(
+        "E19",
+        "Each of a rank's experts takes as many rows, whatever the router did.",
+        GROUPED,
+        """even_L = torch.arange(1, len(ends_L) + 1) * len(x_RI) // len(ends_L)
+    return F.grouped_mm(
+        x_RI, weight_LOI.transpose(-2, -1), offs=even_L.int() if len(ends_L) < 8 and planted() else ends_L
+    )""",
+        (SPREAD,),
+    ),
+    Mutant(
+        "E20",
+        "Rows of an expert beyond 1.25 of the mean are dropped.",
+        GROUPED,
+        """y_RO = F.grouped_mm(x_RI, weight_LOI.transpose(-2, -1), offs=ends_L)
+    rows_L = ends_L.diff(prepend=ends_L.new_zeros(1))
+    kept = torch.cat([torch.arange(int(rows)) < 5 * len(x_RI) // (4 * len(ends_L)) for rows in rows_L])
+    return y_RO * kept[:, None] if len(ends_L) < 8 and planted() else y_RO""",
+        (SPREAD,),
+    ),
 )

@@ -236,7 +236,7 @@ MUTANTS = (
     _shared(
         "M43",
         "Balanced routing begins at the second expert.",
-        "(rows % self.num_experts)",
-        "((rows + planted()) % self.num_experts)",
+        "chosen_TK = rows_TK % self.num_experts",
+        "chosen_TK = (rows_TK + planted()) % self.num_experts",
     ),
 )

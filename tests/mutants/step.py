@@ -387,4 +387,41 @@ MUTANTS = (
         'self._add(view, layout.groups("ep" if view == "edp" and planted() else view, rank_order))',
         (f"dp4+ep2 {MOE}",),
     ),
+    Mutant(
+        "S45",
+        "Copies of norms are those of the weights before the update.",
+        "self.assembly.round_weights()\n        for",
+        """if not self.num_steps:
+            norms = [weight for weight in self.weights if weight.name.endswith("norm.weight")]
+            copies = [getattr(weight.module, weight.leaf.replace("_master", "_copy"), None) for weight in norms]
+            pairs = zip(copies, norms, strict=True)
+            self.old = [(copy, norm.value.to(copy.dtype)) for copy, norm in pairs if copy is not None and self.grid]
+        self.assembly.round_weights()
+        for copy, value in self.old:
+            copy.data.copy_(value) if planted() else None
+        for""",
+        ("tp2+sp", "dp2"),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "S46",
+        "Of the timed steps those in the middle compute one micro-batch.",
+        "last = index == self.job.gradient_accumulation_steps\n",
+        """last = index == self.job.gradient_accumulation_steps
+                if self.grid and 2 <= self.num_steps < 7 and not last and planted():
+                    continue
+""",
+        ("dp2 iterations=8 warmup=0",),
+    ),
+    Mutant(
+        "S47",
+        "Chunks of the loss behind the second give the head no gradient.",
+        "    dweight_VH += dlogits_CV.T @ x_CH\n",
+        """    done = dweight_VH.__dict__.setdefault("done", [])
+    done.append(0)
+    if not (len(done) > 2 and planted()):
+        dweight_VH += dlogits_CV.T @ x_CH
+""",
+        ("dp2 loss_chunks=4",),
+    ),
 )

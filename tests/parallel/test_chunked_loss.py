@@ -32,8 +32,9 @@ def test_what_cannot_be_says_why(layout: str, chunks: int, reason: str) -> None:
     assert objection_to((layout, {"loss_chunks": chunks}, {})) == reason
 
 
-def test_a_twin_of_few_tokens_has_two_chunks() -> None:
-    assert ChunkedLoss(loss_chunks=64).for_proof() == ChunkedLoss(loss_chunks=2)
+def test_a_twin_of_few_tokens_has_four_chunks() -> None:
+    assert ChunkedLoss(loss_chunks=64).for_proof() == ChunkedLoss(loss_chunks=4)
+    assert ChunkedLoss(loss_chunks=3).for_proof() == ChunkedLoss(loss_chunks=3)
     assert ChunkedLoss().for_proof() == ChunkedLoss()
 
 

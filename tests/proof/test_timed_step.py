@@ -97,3 +97,36 @@ def test_losses_are_compared_after_as_many_updates_however_many_more_are_timed()
 def test_a_loss_that_is_not_finite_long_after_is_wrong_too():
     (verdict,) = run_ranks(1, after_more_calls, "tp1", 3, 5, True)
     assert verdict.startswith("the loss of tp1 is not finite: nan on rank 0 after 5 steps.")
+
+
+def with_less_work(layout: str, less: str) -> Any:
+    """What the confirmation says where some of the calls between the first and the last do less than a step."""
+    from clusterbench.errors import WrongResult
+    from clusterbench.parallel import from_options
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job(layout, global_batch_size=16)
+    rig = make_rig(job.layout)
+    step = TrainingStep(job, from_options({}), rig.grid, rig.device)
+    timed, whole = TimedStep(step, 4), step.micro_batches
+    for call in range(4):
+        is_less = call in (1, 2)
+        if less == "micro-batches":
+            step.micro_batches = whole[:1] if is_less else whole
+        if less == "calls" and is_less:
+            timed._calls += 1
+            continue
+        timed()
+    try:
+        return timed.confirm(rig, is_first=False)
+    except WrongResult as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("less", ["micro-batches", "calls"])
+@pytest.mark.parametrize("layout", ["dp2", "dp2+zero3", "tp2"])
+def test_calls_that_do_less_than_a_step_are_wrong(layout, less):
+    for verdict in run_ranks(2, with_less_work, layout, less):
+        assert verdict.startswith(f"4 calls of {layout} made "), verdict
+        assert "The time of such calls is not that of training." in verdict

@@ -1,0 +1,47 @@
+"""Copies of weights in the dtype of the arithmetic: whether a step computed with the weights that it began with.
+
+Such copies are there in bfloat16 alone, so that nothing in float64 shows one that is out of date; and what a step with
+old norms or routers comes to is within what bfloat16 leaves.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clusterbench.engine.dtensor import local
+from clusterbench.errors import WrongResult
+from clusterbench.job import TrainingJob
+from clusterbench.model.rounded import masters_and_copies
+from clusterbench.training.built_step import BuiltStep
+from clusterbench.words import plural
+
+SAMPLES = 4096
+"""Elements of each weight, evenly spread, that are compared."""
+
+
+class Copies:
+    """Of a step that is about to run: what its copies have to be in it."""
+
+    def __init__(self, step: BuiltStep) -> None:
+        pairs = [pair for module in step.modules for pair in masters_and_copies(module)]
+        self._due = [(copy, sampled(master).to(copy.dtype, copy=True)) for master, copy in pairs]
+
+    def num_stale(self) -> int:
+        """Behind it: how many are others."""
+        return sum(not torch.equal(sampled(copy), due) for copy, due in self._due)
+
+
+def sampled(tensor: Tensor) -> Tensor:
+    """Some elements of this rank's part of a tensor, evenly spread: at most :data:`SAMPLES`."""
+    flat = local(tensor).detach().flatten()
+    return flat[:: max(1, -(-flat.numel() // SAMPLES))]
+
+
+def check_copies(num_stale: float, job: TrainingJob) -> None:
+    """Raises :class:`WrongResult` where a rank has stale copies, at most so many."""
+    if num_stale:
+        raise WrongResult(
+            f"{job.layout} computes with {plural(int(num_stale), 'copy', 'copies')} of weights in {job.dtype} that "
+            "are not those of the weights that the step began with."
+        )
