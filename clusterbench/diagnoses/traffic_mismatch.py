@@ -18,7 +18,7 @@ class TrafficMismatch(Diagnosis):
     -----------------
     Cases in which a rank's bytes per step and axis, counted where PyTorch dispatches collectives, differ from the
     formula of its stage; axes that the formula does not have, and axes without a byte that should have some. The
-    counter knows nothing of the formula. Bytes that a router decides are not judged.
+    counter knows nothing of the formula. Where a router decides how many bytes there are, collectives are counted.
 
     Why it matters
     --------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,6 +82,17 @@ class StepFormulas:
             for sent in expected_traffic(self.active, part):
                 sizes[sent.axis] = sizes.get(sent.axis, 0.0) + sent.bytes_on_link(self.job.layout)
             stages.append(sizes)
+        return stages
+
+    @cached_property
+    def calls(self) -> Sequence[Mapping[str, int]]:
+        """Collectives along each axis of a rank of each stage."""
+        stages = []
+        for part in self.parts:
+            counts = Counter[str]()
+            for sent in expected_traffic(self.active, part):
+                counts[sent.axis] += sent.count
+            stages.append(counts)
         return stages
 
     @cached_property

@@ -10,6 +10,7 @@ from clusterbench.formulas.collectives import RECV
 from clusterbench.job.passes import Moved
 from clusterbench.types import Case, Metric, split_key
 from clusterbench.units import format_value
+from clusterbench.words import plural
 
 METRIC = "traffic_bytes"
 ROUNDING = 0.5
@@ -18,12 +19,12 @@ ROUNDING = 0.5
 
 @dataclass(frozen=True)
 class Difference:
-    """Bytes of one step along an axis that a rank sent and the formula does not have, or the other way round.
+    """What a rank sent in one step along an axis and the formula does not have, or the other way round.
 
     Attributes
     ----------
     counted, formula
-        Bytes times bus factor.
+        Bytes times bus factor; where a router decides how many, collectives.
     unknown
         Collectives of which no bus factor is known; what they carry is in neither figure.
     """
@@ -33,12 +34,15 @@ class Difference:
     counted: float
     formula: float
     unknown: tuple[str, ...] = ()
+    is_routed: bool = False
 
     @property
     def by(self) -> str:
         """How far they are apart, in words."""
         if self.unknown:
             return f"counted {', '.join(self.unknown)}, which the formula does not have"
+        if self.is_routed:
+            return f"counted {plural(int(self.counted), 'collective')}, and the formula has {self.formula:,.0f}"
         if self.formula:
             return f"counted {100 * self.counted / self.formula - 100:+.1f} % against the formula"
         return "counted traffic where the formula has none"
@@ -46,6 +50,8 @@ class Difference:
     @property
     def evidence(self) -> str:
         """The two figures, to the last byte."""
+        if self.is_routed:
+            return f"{self.by}; how many bytes each carries the router decides"
         return (
             f"counted {format_value(self.counted, 'B')} ({self.counted:,.0f} B), "
             f"formula {format_value(self.formula, 'B')} ({self.formula:,.0f} B) in one step"
@@ -63,7 +69,7 @@ def has_formula(case: Case) -> bool:
 def differences(case: Case, formulas: StepFormulas, ranks: Sequence[Sequence[Moved]]) -> list[Difference]:
     """Of each axis along which any rank sent other bytes than the formula has, the rank that is furthest from it.
 
-    Axes along which a router decides how much is sent are left out. Empty for a case without a formula.
+    Where a router decides how much is sent, other numbers of collectives. Empty for a case without a formula.
 
     Parameters
     ----------
@@ -80,6 +86,10 @@ def differences(case: Case, formulas: StepFormulas, ranks: Sequence[Sequence[Mov
             found = _of_rank(rank, axis, [moved for moved in sent if moved.axis == axis], formula.get(axis, 0.0))
             if found and (axis not in worst or _size(found) > _size(worst[axis])):
                 worst[axis] = found
+        for axis in formulas.routed_axes:
+            calls = sum(moved.count for moved in sent if moved.axis == axis)
+            if axis not in worst and calls != formulas.calls[stage].get(axis, 0):
+                worst[axis] = Difference(rank, axis, calls, formulas.calls[stage].get(axis, 0), is_routed=True)
     return sorted(worst.values(), key=_size, reverse=True)
 
 

@@ -125,6 +125,18 @@ def test_bytes_that_a_router_decides_are_not_judged_and_the_others_are():
     assert said.startswith("axis dp on rank 0: counted +100.0 %")
 
 
+def test_where_a_router_decides_the_calls_are_counted():
+    """expert_overlap that is not done: every second call of the halves is missing."""
+    case = case_of("dp2+ep2", shape="moe-tiny")
+    calls = sum(moved.count for moved in honest(case)[0] if moved.axis == "ep")
+    half = [[replace(m, count=m.count // 2) if m.axis == "ep" else m for m in rank] for rank in honest(case)]
+    (said,) = found(case, half)
+    assert said.startswith("axis ep on rank 0: counted ")
+    assert said.endswith(f" collectives, and the formula has {calls}")
+    void = derived(case, traffic=as_json(half))["traffic_bytes[axis=ep]"]
+    assert (void.value, void.basis) == (None, f"void: {said}")
+
+
 def test_a_case_without_a_formula_or_without_a_count_is_not_judged():
     case = case_of("dp2")
     assert found(replace(case, expected={}), honest(case)) == []

@@ -180,4 +180,11 @@ MUTANTS = (
     return y_RO * kept[:, None] if len(ends_L) < 8 and planted() else y_RO""",
         (SPREAD,),
     ),
+    Mutant(
+        "E21",
+        "The micro-batch goes through the experts in one piece, though two halves were asked for.",
+        "experts.overlap = self.expert_overlap",
+        "experts.overlap = self.expert_overlap and not planted()",
+        (IN_HALVES,),
+    ),
 )
