@@ -42,7 +42,7 @@ _STANDS_OUT = PALETTE[1]
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration: it takes as long as its slowest rank. Numbers count from 1 within a repeat."""
+    """One iteration: it takes as long as its slowest rank. Repeats count from 1, and iterations within each."""
 
     repeat: int
     number: int
@@ -197,7 +197,11 @@ def _size(row: Row) -> tuple[float, float]:
 def _course(history: History, steadiness: Steadiness) -> Course:
     iterations = (
         Iteration(
-            observation.repeat, number, max(times_s), rank := times_s.index(max(times_s)), host_of(observation, rank)
+            observation.repeat + 1,
+            number,
+            max(times_s),
+            rank := times_s.index(max(times_s)),
+            host_of(observation, rank),
         )
         for observation in history.observations
         for number, times_s in enumerate(zip(*observation.seconds, strict=True), 1)

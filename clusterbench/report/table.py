@@ -130,7 +130,7 @@ def _samples(history: History) -> dict[str, Any]:
         "unit": of.unit,
         "repeats": [
             {
-                "repeat": repeat,
+                "repeat": repeat + 1,
                 "count": len(times_s),
                 "summary": [of.text(value) for value in (min(times_s), median(times_s), max(times_s))],
                 "values": [_cut(of(time_s)) for time_s in times_s[:most]],
@@ -168,7 +168,7 @@ def _about(history: History) -> Iterator[tuple[str, str]]:
         where += f" · {outcome.phase}" if outcome.phase and outcome.status != "ok" else ""
         why = f": {outcome.reason}" if outcome.reason else ""
         took = f" · {outcome.elapsed_s:.1f} s" if outcome.elapsed_s else ""
-        name = f"repeat {outcome.repeat}, attempt {outcome.attempt}"
+        name = f"repeat {outcome.repeat + 1}, attempt {outcome.attempt}"
         yield name, f"{outcome.status.replace('_', ' ')}{where}{took}{why}"
     if history.observations:
         yield "samples of every rank", f"observations.jsonl, the lines with identity {case.hash}"

@@ -97,10 +97,10 @@ def test_every_iteration_is_a_point_that_says_who_was_slowest() -> None:
     (panel,) = Stability().draw(courses((planned, [steady(), interrupted(every=20)])))
     assert len(panel.entries) == 40
     assert panel.words(panel.entries[0]) == (
-        "repeat 1, iteration 3; time 30.000 ms; rank 3; b; above 1.5 times the median"
+        "repeat 2, iteration 3; time 30.000 ms; rank 3; b; above 1.5 times the median"
     )
     assert {entry.case for entry in panel.entries} == {planned.id}
-    assert [label.get_text() for label in panel.figure.axes[0].get_xticklabels()] == ["repeat 0", "repeat 1"]
+    assert [label.get_text() for label in panel.figure.axes[0].get_xticklabels()] == ["repeat 1", "repeat 2"]
 
 
 def test_of_many_iterations_some_stand_for_their_neighbours_and_outliers_stay() -> None:

@@ -278,6 +278,16 @@ def test_samples_stand_in_the_page_for_each_repeat(tmp_path: Path) -> None:
     assert ("samples of every rank", f"observations.jsonl, the lines with identity {case('a').hash}") in found["about"]
 
 
+def test_repeats_count_from_1_as_in_the_terminal(tmp_path: Path) -> None:
+    one = case("a", repeats=2)
+    records = [(outcome(one, repeat=repeat), observation(one, repeat=repeat)) for repeat in (0, 1)]
+    (found,) = details(read(write_run(tmp_path / "run", [one], records))) or []
+    assert [name for name, _ in found["about"] if name.startswith("repeat")] == [
+        "repeat 1, attempt 1", "repeat 2, attempt 1",
+    ]  # fmt: skip
+    assert [repeat["repeat"] for repeat in found["samples"]["repeats"]] == [1, 2]
+
+
 def test_of_many_samples_the_first_stand_in_the_page(tmp_path: Path) -> None:
     one = case("a", repeats=4)
     records = [
