@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
+from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
@@ -14,7 +15,7 @@ from clusterbench.formulas.statistics import UNSTABLE_CV, median, percentile
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, host_of
 from clusterbench.units import format_value, scale
-from clusterbench.words import legible
+from clusterbench.words import legible, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,8 +26,6 @@ MOST = 6
 MOST_MAIN = 3
 MOST_POINTS, MOST_OUTLIERS, MOST_NAMED = 300, 60, 3
 """Of more iterations a point is several that follow each other, of more outliers the slowest are drawn."""
-
-FEWEST = 5
 
 FEWEST_FOR_DRIFT = 20
 """Of fewer iterations a fifth has no four, and four lie above four others by chance once in 35 times."""
@@ -55,8 +54,8 @@ class Iteration:
 class Steadiness:
     """How far the iterations of a case differ, all repeats together.
 
-    ``drift`` is how much longer the last fifth of them takes than the first, as a fraction; None where that may be
-    chance.
+    ``is_unsteady`` is the reading's word, which is the verdict's. ``drift`` is how much longer the last fifth of them
+    takes than the first, as a fraction; None where that may be chance.
     """
 
     case: str
@@ -65,10 +64,11 @@ class Steadiness:
     cv: float
     max_over_median: float
     drift: float | None
+    is_unsteady: bool
 
     @property
-    def is_steady(self) -> bool:
-        return self.cv <= UNSTABLE_CV and self.max_over_median <= UNSTABLE_MAX_OVER_MEDIAN and self.drift is None
+    def stands_out(self) -> bool:
+        return self.is_unsteady or self.drift is not None
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,25 @@ class Course:
 
 @dataclass(frozen=True)
 class Courses:
-    """What is drawn, the most unsteady first, and how many of how many cases are unsteady."""
+    """What is drawn, the most unsteady first, and of how many cases it is.
+
+    Attributes
+    ----------
+    num_drifting
+        Cases that drift and are not unsteady.
+    num_too_few
+        Cases whose iterations are too few to tell.
+    """
 
     drawn: tuple[Course, ...]
     num_unsteady: int
+    num_drifting: int
+    num_too_few: int
     num_cases: int
 
 
 class Stability(Chart[Courses]):
-    """Time of every iteration in the order in which they ran, of cases that are unsteady and of the main ones.
+    """Time of every iteration in the order in which they ran, of cases that are unsteady or drift and of the main ones.
 
     How to read it
     --------------
@@ -114,7 +124,8 @@ class Stability(Chart[Courses]):
     program, the network, a host that swaps; where it is the same rank each time, look at that rank. A slope is heat,
     falling clocks or memory that fills up: two bars are the medians of the first and the last fifth, where these differ
     by more than chance. A step between repeats is something that changed on the machine. The variation above each panel
-    is the standard deviation over the mean; a case is unsteady above 5 %, with a cross, or with drift.
+    is the standard deviation over the mean; a case is unsteady where it is above 5 %, or where there is a cross, as in
+    the verdict. Two iterations say nothing. A drift alone makes no case unsteady.
     """
 
     title: ClassVar[str] = "How steady the times are: iteration after iteration"
@@ -122,32 +133,46 @@ class Stability(Chart[Courses]):
     is_aside: ClassVar[bool] = True
 
     def select(self, reading: Reading) -> Courses | None:
-        histories = {history.case.id: history for history in reading.histories}
-        known = {case: steadiness for case, history in histories.items() if (steadiness := _steadiness(history))}
+        if reading.shares_gpus:
+            return None
+        histories = {history.case.id: history for history in reading.histories if history.pooled is not None}
+        judged = (_steadiness(history, reading.unsteady) for history in histories.values())
+        known = {steadiness.case: steadiness for steadiness in judged if steadiness}
         if not known:
             return None
-        unsteady = [steadiness for steadiness in known.values() if not steadiness.is_steady]
-        unsteady.sort(key=lambda steadiness: -steadiness.cv)
+        standing_out = [steadiness for steadiness in known.values() if steadiness.stands_out]
+        standing_out.sort(key=lambda steadiness: (not steadiness.is_unsteady, -steadiness.cv))
         main = [known[case] for case in _main(reading) if case in known][:MOST_MAIN]
-        kept = max(MOST - sum(steadiness.is_steady for steadiness in main), 0)
-        drawn = list(dict.fromkeys([*unsteady[:kept], *main]))[:MOST] or list(known.values())[:1]
+        kept = max(MOST - sum(not steadiness.stands_out for steadiness in main), 0)
+        drawn = list(dict.fromkeys([*standing_out[:kept], *main]))[:MOST] or list(known.values())[:1]
         courses = tuple(_course(histories[steadiness.case], steadiness) for steadiness in drawn)
-        return Courses(courses, len(unsteady), len(known))
+        unsteady = sum(steadiness.is_unsteady for steadiness in known.values())
+        return Courses(courses, unsteady, len(standing_out) - unsteady, len(histories) - len(known), len(histories))
 
     def draw(self, data: Courses) -> list[Panel]:
         return [_panel(course) for course in data.drawn]
 
     def answer(self, data: Courses) -> str:
-        first = data.drawn[0]
-        if data.num_unsteady:
-            verb = "is" if data.num_unsteady == 1 else "are"
-            return f"{data.num_unsteady:,} of {data.num_cases:,} cases {verb} unsteady. {_sentence(first)}"
+        first, unsteady, drifting = data.drawn[0], data.num_unsteady, data.num_drifting
+        of = f"of {plural(data.num_cases, 'case')}"
+        if unsteady:
+            more = f", and {drifting:,} more {_verb(drifting, 'drifts', 'drift')}" if drifting else ""
+            return f"{unsteady:,} {of} {_verb(unsteady, 'is', 'are')} unsteady{more}. {_sentence(first)}"
+        if drifting:
+            return f"No case is unsteady; {drifting:,} {of} {_verb(drifting, 'drifts', 'drift')}. {_sentence(first)}"
         which = "All cases are" if data.num_cases > 1 else f"{legible(first.steadiness.case)} is"
+        if data.num_too_few:
+            which = f"All cases of {TOO_FEW + 1} iterations or more are"
         return f"{which} steady: no coefficient of variation is above {_percent(UNSTABLE_CV)}, and no case drifts."
 
     def left_out(self, data: Courses) -> str:
-        drawn = sum(not course.steadiness.is_steady for course in data.drawn)
-        return curves_note(data.num_unsteady, drawn, "unsteady cases")
+        drawn = sum(course.steadiness.stands_out for course in data.drawn)
+        what = "cases that are unsteady or drift" if data.num_drifting else "unsteady cases"
+        return curves_note(data.num_unsteady + data.num_drifting, drawn, what)
+
+
+def _verb(count: int, of_one: str, of_more: str) -> str:
+    return of_one if count == 1 else of_more
 
 
 def drift(times_s: Sequence[float]) -> float | None:
@@ -169,13 +194,12 @@ def drift(times_s: Sequence[float]) -> float | None:
     return change if max(longer, shorter) >= AGREEING * fifth**2 else None
 
 
-def _steadiness(history: History) -> Steadiness | None:
+def _steadiness(history: History, unsteady: Set[str]) -> Steadiness | None:
     """None where there are too few iterations to say anything of."""
-    spread = history.spread
-    if spread is None or spread.num_iterations < FEWEST:
+    spread, case = history.spread, history.case.id
+    if spread is None or spread.num_iterations <= TOO_FEW:
         return None
-    change = drift(history.times_s) if spread.num_iterations >= FEWEST_FOR_DRIFT else None
-    return Steadiness(history.case.id, *spread, change)
+    return Steadiness(case, *spread, drift(history.times_s), case in unsteady)
 
 
 def _main(reading: Reading) -> list[str]:
