@@ -81,6 +81,9 @@ class Expected:
     is_upper_bound: bool = False
 
 
+ABOUT = "about; "
+"""Begins the basis of what holds for an average only, so that a figure may differ from it."""
+
 Side = Literal["at_least", "at_most"]
 
 
