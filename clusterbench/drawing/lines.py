@@ -10,7 +10,7 @@ from functools import cached_property
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import DASHES, INK, MARKERS, MUTED, PALETTE, PAPER, canvas
@@ -106,7 +106,8 @@ class Lines:
     @cached_property
     def _values(self) -> list[float]:
         marks = [mark for curve in self.series for mark in curve.marks]
-        return [value for mark in marks for value in (mark.value, mark.high, mark.expected) if value is not None]
+        values = (value for mark in marks for value in (mark.value, mark.low, mark.high, mark.expected))
+        return [value for value in values if value is not None]
 
     @cached_property
     def _dotted(self) -> dict[str, float]:
@@ -124,8 +125,13 @@ class Lines:
         if self.logarithmic:
             positive = [self._of(value) for value in [*self._values, *self.levels.values()] if value > 0] or [1.0]
             # Limits first: scaling to one value repeated is a warning on a logarithmic axis.
-            axes.set_ylim(min(positive) / 1.6, max(positive) * 1.6)
+            bottom, top = axes.set_ylim(min(positive) / 1.6, max(positive) * 1.6)
             axes.set_yscale("log")
+            # Of a few decades, powers of ten alone may be one tick or none.
+            if top < 10 * bottom:
+                axes.yaxis.set_major_locator(MaxNLocator(5))
+            elif top < 100 * bottom:
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             top = max([self._of(value) for value in [*self._values, *self._dotted.values()]], default=1.0)

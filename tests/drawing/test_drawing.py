@@ -63,6 +63,17 @@ def test_a_bar_names_its_total_and_one_that_is_missing_its_reason() -> None:
     assert ">× timeout<" in drawn
 
 
+@pytest.mark.parametrize("factor", [1.0, 3.0, 7.0, 30.0, 1e4])
+def test_a_logarithmic_axis_holds_low_and_high_and_has_two_ticks(factor: float) -> None:
+    for start in (1.01, 2.1, 5.3, 9.7):
+        marks = Mark(1, start * factor, start, start * factor), Mark(2, start * factor)
+        lines = Lines("t", [Series("a", marks)], "1", {1: "1", 2: "2"}, x_label="x", logarithmic=True)
+        (axes,) = lines.panel().figure.axes
+        bottom, top = axes.get_ylim()
+        assert bottom < start <= start * factor < top
+        assert sum(bottom <= tick <= top for tick in axes.get_yticks()) >= 2
+
+
 def test_a_point_on_other_hosts_is_hollow_and_said() -> None:
     stayed = (Mark(1, 5.0, world_size=2, hosts="cb1 cb2"), Mark(2, 4.0, world_size=4, hosts="cb1 cb2 cb3"))
     went = (stayed[0], Mark(2, 4.0, world_size=4, hosts="cb3 cb4"))
