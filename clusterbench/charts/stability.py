@@ -34,9 +34,11 @@ AGREEING = 0.95
 """Share of pairs, of the first fifth and of the last, that differ in the same direction where there is drift."""
 
 HIGHEST = 3.0
-"""Times the 95th percentile: what is slower is drawn at the upper edge, or it would flatten all else."""
+"""Times the 95th percentile: what is slower is an arrow at the upper edge, or it would flatten all else."""
 
 _STANDS_OUT = PALETTE[1]
+_LETTER = 0.016
+"""Width of a letter beside an outlier, as a share of the axes' width."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +123,13 @@ class Stability(Chart[Courses]):
     A point is an iteration, as high as its slowest rank; the line is the median, and the band holds what lies between
     the 5th and the 95th percentile. Repeats stand side by side; in the gap between them other cases ran. A steady case
     is a level row of points. Crosses are iterations above 1.5 times the median: something interrupted them, another
-    program, the network, a host that swaps; where it is the same rank each time, look at that rank. A slope is heat,
-    falling clocks or memory that fills up: two bars are the medians of the first and the last fifth, where these differ
-    by more than chance. A step between repeats is something that changed on the machine. The variation above each panel
-    is the standard deviation over the mean; a case is unsteady where it is above 5 %, or where there is a cross, as in
-    the verdict. Two iterations say nothing. A drift alone makes no case unsteady.
+    program, the network, a host that swaps; where it is the same rank each time, look at that rank. An arrow at the
+    upper edge is such an iteration too, and took longer than the axis shows; its time stands beside it where there is
+    room. A slope is heat, falling clocks or memory that fills up: two bars are the medians of the first and the last
+    fifth, where these differ by more than chance. A step between repeats is something that changed on the machine. The
+    variation above each panel is the standard deviation over the mean; a case is unsteady where it is above 5 %, or
+    where there is a cross or an arrow, as in the verdict. Two iterations say nothing. A drift alone makes no case
+    unsteady.
     """
 
     title: ClassVar[str] = "How steady the times are: iteration after iteration"
@@ -282,18 +286,22 @@ class _Placed:
     x: float
     iteration: Iteration
 
+    def height(self, of: Scale, top_s: float) -> float:
+        """Where it is drawn: no higher than the upper edge."""
+        return of(min(self.iteration.time_s, top_s))
+
 
 def _panel(course: Course) -> Panel:
     steadiness, times_s = course.steadiness, [iteration.time_s for iteration in course.iterations]
     low_s, high_s = percentile(times_s, 0.05), percentile(times_s, 0.95)
-    top_s = min(max(times_s), HIGHEST * high_s)
+    top_s = 1.15 * min(max(times_s), HIGHEST * high_s)
     of = scale("s", [top_s])
     figure, axes = canvas(legible(steadiness.case, 60), height=2.7)
-    axes.set_title(legible(steadiness.case, 60), loc="left", pad=20, fontsize=9.5, fontweight="bold")
+    axes.set_title(legible(steadiness.case, 60), loc="left", pad=24, fontsize=9.5, fontweight="bold")
     axes.annotate(
         _subtitle(steadiness),
         (0, 1),
-        (0, 6),
+        (0, 11),
         xycoords="axes fraction",
         textcoords="offset points",
         fontsize=7.5,
@@ -308,16 +316,17 @@ def _panel(course: Course) -> Panel:
         point for placed in repeats for point in _thinned(placed, len(times_s)) if id(point.iteration) not in outliers
     ]
     axes.plot(
-        [point.x for point in shown], [of(point.iteration.time_s) for point in shown], linestyle="", marker="o",
+        [point.x for point in shown], [point.height(of, top_s) for point in shown], linestyle="", marker="o",
         color=PALETTE[0], markersize=4 if len(shown) <= 80 else 2.5, markeredgewidth=0,
     )  # fmt: skip
     above = [point for placed in repeats for point in placed if id(point.iteration) in outliers]
-    _draw_outliers(axes, above, of, top_s, course.world_size > 1)
+    _draw_outliers(axes, above, of, top_s)
+    _name_outliers(axes, above, of, top_s, end, course.world_size > 1)
     if steadiness.drift is not None:
         _draw_drift(axes, [point for placed in repeats for point in placed], of, steadiness.drift)
     _label_iterations(axes, repeats)
     axes.set_xlim(-0.02 * end, 1.02 * end)
-    axes.set_ylim(0, 1.15 * of(top_s))
+    axes.set_ylim(0, of(top_s))
     axes.set_ylabel(of.unit)
     entries = tuple(
         Entry(
@@ -329,7 +338,7 @@ def _panel(course: Course) -> Panel:
                 note,
             ),
             steadiness.case,
-            (point.x, y := of(min(point.iteration.time_s, top_s)), point.x, y),
+            (point.x, y := point.height(of, top_s), point.x, y),
         )
         for points, note in ((above, "above 1.5 times the median"), (shown, ""))
         for point in points
@@ -356,21 +365,38 @@ def _thinned(placed: Sequence[_Placed], count: int) -> Iterator[_Placed]:
         yield some[len(some) // 2]
 
 
-def _draw_outliers(axes: Axes, above: Sequence[_Placed], of: Scale, top_s: float, has_ranks: bool) -> None:
-    heights = [of(min(point.iteration.time_s, top_s)) for point in above]
-    axes.plot(
-        [point.x for point in above], heights, linestyle="", marker="x", color=_STANDS_OUT, markersize=6,
-        markeredgewidth=1.6,
-    )  # fmt: skip
-    for point in sorted(above, key=lambda point: -point.iteration.time_s)[:MOST_NAMED]:
-        words = [f"rank {point.iteration.rank}"] if has_ranks else []
-        words += [format_value(point.iteration.time_s, "s")] if point.iteration.time_s > top_s else []
-        at_right = point.x > 0.8 * max(axes.get_xlim()[1], point.x)
+def _draw_outliers(axes: Axes, above: Sequence[_Placed], of: Scale, top_s: float) -> None:
+    """Crosses, and arrows at the upper edge for what is beyond it."""
+    beyond = [point for point in above if point.iteration.time_s > top_s]
+    for points, marker in (([point for point in above if point not in beyond], "x"), (beyond, "^")):
+        if points:  # an empty line would be laid out as one at 0
+            axes.plot(
+                [point.x for point in points], [point.height(of, top_s) for point in points], linestyle="",
+                marker=marker, color=_STANDS_OUT, markersize=6, markeredgewidth=1.6, clip_on=False,
+            )  # fmt: skip
+
+
+def _name_outliers(axes: Axes, above: Sequence[_Placed], of: Scale, top_s: float, end: float, has_ranks: bool) -> None:
+    """The slowest of them that have room: the rank, and the time where it is beyond the axis."""
+    # Left, right and height of what is drawn, as shares of the axes.
+    taken = [(point.x / end, point.x / end, point.height(of, top_s) / of(top_s)) for point in above]
+    for point in sorted(above, key=lambda point: -point.iteration.time_s):
+        whose = f"rank {point.iteration.rank}" if has_ranks else ""
+        time = format_value(point.iteration.time_s, "s") if point.iteration.time_s > top_s else ""
+        words = ", ".join(filter(None, (whose, time)))
+        x, height = point.x / end, point.height(of, top_s)
+        at_right = x > 0.8
+        left, right = (x - _LETTER * len(words), x) if at_right else (x, x + _LETTER * len(words))
+        beside = [at for *span, at in taken if left < span[1] and span[0] < right]
+        if not words or any(abs(height / of(top_s) - at) < 0.08 for at in beside):
+            continue
+        taken.append((left, right, height / of(top_s)))
         axes.annotate(
-            ", ".join(words), (point.x, of(min(point.iteration.time_s, top_s))), (-6 if at_right else 6, 0),
-            textcoords="offset points", ha="right" if at_right else "left", va="center", fontsize=7.5,
-            color=_STANDS_OUT,
+            words, (point.x, height), (-6 if at_right else 6, 0), textcoords="offset points",
+            ha="right" if at_right else "left", va="center", fontsize=7.5, color=_STANDS_OUT,
         )  # fmt: skip
+        if len(taken) == len(above) + MOST_NAMED:
+            break
 
 
 def _draw_drift(axes: Axes, placed: Sequence[_Placed], of: Scale, change: float) -> None:

@@ -132,8 +132,20 @@ def test_what_is_far_above_stands_at_the_edge_with_its_time() -> None:
     seconds = steady(count=40)
     seconds[0][7] = 9.0
     (panel,) = Stability().draw(courses((case("a"), [seconds])))
-    assert "rank 0, 9.000 s" in [text.get_text() for text in panel.figure.axes[0].texts]
-    assert panel.figure.axes[0].get_ylim()[1] < 50
+    (axes,) = panel.figure.axes
+    assert "rank 0, 9.000 s" in [text.get_text() for text in axes.texts]
+    assert axes.get_ylim()[1] < 50
+    (arrow,) = [line for line in axes.lines if line.get_marker() == "^"]
+    assert list(arrow.get_xydata()[0]) == [8, axes.get_ylim()[1]]
+
+
+def test_what_is_said_of_outliers_does_not_overlap() -> None:
+    seconds = steady(count=40)
+    for number in (7, 8, 20):
+        seconds[0][number] = 9.0
+    (panel,) = Stability().draw(courses((case("a"), [seconds])))
+    places = [text.xy[0] for text in panel.figure.axes[0].texts if text.get_text().startswith("rank 0")]
+    assert places == [9, 21]
 
 
 def test_of_many_unsteady_cases_the_worst_are_drawn_and_the_rest_counted() -> None:
