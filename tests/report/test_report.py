@@ -160,7 +160,7 @@ def test_every_case_is_there_without_javascript_when_they_are_few(tmp_path: Path
     page = render_report(tp_scale_run(tmp_path / "run")).path.read_text()
     body = page.split('<table id="table">', 1)[1].split("</tbody>", 1)[0].split("<tbody>", 1)[1]
     assert body.count("<tr>") == 7
-    assert '<td class="status is-out_of_memory">out of memory</td>' in body
+    assert '<td class="status is-out_of_memory_as_expected">out of memory as expected</td>' in body
 
 
 def test_rendering_again_gives_the_same_page(tmp_path: Path) -> None:
