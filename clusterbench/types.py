@@ -81,6 +81,9 @@ class Expected:
     is_upper_bound: bool = False
 
 
+ABOUT = "about; "
+"""Begins the basis of what holds for an average only, so that a figure may differ from it."""
+
 Side = Literal["at_least", "at_most"]
 
 
@@ -306,7 +309,8 @@ class Observation:
     ``seconds[rank][iteration]``; ``evidence[rank]`` is what the check proved; ``passes[name][rank]``;
     ``telemetry[host][uuid]`` is what became of a GPU meanwhile. ``proof`` is the key of what the check proved, and
     ``proven_by`` names the case and repeat whose check it was, where that is another one. ``timing[rank]`` is when it
-    was timed; empty where that was not recorded. ``counters`` are by host, those that were asked.
+    was timed; empty where that was not recorded. ``counters`` are by host, those that were asked. ``repeat`` counts
+    from 0 here and in files, and from 1 where people read it.
     """
 
     case: str

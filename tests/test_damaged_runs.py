@@ -167,7 +167,7 @@ def unaccounted(folder: Path, reading: Reading) -> list[int]:
             continue
         record = json.loads(line)
         is_shown = (record["hash"], record["repeat"]) in shown(reading)
-        is_named = f"{record['case']}, repeat {record['repeat']}" in problems
+        is_named = f"{record['case']}, repeat {record['repeat'] + 1}" in problems
         ended_badly = (record["hash"], record["repeat"], record["attempt"]) in fine and any(
             outcome.status != "ok"
             for history in reading.histories

@@ -78,7 +78,7 @@ def speed(case: Case, place: Place) -> float | None:
 def observed(case: Case, place: Place, value: float) -> Observation:
     """A record of a case whose figure with a floor is so high: by its time, or as a program prints it."""
     metric = case.floors[0].metric
-    record = Observation(case.id, case.hash, 1, 1, ("a",), [[1.0] * 20] * case.world_size)
+    record = Observation(case.id, case.hash, 0, 1, ("a",), [[1.0] * 20] * case.world_size)
     kind: type[Benchmark] = benchmarks()[case.benchmark]
     figures = kind.derive(case, record, place)
     in_a_second = [figure.value for figure in figures if is_meant(metric, figure.key) and figure.value]

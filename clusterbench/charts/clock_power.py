@@ -429,7 +429,7 @@ def _over_time(kind: Kind, gpus: Sequence[Gpu], case: str, repeat: int) -> Panel
     values = [value for _, points in curves for _, value in points]
     limits = {limit for gpu, _ in drawn if (limit := gpu.limits.get(kind.limit))}
     of = scale(kind.unit, [*values, *limits])
-    figure, axes = canvas(f"{kind.title} over time\n{legible(case, 60)}, repeat {repeat}", height=2.7)
+    figure, axes = canvas(f"{kind.title} over time\n{legible(case, 60)}, repeat {repeat + 1}", height=2.7)
     for gpu, points in reversed(drawn):
         is_slow = _stands_out(gpu, gpus)
         axes.plot(

@@ -35,6 +35,7 @@ class ContextScaling(Chart[list[Curve]]):
     rank held, and as a hollow diamond what was expected; half the tokens should need half, and what a kind keeps of
     other ranks' keys and values comes on top. All kinds start from the same case without cp. On CPU ranks the right
     panel counts: Gloo does not overlap, so the left one orders the kinds by their work, not as a GPU cluster would.
+    Degrees stand on a logarithmic axis.
     """
 
     title: ClassVar[str] = "Throughput per rank and peak activations against context parallelism"

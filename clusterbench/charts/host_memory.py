@@ -18,7 +18,7 @@ class HostMemory(Chart[list[Series]]):
     How to read it
     --------------
     The four curves are STREAM's loops, counted as STREAM counts. They rise while memory channels are idle and are flat
-    once all are busy; ranks beyond that share what there is.
+    once all are busy; ranks beyond that share what there is. The axis of ranks is logarithmic.
     """
 
     title: ClassVar[str] = "Bandwidth of the host's memory by ranks"

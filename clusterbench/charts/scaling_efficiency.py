@@ -61,7 +61,8 @@ class ScalingEfficiency(Chart[list[Scaled]]):
     curves are held against one. Strong scaling keeps the work of a
     step, so each rank has less of it; weak scaling keeps the work of a rank. A curve is one kind of layout, whatever
     its degrees; where several layouts of a kind use as many ranks, the best one is drawn. A pale bar behind a point
-    runs from the 5th to the 95th percentile of all iterations of all repeats.
+    runs from the 5th to the 95th percentile of all iterations of all repeats. The axis of ranks or nodes is
+    logarithmic.
     """
 
     title: ClassVar[str] = "Scaling efficiency against ranks or nodes"

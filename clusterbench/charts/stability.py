@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
+from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
@@ -14,7 +15,7 @@ from clusterbench.formulas.statistics import UNSTABLE_CV, median, percentile
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, host_of
 from clusterbench.units import format_value, scale
-from clusterbench.words import legible
+from clusterbench.words import legible, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,8 +27,6 @@ MOST_MAIN = 3
 MOST_POINTS, MOST_OUTLIERS, MOST_NAMED = 300, 60, 3
 """Of more iterations a point is several that follow each other, of more outliers the slowest are drawn."""
 
-FEWEST = 5
-
 FEWEST_FOR_DRIFT = 20
 """Of fewer iterations a fifth has no four, and four lie above four others by chance once in 35 times."""
 
@@ -35,14 +34,16 @@ AGREEING = 0.95
 """Share of pairs, of the first fifth and of the last, that differ in the same direction where there is drift."""
 
 HIGHEST = 3.0
-"""Times the 95th percentile: what is slower is drawn at the upper edge, or it would flatten all else."""
+"""Times the 95th percentile: what is slower is an arrow at the upper edge, or it would flatten all else."""
 
 _STANDS_OUT = PALETTE[1]
+_LETTER = 0.016
+"""Width of a letter beside an outlier, as a share of the axes' width."""
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration: it takes as long as its slowest rank. Numbers count from 1 within a repeat."""
+    """One iteration: it takes as long as its slowest rank. Repeats count from 1, and iterations within each."""
 
     repeat: int
     number: int
@@ -55,8 +56,8 @@ class Iteration:
 class Steadiness:
     """How far the iterations of a case differ, all repeats together.
 
-    ``drift`` is how much longer the last fifth of them takes than the first, as a fraction; None where that may be
-    chance.
+    ``is_unsteady`` is the reading's word, which is the verdict's. ``drift`` is how much longer the last fifth of them
+    takes than the first, as a fraction; None where that may be chance.
     """
 
     case: str
@@ -65,10 +66,11 @@ class Steadiness:
     cv: float
     max_over_median: float
     drift: float | None
+    is_unsteady: bool
 
     @property
-    def is_steady(self) -> bool:
-        return self.cv <= UNSTABLE_CV and self.max_over_median <= UNSTABLE_MAX_OVER_MEDIAN and self.drift is None
+    def stands_out(self) -> bool:
+        return self.is_unsteady or self.drift is not None
 
 
 @dataclass(frozen=True)
@@ -96,25 +98,38 @@ class Course:
 
 @dataclass(frozen=True)
 class Courses:
-    """What is drawn, the most unsteady first, and how many of how many cases are unsteady."""
+    """What is drawn, the most unsteady first, and of how many cases it is.
+
+    Attributes
+    ----------
+    num_drifting
+        Cases that drift and are not unsteady.
+    num_too_few
+        Cases whose iterations are too few to tell.
+    """
 
     drawn: tuple[Course, ...]
     num_unsteady: int
+    num_drifting: int
+    num_too_few: int
     num_cases: int
 
 
 class Stability(Chart[Courses]):
-    """Time of every iteration in the order in which they ran, of cases that are unsteady and of the main ones.
+    """Time of every iteration in the order in which they ran, of cases that are unsteady or drift and of the main ones.
 
     How to read it
     --------------
     A point is an iteration, as high as its slowest rank; the line is the median, and the band holds what lies between
     the 5th and the 95th percentile. Repeats stand side by side; in the gap between them other cases ran. A steady case
     is a level row of points. Crosses are iterations above 1.5 times the median: something interrupted them, another
-    program, the network, a host that swaps; where it is the same rank each time, look at that rank. A slope is heat,
-    falling clocks or memory that fills up: two bars are the medians of the first and the last fifth, where these differ
-    by more than chance. A step between repeats is something that changed on the machine. The variation above each panel
-    is the standard deviation over the mean; a case is unsteady above 5 %, with a cross, or with drift.
+    program, the network, a host that swaps; where it is the same rank each time, look at that rank. An arrow at the
+    upper edge is such an iteration too, and took longer than the axis shows; its time stands beside it where there is
+    room. A slope is heat, falling clocks or memory that fills up: two bars are the medians of the first and the last
+    fifth, where these differ by more than chance. A step between repeats is something that changed on the machine. The
+    variation above each panel is the standard deviation over the mean; a case is unsteady where it is above 5 %, or
+    where there is a cross or an arrow, as in the verdict. Two iterations say nothing. A drift alone makes no case
+    unsteady.
     """
 
     title: ClassVar[str] = "How steady the times are: iteration after iteration"
@@ -122,32 +137,46 @@ class Stability(Chart[Courses]):
     is_aside: ClassVar[bool] = True
 
     def select(self, reading: Reading) -> Courses | None:
-        histories = {history.case.id: history for history in reading.histories}
-        known = {case: steadiness for case, history in histories.items() if (steadiness := _steadiness(history))}
+        if reading.shares_gpus:
+            return None
+        histories = {history.case.id: history for history in reading.histories if history.pooled is not None}
+        judged = (_steadiness(history, reading.unsteady) for history in histories.values())
+        known = {steadiness.case: steadiness for steadiness in judged if steadiness}
         if not known:
             return None
-        unsteady = [steadiness for steadiness in known.values() if not steadiness.is_steady]
-        unsteady.sort(key=lambda steadiness: -steadiness.cv)
+        standing_out = [steadiness for steadiness in known.values() if steadiness.stands_out]
+        standing_out.sort(key=lambda steadiness: (not steadiness.is_unsteady, -steadiness.cv))
         main = [known[case] for case in _main(reading) if case in known][:MOST_MAIN]
-        kept = max(MOST - sum(steadiness.is_steady for steadiness in main), 0)
-        drawn = list(dict.fromkeys([*unsteady[:kept], *main]))[:MOST] or list(known.values())[:1]
+        kept = max(MOST - sum(not steadiness.stands_out for steadiness in main), 0)
+        drawn = list(dict.fromkeys([*standing_out[:kept], *main]))[:MOST] or list(known.values())[:1]
         courses = tuple(_course(histories[steadiness.case], steadiness) for steadiness in drawn)
-        return Courses(courses, len(unsteady), len(known))
+        unsteady = sum(steadiness.is_unsteady for steadiness in known.values())
+        return Courses(courses, unsteady, len(standing_out) - unsteady, len(histories) - len(known), len(histories))
 
     def draw(self, data: Courses) -> list[Panel]:
         return [_panel(course) for course in data.drawn]
 
     def answer(self, data: Courses) -> str:
-        first = data.drawn[0]
-        if data.num_unsteady:
-            verb = "is" if data.num_unsteady == 1 else "are"
-            return f"{data.num_unsteady:,} of {data.num_cases:,} cases {verb} unsteady. {_sentence(first)}"
+        first, unsteady, drifting = data.drawn[0], data.num_unsteady, data.num_drifting
+        of = f"of {plural(data.num_cases, 'case')}"
+        if unsteady:
+            more = f", and {drifting:,} more {_verb(drifting, 'drifts', 'drift')}" if drifting else ""
+            return f"{unsteady:,} {of} {_verb(unsteady, 'is', 'are')} unsteady{more}. {_sentence(first)}"
+        if drifting:
+            return f"No case is unsteady; {drifting:,} {of} {_verb(drifting, 'drifts', 'drift')}. {_sentence(first)}"
         which = "All cases are" if data.num_cases > 1 else f"{legible(first.steadiness.case)} is"
+        if data.num_too_few:
+            which = f"All cases of {TOO_FEW + 1} iterations or more are"
         return f"{which} steady: no coefficient of variation is above {_percent(UNSTABLE_CV)}, and no case drifts."
 
     def left_out(self, data: Courses) -> str:
-        drawn = sum(not course.steadiness.is_steady for course in data.drawn)
-        return curves_note(data.num_unsteady, drawn, "unsteady cases")
+        drawn = sum(course.steadiness.stands_out for course in data.drawn)
+        what = "cases that are unsteady or drift" if data.num_drifting else "unsteady cases"
+        return curves_note(data.num_unsteady + data.num_drifting, drawn, what)
+
+
+def _verb(count: int, of_one: str, of_more: str) -> str:
+    return of_one if count == 1 else of_more
 
 
 def drift(times_s: Sequence[float]) -> float | None:
@@ -169,13 +198,12 @@ def drift(times_s: Sequence[float]) -> float | None:
     return change if max(longer, shorter) >= AGREEING * fifth**2 else None
 
 
-def _steadiness(history: History) -> Steadiness | None:
+def _steadiness(history: History, unsteady: Set[str]) -> Steadiness | None:
     """None where there are too few iterations to say anything of."""
-    spread = history.spread
-    if spread is None or spread.num_iterations < FEWEST:
+    spread, case = history.spread, history.case.id
+    if spread is None or spread.num_iterations <= TOO_FEW:
         return None
-    change = drift(history.times_s) if spread.num_iterations >= FEWEST_FOR_DRIFT else None
-    return Steadiness(history.case.id, *spread, change)
+    return Steadiness(case, *spread, drift(history.times_s), case in unsteady)
 
 
 def _main(reading: Reading) -> list[str]:
@@ -197,7 +225,11 @@ def _size(row: Row) -> tuple[float, float]:
 def _course(history: History, steadiness: Steadiness) -> Course:
     iterations = (
         Iteration(
-            observation.repeat, number, max(times_s), rank := times_s.index(max(times_s)), host_of(observation, rank)
+            observation.repeat + 1,
+            number,
+            max(times_s),
+            rank := times_s.index(max(times_s)),
+            host_of(observation, rank),
         )
         for observation in history.observations
         for number, times_s in enumerate(zip(*observation.seconds, strict=True), 1)
@@ -254,18 +286,22 @@ class _Placed:
     x: float
     iteration: Iteration
 
+    def height(self, of: Scale, top_s: float) -> float:
+        """Where it is drawn: no higher than the upper edge."""
+        return of(min(self.iteration.time_s, top_s))
+
 
 def _panel(course: Course) -> Panel:
     steadiness, times_s = course.steadiness, [iteration.time_s for iteration in course.iterations]
     low_s, high_s = percentile(times_s, 0.05), percentile(times_s, 0.95)
-    top_s = min(max(times_s), HIGHEST * high_s)
+    top_s = 1.15 * min(max(times_s), HIGHEST * high_s)
     of = scale("s", [top_s])
     figure, axes = canvas(legible(steadiness.case, 60), height=2.7)
-    axes.set_title(legible(steadiness.case, 60), loc="left", pad=20, fontsize=9.5, fontweight="bold")
+    axes.set_title(legible(steadiness.case, 60), loc="left", pad=24, fontsize=9.5, fontweight="bold")
     axes.annotate(
         _subtitle(steadiness),
         (0, 1),
-        (0, 6),
+        (0, 11),
         xycoords="axes fraction",
         textcoords="offset points",
         fontsize=7.5,
@@ -280,16 +316,17 @@ def _panel(course: Course) -> Panel:
         point for placed in repeats for point in _thinned(placed, len(times_s)) if id(point.iteration) not in outliers
     ]
     axes.plot(
-        [point.x for point in shown], [of(point.iteration.time_s) for point in shown], linestyle="", marker="o",
+        [point.x for point in shown], [point.height(of, top_s) for point in shown], linestyle="", marker="o",
         color=PALETTE[0], markersize=4 if len(shown) <= 80 else 2.5, markeredgewidth=0,
     )  # fmt: skip
     above = [point for placed in repeats for point in placed if id(point.iteration) in outliers]
-    _draw_outliers(axes, above, of, top_s, course.world_size > 1)
+    _draw_outliers(axes, above, of, top_s)
+    _name_outliers(axes, above, of, top_s, end, course.world_size > 1)
     if steadiness.drift is not None:
         _draw_drift(axes, [point for placed in repeats for point in placed], of, steadiness.drift)
     _label_iterations(axes, repeats)
     axes.set_xlim(-0.02 * end, 1.02 * end)
-    axes.set_ylim(0, 1.15 * of(top_s))
+    axes.set_ylim(0, of(top_s))
     axes.set_ylabel(of.unit)
     entries = tuple(
         Entry(
@@ -301,7 +338,7 @@ def _panel(course: Course) -> Panel:
                 note,
             ),
             steadiness.case,
-            (point.x, y := of(min(point.iteration.time_s, top_s)), point.x, y),
+            (point.x, y := point.height(of, top_s), point.x, y),
         )
         for points, note in ((above, "above 1.5 times the median"), (shown, ""))
         for point in points
@@ -328,21 +365,38 @@ def _thinned(placed: Sequence[_Placed], count: int) -> Iterator[_Placed]:
         yield some[len(some) // 2]
 
 
-def _draw_outliers(axes: Axes, above: Sequence[_Placed], of: Scale, top_s: float, has_ranks: bool) -> None:
-    heights = [of(min(point.iteration.time_s, top_s)) for point in above]
-    axes.plot(
-        [point.x for point in above], heights, linestyle="", marker="x", color=_STANDS_OUT, markersize=6,
-        markeredgewidth=1.6,
-    )  # fmt: skip
-    for point in sorted(above, key=lambda point: -point.iteration.time_s)[:MOST_NAMED]:
-        words = [f"rank {point.iteration.rank}"] if has_ranks else []
-        words += [format_value(point.iteration.time_s, "s")] if point.iteration.time_s > top_s else []
-        at_right = point.x > 0.8 * max(axes.get_xlim()[1], point.x)
+def _draw_outliers(axes: Axes, above: Sequence[_Placed], of: Scale, top_s: float) -> None:
+    """Crosses, and arrows at the upper edge for what is beyond it."""
+    beyond = [point for point in above if point.iteration.time_s > top_s]
+    for points, marker in (([point for point in above if point not in beyond], "x"), (beyond, "^")):
+        if points:  # an empty line would be laid out as one at 0
+            axes.plot(
+                [point.x for point in points], [point.height(of, top_s) for point in points], linestyle="",
+                marker=marker, color=_STANDS_OUT, markersize=6, markeredgewidth=1.6, clip_on=False,
+            )  # fmt: skip
+
+
+def _name_outliers(axes: Axes, above: Sequence[_Placed], of: Scale, top_s: float, end: float, has_ranks: bool) -> None:
+    """The slowest of them that have room: the rank, and the time where it is beyond the axis."""
+    # Left, right and height of what is drawn, as shares of the axes.
+    taken = [(point.x / end, point.x / end, point.height(of, top_s) / of(top_s)) for point in above]
+    for point in sorted(above, key=lambda point: -point.iteration.time_s):
+        whose = f"rank {point.iteration.rank}" if has_ranks else ""
+        time = format_value(point.iteration.time_s, "s") if point.iteration.time_s > top_s else ""
+        words = ", ".join(filter(None, (whose, time)))
+        x, height = point.x / end, point.height(of, top_s)
+        at_right = x > 0.8
+        left, right = (x - _LETTER * len(words), x) if at_right else (x, x + _LETTER * len(words))
+        beside = [at for *span, at in taken if left < span[1] and span[0] < right]
+        if not words or any(abs(height / of(top_s) - at) < 0.08 for at in beside):
+            continue
+        taken.append((left, right, height / of(top_s)))
         axes.annotate(
-            ", ".join(words), (point.x, of(min(point.iteration.time_s, top_s))), (-6 if at_right else 6, 0),
-            textcoords="offset points", ha="right" if at_right else "left", va="center", fontsize=7.5,
-            color=_STANDS_OUT,
+            words, (point.x, height), (-6 if at_right else 6, 0), textcoords="offset points",
+            ha="right" if at_right else "left", va="center", fontsize=7.5, color=_STANDS_OUT,
         )  # fmt: skip
+        if len(taken) == len(above) + MOST_NAMED:
+            break
 
 
 def _draw_drift(axes: Axes, placed: Sequence[_Placed], of: Scale, change: float) -> None:

@@ -73,7 +73,7 @@ class TensorScaling(Chart[list[Curve]]):
     Left: tokens per second and rank; the dotted level is what perfect scaling from the smallest degree would give,
     and the distance below it is paid for communication and smaller matrices. Right: the highest memory any rank held.
     A pale bar behind a point runs from its low to its high: the 5th and 95th percentile over iterations, the least
-    and the most over ranks. A cross is a case without a figure, and how it ended.
+    and the most over ranks. A cross is a case without a figure, and how it ended. Degrees stand on a logarithmic axis.
     """
 
     title: ClassVar[str] = "Throughput per rank and peak memory against tensor parallelism"

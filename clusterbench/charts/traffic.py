@@ -7,6 +7,7 @@ from clusterbench.cases.names import names
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.rows import Row
+from clusterbench.types import ABOUT
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -21,7 +22,8 @@ class Traffic(Chart[list[Row]]):
     --------------
     A bar is what was counted where PyTorch dispatches its collectives, weighted as bus bandwidth is: what the busiest
     link has to carry, whatever the backend makes of it. A diamond is the formula, written down before the run; it has
-    to sit on the end of its bar.
+    to sit on the end of its bar. Only where a router decides what an axis carries (routing real) is the formula that
+    of an even load, and may differ: such an axis is not judged, neither here nor in the verdict.
     """
 
     title: ClassVar[str] = "Traffic per step and axis, counted against the formula"
@@ -45,19 +47,27 @@ class Traffic(Chart[list[Row]]):
                     {"counted": [row.value for row in shown]},
                     "B",
                     markers=[row.expected for row in shown],
+                    marker_name="formula, of an even load where routed" if any(map(_is_routed, shown)) else "formula",
                     cases=[row.case for row in shown],
                 ).panel()
             )
         return figures
 
     def answer(self, data: list[Row]) -> str:
-        held = [row for row in data if row.expected is not None and row.value is not None]
+        compared = [row for row in data if row.expected is not None and row.value is not None]
+        held = [row for row in compared if not _is_routed(row)]
         if not held:
             return ""
         equal = sum(abs((row.value or 0.0) - (row.expected or 0.0)) <= 0.5 for row in held)
-        if equal == len(held):
-            return f"Counted traffic equals the formula to the byte in all {len(held):,} comparisons."
-        return f"Counted traffic equals the formula in {equal:,} of {len(held):,} comparisons."
+        words = f"to the byte in all {len(held):,}" if equal == len(held) else f"in {equal:,} of {len(held):,}"
+        about = len(compared) - len(held)
+        more = f" Not judged: {about:,} more, of which a router decides what the axis carries." if about else ""
+        return f"Counted traffic equals the formula {words} comparisons.{more}"
 
     def left_out(self, data: list[Row]) -> str:
         return curves_note(len({row.case for row in data}), MOST, "cases")
+
+
+def _is_routed(row: Row) -> bool:
+    """Whether a router decides what its axis carries: diagnoses/traffic_mismatch.py leaves such axes out as well."""
+    return row.basis.startswith(ABOUT)

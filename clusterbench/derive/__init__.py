@@ -268,7 +268,7 @@ def _histories(
         elif ended[_attempt(observation)] != "ok":
             continue  # measured by a case whose check failed
         elif why := why_unusable(cases[observation.hash], observation):
-            problems.append(f"{observation.case}, repeat {observation.repeat}: {why}; it was left out")
+            problems.append(f"{observation.case}, repeat {observation.repeat + 1}: {why}; it was left out")
         else:
             before = whole[observation.hash].get(observation.repeat)
             if before is None or before.attempt <= observation.attempt:
@@ -288,7 +288,7 @@ def _attempt(record: Outcome | Observation) -> Attempt:
 
 
 def _of(what: str, record: Outcome | Observation) -> str:
-    return f"{record.case}, repeat {record.repeat}, attempt {record.attempt}: {what}"
+    return f"{record.case}, repeat {record.repeat + 1}, attempt {record.attempt}: {what}"
 
 
 def _figures(history: History, cluster: Cluster, problems: list[str]) -> tuple[History, list[Metric]]:
@@ -305,7 +305,7 @@ def _figures(history: History, cluster: Cluster, problems: list[str]) -> tuple[H
     wrong = wrong or dict.fromkeys((record.repeat for record in history.observations), metrics)
     case = history.case
     problems += [
-        f"{case.id}, repeat {repeat}: '{case.benchmark}' cannot derive metrics from the record ({why:.200}); "
+        f"{case.id}, repeat {repeat + 1}: '{case.benchmark}' cannot derive metrics from the record ({why:.200}); "
         "it was left out"
         for repeat, why in wrong.items()
     ]

@@ -10,7 +10,7 @@ from functools import cached_property
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import DASHES, INK, MARKERS, MUTED, PALETTE, PAPER, canvas
@@ -20,6 +20,9 @@ from clusterbench.words import legible
 
 LONGEST_AT_AN_END = 24
 """Letters of a curve's name beside its end; longer names take the width of the axes."""
+
+_LETTER = 0.017
+"""Width of a letter at a tick, as a share of the axes' width."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,14 @@ def mark(x: float, row: Row) -> Mark:
 class Lines:
     """Curves with their low and high, named at their ends, with a cross where a case has no figure.
 
-    Expected values are hollow diamonds. A point that ran on other hosts than the smaller ones is hollow, and a line
-    below the axes says so.
+    Points stand as far apart as the logarithms of their ``x``. Expected values are hollow diamonds. A point that ran on
+    other hosts than the smaller ones is hollow, and a line below the axes says so.
 
     Attributes
     ----------
     x_ticks
-        What stands at each place of the axis, by the ``x`` of the marks.
+        What stands at each place of the axis, by the ``x`` of the marks, which are sizes or counts. Where there is no
+        room for all, some are left out.
     ideal
         A dotted level, called ``ideal_name``.
     levels
@@ -106,7 +110,8 @@ class Lines:
     @cached_property
     def _values(self) -> list[float]:
         marks = [mark for curve in self.series for mark in curve.marks]
-        return [value for mark in marks for value in (mark.value, mark.high, mark.expected) if value is not None]
+        values = (value for mark in marks for value in (mark.value, mark.low, mark.high, mark.expected))
+        return [value for value in values if value is not None]
 
     @cached_property
     def _dotted(self) -> dict[str, float]:
@@ -117,15 +122,37 @@ class Lines:
         return scale(self.unit, [*self._values, *self._dotted.values()])
 
     @cached_property
-    def _place(self) -> dict[float, int]:
-        return {x: position for position, x in enumerate(sorted(self.x_ticks))}
+    def _place(self) -> dict[float, float]:
+        """Where each ``x`` stands: from 0 to one less than their number, so that neighbours are 1 apart on average."""
+        at = {x: math.log2(x) for x in sorted(self.x_ticks) if x > 0}
+        first, last = min(at.values(), default=0.0), max(at.values(), default=0.0)
+        if len(at) < len(self.x_ticks) or first == last:  # a size of 0 has no logarithm
+            return {x: float(position) for position, x in enumerate(sorted(self.x_ticks))}
+        return {x: (place - first) * (len(at) - 1) / (last - first) for x, place in at.items()}
+
+    @cached_property
+    def _named(self) -> dict[float, float]:
+        """The places whose ticks have room for their labels, first and last before all others."""
+        longest = max(len(legible(label)) for label in self.x_ticks.values())
+        apart = _LETTER * (longest + 1) * len(self.x_ticks)
+        first, *others = self._place
+        named = [first]
+        for x in (*others[-1:], *others[:-1]):
+            if all(abs(self._place[x] - self._place[other]) >= apart for other in named):
+                named.append(x)
+        return {x: place for x, place in self._place.items() if x in named}
 
     def _set_heights(self, axes: Axes) -> None:
         if self.logarithmic:
             positive = [self._of(value) for value in [*self._values, *self.levels.values()] if value > 0] or [1.0]
             # Limits first: scaling to one value repeated is a warning on a logarithmic axis.
-            axes.set_ylim(min(positive) / 1.6, max(positive) * 1.6)
+            bottom, top = axes.set_ylim(min(positive) / 1.6, max(positive) * 1.6)
             axes.set_yscale("log")
+            # Of a few decades, powers of ten alone may be one tick or none.
+            if top < 10 * bottom:
+                axes.yaxis.set_major_locator(MaxNLocator(5))
+            elif top < 100 * bottom:
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             top = max([self._of(value) for value in [*self._values, *self._dotted.values()]], default=1.0)
@@ -135,10 +162,8 @@ class Lines:
         axes.set_ylabel(self._of.unit)
 
     def _set_places(self, axes: Axes) -> None:
-        positions = sorted(self.x_ticks)
-        step = max(1, math.ceil(len(positions) / 6)) if len(positions) > 8 else 1
-        axes.set_xticks(range(0, len(positions), step), [legible(self.x_ticks[x]) for x in positions[::step]])
-        axes.set_xlim(-0.35, len(positions) - 0.65)
+        axes.set_xticks([*self._named.values()], [legible(self.x_ticks[x]) for x in self._named])
+        axes.set_xlim(-0.35, len(self.x_ticks) - 0.65)
         axes.set_xlabel(self.x_label)
 
     def _say_names(self, figure: Figure, axes: Axes) -> None:
@@ -153,7 +178,7 @@ class Lines:
             return (shown - bottom) / (top - bottom)
 
         if len(self._place) <= 6 and len(self.series) <= 2:
-            _value_labels(axes, self.series, self._of, self._place)
+            _value_labels(axes, self.series, self._of, self._named)
         heights = {
             curve.name: [(self._place[mark.x], height(mark.value)) for mark in curve.measured] for curve in self.series
         }
@@ -200,7 +225,7 @@ def _names_below(figure: Figure, series: Sequence[Series]) -> None:
     figure.set_figheight(figure.get_figheight() + 0.17 * len(series))
 
 
-def _line(axes: Axes, curve: Series, number: int, of: Scale, place: Mapping[float, int]) -> None:
+def _line(axes: Axes, curve: Series, number: int, of: Scale, place: Mapping[float, float]) -> None:
     colour, shape = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
     marks = sorted(curve.marks, key=lambda mark: mark.x)
     x = [place[mark.x] for mark in marks]
@@ -248,7 +273,7 @@ def _say_what_moved(figure: Figure, series: Sequence[Series]) -> None:
 
 
 def _missing(
-    axes: Axes, series: Sequence[Series], place: Mapping[float, int], points: Sequence[tuple[int, float]]
+    axes: Axes, series: Sequence[Series], place: Mapping[float, float], points: Sequence[tuple[float, float]]
 ) -> None:
     """A cross for every case without a figure, where the curves leave room: a gap must have a reason."""
     crowd: dict[float, int] = {}
@@ -271,7 +296,7 @@ def _missing(
             )  # fmt: skip
 
 
-def _value_labels(axes: Axes, series: Sequence[Series], of: Scale, place: Mapping[float, int]) -> None:
+def _value_labels(axes: Axes, series: Sequence[Series], of: Scale, place: Mapping[float, float]) -> None:
     """Figures at the points: the upper curve's above, the lower curve's below unless the axis is there."""
     bottom, top = axes.get_ylim()
     near = bottom + 0.1 * (top - bottom)

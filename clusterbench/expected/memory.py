@@ -12,7 +12,7 @@ from clusterbench.job.backward import Moment
 from clusterbench.job.passes import STATES
 from clusterbench.parallel import Parallelism, expected_memory, held_activations, part_of, peak_memory
 from clusterbench.parallel.zero import states_in_the_paper
-from clusterbench.types import Case, Expected, metric_key
+from clusterbench.types import ABOUT, Case, Expected, metric_key
 from clusterbench.units import format_bytes
 
 ACTIVATIONS, TOTAL = "activations", "total"
@@ -99,7 +99,7 @@ def _bases(parts: Sequence[TrainingJob], fullest: Sequence[Moment], active: Sequ
         TOTAL: _total_basis(fullest),
     }
     if _is_routed(active, job):
-        even = "about; of an even load, which the router decides"
+        even = f"{ABOUT}of an even load, which the router decides"
         bases |= {category: f"{even}; {bases[category]}" for category in (ACTIVATIONS, TOTAL)}
     if paper := states_in_the_paper(job):
         bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}

@@ -24,7 +24,7 @@ from clusterbench.parallel import (
     part_of,
 )
 from clusterbench.parallel.context import ContextParallel, attention_imbalance
-from clusterbench.types import Expected, metric_key
+from clusterbench.types import ABOUT, Expected, metric_key
 from clusterbench.units import format_bytes
 
 
@@ -112,7 +112,7 @@ def _expected_traffic(parts: Sequence[TrainingJob], active: Sequence[Parallelism
         words = " + ".join(f"{sent.count} {sent.op} of {format_bytes(sent.size_bytes)} in all" for sent in most)
         basis = f"{words}; {job.equation}"
         count = max(sum(sent.count for sent in along) for along in of_rank)
-        about = f"about; {unsure[axis]}; " if axis in unsure else ""
+        about = f"{ABOUT}{unsure[axis]}; " if axis in unsure else ""
         yield metric_key("traffic_bytes", axis=axis), Expected(link, "B", f"{about}{basis}; x bus factor")
         yield metric_key("collectives", axis=axis), Expected(count, "1", basis)
 

@@ -316,7 +316,7 @@ def standing(place: RankPlace) -> str:
     what = f"not left the phase after '{place.phase}'"
     if place.iteration >= 0:
         kind = "warm-up iteration" if place.phase == "checked" else "iteration"
-        what = f"not finished {kind} {place.iteration}"
+        what = f"not finished {kind} {place.iteration + 1}"
     if place.state == "T":
         return f"{what}: its process is stopped (SIGSTOP)"
     frame = place.stack[0] if place.stack else ""

@@ -97,7 +97,6 @@
     return text.split("; ").map((part) => names.has(part) ? `${names.get(part)} ${part}` : part).join("; ");
   }
 
-  const LONG = 28; // letters of a cell that may take several lines
 
   // The place above or below: the nearest, where going sideways counts double.
   function nearest(places, from, direction) {

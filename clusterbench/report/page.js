@@ -3,6 +3,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const plain = (text) => String(text).replaceAll("_", " ");
+const LONG = 28; // letters of a cell that may take several lines
 
 function element(tag, properties, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -102,6 +103,7 @@ const home = (() => {
       made.append(button);
     } else {
       made.textContent = written(column, value);
+      if (column.kind === "text" && made.textContent.length > LONG) made.classList.add("long");
     }
     return made;
   }

@@ -55,7 +55,7 @@ def log(rank: int, *messages: str) -> dict[str, Any]:
 
 
 def observation(*logs: dict[str, Any], hosts: Sequence[str] = HOSTS) -> Observation:
-    return Observation("x", "", 1, 1, tuple(hosts), [[0.1]] * len(logs), passes={LOG.name: list(logs)})
+    return Observation("x", "", 0, 1, tuple(hosts), [[0.1]] * len(logs), passes={LOG.name: list(logs)})
 
 
 def derived(*logs: dict[str, Any], hosts: Sequence[str] = HOSTS, **options: Any) -> dict[str, Metric]:
@@ -203,7 +203,7 @@ def test_warnings_and_unread_lines_are_rows() -> None:
 
 def test_without_a_log_there_is_one_sentence() -> None:
     case = Case("x", "nccl_transport", 1, point(), "cuda", 2, 1, 1, 0, 60.0)
-    (metric,) = NcclTransport.derive(case, Observation("x", "", 1, 1, ("node-a",), [[0.1]]), TWO_HOSTS)
+    (metric,) = NcclTransport.derive(case, Observation("x", "", 0, 1, ("node-a",), [[0.1]]), TWO_HOSTS)
     assert (metric.value, metric.basis) == (None, "no rank left a log of NCCL")
 
 
@@ -384,7 +384,7 @@ def test_a_run_with_both_has_estimate_ratio_and_the_choice(tmp_path: Path) -> No
         timed = case(f"sum-{level}", benchmark="all_reduce", point=of_kind, **about)
         cases += [logged, timed]
         records.append((outcome(logged), replace(observation(*RING), case=logged.id, hash=logged.hash)))
-        timed_observation = Observation(timed.id, timed.hash, 1, 1, HOSTS, [[time_s] * 3] * 4)
+        timed_observation = Observation(timed.id, timed.hash, 0, 1, HOSTS, [[time_s] * 3] * 4)
         records.append((outcome(timed), timed_observation))
     run = write_run(tmp_path / "run", cases, records, cluster=TWO_HOSTS.cluster)
     rows = derive_rows(run)

@@ -11,6 +11,9 @@ from clusterbench.cases import Reading
 from clusterbench.charts.stability import MOST, MOST_OUTLIERS, MOST_POINTS, Courses, Stability
 from clusterbench.derive import read as read_run
 from clusterbench.drawing.svg import svg
+from clusterbench.formulas.statistics import UNSTABLE_CV
+from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import History
 from clusterbench.types import Case
 from tests.report.synthetic import case, good_run, observation, outcome, plant, row
 from tests.report.synthetic import reading as read
@@ -37,7 +40,21 @@ def reading(*cases: tuple[Case, Sequence[Sequence[Sequence[float]]]]) -> Reading
         for planned, repeats in cases
         for repeat, seconds in enumerate(repeats)
     ]
-    return read(*records, cases=[planned for planned, _ in cases], rows=[row(planned) for planned, _ in cases])
+    planned = [planned for planned, _ in cases]
+    histories = read(*records, cases=planned).histories
+    measures = [measure for history in histories for measure in _measures(history)]
+    return read(*records, cases=planned, rows=[*map(row, planned), *measures])
+
+
+def _measures(history: History) -> list[Row]:
+    """What derive says of how far the iterations of a case differ."""
+    spread = history.spread
+    assert spread is not None
+    limits = {"time_cv": (spread.cv, UNSTABLE_CV), "time_max_over_median": (spread.max_over_median, 1.5)}
+    return [
+        row(history.case, metric, value, expected=limit, iterations=spread.num_iterations)
+        for metric, (value, limit) in limits.items()
+    ]
 
 
 def courses(*cases: tuple[Case, Sequence[Sequence[Sequence[float]]]]) -> Courses:
@@ -77,7 +94,7 @@ def test_a_drift_is_named_with_its_direction() -> None:
 def test_a_small_drift_is_none(percent: float) -> None:
     (course,) = courses((case("a"), [drifting(percent)])).drawn
     assert course.steadiness.drift is None
-    assert course.steadiness.is_steady
+    assert not course.steadiness.stands_out
 
 
 def test_noise_is_no_drift() -> None:
@@ -97,10 +114,10 @@ def test_every_iteration_is_a_point_that_says_who_was_slowest() -> None:
     (panel,) = Stability().draw(courses((planned, [steady(), interrupted(every=20)])))
     assert len(panel.entries) == 40
     assert panel.words(panel.entries[0]) == (
-        "repeat 1, iteration 3; time 30.000 ms; rank 3; b; above 1.5 times the median"
+        "repeat 2, iteration 3; time 30.000 ms; rank 3; b; above 1.5 times the median"
     )
     assert {entry.case for entry in panel.entries} == {planned.id}
-    assert [label.get_text() for label in panel.figure.axes[0].get_xticklabels()] == ["repeat 0", "repeat 1"]
+    assert [label.get_text() for label in panel.figure.axes[0].get_xticklabels()] == ["repeat 1", "repeat 2"]
 
 
 def test_of_many_iterations_some_stand_for_their_neighbours_and_outliers_stay() -> None:
@@ -115,8 +132,20 @@ def test_what_is_far_above_stands_at_the_edge_with_its_time() -> None:
     seconds = steady(count=40)
     seconds[0][7] = 9.0
     (panel,) = Stability().draw(courses((case("a"), [seconds])))
-    assert "rank 0, 9.000 s" in [text.get_text() for text in panel.figure.axes[0].texts]
-    assert panel.figure.axes[0].get_ylim()[1] < 50
+    (axes,) = panel.figure.axes
+    assert "rank 0, 9.000 s" in [text.get_text() for text in axes.texts]
+    assert axes.get_ylim()[1] < 50
+    (arrow,) = [line for line in axes.lines if line.get_marker() == "^"]
+    assert list(arrow.get_xydata()[0]) == [8, axes.get_ylim()[1]]
+
+
+def test_what_is_said_of_outliers_does_not_overlap() -> None:
+    seconds = steady(count=40)
+    for number in (7, 8, 20):
+        seconds[0][number] = 9.0
+    (panel,) = Stability().draw(courses((case("a"), [seconds])))
+    places = [text.xy[0] for text in panel.figure.axes[0].texts if text.get_text().startswith("rank 0")]
+    assert places == [9, 21]
 
 
 def test_of_many_unsteady_cases_the_worst_are_drawn_and_the_rest_counted() -> None:
@@ -127,8 +156,21 @@ def test_of_many_unsteady_cases_the_worst_are_drawn_and_the_rest_counted() -> No
 
 def test_a_few_iterations_say_nothing() -> None:
     assert Stability().select(reading((case("a"), [[[0.1]] * 4]))) is None
-    assert Stability().select(reading((case("a"), [[[0.1, 0.2]] * 4, [[0.1, 0.3]] * 4]))) is None
+    assert Stability().select(reading((case("a"), [[[0.1, 0.2]] * 4]))) is None
     assert Stability().select(read(cases=[case("a")])) is None
+
+
+def test_what_is_unsteady_is_what_the_verdict_calls_so() -> None:
+    three, drifts = [[0.010, 0.020, 0.010]] * 4, [[0.010 * 1.003**number for number in range(24)]] * 4
+    cases = (case("a"), [three]), (case("b"), [drifts]), (case("c"), [steady()]), (case("d"), [[[0.01]] * 4])
+    assert reading(*cases).unsteady == {"planted/1n4/a"}
+    data = courses(*cases)
+    assert (data.num_unsteady, data.num_drifting, data.num_cases) == (1, 1, 4)
+    assert Stability().answer(data).startswith("1 of 4 cases is unsteady, and 1 more drifts. planted/1n4/a differs")
+    data = courses((case("b"), [drifts]), (case("c"), [steady()]))
+    assert Stability().answer(data).startswith("No case is unsteady; 1 of 2 cases drifts. planted/1n4/b differs most")
+    data = courses((case("c"), [steady()]), (case("d"), [[[0.01]] * 4]))
+    assert Stability().answer(data).startswith("All cases of 3 iterations or more are steady: ")
 
 
 def test_the_fastest_training_and_the_largest_message_are_the_main_cases() -> None:

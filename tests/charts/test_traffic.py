@@ -3,9 +3,9 @@ from clusterbench.rows import Row
 from tests.report.synthetic import case, of_rows, row
 
 
-def traffic(axis: str, counted: float, formula: float | None) -> Row:
+def traffic(axis: str, counted: float, formula: float | None, basis: str = "") -> Row:
     planned = case("tp2", point={"layout": "dp2-tp2"})
-    return row(planned, "traffic_bytes", counted, unit="B", expected=formula, detail={"axis": axis})
+    return row(planned, "traffic_bytes", counted, unit="B", expected=formula, detail={"axis": axis}, basis=basis)
 
 
 def test_there_is_one_panel_an_axis() -> None:
@@ -24,6 +24,19 @@ def test_the_answer_counts_where_formula_and_count_agree() -> None:
         "Counted traffic equals the formula in 1 of 2 comparisons."
     )
     assert Traffic().answer([traffic("tp", 64, None)]) == ""
+
+
+def test_what_a_router_decides_is_not_held_against_the_formula() -> None:
+    routed = traffic("ep", 65, 64, "about; bytes of an even load; the router decides how many rows each rank gets")
+    assert Traffic().answer([traffic("dp", 64, 64), routed]) == (
+        "Counted traffic equals the formula to the byte in all 1 comparisons. "
+        "Not judged: 1 more, of which a router decides what the axis carries."
+    )
+    assert Traffic().answer([routed]) == ""
+    (panel,) = Traffic().draw([routed])
+    assert [text.get_text() for text in panel.figure.legends[0].get_texts()] == [
+        "counted", "formula, of an even load where routed",
+    ]  # fmt: skip
 
 
 def test_an_axis_without_traffic_shows_nothing() -> None:

@@ -165,8 +165,8 @@ def test_a_record_without_metrics_is_named_and_the_other_repeats_stand(tmp_path:
     reading = read(write_run(tmp_path / "run", [planned], records))
     assert [observation.repeat for observation in reading.histories[0].observations] == [0, 2]
     assert reading.problems == (
-        "planted/1n4/a, repeat 1: 'planted' cannot derive metrics from the record (x would be inf); it was left out",
-        "planted/1n4/a, repeat 3: 'planted' cannot derive metrics from the record (TypeError: Metric.__new__() got an "
+        "planted/1n4/a, repeat 2: 'planted' cannot derive metrics from the record (x would be inf); it was left out",
+        "planted/1n4/a, repeat 4: 'planted' cannot derive metrics from the record (TypeError: Metric.__new__() got an "
         "unexpected keyword argument 'nom'); it was left out",
     )
 

@@ -63,6 +63,37 @@ def test_a_bar_names_its_total_and_one_that_is_missing_its_reason() -> None:
     assert ">× timeout<" in drawn
 
 
+@pytest.mark.parametrize("factor", [1.0, 3.0, 7.0, 30.0, 1e4])
+def test_a_logarithmic_axis_holds_low_and_high_and_has_two_ticks(factor: float) -> None:
+    for start in (1.01, 2.1, 5.3, 9.7):
+        marks = Mark(1, start * factor, start, start * factor), Mark(2, start * factor)
+        lines = Lines("t", [Series("a", marks)], "1", {1: "1", 2: "2"}, x_label="x", logarithmic=True)
+        (axes,) = lines.panel().figure.axes
+        bottom, top = axes.get_ylim()
+        assert bottom < start <= start * factor < top
+        assert sum(bottom <= tick <= top for tick in axes.get_yticks()) >= 2
+
+
+def _axis(sizes: list[float], name: str = "{:.0f}") -> tuple[list[float], list[str]]:
+    """Where points of these sizes stand, and the labels at the axis."""
+    series = [Series("a", tuple(Mark(size, 1.0) for size in sizes))]
+    (axes,) = Lines("t", series, "s", {size: name.format(size) for size in sizes}, x_label="x").panel().figure.axes
+    return list(axes.lines[0].get_xdata()), [label.get_text() for label in axes.get_xticklabels()]
+
+
+def test_points_stand_as_far_apart_as_the_logarithms_of_their_sizes() -> None:
+    assert _axis([1, 2, 4, 8]) == ([0, 1, 2, 3], ["1", "2", "4", "8"])
+    assert _axis([1, 2, 16]) == ([0, 0.5, 2], ["1", "2", "16"])
+    assert _axis([0, 1, 16])[0] == [0, 1, 2]  # a size of 0 has no logarithm
+    assert _axis([5])[0] == [0]
+
+
+def test_labels_that_would_overlap_are_left_out() -> None:
+    assert _axis([1000, 1001, 4000], "{:.0f}KiB")[1] == ["1000KiB", "4000KiB"]
+    assert _axis([1, 1000, 1001, 1002])[1] == ["1", "1002"]
+    assert len(_axis([2.0**number for number in range(28)], "{:.2g}")[1]) <= 10
+
+
 def test_a_point_on_other_hosts_is_hollow_and_said() -> None:
     stayed = (Mark(1, 5.0, world_size=2, hosts="cb1 cb2"), Mark(2, 4.0, world_size=4, hosts="cb1 cb2 cb3"))
     went = (stayed[0], Mark(2, 4.0, world_size=4, hosts="cb3 cb4"))

@@ -46,7 +46,7 @@ def planned(folder: Path, suite: str, seen: Seen, ranks: int = 1) -> Path:
 
 
 def observed(case: Case, seconds: float, **more: object) -> Observation:
-    record = Observation(case.id, case.hash, 1, 1, ("a",), [[seconds] * case.iterations] * case.world_size)
+    record = Observation(case.id, case.hash, 0, 1, ("a",), [[seconds] * case.iterations] * case.world_size)
     return replace(record, **more)
 
 

@@ -242,7 +242,7 @@ WAITING = ['File "/x/torch/distributed/distributed_c10d.py", line 3 in all_reduc
 def test_the_ranks_behind_are_named_and_not_those_that_wait(tmp_path):
     outcome = hang(tmp_path, seen(0, iteration=3), seen(1, iteration=3), seen(2, iteration=2), seen(3, iteration=2))
     assert outcome.reason == (
-        "stopped after 0.05 s: ranks 2-3 (host a) have not finished iteration 2; the other 2 ranks wait for them"
+        "stopped after 0.05 s: ranks 2-3 (host a) have not finished iteration 3; the other 2 ranks wait for them"
     )
     assert outcome.rank == 2
 
@@ -322,7 +322,7 @@ def test_a_stopped_process_is_named_among_equals(tmp_path):
     others = [seen(rank, iteration=2, stack=WAITING) for rank in (0, 2, 3)]
     outcome = hang(tmp_path, seen(1, iteration=2, state="T"), *others)
     assert outcome.reason == (
-        "stopped after 0.05 s: rank 1 (host a) has not finished iteration 2: its process is stopped (SIGSTOP); "
+        "stopped after 0.05 s: rank 1 (host a) has not finished iteration 3: its process is stopped (SIGSTOP); "
         "the other 3 ranks wait for it"
     )
 
@@ -332,7 +332,7 @@ def test_among_equals_the_one_outside_a_collective_is_named(tmp_path):
     others = [seen(rank, iteration=2, stack=WAITING) for rank in (0, 1, 2)]
     outcome = hang(tmp_path, *others, seen(3, iteration=2, stack=asleep))
     assert outcome.reason == (
-        "stopped after 0.05 s: rank 3 (host a) has not finished iteration 2, in forward (model.py:12); "
+        "stopped after 0.05 s: rank 3 (host a) has not finished iteration 3, in forward (model.py:12); "
         "the other 3 ranks wait for it"
     )
 

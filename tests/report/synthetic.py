@@ -61,7 +61,7 @@ def case(label: str, world_size: int = 4, **changes: Any) -> Case:
     return Case(**{**fields, **changes})
 
 
-def outcome(of: Case, status: Any = "ok", *, repeat: int = 1, attempt: int = 1, **changes: Any) -> Outcome:
+def outcome(of: Case, status: Any = "ok", *, repeat: int = 0, attempt: int = 1, **changes: Any) -> Outcome:
     return Outcome(
         of.id, of.hash, repeat, attempt, status, **{"started": "2026-03-02T14:10:00", "elapsed_s": 2.5, **changes}
     )
@@ -72,7 +72,7 @@ def observation(
     seconds: Sequence[Sequence[float]] | None = None,
     figures: Sequence[Mapping[str, Any]] = (),
     *,
-    repeat: int = 1,
+    repeat: int = 0,
     attempt: int = 1,
     hosts: tuple[str, ...] = ("laptop",),
     **changes: Any,
@@ -162,7 +162,7 @@ def tp_scale_run(path: Path, noise: float = 0.02) -> RunFolder:
             },
         )
         cases.append(planned)
-        for repeat in (1, 2, 3):
+        for repeat in range(3):
             if not speed:
                 why = "rank 5 asked for 1.5 GiB and the host had 0.9 GiB left"
                 ended = outcome(

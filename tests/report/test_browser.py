@@ -22,6 +22,7 @@ from clusterbench.drawing.lines import Lines, Mark, Series
 from clusterbench.drawing.panel import Column, Entry, Panel, Story
 from clusterbench.drawing.style import canvas
 from clusterbench.report import render_report
+from clusterbench.report.several import render_together
 from clusterbench.rows import Row
 from clusterbench.run_folder import RunFolder
 from tests.report.synthetic import all_reduce_run, case, good_run, plant, tp_scale_run, write_run
@@ -125,7 +126,7 @@ def test_the_table_filters_by_words_and_by_outcome(open_page: Callable[..., Page
     assert _first_column(page) == ["tp4+sp"]
     assert page.inner_text("#shown") == "1 of 7 cases"
     page.fill("#filter", "")
-    page.select_option("#outcome", "out_of_memory")
+    page.select_option("#outcome", "out_of_memory_as_expected")
     assert _first_column(page) == ["tp8"]
 
 
@@ -157,6 +158,28 @@ def test_a_script_in_a_reason_is_text(open_page: Callable[..., Page], tmp_path: 
     page = open_page(all_reduce_run(tmp_path / "run"))
     assert "<script>alert('reason')</script>" in page.inner_text("#findings")
     assert "<script>alert('reason')</script>" in page.inner_text("#table")
+
+
+def test_a_reason_is_read_without_scrolling_and_what_was_expected_is_no_cross(
+    open_page: Callable[..., Page], tmp_path: Path
+) -> None:
+    page = open_page(tp_scale_run(tmp_path / "run"))
+    expected = page.locator("#table td.is-out_of_memory_as_expected")
+    assert expected.inner_text() == "out of memory as expected"
+    mark = expected.evaluate("(cell) => getComputedStyle(cell, '::before').content")
+    assert mark not in ("none", '"✗ "')
+    reason = page.get_by_role("cell", name="rank 5 asked for 1.5 GiB").bounding_box()
+    frame = page.get_by_role("region", name="All cases").bounding_box()
+    assert reason is not None
+    assert frame is not None
+    assert reason["x"] + reason["width"] <= frame["x"] + frame["width"]
+
+
+def test_the_runs_of_a_page_fit_its_width(visit: Callable[..., Page], tmp_path: Path) -> None:
+    runs = [tp_scale_run(tmp_path / "a"), tp_scale_run(tmp_path / "b")]
+    page = visit(render_together(runs, tmp_path / "both").path.as_uri(), 1280)
+    frame = page.get_by_role("region", name="Runs")
+    assert frame.evaluate("(frame) => frame.scrollWidth <= frame.clientWidth")
 
 
 @with_planted_chart

@@ -160,7 +160,7 @@ def test_every_case_is_there_without_javascript_when_they_are_few(tmp_path: Path
     page = render_report(tp_scale_run(tmp_path / "run")).path.read_text()
     body = page.split('<table id="table">', 1)[1].split("</tbody>", 1)[0].split("<tbody>", 1)[1]
     assert body.count("<tr>") == 7
-    assert '<td class="status is-out_of_memory">out of memory</td>' in body
+    assert '<td class="status is-out_of_memory_as_expected">out of memory as expected</td>' in body
 
 
 def test_rendering_again_gives_the_same_page(tmp_path: Path) -> None:
@@ -276,6 +276,16 @@ def test_samples_stand_in_the_page_for_each_repeat(tmp_path: Path) -> None:
     assert (repeat["repeat"], repeat["count"], repeat["summary"]) == (1, 20, ["10", "10.1", "10.2"])
     assert repeat["values"][:3] == [10, 10.1, 10.2]
     assert ("samples of every rank", f"observations.jsonl, the lines with identity {case('a').hash}") in found["about"]
+
+
+def test_repeats_count_from_1_as_in_the_terminal(tmp_path: Path) -> None:
+    one = case("a", repeats=2)
+    records = [(outcome(one, repeat=repeat), observation(one, repeat=repeat)) for repeat in (0, 1)]
+    (found,) = details(read(write_run(tmp_path / "run", [one], records))) or []
+    assert [name for name, _ in found["about"] if name.startswith("repeat")] == [
+        "repeat 1, attempt 1", "repeat 2, attempt 1",
+    ]  # fmt: skip
+    assert [repeat["repeat"] for repeat in found["samples"]["repeats"]] == [1, 2]
 
 
 def test_of_many_samples_the_first_stand_in_the_page(tmp_path: Path) -> None:
