@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -30,10 +30,11 @@ class Training:
 def training(host: Host) -> Training:
     """The ports that ``NCCL_IB_HCA`` names; where it is not set or names none, the kind with the most bandwidth.
 
-    A kind is ports of one model, board and link layer, bonds apart: a port that lost half its rate or its link stays
+    A kind is ports of one model and link layer, bonds apart: a port that lost half its rate or its link stays
     with its kind, and four storage ports of 100 Gb/s do not outweigh eight of 400 Gb/s, nor eight that are all down
-    beside GPUs, at whatever rate a port that is down shows. Devices made of software
-    (``rdma_rxe``, ``siw``) are left out.
+    beside GPUs, at whatever rate a port that is down shows. Boards of one model are kinds of their own, as storage
+    cards may be of the model that trains, unless its ports share out evenly among the GPUs: then a card was replaced
+    by another maker's. Devices made of software (``rdma_rxe``, ``siw``) are left out.
 
     Raises
     ------
@@ -43,11 +44,16 @@ def training(host: Host) -> Training:
     facts = host.of(Infiniband)
     devices = {device.name: device for device in facts.devices}
     ports = [port for port in facts.ports if port.device in devices and devices[port.device].kind != "software"]
+    gpus = _gpus(host)
+    models = Counter(_model(devices[port.device], port) for port in ports)
     kinds: dict[Hashable, list[Port]] = defaultdict(list)
     for port in ports:
-        kinds[_kind(devices[port.device], port)].append(port)
+        device = devices[port.device]
+        model = _model(device, port)
+        is_even = gpus and gpus % models[model] == 0
+        kinds[model, None if is_even else device.board].append(port)
     fastest = max((port.bits_per_s or 0.0 for port in ports if port.is_active), default=0.0)
-    least_down = _gpus(host) / 2 or len(ports) + 1
+    least_down = gpus / 2 or len(ports) + 1
     by_weight = sorted(kinds.values(), key=lambda kind: _weight(kind, fastest, least_down))
     alike = tuple(by_weight[-1]) if by_weight else ()
     setting = (host.environment.get("variables") or {}).get(VARIABLE) or None
@@ -61,8 +67,8 @@ def _gpus(host: Host) -> int:
     return len(mappings(host.environment.get("gpus"))) or len(gpu_cards(host))
 
 
-def _kind(device: Device, port: Port) -> Hashable:
-    return (device.kind, device.hca_type, device.board, port.link_layer, "bond" in device.name)
+def _model(device: Device, port: Port) -> Hashable:
+    return (device.kind, device.hca_type, port.link_layer, "bond" in device.name)
 
 
 def _weight(ports: Sequence[Port], fastest: float, least_down: float) -> tuple[float, int]:

@@ -28,6 +28,21 @@ def test_a_port_that_lost_lanes_stays_one_of_training(tmp_path):
     assert len(training(machine.host(tmp_path)).ports) == 8
 
 
+@pytest.mark.parametrize("boards", [(3,), (4, 5, 6, 7)])
+def test_a_card_of_the_same_model_from_another_maker_trains_too(tmp_path, boards):
+    machine = healthy()
+    for number in boards:
+        machine.files[f"/sys/class/infiniband/mlx5_{number}/board_id"] = "MT_0000001222\n"
+    assert len(training(machine.host(tmp_path)).ports) == 8
+
+
+def test_storage_cards_of_the_same_model_beside_one_training_card_for_each_gpu_do_not(tmp_path):
+    machine = healthy()
+    for number in (8, 9):
+        add_card(machine, f"mlx5_{number}", rate="200 Gb/sec (2X NDR)")
+    assert len(training(machine.host(tmp_path)).ports) == 8
+
+
 def all_down(machine, rate="10 Gb/sec (4X SDR)"):
     for number in range(8):
         port = {"state": "1: DOWN", "phys_state": "2: Polling", "rate": rate}
