@@ -34,7 +34,8 @@ def training(host: Host) -> Training:
     with its kind, and four storage ports of 100 Gb/s do not outweigh eight of 400 Gb/s, nor eight that are all down
     beside GPUs, at whatever rate a port that is down shows. Boards of one model are kinds of their own, as storage
     cards may be of the model that trains, unless its ports share out evenly among the GPUs: then a card was replaced
-    by another maker's. Devices made of software (``rdma_rxe``, ``siw``) are left out.
+    by another maker's. Devices made of software (``rdma_rxe``, ``siw``) are left out, and of virtual functions the rule
+    takes none beside the card that they belong to.
 
     Raises
     ------
@@ -44,15 +45,15 @@ def training(host: Host) -> Training:
     facts = host.of(Infiniband)
     devices = {device.name: device for device in facts.devices}
     ports = [port for port in facts.ports if port.device in devices and devices[port.device].kind != "software"]
-    gpus = _gpus(host)
-    models = Counter(_model(devices[port.device], port) for port in ports)
+    gpus, own = _gpus(host), [port for port in ports if port in facts.own_ports]
+    models = Counter(_model(devices[port.device], port) for port in own)
     kinds: dict[Hashable, list[Port]] = defaultdict(list)
-    for port in ports:
+    for port in own:
         device = devices[port.device]
         model = _model(device, port)
         is_even = gpus and gpus % models[model] == 0
         kinds[model, None if is_even else device.board].append(port)
-    fastest = max((port.bits_per_s or 0.0 for port in ports if port.is_active), default=0.0)
+    fastest = max((port.bits_per_s or 0.0 for port in own if port.is_active), default=0.0)
     least_down = gpus / 2 or len(ports) + 1
     by_weight = sorted(kinds.values(), key=lambda kind: _weight(kind, fastest, least_down))
     alike = tuple(by_weight[-1]) if by_weight else ()

@@ -4,7 +4,7 @@ import pytest
 
 from clusterbench.checks._training import is_named, training
 from clusterbench.facts.infiniband import Infiniband
-from tests.checks.cards import add_card
+from tests.checks.cards import add_card, add_virtual_functions
 from tests.facts.machine import Machine, healthy, planted
 
 
@@ -40,6 +40,22 @@ def test_storage_cards_of_the_same_model_beside_one_training_card_for_each_gpu_d
     machine = healthy()
     for number in (8, 9):
         add_card(machine, f"mlx5_{number}", rate="200 Gb/sec (2X NDR)")
+    assert len(training(machine.host(tmp_path)).ports) == 8
+
+
+@pytest.mark.parametrize("state", ["1: DOWN", "4: ACTIVE"])
+def test_virtual_functions_do_not_train_beside_their_cards(tmp_path, state):
+    machine = healthy()
+    add_virtual_functions(machine, state=state)
+    ours = training(machine.host(tmp_path))
+    assert devices(ours.ports) == [f"mlx5_{number}" for number in range(8)]
+    assert len(ours.others) == 32
+
+
+def test_virtual_functions_train_where_their_cards_are_not(tmp_path):
+    machine = healthy()
+    add_virtual_functions(machine, of_each=1, state="4: ACTIVE")
+    machine.without(*(f"/sys/class/infiniband/mlx5_{number}/" for number in range(8)))
     assert len(training(machine.host(tmp_path)).ports) == 8
 
 
