@@ -52,24 +52,35 @@ class UnlikeHosts(Diagnosis):
     """
 
     def answer(self, reading: Reading) -> Answer:
-        described = sum(bool(host) for host in (reading.environment.get("hosts") or {}).values())
-        findings = tuple(
-            Finding(
-                f"host{'s' * (len(difference.hosts) > 1)} {_listed(difference.hosts)}",
-                difference.sentence,
-                difference.severity,
-                # Where the odd ones are not the fewer, nothing says which of them are as they should be.
-                among=difference.hosts if 2 * len(difference.hosts) < described else (),
-            )
-            for difference in differences(reading.environment)
-        )
+        said = of_facts(reading.environment)
         used = {host for history in reading.histories for seen in history.observations for host in seen.hosts}
-        if len(used) < 2 or not reading.ran_here or findings:
-            return Answer(findings)
-        if described < 2:
+        if said.findings:
+            return said
+        if len(used) < 2 or not reading.ran_here:
+            return Answer()
+        if not said.healthy:
+            described = sum(bool(host) for host in (reading.environment.get("hosts") or {}).values())
             takes = "environment.json with every host, as 'clusterbench run' writes it"
             return Answer(not_judged=(NotJudged("hosts", f"{described} of {len(used)} are described", takes),))
-        return Answer(healthy=(f"{plural(described, 'host')} are alike in what they say of themselves",))
+        return said
+
+
+def of_facts(environment: Mapping[str, Any]) -> Answer:
+    """What the diagnosis says of hosts as they describe themselves; nothing where fewer than two do."""
+    described = sum(bool(host) for host in (environment.get("hosts") or {}).values())
+    findings = tuple(
+        Finding(
+            f"host{'s' * (len(difference.hosts) > 1)} {_listed(difference.hosts)}",
+            difference.sentence,
+            difference.severity,
+            # Where the odd ones are not the fewer, nothing says which of them are as they should be.
+            among=difference.hosts if 2 * len(difference.hosts) < described else (),
+        )
+        for difference in differences(environment)
+    )
+    if findings or described < 2:
+        return Answer(findings)
+    return Answer(healthy=(f"{plural(described, 'host')} are alike in what they say of themselves",))
 
 
 def differences(environment: Mapping[str, Any]) -> list[Difference]:

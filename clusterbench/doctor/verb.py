@@ -15,6 +15,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.benchmarks._sustained import SustainedBenchmark
 from clusterbench.checks import hosts_of, judge
 from clusterbench.diagnoses import Answer
+from clusterbench.diagnoses.unlike_hosts import of_facts
 from clusterbench.doctor import Examination, Found, examine
 from clusterbench.doctor.accept import Accepted, accepting, read_accepted
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
@@ -231,6 +232,8 @@ def _told(
     answers: Mapping[str, Answer] | None,
 ) -> int:
     hosts = hosts_of(environment)
+    if answers is None:  # nothing ran: of the diagnoses one judges facts
+        answers = {"unlike_hosts": of_facts(environment)}
     said = examine([host.name for host in hosts], judge(hosts), answers)
     return _shown(asked, drain_on, accepting(with_lost(said, asked.not_reached), accepted, date.today()))
 

@@ -17,6 +17,7 @@ from clusterbench.doctor import examine
 from clusterbench.doctor.prolog import MOST_OF_A_REASON, drain_list, line, reason, within
 from clusterbench.doctor.text import text
 from clusterbench.doctor.verb import Asked, seconds_of, with_lost
+from clusterbench.doctor.verb import _told as told
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import over_ssh
 from clusterbench.suite import load_suite
@@ -45,6 +46,16 @@ def test_this_host_is_examined_by_its_facts_alone(tmp_path):
     assert done.stdout.partition(":")[0] == said["word"].upper()
     assert done.returncode == said["exit_code"], done.stderr
     assert len(said["hosts"]) == 1
+
+
+def test_hosts_are_held_against_each_other_by_facts_alone(tmp_path, capsys):
+    well = healthy().host(tmp_path).environment
+    odd = {**well, "gpus": well["gpus"][:7], "num_usable_cpus": 112}
+    assert told(Asked("quick"), (), None, {"hosts": {"n1": well, "n2": well, "n3": odd}}, None) == 1
+    said = capsys.readouterr().out
+    assert "the set of GPUs is 7 x NVIDIA H100 80GB HBM3 on n3" in said
+    assert "the number of CPUs that may be used is 112 on n3 and 224 on the other 2 hosts [unlike_hosts]" in said
+    assert told(Asked("quick"), (), None, {"hosts": {"n1": well, "n2": well}}, None) == 0
 
 
 @pytest.mark.parametrize("depth", ["short", "deep"])
