@@ -58,6 +58,31 @@ def test_hosts_are_held_against_each_other_by_facts_alone(tmp_path, capsys):
     assert told(Asked("quick"), (), None, {"hosts": {"n1": well, "n2": well}}, None) == 0
 
 
+@pytest.mark.parametrize(("drain_on", "word"), [(None, "SUSPECT: "), (("port_state",), "drain: ")])
+def test_a_file_that_cannot_be_written_costs_no_verdict(tmp_path, capsys, drain_on, word):
+    machine = healthy()
+    machine.files[f"{PORT}/state"] = "1: DOWN\n"
+    environment = {"hosts": {"n1": machine.host(tmp_path).environment}}
+    asked = Asked("quick", json=tmp_path / "none" / "found.json")
+    if drain_on:
+        assert told(asked, (), drain_on, environment, None) == 1
+    else:
+        with pytest.raises(SuiteError, match="cannot be written: No such file or directory"):
+            told(asked, (), drain_on, environment, None)
+    assert capsys.readouterr().out.startswith(word)
+
+
+def test_a_file_is_replaced_in_one_step_through_its_link_and_a_pipe_stays_one(tmp_path):
+    environment = {"hosts": {"n1": healthy().host(tmp_path).environment}}
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "found.json")
+    told(Asked("quick", json=link, junit=Path("/dev/null")), (), None, environment, None)
+    assert json.loads((tmp_path / "found.json").read_text())["hosts"] == ["n1"]
+    assert link.is_symlink()
+    assert not Path("/dev/null").is_file()
+    assert not [*tmp_path.glob("*.new")]
+
+
 @pytest.mark.parametrize("depth", ["short", "deep"])
 def test_what_is_measured_is_a_suite(depth):
     assert load_suite(Asked(depth).suite).question.endswith("?")
