@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from clusterbench.checks._training_node import gpu_cards
 from clusterbench.facts import Host
 from clusterbench.facts.infiniband import Device, Infiniband, Port
+from clusterbench.facts.nccl_conf import setting_of
 from clusterbench.host_facts import mappings
 
 VARIABLE = "NCCL_IB_HCA"
@@ -57,7 +58,7 @@ def training(host: Host) -> Training:
     least_down = gpus / 2 or len(ports) + 1
     by_weight = sorted(kinds.values(), key=lambda kind: _weight(kind, fastest, least_down))
     alike = tuple(by_weight[-1]) if by_weight else ()
-    setting = (host.environment.get("variables") or {}).get(VARIABLE) or None
+    setting = setting_of(host, VARIABLE) or None
     named = tuple(port for port in ports if setting and is_named(port, setting))
     used = named or alike
     return Training(used, tuple(port for port in ports if port not in used), alike, setting)

@@ -103,6 +103,14 @@ def test_the_setting_comes_before_the_rule(tmp_path):
     assert devices(training(machine.host(tmp_path)).ports) == ["mlx5_1", "mlx5_2"]
 
 
+def test_the_setting_may_stand_in_nccl_conf_and_the_environment_comes_first(tmp_path):
+    machine = healthy()
+    machine.files["/etc/nccl.conf"] = "NCCL_IB_HCA==mlx5_1,mlx5_2\n"
+    assert devices(training(machine.host(tmp_path)).ports) == ["mlx5_1", "mlx5_2"]
+    machine.environment["variables"] = {"NCCL_IB_HCA": "=mlx5_3"}
+    assert devices(training(machine.host(tmp_path / "set")).ports) == ["mlx5_3"]
+
+
 def test_a_setting_that_names_nothing_leaves_the_rule(tmp_path):
     machine = healthy()
     machine.environment["variables"] = {"NCCL_IB_HCA": "rocep"}
