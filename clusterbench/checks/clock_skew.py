@@ -35,11 +35,8 @@ class ClockSkew(Check):
             offsets.setdefault(hosts[0].name, 0.0)  # the one that measured
         if len(offsets) == 2:
             return {host.name: _of_two(host.name, offsets) for host in hosts}
-        usual = _usual([*offsets.values()]) if len(offsets) >= _ENOUGH else None
-        if usual is None and len(offsets) >= _ENOUGH:
-            apart = _apart(offsets)
-            return {each.name: _found(apart, offsets[each.name]) if each.name in offsets else _UNKNOWN for each in hosts}
-        return {host.name: _of_many(offsets.get(host.name), usual) for host in hosts}
+        said = _of_many(offsets) if len(offsets) >= _ENOUGH else {}
+        return {host.name: said.get(host.name, _UNKNOWN) for host in hosts}
 
 
 _UNKNOWN = Judged(unknown=(Unknown("the clock was compared with that of no other host", "a second host"),))
@@ -76,9 +73,15 @@ def _of_two(name: str, offsets: Mapping[str, float]) -> Judged:
     return _found(f"the clock is {_seconds(abs(skew))} {which} that of {other}", offsets[name])
 
 
-def _of_many(offset: float | None, usual: float | None) -> Judged:
-    if offset is None or usual is None:
-        return _UNKNOWN
+def _of_many(offsets: Mapping[str, float]) -> Mapping[str, Judged]:
+    usual = _usual([*offsets.values()])
+    if usual is None:
+        apart = _apart(offsets)
+        return {name: _found(apart, offset) for name, offset in offsets.items()}
+    return {name: _against(usual, offset) for name, offset in offsets.items()}
+
+
+def _against(usual: float, offset: float) -> Judged:
     skew = offset - usual
     if abs(skew) <= MOST_SKEW_S:
         return Judged(healthy=f"the clock is within {_seconds(MOST_SKEW_S)} of that of most hosts")

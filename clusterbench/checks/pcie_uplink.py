@@ -9,7 +9,7 @@ from clusterbench.facts.pcie import Device, Pcie
 
 
 class PcieUplink(PartsCheck[Device]):
-    """PCIe switches above GPUs or RDMA cards whose link towards the CPU is narrower than both of its ends could make it.
+    """PCIe switches above GPUs or RDMA cards whose link towards the CPU is narrower than both its ends could make it.
 
     All that hangs on the switch shares that link to the CPU's memory and to other switches. Above network cards, which
     do not lower their link while idle, its speed is judged as well. A switch is two bridges in a row, of which the one
@@ -55,7 +55,7 @@ def _by_address(host: Host) -> Mapping[str, Device]:
 def _above(every: Mapping[str, Device], device: Device) -> list[Device]:
     """The bridges above a device, the nearest first."""
     above: list[Device] = []
-    while device.above in every:
+    while device.above is not None and device.above in every:
         device = every[device.above]
         above.append(device)
     return above

@@ -19,7 +19,7 @@ class PortRateAlike(AlikeCheck):
     severity = "error"
     source = "/sys/class/infiniband/*/ports/*/rate"
     confirm = "ibstat"
-    fix = "look at the speed that the switch's ports are set to, at the cables and transceivers, and at the cards' model"
+    fix = "look at the speed that the switch's ports are set to, at cables and transceivers, and at the cards' model"
 
     def traits(self, host: Host) -> Mapping[str, Trait]:
         ports = [port for port in training(host).ports if port.is_active and port.bits_per_s]

@@ -46,7 +46,8 @@ def as_junit(examination: Examination) -> str:
             if why and not here.found:
                 ElementTree.SubElement(case, "skipped", message=why)
     ElementTree.indent(root)
-    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", ElementTree.tostring(root, encoding="unicode", xml_declaration=True))
+    written = ElementTree.tostring(root, encoding="unicode", xml_declaration=True)
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", written)
 
 
 def as_openmetrics(examination: Examination) -> str:

@@ -8,7 +8,6 @@ from clusterbench.facts.infiniband import Device, Infiniband
 from clusterbench.facts.nccl_conf import NcclConf, Setting
 from tests.facts.machine import laptop, training
 
-
 CARD = Device("mlx5_0", "0000:18:00.0", "1: CA", None, "MT4129", None, 0, "mlx5_core", ())
 
 

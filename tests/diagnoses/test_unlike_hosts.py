@@ -100,7 +100,9 @@ def test_what_differs_is_said_with_the_odd_host_and_the_others(changed: dict[str
 
 
 def test_a_memory_module_that_is_missing_of_32_is_found() -> None:
-    assert said(hosts(cb3={"memory_bytes": 969 * 2**30})) == ["the memory is 969 GiB on cb3, and 1000 GiB on most hosts"]
+    assert said(hosts(cb3={"memory_bytes": 969 * 2**30})) == [
+        "the memory is 969 GiB on cb3, and 1000 GiB on most hosts"
+    ]
 
 
 @pytest.mark.parametrize(
