@@ -233,6 +233,10 @@ def ssh(tmp_path, monkeypatch):
     program.write_text(
         '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nhost=$1; shift\n'
         '[ "$host" = down ] && { echo "ssh: connect to host down port 22: No route to host" >&2; exit 255; }\n'
+        'case "$host:$*" in\n'
+        'broken:*clusterbench*) echo "No module named psutil" >&2; exit 1;;\n'
+        "late:*) exec sleep 100;;\n"
+        "esac\n"
         'exec sh -c "$*"\n'
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -243,6 +247,26 @@ def test_hosts_are_tried_and_the_one_that_is_down_is_named(ssh):
     reached = over_ssh.reach(["here", "down"])
     assert reached.hosts == ("here",)
     assert reached.why_not == {"down": "ssh: connect to host down port 22: No route to host"}
+
+
+def test_a_host_where_clusterbench_does_not_start_is_named_and_the_others_are_examined(ssh):
+    done = doctor("--quick", "--hosts", "here,broken")
+    assert "evidence  ssh broken: No module named psutil" in done.stdout, done.stderr
+
+
+def test_a_host_that_stalls_is_not_waited_for(ssh, monkeypatch):
+    monkeypatch.setattr(over_ssh, "SECONDS_TO_ANSWER", 0.5)
+    assert over_ssh.reach(["late"]).why_not == {"late": "no answer within 0.5 s"}
+
+
+def test_a_process_that_stays_behind_is_ended_when_the_head_has_ended(ssh, monkeypatch, capfd):
+    monkeypatch.setattr(over_ssh, "SECONDS_TO_END", 0.2)
+    monkeypatch.setattr(
+        over_ssh, "_command", lambda rank, *_: ("exit 1", "sleep 100", "echo no such file >&2; exit 9")[rank]
+    )
+    with pytest.raises(LaunchError, match="the processes on b, c ended with another exit code"):
+        over_ssh.start_on(["a", "b", "c"], ["doctor"])
+    assert capfd.readouterr().err.splitlines() == ["b: did not end", "c: no such file"]
 
 
 def test_one_host_over_ssh_is_examined_and_the_other_reported(ssh):
