@@ -27,13 +27,13 @@ from clusterbench.doctor.text import text
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import dismiss
-from clusterbench.launch.allocation import gather, measure_clocks
+from clusterbench.launch.allocation import gather, measure_clocks, not_excluded
 from clusterbench.launch.control import HeadPlane
 from clusterbench.launch.ending import Interruption
 from clusterbench.launch.messages import Hello
 from clusterbench.launch.over_ssh import reach, start_on
 from clusterbench.launch.run import RunOptions, Settled, excluded_hosts, launched, run, take_part
-from clusterbench.launchers import detect
+from clusterbench.launchers import detect, named_hosts
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case
 
@@ -171,12 +171,15 @@ def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:
 
 
 def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
+    hosts = not_excluded(hosts, named_hosts(asked.exclude)) if asked.exclude else hosts
+    if not hosts:
+        raise SuiteError(f"--exclude {asked.exclude} leaves none of the hosts of --hosts.")
     reached = reach(hosts)
     if not reached.hosts:
         why = "; ".join(f"{host}: {why}" for host, why in reached.why_not.items())
         raise LaunchError(f"none of the hosts of --hosts can be reached by ssh: {why}.")
     lost = tuple(f"{host}=ssh {host}: {why}" for host, why in reached.why_not.items())
-    return start_on(reached.hosts, replace(asked, hosts=None, not_reached=lost).words)
+    return start_on(reached.hosts, replace(asked, hosts=None, exclude=None, not_reached=lost).words)
 
 
 Told = Callable[[Mapping[str, Any], Mapping[str, Answer] | None], int]

@@ -197,6 +197,7 @@ def test_a_prolog_says_in_one_line_that_nothing_is_drained():
         (("--quick", "--drain-on", "no_check"), "no check 'no_check'"),
         (("--quick", "--out", "folder"), "--out has no effect on facts alone"),
         (("--prolog", "--device", "cpu"), "--device has no effect on facts alone"),
+        (("--prolog", "--hosts", "a,b"), "--hosts has no effect with --prolog"),
         (("--quick", "--launch", "mpirun -n 2"), "it does not say on which hosts"),
         (("--quick", "--launch", "make -n 2"), "can be started again on fewer hosts"),
         (("--launch", "mpirun -host a,b", "--hosts", "a"), "--launch names the hosts"),
@@ -273,6 +274,12 @@ def test_one_host_over_ssh_is_examined_and_the_other_reported(ssh):
     done = doctor("--quick", "--hosts", "here,down")
     assert done.returncode == 1, done.stderr
     assert "evidence  ssh down: ssh: connect to host down port 22: No route to host" in done.stdout
+
+
+def test_a_host_that_is_left_out_is_not_tried(ssh):
+    done = doctor("--quick", "--hosts", "here,down", "--exclude", "down")
+    assert "not_reached" not in done.stdout, done.stderr
+    assert "leaves none of the hosts" in doctor("--quick", "--hosts", "down", "--exclude", "down").stderr
 
 
 def test_where_no_host_is_reached_the_reasons_are_the_error(ssh):
