@@ -454,6 +454,8 @@ def doctor(
     for name in ("out", "device") if quick or prolog else ():
         if options[name] is not None:
             raise click.UsageError(f"--{name} has no effect on facts alone, which run nothing and make no folder")
+    if prolog and options["hosts"]:
+        raise click.UsageError("--hosts has no effect with --prolog, which is about the host that it runs on")
     if launch is not None and (log or prolog or options["hosts"]):
         raise click.UsageError("--launch names the hosts: it has no effect with --hosts, --log or --prolog")
     limit_s = (limit_s or 20.0) if prolog else None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
 from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks._training_node import AMD, gpu_cards
 from clusterbench.facts import Host, NotKnown, known
 from clusterbench.facts.gpus import BUS, NVML, Gpu, Gpus
 
@@ -29,6 +30,20 @@ def gpus_of(host: Host) -> tuple[Gpu, ...]:
         raise NotKnown(f"{NVML} {facts.unread.get(NVML, 'names no GPU')}, and {BUS} is not there", "the NVIDIA driver")
     why = facts.unread.get(NVML, "names no GPU that this process may use")
     raise NotKnown(f"{NVML} {why}", "the NVIDIA driver, and permission to use the GPUs")
+
+
+def judged_by_nvml(host: Host) -> tuple[Gpu, ...]:
+    """The NVIDIA GPUs of a host, for what would be asked of AMD's as well.
+
+    Raises
+    ------
+    NotKnown
+        As :func:`gpus_of`, and of a host whose GPUs are AMD's.
+    """
+    gpus = gpus_of(host)
+    if not gpus and gpu_cards(host, AMD):
+        raise NotKnown("NVML does not know the GPUs of AMD here", "a collector of AMD SMI, which clusterbench lacks")
+    return gpus
 
 
 def answer(host: Host, gpu: Gpu, value: Value | None, function: str) -> Value:
@@ -59,7 +74,7 @@ class GpuCheck(PartsCheck[Gpu]):
     parts = "NVIDIA GPUs"
 
     def parts_of(self, host: Host) -> Sequence[Gpu]:
-        return [gpu for gpu in gpus_of(host) if self.asks not in gpu.lacks]
+        return [gpu for gpu in judged_by_nvml(host) if self.asks not in gpu.lacks]
 
     @abstractmethod
     def fault(self, host: Host, part: Gpu) -> Fault | None: ...

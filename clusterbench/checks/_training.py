@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from clusterbench.checks._training_node import gpu_cards
 from clusterbench.facts import Host
 from clusterbench.facts.infiniband import Device, Infiniband, Port
+from clusterbench.facts.nccl_conf import setting_of
 from clusterbench.host_facts import mappings
 
 VARIABLE = "NCCL_IB_HCA"
@@ -30,10 +31,12 @@ class Training:
 def training(host: Host) -> Training:
     """The ports that ``NCCL_IB_HCA`` names; where it is not set or names none, the kind with the most bandwidth.
 
-    A kind is ports of one model, board and link layer, bonds apart: a port that lost half its rate or its link stays
+    A kind is ports of one model and link layer, bonds apart: a port that lost half its rate or its link stays
     with its kind, and four storage ports of 100 Gb/s do not outweigh eight of 400 Gb/s, nor eight that are all down
-    beside GPUs, at whatever rate a port that is down shows. Devices made of software
-    (``rdma_rxe``, ``siw``) are left out.
+    beside GPUs, at whatever rate a port that is down shows. Boards of one model are kinds of their own, as storage
+    cards may be of the model that trains, unless its ports share out evenly among the GPUs: then a card was replaced
+    by another maker's. Devices made of software (``rdma_rxe``, ``siw``) are left out, and of virtual functions the rule
+    takes none beside the card that they belong to.
 
     Raises
     ------
@@ -43,14 +46,19 @@ def training(host: Host) -> Training:
     facts = host.of(Infiniband)
     devices = {device.name: device for device in facts.devices}
     ports = [port for port in facts.ports if port.device in devices and devices[port.device].kind != "software"]
+    gpus, own = _gpus(host), [port for port in ports if port in facts.own_ports]
+    models = Counter(_model(devices[port.device], port) for port in own)
     kinds: dict[Hashable, list[Port]] = defaultdict(list)
-    for port in ports:
-        kinds[_kind(devices[port.device], port)].append(port)
-    fastest = max((port.bits_per_s or 0.0 for port in ports if port.is_active), default=0.0)
-    least_down = _gpus(host) / 2 or len(ports) + 1
+    for port in own:
+        device = devices[port.device]
+        model = _model(device, port)
+        is_even = gpus and gpus % models[model] == 0
+        kinds[model, None if is_even else device.board].append(port)
+    fastest = max((port.bits_per_s or 0.0 for port in own if port.is_active), default=0.0)
+    least_down = gpus / 2 or len(ports) + 1
     by_weight = sorted(kinds.values(), key=lambda kind: _weight(kind, fastest, least_down))
     alike = tuple(by_weight[-1]) if by_weight else ()
-    setting = (host.environment.get("variables") or {}).get(VARIABLE) or None
+    setting = setting_of(host, VARIABLE) or None
     named = tuple(port for port in ports if setting and is_named(port, setting))
     used = named or alike
     return Training(used, tuple(port for port in ports if port not in used), alike, setting)
@@ -61,8 +69,8 @@ def _gpus(host: Host) -> int:
     return len(mappings(host.environment.get("gpus"))) or len(gpu_cards(host))
 
 
-def _kind(device: Device, port: Port) -> Hashable:
-    return (device.kind, device.hca_type, device.board, port.link_layer, "bond" in device.name)
+def _model(device: Device, port: Port) -> Hashable:
+    return (device.kind, device.hca_type, port.link_layer, "bond" in device.name)
 
 
 def _weight(ports: Sequence[Port], fastest: float, least_down: float) -> tuple[float, int]:

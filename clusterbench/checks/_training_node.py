@@ -9,7 +9,7 @@ from clusterbench.facts import Host, NotKnown
 from clusterbench.facts.infiniband import Infiniband
 from clusterbench.host_facts import mappings
 
-_MAKERS = ("10de:", "1002:")
+NVIDIA, AMD = "10de:", "1002:"
 NO_TRAINING_NODE = "neither a GPU nor an RDMA device here"
 
 
@@ -37,12 +37,12 @@ def num_gpus(host: Host) -> int:
     return len(host.environment["gpus"]) or len(gpu_cards(host))
 
 
-def gpu_cards(host: Host) -> list[Mapping[str, Any]]:
-    """GPUs as PCIe shows them, with ``address`` and ``numa_node``: NVIDIA's and AMD's."""
+def gpu_cards(host: Host, *makers: str) -> list[Mapping[str, Any]]:
+    """GPUs as PCIe shows them, with ``address`` and ``numa_node``: of these makers, or NVIDIA's and AMD's."""
     return [
         card
         for card in mappings(host.environment.get("pcie"))
-        if card.get("kind") in ("display", "accelerator") and str(card.get("id")).startswith(_MAKERS)
+        if card.get("kind") in ("display", "accelerator") and str(card.get("id")).startswith(makers or (NVIDIA, AMD))
     ]
 
 
@@ -55,4 +55,4 @@ def has_nvidia_gpu(host: Host) -> bool:
         If neither was recorded.
     """
     num_gpus(host)
-    return bool(host.environment["gpus"]) or any(str(card.get("id")).startswith("10de:") for card in gpu_cards(host))
+    return bool(host.environment["gpus"]) or bool(gpu_cards(host, NVIDIA))

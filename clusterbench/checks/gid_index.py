@@ -7,6 +7,7 @@ from clusterbench.checks import AlikeCheck, Judged, Trait
 from clusterbench.checks._training import training
 from clusterbench.checks.roce_gid import VERSION
 from clusterbench.facts import Host
+from clusterbench.facts.nccl_conf import setting_of
 
 VARIABLE = "NCCL_IB_GID_INDEX"
 
@@ -37,7 +38,7 @@ class GidIndex(AlikeCheck):
         return traits
 
     def judge_all(self, hosts: Sequence[Host]) -> Mapping[str, Judged]:
-        fixed = {host.name for host in hosts if (host.environment.get("variables") or {}).get(VARIABLE)}
+        fixed = {host.name for host in hosts if setting_of(host, VARIABLE)}
         return {name: _raised(said) if name in fixed else said for name, said in super().judge_all(hosts).items()}
 
 

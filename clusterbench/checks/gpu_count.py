@@ -11,7 +11,7 @@ from clusterbench.facts.gpus import BUS, BusGpu, Gpu, Gpus
 from clusterbench.facts.virtualization import Virtualization
 from clusterbench.words import plural
 
-_GIVEN_AWAY = ("vfio-pci", "pci-stub")
+GIVEN_AWAY = ("vfio-pci", "pci-stub")
 _ON_BOARDS = re.compile(r"SXM|H100 80GB HBM3|NVIDIA (H200|H800|H20|B200|GB200|GB300)$")
 _USUAL = (1, 2, 4, 8, 16)
 _JOB = re.compile(r"/job_|kubepods|docker|containerd|libpod|lxc|/k8s")
@@ -65,7 +65,7 @@ def _seen(host: Host) -> tuple[Gpu, ...]:
 
 
 def _own(facts: Gpus) -> tuple[BusGpu, ...]:
-    return tuple(card for card in facts.on_bus or () if card.driver not in _GIVEN_AWAY)
+    return tuple(card for card in facts.on_bus or () if card.driver not in GIVEN_AWAY)
 
 
 def _missing(facts: Gpus, gpus: tuple[Gpu, ...]) -> list[BusGpu]:

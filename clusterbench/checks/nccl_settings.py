@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from clusterbench.checks import Fault, HostCheck, Judged
-from clusterbench.checks._training_node import NO_TRAINING_NODE, trains
+from clusterbench.checks._training_node import NO_TRAINING_NODE, num_gpus, trains
 from clusterbench.facts import Host
+from clusterbench.facts.infiniband import Infiniband
 from clusterbench.facts.nccl_conf import Effective, effective
 from clusterbench.types import Severity
 from clusterbench.words import plural
@@ -28,6 +29,9 @@ _SUSPICIOUS: Mapping[tuple[str, str], tuple[Severity, str]] = {
 }
 """What each costs: NCCL's user guide, environment variables; CUDA's and torch's documentation."""
 
+_BETWEEN_GPUS = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
+_OF_RDMA = ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_GDR_LEVEL")
+
 _CHOSEN = {
     "NCCL_ALGO": "NCCL takes this algorithm for all sizes",
     "NCCL_PROTO": "NCCL takes this protocol for all sizes",
@@ -48,7 +52,8 @@ _PINNED = {
 class NcclSettings(HostCheck):
     """Variables that take a way or an algorithm from NCCL, or make CUDA and torch wait.
 
-    They are right for a test and left behind in images, in modules and in nccl.conf. What a suite sets for a case is
+    They are right for a test and left behind in images, in modules and in nccl.conf; on a host that has nothing to lose
+    by one, such as one GPU or no RDMA device, it is a note. What a suite sets for a case is
     not here: these are the variables that clusterbench was started with. NCCL issue 2428 is a job slowed by one.
     """
 
@@ -63,7 +68,7 @@ class NcclSettings(HostCheck):
         if not trains(host):
             return Judged(not_applicable=NO_TRAINING_NODE)
         settings = effective(host)
-        faults = tuple(_faults(settings))
+        faults = tuple(_faults(host, settings))
         number = sum(name.startswith("NCCL_") for name in settings)
         healthy = (
             f"{plural(number, 'variable')} of NCCL set, none that forbids or pins" if number else "NCCL is not tuned"
@@ -71,12 +76,23 @@ class NcclSettings(HostCheck):
         return Judged(faults, "" if faults else healthy)
 
 
-def _faults(settings: Mapping[str, Effective]) -> Iterator[Fault]:
+def _faults(host: Host, settings: Mapping[str, Effective]) -> Iterator[Fault]:
     for name, setting in settings.items():
         severity, costs = _judged(name, _plain(setting.value))
+        if costs and (lacks := _lacks(host, name)):
+            severity, costs = "note", f"{costs}; {lacks}"
         if costs:
             evidence = f"{setting.said_by}: {name}={setting.value}"
             yield Fault("", f"{name}={setting.value} is set: {costs}", evidence, severity=severity)
+
+
+def _lacks(host: Host, name: str) -> str:
+    """Why a setting takes nothing from this host; empty where it may."""
+    if name in _BETWEEN_GPUS and num_gpus(host) == 1:
+        return "this host has one GPU"
+    if name in _OF_RDMA and all(device.kind == "software" for device in host.of(Infiniband).devices):
+        return "this host has no RDMA device"
+    return ""
 
 
 def _judged(name: str, value: str) -> tuple[Severity, str]:

@@ -13,7 +13,8 @@ class PortState(PortCheck):
     """Ports of RDMA devices that are not ACTIVE, or whose link is not up.
 
     A port that training does not use (``NCCL_IB_HCA``, or another kind of card than most) is a note: storage ports that
-    no cable reaches are common. A training port that is not cabled on purpose can be accepted by name.
+    no cable reaches are common. A training port that is not cabled on purpose can be accepted by name. Virtual
+    functions that this host keeps for virtual machines are left out.
     """
 
     number = 41
@@ -26,7 +27,7 @@ class PortState(PortCheck):
     in_order = "ACTIVE"
 
     def parts_of(self, host: Host) -> Sequence[Port]:
-        return host.of(Infiniband).ports
+        return host.of(Infiniband).own_ports
 
     def fault(self, host: Host, part: Port) -> Fault | None:
         facts = host.of(Infiniband)

@@ -11,7 +11,8 @@ class RailsAlike(AlikeCheck):
     """The training device beside each GPU, where it has another name on some hosts.
 
     NCCL joins devices of one place in the list into a rail: where names moved, a rail crosses to another switch of the
-    network, and where rails are separate networks, connections time out.
+    network, and where rails are separate networks, connections time out. GPUs are held against those of the same PCIe
+    address: their numbers move up where one has left the bus.
     """
 
     number = 123
@@ -23,7 +24,7 @@ class RailsAlike(AlikeCheck):
 
     def traits(self, host: Host) -> Mapping[str, Trait]:
         return {
-            f"the RDMA device beside {gpu.name}": Trait(
+            f"the RDMA device beside the GPU {gpu.address}": Trait(
                 "/".join(gpu.nearest), f"/sys/bus/pci/devices/{gpu.address}", gpu.name
             )
             for gpu in neighbours(host)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterbench.checks import Fault
-from clusterbench.checks._gpus import GpuCheck, answer, gpus_of
+from clusterbench.checks._gpus import GpuCheck, answer, judged_by_nvml
 from clusterbench.facts import Host
 from clusterbench.facts.gpus import SRAM, SRAM_OLD, Gpu
 
@@ -29,7 +29,7 @@ class SramEcc(GpuCheck):
     in_order = "have no uncorrectable SRAM error"
 
     def parts_of(self, host: Host) -> Sequence[Gpu]:
-        return [gpu for gpu in gpus_of(host) if not {SRAM, SRAM_OLD} <= {*gpu.lacks}]
+        return [gpu for gpu in judged_by_nvml(host) if not {SRAM, SRAM_OLD} <= {*gpu.lacks}]
 
     def fault(self, host: Host, part: Gpu) -> Fault | None:
         errors = answer(host, part, part.sram_uncorrectable, SRAM_OLD)

@@ -29,7 +29,7 @@ class SubnetManager(PortCheck):
     def parts_of(self, host: Host) -> Sequence[Port]:
         return [
             port
-            for port in host.of(Infiniband).ports
+            for port in host.of(Infiniband).own_ports
             if port.link_layer == "InfiniBand" and (port.physical_state or "").endswith("LinkUp")
         ]
 

@@ -20,7 +20,7 @@ class TrainingNics(HostCheck):
     number = 44
     question = "Are the RDMA devices that NCCL may use those of training, all of them and no others?"
     severity = "warning"
-    source = "/sys/class/infiniband, the variable NCCL_IB_HCA"
+    source = "/sys/class/infiniband, NCCL_IB_HCA in the environment and nccl.conf"
     confirm = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET shows 'NET/IB : Using ...'"
     fix = "set NCCL_IB_HCA to the training devices on all hosts, with = for whole names: NCCL_IB_HCA==mlx5_0,mlx5_1"
 

@@ -13,7 +13,8 @@ from clusterbench.types import Severity
 from clusterbench.words import plural
 
 MOST_CLOCK_OFFSET_S = 1.0
-MEMORY_TOLERANCE = 0.05
+MEMORY_TOLERANCE = 0.015
+"""A module of 32 is 3.1 %; what kernels keep for themselves differs by less than 1 %."""
 _NAMED = 4  # hosts in a sentence
 
 
@@ -32,7 +33,7 @@ class UnlikeHosts(Diagnosis):
     What it looks for
     -----------------
     Differences in what each host said of itself before the run: GPUs, driver, NCCL, torch, clusterbench, Python,
-    kernel, CPU, memory (by more than 5 %), InfiniBand ports with rate and state, network cards, the MTU of the
+    kernel, CPU, memory (by more than 1.5 %), InfiniBand ports with rate and state, network cards, the MTU of the
     interface that carries the run, NCCL's and other recorded variables, and clocks that are more than a second apart.
     What a host did not say is not compared.
 
@@ -52,24 +53,35 @@ class UnlikeHosts(Diagnosis):
     """
 
     def answer(self, reading: Reading) -> Answer:
-        described = sum(bool(host) for host in (reading.environment.get("hosts") or {}).values())
-        findings = tuple(
-            Finding(
-                f"host{'s' * (len(difference.hosts) > 1)} {_listed(difference.hosts)}",
-                difference.sentence,
-                difference.severity,
-                # Where the odd ones are not the fewer, nothing says which of them are as they should be.
-                among=difference.hosts if 2 * len(difference.hosts) < described else (),
-            )
-            for difference in differences(reading.environment)
-        )
+        said = of_facts(reading.environment)
         used = {host for history in reading.histories for seen in history.observations for host in seen.hosts}
-        if len(used) < 2 or not reading.ran_here or findings:
-            return Answer(findings)
-        if described < 2:
+        if said.findings:
+            return said
+        if len(used) < 2 or not reading.ran_here:
+            return Answer()
+        if not said.healthy:
+            described = sum(bool(host) for host in (reading.environment.get("hosts") or {}).values())
             takes = "environment.json with every host, as 'clusterbench run' writes it"
             return Answer(not_judged=(NotJudged("hosts", f"{described} of {len(used)} are described", takes),))
-        return Answer(healthy=(f"{plural(described, 'host')} are alike in what they say of themselves",))
+        return said
+
+
+def of_facts(environment: Mapping[str, Any]) -> Answer:
+    """What the diagnosis says of hosts as they describe themselves; nothing where fewer than two do."""
+    described = sum(bool(host) for host in (environment.get("hosts") or {}).values())
+    findings = tuple(
+        Finding(
+            f"host{'s' * (len(difference.hosts) > 1)} {_listed(difference.hosts)}",
+            difference.sentence,
+            difference.severity,
+            # Where the odd ones are not the fewer, nothing says which of them are as they should be.
+            among=difference.hosts if 2 * len(difference.hosts) < described else (),
+        )
+        for difference in differences(environment)
+    )
+    if findings or described < 2:
+        return Answer(findings)
+    return Answer(healthy=(f"{plural(described, 'host')} are alike in what they say of themselves",))
 
 
 def differences(environment: Mapping[str, Any]) -> list[Difference]:
@@ -185,16 +197,34 @@ _NOTES: Mapping[str, Callable[[Host], str | None]] = {
 
 
 def _memory(hosts: Mapping[str, Host]) -> Iterator[Difference]:
-    """Against the median host: a few bytes differ with every kernel."""
+    """Against the median host, as far as most are like it: a few bytes differ with every kernel."""
     sizes = {name: host["memory_bytes"] for name, host in hosts.items() if _is_number(host.get("memory_bytes"))}
     if not sizes:
         return
     usual = sorted(sizes.values())[len(sizes) // 2]
     odd = [name for name, size in sizes.items() if abs(size - usual) > MEMORY_TOLERANCE * usual]
-    if odd:
-        words = ", ".join(f"{sizes[name] / 2**30:.0f} GiB on {name}" for name in odd[:_NAMED])
+    if 2 * len(odd) >= len(sizes):
+        words = " and ".join(f"{_gib(sizes[group[0]])} on {_listed(group)}" for group in _alike(sizes))
+        yield Difference(f"the memory is {words}", tuple(sizes))
+    elif odd:
+        words = ", ".join(f"{_gib(sizes[name])} on {name}" for name in odd[:_NAMED])
         more = f" and less alike on {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
-        yield Difference(f"the memory is {words}{more}, and {usual / 2**30:.0f} GiB on most hosts", tuple(odd))
+        yield Difference(f"the memory is {words}{more}, and {_gib(usual)} on most hosts", tuple(odd))
+
+
+def _alike(sizes: Mapping[str, float]) -> list[list[str]]:
+    """Hosts in groups of one size, each within the tolerance of its smallest."""
+    groups: list[list[str]] = []
+    for name in sorted(sizes, key=sizes.__getitem__):
+        if groups and sizes[name] <= sizes[groups[-1][0]] * (1 + MEMORY_TOLERANCE):
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    return groups
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.0f} GiB"
 
 
 def _clocks(hosts: Mapping[str, Host]) -> Iterator[Difference]:

@@ -33,7 +33,9 @@ class Accepted:
     until: date
 
     def covers(self, found: Found, host: str) -> bool:
-        return found.name == self.check and fnmatchcase(host, self.host) and fnmatchcase(found.where, self.where)
+        """``where`` is a place as it is printed, or without its slot."""
+        is_there = any(fnmatchcase(place, self.where) for place in (found.where, found.place))
+        return found.name == self.check and fnmatchcase(host, self.host) and is_there
 
 
 def read_accepted(path: Path) -> tuple[Accepted, ...]:
@@ -48,7 +50,7 @@ def read_accepted(path: Path) -> tuple[Accepted, ...]:
         data = path.read_bytes()
     except OSError as error:
         raise SuiteError(f"--accept {path} cannot be read: {error.strerror}.") from None
-    root = read_yaml(data, str(path))
+    root = read_yaml(data, str(path), "list of accepted findings", "'[]', which accepts nothing")
     if not isinstance(root, Items):
         raise SuiteError(f"{path}:{root.line}: a list of '- {{check: ..., host: ..., reason: ..., until: ...}}'.")
     return tuple(_entry(str(path), node) for node in root.items)

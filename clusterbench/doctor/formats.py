@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from xml.etree import ElementTree
 
 from clusterbench.checks import checks
 from clusterbench.doctor import Examination, Found, Healthy, NotJudged
 from clusterbench.types import Severity
+
+_FORBIDDEN = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
+"""What XML 1.0 allows in no form, and files of a sick host may hold (section 2.2, Characters)."""
 
 
 def as_json(examination: Examination) -> str:
@@ -42,7 +46,8 @@ def as_junit(examination: Examination) -> str:
             if why and not here.found:
                 ElementTree.SubElement(case, "skipped", message=why)
     ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True)
+    written = ElementTree.tostring(root, encoding="unicode", xml_declaration=True)
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", written)
 
 
 def as_openmetrics(examination: Examination) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -15,6 +17,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.benchmarks._sustained import SustainedBenchmark
 from clusterbench.checks import hosts_of, judge
 from clusterbench.diagnoses import Answer
+from clusterbench.diagnoses.unlike_hosts import of_facts
 from clusterbench.doctor import Examination, Found, examine
 from clusterbench.doctor.accept import Accepted, accepting, read_accepted
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
@@ -24,13 +27,13 @@ from clusterbench.doctor.text import text
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import dismiss
-from clusterbench.launch.allocation import gather, measure_clocks
+from clusterbench.launch.allocation import gather, measure_clocks, not_excluded
 from clusterbench.launch.control import HeadPlane
 from clusterbench.launch.ending import Interruption
 from clusterbench.launch.messages import Hello
 from clusterbench.launch.over_ssh import reach, start_on
 from clusterbench.launch.run import RunOptions, Settled, excluded_hosts, launched, run, take_part
-from clusterbench.launchers import detect
+from clusterbench.launchers import detect, named_hosts
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case
 
@@ -116,6 +119,8 @@ def answer(asked: Asked) -> int:
     if asked.limit_s is not None:
         return within(asked.limit_s, replace(asked, drain_on=asked.drain_on or "").words, age_s())
     started = detect(os.environ)
+    if started is None and not asked.hosts:  # else another host may be the one that writes
+        _expect_folders(asked)
     if asked.hosts and started is None:
         return _over_ssh(asked, asked.hosts)
     told = partial(_told, asked, accepted, drain_on)
@@ -159,18 +164,22 @@ def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:
             raise SuiteError(f"--{option.replace('_', '-')} has no effect with --log, which looks at no host.")
     drain_on = drain_list(asked.drain_on) if asked.drain_on is not None else None
     accepted = read_accepted(asked.accept) if asked.accept else ()
+    _expect_folders(asked)
     examination, taken = examine_logs(files)
     print("\n".join(taken), file=sys.stderr)
     return _shown(asked, drain_on, accepting(examination, accepted, date.today()), of_files=True)
 
 
 def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
+    hosts = not_excluded(hosts, named_hosts(asked.exclude)) if asked.exclude else hosts
+    if not hosts:
+        raise SuiteError(f"--exclude {asked.exclude} leaves none of the hosts of --hosts.")
     reached = reach(hosts)
     if not reached.hosts:
         why = "; ".join(f"{host}: {why}" for host, why in reached.why_not.items())
         raise LaunchError(f"none of the hosts of --hosts can be reached by ssh: {why}.")
     lost = tuple(f"{host}=ssh {host}: {why}" for host, why in reached.why_not.items())
-    return start_on(reached.hosts, replace(asked, hosts=None, not_reached=lost).words)
+    return start_on(reached.hosts, replace(asked, hosts=None, exclude=None, not_reached=lost).words)
 
 
 Told = Callable[[Mapping[str, Any], Mapping[str, Answer] | None], int]
@@ -231,11 +240,26 @@ def _told(
     answers: Mapping[str, Answer] | None,
 ) -> int:
     hosts = hosts_of(environment)
+    if answers is None:  # nothing ran: of the diagnoses one judges facts
+        answers = {"unlike_hosts": of_facts(environment)}
     said = examine([host.name for host in hosts], judge(hosts), answers)
     return _shown(asked, drain_on, accepting(with_lost(said, asked.not_reached), accepted, date.today()))
 
 
 def _shown(asked: Asked, drain_on: Sequence[str] | None, examination: Examination, of_files: bool = False) -> int:
+    """Prints the verdict and then writes the files, so that one that cannot be written costs no verdict."""
+    said = text(examination) if drain_on is None else line(examination, drain_on)
+    print(said, flush=True)
+    try:
+        _write_all(asked, examination, of_files)
+    except SuiteError as error:
+        if drain_on is None:
+            raise
+        print(error, file=sys.stderr)  # a scheduler goes by the line and its exit code
+    return examination.exit_code if drain_on is None else int(said.startswith(DRAIN))
+
+
+def _write_all(asked: Asked, examination: Examination, of_files: bool) -> None:
     for name, path, form in (
         ("json", asked.json, as_json),
         ("junit", asked.junit, as_junit),
@@ -249,12 +273,6 @@ def _shown(asked: Asked, drain_on: Sequence[str] | None, examination: Examinatio
 
         # Of files the evidence names each; what a check reads on a host was not read.
         _write("page", asked.page, examination_page(examination, {} if of_files else sources(), date.today()))
-    if drain_on is None:
-        print(text(examination))
-        return examination.exit_code
-    said = line(examination, drain_on)
-    print(said)
-    return int(said.startswith(DRAIN))
 
 
 def with_lost(examination: Examination, not_reached: Sequence[str]) -> Examination:
@@ -277,7 +295,27 @@ def with_lost(examination: Examination, not_reached: Sequence[str]) -> Examinati
 
 
 def _write(option: str, path: Path, written: str) -> None:
+    """Replaces a file in one step: a collector of metrics reads it at any time. A pipe or device is written into."""
+    target = path.resolve()
+    beside = target if target.exists() and not target.is_file() else target.with_name(f"{target.name}.new")
     try:
-        path.write_text(written if written.endswith("\n") else f"{written}\n", encoding="utf-8")
+        beside.write_text(written if written.endswith("\n") else f"{written}\n", encoding="utf-8")
+        if beside != target:
+            os.replace(beside, target)
     except OSError as error:
-        raise SuiteError(f"--{option} {path} cannot be written: {error.strerror}.") from None
+        if beside != target:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+        raise _unwritable(option, path, error.strerror) from None
+
+
+def _expect_folders(asked: Asked) -> None:
+    """Before anything is looked at: that of each file to write is there."""
+    for option in ("json", "junit", "openmetrics", "page"):
+        path: Path | None = getattr(asked, option)
+        if path is not None and not path.parent.is_dir():
+            raise _unwritable(option, path, os.strerror(errno.ENOENT))
+
+
+def _unwritable(option: str, path: Path, why: str | None) -> SuiteError:
+    return SuiteError(f"--{option} {path} cannot be written: {why}.")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import IPv6Address
 from typing import Self
 
@@ -94,7 +95,8 @@ class Port:
 class Device:
     """An RDMA device; ``node_type`` is ``1: CA`` of InfiniBand and RoCE, ``4: RNIC`` of iWARP.
 
-    ``driver`` is the kernel module of its PCIe function, ``interfaces`` its network devices.
+    ``driver`` is the kernel module of its PCIe function, ``interfaces`` its network devices. ``physical_function`` is
+    the address of the card that it is a virtual function of, where this host shows that.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Device:
     numa_node: int | None
     driver: str | None
     interfaces: tuple[str, ...]
+    physical_function: str | None = None
 
     @property
     def kind(self) -> str:
@@ -128,6 +131,13 @@ class Infiniband(Facts):
 
     devices: tuple[Device, ...]
     ports: tuple[Port, ...]
+
+    @cached_property
+    def own_ports(self) -> tuple[Port, ...]:
+        """Without those of virtual functions whose card is here as well: these are for virtual machines."""
+        cards = {device.address for device in self.devices}
+        given = {device.name for device in self.devices if device.physical_function in cards - {None}}
+        return tuple(port for port in self.ports if port.device not in given)
 
     @classmethod
     def read(cls, files: Files) -> Self:
@@ -156,6 +166,7 @@ def _device(files: Files, name: str) -> Device:
         numa_node=files.number(f"{folder}/device/numa_node", optional=True),
         driver=driver,
         interfaces=tuple(files.names(f"{folder}/device/net")),
+        physical_function=files.link(f"{folder}/device/physfn"),
     )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Self
 
@@ -37,6 +38,6 @@ def _soft(rows: list[str], name: str) -> int | None:
     """``Max locked memory         8388608              8388608              bytes``"""
     for row in rows:
         if row.startswith(name):
-            word = row[len(name) :].split()[0]
-            return UNLIMITED if word == "unlimited" else int(word)
+            word = (row[len(name) :].split() or [""])[0]
+            return UNLIMITED if word == "unlimited" else int(word) if re.fullmatch(r"\d{1,19}", word) else None
     return None

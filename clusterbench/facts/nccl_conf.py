@@ -8,6 +8,7 @@ from typing import Self
 
 from clusterbench.engine.environment import PREFIXES
 from clusterbench.facts import Facts, Files, Host, NotKnown
+from clusterbench.host_facts import mapping
 from clusterbench.run_folder.redaction import redacted_value
 
 SYSTEM = "/etc/nccl.conf"
@@ -63,6 +64,15 @@ def effective(host: Host) -> Mapping[str, Effective]:
     for setting in conf.settings:
         settings.setdefault(setting.name, Effective(setting.value, setting.file))
     return settings
+
+
+def setting_of(host: Host, name: str) -> str:
+    """The value that counts of one variable; empty where it is not set, or where nothing was recorded of it."""
+    try:
+        found = effective(host).get(name)
+    except NotKnown:
+        return str(mapping(host.environment.get("variables")).get(name) or "")
+    return found.value if found else ""
 
 
 def _settings(files: Files, path: str, name: str) -> Iterator[Setting]:

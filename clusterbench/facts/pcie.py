@@ -56,6 +56,7 @@ class Device:
     fatal: int | None
     relaxed_ordering: bool | None
     acs: tuple[str, ...] | None
+    driver: str | None = None
 
     @property
     def place(self) -> str:
@@ -140,6 +141,7 @@ def _device(files: Files, address: str, kind: str, above: tuple[str, ...]) -> De
         fatal=_total(files.text(f"{folder}/aer_dev_fatal", optional=True), "TOTAL_ERR_FATAL"),
         relaxed_ordering=relaxed_ordering(config or b""),
         acs=acs,
+        driver=files.link(f"{folder}/driver") or "",
     )
 
 

@@ -11,10 +11,12 @@ import secrets
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 
 from clusterbench import own_copy
 from clusterbench.errors import LaunchError
@@ -22,7 +24,10 @@ from clusterbench.launchers import SECRET_VARIABLE
 from clusterbench.words import few
 
 SECONDS_TO_CONNECT = 5
-SECONDS_TO_ANSWER = 15.0
+SECONDS_TO_ANSWER = 30.0
+"""Python reads the package meanwhile, perhaps over a network that many hosts read at once."""
+SECONDS_TO_END = 10.0
+"""For the other hosts, once the head has ended."""
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={SECONDS_TO_CONNECT}")
 _AT_ONCE = 64
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000
@@ -30,7 +35,7 @@ _FIRST_PORT, _NUM_PORTS = 20_000, 10_000
 
 @dataclass(frozen=True)
 class Reached:
-    """Hosts on which a process can be started, and of the others why not."""
+    """Hosts on which this copy of clusterbench can be started, and of the others why not."""
 
     hosts: tuple[str, ...]
     why_not: Mapping[str, str]
@@ -50,8 +55,8 @@ def reach(hosts: Sequence[str]) -> Reached:
 
 
 def _why_not(host: str) -> str:
-    answer = "clusterbench can be started here"
-    command = shlex.join([sys.executable, "-c", f"print({answer!r})"])
+    # All that the doctor imports, and nothing more: a host that lacks a package would keep the others waiting.
+    command = shlex.join(own_copy.command("clusterbench.doctor.verb"))
     try:
         done = subprocess.run(
             [*_SSH, host, command],
@@ -68,49 +73,67 @@ def _why_not(host: str) -> str:
         ) from None
     except subprocess.TimeoutExpired:
         return f"no answer within {SECONDS_TO_ANSWER:g} s"
-    if answer in done.stdout:
-        return ""
-    said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return said[:200]
+    return "" if done.returncode == 0 else _last_line(done.stderr) or f"exit code {done.returncode}"
 
 
 def start_on(hosts: Sequence[str], words: Sequence[str]) -> int:
     """Runs ``clusterbench`` with these words on every host, joined into one run, and gives the head's exit code.
 
-    The first host's output is passed on; what the others say only if the run fails.
+    The first host's output is passed on; of the others the last line of those that failed, or did not end with it.
     """
     secret = secrets.token_hex(32)
     port = _FIRST_PORT + secrets.randbelow(_NUM_PORTS)
-    started = [
-        subprocess.Popen(
-            [*_SSH, host, _command(rank, len(hosts), hosts[0], port, words)],
-            stdin=subprocess.PIPE,
-            stdout=None if rank == 0 else subprocess.DEVNULL,
-            stderr=None if rank == 0 else subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
-        for rank, host in enumerate(hosts)
-    ]
-    try:
-        for process in started:
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):
-                process.stdin.write(f"{secret}\n")
-                process.stdin.flush()
-        said = [process.communicate()[1] for process in started]
-    finally:
-        for process in started:
-            process.terminate()
-    codes = [process.returncode for process in started]
-    if codes[0] > 1:
-        others = {host: text for host, text in zip(hosts[1:], said[1:], strict=True) if text}
-        for host, text in others.items():
-            print(f"{host}: {text.strip().splitlines()[-1]}", file=sys.stderr)
-    failed = [host for host, code in zip(hosts, codes, strict=True) if code not in (0, 1)]
-    if failed and codes[0] in (0, 1):
+    with ExitStack() as files:
+        # Files and not pipes: nobody has to read them, and what a host leaves running cannot hold them open.
+        messages = [files.enter_context(TemporaryFile("w+", errors="replace")) for _ in hosts]
+        started = [
+            subprocess.Popen(
+                [*_SSH, host, _command(rank, len(hosts), hosts[0], port, words)],
+                stdin=subprocess.PIPE,
+                stdout=None if rank == 0 else subprocess.DEVNULL,
+                stderr=None if rank == 0 else messages[rank],
+                text=True,
+            )
+            for rank, host in enumerate(hosts)
+        ]
+        try:
+            for process in started:
+                assert process.stdin is not None
+                with suppress(BrokenPipeError), process.stdin:
+                    process.stdin.write(f"{secret}\n")
+            _wait(started)
+        finally:
+            late = [process for process in started if process.poll() is None]
+            for process in late:
+                process.kill()
+                process.wait()
+        failed = {}
+        for host, process, file in [*zip(hosts, started, messages, strict=True)][1:]:
+            file.seek(0)
+            if process in late:
+                failed[host] = "did not end"
+            elif process.returncode not in (0, 1):
+                failed[host] = _last_line(file.read()) or f"exit code {process.returncode}"
+    for host, why in failed.items():
+        print(f"{host}: {why}", file=sys.stderr)
+    code = started[0].returncode
+    if failed and code in (0, 1):
         raise LaunchError(f"the processes on {few(failed)} ended with another exit code than 0 and 1")
-    return codes[0]
+    return code
+
+
+def _wait(started: Sequence[subprocess.Popen[str]]) -> None:
+    """Until the head has ended, and then a little for the others."""
+    head, *others = started
+    head.wait()
+    end_s = time.monotonic() + SECONDS_TO_END
+    for process in others:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(end_s - time.monotonic(), 0.0))
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1][:200]
 
 
 def _command(rank: int, size: int, head: str, port: int, words: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.facts.healthy.infiniband import address
 from tests.facts.machine import Machine, planted
 
 
@@ -24,3 +25,11 @@ def add_card(
     up = "5: LinkUp" if state.endswith("ACTIVE") else "3: Disabled"
     port = {"state": state, "phys_state": up, "rate": rate, "link_layer": link_layer, "lid": "0x0", "sm_lid": "0x0"}
     machine.files |= planted(f"{device}/ports/1", port)
+
+
+def add_virtual_functions(machine: Machine, of_each: int = 4, state: str = "1: DOWN") -> None:
+    """Those of the healthy machine's eight cards, beside them on the same host."""
+    for number in range(8 * of_each):
+        name, card = f"mlx5_{8 + number}", number // of_each
+        add_card(machine, name, state=state, hca_type="MT4130", board="MT_0000000838")
+        machine.links[f"/sys/devices/pci00ff:00/{name}/physfn"] = f"../../pci{card:04x}:00/{address(card)}"

@@ -34,6 +34,18 @@ def test_of_two_both_are_named():
     assert said["n1"].faults[0].what == "the clock is 60 ms behind that of n0"
 
 
+@pytest.mark.parametrize(
+    ("offsets", "what"),
+    [
+        ((None, 0.001, 0.08, 0.081), "no clock is that of most hosts: n2, n3 80 ms ahead of n0, n1"),
+        ((None, 10, -10), "no clock is that of most hosts: n0 10.0 s, n1 20.0 s ahead of n2"),
+    ],
+)
+def test_where_no_clock_is_that_of_most_hosts_all_are_named(offsets, what):
+    said = judged(*offsets)
+    assert [fault.what for of_host in said.values() for fault in of_host.faults] == [what] * len(offsets)
+
+
 @pytest.mark.parametrize(("offset", "faults"), [(0.05, 0), (0.051, 1), (-0.051, 1)])
 def test_at_the_bound(offset, faults):
     assert len(judged(None, 0.0, 0.0, offset)["n3"].faults) == faults

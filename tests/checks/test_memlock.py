@@ -39,3 +39,13 @@ def test_without_the_file_it_is_not_judged(tmp_path):
     (judged_,) = Memlock().judge_all([healthy().without("/proc/self/limits").host(tmp_path)]).values()
     assert judged_.unknown[0].why == "/proc/self/limits is not there"
     assert not judged_.healthy
+
+
+@pytest.mark.parametrize("row", ["Max locked memory         soon      \n", "Max locked memory\n"])
+def test_a_limit_that_is_no_number_leaves_the_others_judged(tmp_path, row):
+    machine = healthy()
+    kept = [line for line in machine.files["/proc/self/limits"].splitlines(True) if not line.startswith("Max locked")]
+    machine.files["/proc/self/limits"] = "".join([*kept, row])
+    host = machine.host(tmp_path)
+    assert host.of(Limits).memlock_bytes is None
+    assert host.of(Limits).open_files is not None

@@ -4,12 +4,16 @@ import pytest
 
 from clusterbench.checks.nccl_settings import NcclSettings
 from clusterbench.facts import Host
+from clusterbench.facts.infiniband import Device, Infiniband
 from clusterbench.facts.nccl_conf import NcclConf, Setting
 from tests.facts.machine import laptop, training
 
+CARD = Device("mlx5_0", "0000:18:00.0", "1: CA", None, "MT4129", None, 0, "mlx5_core", ())
 
-def judged(variables, *settings):
-    return NcclSettings().judge(training(NcclConf(settings=settings), variables=variables))
+
+def judged(variables, *settings, cards=(CARD,), **environment):
+    rdma = Infiniband(devices=cards, ports=())
+    return NcclSettings().judge(training(NcclConf(settings=settings), rdma, variables=variables, **environment))
 
 
 def test_what_forbids_a_way_is_an_error():
@@ -43,6 +47,15 @@ def test_a_file_is_named_unless_the_environment_says_otherwise():
 def test_each_has_its_severity(name, value, severity):
     (fault,) = judged({name: value}).faults
     assert fault.severity == severity
+
+
+def test_a_way_that_the_host_does_not_have_is_a_note():
+    (fault,) = judged({"NCCL_IB_DISABLE": "1"}, cards=()).faults
+    assert fault.what == "NCCL_IB_DISABLE=1 is set: InfiniBand and RoCE are not used; this host has no RDMA device"
+    assert fault.severity == "note"
+    (fault,) = judged({"NCCL_P2P_DISABLE": "1"}, gpus=[{"name": "NVIDIA GeForce RTX 4090"}]).faults
+    assert fault.severity == "note"
+    assert fault.what.endswith("; this host has one GPU")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from clusterbench.checks.port_state import PortState
-from tests.checks.cards import add_card
+from tests.checks.cards import add_card, add_virtual_functions
 from tests.checks.test_training import all_down
 from tests.facts.machine import healthy
 
@@ -49,3 +49,11 @@ def test_compute_ports_that_are_all_down_are_errors_whatever_storage_does(tmp_pa
     add_card(machine, "mlx5_8", rate="200 Gb/sec (4X HDR)", hca_type="MT4123")
     faults = PortState().judge(machine.host(tmp_path)).faults
     assert [(fault.where, fault.severity) for fault in faults] == [(f"mlx5_{each} port 1", None) for each in range(8)]
+
+
+def test_virtual_functions_for_virtual_machines_are_left_out(tmp_path):
+    machine = healthy()
+    add_virtual_functions(machine)
+    machine.files |= {f"{PORT}/state": "1: DOWN\n", f"{PORT}/phys_state": "2: Polling\n"}
+    (fault,) = PortState().judge(machine.host(tmp_path)).faults
+    assert (fault.where, fault.severity) == ("mlx5_3 port 1", None)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clusterbench.checks.subnet_manager import SubnetManager
+from tests.checks.cards import add_virtual_functions
 from tests.facts.machine import healthy, others
 
 PORT = "/sys/class/infiniband/mlx5_3/ports/1"
@@ -39,3 +40,10 @@ def test_a_lid_that_cannot_be_read_is_not_judged(tmp_path):
 
 def test_roce_has_no_subnet_manager(tmp_path):
     assert SubnetManager().judge(others()["roce"].host(tmp_path)).not_applicable
+
+
+def test_virtual_functions_for_virtual_machines_are_left_out(tmp_path):
+    machine = healthy()
+    add_virtual_functions(machine, state="4: ACTIVE")
+    said = SubnetManager().judge(machine.host(tmp_path))
+    assert (said.faults, said.healthy[:2]) == ((), "8 ")

@@ -4,7 +4,7 @@ import pytest
 
 from clusterbench.checks._training import is_named, training
 from clusterbench.facts.infiniband import Infiniband
-from tests.checks.cards import add_card
+from tests.checks.cards import add_card, add_virtual_functions
 from tests.facts.machine import Machine, healthy, planted
 
 
@@ -25,6 +25,37 @@ def test_ports_of_the_kind_with_the_most_bandwidth_are_those_of_training(tmp_pat
 def test_a_port_that_lost_lanes_stays_one_of_training(tmp_path):
     machine = healthy()
     machine.files["/sys/class/infiniband/mlx5_3/ports/1/rate"] = "100 Gb/sec (1X NDR)\n"
+    assert len(training(machine.host(tmp_path)).ports) == 8
+
+
+@pytest.mark.parametrize("boards", [(3,), (4, 5, 6, 7)])
+def test_a_card_of_the_same_model_from_another_maker_trains_too(tmp_path, boards):
+    machine = healthy()
+    for number in boards:
+        machine.files[f"/sys/class/infiniband/mlx5_{number}/board_id"] = "MT_0000001222\n"
+    assert len(training(machine.host(tmp_path)).ports) == 8
+
+
+def test_storage_cards_of_the_same_model_beside_one_training_card_for_each_gpu_do_not(tmp_path):
+    machine = healthy()
+    for number in (8, 9):
+        add_card(machine, f"mlx5_{number}", rate="200 Gb/sec (2X NDR)")
+    assert len(training(machine.host(tmp_path)).ports) == 8
+
+
+@pytest.mark.parametrize("state", ["1: DOWN", "4: ACTIVE"])
+def test_virtual_functions_do_not_train_beside_their_cards(tmp_path, state):
+    machine = healthy()
+    add_virtual_functions(machine, state=state)
+    ours = training(machine.host(tmp_path))
+    assert devices(ours.ports) == [f"mlx5_{number}" for number in range(8)]
+    assert len(ours.others) == 32
+
+
+def test_virtual_functions_train_where_their_cards_are_not(tmp_path):
+    machine = healthy()
+    add_virtual_functions(machine, of_each=1, state="4: ACTIVE")
+    machine.without(*(f"/sys/class/infiniband/mlx5_{number}/" for number in range(8)))
     assert len(training(machine.host(tmp_path)).ports) == 8
 
 
@@ -70,6 +101,14 @@ def test_the_setting_comes_before_the_rule(tmp_path):
     machine = healthy()
     machine.environment["variables"] = {"NCCL_IB_HCA": "=mlx5_1,mlx5_2:1"}
     assert devices(training(machine.host(tmp_path)).ports) == ["mlx5_1", "mlx5_2"]
+
+
+def test_the_setting_may_stand_in_nccl_conf_and_the_environment_comes_first(tmp_path):
+    machine = healthy()
+    machine.files["/etc/nccl.conf"] = "NCCL_IB_HCA==mlx5_1,mlx5_2\n"
+    assert devices(training(machine.host(tmp_path)).ports) == ["mlx5_1", "mlx5_2"]
+    machine.environment["variables"] = {"NCCL_IB_HCA": "=mlx5_3"}
+    assert devices(training(machine.host(tmp_path / "set")).ports) == ["mlx5_3"]
 
 
 def test_a_setting_that_names_nothing_leaves_the_rule(tmp_path):

@@ -99,6 +99,25 @@ def test_what_differs_is_said_with_the_odd_host_and_the_others(changed: dict[str
     assert said(hosts(cb3=changed)) == [sentence]
 
 
+def test_a_memory_module_that_is_missing_of_32_is_found() -> None:
+    assert said(hosts(cb3={"memory_bytes": 969 * 2**30})) == [
+        "the memory is 969 GiB on cb3, and 1000 GiB on most hosts"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gib", "sentence"),
+    [
+        ((1000, 2000), "the memory is 1000 GiB on n0 and 2000 GiB on n1"),
+        ((2000, 1000, 1500, 2001, 1000), "the memory is 1000 GiB on n1, n4 and 1500 GiB on n2 and 2000 GiB on n0, n3"),
+    ],
+)
+def test_where_no_size_of_memory_is_that_of_most_hosts_all_are_named(gib: tuple[int, ...], sentence: str) -> None:
+    sizes = {f"n{number}": {"memory_bytes": size * 2**30} for number, size in enumerate(gib)}
+    (difference,) = differences({"hosts": sizes})
+    assert (difference.sentence, {*difference.hosts}) == (sentence, {*sizes})
+
+
 def test_what_workers_loaded_counts_more_than_what_is_installed() -> None:
     environment = hosts()
     environment["loaded"] = {name: {"nccl": "2.28.9"} for name in environment["hosts"]}
@@ -113,7 +132,7 @@ def test_of_two_hosts_both_are_named() -> None:
 
 
 def test_hosts_that_are_alike_are_silent_and_so_is_one_host() -> None:
-    alike = hosts(cb3={"memory_bytes": 960 * 2**30, "clock_offset_s": 0.9})
+    alike = hosts(cb3={"memory_bytes": 990 * 2**30, "clock_offset_s": 0.9})
     assert said(alike) == []
     assert said({"hosts": {"cb1": HOST}}) == []
     assert said({}) == []

@@ -118,6 +118,13 @@ def test_what_is_accepted_no_longer_counts_and_is_still_shown(sick, tmp_path):
     assert "accepted: waits for a cable (until 2026-12-31)" in " ".join(text(examination).split())
 
 
+def test_a_place_may_be_named_as_it_is_printed(sick, tmp_path):
+    (found,) = [each for each in sick.found if each.name == "port_state"]
+    entries = accepted(tmp_path, ENTRY.replace("mlx5_3 port 1", found.place))
+    assert found.place == "mlx5_3 port 1 (0000:4b:00.0)"
+    assert accepting(sick, entries, date(2026, 12, 31)).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "today"),
     [
@@ -152,6 +159,7 @@ def test_every_name_that_the_list_of_checks_has_can_be_accepted(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("", "accept.yaml is empty. A list of accepted findings needs at least '[]', which accepts nothing."),
         ("check: port_state\n", "accept.yaml:1: a list of"),
         ("- {check: port_state, host: n1, reason: x}\n", "'until' is missing"),
         ("- {check: prt_state, host: n1, reason: x, until: 2027-01-01}\n", "no check 'prt_state'"),

@@ -126,6 +126,7 @@ def test_a_page_that_cannot_be_written_is_a_mistake(path, message):
     done = doctor("--quick", "--page", path)
     assert done.returncode == 2
     assert message in done.stderr
+    assert done.stdout == ""  # nothing was looked at yet
     assert "Traceback" not in done.stderr
 
 

@@ -67,3 +67,11 @@ def test_a_finding_of_another_severity_than_its_checks_is_counted_under_its_own(
     machine.files["/sys/class/infiniband/mlx5_3/ports/1/counters/link_downed"] = "3\n"  # few: a note
     lines = as_openmetrics(examine(["n1"], judge([machine.host(tmp_path)]))).splitlines()
     assert 'clusterbench_findings{check="link_errors",severity="warning",host="n1"} 0' in lines
+
+
+def test_what_xml_forbids_is_replaced(tmp_path):
+    machine = healthy()
+    machine.files["/sys/class/infiniband/mlx5_2/ports/1/state"] = "1: DOWN\x1b[0m\x01\n"
+    written = as_junit(examine(["n1"], judge([machine.host(tmp_path)])))
+    (failure,) = ElementTree.fromstring(written).iter("failure")
+    assert "is DOWN\N{REPLACEMENT CHARACTER}[0m\N{REPLACEMENT CHARACTER}" in failure.get("message")

@@ -17,6 +17,7 @@ from clusterbench.doctor import examine
 from clusterbench.doctor.prolog import MOST_OF_A_REASON, drain_list, line, reason, within
 from clusterbench.doctor.text import text
 from clusterbench.doctor.verb import Asked, seconds_of, with_lost
+from clusterbench.doctor.verb import _told as told
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import over_ssh
 from clusterbench.suite import load_suite
@@ -45,6 +46,41 @@ def test_this_host_is_examined_by_its_facts_alone(tmp_path):
     assert done.stdout.partition(":")[0] == said["word"].upper()
     assert done.returncode == said["exit_code"], done.stderr
     assert len(said["hosts"]) == 1
+
+
+def test_hosts_are_held_against_each_other_by_facts_alone(tmp_path, capsys):
+    well = healthy().host(tmp_path).environment
+    odd = {**well, "gpus": well["gpus"][:7], "num_usable_cpus": 112}
+    assert told(Asked("quick"), (), None, {"hosts": {"n1": well, "n2": well, "n3": odd}}, None) == 1
+    said = capsys.readouterr().out
+    assert "the set of GPUs is 7 x NVIDIA H100 80GB HBM3 on n3" in said
+    assert "the number of CPUs that may be used is 112 on n3 and 224 on the other 2 hosts [unlike_hosts]" in said
+    assert told(Asked("quick"), (), None, {"hosts": {"n1": well, "n2": well}}, None) == 0
+
+
+@pytest.mark.parametrize(("drain_on", "word"), [(None, "SUSPECT: "), (("port_state",), "drain: ")])
+def test_a_file_that_cannot_be_written_costs_no_verdict(tmp_path, capsys, drain_on, word):
+    machine = healthy()
+    machine.files[f"{PORT}/state"] = "1: DOWN\n"
+    environment = {"hosts": {"n1": machine.host(tmp_path).environment}}
+    asked = Asked("quick", json=tmp_path / "none" / "found.json")
+    if drain_on:
+        assert told(asked, (), drain_on, environment, None) == 1
+    else:
+        with pytest.raises(SuiteError, match="cannot be written: No such file or directory"):
+            told(asked, (), drain_on, environment, None)
+    assert capsys.readouterr().out.startswith(word)
+
+
+def test_a_file_is_replaced_in_one_step_through_its_link_and_a_pipe_stays_one(tmp_path):
+    environment = {"hosts": {"n1": healthy().host(tmp_path).environment}}
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "found.json")
+    told(Asked("quick", json=link, junit=Path("/dev/null")), (), None, environment, None)
+    assert json.loads((tmp_path / "found.json").read_text())["hosts"] == ["n1"]
+    assert link.is_symlink()
+    assert not Path("/dev/null").is_file()
+    assert not [*tmp_path.glob("*.new")]
 
 
 @pytest.mark.parametrize("depth", ["short", "deep"])
@@ -161,6 +197,7 @@ def test_a_prolog_says_in_one_line_that_nothing_is_drained():
         (("--quick", "--drain-on", "no_check"), "no check 'no_check'"),
         (("--quick", "--out", "folder"), "--out has no effect on facts alone"),
         (("--prolog", "--device", "cpu"), "--device has no effect on facts alone"),
+        (("--prolog", "--hosts", "a,b"), "--hosts has no effect with --prolog"),
         (("--quick", "--launch", "mpirun -n 2"), "it does not say on which hosts"),
         (("--quick", "--launch", "make -n 2"), "can be started again on fewer hosts"),
         (("--launch", "mpirun -host a,b", "--hosts", "a"), "--launch names the hosts"),
@@ -197,6 +234,10 @@ def ssh(tmp_path, monkeypatch):
     program.write_text(
         '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nhost=$1; shift\n'
         '[ "$host" = down ] && { echo "ssh: connect to host down port 22: No route to host" >&2; exit 255; }\n'
+        'case "$host:$*" in\n'
+        'broken:*clusterbench*) echo "No module named psutil" >&2; exit 1;;\n'
+        "late:*) exec sleep 100;;\n"
+        "esac\n"
         'exec sh -c "$*"\n'
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -209,10 +250,36 @@ def test_hosts_are_tried_and_the_one_that_is_down_is_named(ssh):
     assert reached.why_not == {"down": "ssh: connect to host down port 22: No route to host"}
 
 
+def test_a_host_where_clusterbench_does_not_start_is_named_and_the_others_are_examined(ssh):
+    done = doctor("--quick", "--hosts", "here,broken")
+    assert "evidence  ssh broken: No module named psutil" in done.stdout, done.stderr
+
+
+def test_a_host_that_stalls_is_not_waited_for(ssh, monkeypatch):
+    monkeypatch.setattr(over_ssh, "SECONDS_TO_ANSWER", 0.5)
+    assert over_ssh.reach(["late"]).why_not == {"late": "no answer within 0.5 s"}
+
+
+def test_a_process_that_stays_behind_is_ended_when_the_head_has_ended(ssh, monkeypatch, capfd):
+    monkeypatch.setattr(over_ssh, "SECONDS_TO_END", 0.2)
+    monkeypatch.setattr(
+        over_ssh, "_command", lambda rank, *_: ("exit 1", "sleep 100", "echo no such file >&2; exit 9")[rank]
+    )
+    with pytest.raises(LaunchError, match="the processes on b, c ended with another exit code"):
+        over_ssh.start_on(["a", "b", "c"], ["doctor"])
+    assert capfd.readouterr().err.splitlines() == ["b: did not end", "c: no such file"]
+
+
 def test_one_host_over_ssh_is_examined_and_the_other_reported(ssh):
     done = doctor("--quick", "--hosts", "here,down")
     assert done.returncode == 1, done.stderr
     assert "evidence  ssh down: ssh: connect to host down port 22: No route to host" in done.stdout
+
+
+def test_a_host_that_is_left_out_is_not_tried(ssh):
+    done = doctor("--quick", "--hosts", "here,down", "--exclude", "down")
+    assert "not_reached" not in done.stdout, done.stderr
+    assert "leaves none of the hosts" in doctor("--quick", "--hosts", "down", "--exclude", "down").stderr
 
 
 def test_where_no_host_is_reached_the_reasons_are_the_error(ssh):

@@ -1,2 +1,2 @@
 def plant(machine):
-    machine.files["/etc/nccl.conf"] = "# of the cluster\nNCCL_SOCKET_IFNAME=eno1\nNCCL_IB_HCA=mlx5\n"
+    machine.files["/etc/nccl.conf"] = "# of the cluster\nNCCL_SOCKET_IFNAME=eno1\nNCCL_IB_TIMEOUT=22\n"

@@ -32,7 +32,7 @@ def errors(correctable=0, nonfatal=0, fatal=0):
     }
 
 
-def _link():
+def link():
     return {
         "current_link_speed": "32.0 GT/s PCIe",
         "max_link_speed": "32.0 GT/s PCIe",
@@ -43,7 +43,7 @@ def _link():
 
 def plant(machine):
     def add(folder, place, kind, vendor):
-        machine.files |= planted(folder, {"class": kind, "vendor": vendor, **_link(), **errors()})
+        machine.files |= planted(folder, {"class": kind, "vendor": vendor, **link(), **errors()})
         machine.files[f"{folder}/config"] = config()
         for table in (machine.files, machine.links):  # what others planted of the device
             for path in [path for path in table if path.startswith(f"{FOLDER}/{place}/")]:
