@@ -119,7 +119,7 @@ class RunFolder:
             for name in ("observations.jsonl", "outcomes.jsonl"):
                 (path / name).touch()
         except OSError as error:
-            raise RunFolderError(run._unwritable(error)) from None
+            raise RunFolderError(run._unwritable(error, is_begun=False)) from None
         return run
 
     def expect_empty(self) -> None:
@@ -354,10 +354,10 @@ class RunFolder:
         except OSError as error:
             raise DiskError(self._unwritable(error)) from None
 
-    def _unwritable(self, error: OSError) -> str:
+    def _unwritable(self, error: OSError, is_begun: bool = True) -> str:
         what = error.strerror or str(error)
         hint = remedy(error, self.path)
-        saved = f", then continue with --resume {self.path}" if (self.path / "plan.jsonl").exists() else ""
+        saved = f", then continue with --resume {self.path}" if is_begun and (self.path / "plan.jsonl").exists() else ""
         return f"{error.filename or self.path} cannot be written: {what}.\nhint: {hint}{saved}"
 
     def _read(

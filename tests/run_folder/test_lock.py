@@ -290,7 +290,10 @@ def test_a_folder_in_which_nothing_can_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError) as caught:
         Lock.take(tmp_path / "file" / "run", "a")
-    assert str(caught.value) == f"{tmp_path}/file/run cannot be written: Not a directory.\nhint: make it writable"
+    assert (
+        str(caught.value)
+        == f"{tmp_path}/file/run cannot be written: Not a directory.\nhint: name a folder that can be made"
+    )
 
 
 def test_a_disk_that_fails_is_noticed_where_something_is_written(folder, monkeypatch):

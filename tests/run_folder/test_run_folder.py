@@ -248,6 +248,19 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_anything_runs(tmp_path)
         RunFolder.create(tmp_path / "file" / "run", b"", PLAN, {})
 
 
+def test_a_folder_that_was_not_begun_cannot_be_continued(tmp_path, monkeypatch):
+    """The disk is full when the plan is there and the files of its records are not."""
+
+    def full(path, **_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "touch", full)
+    with pytest.raises(RunFolderError) as caught:
+        RunFolder.create(tmp_path / "run", b"", PLAN, {})
+    assert (tmp_path / "run" / "plan.jsonl").exists()
+    assert str(caught.value).endswith("No space left on device.\nhint: free space")
+
+
 def test_a_folder_that_is_no_run_is_refused_with_what_is_missing(tmp_path):
     with pytest.raises(RunFolderError) as caught:
         RunFolder.open(tmp_path)
