@@ -174,7 +174,12 @@ def test_what_is_not_known_here_has_a_reason_in_place_of_a_bound(tmp_path: Path)
     )
     asked = [
         (0.6 * 794.5e12, "typical", H100, "794.5 TFLOP/s: published by ml-engineering, mamf-finder"),
-        (0.6 * 989e12, "expected", H100, "989.0 TFLOP/s: dense peak, an upper bound: NVIDIA H100 datasheet, halved"),
+        (
+            0.6 * 989e12,
+            "expected",
+            H100,
+            "989.0 TFLOP/s: dense peak, an upper bound: NVIDIA H100 datasheet (its FLOP/s",
+        ),
         (None, "typical", "NVIDIA L40S", "no published figure of it on 1 node x 8 GPUs (NVIDIA L40S) is on record"),
         (None, "typical", None, "no published figure of it on 1 node x 8 GPUs (unknown GPU) is on record"),
         (None, "expected", "NVIDIA L41S", "nothing is expected of it on 1 node x 8 GPUs (NVIDIA L41S)"),

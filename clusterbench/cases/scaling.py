@@ -59,7 +59,7 @@ class Sweep:
 def sweeps(efficiencies: Iterable[Row], rates: Iterable[Row]) -> list[Sweep]:
     """All sweeps of a run, by its efficiencies and what they follow from; strong scaling first."""
     measured = {row.case: row for row in efficiencies if row.value is not None}
-    held = {each.row.case: each for each in held_against([row for row in rates if row.case in measured])}
+    held = {each.row.case: each for each in held_against([row for row in rates if row.value and row.case in measured])}
     by_nodes = len({row.num_nodes for row in measured.values()}) > 1
     found = []
     for is_weak in (False, True):
@@ -93,7 +93,8 @@ def _of_a_rank(row: Row) -> Row:
 
 def _as_one(row: Row) -> Row:
     """As what others are held against, though it may be held against a smaller one itself."""
-    assert row.value
+    if not row.value:
+        return row
     low, high = (None if end is None else end / row.value for end in (row.low, row.high))
     return row._replace(value=1.0, low=low, high=high)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clusterbench.formulas.attribution import Part, loss_by_part
 from clusterbench.formulas.scaling import STRONG, WEAK, scaling_efficiency
@@ -76,9 +76,10 @@ def _efficiency(row: Row, smallest: Row, kind: str) -> Row:
 
 def _loss(row: Row, smallest: Row, kind: str, parts: Mapping[str, Mapping[Part, Row]]) -> Iterator[Row]:
     parts_of_case, base = parts.get(row.case, {}), parts.get(smallest.case, {})
-    if not parts_of_case or not base or not _batch(smallest):
+    batch, of_smallest = _batch(row), _batch(smallest)
+    if not parts_of_case or not base or not batch or not of_smallest:
         return
-    work_ratio = _batch(row) / row.world_size / (_batch(smallest) / smallest.world_size)
+    work_ratio = batch / row.world_size / (of_smallest / smallest.world_size)
     lost = loss_by_part(_seconds(parts_of_case), _seconds(base), work_ratio)
     like = next(iter(parts_of_case.values()))
     less = f"less {work_ratio:.4g} x the same part of {_name(smallest)}"
@@ -114,7 +115,7 @@ def _works_of(points: Sequence[Point]) -> Callable[[Row], tuple[Work, Work]]:
 
     def works(row: Row) -> tuple[Work, Work]:
         same, batch = (row.device, *(row.point.get(name) for name in unlike)), _batch(row)
-        return (*same, False, batch), (*same, True, batch / row.world_size)
+        return (*same, False, batch), (*same, True, batch and batch / row.world_size)
 
     return works
 
@@ -132,6 +133,7 @@ def _of_sharing() -> frozenset[str]:
     return FOLLOWS_LAYOUT | options | {"num_ranks", "global_batch_size", "micro_batch_size", "rank_order", "parity"}
 
 
-def _batch(row: Row) -> float:
-    batch: Any = row.point["global_batch_size"]
-    return batch  # type: ignore[no-any-return]
+def _batch(row: Row) -> float | None:
+    """None of a step whose batch is not known: one of another tool."""
+    batch = row.point.get("global_batch_size")
+    return batch if isinstance(batch, (int, float)) else None

@@ -78,6 +78,11 @@ def test_a_run_that_others_are_held_against_may_be_held_against_a_smaller_one() 
     assert not any("tp1" in title for title in titles)
 
 
+def test_steps_without_a_batch_are_held_against_each_other() -> None:
+    (scaled,) = selected(runs("tp1", 1, 1.0, global_batch_size=None), runs("tp2", 2, 0.8, global_batch_size=None))
+    assert curves(scaled) == {"tp": [1.0, 0.8]}
+
+
 def test_one_size_alone_shows_nothing() -> None:
     assert ScalingEfficiency().select(of_rows(runs("tp2", 2, 1.0))) is None
 

@@ -37,7 +37,7 @@ def case_of(layout: str, **options: Any) -> Case:
     if "ep" in layout:
         options = {"shape": "moe-tiny", **options}
     benchmark = TrainStep.from_options({"layouts": (layout,), **options})
-    place = Place(Cluster("cpu", 1, 4), 1)
+    place = Place(Cluster(1, 4, "cpu"), 1)
     (point,) = benchmark.points(place)
     world_size = benchmark.world_size(point, place)
     return Case(f"train_step/1n{world_size}/{layout}", "train_step", 1, point, "cpu", 1, world_size, 5, 3, 60.0)
