@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 from clusterbench.cluster import Cluster, is_same_host
-from clusterbench.errors import DiskError, RunFolderError
+from clusterbench.errors import DiskError, RunFolderError, SuiteError
 from clusterbench.run_folder.disk import remedy
 from clusterbench.run_folder.fast import FastReader
 from clusterbench.run_folder.lock import NAME as LOCK
@@ -365,7 +365,11 @@ class RunFolder:
     ) -> Iterator[tuple[int, Read]]:
         """Number and record of every line; what neither ``fast`` nor ``of`` can read is named and left out."""
         for number, line in enumerate(self._lines(name), 1):
-            if (read := fast(line)) is not None:
+            try:
+                read = fast(line)
+            except SuiteError:  # a cluster that cannot be: what is wrong with it is said below
+                read = None
+            if read is not None:
                 yield number, read
                 continue
             if line.isspace():
@@ -381,7 +385,7 @@ class RunFolder:
                 record = of(fields)
             except RecursionError:
                 self._name(f"{name}:{number} was left out: it is nested too deeply")
-            except ValueError as error:
+            except (SuiteError, ValueError) as error:
                 self._name(f"{name}:{number} was left out: {error}")
             else:
                 yield number, record

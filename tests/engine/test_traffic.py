@@ -21,9 +21,9 @@ def test_traffic_is_size_times_bus_factor_per_axis_and_op():
     assert totals(records) == {("dp", "all_reduce"): Total(2, 1600, 2400.0), ("tp", "all_gather"): Total(1, 100, 50.0)}
 
 
-def test_a_message_is_counted_once_on_either_side():
+def test_a_message_is_on_the_link_of_the_rank_that_sends_it():
     records = [Collective("send", "pp", 640, "float32", 4), Collective("recv", "pp", 320, "float32", 4)]
-    assert totals(records) == {("pp", "send"): Total(1, 640, 640.0), ("pp", "recv"): Total(1, 320, 320.0)}
+    assert totals(records) == {("pp", "send"): Total(1, 640, 640.0), ("pp", "recv"): Total(1, 320, 0.0)}
 
 
 def test_nothing_leaves_a_group_of_one():
