@@ -260,7 +260,7 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
             *_cautions(before, after, lacking),
             *(
                 words
-                for name, histories in (("base", [base for base, _ in pairs]), ("new", [new for _, new in pairs]))
+                for name, histories in zip(("base", "new"), zip(*pairs, strict=True), strict=True)
                 for words in left_out_repeats(name, histories)
             ),
             *_left_out(before, after),

@@ -19,7 +19,7 @@ from clusterbench.training.built_step import BuiltStep
 from clusterbench.words import plural
 
 _FINAL = "final_loss"
-_FORWARDS, _UPDATES = "forwards", "updates"
+_FORWARDS, _UPDATES = "forward", "update"
 
 
 class TimedStep:
@@ -121,10 +121,10 @@ class TimedStep:
         for name in (_FORWARDS, _UPDATES):
             if any(of_all[name]):
                 rank, off = next((rank, off) for rank, off in enumerate(of_all[name]) if off)
-                more = f"{abs(off):g} {name} {'more' if off > 0 else 'fewer'}"
+                missing = f"{plural(int(abs(off)), name)} too {'many' if off > 0 else 'few'}"
                 raise WrongResult(
-                    f"{plural(self._calls, 'call')} of {step.job.layout} made {more} on rank {rank} than as many steps "
-                    "do. The time of such calls is not that of training."
+                    f"{plural(self._calls, 'call')} of {step.job.layout} made {missing} on rank {rank}. The time of "
+                    "such calls is not that of training."
                 )
         if self._compiled.is_compiled:
             self._compiled.judge(of_all[FRAMES], of_all[PLAIN])
