@@ -109,12 +109,13 @@ PIPELINE: list[Case] = [
 # Where backward is split, torch keeps a micro-batch's graph beyond its W, and lets go of it at no fixed time.
 SPLIT: list[Case] = [("pp2", {"schedule": schedule}, EIGHT) for schedule in SCHEDULES if splits_backward(schedule)]
 # Weights of the router in another precision live beside what is computed again. With cp, the log-sum-exp of each block
-# is kept, too; with ep Gloo lets go late of what was sent.
+# is kept, too.
 AGAIN: list[Case] = [
     ("tp1", {**EVEN, "recompute": "full"}, {"shape": "moe-shared-tiny", **HALF}),
     *(("cp2", {"recompute": "selective", "context": kind}, {}) for kind in KINDS),
-    ("dp2+ep2", {**EVEN, "recompute": "full"}, MOE),
 ]
+# Gloo lets go late of what was sent: of one message, 3.3 % of this case, a busy machine once still held it at the peak.
+LATE: list[Case] = [("dp2+ep2", {**EVEN, "recompute": "full"}, MOE)]
 # What PowerSGD keeps from step to step, with a few vectors that it sends as they are.
 COMPRESSED: list[Case] = [
     *(("dp2", {"compress": "powersgd", "powersgd_rank": rank}, changes) for rank, changes in ((1, {}), (2, HALF))),
@@ -126,6 +127,7 @@ TOLERANCES = [
     (PIPELINE, -0.01, 0.09),
     (SPLIT, -0.06, 1.5),
     (AGAIN, -0.01, 0.02),
+    (LATE, -0.01, 0.07),
     (COMPRESSED, -0.01, 0.05),
 ]
 """How much less and how much more of activations there may be than the formula says, as a share of it."""
