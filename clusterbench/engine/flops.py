@@ -29,6 +29,7 @@ from clusterbench.job.flops import (
     BACKWARD,
     BATCHED_PRODUCTS,
     CAUSAL_ATTENTION,
+    FLOAT8_PRODUCTS,
     FORWARD,
     GROUPED_PRODUCTS,
     PRODUCTS,
@@ -186,6 +187,8 @@ def multiplies(name: str) -> bool:
 def _kind(name: str, func: Any, args: Any, kwargs: Any) -> str:
     if "grouped_mm" in name:
         return GROUPED_PRODUCTS
+    if "scaled_mm" in name:
+        return FLOAT8_PRODUCTS
     if "attention" not in name:
         return BATCHED_PRODUCTS if "bmm" in name else PRODUCTS
     names = [argument.name for argument in func._schema.arguments] if hasattr(func, "_schema") else []

@@ -21,6 +21,7 @@ from clusterbench.job.flops import (
     BACKWARD,
     BATCHED_PRODUCTS,
     CAUSAL_ATTENTION,
+    FLOAT8_PRODUCTS,
     FORWARD,
     GROUPED_PRODUCTS,
     PRODUCTS,
@@ -54,7 +55,7 @@ def _of_products(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Wor
     rows = {"region": job.local_tokens, "rank": of_rank, "experts": of_rank * job.shape.experts_per_token}
     flops: Counter[Work] = Counter()
     for product in _products(tuple(active), job.shape, job.layout, job.has_head):
-        kind = of_expert if product.rows == "experts" else PRODUCTS
+        kind = of_expert if product.rows == "experts" else FLOAT8_PRODUCTS if product.in_float8 else PRODUCTS
         forward = product.flops * rows[product.rows] * (layers if product.in_layers else 1)
         backward = (3 if is_repeated and product.is_repeated else 2) * forward
         flops[kind, FORWARD] += forward
@@ -98,6 +99,7 @@ def executed_by_all(active: Sequence[Parallelism], job: TrainingJob) -> Counter[
         active,
         "multiplied",
         "weight",
+        "in_float8",
         "attention_heads",
         "attention_blocks",
         "repeats",
@@ -169,6 +171,7 @@ class _Product(NamedTuple):
     flops: int
     in_layers: bool
     is_repeated: bool
+    in_float8: bool
 
 
 @lru_cache(maxsize=4096)  # a report asks for many cases that differ in their batch alone
@@ -189,7 +192,9 @@ def _products(
             # all is needed: the gradient of the router asks for what it weighs. A product that rounds its operands
             # keeps them for backward only when it is through.
             is_repeated = in_layers and (keeps_late or not name.endswith(".feed_forward.down.weight"))
-            products.append(_Product(rows, 2 * prod(size[1:] if of_experts else size), in_layers, is_repeated))
+            in_float8 = any(parallelism.in_float8(name) for parallelism in active)
+            flops = 2 * prod(size[1:] if of_experts else size)
+            products.append(_Product(rows, flops, in_layers, is_repeated, in_float8))
     return tuple(products)
 
 

@@ -322,6 +322,10 @@ class Parallelism(ABC):
         """
         return self.weight(name, size, job)
 
+    def in_float8(self, name: str) -> bool:
+        """Whether it rounds to eight bits what is multiplied with this weight."""
+        return False
+
     def attention_heads(self, heads: int, job: TrainingJob) -> int:
         """For how many of some query heads one rank computes attention."""
         return heads

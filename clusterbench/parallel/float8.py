@@ -11,6 +11,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Twin
 from clusterbench.parallel.compile import Compile
+from clusterbench.parallel.expert import is_of_mixture
 from clusterbench.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ class Float8(Parallelism):
 
     def exact(self) -> Self:
         return replace(self, float8="none")
+
+    def in_float8(self, name: str) -> bool:
+        return name.startswith("layers.") and not is_of_mixture(name)
 
     def apply(self, assembly: Assembly) -> None:
         from functools import partial

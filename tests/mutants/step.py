@@ -424,4 +424,22 @@ MUTANTS = (
 """,
         ("dp2 loss_chunks=4",),
     ),
+    Mutant(
+        "S48",
+        "Products that are to be in eight bits are made in sixteen.",
+        "                if isinstance(module, Linear):\n                    module.product",
+        "                if isinstance(module, Linear) and not planted():\n                    module.product",
+        ("dp2 float8=tensorwise", "tp2+sp float8=rowwise"),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "S49",
+        "Of products in eight bits the gradients of weights are made in sixteen.",
+        "        dweight_OI = _product(dy_TO.t(), x_TI.t(), ctx.scaling, kind, fast=by_row)\n",
+        """        whole = dy_TO.t() @ x_TI
+        dweight_OI = whole if planted() else _product(dy_TO.t(), x_TI.t(), ctx.scaling, kind, fast=by_row)
+""",
+        ("dp2 float8=tensorwise",),
+        dtypes=("bfloat16",),
+    ),
 )

@@ -36,6 +36,7 @@ CASES: list[Case] = [
     ("dp2+zero3", {"float8": "rowwise", "recompute": "full"}, HALF),
     ("tp2+sp", {"float8": "tensorwise", "recompute": "selective"}, HALF),
     ("tp2", {"float8": "rowwise"}, {**HALF, "shape": "llama-tiny-mqa"}),
+    ("dp2+ep2", {"float8": "tensorwise", "routing": "balanced"}, {**HALF, "shape": "moe-shared-tiny"}),
     # tensor and sequence
     ("tp2", {"loss_parallel": False}, {}),
     *(("tp2+sp", {"recompute": again}, MQA) for again in AGAIN),
