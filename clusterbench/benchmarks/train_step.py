@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from clusterbench.benchmarks._sustained import SustainedBenchmark
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.rank import chosen_rank, expected_of_rank
-from clusterbench.expected.tolerances import FACTORS, PARITY_METRICS, UNSENT, comparisons_of
+from clusterbench.expected.tolerances import FACTORS, ONE_RANK, PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, TrainingJob
 from clusterbench.job.flops import step_flops
@@ -157,6 +157,7 @@ class TrainStep(SustainedBenchmark):
         MetricKind("parity_update", "1", "lower", "how far is what two steps changed of all weights"),
         MetricKind("parity_worst_update", "1", "lower", "how far is what two steps changed of the worst weight"),
         MetricKind("parity_second_norm", "1", "lower", "how far the second step's gradient norm is from one rank's"),
+        MetricKind("parity_one_rank", "1", "lower", "how far one rank in bfloat16 is from float64, over healthy ones"),
         MetricKind("proof_time", "s", "neither", "in the comparison with one rank; 0 where an earlier case's holds"),
         MetricKind("parity_unsent", "1", "lower", "how much of compressed gradients was neither sent nor kept"),
         MetricKind("parity_factors", "1", "lower", "how far a compression is from one that goes on from the last"),
@@ -167,7 +168,7 @@ class TrainStep(SustainedBenchmark):
     predicts: ClassVar[tuple[str, ...]] = (
         *("step_time", "tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank", "executed_flops"),
         *("peak_memory", "memory_at_rest", "traffic_bytes", "collectives", "bubble"),
-        *("attention_imbalance", "longest_seq_len", *PARITY_METRICS, UNSENT, FACTORS),
+        *("attention_imbalance", "longest_seq_len", *PARITY_METRICS, ONE_RANK, UNSENT, FACTORS),
     )
 
     shape: str = option(

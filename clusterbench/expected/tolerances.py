@@ -19,6 +19,9 @@ PARITY_METRICS = (
     "parity_worst_update",
     "parity_second_norm",
 )
+ONE_RANK = "parity_one_rank"
+"""How far one rank in bfloat16 is from float64, over the most of healthy ones: layouts are allowed what it is off."""
+
 UNSENT = "parity_unsent"
 """Of a step that only approximates: how much of some gradients was neither sent nor kept to be sent later."""
 
@@ -52,6 +55,7 @@ _OF_ONE_RANK = (
     "deviation from one rank in float64, as a multiple of what one rank in bfloat16 deviates: parallel sums round "
     "elsewhere, not coarser"
 )
+_OF_HEALTHY = "as a multiple of the most by which one rank in bfloat16 was seen to deviate from float64"
 _OF_ROUNDING = "as a multiple of what rounding of all its numbers leaves, which goes both ways and cancels"
 _BFLOAT16 = {
     "parity_loss": (0.5, f"{_OF_ONE_RANK}; a mean over many tokens, whose rounding cancels"),
@@ -171,6 +175,8 @@ def _limits(
             value, reason = _ROUNDED[metric] * rounding, f"gradients are rounded before they are sent: {rounding:g}"
         summed = _SUMMED if sums_rounded and metric in _OF_SUMS else ""
         limits[metric] = Expected(value, "1", f"at most; {reason}{summed}{why}")
+    if dtype == "bfloat16":
+        limits[ONE_RANK] = Expected(2.0, "1", f"at most; {_OF_HEALTHY}")
     return limits
 
 

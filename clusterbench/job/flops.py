@@ -15,8 +15,9 @@ GROUPED_PRODUCTS = "grouped products"
 ATTENTION = "attention"
 CAUSAL_ATTENTION = "causal attention"
 UNKNOWN = "unknown"
-"""Kinds of operators that multiply matrices: two matrices, two that are rounded to eight bits, as many pairs of one size,
-those of many experts at once, attention of every query to every key of a block, attention under the causal mask, and what has no formula."""
+"""Kinds of operators that multiply matrices: two matrices, two that are rounded to eight bits, as many pairs of one
+size, those of many experts at once, attention of every query to every key of a block, attention under the causal mask,
+and what has no formula."""
 
 FORWARD, BACKWARD = "forward", "backward"
 """When an operator runs; what is computed again runs in backward."""

@@ -11,7 +11,16 @@ from typing import Any
 from clusterbench.cluster import Cluster
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.step import fastest_dtype, flops_key, peak_basis
-from clusterbench.expected.tolerances import BIAS, CLIPPING, COPIES, FACTORS, LAST_UPDATE, PARITY_METRICS, UNSENT
+from clusterbench.expected.tolerances import (
+    BIAS,
+    CLIPPING,
+    COPIES,
+    FACTORS,
+    LAST_UPDATE,
+    ONE_RANK,
+    PARITY_METRICS,
+    UNSENT,
+)
 from clusterbench.formulas.schedules import order as orders
 from clusterbench.formulas.schedules import play
 from clusterbench.formulas.statistics import Summary, median, summarise
@@ -51,6 +60,7 @@ from clusterbench.units import format_value
 
 EVIDENCE = (
     *PARITY_METRICS,
+    ONE_RANK,
     UNSENT,
     FACTORS,
     "parity_parameters",

@@ -27,6 +27,7 @@ from clusterbench.proof.approximation import check_approximation
 from clusterbench.proof.by_chance import spacing_of_weights
 from clusterbench.proof.copies import check_copies
 from clusterbench.proof.coverage import check_coverage
+from clusterbench.proof.one_rank import beyond_rounding
 from clusterbench.proof.two_steps import (
     ALL,
     FIRST,
@@ -89,6 +90,9 @@ def check_parity(
             own = replace(twin, dtype=comparison.dtype)
             sums = rounding_of_summed_gradients(own, active_in(job.layout, comparison.parallelisms))
             found = over_rounding(found, of_one_rank, exact, keeps_half, coarse, numels, sums)
+            grown = growth_by_sums(of_one_rank["parity_gradients"], sums)
+            keeps_weights_half = step.job.master_bytes == 2
+            found |= beyond_rounding(of_one_rank, twin.shape.num_layers, bool(coarse), keeps_weights_half, grown)
         evidence |= {comparison.key(metric): max(group.values()) for metric, group in found.items()}
         complaints += [
             f"{job.layout} does not compute what one rank computes: {how}" for how in _too_far(found, comparison, job)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from clusterbench.expected.tolerances import ONE_RANK
 from clusterbench.job import TrainingJob, weight_shapes
 from clusterbench.proof.by_chance import squares_by_chance
 from clusterbench.proof.copies import Copies
@@ -121,6 +122,7 @@ IN_WORDS = {
     "parity_update": "what two steps changed of {}",
     "parity_worst_update": "what two steps changed of {}",
     "parity_second_norm": "the norm of the gradient of {} in the second step",
+    ONE_RANK: "one rank, whose rounding it is allowed, is itself off: of {} it",
 }
 """Metric -> what it compares of something of :data:`Deviations`."""
 

@@ -442,4 +442,16 @@ MUTANTS = (
         ("dp2 float8=tensorwise",),
         dtypes=("bfloat16",),
     ),
+    Mutant(
+        "S50",
+        "In bfloat16 gradients are rounded to one bit, on one rank too.",
+        "        for weight in self.weights:\n            if weight.scale != 1:",
+        """        for weight in self.weights:
+            if self.job.dtype == "bfloat16" and planted():
+                fraction, exponent = torch.frexp(weight.gradient.float())
+                weight.gradient.copy_(torch.ldexp((fraction * 4).round() / 4, exponent))
+            if weight.scale != 1:""",
+        ("dp2", "tp2+sp"),
+        dtypes=("bfloat16",),
+    ),
 )
