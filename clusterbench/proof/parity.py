@@ -86,7 +86,7 @@ def check_parity(
         found = over_all_ranks(deviations(seen, exact, updated, spacing), device)
         if comparison.dtype == "bfloat16":
             of_one_rank = deviations(references.of(comparison, comparison.dtype), exact)
-            numels = _least_parts(step, exact, device) if coarse else None
+            numels = _least_parts(step, exact, device)
             own = replace(twin, dtype=comparison.dtype)
             sums = rounding_of_summed_gradients(own, active_in(job.layout, comparison.parallelisms))
             found = over_rounding(found, of_one_rank, exact, keeps_half, coarse, numels, sums)

@@ -206,7 +206,9 @@ def _gradient_off(got: Tensor, wanted: Tensor, whole: Tensor) -> tuple[float, fl
     own = float(wanted.square().sum()) if math.isfinite(squared) else 0.0
     if own <= _ENOUGH**2 * of_whole:
         return _ratio(squared, of_whole), 0.0
-    return _ratio(squared, of_whole), abs(float((got * wanted).sum()) / own - 1)
+    # of a part that is small beside the whole, rounding is a larger share
+    scale = abs(float((got * wanted).sum()) / own - 1) * min(1.0, math.sqrt(own / of_whole))
+    return _ratio(squared, of_whole), scale
 
 
 def over_all_ranks(found: Deviations, device: torch.device) -> Deviations:

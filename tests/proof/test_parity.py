@@ -125,6 +125,7 @@ IN_LESS: list[Case] = [
         ("dp2+zero3", {"recompute": "selective"}, {}),
         ("dp2+ep2", {"routing": "balanced"}, MOE),
         ("dp2-tp2+sp", {}, {}),
+        ("dp4-cp2+zero3", {}, {"shape": "llama-flat-tiny"}),  # parts of a norm's weight with eight elements
     ]
 ]
 PURE: list[Case] = [
