@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks._sustained import SustainedBenchmark
 from clusterbench.expected.formulas import StepFormulas
+from clusterbench.expected.memory import held_memory
 from clusterbench.expected.rank import chosen_rank, expected_of_rank
 from clusterbench.expected.tolerances import FACTORS, ONE_RANK, PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, TrainingJob
 from clusterbench.job.flops import step_flops
+from clusterbench.job.passes import ON_ONE_RANK
 from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
-from clusterbench.measured.agreement import agreements
+from clusterbench.measured.agreement import agreements, one_rank_key
 from clusterbench.measured.speed import LONE_RANK
 from clusterbench.measured.step import across_cases, step_metrics
 from clusterbench.options import Option, later_values, option, options_of
@@ -333,6 +335,7 @@ class TrainStep(SustainedBenchmark):
     @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:
         from clusterbench.engine.own_work import OwnWork
+        from clusterbench.proof.own_size import on_one_rank
         from clusterbench.proof.parity import check_parity
         from clusterbench.proof.timed_step import TimedStep
         from clusterbench.training.passes import passes_of
@@ -348,12 +351,16 @@ class TrainStep(SustainedBenchmark):
             evidence = check_parity(trainer, job, shared_by, grid, rig.device)
             return {**evidence, PROOF_TIME: time.monotonic() - started}
 
-        timed = TimedStep(step, rig.asked_calls, active_in(job.layout, shared_by))
+        active = active_in(job.layout, shared_by)
+        timed = TimedStep(step, rig.asked_calls, active)
         run = OwnWork(timed, rig.device)
+        passes = dict(passes_of(step, rig, run.spent_s, held_memory(active, step.job)))
+        if rig.asks_one_rank:
+            passes |= ON_ONE_RANK.taken(lambda: on_one_rank(step, shared_by, rig))
         return Step(
             run=run,
             check=check,
-            passes=passes_of(step, rig, run.spent_s),
+            passes=passes,
             confirm=lambda is_first: timed.confirm(rig, is_first),
         )
 
@@ -379,6 +386,10 @@ class TrainStep(SustainedBenchmark):
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
         return step_metrics(case, formulas_of(case), observation, place.cluster)
+
+    @classmethod
+    def one_rank_key(cls, case: Case) -> str:
+        return one_rank_key(case, cls.options())
 
     @classmethod
     def agreements(cls, histories: Sequence[History]) -> Mapping[str, Agreement]:
