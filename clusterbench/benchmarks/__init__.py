@@ -192,6 +192,14 @@ class Benchmark(ABC):
         return float(cls.size_bytes(point))
 
     @classmethod
+    def one_rank_key(cls, case: Case) -> str:
+        """What cases have in common that show the same on one rank; empty where that is not asked.
+
+        Of those that share a key one is computed on one rank, too, unless a case on one rank was.
+        """
+        return ""
+
+    @classmethod
     def agreements(cls, histories: Sequence[History]) -> Mapping[str, Agreement]:
         """Hash -> how a case agrees with those that should have computed the same; empty where none should.
 

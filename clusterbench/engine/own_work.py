@@ -59,11 +59,12 @@ def own_seconds(step: Callable[[], object], rig: Rig, known: Sequence[float] = (
     start_s = time.monotonic()
     with collections_rest():
         while len(spent) < rig.own_steps and (not spent or _longest(time.monotonic() - start_s, rig) < LONGEST_S):
-            spent.append(round(_own_work_s(step, rig.device), 9))
+            spent.append(round(own_work_s(step, rig.device), 9))
     return spent
 
 
-def _own_work_s(step: Callable[[], object], device: torch.device) -> float:
+def own_work_s(step: Callable[[], object], device: torch.device) -> float:
+    """Seconds of this rank's own work in one more step, without what it waited for others."""
     if device.type == "cuda":
         return work_on_device(step, device)
     start_s = time.thread_time()

@@ -62,6 +62,8 @@ class Rig:
         In how many steps of the case under way each rank's own work is recorded, at least.
     asked_calls
         Of what is timed, warm-up included, as the case under way asks for them; there may be more.
+    asks_one_rank
+        Whether the case under way is to be computed on one rank, too.
     """
 
     def __init__(self, *, rank: int, world_size: int, local_rank: int, host: str, device: torch.device) -> None:
@@ -73,6 +75,7 @@ class Rig:
         self.grid: Grid | None = None
         self.own_steps = 1
         self.asked_calls = 0
+        self.asks_one_rank = False
         self._built: tuple[ParallelLayout, str] | None = None
         self._groups: dict[tuple[int, ...], Communicator | None] = {}
         self._alone = ExitStack()

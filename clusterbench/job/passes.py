@@ -120,3 +120,6 @@ ATTENTION: Pass[float | None] = Pass("attention", float | None)
 """Seconds in the attention operators; None where they cannot be told apart."""
 
 EXPERTS: Pass[ExpertLoad] = Pass("experts", ExpertLoad)
+
+ON_ONE_RANK: Pass[Mapping[str, float]] = Pass("on_one_rank", Mapping[str, float])
+"""What the job shows on one rank, by the names of evidence, with the ``seconds`` it took; empty on all ranks but 0."""

@@ -52,7 +52,7 @@ from clusterbench.launch.messages import (
     Warm,
 )
 from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection
-from clusterbench.launch.proven import Proven
+from clusterbench.launch.proven import OnOneRank, Proven
 from clusterbench.run_folder import HOSTS_WITHOUT_LINK, LOST_HOSTS, SILENT_HOSTS, RunFolder
 from clusterbench.run_folder.redaction import redacted, secrets_of
 from clusterbench.tools.error_counters import errors_of
@@ -116,6 +116,7 @@ class Conductor:
     _unended: LaunchError | None = field(default=None, init=False)
     _under_way: dict[str, Any] = field(default_factory=dict, init=False)
     _proven: Proven = field(default_factory=Proven, init=False)
+    _on_one_rank: OnOneRank = field(default_factory=OnOneRank, init=False)
     _events: Events = field(init=False)
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
     _logs: str = field(init=False)
@@ -254,6 +255,7 @@ class Conductor:
                 log=trouble.log,
             ), self._evidence_of_a_failure(identity, trouble)
         self._with_passes.add(case.hash)
+        self._on_one_rank.saw(case)
         observation = Observation(
             **identity,
             hosts=tuple(dict.fromkeys(record.host for record in records)),
@@ -355,9 +357,9 @@ class Conductor:
         if in_agents(case):  # ranks of an mpirun repeat it; the workers wait for them, once
             iterations, warmup, passes = 1, 0, True
         check = not self._proven.is_known(case)
-        steps = self._own_steps[case.hash]
+        steps, alone = self._own_steps[case.hash], passes and self._on_one_rank.is_missing(case)
         return RunCase(
-            case.benchmark, case.point, case.layout, case.rank_order, iterations, warmup, passes, check, steps
+            case.benchmark, case.point, case.layout, case.rank_order, iterations, warmup, passes, check, steps, alone
         )
 
     def _begin_start(self, case: Case, deadline: Deadline) -> None:

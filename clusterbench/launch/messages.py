@@ -155,6 +155,8 @@ class RunCase:
         Whether to check it: not where what it would prove was proven on the same ranks.
     own_steps
         In how many steps each rank's own work is recorded, at least.
+    on_one_rank
+        Whether one rank computes it by itself, too, as no other case tells what it should show.
     """
 
     benchmark: str
@@ -166,6 +168,7 @@ class RunCase:
     passes: bool
     check: bool
     own_steps: int
+    on_one_rank: bool = False
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,26 @@ class Proven:
         return replace(observation, evidence=both, proof=key, proven_by=proven_by)
 
 
+class OnOneRank:
+    """What was computed on one rank in this run, so that other cases which show the same need not be."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def is_missing(self, case: Case) -> bool:
+        """Whether a case should be computed on one rank, too: nothing else tells what it should show."""
+        return case.world_size > 1 and _one_rank_key(case) not in ("", *self._known)
+
+    def saw(self, case: Case) -> None:
+        """Of a case that is over, and was computed on one rank, alone or as well."""
+        self._known.add(_one_rank_key(case))
+
+
+def _one_rank_key(case: Case) -> str:
+    kind = benchmarks().get(case.benchmark)
+    return kind.one_rank_key(case) if kind else ""
+
+
 def key_of(case: Case) -> str:
     """What the evidence of a case holds for, in 16 characters; empty where each case is checked itself."""
     kind = benchmarks().get(case.benchmark)

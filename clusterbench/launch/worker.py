@@ -218,6 +218,7 @@ class _Worker:
             self.rig.build_grid(ParallelLayout.parse(case.layout), case.rank_order)
         self.phase("rendezvous")
         self.rig.own_steps, self.rig.asked_calls = case.own_steps, case.warmup + case.iterations
+        self.rig.asks_one_rank = case.on_one_rank
         step = benchmark.prepare(self.rig, case.point)
         self.phase("prepared")
         self.agree("prepared")

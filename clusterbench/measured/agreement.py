@@ -16,13 +16,14 @@ from typing import Any
 
 from clusterbench.formulas.statistics import median
 from clusterbench.job.experts import even_tokens
+from clusterbench.job.passes import ON_ONE_RANK
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import Option
 from clusterbench.parallel import active_in, from_options
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
 from clusterbench.shape import OWN_SHAPE, shape_of
-from clusterbench.types import Agreement, Metric
+from clusterbench.types import Agreement, Case, Metric
 
 MOST_UPDATES = 32
 """After more the tolerances below were not measured: rounding grows with every update."""
@@ -122,10 +123,17 @@ def agreements(histories: Sequence[History], options: Mapping[str, Option]) -> d
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the repeats of one case showed of a statistic."""
+    """What the repeats of one case showed of a statistic.
+
+    Attributes
+    ----------
+    alone
+        What one rank computed behind the clock; None where that was not asked for, or is not to be known.
+    """
 
     history: History
     values: tuple[float, ...]
+    alone: float | None = None
 
     def off(self, reference: float) -> float:
         """The largest relative distance."""
@@ -140,19 +148,36 @@ def _groups(histories: Sequence[History], statistic: Statistic, options: Mapping
         values = tuple(seen[statistic.name] for seen in evidence if statistic.name in seen)
         updates = {seen.get("num_updates") for seen in evidence} if statistic.is_last else {None}
         if values and len(updates) == 1:
-            groups[(*updates, *_result_of(history, statistic, options))].append(_Seen(history, values))
+            seen = _Seen(history, values, _alone(history, statistic, *updates))
+            groups[(*updates, *_result_of(history.case, statistic.of_update, options))].append(seen)
     yield from groups.values()
 
 
-def _result_of(history: History, statistic: Statistic, options: Mapping[str, Option]) -> tuple[object, ...]:
+def _alone(history: History, statistic: Statistic, num_updates: float | None) -> float | None:
+    """What one rank computed behind the clock of a case, after as many updates."""
+    for observation in history.observations:
+        for of_rank in ON_ONE_RANK.of(observation)[:1]:
+            if num_updates in (None, of_rank.get("num_updates")):
+                return of_rank.get(statistic.name)
+    return None
+
+
+def one_rank_key(case: Case, options: Mapping[str, Option]) -> str:
+    """What cases have in common that show the same on one rank; empty where one rank has no like."""
+    if _is_routed_by_place_of_a_rank(case.point):
+        return ""
+    return repr((_result_of(case, True, options), case.warmup + case.iterations))
+
+
+def _result_of(case: Case, of_update: bool, options: Mapping[str, Option]) -> tuple[object, ...]:
     """All that changes what a case computes."""
-    point: Mapping[str, Any] = history.case.point
-    altering = ("result", "update") if statistic.of_update else ("result",)
+    point: Mapping[str, Any] = case.point
+    altering = ("result", "update") if of_update else ("result",)
     named = [(name, point.get(name, option.default)) for name, option in options.items() if option.alters in altering]
     # the load-balancing loss is one for each micro-batch
     per_forward = point["micro_batch_size"] if point.get("aux_loss") else None
-    by_place = history.case.hash if _is_routed_by_place_of_a_rank(point) else None
-    by_ranks = history.case.hash if statistic.of_update and _sent(point, options).approximates else None
+    by_place = case.hash if _is_routed_by_place_of_a_rank(point) else None
+    by_ranks = case.hash if of_update and _sent(point, options).approximates else None
     return (point.get(OWN_SHAPE), per_forward, by_place, by_ranks, *sorted(named, key=lambda item: item[0]))
 
 
@@ -195,11 +220,11 @@ def _is_routed_by_place_of_a_rank(point: Mapping[str, Any]) -> bool:
 
 
 def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> Iterator[tuple[str, Metric, str]]:
-    """Hash, figure and what is wrong, of each case of a group; nothing of a case by itself.
+    """Hash, figure and what is wrong, of each case of a group; nothing of a case with none to hold it against.
 
     ``rounding`` is what a message loses of the largest gradient, in any of the cases.
     """
-    if len(group) == 1:
+    if len(group) == 1 and group[0].alone is None:
         return
     point: Mapping[str, Any] = group[0].history.case.point
     routes = shape_of(point).has_experts and point.get("routing", "real") == "real"
@@ -238,6 +263,9 @@ def _reference(group: Sequence[_Seen], limit: float) -> tuple[float, str] | None
     alone = [seen for seen in group if seen.history.case.world_size == 1]
     if alone and all(seen.off(alone[0].values[-1]) <= limit for seen in alone):
         return median([value for seen in alone for value in seen.values]), f"in {alone[0].history.case.id}, on one rank"
+    behind = [(seen.alone, seen.history.case.id) for seen in group if seen.alone is not None]
+    if behind and not alone:
+        return behind[0][0], f"on one rank behind the clock of {behind[0][1]}"
     agreeing = max(([seen for seen in group if seen.off(center.values[-1]) <= limit] for center in group), key=len)
     if len(agreeing) > 1 and 2 * len(agreeing) > len(group):
         where = f"in {len(agreeing)} of {len(group)} cases that compute the same"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,6 +34,13 @@ def seen(layout: str, world_size: int, evidence: Mapping[str, float] | None = No
     shown = {**HONEST, **(evidence or {})}
     observation = Observation(name, case.hash, 0, 1, ("h",), [[1.0]] * world_size, [shown] * world_size)
     return History(case, (Outcome(name, case.hash, 0, 1, "ok"),), (observation,))
+
+
+def beside_one_rank(history: History, **alone: float) -> History:
+    """A case that was computed on one rank behind the clock, too."""
+    seen = history.observations[0]
+    ranks = [{**HONEST, **alone, "seconds": 0.1}, *[{}] * (history.case.world_size - 1)]
+    return replace(history, observations=(replace(seen, passes={"on_one_rank": ranks}),))
 
 
 def verdicts(*histories: History) -> list[str]:
@@ -97,6 +105,38 @@ def test_cases_that_nobody_can_tell_apart_name_each_other():
         "not proven: the loss of the first step is 7.25, and 6.9 in train_step/1n2/pp2; no case on one rank and no "
         "majority says which is right"
     )
+
+
+def test_what_one_rank_computed_behind_the_clock_decides_where_no_case_ran_on_one():
+    broken = {"first_loss": 6.9}
+    assert verdicts(beside_one_rank(seen("dp2", 2))) == ["agrees"]
+    assert verdicts(beside_one_rank(seen("dp2", 2, broken))) == ["wrong"]
+    assert verdicts(beside_one_rank(seen("dp2", 2)), seen("pp2", 2, broken)) == ["agrees", "wrong"]
+    alike = [seen("dp2", 2, broken), seen("tp2", 2, broken)]
+    assert verdicts(beside_one_rank(alike[0]), alike[1]) == ["wrong", "wrong"]
+    assert verdicts(seen("tp1", 1), beside_one_rank(seen("dp2", 2), first_loss=6.9)) == ["agrees", "agrees"]
+
+
+def test_after_other_updates_one_rank_says_only_how_the_first_step_was():
+    late = beside_one_rank(seen("dp2", 2, {"loss": 4.0}), num_updates=3.0)
+    assert verdicts(late) == ["agrees"]
+    assert verdicts(beside_one_rank(seen("dp2", 2, {"loss": 4.0}))) == ["wrong"]
+
+
+def test_the_reason_names_the_case_behind_whose_clock_one_rank_computed():
+    wrong = beside_one_rank(seen("dp2", 2, {"norm": 9.0}))
+    agreement = agreements([wrong], TrainStep.options())[wrong.case.hash]
+    assert agreement.wrong.startswith(
+        "the gradient norm of the last step is 9, and 3.25 on one rank behind the clock of train_step/1n2/dp2: "
+    )
+
+
+def test_cases_that_show_the_same_on_one_rank_share_a_key():
+    key = {TrainStep.one_rank_key(seen(layout, 2).case) for layout in ("dp2", "tp2", "pp2", "dp2+zero3")}
+    assert len(key) == 1
+    assert {TrainStep.one_rank_key(seen("dp2", 2, seq_len=128).case)}.isdisjoint(key)
+    placed = seen("cp2", 2, shape="moe-tiny", routing="balanced", seq_len=12)
+    assert TrainStep.one_rank_key(placed.case) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""The job itself on one rank, at its own size, behind the clock: what its timed steps should have shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import psutil
+import torch
+
+from clusterbench.engine.own_work import own_work_s
+from clusterbench.engine.rig import Rig
+from clusterbench.expected.total import fullest_moment
+from clusterbench.parallel import Parallelism, active_in
+from clusterbench.training.built_step import BuiltStep
+from clusterbench.training.step import TrainingStep
+
+MOST_SECONDS = 10.0
+"""Of one rank, while the others wait; where all updates take longer it is the first step alone, or nothing."""
+
+_FREE_SHARE = 0.5
+
+
+def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict[str, float]:
+    """Loss and gradient norm of the first step, and of the last that a case asks for, computed on rank 0 by itself.
+
+    In one forward of the whole batch where the model has no experts, so that nothing adds up over micro-batches. A
+    collective, as one more step is, which tells how long it may take.
+
+    Returns
+    -------
+    By the names of evidence; ``seconds`` is what it took. Empty on other ranks, and where it would take too long or too
+    much memory.
+    """
+    job, step_s = step.job, own_work_s(step, rig.device) * rig.world_size
+    if rig.rank:
+        return {}
+    model = tuple(parallelism for parallelism in every if parallelism.changes_model)
+    alone = job.on_one_rank()
+    held = fullest_moment(active_in(alone.layout, model), alone).held
+    if held > _FREE_SHARE * _free_bytes(rig.device) or step_s > MOST_SECONDS:
+        return {}
+    approximates = any(parallelism.approximates for parallelism in active_in(job.layout, every))
+    updates = rig.asked_calls if step_s * rig.asked_calls <= MOST_SECONDS and not approximates else 1
+    began_s = time.monotonic()
+    seen = dict(_of_steps(TrainingStep(alone, model, None, rig.device), updates))
+    if approximates:  # its gradients are others
+        seen = {"first_loss": seen["first_loss"]}
+    return {**seen, "seconds": time.monotonic() - began_s}
+
+
+def _of_steps(step: TrainingStep, updates: int) -> Iterator[tuple[str, float]]:
+    for update in range(updates):
+        for weight in step.weights:
+            weight.let_go(keeps=False)  # whatever the step does with gradients of the one before
+        loss, norm = step(), step.last_norm
+        if update == 0:
+            yield from _named("first_", loss, norm)
+    if updates > 1:
+        yield from _named("", loss, norm)
+        yield "num_updates", float(updates)
+
+
+def _named(prefix: str, loss: torch.Tensor, norm: torch.Tensor | None) -> Iterator[tuple[str, float]]:
+    yield f"{prefix}loss", float(loss)
+    if norm is not None:
+        yield f"{prefix}norm", float(norm)
+
+
+def _free_bytes(device: torch.device) -> float:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
