@@ -194,7 +194,7 @@ def over_rounding(
     more_updates = math.sqrt(sum(numels[name] * off for name, off in gradients.items()) / of_all) if of_all else 1.0
     rounding = {
         **of_one_rank,
-        "parity_gradients": gradients,
+        "parity_gradients": {name: off * _by_chance(numels[name]) for name, off in gradients.items()},
         "parity_update": {name: off * more_updates for name, off in of_one_rank["parity_update"].items()},
         "parity_loss": {
             name: max(off, BFLOAT16_ROUNDING, coarse / 2) for name, off in of_one_rank["parity_loss"].items()
@@ -202,7 +202,8 @@ def over_rounding(
         "parity_gradient_scale": {ALL: max(4 * BFLOAT16_ROUNDING, coarse)} | scales,
         "parity_second_norm": {ALL: 1.0},
         "parity_worst_update": {
-            name: min(MOST_BEYOND, math.sqrt(by_sums[name])) for name in of_one_rank["parity_worst_update"]
+            name: min(MOST_BEYOND, math.sqrt(by_sums[name])) * _of_turned(numels[name])
+            for name in of_one_rank["parity_worst_update"]
         },
     }
     if coarse and not keeps_half:
@@ -231,6 +232,37 @@ def growth_by_sums(of_one_rank: Mapping[str, float], sums: Mapping[str, float]) 
 
 MANY = 128
 """Elements of a part that may deviate by half as much again as one rank does."""
+
+
+TURNED = 1 / 128
+"""Of elements: as many got another sign of both updates, in the worst weight of 11 shapes."""
+
+
+def _of_turned(numel: int) -> float:
+    """How much further a part of so few elements may be off than a whole norm, which has 64 or more.
+
+    Elements of another sign are as many as chance has it: their mean, four standard deviations, and one. Each is off by
+    twice an update. So of 8 elements one or two may be, which is as far as without a step: that is seen in float64, and
+    behind the clock.
+
+    >>> _of_turned(64), round(_of_turned(8), 2)
+    (1.0, 1.95)
+    """
+    return max(1.0, _turned(numel) / _turned(64))
+
+
+def _turned(numel: int) -> float:
+    mean = numel * TURNED
+    return 2 * math.sqrt((mean + 4 * math.sqrt(mean) + 1) / numel)
+
+
+def _by_chance(numel: int) -> float:
+    """How much further the gradient of a part of fewer than 8 elements may be off: four standard deviations.
+
+    >>> _by_chance(8), round(_by_chance(2), 2)
+    (1.0, 1.5)
+    """
+    return max(1.0, (1 + 4 / math.sqrt(2 * numel)) / 2)
 
 
 def _spread(numel: int) -> float:
