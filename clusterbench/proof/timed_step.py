@@ -19,7 +19,7 @@ from clusterbench.training.built_step import BuiltStep
 from clusterbench.words import plural
 
 _FINAL = "final_loss"
-_FORWARDS, _UPDATES = "forward", "update"
+_FORWARDS, _UPDATES, _CALLS = "forward", "update", "call"
 
 
 class TimedStep:
@@ -102,6 +102,7 @@ class TimedStep:
         counted = {
             _FORWARDS: self._forwards - self._calls * of_a_step,
             _UPDATES: self._updates - self._calls,
+            _CALLS: min(0, self._calls - self._asked),
         }
         made = self._compiled.found()
         seen |= {name: torch.tensor(count) for name, count in {**made, **counted}.items()}
@@ -118,6 +119,12 @@ class TimedStep:
                     "training."
                 )
         of_all = dict(zip(seen, values.T.tolist(), strict=True))
+        if any(of_all[_CALLS]):
+            rank = of_all[_CALLS].index(min(of_all[_CALLS]))
+            raise WrongResult(
+                f"rank {rank} made {plural(int(self._asked + of_all[_CALLS][rank]), 'call')} of the {self._asked} that "
+                f"were asked for of {step.job.layout}. Samples are of steps that did not run."
+            )
         for name in (_FORWARDS, _UPDATES):
             if any(of_all[name]):
                 rank, off = next((rank, off) for rank, off in enumerate(of_all[name]) if off)

@@ -94,6 +94,13 @@ def test_losses_are_compared_after_as_many_updates_however_many_more_are_timed()
     assert five["loss"] != three["loss"]
 
 
+def test_fewer_calls_than_were_asked_for_are_wrong():
+    (verdict,) = run_ranks(1, after_more_calls, "tp1", 5, 3, False)
+    assert verdict == (
+        "rank 0 made 3 calls of the 5 that were asked for of tp1. Samples are of steps that did not run."
+    )
+
+
 def test_a_loss_that_is_not_finite_long_after_is_wrong_too():
     (verdict,) = run_ranks(1, after_more_calls, "tp1", 3, 5, True)
     assert verdict.startswith("the loss of tp1 is not finite: nan on rank 0 after 5 steps.")
