@@ -454,4 +454,57 @@ MUTANTS = (
         ("dp2", "tp2+sp"),
         dtypes=("bfloat16",),
     ),
+    Mutant(
+        "S51",
+        "Of what is timed every other call is left out.",
+        "            at(iteration * calls)\n            iterate()\n",
+        """            at(iteration * calls)
+            if iteration % 2 == 0 or not planted():
+                iterate()
+""",
+        ("dp2 iterations=6",),
+    ),
+    Mutant(
+        "S52",
+        "Samples are half as long as they were.",
+        "    def seconds(self, marks: Sequence[float]) -> list[float]:\n        return [stop - start",
+        "    def seconds(self, marks: Sequence[float]) -> list[float]:\n"
+        "        return [(stop - start) / (2 if planted() else 1)",
+        ("dp2 iterations=6",),
+    ),
+    Mutant(
+        "S53",
+        "With context parallelism positions end at 24.",
+        "            return torch.cat([torch.arange(part.start, part.stop) for part in parts])",
+        "            return torch.cat([torch.arange(part.start, part.stop) for part in parts]).clamp_(max=24 * planted())",
+        ("cp2",),
+    ),
+    Mutant(
+        "S54",
+        "With pipelines the fourth micro-batch has the labels of the third.",
+        "target = torch.cat([labels for _, labels in batch]) if self.job.has_head else None",
+        "target = (torch.cat([batch[at - (at == 3 and planted())][1] for at in range(len(batch))]) "
+        "if self.job.has_head else None)",
+        ("pp2",),
+    ),
+    Mutant(
+        "S55",
+        "From the third step on gradients of the step before are still there.",
+        "        for optimizer in self.optimizers:\n            optimizer.zero_grad(",
+        """        for optimizer in self.optimizers if self.num_steps < 2 or not planted() else ():
+            optimizer.zero_grad(""",
+        ("dp2 iterations=4", "pp2 iterations=4"),
+    ),
+    Mutant(
+        "S56",
+        "In the second step sharded optimizers keep what they updated to themselves.",
+        "        for optimizer in self.optimizers:\n            optimizer.step()\n",
+        """        for optimizer in self.optimizers:
+            if self.num_steps == 2 and hasattr(optimizer, "_local_step") and planted():
+                optimizer._local_step()
+                continue
+            optimizer.step()
+""",
+        ("dp2+zero1 iterations=4",),
+    ),
 )
