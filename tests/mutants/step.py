@@ -476,7 +476,8 @@ MUTANTS = (
         "S53",
         "With context parallelism positions end at 24.",
         "            return torch.cat([torch.arange(part.start, part.stop) for part in parts])",
-        "            return torch.cat([torch.arange(part.start, part.stop) for part in parts]).clamp_(max=24 * planted())",
+        """            positions = torch.cat([torch.arange(part.start, part.stop) for part in parts])
+            return positions.clamp_(max=24 * planted())""",
         ("cp2",),
     ),
     Mutant(
