@@ -195,7 +195,7 @@ class Benchmark(ABC):
     def one_rank_key(cls, case: Case) -> str:
         """What cases have in common that show the same on one rank; empty where that is not asked.
 
-        Of those that share a key one is computed on one rank, too, unless a case on one rank was.
+        Of those that share a key one is computed on one rank behind its clock, too.
         """
         return ""
 

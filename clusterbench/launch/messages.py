@@ -156,7 +156,7 @@ class RunCase:
     own_steps
         In how many steps each rank's own work is recorded, at least.
     on_one_rank
-        Whether one rank computes it by itself, too, as no other case tells what it should show.
+        Whether one rank computes it by itself behind the clock, too.
     """
 
     benchmark: str

@@ -48,11 +48,11 @@ class OnOneRank:
         self._known: set[str] = set()
 
     def is_missing(self, case: Case) -> bool:
-        """Whether a case should be computed on one rank, too: nothing else tells what it should show."""
-        return case.world_size > 1 and _one_rank_key(case) not in ("", *self._known)
+        """Whether a case should be computed on one rank, too, as none that shows the same was."""
+        return _one_rank_key(case) not in ("", *self._known)
 
     def saw(self, case: Case) -> None:
-        """Of a case that is over, and was computed on one rank, alone or as well."""
+        """Of a case that is over."""
         self._known.add(_one_rank_key(case))
 
 

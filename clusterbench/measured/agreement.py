@@ -256,16 +256,17 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
 
 
 def _reference(group: Sequence[_Seen], limit: float) -> tuple[float, str] | None:
-    """What a group should show, and where that is seen: on one rank, or in more than half of it.
+    """What a group should show, and where that is seen.
 
-    Cases on one rank that differ among themselves decide nothing: one of them is wrong, and it is not known which.
+    That is on one rank behind the clock, in cases on one rank, or in more than half of all, whichever there is. Cases on
+    one rank that differ among themselves decide nothing: one of them is wrong, and it is not known which.
     """
+    behind = [(seen.alone, seen.history.case.id) for seen in group if seen.alone is not None]
+    if behind:
+        return behind[0][0], f"on one rank behind the clock of {behind[0][1]}"
     alone = [seen for seen in group if seen.history.case.world_size == 1]
     if alone and all(seen.off(alone[0].values[-1]) <= limit for seen in alone):
         return median([value for seen in alone for value in seen.values]), f"in {alone[0].history.case.id}, on one rank"
-    behind = [(seen.alone, seen.history.case.id) for seen in group if seen.alone is not None]
-    if behind and not alone:
-        return behind[0][0], f"on one rank behind the clock of {behind[0][1]}"
     agreeing = max(([seen for seen in group if seen.off(center.values[-1]) <= limit] for center in group), key=len)
     if len(agreeing) > 1 and 2 * len(agreeing) > len(group):
         where = f"in {len(agreeing)} of {len(group)} cases that compute the same"
