@@ -221,7 +221,7 @@ class _Row:
             raise _CannotPrice(f"hidden {hidden} is no multiple of heads {heads}")
         of_head = hidden // heads
         attention = 2 * hidden * of_head * (heads + kv_heads)
-        ffn, tied = self._feed_forward(layers, hidden, vocab, attention)
+        ffn, tied = self._feed_forward(layers, hidden, vocab, attention, kv_heads == heads)
         try:
             return ModelShape(
                 name=self.cells.get("model") or f"row of {self.where}",
@@ -254,10 +254,14 @@ class _Row:
         self.defaults.append(f"the shape is empty: {name} as on record")
         return SHAPES[name]
 
-    def _feed_forward(self, layers: int, hidden: int, vocab: int, attention: int) -> tuple[int, bool]:
+    def _feed_forward(
+        self, layers: int, hidden: int, vocab: int, attention: int, has_own_keys: bool
+    ) -> tuple[int, bool]:
         """Width of a gated feed-forward, and whether the tables are tied, by what comes nearest to ``params_b``.
 
-        A feed-forward of two matrices stands as a gated one of two thirds of its width: as many products.
+        A feed-forward of two matrices stands as a gated one of two thirds of its width: as many products. Where nothing
+        comes near, one of four times the hidden size without shared keys is of two matrices (Vaswani et al. 2017;
+        gated ones are of two thirds of that, Shazeer 2020, arXiv:2002.05202).
         """
         ffn, parameters = self._whole("ffn"), self._number("params_b")
         if ffn is None:
@@ -268,23 +272,31 @@ class _Row:
                 raise _CannotPrice(f"ffn is empty, and {parameters:g} B parameters leave nothing for it")
             self.defaults.append("ffn is empty: worked out from params_b, gated, tables not tied")
             return max(1, round(rest / (3 * layers * hidden))), False
+        positions = (self._whole("seq") or SEQ_LEN) * hidden  # GPT, OPT and MPT learn those
         kinds = {
-            (matrices, tables): layers * (attention + matrices * hidden * ffn) + tables * vocab * hidden
-            for matrices in (3, 2)
+            (matrices, tables, learned): layers * (attention + matrices * hidden * ffn)
+            + tables * vocab * hidden
+            + learned * positions
+            for matrices, learned in ((3, 0), (2, 0), (2, 1))
             for tables in (2, 1)
         }
-        if parameters is None:
-            self.defaults.append("params_b is empty: a gated feed-forward, tables not tied")
-            return ffn, False
-        nearest_kind = min(kinds, key=lambda kind: abs(kinds[kind] / (1e9 * parameters) - 1))
-        if abs(kinds[nearest_kind] / (1e9 * parameters) - 1) > _SIZE_OF_PARAMETERS:
-            self.defaults.append("params_b fits no such model to 2 %: a gated feed-forward, tables not tied")
-            return ffn, False
-        matrices, tables = nearest_kind
-        if matrices == 2:
-            self.defaults.append("params_b tells a feed-forward of two matrices: priced as a gated one of 2/3")
-            ffn = 2 * ffn // 3
-        return ffn, tables == 1
+        why = "is empty"
+        if parameters is not None:
+            off = {kind: abs(number / (1e9 * parameters) - 1) for kind, number in kinds.items()}
+            matrices, tables, _ = min(off, key=lambda kind: off[kind])
+            if min(off.values()) <= _SIZE_OF_PARAMETERS:
+                if matrices == 2:
+                    self.defaults.append("params_b tells a feed-forward of two matrices: priced as a gated one of 2/3")
+                return (2 * ffn // 3 if matrices == 2 else ffn), tables == 1
+            why = "fits no such model to 2 %"
+        if ffn == 4 * hidden and has_own_keys:
+            self.defaults.append(
+                f"params_b {why}, ffn is 4 x hidden: a feed-forward of two matrices, priced as a gated one of 2/3, "
+                "tables not tied"
+            )
+            return 2 * ffn // 3, False
+        self.defaults.append(f"params_b {why}: a gated feed-forward, tables not tied")
+        return ffn, False
 
     def _measured_step(self, job: TrainingJob) -> float | None:
         step_s, per_rank = self._number("step_s"), self._number("tokens_per_s_per_gpu")

@@ -70,6 +70,30 @@ def test_the_number_of_parameters_tells_what_no_column_says(tmp_path, params_b, 
     assert (said is None and defaults == []) or said in defaults[0]
 
 
+GPT = {"hidden": "2048", "ffn": "8192", "heads": "16", "kv_heads": "16", "layers": "24", "vocab": "50368"}
+"""MPT-1B: feed-forwards of two matrices, one table for both ends, and learned positions."""
+
+
+@pytest.mark.parametrize(
+    ("params_b", "seq", "tied", "said"),
+    [
+        ("1.3159", "2048", True, "params_b tells a feed-forward of two matrices: priced as a gated one of 2/3"),
+        ("1.4460", "65536", True, "params_b tells a feed-forward of two matrices: priced as a gated one of 2/3"),
+        ("1", "2048", False, "params_b fits no such model to 2 %, ffn is 4 x hidden: a feed-forward of two matrices"),
+        ("", "2048", False, "params_b is empty, ffn is 4 x hidden: a feed-forward of two matrices"),
+    ],
+)
+def test_a_gpt_has_two_matrices_and_may_have_learned_positions(tmp_path, params_b, seq, tied, said):
+    row, defaults = only(tmp_path, **GPT, params_b=params_b, seq=seq)
+    assert (row.priced.job.shape.ffn_hidden_size, row.priced.job.shape.tied_embeddings) == (5461, tied)
+    assert defaults[0].startswith(said)
+
+
+def test_fewer_kv_heads_are_no_gpts(tmp_path):
+    row, _ = only(tmp_path, **GPT | {"kv_heads": "8"}, params_b="")
+    assert row.priced.job.shape.ffn_hidden_size == 8192  # as in Llama 3.2 1B
+
+
 def test_an_empty_ffn_is_worked_out_and_said(tmp_path):
     row, defaults = only(tmp_path, ffn="")
     assert row.priced.job.shape.ffn_hidden_size == pytest.approx(14336, rel=0.001)
