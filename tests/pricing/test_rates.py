@@ -85,7 +85,13 @@ def test_nics_that_were_not_said_are_less_sure_than_nics_that_were(typical):
 
 def test_a_card_without_a_figure_is_not_priced():
     with pytest.raises(SuiteError, match="has no memory_bytes_per_s"):
-        typical_rates(accelerators()["a100-sxm4-40gb"], None)
+        typical_rates(accelerators()["h800-sxm-80gb"], None)
+
+
+def test_the_a100_of_40_gb_reads_its_memory_at_three_quarters_of_the_larger_ones_rate():
+    small, large = (typical_rates(accelerators()[f"a100-sxm4-{size}gb"], None).rates for size in (40, 80))
+    assert small.memory / large.memory == pytest.approx(1555 / 2000)
+    assert small.matmul == large.matmul
 
 
 def test_each_rate_that_is_not_sure_has_two_ends(typical):
