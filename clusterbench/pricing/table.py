@@ -37,12 +37,17 @@ SEQ_LEN, VOCAB_SIZE = 2048, 51_200
 """Taken where a table does not say."""
 
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][-+]?[0-9]{1,3})?")
-_LEADING = re.compile(r"[0-9]{1,15}")
+_STAGE = re.compile(r"(?:(?:zero|stage)[- ]?(?:stage[- ]?)?)?([0-9]{1,15})", re.IGNORECASE)
 MOST, MOST_OF = 10**9, {"layers": 10_000}
 """The largest whole number of a cell."""
 
-PRICED_PRECISIONS = ("", "bf16", "bfloat16", "fp16", "float16")
+PRICED_PRECISIONS = ("bf16", "bfloat16", "fp16", "float16")
 """Of products; a GPU multiplies both at one rate. An empty cell is taken for bfloat16."""
+
+_WORDS_OF_PRECISION = {"amp", "mixed", "precision", "true", "pure"}
+_NOT_MEASURED = ("oom", "n/a", "-")
+_SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
+"""ZeRO's stages as FSDP calls them: pytorch/pytorch, torch/distributed/fsdp/api.py, ShardingStrategy."""
 
 _SIZE_OF_PARAMETERS = 0.02  # a published number of parameters is rounded
 
@@ -174,7 +179,8 @@ class _Row:
 
     def _expect_priced_precision(self) -> None:
         given = self.cells.get("precision", "")
-        if given.lower() not in PRICED_PRECISIONS:
+        words = set(re.findall(r"[a-z0-9]+", given.lower())) - _WORDS_OF_PRECISION
+        if given and not (words and words <= set(PRICED_PRECISIONS)):
             raise _CannotPrice(
                 f"precision {as_yaml(given)}: rates of products are those of bf16 and fp16, and other products are "
                 "faster or slower"
@@ -189,7 +195,7 @@ class _Row:
                 raise _CannotPrice("neither dp nor the number of GPUs says how many copies there are")
             dp = gpus // others
             self.defaults.append("dp is empty: the GPUs that tp, pp and cp leave")
-        zero = self._leading("zero")
+        zero = self._stage("zero")
         try:
             layout = ParallelLayout(**degrees, dp=dp, zero=zero if dp * degrees["cp"] > 1 else 0, sp=degrees["tp"] > 1)
         except LayoutError as error:
@@ -315,13 +321,20 @@ class _Row:
             self.defaults.append(f"{name} is empty: {default} taken")
         return default if value is None else value
 
-    def _leading(self, name: str) -> int:
-        """A number with words behind it, as ``3 (FSDP)``."""
+    def _stage(self, name: str) -> int:
+        """A stage of ZeRO, as ``3 (FSDP)``, ``ZeRO-3`` and ``FULL_SHARD`` have it."""
         text = self.cells.get(name, "")
-        match = _LEADING.match(text)
-        if text and match is None:
-            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must begin with a whole number.")
-        return int(match[0]) if match else 0
+        if not text:
+            return 0
+        if text.upper() in _SHARDING:
+            return _SHARDING[text.upper()]
+        match = _STAGE.match(text)
+        if match is None:
+            raise SuiteError(
+                f"{self.where}: {name} is {as_yaml(text)}, and must begin with a whole number or be one of "
+                f"{', '.join(_SHARDING)}."
+            )
+        return int(match[1])
 
     def _whole(self, name: str) -> int | None:
         value = self._number(name)
@@ -336,6 +349,9 @@ class _Row:
     def _number(self, name: str) -> float | None:
         text = self.cells.get(name, "")
         if not text:
+            return None
+        if name in MEASURED and text.lower() in _NOT_MEASURED:
+            self.defaults.append(f"{name} is {as_yaml(text)}: not measured")
             return None
         if _NUMBER.fullmatch(text) is None:
             raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be a number.")

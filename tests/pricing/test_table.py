@@ -130,6 +130,34 @@ def test_a_precision_of_which_no_rate_is_known_has_a_reason(tmp_path):
     assert read[3].reason.startswith("precision 'fp8': rates of products are those of bf16 and fp16")
 
 
+@pytest.mark.parametrize("words", ["amp_bf16", "BF16-mixed", "bf16 (AMP)", "mixed precision (bfloat16)", "fp16 mixed"])
+def test_mixed_precision_multiplies_in_its_smaller_type(tmp_path, words):
+    (row,) = read_steps(table(tmp_path, f"{cells()},{words}", header=f"{HEADER},precision"), 8).rows
+    assert row.priced is not None
+
+
+@pytest.mark.parametrize("words", ["bf16/fp8", "fp8 + bf16", "mxfp8", "tf32", "mixed", "bf16 weights, int8"])
+def test_more_than_one_type_tells_no_rate(tmp_path, words):
+    (row,) = read_steps(table(tmp_path, f'{cells()},"{words}"', header=f"{HEADER},precision"), 8).rows
+    assert row.reason.startswith(f"precision '{words}': rates of products are those of bf16 and fp16")
+
+
+@pytest.mark.parametrize(
+    ("words", "stage"), [("ZeRO-3", 3), ("stage 1", 1), ("FULL_SHARD", 3), ("SHARD_GRAD_OP", 2), ("NO_SHARD", 0)]
+)
+def test_the_zero_stage_may_be_in_words_of_deepspeed_and_fsdp(tmp_path, words, stage):
+    row, _ = only(tmp_path, zero=words)
+    assert row.priced.job.layout.zero == stage
+
+
+@pytest.mark.parametrize("words", ["OOM", "n/a", "-"])
+def test_what_was_not_measured_is_no_mistake_of_the_table(tmp_path, words):
+    row, defaults = only(tmp_path, step_s=words)
+    assert row.priced is not None
+    assert row.step_s is None
+    assert defaults == [f"step_s is '{words}': not measured: 1 of 1 rows"]
+
+
 @pytest.mark.parametrize(
     ("others", "reason"),
     [
@@ -157,7 +185,7 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
         ([cells(tp="two")], HEADER, "steps.csv:2: tp is 'two', and must be a number."),
         ([ROW, cells(tp="0")], HEADER, "steps.csv:3: tp is 0, and must be a whole number from 1 to 1,000,000,000."),
         ([cells(layers="1.5")], HEADER, "steps.csv:2: layers is 1.5, and must be a whole number from 1 to 10,000."),
-        ([cells(zero="fsdp")], HEADER, "steps.csv:2: zero is 'fsdp', and must begin with a whole number."),
+        ([cells(zero="fsdp")], HEADER, "steps.csv:2: zero is 'fsdp', and must begin with a whole number or be"),
         ([cells(mbs="1e999")], HEADER, "steps.csv:2: mbs is 1e999, which is too large."),
         ([cells(step_s="nan")], HEADER, "steps.csv:2: step_s is 'nan', and must be a number."),
         (["1,2"], HEADER, "steps.csv:2: the row has 2 cells and the header 17."),
