@@ -134,6 +134,11 @@ def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) ->
 
 
 def _check_columns(path: Path, line: int, header: Sequence[str]) -> None:
+    for separator in (";", "\t"):
+        if len(header) == 1 and separator in header[0]:
+            raise SuiteError(
+                f"{path.name}:{line}: columns are separated by {as_yaml(separator)}, and must be by commas."
+            )
     for name, number in Counter(header).items():
         if number > 1:
             raise SuiteError(f"{path.name}:{line}: column {as_yaml(name)} is there {number} times.")
