@@ -13,6 +13,7 @@ from clusterbench.cluster import GPUS_OF_A_NODE, find_card, meant_card
 from clusterbench.csv_lines import rows_of
 from clusterbench.errors import LayoutError, SuiteError, nearest
 from clusterbench.fingerprint import UNKNOWN, Fingerprint
+from clusterbench.formulas.transformer import hardware_flops
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import as_yaml
@@ -50,6 +51,10 @@ _SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 """ZeRO's stages as FSDP calls them: pytorch/pytorch, torch/distributed/fsdp/api.py, ShardingStrategy."""
 
 _SIZE_OF_PARAMETERS = 0.02  # a published number of parameters is rounded
+_SIZE_OF_FLOPS = 0.01  # so are FLOP/s, and formulas leave out norms
+_SEQ_LENS = [2**exponent for exponent in range(7, 21)]
+_BY_FLOPS = {"none": "none", "full": "megatron_full"}
+"""What a table calls recomputation, and the formula that counts it."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ class _Row:
         self, table: Path, line: int, cells: Mapping[str, str], gpus_per_node: int | None, gpu: str | None
     ) -> None:
         self.folder, self.line, self.where = table.parent, line, f"{table.name}:{line}"
-        self.cells = cells
+        self.cells, self.recompute = cells, cells.get("recompute", "")
         named = gpu or cells.get("gpu", "")
         card = find_card(named) or meant_card(named)
         self.gpus_per_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
@@ -178,7 +183,7 @@ class _Row:
             job = self._job(layout)
         except _CannotPrice as why:
             return replace(row, reason=str(why))
-        priced = PricedJob(job, per_node, self._default("vpp", 1), self.cells.get("recompute") or "none")
+        priced = PricedJob(job, per_node, self._default("vpp", 1), self.recompute or "none")
         measured = self._measured_step(job), self._number("mem_gb") or None
         return replace(row, priced=priced, step_s=measured[0], memory_gb=measured[1])
 
@@ -210,14 +215,46 @@ class _Row:
         return layout
 
     def _job(self, layout: ParallelLayout) -> TrainingJob:
-        shape, seq = self._shape(), self._default("seq", SEQ_LEN)
-        mbs, gbs = self._whole("mbs"), self._whole("gbs")
+        shape, mbs, gbs = self._shape(), self._whole("mbs"), self._whole("gbs")
         if gbs is None:
             raise _CannotPrice("gbs is empty")
+        seq = self._seq_len(shape, layout.world_size, gbs)
         if mbs is None:
             mbs = max(1, gbs // layout.dp) if layout.pp == 1 else 1
             self.defaults.append("mbs is empty: 1 with stages, else the whole batch of a dp rank")
         return TrainingJob(shape, layout, seq, gbs, mbs, "bfloat16", device="cuda")
+
+    def _seq_len(self, shape: ModelShape, world_size: int, gbs: int) -> int:
+        """Of a sequence, and what is computed again; where those are empty, as the published FLOP/s tell them."""
+        told = self._told_by_flops(shape, world_size, gbs)
+        if told is not None and not self.recompute:
+            self.recompute = told[1]
+            self.defaults.append("recompute is empty: told by step_s and tflops_per_gpu")
+        elif "recompute" in self.cells and not self.recompute:
+            self.defaults.append("recompute is empty: none taken")
+        if told is not None and self._whole("seq") is None:
+            self.defaults.append("seq is empty: told by step_s and tflops_per_gpu")
+            return told[0]
+        return self._default("seq", SEQ_LEN)
+
+    def _told_by_flops(self, shape: ModelShape, world_size: int, gbs: int) -> tuple[int, str] | None:
+        """The one sequence and recomputation from which published FLOP/s follow; None where there are more, or none.
+
+        Those of Narayanan et al. 2021, arXiv:2104.04473, equation 3, count what is computed again.
+        """
+        step_s, tflops, seq = self._number("step_s"), self._number("tflops_per_gpu"), self._whole("seq")
+        if not step_s or not tflops or (seq is not None and self.recompute):
+            return None
+        published = 1e12 * tflops * step_s * world_size
+        found = {
+            (seq_len, words)
+            for seq_len in ([seq] if seq else _SEQ_LENS)
+            for words, counted in _BY_FLOPS.items()
+            for convention in ("palm", "causal")
+            if self.recompute in ("", words)
+            and abs(hardware_flops(shape, seq_len, gbs, counted, convention) / published - 1) <= _SIZE_OF_FLOPS
+        }
+        return found.pop() if len(found) == 1 else None
 
     def _shape(self) -> ModelShape:
         if not any(self.cells.get(name) for name in ("layers", "hidden", "heads")):
@@ -356,7 +393,8 @@ class _Row:
         if not text:
             return None
         if name in MEASURED and text.lower() in _NOT_MEASURED:
-            self.defaults.append(f"{name} is {as_yaml(text)}: not measured")
+            if (said := f"{name} is {as_yaml(text)}: not measured") not in self.defaults:
+                self.defaults.append(said)
             return None
         if _NUMBER.fullmatch(text) is None:
             raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be a number.")

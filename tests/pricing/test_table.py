@@ -94,6 +94,25 @@ def test_fewer_kv_heads_are_no_gpts(tmp_path):
     assert row.priced.job.shape.ffn_hidden_size == 8192  # as in Llama 3.2 1B
 
 
+@pytest.mark.parametrize(
+    ("seq", "recompute", "tflops", "found"),
+    [
+        ("", "", "149.8", (1024, "full")),  # Megatron-LM's README of 2020: 1.16 B on one A100
+        ("1024", "", "149.8", (1024, "full")),
+        ("", "full", "149.8", (1024, "full")),
+        ("", "", "115.6", (1024, "none")),
+        ("", "", "90", (2048, "none")),  # of no sequence: what is taken elsewhere
+        ("512", "", "149.8", (512, "none")),
+    ],
+)
+def test_published_flops_tell_the_sequence_and_what_was_computed_again(tmp_path, seq, recompute, tflops, found):
+    shape = {"params_b": "1.16", "layers": "24", "hidden": "1920", "ffn": "7680", "heads": "15", "kv_heads": "15"}
+    of_step = {"gpus": "1", "tp": "1", "dp": "1", "mbs": "16", "gbs": "16", "vocab": "51200", "step_s": "1.076"}
+    row = f"{cells(**shape, **of_step, seq=seq)},{recompute},{tflops}"
+    (read,) = read_steps(table(tmp_path, row, header=f"{HEADER},recompute,tflops_per_gpu"), 8).rows
+    assert (read.priced.job.seq_len, read.priced.recompute) == found
+
+
 def test_an_empty_ffn_is_worked_out_and_said(tmp_path):
     row, defaults = only(tmp_path, ffn="")
     assert row.priced.job.shape.ffn_hidden_size == pytest.approx(14336, rel=0.001)
