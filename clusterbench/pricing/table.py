@@ -169,7 +169,7 @@ class _Row:
         self.folder, self.line, self.where = table.parent, line, f"{table.name}:{line}"
         self.cells, self.recompute = cells, cells.get("recompute", "")
         named = gpu or cells.get("gpu", "")
-        card = find_card(named) or meant_card(named)
+        self.card = card = find_card(named) or meant_card(named)
         self.gpus_per_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
         self.defaults: list[str] = []
 
@@ -195,6 +195,9 @@ class _Row:
                 f"precision {as_yaml(given)}: rates of products are those of bf16 and fp16, and other products are "
                 "faster or slower"
             )
+        if self.card is not None and "bfloat16" not in self.card.peak_flops_per_s and not words & {"fp16", "float16"}:
+            said = f"precision {as_yaml(given)}" if given else "precision is empty, taken for bf16"
+            raise _CannotPrice(f"{said}: {self.card.name} multiplies in fp16, and not in bf16")
 
     def _layout(self, gpus: int | None) -> ParallelLayout:
         degrees = {name: self._default(name, 1) for name in DEGREES if name != "dp"}

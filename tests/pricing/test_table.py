@@ -161,6 +161,16 @@ def test_more_than_one_type_tells_no_rate(tmp_path, words):
     assert row.reason.startswith(f"precision '{words}': rates of products are those of bf16 and fp16")
 
 
+def test_a_card_without_bfloat16_has_a_price_in_float16_alone(tmp_path):
+    rows = [f"{cells()},V100-32GB,{precision}" for precision in ("fp16", "bf16", "")]
+    read = read_steps(table(tmp_path, *rows, header=f"{HEADER},gpu,precision"), 8).rows
+    assert [row.reason for row in read] == [
+        "",
+        "precision 'bf16': v100-sxm2-32gb multiplies in fp16, and not in bf16",
+        "precision is empty, taken for bf16: v100-sxm2-32gb multiplies in fp16, and not in bf16",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "stage"), [("ZeRO-3", 3), ("stage 1", 1), ("FULL_SHARD", 3), ("SHARD_GRAD_OP", 2), ("NO_SHARD", 0)]
 )
