@@ -113,7 +113,12 @@ def find_card(name: str) -> Accelerator | None:
 
 
 _FORM, _GIGABYTES = re.compile(r"sxm\d?"), re.compile(r"(\d+)gi?b")
-_NO_PART_OF_A_NAME = re.compile(r"\(.*?\)|^\d+ ?x ?|\bnvidia\b|\bamd\b|\binstinct\b|\btesla\b|\bnvl\d+\b")
+_BRACKETS, _SIZE = re.compile(r"\(.*?\)"), re.compile(r"\b(\d+) ?(Gi?B)\b")
+"""A size is of memory where its B is large: 200Gb in brackets are of a network."""
+
+_NO_PART_OF_A_NAME = re.compile(
+    r"^\d+ ?x ?|\b(?:nvidia|amd|instinct|tesla|[dh]gx|nvl\d+|hbm\d\w?|gpus?|tensor[ -]core)\b"
+)
 
 
 def meant_cards(words: str) -> list[Accelerator]:
@@ -121,10 +126,14 @@ def meant_cards(words: str) -> list[Accelerator]:
 
     >>> [card.name for words in ("A100-80GB (Selene)", "8xH100", "H100 PCIe", "A100") for card in meant_cards(words)]
     ['a100-sxm4-80gb', 'h100-sxm-80gb', 'h100-pcie-80gb', 'a100-sxm4-80gb', 'a100-sxm4-40gb']
+    >>> [card.name for words in ("DGX-H100", "A100 (40 GB)", "A100 40 GB (200Gb IB)") for card in meant_cards(words)]
+    ['h100-sxm-80gb', 'a100-sxm4-40gb', 'a100-sxm4-40gb']
     >>> [meant_cards(words) for words in ("H100-94GB", "80GB", "Hopper", "")]
     [[], [], [], []]
     """
-    parts = _parts(_NO_PART_OF_A_NAME.sub(" ", words.lower()))
+    sizes = " ".join("".join(size) for size in _SIZE.findall(words))
+    name = _SIZE.sub(" ", _BRACKETS.sub(" ", words))
+    parts = _parts(f"{_NO_PART_OF_A_NAME.sub(' ', name.strip().lower())} {sizes.lower()}")
     meant = [card for card in accelerators().values() if parts and _may_be(card, parts)]
     return [card for card in meant if "sxm" in _parts(card.name)] or meant
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from clusterbench.expected.fits import CLOSE
 from clusterbench.pricing import PARTS, SMALL, Price, parts_of, spent
-from clusterbench.pricing.advice import MOST_RANKS, TIE, TO_MEASURE, Advice, Candidate, Form, order_words
+from clusterbench.pricing.advice import MOST_RANKS, TIE, TO_MEASURE, Advice, Candidate, Form, Question, order_words
 from clusterbench.pricing.knee import FALL, OnNodes, knee
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.playbook_rules import checked
@@ -75,7 +75,10 @@ def _fits(advice: Advice) -> str:
     of, least = advice.question, advice.least
     room = f"{of.memory_bytes / 1e9:.0f} GB"
     if least is None:
-        return "1. What fits: no layout is legal for this model, batch and number of ranks; the reasons are below."
+        return (
+            "1. What fits: no layout is legal for this model, batch and number of ranks, of those whose tp, pp and cp "
+            f"are powers of two; the reasons are below.{_even_batch(of)}"
+        )
     if not advice.ranked:
         return (
             f"1. What fits: nothing, in {room}. {least.words} needs least: {least.memory_bytes / 1e9:.1f} GB. "
@@ -86,6 +89,23 @@ def _fits(advice: Advice) -> str:
         f"recomputation ({advice.num_fitting} of {advice.tried} forms). The least is needed by {least.words}: "
         f"{least.memory_bytes / 1e9:.1f} GB."
     )
+
+
+def _even_batch(of: Question) -> str:
+    """What batch dp would divide: with powers of two for all else it takes the odd part of the ranks.
+
+    >>> from types import SimpleNamespace
+    >>> _even_batch(SimpleNamespace(world_size=72, global_batch_size=512))
+    ' A batch of 504 or 513 sequences would have some: 9 of 72 ranks are left to dp.'
+    >>> _even_batch(SimpleNamespace(world_size=64, global_batch_size=512))
+    ''
+    """
+    odd = of.world_size // (of.world_size & -of.world_size)
+    if of.global_batch_size % odd == 0:
+        return ""
+    fewer = of.global_batch_size // odd * odd
+    sizes = f"{fewer:,} or {fewer + odd:,}" if fewer else f"{odd:,}"
+    return f" A batch of {sizes} sequences would have some: {odd} of {of.world_size:,} ranks are left to dp."
 
 
 def _what_it_takes(advice: Advice, least: Form) -> str:

@@ -13,6 +13,7 @@ from clusterbench.cluster import GPUS_OF_A_NODE, find_card, meant_card
 from clusterbench.csv_lines import rows_of
 from clusterbench.errors import LayoutError, SuiteError, nearest
 from clusterbench.fingerprint import UNKNOWN, Fingerprint
+from clusterbench.formulas.transformer import hardware_flops
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import as_yaml
@@ -37,14 +38,23 @@ SEQ_LEN, VOCAB_SIZE = 2048, 51_200
 """Taken where a table does not say."""
 
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][-+]?[0-9]{1,3})?")
-_LEADING = re.compile(r"[0-9]{1,15}")
+_STAGE = re.compile(r"(?:(?:zero|stage)[- ]?(?:stage[- ]?)?)?([0-9]{1,15})", re.IGNORECASE)
 MOST, MOST_OF = 10**9, {"layers": 10_000}
 """The largest whole number of a cell."""
 
-PRICED_PRECISIONS = ("", "bf16", "bfloat16", "fp16", "float16")
+PRICED_PRECISIONS = ("bf16", "bfloat16", "fp16", "float16")
 """Of products; a GPU multiplies both at one rate. An empty cell is taken for bfloat16."""
 
+_WORDS_OF_PRECISION = {"amp", "mixed", "precision", "true", "pure"}
+_NOT_MEASURED = ("oom", "n/a", "-")
+_SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
+"""ZeRO's stages as FSDP calls them: pytorch/pytorch, torch/distributed/fsdp/api.py, ShardingStrategy."""
+
 _SIZE_OF_PARAMETERS = 0.02  # a published number of parameters is rounded
+_SIZE_OF_FLOPS = 0.01  # so are FLOP/s, and formulas leave out norms
+_SEQ_LENS = [2**exponent for exponent in range(7, 21)]
+_BY_FLOPS = {"none": "none", "full": "megatron_full"}
+"""What a table calls recomputation, and the formula that counts it."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +139,11 @@ def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) ->
 
 
 def _check_columns(path: Path, line: int, header: Sequence[str]) -> None:
+    for separator in (";", "\t"):
+        if len(header) == 1 and separator in header[0]:
+            raise SuiteError(
+                f"{path.name}:{line}: columns are separated by {as_yaml(separator)}, and must be by commas."
+            )
     for name, number in Counter(header).items():
         if number > 1:
             raise SuiteError(f"{path.name}:{line}: column {as_yaml(name)} is there {number} times.")
@@ -152,9 +167,9 @@ class _Row:
         self, table: Path, line: int, cells: Mapping[str, str], gpus_per_node: int | None, gpu: str | None
     ) -> None:
         self.folder, self.line, self.where = table.parent, line, f"{table.name}:{line}"
-        self.cells = cells
+        self.cells, self.recompute = cells, cells.get("recompute", "")
         named = gpu or cells.get("gpu", "")
-        card = find_card(named) or meant_card(named)
+        self.card = card = find_card(named) or meant_card(named)
         self.gpus_per_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
         self.defaults: list[str] = []
 
@@ -168,17 +183,21 @@ class _Row:
             job = self._job(layout)
         except _CannotPrice as why:
             return replace(row, reason=str(why))
-        priced = PricedJob(job, per_node, self._default("vpp", 1), self.cells.get("recompute") or "none")
+        priced = PricedJob(job, per_node, self._default("vpp", 1), self.recompute or "none")
         measured = self._measured_step(job), self._number("mem_gb") or None
         return replace(row, priced=priced, step_s=measured[0], memory_gb=measured[1])
 
     def _expect_priced_precision(self) -> None:
         given = self.cells.get("precision", "")
-        if given.lower() not in PRICED_PRECISIONS:
+        words = set(re.findall(r"[a-z0-9]+", given.lower())) - _WORDS_OF_PRECISION
+        if given and not (words and words <= set(PRICED_PRECISIONS)):
             raise _CannotPrice(
                 f"precision {as_yaml(given)}: rates of products are those of bf16 and fp16, and other products are "
                 "faster or slower"
             )
+        if self.card is not None and "bfloat16" not in self.card.peak_flops_per_s and not words & {"fp16", "float16"}:
+            said = f"precision {as_yaml(given)}" if given else "precision is empty, taken for bf16"
+            raise _CannotPrice(f"{said}: {self.card.name} multiplies in fp16, and not in bf16")
 
     def _layout(self, gpus: int | None) -> ParallelLayout:
         degrees = {name: self._default(name, 1) for name in DEGREES if name != "dp"}
@@ -189,7 +208,7 @@ class _Row:
                 raise _CannotPrice("neither dp nor the number of GPUs says how many copies there are")
             dp = gpus // others
             self.defaults.append("dp is empty: the GPUs that tp, pp and cp leave")
-        zero = self._leading("zero")
+        zero = self._stage("zero")
         try:
             layout = ParallelLayout(**degrees, dp=dp, zero=zero if dp * degrees["cp"] > 1 else 0, sp=degrees["tp"] > 1)
         except LayoutError as error:
@@ -199,14 +218,46 @@ class _Row:
         return layout
 
     def _job(self, layout: ParallelLayout) -> TrainingJob:
-        shape, seq = self._shape(), self._default("seq", SEQ_LEN)
-        mbs, gbs = self._whole("mbs"), self._whole("gbs")
+        shape, mbs, gbs = self._shape(), self._whole("mbs"), self._whole("gbs")
         if gbs is None:
             raise _CannotPrice("gbs is empty")
+        seq = self._seq_len(shape, layout.world_size, gbs)
         if mbs is None:
             mbs = max(1, gbs // layout.dp) if layout.pp == 1 else 1
             self.defaults.append("mbs is empty: 1 with stages, else the whole batch of a dp rank")
         return TrainingJob(shape, layout, seq, gbs, mbs, "bfloat16", device="cuda")
+
+    def _seq_len(self, shape: ModelShape, world_size: int, gbs: int) -> int:
+        """Of a sequence, and what is computed again; where those are empty, as the published FLOP/s tell them."""
+        told = self._told_by_flops(shape, world_size, gbs)
+        if told is not None and not self.recompute:
+            self.recompute = told[1]
+            self.defaults.append("recompute is empty: told by step_s and tflops_per_gpu")
+        elif "recompute" in self.cells and not self.recompute:
+            self.defaults.append("recompute is empty: none taken")
+        if told is not None and self._whole("seq") is None:
+            self.defaults.append("seq is empty: told by step_s and tflops_per_gpu")
+            return told[0]
+        return self._default("seq", SEQ_LEN)
+
+    def _told_by_flops(self, shape: ModelShape, world_size: int, gbs: int) -> tuple[int, str] | None:
+        """The one sequence and recomputation from which published FLOP/s follow; None where there are more, or none.
+
+        Those of Narayanan et al. 2021, arXiv:2104.04473, equation 3, count what is computed again.
+        """
+        step_s, tflops, seq = self._number("step_s"), self._number("tflops_per_gpu"), self._whole("seq")
+        if not step_s or not tflops or (seq is not None and self.recompute):
+            return None
+        published = 1e12 * tflops * step_s * world_size
+        found = {
+            (seq_len, words)
+            for seq_len in ([seq] if seq else _SEQ_LENS)
+            for words, counted in _BY_FLOPS.items()
+            for convention in ("palm", "causal")
+            if self.recompute in ("", words)
+            and abs(hardware_flops(shape, seq_len, gbs, counted, convention) / published - 1) <= _SIZE_OF_FLOPS
+        }
+        return found.pop() if len(found) == 1 else None
 
     def _shape(self) -> ModelShape:
         if not any(self.cells.get(name) for name in ("layers", "hidden", "heads")):
@@ -221,7 +272,7 @@ class _Row:
             raise _CannotPrice(f"hidden {hidden} is no multiple of heads {heads}")
         of_head = hidden // heads
         attention = 2 * hidden * of_head * (heads + kv_heads)
-        ffn, tied = self._feed_forward(layers, hidden, vocab, attention)
+        ffn, tied = self._feed_forward(layers, hidden, vocab, attention, kv_heads == heads)
         try:
             return ModelShape(
                 name=self.cells.get("model") or f"row of {self.where}",
@@ -254,10 +305,14 @@ class _Row:
         self.defaults.append(f"the shape is empty: {name} as on record")
         return SHAPES[name]
 
-    def _feed_forward(self, layers: int, hidden: int, vocab: int, attention: int) -> tuple[int, bool]:
+    def _feed_forward(
+        self, layers: int, hidden: int, vocab: int, attention: int, has_own_keys: bool
+    ) -> tuple[int, bool]:
         """Width of a gated feed-forward, and whether the tables are tied, by what comes nearest to ``params_b``.
 
-        A feed-forward of two matrices stands as a gated one of two thirds of its width: as many products.
+        A feed-forward of two matrices stands as a gated one of two thirds of its width: as many products. Where nothing
+        comes near, one of four times the hidden size without shared keys is of two matrices (Vaswani et al. 2017;
+        gated ones are of two thirds of that, Shazeer 2020, arXiv:2002.05202).
         """
         ffn, parameters = self._whole("ffn"), self._number("params_b")
         if ffn is None:
@@ -268,23 +323,31 @@ class _Row:
                 raise _CannotPrice(f"ffn is empty, and {parameters:g} B parameters leave nothing for it")
             self.defaults.append("ffn is empty: worked out from params_b, gated, tables not tied")
             return max(1, round(rest / (3 * layers * hidden))), False
+        positions = (self._whole("seq") or SEQ_LEN) * hidden  # GPT, OPT and MPT learn those
         kinds = {
-            (matrices, tables): layers * (attention + matrices * hidden * ffn) + tables * vocab * hidden
-            for matrices in (3, 2)
+            (matrices, tables, learned): layers * (attention + matrices * hidden * ffn)
+            + tables * vocab * hidden
+            + learned * positions
+            for matrices, learned in ((3, 0), (2, 0), (2, 1))
             for tables in (2, 1)
         }
-        if parameters is None:
-            self.defaults.append("params_b is empty: a gated feed-forward, tables not tied")
-            return ffn, False
-        nearest_kind = min(kinds, key=lambda kind: abs(kinds[kind] / (1e9 * parameters) - 1))
-        if abs(kinds[nearest_kind] / (1e9 * parameters) - 1) > _SIZE_OF_PARAMETERS:
-            self.defaults.append("params_b fits no such model to 2 %: a gated feed-forward, tables not tied")
-            return ffn, False
-        matrices, tables = nearest_kind
-        if matrices == 2:
-            self.defaults.append("params_b tells a feed-forward of two matrices: priced as a gated one of 2/3")
-            ffn = 2 * ffn // 3
-        return ffn, tables == 1
+        why = "is empty"
+        if parameters is not None:
+            off = {kind: abs(number / (1e9 * parameters) - 1) for kind, number in kinds.items()}
+            matrices, tables, _ = min(off, key=lambda kind: off[kind])
+            if min(off.values()) <= _SIZE_OF_PARAMETERS:
+                if matrices == 2:
+                    self.defaults.append("params_b tells a feed-forward of two matrices: priced as a gated one of 2/3")
+                return (2 * ffn // 3 if matrices == 2 else ffn), tables == 1
+            why = "fits no such model to 2 %"
+        if ffn == 4 * hidden and has_own_keys:
+            self.defaults.append(
+                f"params_b {why}, ffn is 4 x hidden: a feed-forward of two matrices, priced as a gated one of 2/3, "
+                "tables not tied"
+            )
+            return 2 * ffn // 3, False
+        self.defaults.append(f"params_b {why}: a gated feed-forward, tables not tied")
+        return ffn, False
 
     def _measured_step(self, job: TrainingJob) -> float | None:
         step_s, per_rank = self._number("step_s"), self._number("tokens_per_s_per_gpu")
@@ -303,13 +366,20 @@ class _Row:
             self.defaults.append(f"{name} is empty: {default} taken")
         return default if value is None else value
 
-    def _leading(self, name: str) -> int:
-        """A number with words behind it, as ``3 (FSDP)``."""
+    def _stage(self, name: str) -> int:
+        """A stage of ZeRO, as ``3 (FSDP)``, ``ZeRO-3`` and ``FULL_SHARD`` have it."""
         text = self.cells.get(name, "")
-        match = _LEADING.match(text)
-        if text and match is None:
-            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must begin with a whole number.")
-        return int(match[0]) if match else 0
+        if not text:
+            return 0
+        if text.upper() in _SHARDING:
+            return _SHARDING[text.upper()]
+        match = _STAGE.match(text)
+        if match is None:
+            raise SuiteError(
+                f"{self.where}: {name} is {as_yaml(text)}, and must begin with a whole number or be one of "
+                f"{', '.join(_SHARDING)}."
+            )
+        return int(match[1])
 
     def _whole(self, name: str) -> int | None:
         value = self._number(name)
@@ -324,6 +394,10 @@ class _Row:
     def _number(self, name: str) -> float | None:
         text = self.cells.get(name, "")
         if not text:
+            return None
+        if name in MEASURED and text.lower() in _NOT_MEASURED:
+            if (said := f"{name} is {as_yaml(text)}: not measured") not in self.defaults:
+                self.defaults.append(said)
             return None
         if _NUMBER.fullmatch(text) is None:
             raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be a number.")

@@ -7,7 +7,7 @@ on software: what a host needs for an operator, and what collectives that wait f
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from clusterbench.cluster import Accelerator, accelerators
 from clusterbench.errors import SuiteError
@@ -123,7 +123,9 @@ _NEEDED_FOR: Mapping[str, tuple[str, ...]] = {
 """Which rates follow from a figure of a datasheet."""
 
 
-def typical_rates(card: Accelerator, node_network: float | None, given: Collection[str] = ()) -> KnownRates:
+def typical_rates(
+    card: Accelerator, node_network: float | None, given: Collection[str] = (), dtypes: Sequence[str] = ("bfloat16",)
+) -> KnownRates:
     """What is known of a GPU from its datasheet.
 
     Parameters
@@ -133,13 +135,16 @@ def typical_rates(card: Accelerator, node_network: float | None, given: Collecti
         between a quarter and twice that.
     given
         Names of rates that a file will put in place of these, of which the datasheet need say nothing.
+    dtypes
+        Of products: the first that the card multiplies.
 
     Raises
     ------
     SuiteError
         If the datasheet on record lacks a figure that a rate follows from which is not given.
     """
-    peak = _figure(card, "peak_flops_per_s.bfloat16", card.peak_flops_per_s.get("bfloat16"), given)
+    peaks = (card.peak_flops_per_s.get(dtype) for dtype in dtypes)
+    peak = _figure(card, "peak_flops_per_s.bfloat16", next(filter(None, peaks), None), given)
     memory = _figure(card, "memory_bytes_per_s", card.memory_bytes_per_s, given)
     link = _figure(card, "link_bytes_per_s", card.link_bytes_per_s, given)
     sheet = card.source
@@ -191,9 +196,11 @@ def typical_cpu_rates() -> KnownRates:
     return KnownRates(by_key, "orders of magnitude of CPU ranks")
 
 
-def typical_of(card: str, node_network: float | None = None, given: Collection[str] = ()) -> KnownRates:
+def typical_of(
+    card: str, node_network: float | None = None, given: Collection[str] = (), dtypes: Sequence[str] = ("bfloat16",)
+) -> KnownRates:
     """Those of a card of the tables by its name there, or of CPU ranks."""
-    return typical_cpu_rates() if card == CPU else typical_rates(accelerators()[card], node_network, given)
+    return typical_cpu_rates() if card == CPU else typical_rates(accelerators()[card], node_network, given, dtypes)
 
 
 def _figure(card: Accelerator, name: str, figure: float | None, given: Collection[str]) -> float:

@@ -115,7 +115,7 @@ def price_table(
 
 def _typical(card: str, network: float | None, table: StepTable, rates: Path | None) -> KnownRates:
     """Of the machine of the table, of which a CSV names no more than the card."""
-    typical = typical_of(card, network or _network_of(table), given_names(rates))
+    typical = typical_of(card, network or _network_of(table), given_names(rates), ("bfloat16", "float16"))
     return typical if table.machine == UNKNOWN else replace(typical, machine=table.machine)
 
 

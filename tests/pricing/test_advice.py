@@ -236,9 +236,11 @@ def test_a_mistake_is_said_with_exit_code_2(arguments, said):
 def test_a_batch_that_no_layout_can_share_has_its_reasons():
     done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "3", "--global-batch-size", "1")
     assert done.exit_code == 0
-    assert "no layout is legal for this model, batch and number of ranks" in " ".join(
-        done.stdout.replace("\n#", "").split()
+    text = " ".join(done.stdout.replace("\n#", "").split())
+    assert (
+        "no layout is legal for this model, batch and number of ranks, of those whose tp, pp and cp are powers" in text
     )
+    assert "A batch of 3 sequences would have some: 3 of 3 ranks are left to dp." in text
     assert "refused" in done.stdout
 
 

@@ -8,7 +8,7 @@ from clusterbench.expectation import Expectation
 from clusterbench.formulas.collectives import traffic_bytes
 from clusterbench.pricing.rates import PROBED_BYTES, RATES, KnownRates
 from clusterbench.pricing.rates_file import rates_text, read_rates
-from clusterbench.pricing.typical import typical_rates
+from clusterbench.pricing.typical import OF_MATMUL, typical_rates
 
 H100 = accelerators()["h100-sxm-80gb"]
 
@@ -85,7 +85,21 @@ def test_nics_that_were_not_said_are_less_sure_than_nics_that_were(typical):
 
 def test_a_card_without_a_figure_is_not_priced():
     with pytest.raises(SuiteError, match="has no memory_bytes_per_s"):
-        typical_rates(accelerators()["a100-sxm4-40gb"], None)
+        typical_rates(accelerators()["h800-sxm-80gb"], None)
+
+
+def test_products_are_of_the_first_type_that_a_card_multiplies():
+    v100 = accelerators()["v100-sxm2-32gb"]
+    with pytest.raises(SuiteError, match=r"has no peak_flops_per_s\.bfloat16"):
+        typical_rates(v100, None)
+    in_float16 = typical_rates(v100, None, dtypes=("bfloat16", "float16")).rates
+    assert in_float16.matmul == pytest.approx(OF_MATMUL[1] * 125e12)
+
+
+def test_the_a100_of_40_gb_reads_its_memory_at_three_quarters_of_the_larger_ones_rate():
+    small, large = (typical_rates(accelerators()[f"a100-sxm4-{size}gb"], None).rates for size in (40, 80))
+    assert small.memory / large.memory == pytest.approx(1555 / 2000)
+    assert small.matmul == large.matmul
 
 
 def test_each_rate_that_is_not_sure_has_two_ends(typical):

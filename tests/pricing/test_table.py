@@ -70,6 +70,49 @@ def test_the_number_of_parameters_tells_what_no_column_says(tmp_path, params_b, 
     assert (said is None and defaults == []) or said in defaults[0]
 
 
+GPT = {"hidden": "2048", "ffn": "8192", "heads": "16", "kv_heads": "16", "layers": "24", "vocab": "50368"}
+"""MPT-1B: feed-forwards of two matrices, one table for both ends, and learned positions."""
+
+
+@pytest.mark.parametrize(
+    ("params_b", "seq", "tied", "said"),
+    [
+        ("1.3159", "2048", True, "params_b tells a feed-forward of two matrices: priced as a gated one of 2/3"),
+        ("1.4460", "65536", True, "params_b tells a feed-forward of two matrices: priced as a gated one of 2/3"),
+        ("1", "2048", False, "params_b fits no such model to 2 %, ffn is 4 x hidden: a feed-forward of two matrices"),
+        ("", "2048", False, "params_b is empty, ffn is 4 x hidden: a feed-forward of two matrices"),
+    ],
+)
+def test_a_gpt_has_two_matrices_and_may_have_learned_positions(tmp_path, params_b, seq, tied, said):
+    row, defaults = only(tmp_path, **GPT, params_b=params_b, seq=seq)
+    assert (row.priced.job.shape.ffn_hidden_size, row.priced.job.shape.tied_embeddings) == (5461, tied)
+    assert defaults[0].startswith(said)
+
+
+def test_fewer_kv_heads_are_no_gpts(tmp_path):
+    row, _ = only(tmp_path, **GPT | {"kv_heads": "8"}, params_b="")
+    assert row.priced.job.shape.ffn_hidden_size == 8192  # as in Llama 3.2 1B
+
+
+@pytest.mark.parametrize(
+    ("seq", "recompute", "tflops", "found"),
+    [
+        ("", "", "149.8", (1024, "full")),  # Megatron-LM's README of 2020: 1.16 B on one A100
+        ("1024", "", "149.8", (1024, "full")),
+        ("", "full", "149.8", (1024, "full")),
+        ("", "", "115.6", (1024, "none")),
+        ("", "", "90", (2048, "none")),  # of no sequence: what is taken elsewhere
+        ("512", "", "149.8", (512, "none")),
+    ],
+)
+def test_published_flops_tell_the_sequence_and_what_was_computed_again(tmp_path, seq, recompute, tflops, found):
+    shape = {"params_b": "1.16", "layers": "24", "hidden": "1920", "ffn": "7680", "heads": "15", "kv_heads": "15"}
+    of_step = {"gpus": "1", "tp": "1", "dp": "1", "mbs": "16", "gbs": "16", "vocab": "51200", "step_s": "1.076"}
+    row = f"{cells(**shape, **of_step, seq=seq)},{recompute},{tflops}"
+    (read,) = read_steps(table(tmp_path, row, header=f"{HEADER},recompute,tflops_per_gpu"), 8).rows
+    assert (read.priced.job.seq_len, read.priced.recompute) == found
+
+
 def test_an_empty_ffn_is_worked_out_and_said(tmp_path):
     row, defaults = only(tmp_path, ffn="")
     assert row.priced.job.shape.ffn_hidden_size == pytest.approx(14336, rel=0.001)
@@ -106,6 +149,44 @@ def test_a_precision_of_which_no_rate_is_known_has_a_reason(tmp_path):
     assert read[3].reason.startswith("precision 'fp8': rates of products are those of bf16 and fp16")
 
 
+@pytest.mark.parametrize("words", ["amp_bf16", "BF16-mixed", "bf16 (AMP)", "mixed precision (bfloat16)", "fp16 mixed"])
+def test_mixed_precision_multiplies_in_its_smaller_type(tmp_path, words):
+    (row,) = read_steps(table(tmp_path, f"{cells()},{words}", header=f"{HEADER},precision"), 8).rows
+    assert row.priced is not None
+
+
+@pytest.mark.parametrize("words", ["bf16/fp8", "fp8 + bf16", "mxfp8", "tf32", "mixed", "bf16 weights, int8"])
+def test_more_than_one_type_tells_no_rate(tmp_path, words):
+    (row,) = read_steps(table(tmp_path, f'{cells()},"{words}"', header=f"{HEADER},precision"), 8).rows
+    assert row.reason.startswith(f"precision '{words}': rates of products are those of bf16 and fp16")
+
+
+def test_a_card_without_bfloat16_has_a_price_in_float16_alone(tmp_path):
+    rows = [f"{cells()},V100-32GB,{precision}" for precision in ("fp16", "bf16", "")]
+    read = read_steps(table(tmp_path, *rows, header=f"{HEADER},gpu,precision"), 8).rows
+    assert [row.reason for row in read] == [
+        "",
+        "precision 'bf16': v100-sxm2-32gb multiplies in fp16, and not in bf16",
+        "precision is empty, taken for bf16: v100-sxm2-32gb multiplies in fp16, and not in bf16",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "stage"), [("ZeRO-3", 3), ("stage 1", 1), ("FULL_SHARD", 3), ("SHARD_GRAD_OP", 2), ("NO_SHARD", 0)]
+)
+def test_the_zero_stage_may_be_in_words_of_deepspeed_and_fsdp(tmp_path, words, stage):
+    row, _ = only(tmp_path, zero=words)
+    assert row.priced.job.layout.zero == stage
+
+
+@pytest.mark.parametrize("words", ["OOM", "n/a", "-"])
+def test_what_was_not_measured_is_no_mistake_of_the_table(tmp_path, words):
+    row, defaults = only(tmp_path, step_s=words)
+    assert row.priced is not None
+    assert row.step_s is None
+    assert defaults == [f"step_s is '{words}': not measured: 1 of 1 rows"]
+
+
 @pytest.mark.parametrize(
     ("others", "reason"),
     [
@@ -133,11 +214,13 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
         ([cells(tp="two")], HEADER, "steps.csv:2: tp is 'two', and must be a number."),
         ([ROW, cells(tp="0")], HEADER, "steps.csv:3: tp is 0, and must be a whole number from 1 to 1,000,000,000."),
         ([cells(layers="1.5")], HEADER, "steps.csv:2: layers is 1.5, and must be a whole number from 1 to 10,000."),
-        ([cells(zero="fsdp")], HEADER, "steps.csv:2: zero is 'fsdp', and must begin with a whole number."),
+        ([cells(zero="fsdp")], HEADER, "steps.csv:2: zero is 'fsdp', and must begin with a whole number or be"),
         ([cells(mbs="1e999")], HEADER, "steps.csv:2: mbs is 1e999, which is too large."),
         ([cells(step_s="nan")], HEADER, "steps.csv:2: step_s is 'nan', and must be a number."),
         (["1,2"], HEADER, "steps.csv:2: the row has 2 cells and the header 17."),
         ([], HEADER, "steps.csv has a header and no rows, so there is nothing to price."),
+        ([ROW], HEADER.replace(",", ";"), "steps.csv:1: columns are separated by ';', and must be by commas."),
+        ([ROW], HEADER.replace(",", "\t"), r"steps.csv:1: columns are separated by '\t', and must be by commas."),
         ([ROW], HEADER.replace("seq", "seqq"), "steps.csv:1: unknown column 'seqq'. Did you mean 'seq'?"),
         ([ROW], HEADER.replace("step_s", "tp"), "steps.csv:1: column 'tp' is there 2 times."),
         (["1,2"], "model,layers", "steps.csv:1: no column 'hidden'. Needed: layers, hidden, ffn, heads, vocab, seq, "),
