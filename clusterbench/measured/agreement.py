@@ -258,8 +258,8 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
 def _reference(group: Sequence[_Seen], limit: float) -> tuple[float, str] | None:
     """What a group should show, and where that is seen.
 
-    That is on one rank behind the clock, in cases on one rank, or in more than half of all, whichever there is. Cases on
-    one rank that differ among themselves decide nothing: one of them is wrong, and it is not known which.
+    That is on one rank behind the clock, in cases on one rank, or in more than half of all, whichever there is. Cases
+    on one rank that differ among themselves decide nothing: one of them is wrong, and it is not known which.
     """
     behind = [(seen.alone, seen.history.case.id) for seen in group if seen.alone is not None]
     if behind:
