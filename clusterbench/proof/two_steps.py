@@ -159,9 +159,9 @@ def deviations(
         part = seen.weights.get(name)
         gradient, scale, change = 0.0, 0.0, 0.0
         if part is not None and part.gradient.numel():
-            gradient, scale = _gradient_off(part.gradient, whole.gradient[part.place], whole.gradient)
+            gradient, scale = _gradient_off(part.gradient, whole.gradient, part.place)
             wanted = updated.weights[name].change[part.place]
-            square, size = _squares(part.change, wanted, whole.change)
+            square, size = _squares(part.change, wanted, whole.change, part.place)
             if spacing is not None:
                 size = squares_by_chance(whole.change, spacing[name], part.change.numel())
             change = _ratio(square, size)
@@ -185,12 +185,16 @@ def _off(got: float, wanted: float) -> float:
     return distance / abs(wanted) if wanted else (math.inf if distance else 0.0)
 
 
-def _squares(got: Tensor, wanted: Tensor, whole: Tensor) -> tuple[float, float]:
-    """The squares of a difference, and of the reference as this part has them if it is like the whole."""
+def _squares(got: Tensor, wanted: Tensor, whole: Tensor, place: tuple[slice, ...]) -> tuple[float, float]:
+    """The squares of a difference, and of the reference: of this part of it, or as if it were like the whole.
+
+    Whichever is more: the part of an expert with many tokens is larger than others, and so is its rounding.
+    """
     if got.shape != wanted.shape:
         return math.inf, 0.0
     square = float((got - wanted).square().sum())
-    return math.inf if math.isnan(square) else square, float(whole.square().mean()) * got.numel()
+    of_reference = max(float(whole.square().mean()) * got.numel(), float(whole[place].square().sum()))
+    return math.inf if math.isnan(square) else square, of_reference
 
 
 def _ratio(squared: float, of_reference: float) -> float:
@@ -201,14 +205,15 @@ _ENOUGH = 0.1
 """Of the whole's root mean square, in a part whose scale is looked at: rows of tokens that do not occur have none."""
 
 
-def _gradient_off(got: Tensor, wanted: Tensor, whole: Tensor) -> tuple[float, float]:
-    squared, of_whole = _squares(got, wanted, whole)
+def _gradient_off(got: Tensor, whole: Tensor, place: tuple[slice, ...]) -> tuple[float, float]:
+    wanted = whole[place]
+    squared, of_part = _squares(got, wanted, whole, place)
     own = float(wanted.square().sum()) if math.isfinite(squared) else 0.0
-    if own <= _ENOUGH**2 * of_whole:
-        return _ratio(squared, of_whole), 0.0
+    if own <= _ENOUGH**2 * of_part:
+        return _ratio(squared, of_part), 0.0
     # of a part that is small beside the whole, rounding is a larger share
-    scale = abs(float((got * wanted).sum()) / own - 1) * min(1.0, math.sqrt(own / of_whole))
-    return _ratio(squared, of_whole), scale
+    scale = abs(float((got * wanted).sum()) / own - 1) * math.sqrt(own / of_part)
+    return _ratio(squared, of_part), scale
 
 
 def over_all_ranks(found: Deviations, device: torch.device) -> Deviations:
