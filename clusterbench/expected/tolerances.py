@@ -257,5 +257,7 @@ def allowed_after_timing(job: TrainingJob, active: Sequence[Parallelism]) -> dic
             8.0, "1", "at most; standard deviations of a sum of roundings by chance; to nearest it is 170"
         )
     if job.max_grad_norm is not None:
-        limits[CLIPPING] = Expected(1e-4, "1", "at most; rounding of a sum over all gradients")
+        # all mantissas are scaled by one factor, so that what rounding makes of them does not cancel
+        most, why = (BFLOAT16_ROUNDING, "; gradients are in bfloat16") if job.gradient_bytes == 2 else (1e-4, "")
+        limits[CLIPPING] = Expected(most, "1", f"at most; rounding of a sum over all gradients{why}")
     return limits

@@ -55,11 +55,10 @@ def check_last_update(step: BuiltStep, rig: Rig, active: Sequence[Parallelism] =
         On every rank, naming the weight and the rank where there is one.
     """
     limits = {name: limit.value for name, limit in allowed_after_timing(step.job, active).items()}
-    found: dict[str, float] = {}
+    found, names = dict[str, float](), [*weight_shapes(step.job.on_one_rank())]
     if step.job.max_grad_norm is not None and step.last_norm is not None:
-        off = _off_clipped(step, step.job.max_grad_norm, float(step.last_norm))
+        off = _off_clipped(_norm_of_parts(step, names, rig), step.job.max_grad_norm, float(step.last_norm))
         found[CLIPPING] = over_all_ranks({CLIPPING: {"": off}}, rig.device)[CLIPPING][""]
-    names = [*weight_shapes(step.job.on_one_rank())]
     found[COPIES], of_copies = _apart(step, names, rig)
     before, copies = {name: _state_of(*stepped) for name, stepped in _stepped(step).items()}, Copies(step)
     step()
@@ -71,7 +70,9 @@ def check_last_update(step: BuiltStep, rig: Rig, active: Sequence[Parallelism] =
         found[LAST_UPDATE] = off_formula
     if BIAS in limits:
         bias = bias_of(
-            (seen.before.weight, seen.expected.weight, seen.after.weight, seen.after.rounding) for seen in updates
+            (seen.before.weight, seen.expected.weight, seen.after.weight, seen.after.rounding)
+            for seen in updates
+            if seen.expected is not None
         )
         found[BIAS] = over_all_ranks({BIAS: {"": bias}}, rig.device)[BIAS][""]
     where = {CLIPPING: "the gradients", COPIES: of_copies, LAST_UPDATE: of_update, BIAS: "all weights"}
@@ -93,9 +94,29 @@ _IN_WORDS = {
 }
 
 
-def _off_clipped(step: BuiltStep, most: float, before: float) -> float:
+def _off_clipped(norm: float, most: float, before: float) -> float:
     wanted = before * min(1.0, most / (before + CLIP_EPSILON))
-    return abs(float(step.gradient_norm()) / wanted - 1) if wanted else 0.0
+    return abs(norm / wanted - 1) if wanted else 0.0
+
+
+def _norm_of_parts(step: BuiltStep, names: list[str], rig: Rig) -> float:
+    """The norm of the gradients that the optimizer took, each part of a weight once, whoever has it.
+
+    Apart from how the step itself comes to its norm. A collective.
+    """
+    parameters = [parameter for module in step.modules for parameter in module.parameters()]
+    gradients = {local(each).data_ptr(): local(each.grad) for each in parameters if each.grad is not None}
+    parts, own = step.parts(), torch.zeros(len(names), 2, dtype=torch.float64)
+    for index, name in enumerate(names):
+        gradient = gradients.get(parts[name].value.data_ptr()) if name in parts else None
+        if gradient is not None and gradient.numel():
+            own[index] = torch.tensor([1 + _number_of(parts[name].place), float(gradient.double().square().sum())])
+    squares = (dict(of_weight) for of_weight in _of_all_ranks(own, rig).transpose(0, 1).tolist())
+    return math.sqrt(sum(square for of_weight in squares for place, square in of_weight.items() if place))
+
+
+def _number_of(place: tuple[slice, ...]) -> int:
+    return zlib.crc32(repr([(part.start, part.stop) for part in place]).encode())
 
 
 # Copies
@@ -111,8 +132,7 @@ def _apart(step: BuiltStep, names: list[str], rig: Rig) -> tuple[float, str]:
     own = torch.zeros(len(names), 3, dtype=torch.float64)
     for index, name in enumerate(names):
         if name in parts and parts[name].value.numel():
-            value = parts[name].value
-            place = zlib.crc32(repr([(part.start, part.stop) for part in parts[name].place]).encode())
+            value, place = parts[name].value, _number_of(parts[name].place)
             own[index] = torch.tensor([1 + place, float(value.sum(dtype=torch.float64)), value.numel() ** 0.5])
     worst, where = 0.0, ""
     for name, of_ranks in zip(names, _of_all_ranks(own, rig).transpose(0, 1).tolist(), strict=True):
@@ -177,11 +197,14 @@ def _sampled(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Update:
-    """The last update of one weight: from what, to what by the formula, to what in fact."""
+    """The last update of one weight: from what, to what by the formula, to what in fact.
+
+    ``expected`` is None where the optimizer was given no gradient of it.
+    """
 
     name: str
     before: _State
-    expected: _State
+    expected: _State | None
     after: _State
 
 
@@ -190,7 +213,7 @@ def _updates(step: BuiltStep, before: Mapping[str, _State]) -> list[_Update]:
     for name, (parameter, state) in _stepped(step).items():
         if name in before:
             gradient = None if parameter.grad is None else _sampled(parameter.grad)
-            expected = by_formula(before[name], gradient, step.num_steps)
+            expected = None if gradient is None else by_formula(before[name], gradient, step.num_steps)
             updates.append(_Update(name, before[name], expected, _state_of(parameter, state)))
     return updates
 
@@ -198,11 +221,11 @@ def _updates(step: BuiltStep, before: Mapping[str, _State]) -> list[_Update]:
 def _off_formula(updates: Iterable[_Update]) -> Iterator[tuple[str, float]]:
     """Name of each weight and how far its last update is from the formula, in roundings."""
     for seen in updates:
-        yield seen.name, _roundings(seen.before, seen.expected, seen.after)
+        yield seen.name, math.inf if seen.expected is None else _roundings(seen.before, seen.expected, seen.after)
 
 
-def by_formula(before: _State, gradient: Tensor | None, updates: int) -> _State:
-    """One step of AdamW; without a gradient it leaves everything as it is.
+def by_formula(before: _State, gradient: Tensor, updates: int) -> _State:
+    """One step of AdamW.
 
     Source: Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
 
@@ -211,8 +234,6 @@ def by_formula(before: _State, gradient: Tensor | None, updates: int) -> _State:
     updates
         With this one.
     """
-    if gradient is None:
-        return before
     beta_1, beta_2 = BETAS
     mean = beta_1 * before.mean + (1 - beta_1) * gradient
     square = beta_2 * before.square + (1 - beta_2) * gradient.square()
