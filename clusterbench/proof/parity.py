@@ -186,22 +186,25 @@ def over_rounding(
     weight: of few elements a deviation is as far from its mean as chance will have it. ``sums`` has what sums in
     bfloat16 add to a gradient of one rank: as independent errors they add up in squares. Adam turns the sign of an
     update where the gradient is smaller than its error, so of those elements there are as many times more, and an
-    update is off by the root of that. ``growth`` is by how much more many layers round: see
-    :func:`~clusterbench.proof.one_rank.growth_of`.
+    update is off by the root of that. The second loss is of weights that were updated: what rounding makes of an update
+    is across the gradient, so of what the loss fell it costs no more than its square. ``growth`` is by how much more
+    many layers round: see :func:`~clusterbench.proof.one_rank.growth_of`.
     """
     by_sums = growth_by_sums(of_one_rank["parity_gradients"], sums or {})
     numels = numels or {name: weight.gradient.numel() for name, weight in exact.weights.items()}
     gradients = {name: off * by_sums[name] for name, off in of_one_rank["parity_gradients"].items()}
     scales = {name: _of_scale(name, off, numels[name]) + coarse / 2 for name, off in gradients.items()}
     of_all = sum(numels[name] * off for name, off in of_one_rank["parity_gradients"].items())
+    losses, (first, second) = of_one_rank["parity_loss"], exact.losses.tolist()
+    fallen, of_update = abs(first - second) / second, 0.3 if keeps_half else of_one_rank["parity_update"][ALL]
     more_updates = math.sqrt(sum(numels[name] * off for name, off in gradients.items()) / of_all) if of_all else 1.0
     rounding = {
         **of_one_rank,
         "parity_gradients": {name: off * _by_chance(numels[name]) for name, off in gradients.items()},
         "parity_update": {name: off * more_updates for name, off in of_one_rank["parity_update"].items()},
         "parity_loss": {
-            name: max(off, BFLOAT16_ROUNDING * growth, coarse / 2 * growth)
-            for name, off in of_one_rank["parity_loss"].items()
+            FIRST: max(losses[FIRST], BFLOAT16_ROUNDING * growth, coarse / 2 * growth),
+            SECOND: max(losses[SECOND], BFLOAT16_ROUNDING * growth, coarse / 2 * growth, of_update**2 * fallen),
         },
         "parity_gradient_scale": {ALL: max(4 * BFLOAT16_ROUNDING, coarse)} | scales,
         "parity_second_norm": {ALL: 1.0},
