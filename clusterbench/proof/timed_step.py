@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,13 +20,13 @@ from clusterbench.training.built_step import BuiltStep
 from clusterbench.words import plural
 
 _FINAL = "final_loss"
-_FORWARDS, _UPDATES, _CALLS = "forward", "update", "call"
+_FORWARDS, _UPDATES, _CALLS, _SMALLER = "forward", "update", "call", "other input"
 
 
 class TimedStep:
     """A step that keeps what its first call showed, and the last that was asked for; reads nothing meanwhile.
 
-    It counts the forwards and updates of all calls, so that none of them did less than a step.
+    It counts the forwards and updates of all calls and what they were given, so that none did less than a step.
 
     Parameters
     ----------
@@ -42,24 +43,28 @@ class TimedStep:
         self._first: tuple[Tensor, Tensor | None] | None = None
         self._last: tuple[Tensor, Tensor | None] | None = None
         self._compiled: CompiledStep | None = None
-        self._forwards = self._updates = 0
+        self._forwards = self._updates = self._smaller = 0
+        self._elements = self._of_first_call = 0
         self._counting: list[RemovableHandle] = []
 
     def __call__(self) -> None:
         if self._compiled is None:
             self._compiled = CompiledStep(self.step)
             self._counting = [module.register_forward_pre_hook(self._count) for module in self.step.modules]
-        before = self.step.num_steps
+        before, self._elements = self.step.num_steps, 0
         loss = self.step()
         self._calls += 1
+        self._of_first_call = self._of_first_call or self._elements
+        self._smaller += self._elements != self._of_first_call
         self._updates += self.step.num_steps - before
         if self._first is None:
             self._first = loss, self.step.last_norm
         if self._calls == self._asked:
             self._last = loss, self.step.last_norm
 
-    def _count(self, *_: object) -> None:
+    def _count(self, _: object, arguments: tuple[Any, ...]) -> None:
         self._forwards += 1
+        self._elements += sum(argument.numel() for argument in arguments if isinstance(argument, Tensor))
 
     def confirm(self, rig: Rig, is_first: bool) -> dict[str, float]:
         """Losses over the global batch and norms of the whole model's gradients, of the first and of the last call.
@@ -103,6 +108,7 @@ class TimedStep:
             _FORWARDS: self._forwards - self._calls * of_a_step,
             _UPDATES: self._updates - self._calls,
             _CALLS: min(0, self._calls - self._asked),
+            _SMALLER: self._smaller,
         }
         made = self._compiled.found()
         seen |= {name: torch.tensor(count) for name, count in {**made, **counted}.items()}
@@ -133,6 +139,12 @@ class TimedStep:
                     f"{plural(self._calls, 'call')} of {step.job.layout} made {missing} on rank {rank}. The time of "
                     "such calls is not that of training."
                 )
+        if any(of_all[_SMALLER]):
+            rank = next(rank for rank, calls in enumerate(of_all[_SMALLER]) if calls)
+            raise WrongResult(
+                f"{plural(int(of_all[_SMALLER][rank]), 'call')} of {step.job.layout} on rank {rank} computed on more or "
+                "less than the first one did. The time of such calls is not that of training."
+            )
         if self._compiled.is_compiled:
             self._compiled.judge(of_all[FRAMES], of_all[PLAIN])
         own = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in (_FINAL, PLAIN, *counted)}

@@ -508,4 +508,36 @@ MUTANTS = (
 """,
         ("dp2+zero1 iterations=4",),
     ),
+    Mutant(
+        "S57",
+        "Of the timed steps the second is of every second sequence, on one rank too.",
+        "                loss = self.loss(self.model(tokens), labels)\n",
+        """                if self.num_steps == 1 and self.modules[0]._forward_pre_hooks and planted():
+                    tokens, labels = tokens[::2], labels[::2]
+                loss = self.loss(self.model(tokens), labels)
+""",
+        ("dp2 iterations=4", "tp1 iterations=4"),
+    ),
+    Mutant(
+        "S58",
+        "The norm of all gradients leaves shared experts out.",
+        '            if weight.name != "embedding.weight" or self.job.embeds:',
+        """            if ".shared." in weight.name and planted():
+                continue
+            if weight.name != "embedding.weight" or self.job.embeds:""",
+        ("dp2 shape=moe-shared-tiny", "dp2 shape=moe-shared-tiny routing=balanced"),
+    ),
+    Mutant(
+        "S59",
+        "From the third step on weights stay what they are.",
+        "        for weight in self.graded_elsewhere:\n            weight.hand_over()\n",
+        """        if self.num_steps >= 2 and planted():
+            self.num_steps += 1
+            return
+        for weight in self.graded_elsewhere:
+            weight.hand_over()
+""",
+        ("dp2 iterations=4 gradient_dtype=bfloat16",),
+        dtypes=("bfloat16",),
+    ),
 )
