@@ -178,17 +178,28 @@ _REPORTED_KINDS = {
 KINDS = (*dict.fromkeys(kind for kind, _ in _PATTERNS), "link_down")
 """What events are of. ``link_down``: the link of an interface that had been up went down."""
 
+_SINCE_BOOT = r"\[\s*\d{1,9}\.\d{6}\]"  # ten digits are seconds since 1970, which other programs print
+_CTIME = r"\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\]"
+_ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d"
+_FACILITY = r"(?:kern|user|daemon|syslog|auth\w*|local\d) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: "
+_HUMAN = r"\[(?:[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d|\s*\+\d+\.\d{6})\]"
+"""How util-linux's dmesg begins lines: plain, -T, --time-format iso, -x and -H. Apache's has a bracket behind -T's."""
+
 _KERNEL_ONLY = re.compile(
-    r"^\[\s*\d+\.\d{6}\](?:\[\s*[TC]\d+\])? |^\d+,\d+,\d+,[^;\n]*;|"
+    rf"^(?:<\d+>)?{_SINCE_BOOT}(?:\[\s*[TC]\d+\])? |^{_CTIME} (?!\[)|^{_ISO} |^{_HUMAN} |"
+    rf"^{_FACILITY}(?:\[|{_ISO} )|^\d+,\d+,\d+,[^;\n]*;|"
     r"NVRM: |nvidia-nvswitch\d+: |mlx5_core [0-9a-f]{4}:[0-9a-f]{2}:|pcieport [0-9a-f]{4}:[0-9a-f]{2}:|EDAC MC\d|"
     r"\] (?:Linux version|ACPI:) |Out of memory: Kill|soft lockup - CPU|blocked for more than \d+ seconds| kernel: |"
     r"nvidia-peermem nv_",
     re.MULTILINE,
 )
 
+_LEVEL = r"(?:\w+\s*:\w+\s*: |<\d+>)?"
 _FORMS = (
-    re.compile(r"(?:\w+\s*:\w+\s*: )?\[\s*(?P<up>\d+\.\d+)\](?:\[\s*[TC]\d+\])? ?(?P<text>.*)"),
-    re.compile(r"(?:\w+\s*:\w+\s*: )?\[(?P<c>\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?(?P<text>.*)"),
+    re.compile(_LEVEL + r"\[\s*(?P<up>\d+\.\d+)\](?:\[\s*[TC]\d+\])? ?(?P<text>.*)"),
+    re.compile(_LEVEL + r"\[(?P<c>\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?(?P<text>.*)"),
+    re.compile(_LEVEL + r"(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d),\d{6}[+-]\d\d:\d\d (?P<text>.*)"),
+    re.compile(_LEVEL + r"\[(?:(?P<day>[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)|\s*\+\d+\.\d+)\] ?(?P<text>.*)"),
     re.compile(r"\d+,\d+,(?P<us>\d+),[^;]*;(?P<text>.*)"),
 )
 """Times of the kernel itself."""
@@ -225,7 +236,7 @@ def lines(text: str) -> Iterator[Line]:
         if line.time:
             time, seconds = line.time, _logged(line.time)
         elif match:
-            time, seconds = _when(match)
+            time, seconds = _when(match) or (time, seconds)
         if match or line.time or line.origin:
             host = line.origin
         yield Line(time, seconds, host, (match["text"] if match else line.text).strip())
@@ -240,14 +251,17 @@ def _logged(time: str) -> float | None:
     return None
 
 
-def _when(match: re.Match[str]) -> tuple[str, float | None]:
-    """A time of the kernel's as it stands, and in seconds."""
+def _when(match: re.Match[str]) -> tuple[str, float | None] | None:
+    """A time of the kernel's as it stands, and in seconds; None where it only says how long after the line before."""
     said = match.groupdict()
+    if iso := said.get("iso"):
+        return iso, _logged(iso)
     if up := said.get("up"):
         return f"{up} s after boot", float(up)
     if us := said.get("us"):
         return f"{int(us) / 1e6:.6f} s after boot", int(us) / 1e6
-    time = str(said["c"])
+    if (time := said.get("c") or said.get("day")) is None:
+        return None
     try:
         return time, datetime.strptime(time, "%a %b %d %H:%M:%S %Y").timestamp()
     except ValueError:

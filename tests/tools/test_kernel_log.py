@@ -139,6 +139,10 @@ def test_what_only_looks_like_a_fault_is_silent() -> None:
         ("[Sun Mar  1 16:24:18 2026] ", "Sun Mar  1 16:24:18 2026"),
         ("2026-03-01T16:24:18,123456+01:00 ", "2026-03-01T16:24:18"),
         ("2026-03-01T16:24:18+0100 cb17 kernel: ", "2026-03-01T16:24:18"),
+        ("kern  :err   : 2026-03-01T16:24:18,123456+01:00 ", "2026-03-01T16:24:18"),
+        ("<3>[12345.678901] ", "12345.678901 s after boot"),
+        ("[Mar 1 16:24] ", "Mar 1 16:24"),
+        ("[  +0.000012] ", ""),
         ("Mar  1 16:24:18 cb17 kernel: ", "Mar  1 16:24:18"),
         ("Mar  1 16:24:18 cb17 kernel: [12345.678901] ", "Mar  1 16:24:18"),
         ("[pod/dmesg-7/main] [12345.678901] ", "12345.678901 s after boot"),
@@ -148,6 +152,40 @@ def test_what_only_looks_like_a_fault_is_silent() -> None:
 def test_times_of_every_form(ahead: str, time: str) -> None:
     (event,) = events(lines(ahead + XID))
     assert (event.first, event.where, event.code, event.text) == (time, "GPU 0000:9b:00", 79, XID)
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        "[   12.345678] ",
+        "[Sun Mar  1 16:24:18 2026] ",  # dmesg -T
+        "2026-03-01T16:24:18,123456+01:00 ",  # dmesg --time-format iso
+        "kern  :warn  : [   12.345678] ",  # dmesg -x
+        "kern  :warn  : [Sun Mar  1 16:24:18 2026] ",
+        "kern  :warn  : 2026-03-01T16:24:18,123456+01:00 ",
+        "<4>[   12.345678] ",  # dmesg -r, pstore
+        "[Mar 1 16:24] ",  # dmesg -H
+        "[  +0.000012] ",
+        "4,900,12345678,-;",
+        "Mar  1 16:24:18 cb17 kernel: ",
+    ],
+)
+def test_a_kernels_log_is_known_by_the_form_of_its_lines_alone(ahead: str) -> None:
+    (event,) = events(read(f"{ahead}nfs: server 192.0.2.16 not responding, still trying\n"))
+    assert (event.kind, event.where) == ("storage", "192.0.2.16")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1594978465.914536] 64 bytes from 192.0.2.16: icmp_seq=1 ttl=59 time=31.4 ms\n",  # ping -D
+        "[1757492049.543053] [node-a:627036:0]   | active message by ucp_am_send*(egr) |\n",  # UCX
+        "[Sun Mar 01 16:24:18 2026] [notice] Apache/2.2.15 (Unix) configured\n",
+    ],
+)
+def test_other_programs_with_times_in_brackets_are_none(text: str) -> None:
+    with pytest.raises(ToolError):
+        read(text)
 
 
 def test_what_comes_again_after_a_day_is_an_event_of_its_own() -> None:
