@@ -187,7 +187,7 @@ def _kernel(file: File) -> list[tuple[str, Said]]:
     return [_kernel_of(file.named(origin, hosts), file.name, lines) for origin, lines in hosts.items()]
 
 
-_MISMATCH = re.compile(r"NVRM: API mismatch: the client.* has the version (\d[\d.]*\d).*")
+_MISMATCH = re.compile(r"NVRM: API mismatch: the client.*? has the version (\d[\d.]*\d).*")
 
 
 def _kernel_of(host: str, source: str, lines: list[kernel_log.Line]) -> tuple[str, Said]:

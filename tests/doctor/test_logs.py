@@ -139,7 +139,8 @@ def test_libraries_that_are_not_the_kernel_modules_are_found(examined):
     )
     for said in (versions, versions.replace("\n[    2.000000] NVRM:", "")):
         examination, _ = examined(f"[    1.000000] Linux version 6.8.0\n[    2.000000] NVRM: API mismatch: {said}\n")
-        assert [found.name for found in examination.found] == ["driver_mismatch"]
+        (found,) = examination.found
+        assert (found.name, "libraries 535.54.03," in found.what) == ("driver_mismatch", True)
 
 
 def test_a_kernel_log_without_faults_is_healthy(examined):
