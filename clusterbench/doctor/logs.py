@@ -76,14 +76,21 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     taken: list[str] = []
     files = [File.of(path.name, _text(path)) for path in paths]
     for path, file in zip(paths, files, strict=True):
-        kinds = []
+        kinds: list[str] = []
+        refused: dict[str, str] = {}
         for reader in READERS:
             try:
                 of_hosts = reader.read(file)
             except ToolError as error:
-                raise SuiteError(f"{path}: read as {reader.kind}: {error}") from None
+                refused[reader.kind] = str(error)
+                continue
             said += of_hosts
             kinds += [reader.kind] if of_hosts else []
+        if refused and not kinds:
+            raise SuiteError(f"{path}: " + "; ".join(f"read as {kind}: {why}" for kind, why in refused.items()))
+        takes = "the whole output, in a file of its own"
+        parts = tuple(NotJudged(kind, (file.name,), why, takes) for kind, why in refused.items())
+        said += [(file.name, Said(not_judged=parts))] if parts else []
         if not kinds:
             known = ", ".join(reader.kind for reader in READERS)
             first = next((line.text.strip() for line in file.lines if line.text.strip()), "")
@@ -600,9 +607,10 @@ _SLOW_LINK = 0.9
 def _nvlinks(text: str, name: str) -> Said:
     gpus = nvidia_nvlink.parse(text)
     found = tuple(_nvlinks_found(gpus, name))
-    if _is_cut(gpus[-1]):
-        ends = f"the text ends at link {max(gpus[-1].bytes_per_s)} of GPU {gpus[-1].gpu}"
-        unknown = NotJudged("nvlink_inactive", (name,), ends, "the whole output")
+    if cut := next((gpu for gpu in gpus if gpu.is_cut or (gpu is gpus[-1] and _is_cut(gpu))), None):
+        ends = "lines are left out behind" if cut.is_cut else "the text ends at"
+        why = f"{ends} link {max(cut.bytes_per_s, default='...')} of GPU {cut.gpu}"
+        unknown = NotJudged("nvlink_inactive", (name,), why, "the whole output")
         return Said(found=found, not_judged=(unknown,), hosts=(name,))
     if found:
         return Said(found=found, hosts=(name,))
@@ -625,8 +633,14 @@ def _nvlinks_found(gpus: Sequence[nvidia_nvlink.GpuLinks], name: str) -> Iterato
     for gpu in gpus:
         alike = [other for other in gpus if other.name == gpu.name]
         most = LINKS.get(gpu.name, max(other.num_active for other in alike))
-        if (gpu.num_active < most and not (gpu is gpus[-1] and _is_cut(gpu))) or (most == 0 and "SXM" in gpu.name):
+        if gpu.is_cut:
+            is_missing = bool(gpu.inactive)
+            what = f"has inactive NVLinks: {', '.join(map(str, gpu.inactive))}"
+        else:
+            is_whole = not (gpu is gpus[-1] and _is_cut(gpu))
+            is_missing = (gpu.num_active < most and is_whole) or (most == 0 and "SXM" in gpu.name)
             what = f"has {gpu.num_active} of {most or 'its'} NVLinks active"
+        if is_missing:
             said = f"{name}: {gpu.name}, inactive: {', '.join(map(str, gpu.inactive)) or 'all'}"
             yield Found("nvlink_inactive", "error", (name,), f"GPU {gpu.gpu}", what, said, confirm, fix)
         usual = _usual_rate(gpu.name, [rate for other in alike for rate in other.bytes_per_s.values() if rate])

@@ -677,6 +677,18 @@ def test_links_of_a_text_that_is_cut_are_not_found_missing(examined):
     assert examination.not_judged[0].why == "the text ends at link 3 of GPU 1"
 
 
+def test_links_of_which_somebody_left_some_out_are_not_found_missing(examined):
+    examination, _ = examined(links(*A100) + links(*A100[:4], gpu=1) + "...\n" + links(*A100, gpu=7))
+    assert (examination.word, examination.found) == ("NOT JUDGED", ())
+    assert examination.not_judged[0].why == "lines are left out behind link 3 of GPU 1"
+
+
+def test_a_link_that_is_inactive_is_found_beside_lines_that_were_left_out(examined):
+    examination, _ = examined(links(*A100[:3], "<inactive>", gpu=1) + "         [...]\n")
+    (found,) = examination.found
+    assert (found.name, found.where, found.what) == ("nvlink_inactive", "GPU 1", "has inactive NVLinks: 3")
+
+
 def test_links_of_an_unknown_board_of_which_some_are_inactive_are_not_judged(examined):
     examination, _ = examined(links(*A100, "<inactive>", name="NVIDIA H100 PCIe"))
     assert (examination.word, examination.found) == ("NOT JUDGED", ())
@@ -707,6 +719,18 @@ def test_the_verb_prints_what_was_found_and_refuses_what_has_no_effect(tmp_path)
         ["--quick", "--log", "x"],
     ):
         assert CliRunner().invoke(main, ["doctor", *words]).exit_code != 0
+
+
+def test_what_one_reader_cannot_read_hides_nothing_of_the_others(examined):
+    """A training log that quotes a word of NCCL's, a matrix that is cut: the rest of the file is judged.
+
+    Source: utkuozdemir/nvidia_gpu_exporter, ``internal/captures``: files of several commands.
+    """
+    examination, kind = examined(f"{XID}grep NCCL INFO log.txt\n")
+    assert (kind, [found.name for found in examination.found]) == ("a kernel's log", ["xid"])
+    (unknown,) = examination.not_judged
+    assert (unknown.name, unknown.takes) == ("NCCL's log", "the whole output, in a file of its own")
+    assert unknown.why.startswith("no line of this is from NCCL's log")
 
 
 def test_a_file_may_hold_two_kinds(examined):
