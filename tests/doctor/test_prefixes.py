@@ -27,6 +27,10 @@ from tests.doctor.readers import (
 from tests.tools.test_nccl_log import WHOLE
 
 PREFIXES = {
+    "Markdown's code": "    ",
+    "a quoted answer": "> > ",
+    "a quoted answer of Ray": "> (RayTrainWorker pid=1019, ip=10.0.0.1) ",
+    "CloudWatch": "  | 2026-03-02T14:10:00.208-07:00 | ",
     "Ray": "(RayTrainWorker pid=1019, ip=10.0.0.1) ",
     "Ray, a rank": "\x1b[36m(RayWorkerWrapper rank=3 pid=1019)\x1b[0m ",
     "kubectl": "[pod/w-0/main] ",
