@@ -132,7 +132,10 @@ OF_LOGS: dict[int, OfLogs] = {
     ),
     141: OfLogs(("gpu_reset_due",), "Does the driver ask for no reset of a GPU?", "error", _SMI_Q),
     142: OfLogs(
-        ("gpu_sensor",), "Does every GPU answer for all of its values?", "warning", "what nvidia-smi printed, as a file"
+        ("gpu_sensor", "gpu_inforom"),
+        "Does every GPU answer for all of its values?",
+        "warning",
+        "what nvidia-smi printed, as a file",
     ),
     143: OfLogs(
         ("nvlink_slow",),

@@ -378,7 +378,8 @@ def _smi_query(text: str, name: str) -> Said:
     query = nvidia_smi_q.parse(text)
     gpus = tuple(_gpu(number, gpu) for number, gpu in enumerate(query.gpus))
     facts = (Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=()),) if gpus else ()
-    found = (*_smi_lost(query, name), *_smi_found(query, name))
+    places = {gpu.address: f"GPU {number} ({gpu.address})" for number, gpu in enumerate(query.gpus)}
+    found = (*_smi_lost(query, name), *_smi_found(query, name), *_inforoms(text, name, places))
     unknown: tuple[NotJudged, ...] = ()
     if query.is_cut:
         why = f"the text ends within the part of {gpus[-1].place}"
@@ -522,7 +523,16 @@ def _smi_table(text: str, name: str) -> Said:
         why = NotJudged("nvidia_smi_table", (name,), "the text ends before the first GPU", "the whole table")
         return Said(not_judged=(why,), hosts=(name,))
     facts = Gpus(gpus=tuple(map(_gpu_of_table, gpus)), driver_version=None, on_bus=())
-    return Said((facts,), _OF_TABLES, tuple(_table_found(gpus, name)), hosts=(name,))
+    places = {gpu.address: f"GPU {gpu.number} ({gpu.address})" for gpu in gpus}
+    found = (*_table_found(gpus, name), *_inforoms(text, name, places))
+    return Said((facts,), _OF_TABLES, found, hosts=(name,))
+
+
+def _inforoms(text: str, name: str, places: Mapping[str, str]) -> Iterator[Found]:
+    """GPUs whose records of themselves, of retired pages and remapped rows among them, are damaged."""
+    for address, line in nvidia_smi_table.corrupt_inforoms(text).items():
+        what, fix = "its infoROM is corrupted", "reset the GPU or reboot; if it stays so, the vendor's diagnostics; RMA"
+        yield _smi("gpu_inforom", "error", name, places.get(address, f"GPU {address}"), what, line, fix)
 
 
 def _gpu_of_table(gpu: nvidia_smi_table.TableGpu) -> Gpu:

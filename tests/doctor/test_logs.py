@@ -753,6 +753,15 @@ def test_a_file_may_hold_two_kinds(examined):
         ),
         ("Failed to initialize NVML: Driver/library version mismatch\n", {("driver_mismatch", "error")}),
         ("No devices were found\n", {("gpu_lost", "error")}),
+        # Azure/azhpc-diagnostics, Linux/test/samples/nvidia-smi-inforom.out
+        (
+            TABLE[: TABLE.index("|   1")]
+            .replace("      3 |", "      0 |")
+            .replace("E. Process", "  Default")
+            .replace("Enabled*", "Disabled")
+            + "WARNING: infoROM is corrupted at gpu 0000:19:00.0\n",
+            {("gpu_inforom", "error")},
+        ),
         # NVIDIA's container toolkit, troubleshooting: "Containers losing access to GPUs"
         ("Failed to initialize NVML: Unknown Error\n", {("gpu_lost", "error")}),
         (TABLE[: TABLE.index("|=")], set()),
