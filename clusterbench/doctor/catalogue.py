@@ -160,6 +160,8 @@ OF_LOGS: dict[int, OfLogs] = {
         "tests/doctor/test_verb.py",
         "doctor --hosts, --launch",
     ),
+    149: OfLogs(("peer_gone",), "Did every rank stay until the others were done?", "warning", "NCCL's log, as a file"),
+    150: OfLogs(("cuda_failure",), "Did CUDA do what it was asked for?", "warning", "NCCL's log, as a file"),
 }
 """By numbers from 140 on."""
 

@@ -383,7 +383,8 @@ class _LogReader:
         self.num_lines += 1
         message = (line.message or "").rstrip()
         if line.place:
-            self.warnings.append(Warned(line.host, line.place, message))
+            if not self.surroundings(line, message):
+                self.warnings.append(Warned(line.host, line.place, message))
             return True
         return (
             self.connection(line, message)
