@@ -119,6 +119,7 @@ IN_LOGS: dict[int, tuple[str, ...]] = {
     83: ("forbidden_way", "pinned_setting"),
     113: ("driver_not_loaded",),
     116: ("rdma_device_failed", "device_lost"),
+    94: ("collective_timeout",),
 }
 """Names under which ``doctor --log`` finds what a check or a diagnosis of a run asks about; rules have their own."""
 
@@ -160,8 +161,18 @@ OF_LOGS: dict[int, OfLogs] = {
         "tests/doctor/test_verb.py",
         "doctor --hosts, --launch",
     ),
-    149: OfLogs(("peer_gone",), "Did every rank stay until the others were done?", "warning", "NCCL's log, as a file"),
-    150: OfLogs(("cuda_failure",), "Did CUDA do what it was asked for?", "warning", "NCCL's log, as a file"),
+    149: OfLogs(
+        ("peer_gone", "rank_killed"),
+        "Did every rank stay until the others were done?",
+        "warning",
+        "NCCL's or PyTorch's log, as a file",
+    ),
+    150: OfLogs(
+        ("cuda_failure", "nccl_failed"),
+        "Did CUDA and NCCL do what they were asked for?",
+        "warning",
+        "NCCL's or PyTorch's log, as a file",
+    ),
 }
 """By numbers from 140 on."""
 

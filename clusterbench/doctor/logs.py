@@ -18,7 +18,7 @@ from typing import Any
 from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
 from clusterbench.checks.nvlink_state import LINKS
-from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log
+from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log, torch_log
 from clusterbench.doctor.peers import WeakPairs, weak_pairs
 from clusterbench.doctor.readers import readers
 from clusterbench.doctor.said import File, Reader, Said, apart
@@ -155,7 +155,8 @@ def _with_line(found: Found, files: Sequence[File]) -> Found:
     between = ", in the words of " if of_host else ": "
     for file in files:
         lines = [line for host in found.hosts for line in file.by_host.get(host, ())] or file.lines
-        number = None if of_host else _line_with(words[:_MOST_QUOTED], lines)
+        quote = words[:_MOST_QUOTED]
+        number = None if of_host else _line_with(quote, lines) or _line_with(quote, file.lines)
         if number is None and (quoted is not None or of_host):
             number = _line_of(found.where, "" if of_host else words.partition(":")[0], lines)
         if number is not None:
@@ -749,6 +750,7 @@ def _card_speeds(devices: Sequence[lspci.PciDevice], name: str) -> Said:
 READERS = (
     Reader("a kernel's log", _kernel),
     Reader("NCCL's log", _nccl),
+    Reader("PyTorch's log", torch_log.read),
     apart("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
     apart("ibstat", ibstat.is_ibstat, _ibstat),
     apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),

@@ -9,6 +9,7 @@ import pytest
 from clusterbench.doctor.logs import READERS, examine_logs
 from clusterbench.doctor.said import File
 from tests.doctor import test_logs as said
+from tests.doctor import test_torch_log
 from tests.doctor.readers import (
     test_deepep,
     test_dmidecode,
@@ -58,6 +59,7 @@ PREFIXES = {
 TEXTS = {
     "a kernel's log": said.XID,
     "NCCL's log": WHOLE + said.WHOLE_WITH_A_FAULT,
+    "PyTorch's log": test_torch_log.TIMEOUTS,
     "the fabric manager's log": said.FABRIC.format(
         level="ERROR", text=said.SWITCH.format(word="non-fatal", code=12028)
     ),
