@@ -697,10 +697,8 @@ def _lspci(text: str, name: str) -> Said:
             found.append(Found(check, "error", (name,), device.address, what, said, "lspci -vv; nvidia-smi", fix))
     for end in ends:
         if end.is_narrow:
-            what, said = (
-                f"its PCIe link is x{end.width}, and could be x{end.most_width}",
-                f"{name}: LnkSta: Width x{end.width}",
-            )
+            could = "could have more lanes" if end.most_width is None else f"could be x{end.most_width}"
+            what, said = f"its PCIe link is x{end.width}, and {could}", f"{name}: LnkSta: Width x{end.width}"
             fix = "reseat the card; look at riser, cable and the slot's bifurcation"
             found.append(Found("pcie_width", "error", (name,), end.address, what, said, "lspci -vv | grep LnkSta", fix))
     if any(bridge.acs is not None for bridge in bridges):

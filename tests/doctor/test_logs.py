@@ -589,6 +589,26 @@ def test_bridges_above_gpus_and_their_links_are_judged_and_others_are_not(examin
     assert ("pcie_width" in {healthy.name for healthy in examination.healthy}) == (width == 16)
 
 
+GREPPED = """\
+1a:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
+\t\tLnkSta:\tSpeed 32GT/s, Width {width}
+1b:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
+\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x16
+"""
+
+
+@pytest.mark.parametrize(("width", "found"), [("x16", []), ("x8 (downgraded)", ["1a:00.0"])])
+def test_devices_and_their_links_alone_are_judged(examined, width, found):
+    """``lspci -vv | grep -E 'NVIDIA|LnkCap:|LnkSta:'``, as it is asked for in threads; with and without LnkCap."""
+    grepped = GREPPED.format(width=width)
+    for said in (grepped, "".join(f"{line}\n" for line in grepped.splitlines() if "LnkCap" not in line)):
+        examination, kind = examined(said)
+        assert (kind, [each.where for each in examination.found]) == ("lspci -vvv", found)
+        assert [part.name for part in examination.not_judged] == ["acs"]
+
+
 CARD = """\
 17:00.0 PCI bridge: Intel Corporation Port A (rev 04)
 \tBus: primary=17, secondary=18, subordinate=18, sec-latency=0
