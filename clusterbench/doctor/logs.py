@@ -230,8 +230,12 @@ def _fabric(text: str, name: str) -> Said:
 def _fabric_found(log: fabric_manager_log.FabricManagerLog, name: str) -> Iterator[Found]:
     for error in log.errors:
         meaning = None if error.sxid is None else sxid(error.sxid, error.is_fatal)
-        often = f"{error.count:,} times, last {error.last}" if error.count > 1 else f"once, {error.last}"
+        often = f"{error.count:,} times" if error.count > 1 else "once"
+        if error.last:
+            often += f", last {error.last}" if error.count > 1 else f", {error.last}"
         what = f"the fabric manager reports an error, {often}"
+        if error.is_stopped:
+            what = "the fabric manager did not start, or stopped: right on a host without NVSwitches only"
         if meaning is not None:
             what = f"reported SXid {error.sxid} ({meaning.name}), {often}"
         yield Found(
@@ -248,7 +252,8 @@ def _fabric_found(log: fabric_manager_log.FabricManagerLog, name: str) -> Iterat
 
 def _fabric_healthy(log: fabric_manager_log.FabricManagerLog, name: str) -> Iterator[Healthy]:
     if not log.errors:
-        what = f"no error in {plural(log.num_lines, 'line')} of the fabric manager's log, {log.begins} to {log.ends}"
+        since = f", {log.begins} to {log.ends}" if log.begins else ""
+        what = f"no error in {plural(log.num_lines, 'line')} of the fabric manager's log{since}"
         yield Healthy("fabric_manager_log", (name,), what)
 
 

@@ -219,6 +219,54 @@ def test_an_error_of_a_switch_has_the_severity_of_its_number(examined, word, cod
     assert "2 times, last Mar 01 2026 19:17:49" in found.what
 
 
+@pytest.mark.parametrize("ahead", ["Jan 05 14:45:28 host nv-fabricmanager[1120]: ", "nv-fabricmanager[1120]: ", ""])
+def test_the_journal_of_the_fabric_manager_is_read(examined, ahead):
+    """``journalctl -u nvidia-fabricmanager``: the same sentences without a level. NVIDIA/nvtrust, issue 128."""
+    said = f"{ahead}Connected to 1 node.\n{ahead}{SWITCH.format(word='non-fatal', code=12028)}\n"
+    examination, kind = examined(said)
+    (found,) = examination.found
+    assert (kind, found.name, found.where) == (
+        "the fabric manager's log",
+        "fabric_manager_log",
+        "NVSwitch 0000:83:00.0 port 34",
+    )
+    assert found.what.startswith("reported SXid 12028 (egress non-posted PRIV error")
+
+
+def test_a_fabric_manager_that_does_not_start_is_found(examined):
+    """NVIDIA/gpu-operator, issue 610; data-infra/cube-studio, issue 29."""
+    ahead = "Nov 15 14:15:47 n1"
+    said = (
+        f"{ahead} systemd[1]: Starting NVIDIA fabric manager service...\n"
+        f"{ahead} nv-fabricmanager[4177]: request to query NVSwitch device information from NVSwitch driver failed "
+        "with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]\n"
+        f"{ahead} systemd[1]: nvidia-fabricmanager.service: Control process exited, code=exited, status=1/FAILURE\n"
+    )
+    examination, kind = examined(said)
+    (found,) = examination.found
+    assert (kind, found.name, found.severity, found.hosts) == (
+        "the fabric manager's log",
+        "fabric_manager_log",
+        "warning",
+        ("n1",),
+    )
+    assert found.what == "the fabric manager did not start, or stopped: right on a host without NVSwitches only"
+
+
+def test_a_fabric_manager_that_starts_is_in_order(examined):
+    ahead = "Jan 05 14:44:41 n1"
+    said = (
+        f"{ahead} systemd[1]: Starting nvidia-fabricmanager.service - NVIDIA fabric manager service...\n"
+        f"{ahead} nv-fabricmanager[1120]: Successfully configured all the available NVSwitches to route GPU NVLink "
+        "traffic.\n"
+    )
+    examination, _ = examined(said)
+    assert (examination.word, examination.healthy[0].what) == (
+        "HEALTHY",
+        "no error in 2 lines of the fabric manager's log",
+    )
+
+
 def test_a_fabric_manager_without_errors_is_in_order(examined):
     examination, _ = examined(FABRIC.format(level="INFO", text="multicast group 0 is freed."))
     assert (examination.word, examination.found) == ("HEALTHY", ())
