@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from itertools import chain, count
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
@@ -72,7 +72,7 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     SuiteError
         If one cannot be read, or holds nothing that is known.
     """
-    said: list[tuple[str, Said]] = []
+    said: list[tuple[Path, str, Said]] = []
     taken: list[str] = []
     files = [File.of(path.name, _text(path)) for path in paths]
     for path, file in zip(paths, files, strict=True):
@@ -84,13 +84,13 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
             except ToolError as error:
                 refused[reader.kind] = str(error)
                 continue
-            said += of_hosts
+            said += [(path, *each) for each in of_hosts]
             kinds += [reader.kind] if of_hosts else []
         if refused and not kinds:
             raise SuiteError(f"{path}: " + "; ".join(f"read as {kind}: {why}" for kind, why in refused.items()))
         takes = "the whole output, in a file of its own"
         parts = tuple(NotJudged(kind, (file.name,), why, takes) for kind, why in refused.items())
-        said += [(file.name, Said(not_judged=parts))] if parts else []
+        said += [(path, file.name, Said(not_judged=parts))] if parts else []
         if not kinds:
             known = ", ".join(reader.kind for reader in READERS)
             first = next((line.text.strip() for line in file.lines if line.text.strip()), "")
@@ -110,11 +110,15 @@ def _text(path: Path) -> str:
         raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _together(said: Sequence[tuple[str, Said]]) -> Examination:
+def _together(said: Sequence[tuple[Path, str, Said]]) -> Examination:
+    """What files say of hosts; where one says the same of a host again, each is judged, under the host's one name."""
     hosts: dict[str, dict[str, Any]] = {}
     asked: dict[str, list[str]] = defaultdict(list)
-    for host, each in said:
+    first: dict[tuple[Path, str], str] = {}
+    called: dict[str, str] = {}
+    for path, host, each in said:
         name = _free(host, [name_of(type(fact)) for fact in each.facts], hosts)
+        called[name] = first.setdefault((path, host), name)
         for fact in each.facts:
             hosts.setdefault(name, {})[name_of(type(fact))] = json.loads(json.dumps(asdict(fact)))
         for check in each.checks:
@@ -125,14 +129,23 @@ def _together(said: Sequence[tuple[str, Said]]) -> Examination:
         if len(names) > 1 or check not in _OF_SEVERAL:
             judged[check] = kind().judge_all([Host(name, {"facts": hosts[name]}) for name in names])
     examination = examine([*hosts], judged)
-    found = (*examination.found, *(found for _, each in said for found in each.found))
+    found = (*_of(examination.found, called), *(found for *_, each in said for found in each.found))
+    named = [*map(called.__getitem__, hosts), *(host for *_, each in said for host in each.hosts)]
     return replace(
         examination,
-        hosts=tuple(dict.fromkeys([*hosts, *(host for _, each in said for host in each.hosts)])),
-        found=tuple(sorted(found, key=lambda each: SEVERITIES.index(each.severity))),
-        healthy=(*examination.healthy, *(healthy for _, each in said for healthy in each.healthy)),
-        not_judged=(*examination.not_judged, *(part for _, each in said for part in each.not_judged)),
+        hosts=tuple(dict.fromkeys(named)),
+        found=tuple(sorted(dict.fromkeys(found), key=lambda each: SEVERITIES.index(each.severity))),
+        healthy=(*_of(examination.healthy, called), *(healthy for *_, each in said for healthy in each.healthy)),
+        not_judged=(*_of(examination.not_judged, called), *(part for *_, each in said for part in each.not_judged)),
     )
+
+
+_Part = TypeVar("_Part", Found, Healthy, NotJudged)
+
+
+def _of(parts: Sequence[_Part], called: Mapping[str, str]) -> list[_Part]:
+    """Parts of an examination under the names that hosts have for people."""
+    return [replace(part, hosts=tuple(dict.fromkeys(called.get(host, host) for host in part.hosts))) for part in parts]
 
 
 def _free(host: str, facts: Sequence[str], hosts: Mapping[str, Mapping[str, Any]]) -> str:
@@ -625,8 +638,8 @@ def _nvlinks(text: str, name: str) -> Said:
     found = tuple(_nvlinks_found(gpus, name))
     if cut := next((gpu for gpu in gpus if gpu.is_cut or (gpu is gpus[-1] and _is_cut(gpu))), None):
         ends = "lines are left out behind" if cut.is_cut else "the text ends at"
-        why = f"{ends} link {max(cut.bytes_per_s, default='...')} of GPU {cut.gpu}"
-        unknown = NotJudged("nvlink_inactive", (name,), why, "the whole output")
+        where = f"{ends} link {max(cut.bytes_per_s, default='...')} of GPU {cut.gpu}"
+        unknown = NotJudged("nvlink_inactive", (name,), where, "the whole output")
         return Said(found=found, not_judged=(unknown,), hosts=(name,))
     if found:
         return Said(found=found, hosts=(name,))

@@ -9,8 +9,8 @@ Source: NVIDIA, nvidia-smi's manual page; ``nvsmi_device_v12.dtd``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from xml.etree import ElementTree
 
 from clusterbench.errors import ToolError
@@ -93,7 +93,7 @@ class SmiGpu:
 
 @dataclass(frozen=True)
 class SmiQuery:
-    """All GPUs in the order of the text.
+    """All GPUs in the order of the text; one that it lists again counts as it was last, and slow if it ever was.
 
     Attributes
     ----------
@@ -135,10 +135,21 @@ def parse(text: str) -> SmiQuery:
         _said(own, "driver version"),
         _said(own, "cuda version"),
         _number(own, "attached gpus"),
-        tuple(_gpu(address, values) for address, values in gpus),
+        _once([_gpu(address, values) for address, values in gpus]),
         lost,
         len(gpus) > 1 and _section(gpus[-1][1]) != _section(gpus[0][1]),
     )
+
+
+def _once(gpus: Sequence[SmiGpu]) -> tuple[SmiGpu, ...]:
+    by_gpu: dict[tuple[str, object], SmiGpu] = {}
+    for number, gpu in enumerate(gpus):
+        key = gpu.address, gpu.uuid or number  # several hosts have one address
+        before = by_gpu.get(key, gpu)
+        slowdowns = {*(before.slowdowns or ()), *(gpu.slowdowns or ())}
+        known = None if gpu.slowdowns is None and before.slowdowns is None else tuple(sorted(slowdowns))
+        by_gpu[key] = replace(gpu, slowdowns=known)
+    return tuple(by_gpu.values())
 
 
 def _section(values: Values) -> str:

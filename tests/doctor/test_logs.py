@@ -813,6 +813,21 @@ def test_what_one_reader_cannot_read_hides_nothing_of_the_others(examined):
     assert unknown.why.startswith("no line of this is from NCCL's log")
 
 
+def test_a_gpu_that_one_file_lists_again_is_one_gpu_of_one_host(examined):
+    """``nvidia-smi -q`` twice, idle and under load, and the table: as in utkuozdemir/nvidia_gpu_exporter's captures."""
+    idle = SMI.replace("Current                           : Disabled", "Current                           : Enabled")
+    idle = idle.replace("    MIG Mode", "    GPU UUID                              : GPU-1\n    MIG Mode")
+    busy = idle.replace("SW Thermal Slowdown               : Not Active", "SW Thermal Slowdown               : Active")
+    table = TABLE[: TABLE.index("|   1")].replace("      3 |", "      0 |").replace("E. Process", "  Default")
+    examination, kind = examined(idle + busy + idle + table.replace("00000000:19", "00000000:1B"))
+    assert (kind, examination.hosts) == ("nvidia-smi -q and nvidia-smi", ("said.txt",))
+    assert [(found.name, found.where) for found in examination.found] == [
+        ("mig_mode", "GPU 0 (0000:1b:00.0)"),
+        ("gpu_slowdown", WHERE),
+    ]
+    assert any(healthy.what == "1 NVIDIA GPUs may draw their default power" for healthy in examination.healthy)
+
+
 def test_a_file_may_hold_two_kinds(examined):
     examination, kind = examined(WHOLE + XID)
     assert kind == "a kernel's log and NCCL's log"
