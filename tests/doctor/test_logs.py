@@ -178,6 +178,13 @@ def test_ports_that_are_active_are_in_order(examined, said):
     assert "port_state" in {healthy.name for healthy in examination.healthy}
 
 
+def test_what_ibstat_says_when_it_is_asked_for_more_is_no_failure(examined):
+    """With -d, as in linux-rdma/rdma-core, pull request 847."""
+    said = "ibwarn: [16] umad_init: umad_init\nibwarn: [16] umad_get_ca: opened mlx5_0\n"
+    examination, _ = examined(said + IBSTAT.format(state="Active", physical="LinkUp") + said)
+    assert (examination.word, examination.found) == ("HEALTHY", ())
+
+
 def test_a_device_at_which_ibstat_fails_is_found(examined):
     examination, _ = examined(
         IBSTAT.format(state="Active", physical="LinkUp")
