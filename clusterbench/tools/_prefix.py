@@ -20,7 +20,7 @@ _REMARK = r"[Ee]rror|[Ww]arning|[Nn]ote|[Hh]int"
 _PROGRAM = rf"(?!(?:{_REMARK}): )[A-Za-z][\w./()-]*(?:\[\d+\])?: "
 _NO_HOST = (
     rf"(?!{_LEVEL}: |\d+: |CPU\d+: |(?:NVRM|ACPI|PCI|DMAR|mce|rcu|nfs|watchdog|random|systemd|audit|EXT4-fs|XFS"
-    rf"|Lustre\w*|BUG|Oops|ibpanic|ibwarn|ibstat|{_REMARK}): )"
+    rf"|Lustre\w*|Total|BUG|Oops|ibpanic|ibwarn|ibstat|{_REMARK}): )"
 )
 """Words before a colon that programs and the kernel begin lines with."""
 _SURE, _MOST = 0.05, 0.8
