@@ -91,6 +91,14 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("gpu_start", rf"NVRM: (?:GPU (?P<gpu>{_BDF}): )?.*(?:RmInitAdapter failed|rm_init_adapter failed)"),
     ("gpu_start", rf"NVRM: The NVIDIA GPU (?P<gpu>{_BDF}) .*installed in this system (?:is not|requires)"),
     ("gpu_start", r"NVRM: (?:The NVIDIA probe routine failed|None of the NVIDIA devices were initialized)"),
+    (
+        "amd_gpu",
+        rf"amdgpu (?P<gpu>{_BDF}): .*(?:\b[1-9]\d* (?:new )?(?:uncorrectable|deferred) hardware errors detected"
+        r"|GPU reset(?:\(\d+\))? failed|[Pp]oison is consumed|Saved bad pages \d+ reaches|Fatal error during GPU init)",
+    ),
+    ("amd_gpu", r"\[amdgpu\]\] \*ERROR\* [hs]w_init of IP block .* failed"),
+    ("amd_gpu_reset", rf"amdgpu (?P<gpu>{_BDF}): (?:amdgpu: )?(?:GPU reset begin|ring \S+ timeout)"),
+    ("amd_gpu_reset", r"\[amdgpu\]\] \*ERROR\* ring \S+ timeout"),
     ("peermem", r"nvidia[-_]peermem.*ERROR detected invalid context"),
     ("slot_power", rf"(?P<device>mlx5_core {_BDF})?.*Detected insufficient power on the PCIe slot \((?P<code>\d+)W\)"),
     ("heat", rf"(?P<device>mlx5_core {_BDF})?.*Port module event.*module (?P<module>\d+).*High Temperature"),
@@ -173,7 +181,18 @@ _WORDS = (
     ),
     *("temperature", "panic", "BUG", "Oops", "fault", "I/O", "read-only", "Disk", "Disabling", "nfs", "Lustre", "XFS"),
     *("EXT4-fs", "BTRFS", "critical", "controller", "WATCHDOG", "TX timeout", "Removing", "nvme", "failed command"),
-    *("FAILED Result", "NFS", "CIFS", "ceph", "LNet", "DPC", "inaccessible", "Memory failure", "Unable to handle"),
+    *(
+        "FAILED Result",
+        "NFS",
+        "CIFS",
+        "ceph",
+        "LNet",
+        "DPC",
+        "inaccessible",
+        "Memory failure",
+        "Unable to handle",
+        "amdgpu",
+    ),
 )
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""
 _COUNTED = re.compile(r"EDAC MC\d+: (\d+) [CU]E ")
@@ -182,7 +201,7 @@ _SENTENCE = "NVRM: The NVIDIA GPU "
 _GOES_ON = re.compile(r"NVRM: (?=[a-z(])")
 _MOST_OF_A_SENTENCE = 3
 """NVIDIA's driver says in so many lines which GPU "fallen off the bus" is of."""
-_NAMELESS = ("xid", "gpu_start")
+_NAMELESS = ("xid", "gpu_start", "amd_gpu", "amd_gpu_reset")
 """Of these some lines name no GPU, and stand beside others that do."""
 _FAULTS = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
 _SILENT = re.compile("|".join(pattern for pattern, _ in HARMLESS))

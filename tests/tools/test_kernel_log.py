@@ -23,6 +23,15 @@ SAID = {
     "NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F)": "xid",
     "NVRM: The NVIDIA probe routine failed for 1 device(s).": "gpu_start",
     "NVRM: None of the NVIDIA devices were initialized.": "gpu_start",
+    # drivers/gpu/drm/amd/amdgpu/amdgpu_{ras,device,umc,job}.c
+    "amdgpu 0000:c1:00.0: amdgpu: die: 0 1 new uncorrectable hardware errors detected in umc block": "amd_gpu",
+    "amdgpu 0000:c1:00.0: amdgpu: GPU reset(3) failed": "amd_gpu",
+    "amdgpu 0000:c1:00.0: amdgpu: Saved bad pages 128 reaches threshold value 128": "amd_gpu",
+    "amdgpu 0000:c1:00.0: amdgpu: Fatal error during GPU init": "amd_gpu",
+    "[drm:amdgpu_device_init [amdgpu]] *ERROR* hw_init of IP block <psp> failed -22": "amd_gpu",
+    "amdgpu 0000:c1:00.0: amdgpu: GPU reset begin!": "amd_gpu_reset",
+    "amdgpu 0000:c1:00.0: amdgpu: ring sdma0 timeout, signaled seq=1, emitted seq=2": "amd_gpu_reset",
+    "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring page1 timeout, signaled seq=1, emitted seq=2": "amd_gpu_reset",
     "nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30 LTSSM Fault Up": "sxid",
     "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0x56:1474)": "gpu_start",
     "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping": "peermem",
@@ -132,6 +141,10 @@ def test_no_kind_is_without_a_line_here() -> None:
 
 
 LOOKS_LIKE = [
+    "amdgpu 0000:c1:00.0: amdgpu: 0 uncorrectable hardware errors detected in total in umc block",
+    "amdgpu 0000:c1:00.0: amdgpu: 4 correctable hardware errors detected in total in umc block",
+    "amdgpu 0000:c1:00.0: amdgpu: GPU reset succeeded, trying to resume",
+    "[drm] amdgpu kernel modesetting enabled.",
     "nvme nvme0: missing or invalid SUBNQN field.",
     "nvme nvme0: Shutdown timeout set to 10 seconds",
     "LNet: Added LNI 192.0.2.7@o2ib [8/256/0/180]",
