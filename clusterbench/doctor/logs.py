@@ -126,6 +126,8 @@ def _together(said: Sequence[tuple[Path, str, Said]]) -> Examination:
     judged = {}
     for check, names in asked.items():
         kind = checks()[check]
+        if check in _OF_SEVERAL:  # the first word on each host: programs name one thing differently
+            names = [*{called[name]: name for name in reversed(names)}.values()][::-1]
         if len(names) > 1 or check not in _OF_SEVERAL:
             judged[check] = kind().judge_all([Host(name, {"facts": hosts[name]}) for name in names])
     examination = examine([*hosts], judged)
@@ -359,7 +361,7 @@ def _ibstatus(text: str, name: str) -> Said:
 def _devinfo(text: str, name: str) -> Said:
     """Without ``-v`` it says nothing of the link, so that an active port is taken for one whose link is up."""
     listed = ibv_devinfo.parse(text)
-    devices = tuple(_device(each.name, each.firmware, each.part, each.board) for each in listed)
+    devices = tuple(_device(each.name, each.firmware, each.model, each.board) for each in listed)
     ports = tuple(
         replace(
             _port(

@@ -166,13 +166,17 @@ def _of_text(text: str) -> tuple[Values, list[tuple[str, Values]]]:
     own: Values = {}
     gpus: list[tuple[str, Values]] = []
     path: list[tuple[int, str]] = []
+    is_open = False
     for line in map(str.rstrip, text.splitlines()):
         if gpu := _GPU.fullmatch(line.strip()):
             gpus.append((gpu[1], {}))
             path = []
+            is_open = True
+        elif gpus and line and not line[0].isspace():
+            is_open = False
         elif not gpus and (field := _FIELD.fullmatch(f" {line}")):
             own[field[2].lower()] = (field[3] or "").strip()
-        elif gpus and (match := _FIELD.fullmatch(line) or _HEADING.fullmatch(line)):
+        elif is_open and (match := _FIELD.fullmatch(line) or _HEADING.fullmatch(line)):
             indent, name = len(match[1]), match[2].strip().lower()
             path = [part for part in path if part[0] < indent] + [(indent, name)]
             if match.re is _FIELD:

@@ -794,6 +794,26 @@ def test_files_of_several_hosts_are_held_against_each_other(tmp_path):
     assert [(found.name, found.hosts) for found in examination.found] == [("firmware", ("n3",))]
 
 
+def test_programs_that_say_the_same_of_one_card_are_not_held_against_each_other(tmp_path):
+    """ibstat calls its model MT4129, ibv_devinfo 4129; in one file or in two, they are no two models."""
+    ibstat = IBSTAT.format(state="Active", physical="LinkUp").replace("28.39.1002", "28.41.1000")
+    devinfo = DEVINFO.format(state="PORT_ACTIVE (4)").replace("fw_ver", "vendor_id:\t\t\t0x02c9\n\tfw_ver")
+    (tmp_path / "n1").write_text(f"$ ibstat\n{ibstat}$ ibv_devinfo\n{devinfo}")
+    (tmp_path / "n2").write_text(devinfo)
+    for paths in ([tmp_path / "n1"], [tmp_path / "n1", tmp_path / "n2"]):
+        examination, _ = examine_logs(paths)
+        assert (examination.found, examination.hosts) == ((), tuple(path.name for path in paths))
+
+
+def test_the_part_of_a_gpu_ends_where_another_command_begins(examined):
+    """As in nvidia-bug-report.log and in tickets: what follows is indented, too."""
+    two = TWO + "____________________________________________\n\n/usr/bin/lspci -v\n\n\n" + "    Remapped Rows\n"
+    examination, _ = examined(
+        two + "        Pending                           : Yes\n    Kernel driver in use: nvidia\n"
+    )
+    assert (examination.found, examination.not_judged) == ((), ())
+
+
 def test_the_verb_prints_what_was_found_and_refuses_what_has_no_effect(tmp_path):
     (tmp_path / "dmesg.txt").write_text(XID)
     done = CliRunner().invoke(main, ["doctor", "--log", str(tmp_path / "dmesg.txt")])
