@@ -570,6 +570,15 @@ def test_what_stands_before_the_lines_of_nccl_tests_changes_nothing(tmp_path, pr
     assert figures[0] == figures[1]
 
 
+def test_marks_that_markdown_took_for_headings_change_nothing(tmp_path):
+    figures = []
+    for name, text in (("plain", PRINTED), ("pasted", PRINTED.replace("\n#", "\n").removeprefix("#"))):
+        (tmp_path / "a.txt").write_text(text)
+        run = import_files([tmp_path / "a.txt"], None, tmp_path / name)
+        figures.append([(row.case, row.metric, row.value, row.basis) for row in read(run).rows])
+    assert figures[0] == figures[1]
+
+
 def test_nccl_tests_cut_off_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text(PRINTED[: PRINTED.index("# Out")])
     with pytest.raises(SuiteError, match=r"^a.txt: nccl-tests did not finish its table: "):

@@ -21,4 +21,5 @@ class GpuStart(KernelLogCheck):
     absent = "GPU that did not start"
 
     def fault(self, host: Host, event: Event) -> Fault | None:
-        return told(host, event, "could not be started by the driver (RmInitAdapter failed)")
+        why = " (RmInitAdapter failed)" if "dapter failed" in event.text else ""
+        return told(host, event, f"could not be started by the driver{why}")

@@ -28,6 +28,8 @@ class PcieErrors(KernelLogCheck):
     absent = "PCIe error"
 
     def fault(self, host: Host, event: Event) -> Fault | None:
+        if "device inaccessible" in event.text:
+            return told(host, event, "does not answer on PCIe")
         if event.kind == "aer":
             return told(host, event, "reported a PCIe error that was not corrected")
         fault = told(host, event, "reported PCIe errors that were corrected")

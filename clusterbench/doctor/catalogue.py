@@ -119,6 +119,7 @@ IN_LOGS: dict[int, tuple[str, ...]] = {
     83: ("forbidden_way", "pinned_setting"),
     113: ("driver_not_loaded",),
     116: ("rdma_device_failed", "device_lost"),
+    94: ("collective_timeout",),
 }
 """Names under which ``doctor --log`` finds what a check or a diagnosis of a run asks about; rules have their own."""
 
@@ -132,7 +133,10 @@ OF_LOGS: dict[int, OfLogs] = {
     ),
     141: OfLogs(("gpu_reset_due",), "Does the driver ask for no reset of a GPU?", "error", _SMI_Q),
     142: OfLogs(
-        ("gpu_sensor",), "Does every GPU answer for all of its values?", "warning", "what nvidia-smi printed, as a file"
+        ("gpu_sensor", "gpu_inforom"),
+        "Does every GPU answer for all of its values?",
+        "warning",
+        "what nvidia-smi printed, as a file",
     ),
     143: OfLogs(
         ("nvlink_slow",),
@@ -156,6 +160,18 @@ OF_LOGS: dict[int, OfLogs] = {
         "ssh, or the launcher",
         "tests/doctor/test_verb.py",
         "doctor --hosts, --launch",
+    ),
+    149: OfLogs(
+        ("peer_gone", "rank_killed"),
+        "Did every rank stay until the others were done?",
+        "warning",
+        "NCCL's or PyTorch's log, as a file",
+    ),
+    150: OfLogs(
+        ("cuda_failure", "nccl_failed"),
+        "Did CUDA and NCCL do what they were asked for?",
+        "warning",
+        "NCCL's or PyTorch's log, as a file",
     ),
 }
 """By numbers from 140 on."""

@@ -13,12 +13,12 @@ from dataclasses import asdict, replace
 from itertools import chain, count
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
 from clusterbench.checks.nvlink_state import LINKS
-from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log
+from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log, torch_log
 from clusterbench.doctor.peers import WeakPairs, weak_pairs
 from clusterbench.doctor.readers import readers
 from clusterbench.doctor.said import File, Reader, Said, apart
@@ -72,18 +72,25 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     SuiteError
         If one cannot be read, or holds nothing that is known.
     """
-    said: list[tuple[str, Said]] = []
+    said: list[tuple[Path, str, Said]] = []
     taken: list[str] = []
     files = [File.of(path.name, _text(path)) for path in paths]
     for path, file in zip(paths, files, strict=True):
-        kinds = []
+        kinds: list[str] = []
+        refused: dict[str, str] = {}
         for reader in READERS:
             try:
                 of_hosts = reader.read(file)
             except ToolError as error:
-                raise SuiteError(f"{path}: read as {reader.kind}: {error}") from None
-            said += of_hosts
+                refused[reader.kind] = str(error)
+                continue
+            said += [(path, *each) for each in of_hosts]
             kinds += [reader.kind] if of_hosts else []
+        if refused and not kinds:
+            raise SuiteError(f"{path}: " + "; ".join(f"read as {kind}: {why}" for kind, why in refused.items()))
+        takes = "the whole output, in a file of its own"
+        parts = tuple(NotJudged(kind, (file.name,), why, takes) for kind, why in refused.items())
+        said += [(path, file.name, Said(not_judged=parts))] if parts else []
         if not kinds:
             known = ", ".join(reader.kind for reader in READERS)
             first = next((line.text.strip() for line in file.lines if line.text.strip()), "")
@@ -103,11 +110,15 @@ def _text(path: Path) -> str:
         raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _together(said: Sequence[tuple[str, Said]]) -> Examination:
+def _together(said: Sequence[tuple[Path, str, Said]]) -> Examination:
+    """What files say of hosts; where one says the same of a host again, each is judged, under the host's one name."""
     hosts: dict[str, dict[str, Any]] = {}
     asked: dict[str, list[str]] = defaultdict(list)
-    for host, each in said:
+    first: dict[tuple[Path, str], str] = {}
+    called: dict[str, str] = {}
+    for path, host, each in said:
         name = _free(host, [name_of(type(fact)) for fact in each.facts], hosts)
+        called[name] = first.setdefault((path, host), name)
         for fact in each.facts:
             hosts.setdefault(name, {})[name_of(type(fact))] = json.loads(json.dumps(asdict(fact)))
         for check in each.checks:
@@ -115,17 +126,28 @@ def _together(said: Sequence[tuple[str, Said]]) -> Examination:
     judged = {}
     for check, names in asked.items():
         kind = checks()[check]
+        if check in _OF_SEVERAL:  # the first word on each host: programs name one thing differently
+            names = [*{called[name]: name for name in reversed(names)}.values()][::-1]
         if len(names) > 1 or check not in _OF_SEVERAL:
             judged[check] = kind().judge_all([Host(name, {"facts": hosts[name]}) for name in names])
     examination = examine([*hosts], judged)
-    found = (*examination.found, *(found for _, each in said for found in each.found))
+    found = (*_of(examination.found, called), *(found for *_, each in said for found in each.found))
+    named = [*map(called.__getitem__, hosts), *(host for *_, each in said for host in each.hosts)]
     return replace(
         examination,
-        hosts=tuple(dict.fromkeys([*hosts, *(host for _, each in said for host in each.hosts)])),
-        found=tuple(sorted(found, key=lambda each: SEVERITIES.index(each.severity))),
-        healthy=(*examination.healthy, *(healthy for _, each in said for healthy in each.healthy)),
-        not_judged=(*examination.not_judged, *(part for _, each in said for part in each.not_judged)),
+        hosts=tuple(dict.fromkeys(named)),
+        found=tuple(sorted(dict.fromkeys(found), key=lambda each: SEVERITIES.index(each.severity))),
+        healthy=(*_of(examination.healthy, called), *(healthy for *_, each in said for healthy in each.healthy)),
+        not_judged=(*_of(examination.not_judged, called), *(part for *_, each in said for part in each.not_judged)),
     )
+
+
+_Part = TypeVar("_Part", Found, Healthy, NotJudged)
+
+
+def _of(parts: Sequence[_Part], called: Mapping[str, str]) -> list[_Part]:
+    """Parts of an examination under the names that hosts have for people."""
+    return [replace(part, hosts=tuple(dict.fromkeys(called.get(host, host) for host in part.hosts))) for part in parts]
 
 
 def _free(host: str, facts: Sequence[str], hosts: Mapping[str, Mapping[str, Any]]) -> str:
@@ -148,7 +170,8 @@ def _with_line(found: Found, files: Sequence[File]) -> Found:
     between = ", in the words of " if of_host else ": "
     for file in files:
         lines = [line for host in found.hosts for line in file.by_host.get(host, ())] or file.lines
-        number = None if of_host else _line_with(words[:_MOST_QUOTED], lines)
+        quote = words[:_MOST_QUOTED]
+        number = None if of_host else _line_with(quote, lines) or _line_with(quote, file.lines)
         if number is None and (quoted is not None or of_host):
             number = _line_of(found.where, "" if of_host else words.partition(":")[0], lines)
         if number is not None:
@@ -187,7 +210,7 @@ def _kernel(file: File) -> list[tuple[str, Said]]:
     return [_kernel_of(file.named(origin, hosts), file.name, lines) for origin, lines in hosts.items()]
 
 
-_MISMATCH = re.compile(r"NVRM: API mismatch: the client.* has the version (\d[\d.]*\d).*")
+_MISMATCH = re.compile(r"NVRM: API mismatch: the client.*? has the version (\d[\d.]*\d).*")
 
 
 def _kernel_of(host: str, source: str, lines: list[kernel_log.Line]) -> tuple[str, Said]:
@@ -222,8 +245,12 @@ def _fabric(text: str, name: str) -> Said:
 def _fabric_found(log: fabric_manager_log.FabricManagerLog, name: str) -> Iterator[Found]:
     for error in log.errors:
         meaning = None if error.sxid is None else sxid(error.sxid, error.is_fatal)
-        often = f"{error.count:,} times, last {error.last}" if error.count > 1 else f"once, {error.last}"
+        often = f"{error.count:,} times" if error.count > 1 else "once"
+        if error.last:
+            often += f", last {error.last}" if error.count > 1 else f", {error.last}"
         what = f"the fabric manager reports an error, {often}"
+        if error.is_stopped:
+            what = "the fabric manager did not start, or stopped: right on a host without NVSwitches only"
         if meaning is not None:
             what = f"reported SXid {error.sxid} ({meaning.name}), {often}"
         yield Found(
@@ -240,7 +267,8 @@ def _fabric_found(log: fabric_manager_log.FabricManagerLog, name: str) -> Iterat
 
 def _fabric_healthy(log: fabric_manager_log.FabricManagerLog, name: str) -> Iterator[Healthy]:
     if not log.errors:
-        what = f"no error in {plural(log.num_lines, 'line')} of the fabric manager's log, {log.begins} to {log.ends}"
+        since = f", {log.begins} to {log.ends}" if log.begins else ""
+        what = f"no error in {plural(log.num_lines, 'line')} of the fabric manager's log{since}"
         yield Healthy("fabric_manager_log", (name,), what)
 
 
@@ -333,7 +361,7 @@ def _ibstatus(text: str, name: str) -> Said:
 def _devinfo(text: str, name: str) -> Said:
     """Without ``-v`` it says nothing of the link, so that an active port is taken for one whose link is up."""
     listed = ibv_devinfo.parse(text)
-    devices = tuple(_device(each.name, each.firmware, each.part, each.board) for each in listed)
+    devices = tuple(_device(each.name, each.firmware, each.model, each.board) for each in listed)
     ports = tuple(
         replace(
             _port(
@@ -371,7 +399,8 @@ def _smi_query(text: str, name: str) -> Said:
     query = nvidia_smi_q.parse(text)
     gpus = tuple(_gpu(number, gpu) for number, gpu in enumerate(query.gpus))
     facts = (Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=()),) if gpus else ()
-    found = (*_smi_lost(query, name), *_smi_found(query, name))
+    places = {gpu.address: f"GPU {number} ({gpu.address})" for number, gpu in enumerate(query.gpus)}
+    found = (*_smi_lost(query, name), *_smi_found(query, name), *_inforoms(text, name, places))
     unknown: tuple[NotJudged, ...] = ()
     if query.is_cut:
         why = f"the text ends within the part of {gpus[-1].place}"
@@ -515,7 +544,16 @@ def _smi_table(text: str, name: str) -> Said:
         why = NotJudged("nvidia_smi_table", (name,), "the text ends before the first GPU", "the whole table")
         return Said(not_judged=(why,), hosts=(name,))
     facts = Gpus(gpus=tuple(map(_gpu_of_table, gpus)), driver_version=None, on_bus=())
-    return Said((facts,), _OF_TABLES, tuple(_table_found(gpus, name)), hosts=(name,))
+    places = {gpu.address: f"GPU {gpu.number} ({gpu.address})" for gpu in gpus}
+    found = (*_table_found(gpus, name), *_inforoms(text, name, places))
+    return Said((facts,), _OF_TABLES, found, hosts=(name,))
+
+
+def _inforoms(text: str, name: str, places: Mapping[str, str]) -> Iterator[Found]:
+    """GPUs whose records of themselves, of retired pages and remapped rows among them, are damaged."""
+    for address, line in nvidia_smi_table.corrupt_inforoms(text).items():
+        what, fix = "its infoROM is corrupted", "reset the GPU or reboot; if it stays so, the vendor's diagnostics; RMA"
+        yield _smi("gpu_inforom", "error", name, places.get(address, f"GPU {address}"), what, line, fix)
 
 
 def _gpu_of_table(gpu: nvidia_smi_table.TableGpu) -> Gpu:
@@ -600,9 +638,10 @@ _SLOW_LINK = 0.9
 def _nvlinks(text: str, name: str) -> Said:
     gpus = nvidia_nvlink.parse(text)
     found = tuple(_nvlinks_found(gpus, name))
-    if _is_cut(gpus[-1]):
-        ends = f"the text ends at link {max(gpus[-1].bytes_per_s)} of GPU {gpus[-1].gpu}"
-        unknown = NotJudged("nvlink_inactive", (name,), ends, "the whole output")
+    if cut := next((gpu for gpu in gpus if gpu.is_cut or (gpu is gpus[-1] and _is_cut(gpu))), None):
+        ends = "lines are left out behind" if cut.is_cut else "the text ends at"
+        where = f"{ends} link {max(cut.bytes_per_s, default='...')} of GPU {cut.gpu}"
+        unknown = NotJudged("nvlink_inactive", (name,), where, "the whole output")
         return Said(found=found, not_judged=(unknown,), hosts=(name,))
     if found:
         return Said(found=found, hosts=(name,))
@@ -625,8 +664,14 @@ def _nvlinks_found(gpus: Sequence[nvidia_nvlink.GpuLinks], name: str) -> Iterato
     for gpu in gpus:
         alike = [other for other in gpus if other.name == gpu.name]
         most = LINKS.get(gpu.name, max(other.num_active for other in alike))
-        if (gpu.num_active < most and not (gpu is gpus[-1] and _is_cut(gpu))) or (most == 0 and "SXM" in gpu.name):
+        if gpu.is_cut:
+            is_missing = bool(gpu.inactive)
+            what = f"has inactive NVLinks: {', '.join(map(str, gpu.inactive))}"
+        else:
+            is_whole = not (gpu is gpus[-1] and _is_cut(gpu))
+            is_missing = (gpu.num_active < most and is_whole) or (most == 0 and "SXM" in gpu.name)
             what = f"has {gpu.num_active} of {most or 'its'} NVLinks active"
+        if is_missing:
             said = f"{name}: {gpu.name}, inactive: {', '.join(map(str, gpu.inactive)) or 'all'}"
             yield Found("nvlink_inactive", "error", (name,), f"GPU {gpu.gpu}", what, said, confirm, fix)
         usual = _usual_rate(gpu.name, [rate for other in alike for rate in other.bytes_per_s.values() if rate])
@@ -672,10 +717,8 @@ def _lspci(text: str, name: str) -> Said:
             found.append(Found(check, "error", (name,), device.address, what, said, "lspci -vv; nvidia-smi", fix))
     for end in ends:
         if end.is_narrow:
-            what, said = (
-                f"its PCIe link is x{end.width}, and could be x{end.most_width}",
-                f"{name}: LnkSta: Width x{end.width}",
-            )
+            could = "could have more lanes" if end.most_width is None else f"could be x{end.most_width}"
+            what, said = f"its PCIe link is x{end.width}, and {could}", f"{name}: LnkSta: Width x{end.width}"
             fix = "reseat the card; look at riser, cable and the slot's bifurcation"
             found.append(Found("pcie_width", "error", (name,), end.address, what, said, "lspci -vv | grep LnkSta", fix))
     if any(bridge.acs is not None for bridge in bridges):
@@ -725,6 +768,7 @@ def _card_speeds(devices: Sequence[lspci.PciDevice], name: str) -> Said:
 READERS = (
     Reader("a kernel's log", _kernel),
     Reader("NCCL's log", _nccl),
+    Reader("PyTorch's log", torch_log.read),
     apart("the fabric manager's log", fabric_manager_log.is_fabric_manager_log, _fabric),
     apart("ibstat", ibstat.is_ibstat, _ibstat),
     apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),

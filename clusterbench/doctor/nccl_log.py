@@ -111,6 +111,24 @@ RULES = (
         "Xids in the kernel's log say which and when; power the host off and on; if it comes back, replace the GPU",
     ),
     Rule(
+        149,
+        "peer_gone",
+        "warning",
+        r".*(?:Connection closed by remote peer|failed : Broken pipe|Connection reset by peer|Connection refused"
+        r"|Socket recv failed while polling|Failed to execute operation \w+ from rank).*",
+        "a connection between ranks broke, most often because another rank failed first",
+        "the first error in the log of the rank or host that the line names; Xids and killed processes on it",
+    ),
+    Rule(
+        82,
+        "plugin_failed",
+        "warning",
+        r"NET/OFI .*(?:[Ff]ailed|[Cc]ouldn't|[Uu]nable to|completed with error).*",
+        "the plugin of EFA (aws-ofi-nccl) could not start, or a transfer of it failed",
+        "fi_info -p efa; the security group allows all traffic within itself; plugin, libfabric and driver of one"
+        " installer",
+    ),
+    Rule(
         45,
         "host_not_reached",
         "error",
@@ -198,8 +216,18 @@ RULES = (
         "no good order of GPUs and cards was found (pattern {}): NCCL takes a simple one",
         "is /sys whole in the container? NCCL_TOPO_FILE in a virtual machine",
     ),
+    Rule(
+        150,
+        "cuda_failure",
+        "warning",
+        r"(?:Cuda failure (?:\d+ )?|Failed to CUDA )'?([^']+).*",
+        "a call of CUDA failed: {}",
+        "Xids in the kernel's log; out of memory: a smaller batch; 'invalid argument' in nvls.cc: restart the fabric"
+        " manager with no program on a GPU, or reboot",
+    ),
 )
-"""Wordings of NCCL 2.10 to 2.30: src/transport/{net_ib,p2p}.cc, src/graph/{paths,search}.cc, src/misc, src/init.cc."""
+"""The first that matches counts. Wordings of NCCL 2.10 to 2.30: src/transport/{net_ib,p2p}.cc,
+src/graph/{paths,search}.cc, src/misc, src/init.cc, src/proxy.cc; aws/aws-ofi-nccl; NVIDIA/nccl, issues."""
 
 
 @dataclass(frozen=True)

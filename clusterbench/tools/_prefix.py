@@ -1,7 +1,8 @@
 """What launchers and log collectors put before a program's line, so that its own words can be read behind them.
 
 Ray's actor, kubectl's pod and Docker Compose's container, the rank of torchrun, mpirun and srun, the host of pdsh, and
-the time of a container runtime, syslog or Python's logging; several may stand behind each other.
+the time of a container runtime, syslog, CloudWatch or Python's logging; several may stand behind each other. Before all
+of them a text that was copied may have the blanks of Markdown's code, or a mark that it is quoted.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import dedent
 from typing import NamedTuple
 
 _DAY, _CLOCK, _FRACTION = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d", r"(?:[.,]\d+)?"
@@ -18,7 +20,7 @@ _REMARK = r"[Ee]rror|[Ww]arning|[Nn]ote|[Hh]int"
 _PROGRAM = rf"(?!(?:{_REMARK}): )[A-Za-z][\w./()-]*(?:\[\d+\])?: "
 _NO_HOST = (
     rf"(?!{_LEVEL}: |\d+: |CPU\d+: |(?:NVRM|ACPI|PCI|DMAR|mce|rcu|nfs|watchdog|random|systemd|audit|EXT4-fs|XFS"
-    rf"|Lustre\w*|BUG|Oops|ibpanic|ibwarn|ibstat|{_REMARK}): )"
+    rf"|Lustre\w*|Total|BUG|Oops|ibpanic|ibwarn|ibstat|{_REMARK}): )"
 )
 """Words before a colon that programs and the kernel begin lines with."""
 _SURE, _MOST = 0.05, 0.8
@@ -40,6 +42,7 @@ class _Form:
 
 
 _LAUNCHERS = (
+    _Form(r"> ?", _MOST),  # quoted
     _Form(r"\[(?:[^\]\s]*[,@])?(?P<rank>\d+)\]<std(?:out|err|diag)> ?: ?", _SURE),  # mpirun -tag-output
     _Form(r"\[(?:rank|default)(?P<rank>\d+)\]: ?", _SURE),  # torch; torchrun --tee
     _Form(r"\([A-Za-z_][\w.]* (?:rank=\d+[, ]+)?pid=(?P<pid>\d+)(?:, ip=(?P<host>[^)\s]+))?\) "
@@ -56,6 +59,7 @@ _LOGGERS = (
         rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?[+-]\d\d:?\d\d (?P<host>[\w.-]+) {_PROGRAM}", _SURE
     ),  # rsyslog, journal
     _Form(rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?Z (?P<host>[\w.-]+) (?:kernel|[\w./-]+\[\d+\]): ", _SURE),
+    _Form(rf"\| *(?P<time>{_DAY}T{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:\d\d) *\| ?", _SURE),  # CloudWatch
     _Form(rf"\[(?P<time>{_DAY} {_CLOCK}),\d+\]\[[\w.]+\]\[{_LEVEL}\] - ", _SURE),  # Hydra
     _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:?\d\d)?\]? (?:- ++|\| ++(?={_LEVEL}))?", _SURE),
     _Form(rf"{_SYSLOG_TIME} (?!\d{{4}}\b)", _SURE),  # ts of moreutils
@@ -130,8 +134,10 @@ def unwrapped(text: str) -> list[PlainLine]:
     >>> [line[1:] for line in unwrapped("cb1: Port 1:\ncb2: \tState: Down\n")]
     [('cb1', '', 'Port 1:'), ('cb2', '', '\tState: Down'), ('', '', '')]
     """
-    lines = without_escapes(text.removeprefix("\ufeff")).replace("\r\n", "\n").split("\n")
-    layers = _layers([line for line in lines[:: 1 + len(lines) // _MOST_SAMPLED] if line.strip()])
+    plain = without_escapes(text.removeprefix("\ufeff")).replace("\r\n", "\n")
+    lines = dedent(plain).split("\n")
+    has_margin = plain.lstrip("\n")[:1] != "\n".join(lines).lstrip("\n")[:1]
+    layers = _layers([line for line in lines[:: 1 + len(lines) // _MOST_SAMPLED] if line.strip()], has_margin)
     if not layers:
         return [PlainLine(number, "", "", line) for number, line in enumerate(lines, 1)]
     return [_without(PlainLine(number, "", "", line), layers) for number, line in enumerate(lines, 1)]
@@ -142,11 +148,14 @@ def plain_text(text: str) -> str:
     return "\n".join(line.text for line in unwrapped(text))
 
 
-def _layers(sample: list[str]) -> list[_Form]:
-    """The prefixes of these lines from the outermost."""
+def _layers(sample: list[str], has_margin: bool) -> list[_Form]:
+    """The prefixes of these lines from the outermost.
+
+    What is left of lines that all had a margin begins with words of their own: ``ACSCtl:``, which is no host.
+    """
     layers: list[_Form] = []
     while sample and len(layers) < _MOST_LAYERS:
-        outside = all(layer in _LAUNCHERS for layer in layers)
+        outside = not has_margin and all(layer in _LAUNCHERS for layer in layers)
         forms = (*_LAUNCHERS, *_LOGGERS, *((_HOST,) if outside else ()))
         found = next(
             (form for form in forms if sum(map(bool, map(form.match, sample))) >= form.share * len(sample)), None

@@ -17,7 +17,7 @@ _NUMBER = r"(\S+?)"
 _BEST = re.compile(
     rf"\[tuning\] Best (dispatch|combine)(?: \((FP8|BF16)\))?: SMs \d+, NVL chunk \d+(?:, RDMA chunk \d+)?[:,] "
     rf"(?:(?:{_NUMBER} \+ )?{_NUMBER} us, )?(?:{_NUMBER} GB/s \(RDMA\), )?{_NUMBER} GB/s \(NVL\)"
-    rf"(?:, {_NUMBER} us)?"
+    rf"(?:, (?:t: )?{_NUMBER} us)?"
 )
 _WHOLE = re.compile(
     rf"\[rank (\d+)\] Dispatch \+ combine bandwidth: {_NUMBER} GB/s, "

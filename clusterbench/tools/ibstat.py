@@ -15,7 +15,7 @@ from clusterbench.errors import ToolError
 _DEVICE = re.compile(r"CA '([^']+)'")
 _PORT = re.compile(r"\s+Port (\d+):")
 _FIELD = re.compile(r"\s+([A-Z][\w ]*): (.*)")
-_FAILED = re.compile(r"ibpanic: .*|ibwarn: .*|ibstat: .*")
+_FAILED = re.compile(r"ibpanic: .*|ibwarn: .*(?i:fail|can't|couldn't|error|invalid|no such).*|ibstat: .*")
 
 
 _NO_DEVICE = re.compile(r"ibpanic\W.*stat of IB device")

@@ -16,6 +16,7 @@ from clusterbench.errors import ToolError
 
 _DEVICE = re.compile(r"hca_id:\s*(\S+)")
 _PORT = re.compile(r"port:\s*(\d+)")
+_MELLANOX = "0x02c9"
 _FIELD = re.compile(r"\s+([a-z][\w ]*):\s*(.*)")
 
 
@@ -39,7 +40,7 @@ class DevinfoPort:
 
 @dataclass(frozen=True)
 class DevinfoDevice:
-    """A device: firmware, board and the number of its model."""
+    """A device: firmware, board, the number of its model and that of its maker."""
 
     name: str
     transport: str | None
@@ -47,6 +48,12 @@ class DevinfoDevice:
     board: str | None
     part: str | None
     ports: tuple[DevinfoPort, ...]
+    vendor: str | None = None
+
+    @property
+    def model(self) -> str | None:
+        """As ibstat and the kernel call it: ``MT4129`` for Mellanox's 4129."""
+        return f"MT{self.part}" if self.part and self.vendor == _MELLANOX else self.part
 
 
 def is_devinfo(text: str) -> bool:
@@ -108,6 +115,7 @@ def _device(name: str, own: dict[str, str], ports: dict[int, dict[str, str]]) ->
         own.get("board_id"),
         own.get("vendor_part_id"),
         tuple(_port(name, number, fields) for number, fields in ports.items()),
+        own.get("vendor_id"),
     )
 
 

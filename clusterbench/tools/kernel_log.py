@@ -5,7 +5,8 @@ must not matter: only differences are used.
 
 Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,main,en_main}.c``,
 ``drivers/pci/{pci,pcie/aer}.c`` (5.4 to 6.12), ``kernel/{watchdog,hung_task,panic}.c``,
-``net/sched/sch_generic.c``, ``mm/oom_kill.c``, ``arch/x86/kernel/cpu/mce``, ``drivers/edac/mce_amd.c``,
+``net/sched/sch_generic.c``, ``mm/{oom_kill,memory-failure}.c``,
+``drivers/{nvme/host,ata,scsi}``, ``arch/x86/kernel/cpu/mce``, ``drivers/edac/mce_amd.c``,
 ``drivers/firmware/efi/cper.c``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud,
 kernel message matchers of ``components/``.
 """
@@ -81,9 +82,23 @@ HARMLESS: tuple[tuple[str, str], ...] = (
 _BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 _PATTERNS: tuple[tuple[str, str], ...] = (
     ("xid", rf"NVRM: Xid \((?:PCI:)?(?P<gpu>{_BDF})\): (?P<code>\d+)\b"),
-    ("xid", rf"NVRM: (?:GPU (?:at PCI:)?)?(?P<gpu>{_BDF})?.*GPU has fallen off the bus(?P<code_79>)"),
+    (
+        "xid",
+        rf"NVRM: (?:(?:The NVIDIA )?GPU (?:at PCI:)?)?(?P<gpu>{_BDF})?.*"
+        r"(?:has fallen off the bus|GPU lost from the bus)(?P<code_79>)",
+    ),
     ("sxid", rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<switch>{_BDF})\): (?P<code>\d+), (?:Non-fatal|Fatal)\b"),
     ("gpu_start", rf"NVRM: (?:GPU (?P<gpu>{_BDF}): )?.*(?:RmInitAdapter failed|rm_init_adapter failed)"),
+    ("gpu_start", rf"NVRM: The NVIDIA GPU (?P<gpu>{_BDF}) .*installed in this system (?:is not|requires)"),
+    ("gpu_start", r"NVRM: (?:The NVIDIA probe routine failed|None of the NVIDIA devices were initialized)"),
+    (
+        "amd_gpu",
+        rf"amdgpu (?P<gpu>{_BDF}): .*(?:\b[1-9]\d* (?:new )?(?:uncorrectable|deferred) hardware errors detected"
+        r"|GPU reset(?:\(\d+\))? failed|[Pp]oison is consumed|Saved bad pages \d+ reaches|Fatal error during GPU init)",
+    ),
+    ("amd_gpu", r"\[amdgpu\]\] \*ERROR\* [hs]w_init of IP block .* failed"),
+    ("amd_gpu_reset", rf"amdgpu (?P<gpu>{_BDF}): (?:amdgpu: )?(?:GPU reset begin|ring \S+ timeout)"),
+    ("amd_gpu_reset", r"\[amdgpu\]\] \*ERROR\* ring \S+ timeout"),
     ("peermem", r"nvidia[-_]peermem.*ERROR detected invalid context"),
     ("slot_power", rf"(?P<device>mlx5_core {_BDF})?.*Detected insufficient power on the PCIe slot \((?P<code>\d+)W\)"),
     ("heat", rf"(?P<device>mlx5_core {_BDF})?.*Port module event.*module (?P<module>\d+).*High Temperature"),
@@ -91,6 +106,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("cable", rf"(?P<device>mlx5_core {_BDF})?.*Port module event\[error\]: module (?P<module>\d+), "),
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*(?:health compromised|handling bad device|Fatal error|assert_var)"),
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*wait_func.* timeout"),
+    ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*Health issue observed, .*(?:ERROR|CRITICAL|ALERT|EMERGENCY)"),
+    ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*mlx5_(?:pci_err_detected|error_sw_reset)\b"),
     (
         "nic_failed",
         rf"(?P<device>mlx5_core {_BDF}).*(?:mlx5_init_one failed|initializing state, aborting|recovery flow aborted)",
@@ -102,6 +119,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("pcie_limited", rf"(?P<device>[\w-]+ {_BDF}): [\d.]+ Gb/s available PCIe bandwidth, limited by "),
     ("aer", rf"(?P<device>[\w-]+ {_BDF}): (?:AER: )?PCIe Bus Error: severity=Uncorrect\w+"),
     ("aer", rf"AER: (?:Multiple )?Uncorrect\w+ .*error (?:message )?received(?: from|:) (?P<device>{_BDF})"),
+    ("aer", rf"(?P<device>[\w-]+ {_BDF}): (?:DPC: containment event|.*device inaccessible)"),
     ("aer_corrected", rf"(?P<device>[\w-]+ {_BDF}): (?:AER: )?PCIe Bus Error: severity=Correct\w+"),
     ("stuck", r"soft lockup - (?P<device>CPU#\d+) stuck for (?P<code>\d+)s"),
     ("stuck", r"hard LOCKUP on (?P<device>cpu \d+)"),
@@ -120,7 +138,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("cpu_heat", r"(?P<device>CPU\d+): (?:Core|Package) temperature(?:/speed)? (?:is )?above threshold"),
     (
         "panic",
-        r"Kernel panic - not syncing|BUG: unable to handle|Oops: |general protection fault.*\[#1\]|kernel BUG at",
+        r"Kernel panic - not syncing|BUG: (?:unable to handle|kernel NULL pointer)|Unable to handle kernel |Oops: "
+        r"|general protection fault.*\[#1\]|kernel BUG at",
     ),
     ("nccl_crash", r"(?P<device>[\w.:-]+)\[\d+\]:? (?:segfault|general protection fault) .* in libnccl\.so"),
     ("storage", r"Remounting filesystem read-only|I/O error while writing superblock|failing I/O|Disk failure on"),
@@ -130,7 +149,16 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("storage", r"(?P<device>nvme\d+): (?:controller is down; will reset|Removing after probe failure)"),
     ("storage", r"(?:Buffer )?I/O error,? (?:on )?dev (?P<device>[\w-]+)"),
     ("storage", r"(?P<device>nvme\d+): I/O .*timeout, (?:reset controller|aborting)|Disabling device after reset"),
-    ("storage", r"nfs: server (?P<device>\S+) not responding|Lustre.*(?:was lost|evicted by)"),
+    ("storage", r"(?P<device>nvme\d+): Device not ready; aborting|(?P<namespace>nvme\d+n\d+): .* @ LBA .*\(sct 0x"),
+    ("storage", r"(?P<device>ata\d+(?:\.\d+)?): failed command|\[(?P<disk>sd[a-z]+)\] (?:tag#\d+ )?FAILED Result"),
+    ("storage", r"nfs: server (?P<device>\S+) not responding"),
+    ("storage", r"NFS: state manager.* failed on NFSv4 server (?P<device>\S+) with error"),
+    ("storage", r"CIFS: VFS: (?P<device>\S+) has not responded|ceph: mds\d+ hung|libceph: osd\d+ down"),
+    (
+        "storage",
+        r"Lustre.*(?:was lost|evicted by|Request sent has (?:timed out|failed)|operation \w+ to node .* failed)",
+    ),
+    ("storage", r"LNet(?:Error)?: .*Timed out tx"),
 )
 _NUMBERED = ("xid", "sxid")
 _RECOVERY = 154
@@ -152,9 +180,29 @@ _WORDS = (
         "Error",
     ),
     *("temperature", "panic", "BUG", "Oops", "fault", "I/O", "read-only", "Disk", "Disabling", "nfs", "Lustre", "XFS"),
-    *("EXT4-fs", "BTRFS", "critical", "controller", "WATCHDOG", "TX timeout", "Removing"),
+    *("EXT4-fs", "BTRFS", "critical", "controller", "WATCHDOG", "TX timeout", "Removing", "nvme", "failed command"),
+    *(
+        "FAILED Result",
+        "NFS",
+        "CIFS",
+        "ceph",
+        "LNet",
+        "DPC",
+        "inaccessible",
+        "Memory failure",
+        "Unable to handle",
+        "amdgpu",
+    ),
 )
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""
+_COUNTED = re.compile(r"EDAC MC\d+: (\d+) [CU]E ")
+"""EDAC says of how many errors a line tells."""
+_SENTENCE = "NVRM: The NVIDIA GPU "
+_GOES_ON = re.compile(r"NVRM: (?=[a-z(])")
+_MOST_OF_A_SENTENCE = 3
+"""NVIDIA's driver says in so many lines which GPU "fallen off the bus" is of."""
+_NAMELESS = ("xid", "gpu_start", "amd_gpu", "amd_gpu_reset")
+"""Of these some lines name no GPU, and stand beside others that do."""
 _FAULTS = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
 _SILENT = re.compile("|".join(pattern for pattern, _ in HARMLESS))
 _WAY = r"(?:NIC )?[Ll]ink (?:is )?(?P<way>[Uu]p|[Dd]own)\b"
@@ -178,17 +226,28 @@ _REPORTED_KINDS = {
 KINDS = (*dict.fromkeys(kind for kind, _ in _PATTERNS), "link_down")
 """What events are of. ``link_down``: the link of an interface that had been up went down."""
 
+_SINCE_BOOT = r"\[\s*\d{1,9}\.\d{6}\]"  # ten digits are seconds since 1970, which other programs print
+_CTIME = r"\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\]"
+_ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d"
+_FACILITY = r"(?:kern|user|daemon|syslog|auth\w*|local\d) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: "
+_HUMAN = r"\[(?:[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d|\s*\+\d+\.\d{6})\]"
+"""How util-linux's dmesg begins lines: plain, -T, --time-format iso, -x and -H. Apache's has a bracket behind -T's."""
+
 _KERNEL_ONLY = re.compile(
-    r"^\[\s*\d+\.\d{6}\](?:\[\s*[TC]\d+\])? |^\d+,\d+,\d+,[^;\n]*;|"
+    rf"^(?:<\d+>)?{_SINCE_BOOT}(?:\[\s*[TC]\d+\])? |^{_CTIME} (?!\[)|^{_ISO} |^{_HUMAN} |"
+    rf"^{_FACILITY}(?:\[|{_ISO} )|^\d+,\d+,\d+,[^;\n]*;|"
     r"NVRM: |nvidia-nvswitch\d+: |mlx5_core [0-9a-f]{4}:[0-9a-f]{2}:|pcieport [0-9a-f]{4}:[0-9a-f]{2}:|EDAC MC\d|"
     r"\] (?:Linux version|ACPI:) |Out of memory: Kill|soft lockup - CPU|blocked for more than \d+ seconds| kernel: |"
     r"nvidia-peermem nv_",
     re.MULTILINE,
 )
 
+_LEVEL = r"(?:\w+\s*:\w+\s*: |<\d+>)?"
 _FORMS = (
-    re.compile(r"(?:\w+\s*:\w+\s*: )?\[\s*(?P<up>\d+\.\d+)\](?:\[\s*[TC]\d+\])? ?(?P<text>.*)"),
-    re.compile(r"(?:\w+\s*:\w+\s*: )?\[(?P<c>\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?(?P<text>.*)"),
+    re.compile(_LEVEL + r"\[\s*(?P<up>\d+\.\d+)\](?:\[\s*[TC]\d+\])? ?(?P<text>.*)"),
+    re.compile(_LEVEL + r"\[(?P<c>\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?(?P<text>.*)"),
+    re.compile(_LEVEL + r"(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d),\d{6}[+-]\d\d:\d\d (?P<text>.*)"),
+    re.compile(_LEVEL + r"\[(?:(?P<day>[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)|\s*\+\d+\.\d+)\] ?(?P<text>.*)"),
     re.compile(r"\d+,\d+,(?P<us>\d+),[^;]*;(?P<text>.*)"),
 )
 """Times of the kernel itself."""
@@ -225,7 +284,7 @@ def lines(text: str) -> Iterator[Line]:
         if line.time:
             time, seconds = line.time, _logged(line.time)
         elif match:
-            time, seconds = _when(match)
+            time, seconds = _when(match) or (time, seconds)
         if match or line.time or line.origin:
             host = line.origin
         yield Line(time, seconds, host, (match["text"] if match else line.text).strip())
@@ -240,14 +299,17 @@ def _logged(time: str) -> float | None:
     return None
 
 
-def _when(match: re.Match[str]) -> tuple[str, float | None]:
-    """A time of the kernel's as it stands, and in seconds."""
+def _when(match: re.Match[str]) -> tuple[str, float | None] | None:
+    """A time of the kernel's as it stands, and in seconds; None where it only says how long after the line before."""
     said = match.groupdict()
+    if iso := said.get("iso"):
+        return iso, _logged(iso)
     if up := said.get("up"):
         return f"{up} s after boot", float(up)
     if us := said.get("us"):
         return f"{int(us) / 1e6:.6f} s after boot", int(us) / 1e6
-    time = str(said["c"])
+    if (time := said.get("c") or said.get("day")) is None:
+        return None
     try:
         return time, datetime.strptime(time, "%a %b %d %H:%M:%S %Y").timestamp()
     except ValueError:
@@ -262,14 +324,23 @@ def events(log: Iterable[Line]) -> list[Event]:
         action = line.text.rpartition(" to ")[2] if (kind, code) == ("xid", _RECOVERY) else ""
         key = kind, where, code if kind in _NUMBERED else None, action
         same = groups.setdefault(key, [])
+        count = int(counted[1]) if (counted := _COUNTED.search(line.text)) else 1
         if same and _within_a_day(same[-1][0], line.seconds):
             began, event = same[-1]
-            same[-1] = began, replace(event, count=event.count + 1, last=line.time)
+            same[-1] = began, replace(event, count=event.count + count, last=line.time)
         else:
             order.append((key, len(same)))
-            event = Event(kind, where, code, 1, line.time, line.time, line.text[:_MOST_TEXT])
+            event = Event(kind, where, code, count, line.time, line.time, line.text[:_MOST_TEXT])
             same.append((line.seconds, event))
-    return [groups[key][number][1] for key, number in order]
+    return _named([groups[key][number][1] for key, number in order])
+
+
+def _named(every: list[Event]) -> list[Event]:
+    """Without those whose place another of their kind and number names better: ``0000:97:01.0``, or not at all."""
+    places = {(event.kind, event.code, event.where) for event in every}
+    better = {(kind, code, where.rpartition(" ")[2]) for kind, code, where in places if " " in where}
+    better |= {(kind, code, "") for kind, code, where in places if where and kind in _NAMELESS}
+    return [event for event in every if (event.kind, event.code, event.where) not in better]
 
 
 def _within_a_day(began: float | None, seconds: float | None) -> bool:
@@ -308,7 +379,7 @@ class _Reported:
 def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
     is_up: dict[str, bool] = {}
     reported = _Reported()
-    for line in log:
+    for line in _whole_sentences(log):
         if "[Hardware Error]" in line.text and (said := _REPORTED.search(line.text)):
             yield from reported.take(line, said)
             continue
@@ -327,6 +398,25 @@ def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
     yield from reported.rest()
 
 
+def _whole_sentences(log: Iterable[Line]) -> Iterator[Line]:
+    """The lines, with what NVIDIA's driver says of one GPU in several of them in the first."""
+    held: Line | None = None
+    left = 0
+    for line in log:
+        if held is not None and left and _GOES_ON.match(line.text):
+            held, left = replace(held, text=f"{held.text} {_GOES_ON.sub('', line.text)}"), left - 1
+            continue
+        if held is not None:
+            yield held
+            held = None
+        if _SENTENCE in line.text:
+            held, left = replace(line, text=line.text.replace("#012NVRM:", "")), _MOST_OF_A_SENTENCE - 1
+        else:
+            yield line
+    if held is not None:
+        yield held
+
+
 def _link(text: str) -> re.Match[str] | None:
     return next((match for pattern in _LINKS if (match := pattern.search(text))), None)
 
@@ -342,4 +432,5 @@ def _place(match: re.Match[str]) -> tuple[str, int | None]:
     if said.get("mlx5"):
         return f"mlx5_core {said['mlx5'].lower()}", number
     module = f" module {said['module']}" if said.get("module") else ""
-    return f"{said.get('device') or ''}{module}".strip(), number
+    device = next((said[name] for name in ("device", "namespace", "disk") if said.get(name)), "")
+    return f"{device}{module}".strip(), number

@@ -14,7 +14,7 @@ _DEVICE = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:]
 _BUSES = re.compile(r"\s+Bus: primary=[0-9a-f]+, secondary=([0-9a-f]+), subordinate=([0-9a-f]+).*")
 _ACS = re.compile(r"\s+ACSCtl:\s*(.*)")
 _CAN = re.compile(r"\s+LnkCap:(?:.*, Speed ([\d.]+)GT/s)?.*, Width x(\d+)\b.*")
-_STATUS = re.compile(r"\s+LnkSta:(?:\s*Speed ([\d.]+)GT/s)?.*\bWidth x(\d+)\b.*")
+_STATUS = re.compile(r"\s+LnkSta:(?:\s*Speed ([\d.]+)GT/s)?.*\bWidth x(\d+)\b( \(downgraded\))?.*")
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class PciDevice:
         Lanes of the link, and those that the device has.
     gigatransfers_per_s, most_gigatransfers_per_s
         Of the link now, and what the device can do; an idle GPU lowers its speed.
+    says_narrow
+        Whether lspci itself says that the link has fewer lanes than the device.
     """
 
     address: str
@@ -44,10 +46,13 @@ class PciDevice:
     most_width: int | None
     gigatransfers_per_s: float | None
     most_gigatransfers_per_s: float | None
+    says_narrow: bool = False
 
     @property
     def is_narrow(self) -> bool | None:
         """Whether the link has fewer lanes than the device; None where one of them is not known."""
+        if self.says_narrow and self.width:
+            return True
         return None if self.width is None or self.most_width is None else self.width < self.most_width
 
     @property
@@ -76,8 +81,10 @@ class PciDevice:
 
 
 def is_lspci(text: str) -> bool:
-    """Whether a text is that of ``-vvv``: devices, with what they can do."""
-    return "Capabilities: [" in text and any(_DEVICE.fullmatch(line) for line in text.splitlines()[:200])
+    """Whether a text is that of ``-vvv``: devices, with what they can do; or with their links alone, by grep."""
+    lines = text.splitlines()[:200]
+    tells = "Capabilities: [" in text or any(map(_STATUS.fullmatch, lines))
+    return tells and any(map(_DEVICE.fullmatch, lines))
 
 
 def parse(text: str) -> tuple[PciDevice, ...]:
@@ -101,6 +108,7 @@ def parse(text: str) -> tuple[PciDevice, ...]:
 
 def _device(device: re.Match[str], lines: list[str]) -> PciDevice:
     buses = acs = width = most_width = speed = most_speed = None
+    says_narrow = False
     for line in lines:
         if match := _BUSES.fullmatch(line):
             buses = int(match[1], 16), int(match[2], 16)
@@ -108,8 +116,9 @@ def _device(device: re.Match[str], lines: list[str]) -> PciDevice:
             acs = tuple(word[:-1] for word in match[1].split() if word.endswith("+"))
         elif match := _STATUS.fullmatch(line):
             speed = float(match[1]) if match[1] else None
+            says_narrow = match[3] is not None
             width = int(match[2]) or None  # a virtual function has no link of its own, and says x0
         elif match := _CAN.fullmatch(line):
             most_speed = float(match[1]) if match[1] else None
             most_width = int(match[2])
-    return PciDevice(device[1], device[2], device[3], buses, acs, width, most_width, speed, most_speed)
+    return PciDevice(device[1], device[2], device[3], buses, acs, width, most_width, speed, most_speed, says_narrow)

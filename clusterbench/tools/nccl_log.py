@@ -2,7 +2,8 @@
 
 Source: NVIDIA/nccl 2.30, ``src/debug.cc`` (prefix), ``src/transport/{p2p,shm,net,coll_net,generic}.cc`` (connections),
 ``src/enqueue.cc``, ``src/ce_coll.cc`` and ``src/scheduler/symmetric_sched.cc`` (what was chosen for a size),
-``src/init.cc`` and ``src/graph/rings.cc``; logs of 2.9 to 2.28 for older wordings.
+``src/init.cc`` and ``src/graph/rings.cc``; logs of 2.9 to 2.28 for older wordings; ROCm/rccl, whose lines
+are the same but for what it adds.
 
 The bracket after the thread is the CUDA device, never the rank. Most is printed only if ``NCCL_DEBUG_SUBSYS`` asks for
 it, so that a line that is not there proves nothing. Where several processes write to one file their lines break into
@@ -308,6 +309,10 @@ def _without_cut_hosts(lines: list[_Line]) -> list[_Line]:
 
 # Messages
 
+_OF_RCCL = re.compile(
+    r" comm 0x[0-9a-f]+ nRanks \d+(?: busId \w+)?$|(?: localSize \d+)? used \d+ bytes(?= - Init COMPLETE$)"
+)
+"""What RCCL adds: the communicator behind each line, the memory in the line of a rank."""
 _EDGE = re.compile(r"Channel (\d+)(?:/(\d+))? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (.+)")
 _COLLNET = re.compile(r"CollNet (\d+)/(\d+) : (\d+) \[(send|receive)\] via COLLNET/(.+)")
 _NET = re.compile(r"(?P<net>.+?)/(?P<dev>\d+)(?:\((?P<pxn>\d+)\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?(?P<shared>/Shared)?")
@@ -381,9 +386,10 @@ class _LogReader:
     def read(self, line: _Line) -> bool:
         """Takes the content of one whole line; False where it begins as a known message and then differs."""
         self.num_lines += 1
-        message = (line.message or "").rstrip()
+        message = _OF_RCCL.sub("", (line.message or "").rstrip())
         if line.place:
-            self.warnings.append(Warned(line.host, line.place, message))
+            if not self.surroundings(line, message):
+                self.warnings.append(Warned(line.host, line.place, message))
             return True
         return (
             self.connection(line, message)

@@ -7,12 +7,17 @@ the time (``#wrong`` or ``error``, percentiles with ``-I``) differ by version an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
 from clusterbench.tools._text import end_of, number, positive, starts_with_figure, whole_lines
 
+_WITHOUT_MARK = re.compile(
+    r"(?m)^ *(?=(?:nThread \d|Using devices|Rank +\d+ |size +count +type|\(B\) +\(elements\)|Out of bounds values :"
+    r"|Avg bus bandwidth|Collective test (?:starting|concluded)))"
+)
 _ROUNDED_BANDWIDTH = 0.005e9
 _LIKENESS = 0.01
 
@@ -41,6 +46,32 @@ class NcclTable:
 
     rows: tuple[NcclRow, ...]
     out_of_bounds: int
+
+
+def with_marks(text: str) -> str:
+    """A text with the ``#`` before each line that is no row, where Markdown took them for headings.
+
+    >>> with_marks("     size  count  type\\n      8     2  float\\n Out of bounds values : 0 OK\\n")
+    '# size  count  type\\n      8     2  float\\n# Out of bounds values : 0 OK\\n'
+    """
+    return _WITHOUT_MARK.sub("# ", text)
+
+
+def wrong_rows(text: str) -> list[str]:
+    """Rows whose own check found wrong elements, whatever else of a table cannot be read."""
+    columns: list[str] = []
+    wrong = []
+    for line in whole_lines(text):
+        cells = line.lstrip("# ").split()
+        if line.startswith("#") and cells[:2] == ["size", "count"]:
+            columns = cells
+        elif columns and starts_with_figure(line):
+            try:
+                row = _row(columns, cells, line)
+            except ToolError:
+                continue
+            wrong += [line] if row.out_of_place.wrong or row.in_place.wrong else []
+    return wrong
 
 
 def parse(text: str) -> NcclTable:

@@ -9,8 +9,8 @@ Source: NVIDIA, nvidia-smi's manual page; ``nvsmi_device_v12.dtd``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from xml.etree import ElementTree
 
 from clusterbench.errors import ToolError
@@ -93,7 +93,7 @@ class SmiGpu:
 
 @dataclass(frozen=True)
 class SmiQuery:
-    """All GPUs in the order of the text.
+    """All GPUs in the order of the text; one that it lists again counts as it was last, and slow if it ever was.
 
     Attributes
     ----------
@@ -135,10 +135,21 @@ def parse(text: str) -> SmiQuery:
         _said(own, "driver version"),
         _said(own, "cuda version"),
         _number(own, "attached gpus"),
-        tuple(_gpu(address, values) for address, values in gpus),
+        _once([_gpu(address, values) for address, values in gpus]),
         lost,
         len(gpus) > 1 and _section(gpus[-1][1]) != _section(gpus[0][1]),
     )
+
+
+def _once(gpus: Sequence[SmiGpu]) -> tuple[SmiGpu, ...]:
+    by_gpu: dict[tuple[str, object], SmiGpu] = {}
+    for number, gpu in enumerate(gpus):
+        key = gpu.address, gpu.uuid or number  # several hosts have one address
+        before = by_gpu.get(key, gpu)
+        slowdowns = {*(before.slowdowns or ()), *(gpu.slowdowns or ())}
+        known = None if gpu.slowdowns is None and before.slowdowns is None else tuple(sorted(slowdowns))
+        by_gpu[key] = replace(gpu, slowdowns=known)
+    return tuple(by_gpu.values())
 
 
 def _section(values: Values) -> str:
@@ -155,13 +166,17 @@ def _of_text(text: str) -> tuple[Values, list[tuple[str, Values]]]:
     own: Values = {}
     gpus: list[tuple[str, Values]] = []
     path: list[tuple[int, str]] = []
+    is_open = False
     for line in map(str.rstrip, text.splitlines()):
         if gpu := _GPU.fullmatch(line.strip()):
             gpus.append((gpu[1], {}))
             path = []
+            is_open = True
+        elif gpus and line and not line[0].isspace():
+            is_open = False
         elif not gpus and (field := _FIELD.fullmatch(f" {line}")):
             own[field[2].lower()] = (field[3] or "").strip()
-        elif gpus and (match := _FIELD.fullmatch(line) or _HEADING.fullmatch(line)):
+        elif is_open and (match := _FIELD.fullmatch(line) or _HEADING.fullmatch(line)):
             indent, name = len(match[1]), match[2].strip().lower()
             path = [part for part in path if part[0] < indent] + [(indent, name)]
             if match.re is _FIELD:

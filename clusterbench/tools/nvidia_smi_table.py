@@ -1,6 +1,6 @@
 """``nvidia-smi`` without options: its table of GPUs, or the sentence with which it fails.
 
-Columns are those of drivers 550 and 575: name, persistence mode, PCIe address, uncorrected ECC errors since the driver
+Columns are those of drivers 375 to 595: name, persistence mode, PCIe address, uncorrected ECC errors since the driver
 was loaded (``Off`` where ECC is off), compute mode and MIG mode. A value that a GPU does not answer is ``ERR!``.
 
 Source: NVIDIA, nvidia-smi's manual page.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 _FIRST = re.compile(
     r"\| *(?P<number>\d+) +(?P<name>\S.*?) +(?P<persistence>On|Off|N/A|ERR!) *\|"
-    r" *(?P<address>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]) +\S+ *\| *(?P<ecc>\S+) *\|"
+    r" *(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]) +\S+ *\| *(?P<ecc>\S+) *\|"
 )
 _SECOND = re.compile(
     r"\| *(?P<fan>\S+) +(?P<temperature>\S+) +(?P<performance>\S+) +(?P<power>\S+) */ *\S+ *\|"
@@ -27,6 +27,7 @@ _FAILURES = {
     "No devices were found": "no device",
     "Failed to initialize NVML: Unknown Error": "no permission",
 }
+_INFOROM = re.compile(r"(?m)^\s*WARNING: infoROM is corrupted at gpu ([0-9A-Fa-f:.]+).*$")
 _ERROR = "ERR!"
 _COMPUTE_MODES = {"Default": "default", "E. Process": "exclusive process", "E. Thread": "exclusive thread"}
 
@@ -73,6 +74,19 @@ def failure(text: str) -> tuple[str, str] | None:
     return None
 
 
+def corrupt_inforoms(text: str) -> dict[str, str]:
+    """The line below a table, or behind ``-q``, for each GPU whose own records cannot be read, by address.
+
+    Source: Azure/azhpc-diagnostics, ``Linux/test/samples/nvidia-smi-inforom.out``.
+    """
+    return {_short(match[1]): match[0].strip() for match in _INFOROM.finditer(text)}
+
+
+def _short(address: str) -> str:
+    """``0000:1b:00.0``, of which newer drivers write the domain with eight digits."""
+    return address[-len("0000:00:00.0") :].lower()
+
+
 def parse(text: str) -> tuple[TableGpu, ...]:
     """The GPUs of a table, in its order; a last one whose second line is cut off is left out."""
     lines = text.splitlines()
@@ -89,7 +103,7 @@ def _gpu(said: Mapping[str, str], below: Sequence[str]) -> TableGpu:
     return TableGpu(
         number=int(said["number"]),
         name=said["name"],
-        address=said["address"][4:].lower(),
+        address=_short(said["address"]),
         persistence={"On": True, "Off": False}.get(said["persistence"]),
         ecc=True if ecc.isdigit() else False if ecc == "Off" else None,
         uncorrectable=int(ecc) if ecc.isdigit() else None,

@@ -28,3 +28,8 @@ def test_corrected_errors_are_a_warning_from_ten_a_day(tmp_path, count, severity
     machine = logging(*["EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0"] * count)
     (fault,) = MachineCheck().judge(machine.host(tmp_path)).faults
     assert fault.severity == severity
+
+
+def test_many_errors_of_one_line_are_a_warning(tmp_path):
+    (fault,) = MachineCheck().judge(logging("EDAC MC0: 32767 CE memory read error on DIMM_A1").host(tmp_path)).faults
+    assert (fault.severity, "32,767 times" in fault.what) == ("warning", True)

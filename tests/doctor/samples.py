@@ -96,13 +96,10 @@ NOT_WHOLE = {
     "lspci_vvv_full_azure_ndv4_a100.txt": "a virtual machine: its functions say x0, and no bridge shows ACSCtl",
     "lspci_vvv_gpu_rtx6000ada.txt": "a card without the bridges above it",
     "lspci_vvv_nic_connectx.txt": "a card without the bridges above it",
+    "nvidia_smi_nvlink_status_h800.txt": "its author left out GPUs and wrote three dots",
     "deepep_internode_2node_with_nccl_info.txt": "the host of some ranks is not in the log",
 }
 """Read, and no more can be said of it than this."""
 
 UNREAD = ("ibstat_superbench.txt",)
 """Of no host's health, or not read by the doctor: each is refused, with what can be read."""
-
-
-SHORTENED = "nvidia_smi_nvlink_status_h800.txt"
-"""Its author left out GPUs and wrote three dots."""

@@ -14,6 +14,7 @@ from clusterbench.doctor.catalogue import IN_LOGS, KNOWN, OF_LOGS, OF_RUNS, QUES
 from clusterbench.doctor.listing import listing
 from clusterbench.doctor.logs import _NO_TABLE
 from clusterbench.doctor.nccl_log import RULES
+from clusterbench.doctor.torch_log import MESSAGES
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- checks -->\n", "<!-- end of checks -->"
@@ -43,6 +44,7 @@ def test_what_is_named_is_there():
 
 MAKERS = ("Found", "_smi", "_way", "_card")
 ELSEWHERE = {
+    "message.name": tuple(message.name for message in MESSAGES),
     "rule.name": tuple(rule.name for rule in RULES),
     "check": ("gpu_lost", "device_lost", *(name for name, *_ in _NO_TABLE.values())),
     "name": (*checks(), *diagnoses()),

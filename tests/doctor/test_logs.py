@@ -139,7 +139,8 @@ def test_libraries_that_are_not_the_kernel_modules_are_found(examined):
     )
     for said in (versions, versions.replace("\n[    2.000000] NVRM:", "")):
         examination, _ = examined(f"[    1.000000] Linux version 6.8.0\n[    2.000000] NVRM: API mismatch: {said}\n")
-        assert [found.name for found in examination.found] == ["driver_mismatch"]
+        (found,) = examination.found
+        assert (found.name, "libraries 535.54.03," in found.what) == ("driver_mismatch", True)
 
 
 def test_a_kernel_log_without_faults_is_healthy(examined):
@@ -175,6 +176,13 @@ def test_ports_that_are_active_are_in_order(examined, said):
     examination, _ = examined(said)
     assert (examination.found, examination.exit_code) == ((), 0)
     assert "port_state" in {healthy.name for healthy in examination.healthy}
+
+
+def test_what_ibstat_says_when_it_is_asked_for_more_is_no_failure(examined):
+    """With -d, as in linux-rdma/rdma-core, pull request 847."""
+    said = "ibwarn: [16] umad_init: umad_init\nibwarn: [16] umad_get_ca: opened mlx5_0\n"
+    examination, _ = examined(said + IBSTAT.format(state="Active", physical="LinkUp") + said)
+    assert (examination.word, examination.found) == ("HEALTHY", ())
 
 
 def test_a_device_at_which_ibstat_fails_is_found(examined):
@@ -216,6 +224,54 @@ def test_an_error_of_a_switch_has_the_severity_of_its_number(examined, word, cod
         "NVSwitch 0000:83:00.0 port 34",
     )
     assert "2 times, last Mar 01 2026 19:17:49" in found.what
+
+
+@pytest.mark.parametrize("ahead", ["Jan 05 14:45:28 host nv-fabricmanager[1120]: ", "nv-fabricmanager[1120]: ", ""])
+def test_the_journal_of_the_fabric_manager_is_read(examined, ahead):
+    """``journalctl -u nvidia-fabricmanager``: the same sentences without a level. NVIDIA/nvtrust, issue 128."""
+    said = f"{ahead}Connected to 1 node.\n{ahead}{SWITCH.format(word='non-fatal', code=12028)}\n"
+    examination, kind = examined(said)
+    (found,) = examination.found
+    assert (kind, found.name, found.where) == (
+        "the fabric manager's log",
+        "fabric_manager_log",
+        "NVSwitch 0000:83:00.0 port 34",
+    )
+    assert found.what.startswith("reported SXid 12028 (egress non-posted PRIV error")
+
+
+def test_a_fabric_manager_that_does_not_start_is_found(examined):
+    """NVIDIA/gpu-operator, issue 610; data-infra/cube-studio, issue 29."""
+    ahead = "Nov 15 14:15:47 n1"
+    said = (
+        f"{ahead} systemd[1]: Starting NVIDIA fabric manager service...\n"
+        f"{ahead} nv-fabricmanager[4177]: request to query NVSwitch device information from NVSwitch driver failed "
+        "with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]\n"
+        f"{ahead} systemd[1]: nvidia-fabricmanager.service: Control process exited, code=exited, status=1/FAILURE\n"
+    )
+    examination, kind = examined(said)
+    (found,) = examination.found
+    assert (kind, found.name, found.severity, found.hosts) == (
+        "the fabric manager's log",
+        "fabric_manager_log",
+        "warning",
+        ("n1",),
+    )
+    assert found.what == "the fabric manager did not start, or stopped: right on a host without NVSwitches only"
+
+
+def test_a_fabric_manager_that_starts_is_in_order(examined):
+    ahead = "Jan 05 14:44:41 n1"
+    said = (
+        f"{ahead} systemd[1]: Starting nvidia-fabricmanager.service - NVIDIA fabric manager service...\n"
+        f"{ahead} nv-fabricmanager[1120]: Successfully configured all the available NVSwitches to route GPU NVLink "
+        "traffic.\n"
+    )
+    examination, _ = examined(said)
+    assert (examination.word, examination.healthy[0].what) == (
+        "HEALTHY",
+        "no error in 2 lines of the fabric manager's log",
+    )
 
 
 def test_a_fabric_manager_without_errors_is_in_order(examined):
@@ -262,7 +318,19 @@ def said(message, place=""):
         ("Cuda failure 'uncorrectable ECC error encountered'", "enqueue.cc:94", "uncorrectable_ecc", "error"),
         ("Cuda failure 214 'uncorrectable ECC error encountered'", "enqueue.cc:94", "uncorrectable_ecc", "error"),
         ("nvmlDeviceGetHandleByPciBusId(busId) failed: GPU is lost", "misc/nvmlwrap.cc:7", "gpu_lost", "error"),
-        ("Cuda failure 700 'an illegal memory access was encountered'", "enqueue.cc:94", "nccl_warning", "note"),
+        ("Cuda failure 700 'an illegal memory access was encountered'", "enqueue.cc:94", "cuda_failure", "warning"),
+        # NVIDIA/nccl, issues 1235, 1672, 1232, 795 and 1597; aws/aws-ofi-nccl, issues 24 and 889
+        ("Cuda failure 'out of memory'", "include/alloc.h:178", "cuda_failure", "warning"),
+        ("Failed to CUDA calloc 6291456 bytes", "include/alloc.h:185", "cuda_failure", "warning"),
+        ("Cuda failure 1 'invalid argument'", "transport/nvls.cc:598", "cuda_failure", "warning"),
+        ("socketProgress: Connection closed by remote peer n2<42830>", "misc/socket.cc:49", "peer_gone", "warning"),
+        ("Net : Call to recv from 192.0.2.7<58355> failed : Broken pipe", "misc/socket.cc:518", "peer_gone", "warning"),
+        ("Connect to 192.0.2.7<56821> failed : Connection refused", "include/socket.h:403", "peer_gone", "warning"),
+        ("Socket recv failed while polling for opId=0x55a5", "proxy.cc:1143", "peer_gone", "warning"),
+        ("[Proxy Service 9] Failed to execute operation Connect from rank 9, retcode 6", "p:1", "peer_gone", "warning"),
+        ("NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument", "create:459", "plugin_failed", "warning"),
+        ("NET/OFI Request 0x7f completed with error. RC: 113. Error: unknown", "test:99", "plugin_failed", "warning"),
+        ("Failed to open libibverbs.so[.1]", "misc/ibvwrap.cc:63", "sockets", "warning"),
         ("Connect to 192.0.2.1<34567> failed : No route to host", "s.cc:4", "host_not_reached", "error"),
         ("Bind to 192.0.2.1<0> failed : Address already in use", "bootstrap.cc:45", "address_in_use", "error"),
         ("[Service thread] Accept failed Success", "proxy.cc:1", "nccl_warning", "note"),
@@ -576,6 +644,26 @@ def test_bridges_above_gpus_and_their_links_are_judged_and_others_are_not(examin
     assert ("pcie_width" in {healthy.name for healthy in examination.healthy}) == (width == 16)
 
 
+GREPPED = """\
+1a:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
+\t\tLnkSta:\tSpeed 32GT/s, Width {width}
+1b:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
+\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x16
+"""
+
+
+@pytest.mark.parametrize(("width", "found"), [("x16", []), ("x8 (downgraded)", ["1a:00.0"])])
+def test_devices_and_their_links_alone_are_judged(examined, width, found):
+    """``lspci -vv | grep -E 'NVIDIA|LnkCap:|LnkSta:'``, as it is asked for in threads; with and without LnkCap."""
+    grepped = GREPPED.format(width=width)
+    for said in (grepped, "".join(f"{line}\n" for line in grepped.splitlines() if "LnkCap" not in line)):
+        examination, kind = examined(said)
+        assert (kind, [each.where for each in examination.found]) == ("lspci -vvv", found)
+        assert [part.name for part in examination.not_judged] == ["acs"]
+
+
 CARD = """\
 17:00.0 PCI bridge: Intel Corporation Port A (rev 04)
 \tBus: primary=17, secondary=18, subordinate=18, sec-latency=0
@@ -676,6 +764,18 @@ def test_links_of_a_text_that_is_cut_are_not_found_missing(examined):
     assert examination.not_judged[0].why == "the text ends at link 3 of GPU 1"
 
 
+def test_links_of_which_somebody_left_some_out_are_not_found_missing(examined):
+    examination, _ = examined(links(*A100) + links(*A100[:4], gpu=1) + "...\n" + links(*A100, gpu=7))
+    assert (examination.word, examination.found) == ("NOT JUDGED", ())
+    assert examination.not_judged[0].why == "lines are left out behind link 3 of GPU 1"
+
+
+def test_a_link_that_is_inactive_is_found_beside_lines_that_were_left_out(examined):
+    examination, _ = examined(links(*A100[:3], "<inactive>", gpu=1) + "         [...]\n")
+    (found,) = examination.found
+    assert (found.name, found.where, found.what) == ("nvlink_inactive", "GPU 1", "has inactive NVLinks: 3")
+
+
 def test_links_of_an_unknown_board_of_which_some_are_inactive_are_not_judged(examined):
     examination, _ = examined(links(*A100, "<inactive>", name="NVIDIA H100 PCIe"))
     assert (examination.word, examination.found) == ("NOT JUDGED", ())
@@ -694,6 +794,26 @@ def test_files_of_several_hosts_are_held_against_each_other(tmp_path):
     assert [(found.name, found.hosts) for found in examination.found] == [("firmware", ("n3",))]
 
 
+def test_programs_that_say_the_same_of_one_card_are_not_held_against_each_other(tmp_path):
+    """ibstat calls its model MT4129, ibv_devinfo 4129; in one file or in two, they are no two models."""
+    ibstat = IBSTAT.format(state="Active", physical="LinkUp").replace("28.39.1002", "28.41.1000")
+    devinfo = DEVINFO.format(state="PORT_ACTIVE (4)").replace("fw_ver", "vendor_id:\t\t\t0x02c9\n\tfw_ver")
+    (tmp_path / "n1").write_text(f"$ ibstat\n{ibstat}$ ibv_devinfo\n{devinfo}")
+    (tmp_path / "n2").write_text(devinfo)
+    for paths in ([tmp_path / "n1"], [tmp_path / "n1", tmp_path / "n2"]):
+        examination, _ = examine_logs(paths)
+        assert (examination.found, examination.hosts) == ((), tuple(path.name for path in paths))
+
+
+def test_the_part_of_a_gpu_ends_where_another_command_begins(examined):
+    """As in nvidia-bug-report.log and in tickets: what follows is indented, too."""
+    two = TWO + "____________________________________________\n\n/usr/bin/lspci -v\n\n\n" + "    Remapped Rows\n"
+    examination, _ = examined(
+        two + "        Pending                           : Yes\n    Kernel driver in use: nvidia\n"
+    )
+    assert (examination.found, examination.not_judged) == ((), ())
+
+
 def test_the_verb_prints_what_was_found_and_refuses_what_has_no_effect(tmp_path):
     (tmp_path / "dmesg.txt").write_text(XID)
     done = CliRunner().invoke(main, ["doctor", "--log", str(tmp_path / "dmesg.txt")])
@@ -706,6 +826,33 @@ def test_the_verb_prints_what_was_found_and_refuses_what_has_no_effect(tmp_path)
         ["--quick", "--log", "x"],
     ):
         assert CliRunner().invoke(main, ["doctor", *words]).exit_code != 0
+
+
+def test_what_one_reader_cannot_read_hides_nothing_of_the_others(examined):
+    """A training log that quotes a word of NCCL's, a matrix that is cut: the rest of the file is judged.
+
+    Source: utkuozdemir/nvidia_gpu_exporter, ``internal/captures``: files of several commands.
+    """
+    examination, kind = examined(f"{XID}grep NCCL INFO log.txt\n")
+    assert (kind, [found.name for found in examination.found]) == ("a kernel's log", ["xid"])
+    (unknown,) = examination.not_judged
+    assert (unknown.name, unknown.takes) == ("NCCL's log", "the whole output, in a file of its own")
+    assert unknown.why.startswith("no line of this is from NCCL's log")
+
+
+def test_a_gpu_that_one_file_lists_again_is_one_gpu_of_one_host(examined):
+    """``nvidia-smi -q`` twice, idle and under load, and the table: as in utkuozdemir/nvidia_gpu_exporter's captures."""
+    idle = SMI.replace("Current                           : Disabled", "Current                           : Enabled")
+    idle = idle.replace("    MIG Mode", "    GPU UUID                              : GPU-1\n    MIG Mode")
+    busy = idle.replace("SW Thermal Slowdown               : Not Active", "SW Thermal Slowdown               : Active")
+    table = TABLE[: TABLE.index("|   1")].replace("      3 |", "      0 |").replace("E. Process", "  Default")
+    examination, kind = examined(idle + busy + idle + table.replace("00000000:19", "00000000:1B"))
+    assert (kind, examination.hosts) == ("nvidia-smi -q and nvidia-smi", ("said.txt",))
+    assert [(found.name, found.where) for found in examination.found] == [
+        ("mig_mode", "GPU 0 (0000:1b:00.0)"),
+        ("gpu_slowdown", WHERE),
+    ]
+    assert any(healthy.what == "1 NVIDIA GPUs may draw their default power" for healthy in examination.healthy)
 
 
 def test_a_file_may_hold_two_kinds(examined):
@@ -728,6 +875,15 @@ def test_a_file_may_hold_two_kinds(examined):
         ),
         ("Failed to initialize NVML: Driver/library version mismatch\n", {("driver_mismatch", "error")}),
         ("No devices were found\n", {("gpu_lost", "error")}),
+        # Azure/azhpc-diagnostics, Linux/test/samples/nvidia-smi-inforom.out
+        (
+            TABLE[: TABLE.index("|   1")]
+            .replace("      3 |", "      0 |")
+            .replace("E. Process", "  Default")
+            .replace("Enabled*", "Disabled")
+            + "WARNING: infoROM is corrupted at gpu 0000:19:00.0\n",
+            {("gpu_inforom", "error")},
+        ),
         # NVIDIA's container toolkit, troubleshooting: "Containers losing access to GPUs"
         ("Failed to initialize NVML: Unknown Error\n", {("gpu_lost", "error")}),
         (TABLE[: TABLE.index("|=")], set()),

@@ -9,6 +9,7 @@ import pytest
 from clusterbench.doctor.logs import READERS, examine_logs
 from clusterbench.doctor.said import File
 from tests.doctor import test_logs as said
+from tests.doctor import test_torch_log
 from tests.doctor.readers import (
     test_deepep,
     test_dmidecode,
@@ -27,6 +28,10 @@ from tests.doctor.readers import (
 from tests.tools.test_nccl_log import WHOLE
 
 PREFIXES = {
+    "Markdown's code": "    ",
+    "a quoted answer": "> > ",
+    "a quoted answer of Ray": "> (RayTrainWorker pid=1019, ip=10.0.0.1) ",
+    "CloudWatch": "  | 2026-03-02T14:10:00.208-07:00 | ",
     "Ray": "(RayTrainWorker pid=1019, ip=10.0.0.1) ",
     "Ray, a rank": "\x1b[36m(RayWorkerWrapper rank=3 pid=1019)\x1b[0m ",
     "kubectl": "[pod/w-0/main] ",
@@ -54,6 +59,7 @@ PREFIXES = {
 TEXTS = {
     "a kernel's log": said.XID,
     "NCCL's log": WHOLE + said.WHOLE_WITH_A_FAULT,
+    "PyTorch's log": test_torch_log.TIMEOUTS,
     "the fabric manager's log": said.FABRIC.format(
         level="ERROR", text=said.SWITCH.format(word="non-fatal", code=12028)
     ),

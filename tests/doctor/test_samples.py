@@ -9,7 +9,7 @@ import pytest
 from clusterbench.doctor.logs import examine_logs
 from clusterbench.errors import SuiteError
 from tests.doctor import samples_table
-from tests.doctor.samples import FAULTY, HEALTHY, NOT_WHOLE, SAMPLES, SHORTENED, UNREAD
+from tests.doctor.samples import FAULTY, HEALTHY, NOT_WHOLE, SAMPLES, UNREAD
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- samples -->\n", "<!-- end of samples -->"
@@ -48,14 +48,9 @@ def test_what_is_not_read_is_refused(name: str) -> None:
         examine_logs([SAMPLES / name])
 
 
-def test_one_that_was_shortened_is_refused_with_the_line() -> None:
-    with pytest.raises(SuiteError, match=r"printed a line that cannot be read: '\.\.\.'"):
-        examine_logs([SAMPLES / SHORTENED])
-
-
 def test_every_sample_is_in_this_table() -> None:
     files = {path.name for path in SAMPLES.iterdir() if path.suffix != ".source" and path.name != "README.md"}
-    assert files == {*HEALTHY, *FAULTY, *NOT_WHOLE, *UNREAD, SHORTENED}
+    assert files == {*HEALTHY, *FAULTY, *NOT_WHOLE, *UNREAD}
 
 
 def test_the_table_of_the_documentation_is_made_by_code() -> None:
@@ -69,4 +64,4 @@ def test_the_table_says_what_is_known_of_each_sample() -> None:
     known = (
         dict.fromkeys(HEALTHY, "healthy") | dict.fromkeys(FAULTY, "faulty") | dict.fromkeys(NOT_WHOLE, "cannot tell")
     )
-    assert verdicts == known | dict.fromkeys([*UNREAD, SHORTENED], "refused")
+    assert verdicts == known | dict.fromkeys(UNREAD, "refused")

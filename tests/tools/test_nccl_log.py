@@ -513,3 +513,25 @@ def test_trees_up_to_2_7_have_a_half_for_each_way() -> None:
         Tree(1, 0, 2, (3,)),
     )
     assert log.unread == 0
+
+
+def test_what_rccl_adds_to_its_lines_changes_nothing() -> None:
+    """ROCm/rccl, issues 419 and 1026, ``src/init.cc``: the communicator behind each line, and memory that is used."""
+    said = "".join(
+        f"{host}:700:711 [0] NCCL INFO {message}\n"
+        for host, message in (
+            (
+                "g1",
+                "comm 0x95c rank 0 nranks 2 cudaDev 0 busId c1 commId 0xdf localSize 0 used 12 bytes - Init COMPLETE",
+            ),
+            ("g2", "comm 0x9e4 rank 1 nranks 2 cudaDev 0 busId c1000 used 27440 bytes - Init COMPLETE"),
+            ("g1", "Trees [0] -1/-1/-1->0->1 [1] 1/-1/-1->0->-1 comm 0x95c nRanks 02 busId c1000"),
+            ("g2", "Channel 02/0 : 0[c1000] -> 1[c1000] [receive] via NET/Socket/1 comm 0x9e4 nRanks 02"),
+            ("g2", "Channel 00/0 : 1[c1000] -> 2[c6000] via P2P/IPC comm 0x9e4 nRanks 02"),
+            ("g1", "Connected all rings comm 0x95c nRanks 02 busId c1000"),
+        )
+    )
+    log = parse(said)
+    assert (log.unread, log.hosts) == (0, {0: "g1", 1: "g2"})
+    assert [(edge.transport, edge.nic or edge.device) for edge in log.edges] == [("NET/Socket", 1), ("P2P/IPC", None)]
+    assert len(log.trees) == 2

@@ -51,6 +51,11 @@ def test_a_sentence_in_place_of_a_table_is_known(line: str, kind: str) -> None:
     assert not is_table(f"it printed: {line}\n")
 
 
+def test_addresses_of_older_drivers_have_four_digits_less() -> None:
+    """Drivers up to 375 write the domain so."""
+    assert [gpu.address for gpu in parse(TABLE.replace("|   0000", "|   "))] == ["0000:19:00.0", "0000:3b:00.0"]
+
+
 @real
 @pytest.mark.parametrize(("name", "count"), [("550_90", 8), ("4xrtx6000ada", 4)])
 def test_real_tables_are_read(name: str, count: int) -> None:

@@ -8,6 +8,8 @@ from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.doctor.said import HostText, Said
 from clusterbench.errors import ToolError
 from clusterbench.tools import gdrcopy
+from clusterbench.types import Severity
+from clusterbench.words import few, plural
 
 _PROGRAMS = (
     (re.compile(r"(?:write|read) BW:\s*\S+?MB/s"), "gdrcopy_copybw", gdrcopy.parse_copybw),
@@ -23,6 +25,11 @@ _FAILED = re.compile(
 )
 
 
+_SANITY = re.compile(r"(?m)^\s*Total: (\d+), Passed: (\d+), Failed: (\d+), Waived: \d+")
+_LIST = re.compile(r"List of failed tests:\s*\n((?:[ \t]+\S+\s*(?:\n|$))+)")
+_OF_DATA = "data_validation"
+
+
 class GdrcopyPrograms(HostText):
     """Whether GPU memory was mapped and copied. A rate depends on processor and slot, and has no peer in the text."""
 
@@ -30,9 +37,13 @@ class GdrcopyPrograms(HostText):
 
     def holds(self, text: str) -> bool:
         is_ours = "gdr" in text or any(pattern.search(text) for pattern, _, _ in _PROGRAMS)
+        if _SANITY.search(text):
+            return True
         return is_ours and (_DEVICE.search(text) is not None or _NO_DRIVER.search(text) is not None)
 
     def read(self, text: str, name: str) -> Said:
+        if sanity := _SANITY.search(text):
+            return _sanity(text, name, sanity)
         if failed := _FAILED.search(text):
             what, fix = (
                 "GPU memory cannot be mapped and copied by the CPU",
@@ -59,3 +70,19 @@ class GdrcopyPrograms(HostText):
         rate = NotJudged("gdrcopy_rate", (name,), f"{ended} has no peer in the text to be held against", takes)
         healthy = Healthy("gdrdrv", (name,), f"{ended} ran without an error: GPU memory can be mapped")
         return Said(healthy=(healthy,), not_judged=(rate,), hosts=(name,))
+
+
+def _sanity(text: str, name: str, total: re.Match[str]) -> Said:
+    """The program's own tests; those of data say that what was read back is not what was written."""
+    number = int(total[3])
+    if not number:
+        what = f"{total[2]} of {total[1]} tests of gdrcopy_sanity passed, none failed"
+        return Said(healthy=(Healthy("gdrdrv", (name,), what),), hosts=(name,))
+    listed = _LIST.search(text)
+    names = listed[1].split() if listed else []
+    what = f"{plural(number, 'test')} of gdrcopy_sanity failed{f': {few(names)}' if names else ''}"
+    severity: Severity = "error" if any(each.startswith(_OF_DATA) for each in names) else "warning"
+    fix = "load gdrdrv of the same version as libgdrapi; a test of data: ACS and IOMMU off for bare metal, BIOS, slot"
+    evidence = f"{name}: {total[0].strip()}"
+    found = Found("gdrdrv", severity, (name,), "", what, evidence, "gdrcopy_sanity -v", fix)
+    return Said(found=(found,), hosts=(name,))

@@ -12,7 +12,7 @@ from clusterbench.tools import nccl_tests, rccl_tests
 from clusterbench.words import plural
 
 _HEADER = re.compile(r"(?m)^#\s+size\s+count\s+type")
-_VERDICT = re.compile(r"(?m)^# Out of bounds values : \d+ (?:OK|FAILED)\s*$")
+_VERDICT = re.compile(r"(?m)^# Out of bounds values : \d+ (OK|FAILED)\s*$")
 _FAILED = re.compile(r"(?m)^.*Test (?:NCCL|CUDA|HIP|RCCL) failure \S+:\d+ .*$")
 _FIX = "test each host alone, then halves of them; a GPU or link that changes bits also reports ECC or link errors"
 
@@ -26,9 +26,12 @@ class NcclTestsTables(HostText):
     kind = "nccl-tests"
 
     def holds(self, text: str) -> bool:
+        marked = nccl_tests.with_marks(text)
         is_json = text.lstrip().startswith("{") and '"nccl_version"' in text and '"out_of_bounds"' in text
         return (
-            is_json or rccl_tests.is_rccl_tests(text) or _HEADER.search(text) is not None or bool(_FAILED.search(text))
+            is_json
+            or rccl_tests.is_rccl_tests(text)
+            or bool(_HEADER.search(marked) or _VERDICT.search(marked) or _FAILED.search(text))
         )
 
     def read(self, text: str, name: str) -> Said:
@@ -40,6 +43,11 @@ class NcclTestsTables(HostText):
         try:
             number, wrong, line = _of_records(text) if text.lstrip()[:1] in ("{", "[") else _of_tables(text)
         except ToolError as error:
+            if line := _wrong_line(text):
+                what = "results are wrong by the test's own check, in a text that is not whole"
+                confirm = "run it again with -c 1"
+                found = Found("wrong_result", "error", (name,), "", what, f"{name}: {line}", confirm, _FIX)
+                return Said(found=(found,), hosts=(name,))
             part = NotJudged("wrong_result", (name,), str(error), "the whole output")
             return Said(not_judged=(part,), hosts=(name,))
         if wrong:
@@ -60,6 +68,7 @@ class NcclTestsTables(HostText):
 
 def _of_tables(text: str) -> tuple[int, int | None, str]:
     """Rows, what is wrong in them (None where nothing was checked), and the line that says so; of all tables."""
+    original, text = text, nccl_tests.with_marks(text)
     number, wrong, first, is_checked = 0, 0, "", False
     ends = [match.end() for match in _VERDICT.finditer(text)]
     if not ends:
@@ -72,8 +81,20 @@ def _of_tables(text: str) -> tuple[int, int | None, str]:
         is_checked = is_checked or any(half.wrong is not None for half in halves) or "error" in said
         number, wrong = number + len(table.rows), wrong + own
         if own and not first:
-            first = said.rpartition("\n")[2].strip()
+            first = _as_printed(said.rpartition("\n")[2], original)
     return number, wrong if wrong or is_checked else None, first
+
+
+def _wrong_line(text: str) -> str:
+    """A line of tables that says that results are wrong; empty where none does."""
+    marked = nccl_tests.with_marks(text)
+    failed = next((match[0] for match in _VERDICT.finditer(marked) if match[1] == "FAILED"), "")
+    return _as_printed(failed or next(iter(nccl_tests.wrong_rows(marked)), ""), text)
+
+
+def _as_printed(line: str, text: str) -> str:
+    line = line.strip()
+    return line if line in text else line.removeprefix("# ")
 
 
 def _of_records(text: str) -> tuple[int, int | None, str]:

@@ -17,6 +17,7 @@ from clusterbench.words import few, plural
 _TITLE = re.compile(r"(?m)^\s*(?:mem|Device )[^\n]*GPU\(column\)[^\n]*\((?:GB/s|ns)\)\s*$")
 _DEVICE = re.compile(r"(?m)^\s*Device (\d+): \S.*\([0-9A-Fa-f:.]+\)\s*$")
 _FAILED = re.compile(r"(?m)^.*\[?CUDA_ERROR_(?!NOT_SUPPORTED)[A-Z_]+\]?.*$")
+_WRONG = re.compile(r"(?m)^.*Invalid value when checking the pattern.*$")
 _ONE_BY_ONE = re.compile("host_to_device|device_to_host|host_device|device_local")
 """Tests of one GPU after the other. Where all copy at once they share the host, and healthy ones differ twofold."""
 _OF_PAIRS = "nvidia-smi topo -m; nvidia-smi nvlink -s", "NVLink's state; ACS and IOMMU off for bare metal"
@@ -40,14 +41,24 @@ class NvbandwidthTables(HostText):
         return (
             is_json
             or _TITLE.search(text) is not None
-            or ("nvbandwidth Version" in text and _FAILED.search(text) is not None)
+            or ("nvbandwidth Version" in text and bool(_FAILED.search(text) or _WRONG.search(text)))
         )
 
     def read(self, text: str, name: str) -> Said:
+        if wrong := _WRONG.search(text):
+            what = "nvbandwidth read back other data than it had copied"
+            fix = "Xids and ECC errors; ACS and IOMMU off for bare metal; each pair of GPUs alone says which"
+            evidence = f"{name}: {wrong[0].strip()}"
+            return Said(
+                found=(Found("wrong_result", "error", (name,), "", what, evidence, "nvidia-smi -q", fix),),
+                hosts=(name,),
+            )
         if failed := _FAILED.search(text):
             what, fix = "nvbandwidth failed: no figure of it counts", "look for Xids in the kernel's log"
             evidence = f"{name}: {failed[0].strip()}"
-            return Said(found=(Found("nvbandwidth", "error", (name,), "", what, evidence, "nvidia-smi", fix),))
+            return Said(
+                found=(Found("nvbandwidth", "error", (name,), "", what, evidence, "nvidia-smi", fix),), hosts=(name,)
+            )
         pieces = _of_json(text) if text.lstrip().startswith("{") else _pieces(text)
         matrices: dict[str, Matrix] = {}
         unclear: list[str] = []
@@ -70,7 +81,7 @@ class NvbandwidthTables(HostText):
         if unlike:
             unclear.append(f"{few(unlike)}: more GPUs in the matrix than the {devices} that are listed")
         if not peers and not unclear:
-            unclear.append("no cell has a peer: every matrix is of one GPU")
+            unclear.append("no cell has a peer: every matrix is of one GPU, or of copies that share the host")
         unknown = tuple(NotJudged("weak_pair", (name,), why, "another host's output") for why in dict.fromkeys(unclear))
         what = f"{plural(peers, 'cell')} of {plural(len(judged), 'matrix', 'matrices')} alike"
         healthy = (Healthy("weak_pair", (name,), what),) if peers and not found else ()
@@ -78,12 +89,14 @@ class NvbandwidthTables(HostText):
 
 
 def _pieces(text: str) -> dict[str, str]:
-    """The matrices of each test, from its title on; a test that prints several gives each a word of its title's end."""
+    """The matrices of each test, from its title on; a test that prints several gives each a word of its title's end.
+
+    Where its name was not copied, the sum below it has it; a matrix between GPUs is judged without a name, too.
+    """
     pieces: dict[str, str] = {}
     for title in _TITLE.finditer(text):
         running = re.findall(r"Running (\w+)", text[: title.start()])
-        if not running:
-            continue
+        running = running or re.findall(r"SUM (\w+)", text[title.end() :])[:1] or [f"unnamed_test_{len(pieces) + 1}"]
         suffix = re.search(r"GPU\(column\) (\w+) bandwidth", title[0])
         test = f"{running[-1]}_{suffix[1].lower()}" if suffix else running[-1]
         lines = text[title.start() :].lstrip("\n").split("\n")

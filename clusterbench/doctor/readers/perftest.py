@@ -18,8 +18,15 @@ from clusterbench.words import plural
 _TITLE = re.compile(r"(?m)^\s*((?:RDMA_\w+|Send|Atomic\w*|Raw Ethernet\w*)(?: \w+)? (?:BW|Latency) Test)\s*$")
 _HEADER = re.compile(r"(?m)^\s*#bytes\s+#iterations.*$")
 _FAILED = re.compile(r"(?m)^.*(?:Completion with error at (?:client|server)|Failed status \d+: wr_id).*$")
+_NOT_REGISTERED = re.compile(r"(?m)^.*(?:Couldn't allocate MR|[Ff]ailed to create [Mm][Rr]).*$")
+_STOPPED = re.compile(
+    r"(?m)^\s*(?:Unable to Connect the HCA's through the link|IB device \S+ not found|Couldn't create IB resources"
+    r"|Port number \d+ state is \w+).*$"
+)
+"""What no other program says: before its table there is nothing else of perftest in a text."""
 _NOT_RUN = re.compile(
-    r"(?m)^.*(?:Couldn't (?:connect|get|find|init|create|allocate|open|listen|read)|Unable to|Failed to).*$"
+    r"(?m)^.*(?:IB device \S+ not found|Port number \d+ state is|Unable to|Failed to"
+    r"|Couldn't (?:connect|get|find|init|create|allocate|open|listen|read)).*$"
 )
 _FIELD = re.compile(r"(Device|Link type|Mtu|Number of qps)\s*:\s*(\S+)")
 _SLOW, _FEWEST = 0.8, 3
@@ -45,7 +52,7 @@ class PerftestTables(HostText):
 
     def holds(self, text: str) -> bool:
         is_json = '"test_info"' in text and '"results"' in text and text.lstrip().startswith("{")
-        return is_json or _HEADER.search(text) is not None or _TITLE.search(text) is not None
+        return is_json or any(each.search(text) for each in (_HEADER, _TITLE, _NOT_REGISTERED, _STOPPED))
 
     def read(self, text: str, name: str) -> Said:
         if failed := _FAILED.search(text):
@@ -57,6 +64,14 @@ class PerftestTables(HostText):
             found = Found(
                 "rdma_transfer", "error", (name,), "", what, evidence, "ibstat; rdma statistic; dmesg | grep mlx5", fix
             )
+            return Said(found=(found,), hosts=(name,))
+        if failed := _NOT_REGISTERED.search(text):
+            what, fix = (
+                "memory could not be registered with a network card",
+                "of a GPU: nvidia_peermem, or --use_cuda_dmabuf with open modules; of the host: ulimit -l unlimited",
+            )
+            evidence, confirm = f"{name}: {failed[0].strip()}", "lsmod | grep peermem; ulimit -l"
+            found = Found("memory_not_registered", "error", (name,), "", what, evidence, confirm, fix)
             return Said(found=(found,), hosts=(name,))
         try:
             runs = [_of_json(text)] if text.lstrip().startswith("{") else [*_runs(text)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from clusterbench.tools.deepep import parse_best
 from tests.tools import printed
 
 
@@ -32,6 +33,17 @@ def test_a_rank_that_takes_twice_as_long_is_found(examined):
 def test_a_check_that_failed_is_found(examined):
     (found,) = examined(version_2() + "[rank5]: AssertionError: ref_count=1, count=2\n")[0].found
     assert found.name == "wrong_result"
+
+
+def test_the_best_of_version_1_with_its_time_behind_a_letter_is_read(examined):
+    """``tests/legacy/test_intranode.py``."""
+    said = "".join(
+        f"[tuning] Best {part}: SMs 24, NVL chunk 4{mark} 331.77 GB/s (NVL), t: 936.50 us\n"
+        for part, mark in (("dispatch (FP8)", ","), ("dispatch (BF16)", ","), ("combine", ":"))
+    )
+    examination, kind = examined(said)
+    assert (kind, examination.word) == ("DeepEP's test", "NOT JUDGED")
+    assert [best.time_s for best in parse_best(said)] == [936.5e-6] * 3
 
 
 def test_version_1_is_read(examined):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -34,6 +35,38 @@ def test_right_results_are_in_order_and_their_rate_is_not_judged(examined, text)
 def test_wrong_results_are_found(examined, text):
     (found,) = examined(text)[0].found
     assert (found.name, found.severity) == ("wrong_result", "error")
+
+
+def test_wrong_results_of_a_table_that_is_cut_are_found(examined):
+    cut = printed.NCCL_TESTS.partition("# Out of bounds")[0].rstrip("\n").splitlines()
+    wrong = re.sub(r"\b0$", "5", cut[-1].rstrip())
+    assert wrong != cut[-1].rstrip()
+    (found,) = examined("\n".join([*cut[:-1], wrong, "    134217728  335"]))[0].found
+    assert (found.name, found.evidence) == ("wrong_result", f"said.txt:{len(cut)}: {wrong.strip()}")
+
+
+def test_a_verdict_alone_is_enough(examined):
+    """As nccl-tests printed it in 2018, its columns called otherwise: NVIDIA/nccl-tests, issue 7."""
+    said = (
+        "nThread 1 nGpus 8 minBytes 9 maxBytes 33554432 step: 1048576(bytes) warmup iters: 5 iters: 20 validation: 1\n"
+        "#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res\n"
+        "           8             2   float     sum    0.094   0.00   0.00    2e+00    0.093   0.00   0.00    2e+00\n"
+        " Out of bounds values : 248 FAILED\n Avg bus bandwidth    : 1.34\n"
+    )
+    examination, kind = examined(said)
+    (found,) = examination.found
+    assert (kind, found.name, found.evidence) == (
+        "nccl-tests",
+        "wrong_result",
+        "said.txt:4: Out of bounds values : 248 FAILED",
+    )
+
+
+def test_a_table_whose_marks_markdown_took_for_headings_is_read(examined):
+    """As in NVIDIA/nccl, issue 583."""
+    said = printed.NCCL_TESTS.replace("\n#", "\n").removeprefix("#")
+    assert said.count("#") < printed.NCCL_TESTS.count("#") - 3
+    assert examined(said)[0].healthy == examined(printed.NCCL_TESTS)[0].healthy
 
 
 def test_the_line_of_the_verdict_is_cited(examined):

@@ -41,6 +41,27 @@ def test_a_pair_that_is_far_slower_than_its_peers_is_found(examined, text, where
     assert what in found.what
 
 
+def test_data_that_a_copy_changed_is_found(examined):
+    """NVIDIA/nvbandwidth, issue 34."""
+    said = (
+        "nvbandwidth Version: v0.7\n\nRunning device_to_device_memcpy_read_ce.\n"
+        " Invalid value when checking the pattern at 0x70a640000000\n Current offset : 11136 \n"
+        "ASSERT in expression h_errorFlag == 0 in void memcmpPatternHelper() : memcpy.cpp:165\n"
+    )
+    examination, kind = examined(said)
+    (found,) = examination.found
+    assert (kind, found.name, found.severity) == ("nvbandwidth", "wrong_result", "error")
+    assert found.evidence == "said.txt:4: Invalid value when checking the pattern at 0x70a640000000"
+
+
+@pytest.mark.parametrize("sum_of", ["", "SUM device_to_device_memcpy_write_ce 3100.00\n"])
+def test_a_matrix_whose_test_is_not_named_is_judged_all_the_same(examined, sum_of):
+    """NVIDIA/nvbandwidth, issue 50: only the matrix was copied, and its sum."""
+    lines = SLOW.replace("41.20", "63.16").partition("\n")[2]
+    (found,) = examined(f"nvbandwidth Version: v0.8\n\n...\n\n{lines}{sum_of}")[0].found
+    assert found.where == "GPU 1 and GPU 3"
+
+
 def test_a_gpu_that_copies_half_of_its_peers_from_the_host_is_found(examined):
     examination, _ = examined(matrix("host_to_device_memcpy_ce", [["55.2", "55.3", "27.4", "55.2"]], HOST))
     (found,) = examination.found

@@ -54,3 +54,19 @@ def test_a_test_that_did_not_start_is_no_fault_of_a_host(examined):
 def test_an_error_in_a_real_text_is_found(examined, sample):
     text = sample("perftest_ib_write_bw_loopback_8M.txt")
     assert [found.name for found in examined(text + FAILED)[0].found] == ["rdma_transfer"]
+
+
+def test_memory_that_cannot_be_registered_is_found(examined):
+    """linux-rdma/perftest, pull request 21: with --use_cuda and no peer memory the program ends before its table."""
+    said = "creating CUDA Ctx\nCouldn't allocate MR\nfailed to create mr\n Couldn't create IB resources\n"
+    examination, kind = examined(said)
+    (found,) = examination.found
+    assert (kind, found.name, found.severity) == ("perftest", "memory_not_registered", "error")
+    assert found.evidence == "said.txt:2: Couldn't allocate MR"
+
+
+@pytest.mark.parametrize("said", [" Unable to Connect the HCA's through the link", "IB device mlx5_9 not found"])
+def test_a_test_that_did_not_run_is_known_and_not_judged(examined, said):
+    examination, kind = examined(f"{said}\n")
+    assert (kind, examination.word) == ("perftest", "NOT JUDGED")
+    assert examination.not_judged[0].why == f"the test did not run: {said.strip()}"
