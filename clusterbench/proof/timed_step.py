@@ -142,8 +142,8 @@ class TimedStep:
         if any(of_all[_SMALLER]):
             rank = next(rank for rank, calls in enumerate(of_all[_SMALLER]) if calls)
             raise WrongResult(
-                f"{plural(int(of_all[_SMALLER][rank]), 'call')} of {step.job.layout} on rank {rank} computed on more or "
-                "less than the first one did. The time of such calls is not that of training."
+                f"{plural(int(of_all[_SMALLER][rank]), 'call')} of {step.job.layout} on rank {rank} computed on more "
+                "or less than the first one did. The time of such calls is not that of training."
             )
         if self._compiled.is_compiled:
             self._compiled.judge(of_all[FRAMES], of_all[PLAIN])

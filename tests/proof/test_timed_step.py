@@ -53,10 +53,12 @@ def test_losses_and_norms_are_those_of_the_whole_batch_on_every_rank(layout):
     alone = run_ranks(1, confirmed, "tp1", None, "float64")[0] if layout != "dp2" else None
     assert first == second
     assert first.pop("last_update") < 1  # roundings, which go elsewhere on other ranks
+    assert first.pop("clipping") < 1e-6
     assert first["num_updates"] == 2
     assert first["loss"] < first["first_loss"]  # of the same batch again
     if alone is not None:  # dp2 of make_job has twice the sequences
         assert alone.pop("last_update") < 1
+        assert alone.pop("clipping") < 1e-6
         assert first == pytest.approx(alone, rel=1e-12)
 
 
