@@ -43,7 +43,10 @@ def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict
     approximates = any(parallelism.approximates for parallelism in active_in(job.layout, every))
     updates = rig.asked_calls if step_s * rig.asked_calls <= MOST_SECONDS and not approximates else 1
     began_s = time.monotonic()
-    seen = dict(_of_steps(TrainingStep(alone, model, None, rig.device), updates))
+    try:
+        seen = dict(_of_steps(TrainingStep(alone, model, None, rig.device), updates))
+    except torch.OutOfMemoryError:  # of what else is on the device nothing is known
+        return {}
     if approximates:  # its gradients are others
         seen = {"first_loss": seen["first_loss"]}
     return {**seen, "seconds": time.monotonic() - began_s}
@@ -56,9 +59,8 @@ def _of_steps(step: TrainingStep, updates: int) -> Iterator[tuple[str, float]]:
         loss, norm = step(), step.last_norm
         if update == 0:
             yield from _named("first_", loss, norm)
-    if updates > 1:
-        yield from _named("", loss, norm)
-        yield "num_updates", float(updates)
+    yield from _named("", loss, norm)
+    yield "num_updates", float(updates)
 
 
 def _named(prefix: str, loss: torch.Tensor, norm: torch.Tensor | None) -> Iterator[tuple[str, float]]:

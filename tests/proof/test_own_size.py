@@ -1,0 +1,64 @@
+"""What one rank computes of the job itself is what the ranks of a layout show together, at its own size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.ranks import run_ranks
+from tests.training.jobs import make_job, make_rig
+
+MOE = {"shape": "moe-tiny"}
+
+
+def _both(layout: str, options: dict[str, Any], changes: dict[str, Any], most_s: float = 600.0) -> Any:
+    """What timed steps show, and what one rank does behind them."""
+    from clusterbench.parallel import active_in, from_options
+    from clusterbench.proof import own_size
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training.step import TrainingStep
+
+    job, every = make_job(layout, **changes), from_options(options)
+    rig = make_rig(job.layout)
+    rig.asked_calls = 3
+    own_size.MOST_SECONDS = most_s
+    step = TrainingStep(job, every, rig.grid, rig.device)
+    timed = TimedStep(step, rig.asked_calls, active_in(job.layout, every))
+    for _ in range(rig.asked_calls):
+        timed()
+    return timed.confirm(rig, is_first=False), own_size.on_one_rank(step, every, rig)
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("layout", "options", "changes"),
+    [
+        ("dp2", {}, {}),
+        ("pp2", {}, {"global_batch_size": 8}),
+        ("dp2", {"loss_chunks": 2}, {}),
+        ("tp2+sp", {}, {}),
+        ("dp2+ep2", {"aux_loss": 0.01}, MOE),
+        ("tp1", {"recompute": "full"}, {}),
+    ],
+    ids=str,
+)
+def test_one_rank_shows_what_a_layout_shows(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> None:
+    (seen, alone), *others = run_ranks(make_job(layout).layout.world_size, _both, layout, options, changes)
+    assert alone.pop("seconds") > 0
+    assert alone == pytest.approx({name: seen[name] for name in alone}, rel=1e-9)
+    assert alone.keys() == {"first_loss", "first_norm", "loss", "norm", "num_updates"}
+    assert all(of_rank == {} for _, of_rank in others)
+
+
+@pytest.mark.gloo
+def test_of_gradients_that_only_approximate_the_first_loss_is_shown() -> None:
+    (seen, alone), _ = run_ranks(2, _both, "dp2", {"compress": "powersgd"}, {})
+    assert alone.keys() == {"first_loss", "seconds"}
+    assert alone["first_loss"] == pytest.approx(seen["first_loss"], rel=1e-9)
+
+
+@pytest.mark.gloo
+def test_what_takes_too_long_is_left_out() -> None:
+    (_, alone), _ = run_ranks(2, _both, "dp2", {}, {}, 0.0)
+    assert alone == {}
