@@ -52,6 +52,8 @@ def test_the_first_line_says_whether_it_fits() -> None:
     assert words(141).startswith("rank 3 (pp 0, dp 1) needs 90 GB of 141 GB: fits, 51.0 GB left.\n")
     assert words(96).startswith("rank 3 (pp 0, dp 1) needs 90 GB of 96 GB: close, measure it, 6.0 GB left.\n")
     assert words(80).startswith("rank 3 (pp 0, dp 1) needs 90 GB of 80 GB: does not fit, 10.0 GB too much.\n")
+    above = "close, measure it: 6.0 GB above what is sold, and the driver shows at most 90.2 GB.\n"
+    assert words(84).startswith(f"rank 3 (pp 0, dp 1) needs 90 GB of 84 GB: {above}")
     each = "24 GB: does not fit, 66.0 GB too much; 80 GB: does not fit, 10.0 GB too much; 141 GB: fits, 51.0 GB left; "
     assert words(0).startswith(f"rank 3 (pp 0, dp 1) needs 90 GB. {each}192 GB: fits, 102.0 GB left.\n")
 
