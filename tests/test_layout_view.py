@@ -271,6 +271,11 @@ def test_a_pipeline_says_it_of_its_first_and_its_last_stage() -> None:
     assert "192 GB: fits" in said
 
 
+def test_a_card_of_which_no_memory_is_on_record_is_refused() -> None:
+    wrong = CliRunner().invoke(main, ["layout", "dp2", "--shape", "llama-tiny", "--gpu", "NVIDIA GB300"])
+    assert (wrong.exit_code, wrong.output) == (2, "error: --gpu 'NVIDIA GB300': the tables have no memory of it.\n")
+
+
 def test_a_card_needs_a_shape() -> None:
     said = CliRunner().invoke(main, ["layout", "tp1", "--gpu", "NVIDIA H200"])
     assert (said.exit_code, "--gpu has no effect without --shape" in said.output) == (2, True)
