@@ -65,6 +65,20 @@ def test_the_two_gradients_of_a_tied_table_are_there_with_their_sum(
     assert abs(total.fraction) < 0.002
 
 
+@pytest.mark.gloo
+@pytest.mark.parametrize("gradient_dtype", ["float32", "bfloat16"])
+def test_an_update_with_narrow_moments_is_computed_beside_the_states(gradient_dtype: str) -> None:
+    """Of each weight three tensors in float32, and its gradient where that is narrower."""
+    of_job = {"seq_len": 64, "global_batch_size": 2, "micro_batch_size": 1, "device": "cuda", "dtype": "bfloat16"}
+    of_job |= {"precision": "bfloat16_moments", "gradient_dtype": gradient_dtype}
+    mix, kept = Mix("gqa", 1, "dp2", {"recompute": "full", "loss_chunks": 4}, of_job), Kept()
+    dry_ranks_of([mix], kept)
+    (total,) = [each for each in compared([mix], kept) if each.what == "total"]
+    assert abs(total.fraction) < 0.005
+    (said,) = kept.values()
+    assert said["peak_at"] == "the optimizer"
+
+
 def test_a_deviation_is_told_with_its_mix() -> None:
     (mix,) = mixes(1, SEED)
     off, within = Apart(mix, 3, "gradients", 2e6, 1e6), Apart(mix, 3, "activations", 1.01e6, 1e6, 0.02)
