@@ -552,12 +552,14 @@ def baseline(folders: tuple[Path, ...], out: Path) -> None:
     help="Which ranks are neighbours, as in: megatron, torchtitan, deepspeed, nanotron, picotron, llama3, calculon.",
 )
 @click.option("--shape", help="A model of 'clusterbench list shapes', or its config.json; tells bytes per step.")
-@click.option("--seq-len", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of a sequence.")
+@click.option("--seq-len", type=click.IntRange(2, 2**24), default=4096, show_default=True, help="Tokens of a sequence.")
 @click.option(
-    "--global-batch-size", type=click.IntRange(1), help="Sequences of a step.  [default: 4 x pp x dp micro-batches]"
+    "--global-batch-size",
+    type=click.IntRange(1, 2**24),
+    help="Sequences of a step.  [default: 4 x pp x dp micro-batches]",
 )
 @click.option(
-    "--micro-batch-size", type=click.IntRange(1), default=1, show_default=True, help="Sequences of a forward."
+    "--micro-batch-size", type=click.IntRange(1, 2**20), default=1, show_default=True, help="Sequences of a forward."
 )
 @click.option("--gpu", help="With --shape: the card that it should fit, such as 'NVIDIA H200'.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write a page, too: every axis drawn, and a step played.")
@@ -579,6 +581,7 @@ def layout(
     """
     import shutil
 
+    from clusterbench.cluster import card_with_memory
     from clusterbench.job import TrainingJob
     from clusterbench.layout import ParallelLayout
     from clusterbench.layout_view import view_layout
@@ -597,14 +600,13 @@ def layout(
         raise SuiteError("--gpu has no effect without --shape.")
     elif global_batch_size is not None:
         raise SuiteError("--global-batch-size has no effect without --shape.")
+    card = None if gpu is None else card_with_memory(gpu)
     view = view_layout(wanted, num_nodes, rank_order, job)
     click.echo(layout_text(view, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)))
     if job is not None:
-        from clusterbench.cluster import named_accelerator
         from clusterbench.layout_view.memory import memory_text
         from clusterbench.parallel import from_options
 
-        card = None if gpu is None else named_accelerator(gpu)
         click.echo("\n".join(["#", *memory_text(job, from_options({}), card)]))
     if out is not None:
         from clusterbench.report.layout_page import layout_page
@@ -624,13 +626,13 @@ def layout(
     "--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: the card's usual, or 8]"
 )
 @click.option("--rank", "ranks", type=click.IntRange(0), multiple=True, help="[default: one of each pipeline stage]")
-@click.option("--seq-len", type=click.IntRange(2), default=4096, show_default=True, help="Tokens of a sequence.")
+@click.option("--seq-len", type=click.IntRange(2, 2**24), default=4096, show_default=True, help="Tokens of a sequence.")
 @click.option(
-    "--micro-batch-size", type=click.IntRange(1), default=1, show_default=True, help="Sequences of a forward."
+    "--micro-batch-size", type=click.IntRange(1, 2**20), default=1, show_default=True, help="Sequences of a forward."
 )
 @click.option(
     "--global-batch-size",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 2**24),
     help="Sequences of a step.  [default: the fewest micro-batches that the layout takes]",
 )
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32", "float64"]), default="bfloat16", show_default=True)

@@ -178,6 +178,20 @@ def named_accelerator(name: str, said: str = "--gpu") -> Accelerator:
     return card
 
 
+def card_with_memory(name: str) -> Accelerator:
+    """The same, of a card whose memory is on record.
+
+    Raises
+    ------
+    SuiteError
+        Also if it is not.
+    """
+    card = named_accelerator(name)
+    if not card.memory_bytes:
+        raise SuiteError(f"--gpu {name!r}: the tables have no memory of it.")
+    return card
+
+
 def _meant(name: str) -> str:
     """Which cards a part of a name may stand for, or the nearest one.
 

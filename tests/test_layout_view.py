@@ -260,7 +260,7 @@ def test_a_layout_of_a_shape_says_whether_its_memory_fits() -> None:
     line = next(line.split() for line in said.splitlines() if line.startswith("  any rank"))
     assert float(line[5]) == pytest.approx(27.4, rel=0.02)
     assert float(line[6]) == pytest.approx(145.6, rel=0.03)
-    assert "141 GB of h200-sxm-141gb: does not fit, 4.6 GB too much" in said
+    assert "141 GB of h200-sxm-141gb: close, measure it: 4.6 GB above what is sold" in said
     assert "does not fit" in CliRunner().invoke(main, [*alone, "rtx-4090"]).output
 
 
@@ -269,6 +269,11 @@ def test_a_pipeline_says_it_of_its_first_and_its_last_stage() -> None:
     assert [line.split()[0] for line in said.splitlines() if " stage  " in line] == ["first", "last"]
     assert "24 GB: does not fit" in said
     assert "192 GB: fits" in said
+
+
+def test_a_card_of_which_no_memory_is_on_record_is_refused() -> None:
+    wrong = CliRunner().invoke(main, ["layout", "dp2", "--shape", "llama-tiny", "--gpu", "NVIDIA GB300"])
+    assert (wrong.exit_code, wrong.output) == (2, "error: --gpu 'NVIDIA GB300': the tables have no memory of it.\n")
 
 
 def test_a_card_needs_a_shape() -> None:

@@ -11,12 +11,22 @@ from collections.abc import Sequence
 from clusterbench.job import TrainingJob
 from clusterbench.parallel import Parallelism, active_in, objection_to
 
+MOST_MICRO_BATCHES = 4096
+"""Of a step that is run dry: they are run one after the other."""
+
 
 def objection(job: TrainingJob, every: Sequence[Parallelism]) -> str | None:
     """Why a step cannot be dry-run, or not be run at all; None when it can."""
     active = active_in(job.layout, every)
+    if (why := objection_to(job, active)) is not None:
+        return why
+    if job.gradient_accumulation_steps > MOST_MICRO_BATCHES:
+        return (
+            f"a step of {job.gradient_accumulation_steps:,} micro-batches ({job.equation}) would be run one after the "
+            f"other; {MOST_MICRO_BATCHES:,} are the most, and with fewer a rank holds as much"
+        )
     reasons = (parallelism.needs_data(job) for parallelism in active)
-    return objection_to(job, active) or next(filter(None, reasons), None)
+    return next(filter(None, reasons), None)
 
 
 def stage_ranks(job: TrainingJob, rank_order: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -19,6 +20,8 @@ from clusterbench.job.dry import DryRank
 from clusterbench.parallel import Parallelism
 from clusterbench.run_folder.records import parsed, record_of
 from clusterbench.trainers import Trainer
+
+_PR_SET_PDEATHSIG = 1
 
 
 class DryRunFailed(ClusterbenchError):
@@ -78,7 +81,10 @@ def _heard(said: Connection, process: Any, rank: int) -> DryRank | DryRunFailed:
     except EOFError:
         text = b""
     process.join()
-    answer = parsed(text) if text else {"error": f"its process ended with {process.exitcode}"}
+    try:
+        answer = parsed(text) if text else {"error": f"its process ended with {process.exitcode}"}
+    except ValueError as error:  # of sequences as long as no card holds
+        answer = {"error": f"of its figures one is {error}"}
     if "error" in answer:
         return DryRunFailed(f"the dry run of rank {rank} failed: {answer['error']}")
     return record_of(DryRank, answer)
@@ -87,10 +93,19 @@ def _heard(said: Connection, process: Any, rank: int) -> DryRank | DryRunFailed:
 def _say(answer: Connection, task: DryTask) -> None:
     from clusterbench.dry.rank import dry_rank
 
+    _end_with_who_asked()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all: who asked ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's of itself, whatever this process was told
     answer.send_bytes(json.dumps(_said(lambda: dry_rank(**vars(task)))).encode())
+
+
+def _end_with_who_asked() -> None:
+    """Has the kernel kill this process when that one does not live any more, even after ``kill -9``."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    asking = multiprocessing.parent_process()
+    if asking is None or os.getppid() != asking.pid:  # it died before the request was made
+        os._exit(1)
 
 
 def _said(run: Callable[[], DryRank]) -> dict[str, Any]:

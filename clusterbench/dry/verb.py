@@ -9,7 +9,7 @@ from typing import Any
 import click
 import yaml
 
-from clusterbench.cluster import GPUS_OF_A_NODE, Accelerator, named_accelerator
+from clusterbench.cluster import GPUS_OF_A_NODE, card_with_memory
 from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.processes import dry_ranks
 from clusterbench.dry.text import dry_text
@@ -22,7 +22,7 @@ from clusterbench.precision import MASTER, WIDE
 from clusterbench.shape_file import asked_shape
 from clusterbench.trainers.ours import Ours
 
-MOST_MICRO_BATCHES = 1024
+MICRO_BATCHES_TRIED = 1024
 
 
 def dry_run_text(
@@ -50,7 +50,7 @@ def dry_run_text(
     SuiteError
         If what is asked is mistaken, or cannot be dry-run.
     """
-    card = _card(gpu)
+    card = None if gpu is None else card_with_memory(gpu)
     of_a_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
     wanted = (
         ParallelLayout.parse(layout) if num_nodes is None else ParallelLayout.fitting(layout, num_nodes * of_a_node)
@@ -60,7 +60,8 @@ def dry_run_text(
             f"{wanted} has {wanted.world_size} ranks, and {num_nodes} nodes of {of_a_node} GPUs have "
             f"{num_nodes * of_a_node}.\nhint: dp* takes all that are left"
         )
-    every = from_options(_values(options))
+    values = _values(options)
+    every = from_options(values)
     job = TrainingJob(
         asked_shape(shape),
         wanted,
@@ -72,6 +73,13 @@ def dry_run_text(
         precision=precision,
         gradient_dtype=gradient_dtype,
     )
+    for name in values:
+        (kind,) = (each for each in every if name in options_of(type(each)))
+        if not kind.concerned(wanted, job.shape):
+            raise SuiteError(
+                f"--set {name} has no effect: it belongs to {type(kind).__name__}, which {wanted} of {job.shape.name} "
+                "does not use."
+            )
     job = _with_batch(job, every, global_batch_size)
     if reason := objection(job, every):
         raise SuiteError(f"{wanted} of {job.shape.name} cannot be dry-run: {reason}.")
@@ -103,13 +111,12 @@ def _with_batch(job: TrainingJob, every: Sequence[Parallelism], global_batch_siz
     if global_batch_size is not None:
         return replace(job, global_batch_size=global_batch_size)
     each = job.micro_batch_size * job.layout.dp
-    active = active_in(job.layout, every)
-    jobs = (replace(job, global_batch_size=number * each) for number in range(1, MOST_MICRO_BATCHES + 1))
-    first = replace(job, global_batch_size=each)
-    if not job.layout.uses("pp"):
-        return first
-    reasons_of = ((candidate, [each.objection(candidate) for each in active]) for candidate in jobs)
-    return next((candidate for candidate, reasons in reasons_of if not any(reasons)), first)
+    active, candidate = active_in(job.layout, every), job
+    for number in range(1, MICRO_BATCHES_TRIED + 1 if job.layout.uses("pp") else 2):
+        candidate = replace(job, global_batch_size=number * each)
+        if not any(parallelism.objection(candidate) for parallelism in active):
+            break
+    return candidate  # where no number will do the largest: what refuses it is not that there are too few
 
 
 def _values(options: Sequence[str]) -> Mapping[str, Any]:
@@ -122,17 +129,11 @@ def _values(options: Sequence[str]) -> Mapping[str, Any]:
             raise SuiteError(f"--set {text}: NAME=VALUE is wanted, of {', '.join(known)}.{nearest(name, known)}")
         try:
             values[name] = known[name].parse(yaml.safe_load(value))
-        except (ValueError, yaml.YAMLError) as error:
+        except yaml.YAMLError:
+            raise SuiteError(f"--set {text}: '{value}' is not YAML.") from None
+        except ValueError as error:
             raise SuiteError(f"--set {text}: option '{name}' {error}") from None
     return values
-
-
-def _card(gpu: str | None) -> Accelerator | None:
-    """None where none is named; otherwise one whose memory is known."""
-    card = named_accelerator(gpu) if gpu is not None else None
-    if card is not None and not card.memory_bytes:
-        raise SuiteError(f"--gpu {gpu!r}: the tables have no memory of it.")
-    return card
 
 
 def _place(coordinates: Mapping[str, int]) -> str:

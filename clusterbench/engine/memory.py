@@ -362,10 +362,12 @@ class MemoryTracker(TorchDispatchMode):
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
         self._forwards.append(self._names.get(module, ""))
-        # Under FSDP a module's parameters are the gathered ones from here on.
-        for parameter in module.parameters(recurse=False):
-            self._call([parameter], "parameters")
-            self._hook_parameter(parameter)
+        # Under FSDP a module's parameters are the gathered ones from here on. Those that it borrows may be of one that
+        # is not called itself: the table of a tied head in the last stage of a pipeline.
+        for owner in (module, *getattr(module, "borrowed", ())):
+            for parameter in owner.parameters(recurse=False):
+                self._call([parameter], "parameters")
+                self._hook_parameter(parameter)
 
     def _after_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self._forwards.pop()

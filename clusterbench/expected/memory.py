@@ -7,10 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from clusterbench.expected.flops import UNVERIFIED
 from clusterbench.expected.total import fullest_moment
 from clusterbench.formulas.memory import megatron_activation_bytes
-from clusterbench.job import TrainingJob, has_copy, one_of_each, weight_shapes
+from clusterbench.job import TrainingJob, has_copy, kept_bytes, one_of_each, weight_shapes
 from clusterbench.job.backward import Moment
 from clusterbench.job.passes import STATES
-from clusterbench.parallel import Parallelism, expected_memory, held_activations, part_of, peak_memory
+from clusterbench.parallel import (
+    Parallelism,
+    expected_memory,
+    held_activations,
+    part_of,
+    peak_memory,
+    summed_elements,
+)
 from clusterbench.parallel.zero import states_in_the_paper
 from clusterbench.types import ABOUT, Case, Expected, metric_key
 from clusterbench.units import format_bytes
@@ -129,11 +136,20 @@ def _band(
         for slack in parallelism.slack(job):
             limit += slack.size_bytes / held[category]
             reasons.append(f"{slack.why}, {format_bytes(slack.size_bytes)}")
+    if category == TOTAL and (late := _summed_before(active, job)):
+        limit += late / held[category]
+        reasons.append(f"gradients that were summed first, of which Gloo may let go late, {format_bytes(late)}")
     if _is_routed(active, job):
         most = max(held_activations(active, job, load=job.layout.ep))
         limit += (most - held[ACTIVATIONS]) / held[category]
         reasons.append(f"the router may send all rows of {job.layout.ep} ranks to one of them")
     return limit, "; ".join(reasons)
+
+
+def _summed_before(active: Sequence[Parallelism], job: TrainingJob) -> float:
+    """Bytes of all flat buffers of gradients but the largest: a busy host may still hold them with the last."""
+    sums = sorted(summed_elements(active, job).values())
+    return float(sum(sums[:-1]) * kept_bytes("norm.weight", job)) if job.device == "cpu" else 0.0
 
 
 def _kept(job: TrainingJob) -> str:

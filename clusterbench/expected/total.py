@@ -122,6 +122,9 @@ def _of_layers(
     way = _of_micro_batch(active, job, job.held[0], adds_up)
     yield way.time("F", there + gradients * adds_up)
     yield way.time("B", there + gradients * adds_up)
+    if job.shape.tied_embeddings and adds_up and replicated is None:
+        # the two gradients of the table are widened and added up once, where later ones go into what is there
+        yield _of_micro_batch(active, job, job.held[0], adds_up=False).time("B", there)
 
 
 def _of_schedule(
@@ -272,11 +275,14 @@ def _largest_sum(active: Sequence[Parallelism], job: TrainingJob) -> float:
 
 
 def _largest_cast(active: Sequence[Parallelism], job: TrainingJob, states: Mapping[str, float]) -> float:
-    """Bytes of gradients that the optimizer has at once in the dtype of the weights as well: none where all are in it.
+    """Bytes that the optimizer has at once beside the states.
 
-    Of :class:`~clusterbench.model.narrow_gradients.NarrowGradientsAdamW`; one with narrower moments is not followed.
+    Of :class:`~clusterbench.model.narrow_gradients.NarrowGradientsAdamW` gradients in the dtype of the weights as well:
+    none where all are in it. Of :class:`~clusterbench.model.half_moments.HalfMomentsAdamW` what it makes of a weight.
     """
-    if job.gradient_bytes == job.master_bytes or job.moment_bytes != job.master_bytes:
+    if job.moment_bytes != job.master_bytes:
+        return _largest_update(active, job, states)
+    if job.gradient_bytes == job.master_bytes:
         return 0.0
     dense, experts = 0, 0  # which have optimizers of their own
     for weight, number in held_weights(active, job):
@@ -285,6 +291,17 @@ def _largest_cast(active: Sequence[Parallelism], job: TrainingJob, states: Mappi
             dense, experts = (dense, experts + numel) if "ep" in weight.split_over else (dense + numel, experts)
     stepped = states["optimizer_state"] / (2 * job.moment_bytes)  # with ZeRO 1 a share
     return job.master_bytes * min(max(dense, experts), stepped, CAST_AT_ONCE)
+
+
+def _largest_update(active: Sequence[Parallelism], job: TrainingJob, states: Mapping[str, float]) -> float:
+    """Three tensors as wide as the weight, and its gradient where that is narrower; of large weights piece by piece."""
+    stepped = states["optimizer_state"] / (2 * job.moment_bytes)  # with ZeRO 1 a share
+    return max(
+        min(prod(weight.size), stepped, CAST_AT_ONCE)
+        * job.master_bytes
+        * (3 + (kept_bytes(weight.name, job) != job.master_bytes))
+        for weight, _ in held_weights(active, job)
+    )
 
 
 @lru_cache(maxsize=4096)  # they do not grow with the sequence

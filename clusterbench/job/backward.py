@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from clusterbench.job import TrainingJob
+from clusterbench.job import TrainingJob, has_copy
 
 
 class Operator(NamedTuple):
@@ -319,8 +319,8 @@ def moments_of_backward(
     _layers(walk, job, _one_layer(job, forward, again, weights, expert_parts), sharding)
     if job.embeds:
         _embedding(walk, job, weights["embedding.weight"])
-        if job.shape.tied_embeddings and (adds_up or weights["embedding.weight"].sharded):
-            walk.alive -= forward.get("loss.head_gradient", 0.0)
+        if _is_shared(job):
+            _both_gradients(walk, job, weights["embedding.weight"], forward.get("loss.head_gradient"))
     if sharding is not None and sharding.by_stage:
         walk.alive += sharding.root.gradients * (sharding.growth - 1)
     elif sharding is not None and sharding.root.packed:
@@ -346,6 +346,47 @@ def _embedding(walk: Backward, job: TrainingJob, table: Weight) -> None:
         return
     walk.mark(when, whole + table.gradient * job.layout.uses("tp"))
     walk.alive += table.gradient
+    if not _is_shared(job):
+        walk.cast(when, table)
+
+
+def _is_shared(job: TrainingJob) -> bool:
+    """Whether one micro-batch uses a table at both ends: it has two gradients."""
+    return job.shape.tied_embeddings and job.embeds and job.has_head
+
+
+def _waits(job: TrainingJob, adds_up: bool) -> bool:
+    """Whether the head's gradient of such a table waits for that of the look-up: autograd adds up the two first.
+
+    A copy of the table adds what it gets to the gradient that is there (``_Rounded`` in ``model/rounded.py``).
+    """
+    return _is_shared(job) and not (adds_up and has_copy("embedding.weight", job))
+
+
+def _widened(walk: Backward, when: str, weight: Weight) -> None:
+    """The gradient of one use of a weight, cast on its way to where it is added to that of the other."""
+    if not weight.sharded and weight.gradient != weight.kept:
+        walk.alive += weight.kept
+        walk.mark(when)
+        walk.alive -= weight.gradient
+
+
+def _both_gradients(walk: Backward, job: TrainingJob, table: Weight, in_chunks: float | None) -> None:
+    """The sum of a shared table's two gradients, beside both of them."""
+    when, one = "backward of embedding", table.gradient if table.sharded else table.kept
+    if table.waits:
+        walk.mark(when, 2 * one)
+        return
+    if in_chunks is not None:  # it came in float32 at least
+        walk.alive += one - in_chunks
+    if _waits(job, walk.adds_up):
+        _widened(walk, when, table)
+        walk.mark(when, one)
+        walk.alive -= one * (1 + (walk.adds_up and not table.sharded))
+        return
+    if in_chunks is not None:
+        walk.mark(when, one)
+        walk.alive -= one
     walk.cast(when, table)
 
 
@@ -362,7 +403,9 @@ def _loss_and_head(
     inside = Operator(("head.weight",), ("head.input",), ("head.input",), ("logits", "head.input"))
     sizes = {"head.input": forward["head.input"], "logits": logits}
     head = weights.get("head.weight") or weights["embedding.weight"]
-    walk.operator(_sized("backward of head", inside, sizes, {"head.weight": head}))
+    walk.operator(_sized("backward of head", inside, sizes, {"head.weight": head}), casts=not _waits(job, walk.adds_up))
+    if _waits(job, walk.adds_up):
+        _widened(walk, "backward of head", head)
     walk.alive -= forward["norm.input"] + forward["norm.rstd"]
 
 

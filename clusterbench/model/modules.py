@@ -53,12 +53,12 @@ class TiedHead(nn.Module):
     def __init__(self, embedding: Embedding) -> None:
         super().__init__()
         # In a list, so that it is no submodule: the weight exists once, and stays where the embedding has it.
-        self._embedding = [embedding]
+        self.borrowed = [embedding]
 
     @property
     def weight(self) -> Tensor:
         """That of the embedding."""
-        return self._embedding[0].weight
+        return self.borrowed[0].weight
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype))

@@ -25,10 +25,10 @@ MULTIPLE = 16
 class Float8(Parallelism):
     """Multiplies in float8 what attention and feed-forward multiply with weights, forward and backward.
 
-    Operands are rounded where they are multiplied (torch._scaled_mm). Weights, activations and gradients stay what they
-    are, so memory and traffic do. Norms, attention itself, head, router and routed experts are left as they are. With
-    tp each rank scales its own parts of a product. A CPU computes it too, slowly; on GPUs it takes one of compute
-    capability 8.9 or more.
+    Operands are rounded where they are multiplied (torch._scaled_mm), by way of copies in float32. What is kept of
+    weights, activations and gradients stays what it is, and so does traffic. Norms, attention itself, head, router and
+    routed experts are left as they are. With tp each rank scales its own parts of a product. A CPU computes it too,
+    slowly; on GPUs it takes one of compute capability 8.9 or more.
 
     Source
     ------
@@ -83,7 +83,8 @@ class Float8(Parallelism):
     def product_rounding(self) -> float:
         return 2.0**-4 if self.float8 != "none" else 0.0  # e4m3 has three bits of mantissa
 
-    def hides_total(self, job: TrainingJob) -> str:
+    def hides_activations(self, job: TrainingJob) -> str:
+        # Measured is from 17 % less to 60 % more, where the logits are not the peak.
         return "float8 rounds operands by way of float32 copies, of which no formula speaks"
 
     def exact(self) -> Self:

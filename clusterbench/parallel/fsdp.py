@@ -164,7 +164,8 @@ class FullySharded(Parallelism):
         at_once, gradients = 0.0, 0.0
         for stage, at in end.items():
             layer, _, root = groups[stage]  # the root is reduced first, while all is there
-            beside = root.share * job.master_bytes
+            # its share comes when all of its gradients but the last have gone
+            beside = max(0, root.share - (root.whole - root.last)) * job.master_bytes
             if job.compute_bytes != job.master_bytes:
                 # What accumulates is in the precision of the reduction; a layer's gradients are rounded beside it, and
                 # those of norm and head until backward is through.
@@ -328,7 +329,7 @@ class Group:
     whole
         Without the padding.
     behind_layers
-        Of it, norm and head.
+        Of it, norm and head: a tied one where nothing is looked up.
     last
         Of it, the weight that comes last.
     """
@@ -370,7 +371,9 @@ def _groups(
 
     def group(sizes: Mapping[str, tuple[int, ...]], axis: str, ranks: int) -> Group:
         padded = sum(-(-size[0] // ranks) * ranks * prod(size[1:]) for size in sizes.values())
-        behind = sum(prod(size) for name, size in sizes.items() if not name.startswith(("layers.", "embedding.")))
+        # in the last stage of a pipeline the table of a tied head is there, too
+        before = ("layers.", "embedding.") if first else ("layers.",)
+        behind = sum(prod(size) for name, size in sizes.items() if not name.startswith(before))
         numels = [*map(prod, sizes.values())]
         return Group(axis, ranks, padded, sum(numels), behind, numels[-1] if numels else 0)
 

@@ -6,13 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from clusterbench.benchmarks import same_work
+from clusterbench.benchmarks.train_step import job_of
 from clusterbench.cluster import Cluster
 from clusterbench.expected.fits import NOT_SEEN, fit_words
+from clusterbench.expected.memory import TOTAL, not_predicted
+from clusterbench.parallel import active_in, from_options
 from clusterbench.types import Case, Floor, Plan, Refusal, metric_key
 from clusterbench.units import duration, format_value
 from clusterbench.words import aligned, comment, few, plural
 
-WHOLE = metric_key("peak_memory", category="total")
+PEAK = "peak_memory"
+WHOLE = metric_key(PEAK, category=TOTAL)
 
 
 def plan_text(plan: Plan) -> str:
@@ -77,17 +81,29 @@ def _expected(cases: Iterable[Case]) -> list[str]:
 
 
 def _fits(plan: Plan) -> list[str]:
-    """Whether each training case fits the card, where its memory and what a case needs are known."""
+    """Whether each training case fits the card, where its memory is known, and why that is not said of others."""
     card = plan.cluster.accelerator
-    needed = {case.id: case.expected[WHOLE].value for case in plan.cases if WHOLE in case.expected}
-    if card is None or not card.memory_bytes or not needed:
+    cases = [case for case in plan.cases if any(key.startswith(PEAK) for key in case.expected)]
+    if card is None or not card.memory_bytes or not cases:
         return []
-    rows = [[case, f"{size / 1e9:.1f}", fit_words(size, card.memory_bytes)] for case, size in needed.items()]
+    unknown: dict[str, int] = {}
+    rows = [[case.id, *_fit_of(case, card.memory_bytes, unknown)] for case in cases]
     about = f"of the {card.memory_bytes / 1e9:g} GB of {plan.cluster.gpu_name}"
     return [
         *aligned(["case", "at most", about], rows, ["", "(GB)", ""]),
+        *_notes(unknown),
         *comment(f"By formula, on the fullest rank; 'clusterbench run --dry' runs the steps themselves. {NOT_SEEN}"),
     ]
+
+
+def _fit_of(case: Case, memory_bytes: float, unknown: dict[str, int]) -> tuple[str, str]:
+    if WHOLE in case.expected:
+        needed_bytes = case.expected[WHOLE].value
+        return f"{needed_bytes / 1e9:.1f}", fit_words(needed_bytes, memory_bytes)
+    job = job_of(case.point, case.device)
+    reasons = not_predicted(job, active_in(job.layout, from_options(case.point)))
+    why = reasons.get(TOTAL, "the trainer does not say how much it holds at one moment")
+    return "-", f"not predicted {_note(unknown, why)}"
 
 
 def _asked(cases: Iterable[Case]) -> list[str]:

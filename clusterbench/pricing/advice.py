@@ -247,7 +247,8 @@ def _candidates(question: Question, profile: Profile, known: KnownRates, refused
                     continue
                 is_hopeless = is_larger and recompute in too_large
                 held = math.inf if is_hopeless else profile.held(priced, question.memory_bytes)
-                fits = fit(held, question.memory_bytes)
+                # above what is sold nothing is advised, though some of it may fit what the driver shows
+                fits = fit(held, question.memory_bytes) if held <= question.memory_bytes else "does not fit"
                 too_large |= {recompute} if fits == "does not fit" else set()
                 step_s = math.inf if fits == "does not fit" else step_seconds(profile.work(priced), rates)
                 last = Candidate(priced, held, step_s, fits)

@@ -31,10 +31,12 @@ from clusterbench.shape import ModelShape, named_shape
 from clusterbench.trainers.ours import Ours
 from clusterbench.words import aligned
 
+# drawn are all but the last
 SHAPES: Mapping[str, ModelShape] = {
     "dense": replace(named_shape("llama-tiny"), num_kv_heads=8, vocab_size=512, ffn_hidden_size=512),
     "gqa": replace(named_shape("llama-tiny"), num_kv_heads=2, vocab_size=2048),
     "moe": named_shape("moe-tiny"),
+    "tied": replace(named_shape("llama-tiny"), vocab_size=8192, tied_embeddings=True),
 }
 BANDS: Mapping[str, float] = {
     "parameters": 0.0,

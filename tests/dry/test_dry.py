@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -52,6 +56,8 @@ def test_the_first_line_says_whether_it_fits() -> None:
     assert words(141).startswith("rank 3 (pp 0, dp 1) needs 90 GB of 141 GB: fits, 51.0 GB left.\n")
     assert words(96).startswith("rank 3 (pp 0, dp 1) needs 90 GB of 96 GB: close, measure it, 6.0 GB left.\n")
     assert words(80).startswith("rank 3 (pp 0, dp 1) needs 90 GB of 80 GB: does not fit, 10.0 GB too much.\n")
+    above = "close, measure it: 6.0 GB above what is sold, and the driver shows at most 90.2 GB.\n"
+    assert words(84).startswith(f"rank 3 (pp 0, dp 1) needs 90 GB of 84 GB: {above}")
     each = "24 GB: does not fit, 66.0 GB too much; 80 GB: does not fit, 10.0 GB too much; 141 GB: fits, 51.0 GB left; "
     assert words(0).startswith(f"rank 3 (pp 0, dp 1) needs 90 GB. {each}192 GB: fits, 102.0 GB left.\n")
 
@@ -186,9 +192,33 @@ def test_a_chain_is_what_waits_for_one_another() -> None:
         (["tp2", "--shape", "llama-tiny", "--set", "shedule=zbv"], "Did you mean 'schedule'?"),
         (["dp2", "--shape", "llama-tiny", "--num-nodes", "2"], "dp2 has 2 ranks, and 2 nodes of 8 GPUs have 16."),
         (["tp3", "--shape", "llama-tiny"], "tp3 of llama-tiny cannot be dry-run: tp3 does not divide"),
+        (["pp8", "--shape", "llama-tiny"], "pp8 with 1 chunk per rank has 8 stages, and llama-tiny has 4 layers"),
+        (["dp2", "--shape", "llama-tiny", "--set", "schedule=zbv"], "--set schedule has no effect: it belongs to Pip"),
+        (
+            ["tp1", "--shape", "llama-tiny", "--set", "recompute={a: b"],
+            "error: --set recompute={a: b: '{a: b' is not YAML.",
+        ),
+        (["tp1", "--shape", "llama-tiny", "--seq-len", "99999999999"], "is not in the range 2<=x<=16777216"),
+        (
+            ["tp1", "--shape", "llama-tiny", "--global-batch-size", "5000"],
+            "a step of 5,000 micro-batches (global",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence_and_2(words: list[str], said: str) -> None:
     answer = CliRunner().invoke(main, ["dry-run", *words])
     assert answer.exit_code == 2
     assert said in answer.output
+
+
+@pytest.mark.gloo
+def test_ranks_end_with_who_asked_for_them() -> None:
+    words = ["pp2", "--shape", "llama-tiny", "--seq-len", "64", "--global-batch-size", "4096"]
+    asked = subprocess.Popen([sys.executable, "-m", "clusterbench", "dry-run", *words], stderr=subprocess.DEVNULL)
+    while not (ranks := psutil.Process(asked.pid).children()):
+        assert asked.poll() is None
+        time.sleep(0.1)
+    asked.kill()
+    asked.wait()
+    _, alive = psutil.wait_procs(ranks, timeout=30)
+    assert alive == []

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import pytest
 
 from clusterbench.expected.total import fullest_moment
+from clusterbench.job.passes import STATES
+from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import active_in, from_options, part_of
-from tests.dry.formulas import Apart, Kept, compared, dry_ranks_of, mixes, table
+from tests.dry.formulas import Apart, Kept, Mix, compared, dry_ranks_of, mixes, table
 from tests.training.jobs import make_job
 
 SEED, NUMBER = 1, 10
@@ -31,6 +33,66 @@ def test_ranks_hold_and_send_what_the_formulas_say(found: Sequence[Apart], what:
     of_these = [each for each in found if each.what.startswith(what)]
     assert len(of_these) >= NUMBER // 2
     assert not [str(each) for each in of_these if each.is_beyond]
+
+
+NARROW = {"dtype": "bfloat16", "gradient_dtype": "bfloat16"}
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("layout", "micro_batches", "loss_chunks", "changes"),
+    [
+        ("tp1", 1, 1, {"dtype": "float32"}),
+        ("tp1", 2, 1, {"dtype": "bfloat16"}),
+        ("tp1", 1, 4, {"dtype": "bfloat16"}),
+        ("dp2+zero1", 2, 4, {"dtype": "bfloat16"}),
+        ("dp2+zero1", 2, 1, {"dtype": "float32"}),
+        ("dp2+zero3", 2, 1, NARROW),
+        ("dp2+zero3", 1, 4, {"dtype": "float32"}),
+        ("tp2", 2, 1, {"dtype": "float32"}),
+        ("tp2", 1, 1, {"dtype": "bfloat16"}),
+    ],
+)
+def test_the_two_gradients_of_a_tied_table_are_there_with_their_sum(
+    layout: str, micro_batches: int, loss_chunks: int, changes: dict[str, str]
+) -> None:
+    """A table of 8,192 rows, of which the formula had one too few: up to 26 % of the whole."""
+    options = {"recompute": "full", "loss_chunks": loss_chunks}
+    batch = micro_batches * ParallelLayout.parse(layout).dp
+    of_job = {"seq_len": 64, "global_batch_size": batch, "micro_batch_size": 1, "device": "cuda", **changes}
+    mix, kept = Mix("tied", 2, layout, options, of_job), Kept()
+    dry_ranks_of([mix], kept)
+    (total,) = [each for each in compared([mix], kept) if each.what == "total"]
+    assert abs(total.fraction) < 0.002
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("schedule", "precision"),
+    [("1f1b", "float32_master"), ("interleaved_1f1b", "pure_bfloat16"), ("naive", "pure_bfloat16")],
+)
+def test_the_table_of_a_tied_head_is_gathered_in_the_last_stage_as_a_parameter(schedule: str, precision: str) -> None:
+    """Nothing is looked up there, so that its module is never called: 27 % of the parameters were activations."""
+    of_job = {"seq_len": 64, "global_batch_size": 8, "micro_batch_size": 1, "device": "cpu", "dtype": "bfloat16"}
+    mix, kept = Mix("tied", 4, "pp2-dp2+zero3", {"schedule": schedule}, {**of_job, "precision": precision}), Kept()
+    dry_ranks_of([mix], kept)
+    states = [each for each in compared([mix], kept) if each.what in STATES]
+    assert len(states) == 6
+    assert not [str(each) for each in states if each.is_beyond]
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("gradient_dtype", ["float32", "bfloat16"])
+def test_an_update_with_narrow_moments_is_computed_beside_the_states(gradient_dtype: str) -> None:
+    """Of each weight three tensors in float32, and its gradient where that is narrower."""
+    of_job = {"seq_len": 64, "global_batch_size": 2, "micro_batch_size": 1, "device": "cuda", "dtype": "bfloat16"}
+    of_job |= {"precision": "bfloat16_moments", "gradient_dtype": gradient_dtype}
+    mix, kept = Mix("gqa", 1, "dp2", {"recompute": "full", "loss_chunks": 4}, of_job), Kept()
+    dry_ranks_of([mix], kept)
+    (total,) = [each for each in compared([mix], kept) if each.what == "total"]
+    assert abs(total.fraction) < 0.005
+    (said,) = kept.values()
+    assert said["peak_at"] == "the optimizer"
 
 
 def test_a_deviation_is_told_with_its_mix() -> None:

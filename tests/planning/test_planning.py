@@ -357,3 +357,15 @@ def test_a_plan_for_a_card_says_which_training_cases_fit(tmp_path):
     assert "  fits, " in answers["train_step/1n8/dp8+zero3"]
     without = CliRunner().invoke(main, ["plan", str(path), "--gpus-per-node", "8"]).output
     assert "fits, " not in without
+
+
+def test_a_plan_says_of_which_cases_it_does_not_know_whether_they_fit(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        HEAD + "  - benchmark: train_step\n    shape: llama-8b\n    dtype: bfloat16\n"
+        "    layouts: [dp8, pp2-dp4+zero3]\n"
+    )
+    shown = CliRunner().invoke(main, ["plan", str(path), "--gpu", "NVIDIA H200"]).output
+    fits = shown[shown.index("of the 141 GB of NVIDIA H200") :]
+    assert "train_step/1n8/pp2-dp4+zero3  -        not predicted [1]\n" in fits
+    assert "# [1] FSDP gathers and reduces stages of a pipeline one after the other" in fits
