@@ -137,8 +137,6 @@ ON_GPUS = [
 UNPUBLISHED = [
     *((suite, gpu) for suite in sorted(OF_THE_BEST) for gpu in ("AMD Instinct MI300X", "NVIDIA H200")),
     ("rdma", "AMD Instinct MI300X"),
-    ("compute", "NVIDIA A100-PCIE-40GB"),
-    ("fabric", "NVIDIA A100-PCIE-40GB"),
     ("fabric", "NVIDIA H100 NVL"),
     ("compute", "NVIDIA H800"),
     ("fabric", "NVIDIA H800"),

@@ -36,8 +36,19 @@ def memory_of(monkeypatch: pytest.MonkeyPatch, device: str, counts: bool = True)
     monkeypatch.setattr(memory, "_with_index", lambda named: named)  # there is no such device here
     monkeypatch.setattr(torch.cuda, "memory_stats", told)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: None)
-    rig: Any = SimpleNamespace(device=torch.device(device))
-    return passes._memory_of(built, rig)  # type: ignore[arg-type]
+    rig: Any = SimpleNamespace(device=torch.device(device), world_size=1)
+    return passes._memory_of(built, rig, {})  # type: ignore[arg-type]
+
+
+def test_a_peak_that_is_too_large_is_taken_again_and_the_least_of_three_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = iter([150, 120, 100, 90])
+    monkeypatch.setattr(passes, "_tracked", lambda step, rig: {"total": next(sizes), "activations": 7})
+    comm = SimpleNamespace(all_reduce=lambda flag, op: None)
+    rig: Any = SimpleNamespace(device=torch.device("cpu"), world_size=2, comm=comm)
+    assert passes._memory_of(Built(), rig, {"total": 119.5})["total"] == 120  # type: ignore[arg-type]
+    assert passes._memory_of(Built(), rig, {"total": 100.0})["total"] == 100  # type: ignore[arg-type]
 
 
 def test_emptied_caches_are_those_of_the_steps_before_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
