@@ -18,7 +18,8 @@ from clusterbench.training.step import TrainingStep
 MOST_SECONDS = 10.0
 """Of one rank, while the others wait; where all updates take longer it is the first step alone, or nothing."""
 
-_FREE_SHARE = 0.5
+_FREE_SHARE, _MOST_OF_A_HOST = 0.5, 2 * 2**30
+"""Of the free bytes of a device; of a host no more than so many, as a limit of its processes may be lower."""
 
 
 def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict[str, float]:
@@ -38,7 +39,7 @@ def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict
     model = tuple(parallelism for parallelism in every if parallelism.changes_model)
     alone = job.on_one_rank()
     held = fullest_moment(active_in(alone.layout, model), alone).held
-    if held > _FREE_SHARE * _free_bytes(rig.device) or step_s > MOST_SECONDS:
+    if held > _room(rig.device) or step_s > MOST_SECONDS:
         return {}
     approximates = any(parallelism.approximates for parallelism in active_in(job.layout, every))
     updates = rig.asked_calls if step_s * rig.asked_calls <= MOST_SECONDS and not approximates else 1
@@ -69,5 +70,7 @@ def _named(prefix: str, loss: torch.Tensor, norm: torch.Tensor | None) -> Iterat
         yield f"{prefix}norm", float(norm)
 
 
-def _free_bytes(device: torch.device) -> float:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+def _room(device: torch.device) -> float:
+    if device.type == "cuda":
+        return _FREE_SHARE * torch.cuda.mem_get_info(device)[0]
+    return min(_FREE_SHARE * psutil.virtual_memory().available, _MOST_OF_A_HOST)
