@@ -16,6 +16,7 @@ from tests.dry.shipped import of_each_kind, tasks_of_suites
 from tests.dry.ways import ways, whole_ones
 
 WHOLE_ONES = 5
+WHICH = ("kinds", "layouts", "whole", "ways")
 
 
 def chosen_of(first: Mapping[DryTask, str], which: str) -> dict[DryTask, str]:
@@ -39,6 +40,9 @@ def compared_ways(first: Mapping[DryTask, str]) -> int:
 
 
 def main(which: str) -> int:
+    if which not in WHICH:
+        print(f"usage: python -m tests.dry_all [{' | '.join(WHICH)}]", file=sys.stderr)
+        return 2
     first = tasks_of_suites()
     if which == "ways":
         return compared_ways(first)

@@ -138,8 +138,8 @@ class FullySharded(Parallelism):
         else:
             own, reduced = largest.share * job.master_bytes, root.share * job.master_bytes
             never_sharded = states["gradients"] - shares - reduced
-            # the embedding's gradient, which came last, is let go after the share of it has been made
-            last = reduced + (root.whole - root.behind_layers) * job.compute_bytes
+            # the gradient of the last weight is let go after the share of all has been made
+            last = reduced + root.last * job.compute_bytes
             gradients = never_sharded + max(in_layers + shares - own, max(at_root, last) + shares)
         return states | {
             "parameters": states["parameters"] + (root.padded + layers_at_once) * job.compute_bytes,

@@ -69,6 +69,14 @@ def test_what_would_make_it_fit_follows_where_it_does_not() -> None:
     assert "No single change" in words(24)
 
 
+def test_offload_is_advised_with_what_its_dry_run_needs() -> None:
+    """121.6 GB: at the peak of its one micro-batch there are few gradients, whose shares were taken off as well."""
+    job = make_job("dp8+zero3", shape="llama-70b", seq_len=4096, dtype="bfloat16", device="cuda")
+    job = replace(job, micro_batch_size=1, global_batch_size=8)
+    rank = replace(RANK, memory={**RANK.memory, "total": 227_859_000_000})
+    assert "  offload: about 122.0 GB\n" in dry_text([rank], job, from_options({}), {3: "any"}, 180)
+
+
 def test_what_is_sent_and_launched_is_summed_up() -> None:
     lines = words(0).splitlines()
     assert any(line.split() == ["tp", "all_reduce", "4", "4.000"] for line in lines)
